@@ -1,0 +1,132 @@
+"""Facts, in the past tense: the only input of the core. Each carries `at`, the instant in seconds.
+
+An event about a job's replicas carries the generation that it speaks of; the core ignores old generations.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from coadapt.model import Forecast, JobId, JobSpec, Node, NodeId, Plan, TrainingReport
+
+
+class Outcome(StrEnum):
+    """How a generation's replicas ended."""
+
+    SUCCEEDED = "succeeded"  # the training script finished
+    FAILED = "failed"  # the script ended with an error
+    STOPPED = "stopped"  # ended because it was told to; state is saved
+    LOST = "lost"  # ended through no fault of the script: a node, a signal, a crash of the host
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSubmitted:
+    """A job came in. `forecast` is what is known in advance (a trace's oracle), None for a live job."""
+
+    at: float
+    job: JobId
+    spec: JobSpec
+    forecast: Forecast | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRequested:
+    at: float
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeJoined:
+    """A node came up, empty: nothing that ran on it before is alive."""
+
+    at: float
+    node: Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLost:
+    """A node went away, and every replica on it with it."""
+
+    at: float
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicasStarted:
+    """All replicas of this generation are up. Also the answer to a repeated order."""
+
+    at: float
+    job: JobId
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicasRescaled:
+    """Training of this generation took its first step; the change cost `rescale_s` of training time."""
+
+    at: float
+    job: JobId
+    generation: int
+    rescale_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicasExited:
+    """No replica of this generation, or of any before it, is alive any more."""
+
+    at: float
+    job: JobId
+    generation: int
+    outcome: Outcome
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingReported:
+    at: float
+    job: JobId
+    generation: int
+    report: TrainingReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanReady:
+    at: float
+    round: int
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFailed:
+    at: float
+    round: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerFired:
+    """The alarm that the core asked for (command SetAlarm) rang."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerRestarted:
+    """The scheduler came back from its journal: what was in flight may be lost, orders are repeated."""
+
+    at: float
+
+
+Event = (
+    JobSubmitted
+    | CancelRequested
+    | NodeJoined
+    | NodeLost
+    | ReplicasStarted
+    | ReplicasRescaled
+    | ReplicasExited
+    | TrainingReported
+    | PlanReady
+    | PlanFailed
+    | TimerFired
+    | SchedulerRestarted
+)

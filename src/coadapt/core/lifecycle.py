@@ -1,0 +1,78 @@
+"""Job states, the reasons beside them, and the one table of legal transitions. The docs' diagram is drawn
+from this table; nothing else in the project decides which state may follow which.
+"""
+
+from enum import StrEnum
+
+
+class JobState(StrEnum):
+    PENDING = "pending"
+    STARTING = "starting"
+    RUNNING = "running"
+    RESCALING = "rescaling"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Reason(StrEnum):
+    """Why a job is in its state, for programs; the sentence for people stands beside it."""
+
+    SUBMITTED = "submitted"  # no round has looked at it yet
+    NO_CAPACITY = "no_capacity"  # the last round gave it nothing
+    IMPOSSIBLE = "impossible"  # its minimum exceeds the present cluster
+    ALLOCATED = "allocated"
+    PREEMPTED = "preempted"
+    RESCALED = "rescaled"
+    NODE_LOST = "node_lost"
+    REPLICAS_LOST = "replicas_lost"
+    SCRIPT_FAILED = "script_failed"
+    TOO_MANY_FAILURES = "too_many_failures"
+    CANCELLED_BY_USER = "cancelled_by_user"
+    FINISHED = "finished"
+
+
+class Trigger(StrEnum):
+    ALLOCATED = "allocated"  # a plan gives GPUs to a job that has none
+    REPLICAS_STARTED = "replicas_started"
+    RESIZE_ORDERED = "resize_ordered"
+    STOP_ORDERED = "stop_ordered"
+    SUCCEEDED = "succeeded"
+    GAVE_UP = "gave_up"  # replicas ended for good: failures exhausted
+    RELEASED = "released"  # replicas ended, the job will run again
+    CANCELLED = "cancelled"  # cancelled, and no replica is left
+
+
+S, T = JobState, Trigger
+
+TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
+    (S.PENDING, T.ALLOCATED): S.STARTING,
+    (S.PENDING, T.CANCELLED): S.CANCELLED,
+    (S.STARTING, T.REPLICAS_STARTED): S.RUNNING,
+    (S.STARTING, T.STOP_ORDERED): S.STOPPING,
+    (S.RUNNING, T.RESIZE_ORDERED): S.RESCALING,
+    (S.RUNNING, T.STOP_ORDERED): S.STOPPING,
+    (S.RESCALING, T.REPLICAS_STARTED): S.RUNNING,
+    (S.RESCALING, T.STOP_ORDERED): S.STOPPING,
+    **{(state, T.SUCCEEDED): S.SUCCEEDED for state in (S.STARTING, S.RUNNING, S.RESCALING, S.STOPPING)},
+    **{(state, T.GAVE_UP): S.FAILED for state in (S.STARTING, S.RUNNING, S.RESCALING, S.STOPPING)},
+    **{(state, T.RELEASED): S.PENDING for state in (S.STARTING, S.RUNNING, S.RESCALING, S.STOPPING)},
+    (S.STOPPING, T.CANCELLED): S.CANCELLED,
+}
+
+ENDED = frozenset({S.SUCCEEDED, S.FAILED, S.CANCELLED})
+HOLDING = frozenset({S.STARTING, S.RUNNING, S.RESCALING, S.STOPPING})
+del S, T
+
+
+class IllegalTransitionError(AssertionError):
+    """The core tried a transition that the table does not have: a bug of ours, never the world's."""
+
+
+def advance(state: JobState, trigger: Trigger) -> JobState:
+    """Return the state after `trigger`. Raises IllegalTransitionError where the table has no such row."""
+    try:
+        return TRANSITIONS[state, trigger]
+    except KeyError:
+        raise IllegalTransitionError(f"{trigger} is not legal in state {state}") from None

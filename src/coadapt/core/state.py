@@ -1,0 +1,76 @@
+"""The core's books as plain values: comparable, and savable as a snapshot through model.wire."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from coadapt.core.lifecycle import JobState, Reason
+from coadapt.model import (
+    WAITING,
+    Allocation,
+    BatchConfig,
+    Forecast,
+    GradStats,
+    JobId,
+    JobSpec,
+    Node,
+    ThroughputParams,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class JobRecord:
+    """All that the core knows of one job. Only Scheduler.handle changes it.
+
+    generation: that of the last order. allocation: what the job holds now (held until its replicas exited).
+    target: what the present plan gives it. order_at: when the last order was sent, None when it was answered.
+    """
+
+    id: JobId
+    spec: JobSpec
+    submitted_at: float
+    state: JobState = JobState.PENDING
+    reason: Reason = Reason.SUBMITTED
+    explanation: str = ""
+    generation: int = 0
+    allocation: Allocation = WAITING
+    target: Allocation = WAITING
+    batch: BatchConfig | None = None
+    target_batch: BatchConfig | None = None
+    order_at: float | None = None
+    num_attempts: int = 0
+    heard_at: float = 0.0
+    cancel_requested: bool = False
+    started_at: float | None = None
+    ended_at: float | None = None
+    num_starts: int = 0
+    num_rescales: int = 0
+    num_failures: int = 0
+    rescale_total_s: float = 0.0
+    num_rescales_measured: int = 0
+    attained_service_gpu_s: float = 0.0
+    accounted_at: float = 0.0
+    progress: float = 0.0
+    progress_target: float | None = None
+    samples: float = 0.0
+    step_time_s: float | None = None
+    throughput: Mapping[str, ThroughputParams] = field(default_factory=dict)
+    grad: GradStats | None = None
+    num_replicas_profiled: int = 0
+    forecast: Forecast | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    batch_history: tuple[tuple[float, int], ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class SchedulerState:
+    """Everything that a Scheduler is, besides its configuration."""
+
+    at: float = 0.0
+    nodes: dict[str, Node] = field(default_factory=dict)
+    jobs: dict[JobId, JobRecord] = field(default_factory=dict)
+    round: int = 0
+    solving: bool = False
+    alarm_at: float | None = None
+    round_due_at: float | None = None
+    plan_error: str = ""
+    diagnostics: Mapping[str, float] = field(default_factory=dict)

@@ -1,0 +1,17 @@
+"""The contract between an executor and the replicas that it starts: environment names and exit codes.
+
+Beside these a replica gets torchrun's own: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR,
+MASTER_PORT. Names only: reading the environment is the business of train/env.py and cli.
+"""
+
+ENV_JOB = "COADAPT_JOB"  # job id
+ENV_GENERATION = "COADAPT_GENERATION"  # decimal
+ENV_SPEC = "COADAPT_SPEC"  # JobSpec as wire JSON, without its launch part
+ENV_BATCH = "COADAPT_BATCH"  # BatchConfig as wire JSON; unset: the job picks its own
+ENV_PLACEMENT = "COADAPT_PLACEMENT"  # replicas per node, "4,4,2"
+ENV_GPU_TYPE = "COADAPT_GPU_TYPE"
+ENV_URL = "COADAPT_URL"  # the scheduler's API, http://127.0.0.1:PORT
+ENV_TOKEN = "COADAPT_TOKEN"  # bearer token for it
+ENV_CHECKPOINT_DIR = "COADAPT_CHECKPOINT_DIR"  # survives generations; private to the job
+
+EXIT_STOPPED = 75  # told to stop, state is saved (EX_TEMPFAIL of sysexits.h: try again later)

@@ -1,0 +1,1 @@
+"""Floor 2: scheduling policies. One paper, one file."""

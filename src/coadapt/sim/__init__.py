@@ -1,0 +1,1 @@
+"""Floor 4: the virtual world: clock, simulated executor, faults, traces, metrics, reports."""

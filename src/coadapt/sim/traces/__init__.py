@@ -1,0 +1,1 @@
+"""Importers, one per public trace format."""
