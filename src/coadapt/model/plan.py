@@ -34,9 +34,9 @@ class Plan:
 def check_plan(view: ClusterView, plan: Plan) -> None:
     """Raise PlanError unless `plan` is lawful for `view`.
 
-    Lawful: only known jobs and nodes; no node over-committed; replicas within each job's limits; one GPU type
-    per job; a frozen job keeps its replicas unless it is stopped whole; tenants within their quota; a batch is
-    dictated only to a job that holds GPUs, never to a `self` job, and never past the job's limits.
+    Lawful: only known jobs and nodes; no node over-committed; replicas within each job's limits; one GPU
+    type per job; a frozen job keeps its replicas unless it is stopped whole; tenants within their quota; a
+    batch is dictated only to a job that holds GPUs, never to a `self` job, never past the job's limits.
     """
     jobs = {job.id: job for job in view.jobs}
     nodes = {node.id: node for node in view.nodes}

@@ -26,7 +26,7 @@ class Clock(Protocol):
 
 
 class Executor(Protocol):
-    """Turns orders into replicas. `execute` returns at once; answers are posted as events, from any thread."""
+    """Turns orders into replicas. `execute` returns at once; answers are posted, from any thread."""
 
     @property
     def resizes_in_place(self) -> bool:
