@@ -1,0 +1,50 @@
+# Every target does its own set-up: Python >= 3.11 with pip and venv is all that a fresh clone needs.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+TEST_PROCESSES ?= 2
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+SIM_ARGS ?=
+
+help: ## show this list
+	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+demo: $(READY) ## run four real training jobs on this machine under the scheduler (< 3 minutes)
+	$(BIN)/python demo/run.py $(DEMO_ARGS)
+
+test: check ## check, then the whole test suite (< 15 minutes on 2 cores)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(PYTEST_ARGS)
+
+check: $(READY) ## ruff, mypy (strict), import-linter
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-banner
+
+bench: $(READY) ## run the benchmarks and write benchmarks/results/
+	$(BIN)/python -m benchmarks
+
+sim: $(READY) ## simulate all policies on the built-in workload (no download)
+	$(BIN)/coadapt simulate builtin --cluster 16x4 --policy fifo,srtf,tiresias,optimus,pollux $(SIM_ARGS)
+
+golden: $(READY) ## rewrite the golden list of public names and the state diagram
+	$(BIN)/python -m tools.public_surface --write
+	$(BIN)/python -m tools.state_diagram --write
+
+setup: $(READY) ## only make .venv
+
+clean: ## remove .venv, caches and the demo's state
+	rm -rf $(VENV) demo-run dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+# The stamp is written last, so a set-up that broke off is done again, and repairs what it finds.
+$(READY): pyproject.toml constraints.txt tools/setup_venv.sh
+	@tools/setup_venv.sh $(VENV) $(PYTHON)
+	@touch $@
+
+.PHONY: help demo test check bench sim golden setup clean
