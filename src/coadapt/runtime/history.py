@@ -1,0 +1,255 @@
+"""What happened, per job and per cluster: a fold over (event, commands, state), for simulated and live runs
+alike. Metrics and the report page read it; the core does not know it.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from coadapt.core.commands import Command, SetAlarm, Solve
+from coadapt.core.events import (
+    CancelRequested,
+    Event,
+    JobSubmitted,
+    NodeJoined,
+    NodeLost,
+    PlanFailed,
+    PlanReady,
+    ReplicasExited,
+    ReplicasRescaled,
+    ReplicasStarted,
+    TrainingReported,
+)
+from coadapt.core.lifecycle import ENDED, JobState
+from coadapt.core.state import JobRecord, SchedulerState
+from coadapt.model import JobId, RescaleContract
+
+# Points kept per job: when full, every other one goes, so that a month of reports fits in memory and the
+# curve still spans the job's whole life.
+NUM_POINTS_MAX = 2000
+# Sentences kept per job: the first says why it began as it did, the latest say why it is where it is.
+NUM_REASONS_MAX = 500
+
+
+@dataclass(slots=True, kw_only=True)
+class Span:
+    """A stretch of time (s) in which a job's state and what it held did not change.
+
+    num_gpus: GPUs held, weighted by the share of each. shape: replicas per node, in rank order.
+    """
+
+    start: float
+    end: float
+    num_gpus: float
+    shape: tuple[int, ...]
+    state: JobState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One training report. efficiency: Pollux eq. 7 at the total batch; None before the noise is known."""
+
+    at: float
+    total_batch: int | None
+    efficiency: float | None
+    progress: float
+    step_time_s: float | None
+
+
+@dataclass(slots=True, kw_only=True)
+class JobHistory:
+    """The life of one job so far; `spans` are in order, without gaps, from submission to the end."""
+
+    id: JobId
+    name: str
+    application: str
+    tenant: str
+    contract: RescaleContract
+    submitted_at: float
+    started_at: float | None = None
+    ended_at: float | None = None
+    state: JobState = JobState.PENDING
+    spans: list[Span] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)
+    reasons: list[tuple[float, str]] = field(default_factory=list)
+    num_rescales: int = 0
+    rescale_total_s: float = 0.0
+    attained_service_gpu_s: float = 0.0
+    samples: float = 0.0
+    progress: float = 0.0
+    progress_target: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """The answer to one round: the error of a plan that failed or was refused, "" for one that was taken."""
+
+    at: float
+    round: int
+    error: str
+    diagnostics: Mapping[str, float]
+
+
+@dataclass(slots=True, kw_only=True)
+class History:
+    """A whole run up to `at`. capacity: (instant, GPUs of the live nodes from then on), in order."""
+
+    at: float = 0.0
+    jobs: dict[JobId, JobHistory] = field(default_factory=dict)
+    capacity: list[tuple[float, int]] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
+
+
+class Recorder:
+    """An observer of the runtime that keeps a History. Attach it before the first event."""
+
+    def __init__(self) -> None:
+        self._history = History()
+        self._open: set[JobId] = set()
+
+    @property
+    def history(self) -> History:
+        """The history so far; the spans of jobs that have not ended reach to the last event."""
+        for job_id in self._open:
+            self._history.jobs[job_id].spans[-1].end = self._history.at
+        return self._history
+
+    def __call__(self, event: Event, commands: Sequence[Command], state: SchedulerState) -> None:
+        history = self._history
+        history.at = max(history.at, event.at)
+        for job_id in self._touched(event, commands, state):
+            self._follow(state.jobs[job_id])
+        match event:
+            case TrainingReported():
+                self._add_point(event, state)
+            case NodeJoined() | NodeLost():
+                self._add_capacity(state)
+            case PlanReady():
+                self._add_round(event, state.plan_error, event.plan.diagnostics)
+            case PlanFailed():
+                self._add_round(event, event.error, {})
+            case _:
+                pass
+
+    def _touched(self, event: Event, commands: Sequence[Command], state: SchedulerState) -> Iterable[JobId]:
+        # Reports are most of all events: they and the other events of one job must not cost a scan of all.
+        match event:
+            case (
+                JobSubmitted()
+                | CancelRequested()
+                | TrainingReported()
+                | ReplicasStarted()
+                | ReplicasRescaled()
+                | ReplicasExited()
+            ):
+                named = {event.job}
+                named.update(c.job for c in commands if not isinstance(c, Solve | SetAlarm))
+                return sorted(named & state.jobs.keys())
+            case _:
+                fresh = state.jobs.keys() - self._history.jobs.keys()
+                return sorted((self._open | fresh) & state.jobs.keys())
+
+    def _follow(self, record: JobRecord) -> None:
+        job = self._history.jobs.get(record.id)
+        if job is None:
+            job = self._history.jobs[record.id] = _begin(record)
+            self._open.add(record.id)
+        if record.id not in self._open:
+            return
+        _copy_figures(job, record)
+        _extend(job, record, self._history.at)
+        if record.explanation and (not job.reasons or job.reasons[-1][1] != record.explanation):
+            if len(job.reasons) == NUM_REASONS_MAX:
+                del job.reasons[1]
+            job.reasons.append((self._history.at, record.explanation))
+        if record.state in ENDED:
+            self._open.discard(record.id)
+
+    def _add_point(self, event: TrainingReported, state: SchedulerState) -> None:
+        record = state.jobs.get(event.job)
+        if record is None or event.generation != record.generation or record.id not in self._open:
+            return
+        job = self._history.jobs[record.id]
+        batch = event.report.batch or record.batch
+        total = None if batch is None else batch.total
+        job.points.append(
+            Point(
+                at=event.at,
+                total_batch=total,
+                efficiency=_efficiency(record, total),
+                progress=record.progress,
+                step_time_s=event.report.step_time_s,
+            )
+        )
+        if len(job.points) > NUM_POINTS_MAX:
+            del job.points[1:-1:2]
+
+    def _add_round(self, event: PlanReady | PlanFailed, error: str, diagnostics: Mapping[str, float]) -> None:
+        rounds = self._history.rounds
+        if not rounds or rounds[-1].round < event.round:
+            rounds.append(Round(at=event.at, round=event.round, error=error, diagnostics=diagnostics))
+
+    def _add_capacity(self, state: SchedulerState) -> None:
+        history = self._history
+        num_gpus = sum(node.num_gpus for node in state.nodes.values())
+        if history.capacity and history.capacity[-1][0] == history.at:
+            history.capacity.pop()
+        if not history.capacity or history.capacity[-1][1] != num_gpus:
+            history.capacity.append((history.at, num_gpus))
+
+
+def _begin(record: JobRecord) -> JobHistory:
+    return JobHistory(
+        id=record.id,
+        name=record.spec.name,
+        application=record.spec.application,
+        tenant=record.spec.tenant.id,
+        contract=record.spec.contract,
+        submitted_at=record.submitted_at,
+        spans=[
+            Span(
+                start=record.submitted_at,
+                end=record.submitted_at,
+                num_gpus=0.0,
+                shape=(),
+                state=JobState.PENDING,
+            )
+        ],
+    )
+
+
+def _copy_figures(job: JobHistory, record: JobRecord) -> None:
+    job.started_at = record.started_at
+    job.ended_at = record.ended_at
+    job.state = record.state
+    job.num_rescales = record.num_rescales
+    job.rescale_total_s = record.rescale_total_s
+    job.attained_service_gpu_s = record.attained_service_gpu_s
+    job.samples = record.samples
+    job.progress = record.progress
+    job.progress_target = record.progress_target
+    job.metrics = record.metrics
+
+
+def _extend(job: JobHistory, record: JobRecord, at: float) -> None:
+    last = job.spans[-1]
+    last.end = at
+    allocation = record.allocation
+    num_gpus = allocation.num_replicas * allocation.gpu_share
+    if (last.num_gpus, last.shape, last.state) == (num_gpus, allocation.shape, record.state):
+        return
+    if last.start == at:
+        job.spans.pop()
+    if record.state not in ENDED:
+        job.spans.append(
+            Span(start=at, end=at, num_gpus=num_gpus, shape=allocation.shape, state=record.state)
+        )
+
+
+def _efficiency(record: JobRecord, total: int | None) -> float | None:
+    if total is None or record.grad is None:
+        return None
+    initial = record.spec.batch.initial
+    noise = record.grad.noise_scale(initial)
+    return 1.0 if math.isinf(noise) else (noise + initial) / (noise + total)

@@ -1,0 +1,229 @@
+"""The history recorder: spans, points, capacity and rounds, whole values asserted."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from coadapt.core.commands import Command, Start
+from coadapt.core.events import (
+    Event,
+    JobSubmitted,
+    NodeJoined,
+    NodeLost,
+    Outcome,
+    PlanFailed,
+    PlanReady,
+    ReplicasExited,
+    ReplicasStarted,
+    TimerFired,
+    TrainingReported,
+)
+from coadapt.core.lifecycle import JobState
+from coadapt.core.state import JobRecord, SchedulerState
+from coadapt.model import (
+    WAITING,
+    Allocation,
+    BatchConfig,
+    BatchLimits,
+    GradStats,
+    JobSpec,
+    Node,
+    Plan,
+    RescaleContract,
+    TrainingReport,
+)
+from coadapt.runtime import history
+from coadapt.runtime.history import JobHistory, Point, Recorder, Round, Span
+
+SPEC = JobSpec(
+    name="mnist",
+    application="small",
+    batch=BatchLimits(initial=100, max_total=400),
+    contract=RescaleContract.ADAPTIVE,
+)
+TWO = Allocation(slots=(("a", 1), ("b", 1)))
+
+
+class Books:
+    """A scheduler's state moved by hand, with the recorder beside it."""
+
+    def __init__(self) -> None:
+        self.state = SchedulerState()
+        self.recorder = Recorder()
+
+    def tell(self, event: Event, commands: Sequence[Command] = ()) -> None:
+        self.state.at = event.at
+        self.recorder(event, commands, self.state)
+
+    def submit(self, at: float, job: str = "j") -> JobRecord:
+        record = JobRecord(id=job, spec=SPEC, submitted_at=at)
+        self.state.jobs[job] = record
+        self.tell(JobSubmitted(at=at, job=job, spec=SPEC))
+        return record
+
+    @property
+    def job(self) -> JobHistory:
+        return self.recorder.history.jobs["j"]
+
+
+def start(record: JobRecord) -> Start:
+    return Start(job=record.id, generation=record.generation, spec=SPEC, allocation=record.allocation)
+
+
+@pytest.fixture
+def books() -> Books:
+    return Books()
+
+
+def run_to_end(books: Books) -> JobRecord:
+    record = books.submit(10.0)
+    record.state, record.allocation, record.generation = JobState.STARTING, TWO, 1
+    record.explanation = "first in line"
+    books.tell(PlanReady(at=60.0, round=1, plan=Plan()), [start(record)])
+    record.state, record.started_at = JobState.RUNNING, 90.0
+    books.tell(ReplicasStarted(at=90.0, job="j", generation=1))
+    record.state, record.allocation, record.ended_at = JobState.SUCCEEDED, WAITING, 200.0
+    record.metrics = {"loss": 0.5}
+    books.tell(ReplicasExited(at=200.0, job="j", generation=1, outcome=Outcome.SUCCEEDED))
+    return record
+
+
+def test_a_whole_life(books: Books) -> None:
+    run_to_end(books)
+    assert books.job == JobHistory(
+        id="j",
+        name="mnist",
+        application="small",
+        tenant="default",
+        contract=RescaleContract.ADAPTIVE,
+        submitted_at=10.0,
+        started_at=90.0,
+        ended_at=200.0,
+        state=JobState.SUCCEEDED,
+        spans=[
+            Span(start=10.0, end=60.0, num_gpus=0, shape=(), state=JobState.PENDING),
+            Span(start=60.0, end=90.0, num_gpus=2, shape=(1, 1), state=JobState.STARTING),
+            Span(start=90.0, end=200.0, num_gpus=2, shape=(1, 1), state=JobState.RUNNING),
+        ],
+        reasons=[(60.0, "first in line")],
+        metrics={"loss": 0.5},
+    )
+
+
+def test_an_ended_job_stays_as_it_was(books: Books) -> None:
+    record = run_to_end(books)
+    record.explanation = "something later"
+    books.tell(TimerFired(at=500.0))
+    books.tell(ReplicasExited(at=600.0, job="j", generation=1, outcome=Outcome.LOST))
+    assert books.job.spans[-1].end == 200.0
+    assert books.job.reasons == [(60.0, "first in line")]
+    assert books.recorder.history.at == 600.0
+
+
+def test_open_spans_reach_to_the_last_event(books: Books) -> None:
+    books.submit(0.0)
+    books.submit(5.0, "other")
+    assert books.job.spans == [Span(start=0.0, end=5.0, num_gpus=0, shape=(), state=JobState.PENDING)]
+    books.tell(TimerFired(at=7.0))
+    assert books.job.spans[-1].end == 7.0
+
+
+def test_a_command_about_another_job_is_followed(books: Books) -> None:
+    record = books.submit(0.0)
+    books.submit(1.0, "leaving")
+    record.state, record.allocation = JobState.STARTING, TWO
+    exited = ReplicasExited(at=9.0, job="leaving", generation=1, outcome=Outcome.SUCCEEDED)
+    books.tell(exited, [start(record)])
+    assert [span.state for span in books.job.spans] == [JobState.PENDING, JobState.STARTING]
+
+
+def test_spans_of_no_length_vanish(books: Books) -> None:
+    record = books.submit(3.0)
+    record.state, record.allocation = JobState.STARTING, TWO
+    books.tell(TimerFired(at=3.0))
+    record.state = JobState.RUNNING
+    books.tell(ReplicasStarted(at=3.0, job="j", generation=0))
+    books.tell(TimerFired(at=4.0))
+    assert books.job.spans == [Span(start=3.0, end=4.0, num_gpus=2, shape=(1, 1), state=JobState.RUNNING)]
+
+
+def test_a_share_of_a_gpu_counts_as_a_share(books: Books) -> None:
+    record = books.submit(0.0)
+    record.state, record.allocation = JobState.STARTING, Allocation(slots=(("a", 2),), gpu_share=0.5)
+    books.tell(TimerFired(at=1.0))
+    assert books.job.spans[-1].num_gpus == 1.0
+
+
+def report(at: float, generation: int, **fields: object) -> TrainingReported:
+    body = TrainingReport(progress=50.0, **fields)  # type: ignore[arg-type]
+    return TrainingReported(at=at, job="j", generation=generation, report=body)
+
+
+def test_points_carry_batch_and_efficiency(books: Books) -> None:
+    record = books.submit(0.0)
+    record.generation, record.progress = 1, 50.0
+    books.tell(report(30.0, 1))
+    record.grad = GradStats(sqr=1.0, var=2.0)  # noise scale 200 samples; (200 + 100) / (200 + 400) = 0.5
+    books.tell(report(60.0, 1, batch=BatchConfig(total=400, atomic=200), step_time_s=0.25))
+    first = Point(at=30.0, total_batch=None, efficiency=None, progress=50.0, step_time_s=None)
+    second = Point(at=60.0, total_batch=400, efficiency=0.5, progress=50.0, step_time_s=0.25)
+    assert books.job.points == [first, second]
+
+
+def test_stale_and_unknown_reports_leave_no_point(books: Books) -> None:
+    books.submit(0.0).generation = 2
+    books.tell(report(30.0, 1))
+    books.tell(TrainingReported(at=31.0, job="ghost", generation=1, report=TrainingReport(progress=0.0)))
+    assert books.job.points == []
+    assert list(books.recorder.history.jobs) == ["j"]
+
+
+def test_points_are_thinned_and_keep_both_ends(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "NUM_POINTS_MAX", 10)
+    books.submit(0.0)
+    for at in range(100):
+        books.tell(report(float(at), 0))
+    points = [point.at for point in books.job.points]
+    assert len(points) <= 10
+    assert (points[0], points[-1]) == (0.0, 99.0)
+    assert points == sorted(points)
+
+
+def test_reasons_are_kept_once_and_bounded(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "NUM_REASONS_MAX", 3)
+    record = books.submit(0.0)
+    for at, text in enumerate(["a", "a", "b", "c", "d"]):
+        record.explanation = text
+        books.tell(TimerFired(at=float(at)))
+    assert books.job.reasons == [(0.0, "a"), (3.0, "c"), (4.0, "d")]
+
+
+def test_capacity_follows_the_nodes(books: Books) -> None:
+    for at, name, num_gpus in ((0.0, "a", 4), (0.0, "b", 4), (50.0, "c", 2)):
+        books.state.nodes[name] = Node(id=name, num_gpus=num_gpus)
+        books.tell(NodeJoined(at=at, node=books.state.nodes[name]))
+    del books.state.nodes["a"]
+    books.tell(NodeLost(at=70.0, node="a"))
+    books.tell(NodeLost(at=80.0, node="a"))
+    assert books.recorder.history.capacity == [(0.0, 8), (50.0, 10), (70.0, 6)]
+
+
+def test_rounds_keep_errors_and_diagnostics_once(books: Books) -> None:
+    books.tell(PlanReady(at=60.0, round=1, plan=Plan(diagnostics={"gap": 0.01})))
+    books.tell(PlanReady(at=61.0, round=1, plan=Plan()))
+    books.state.plan_error = "node 'a': 5 GPUs given, it has 4"
+    books.tell(PlanReady(at=120.0, round=2, plan=Plan()))
+    books.tell(PlanFailed(at=180.0, round=3, error="timed out"))
+    assert books.recorder.history.rounds == [
+        Round(at=60.0, round=1, error="", diagnostics={"gap": 0.01}),
+        Round(at=120.0, round=2, error="node 'a': 5 GPUs given, it has 4", diagnostics={}),
+        Round(at=180.0, round=3, error="timed out", diagnostics={}),
+    ]
+
+
+def test_a_job_found_in_the_books_is_taken_up(books: Books) -> None:
+    books.state.jobs["j"] = JobRecord(
+        id="j", spec=SPEC, submitted_at=2.0, state=JobState.RUNNING, allocation=TWO
+    )
+    books.tell(TimerFired(at=8.0))
+    assert books.job.state is JobState.RUNNING
