@@ -1,0 +1,64 @@
+"""Shared by all tests: hypothesis settings, a clean environment, public traces, papers that must not skip."""
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+TRACES = "COADAPT_TRACES"  # folder of the public traces; tests marked `papers` skip without it
+REQUIRE_PAPERS = "COADAPT_REQUIRE_PAPERS"  # set in CI: a skipped `papers` test fails there
+SAID = {"passed": "reproduced", "failed": "failed", "skipped": "skipped"}
+
+# Shared machines stall for seconds: pytest-timeout guards against hangs, not hypothesis' deadline.
+settings.register_profile("coadapt", deadline=None, derandomize="CI" in os.environ, print_blob=True)
+settings.load_profile("coadapt")
+
+
+def pytest_configure() -> None:
+    """Let no setting of the developer's shell reach a test; one BLAS thread per test process."""
+    for name in list(os.environ):
+        if name.startswith("COADAPT_") and name not in (TRACES, REQUIRE_PAPERS):
+            del os.environ[name]
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not os.environ.get(TRACES):
+        for item in items:
+            if item.get_closest_marker("papers"):
+                item.add_marker(pytest.mark.skip(reason=f"{TRACES} is not set"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn the skip of a papers test into a failure where papers are required."""
+    report = yield
+    if report.skipped and os.environ.get(REQUIRE_PAPERS) and item.get_closest_marker("papers"):
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} was skipped, but {REQUIRE_PAPERS} is set: {report.longrepr}"
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many published figures were checked, so that a run without traces does not look complete."""
+    counts = {
+        outcome: sum(
+            "papers" in getattr(report, "keywords", ()) for report in terminalreporter.stats.get(outcome, ())
+        )
+        for outcome in SAID
+    }
+    if any(counts.values()):
+        how = f" (set {TRACES} to run them)" if counts["skipped"] else ""
+        told = (f"{counts[outcome]} {word}" for outcome, word in SAID.items())
+        terminalreporter.write_line(f"papers: {', '.join(told)}{how}")
+
+
+@pytest.fixture(scope="session")
+def traces() -> Path:
+    """The folder of public traces; a test that asks for it carries the marker `papers`."""
+    folder = os.environ.get(TRACES)
+    if not folder:
+        pytest.skip(f"{TRACES} is not set")
+    return Path(folder)

@@ -1,0 +1,48 @@
+"""In CI a reproduction test that did not run must fail: tried in a pytest of its own."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SAMPLE = """
+import pytest
+
+@pytest.mark.papers
+def test_figure(traces):
+    assert traces.is_dir()
+
+@pytest.mark.papers
+def test_needs_more():
+    pytest.skip("no such trace")
+
+def test_plain():
+    pytest.skip("no browser")
+"""
+
+
+def outcome(folder: Path, **environment: str) -> str:
+    shutil.copy(Path(__file__).parent / "conftest.py", folder)
+    (folder / "test_sample.py").write_text(SAMPLE)
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = papers\n")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("COADAPT_")}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
+    run = subprocess.run(command, cwd=folder, env=clean | environment, capture_output=True, text=True)
+    return run.stdout
+
+
+@pytest.mark.processes
+def test_without_traces_papers_skip_and_that_is_said(tmp_path: Path) -> None:
+    text = outcome(tmp_path)
+    assert "papers: 0 reproduced, 0 failed, 2 skipped (set COADAPT_TRACES to run them)" in text
+    assert "3 skipped" in text.splitlines()[-1]
+
+
+@pytest.mark.processes
+def test_where_papers_are_required_a_skip_fails(tmp_path: Path) -> None:
+    text = outcome(tmp_path, COADAPT_TRACES=str(tmp_path), COADAPT_REQUIRE_PAPERS="1")
+    assert "papers: 1 reproduced, 1 failed, 0 skipped" in text
+    assert "1 failed, 1 passed, 1 skipped" in text.splitlines()[-1]
