@@ -21,8 +21,10 @@ from coadapt.model import (
 class JobRecord:
     """All that the core knows of one job. Only Scheduler.handle changes it.
 
-    generation: that of the last order. allocation: what the job holds now (held until its replicas exited).
-    target: what the present plan gives it. order_at: when the last order was sent, None when it was answered.
+    generation: that of the last order. allocation: what its replicas were last known to run on; ordered: what
+    the last order says; until that order is answered the job holds both. target: what the present plan gives
+    it. ordered_batch, target_batch: likewise, where the policy dictates. order_at: when the last order was
+    sent, None once it was answered. heard_at: last sign of life.
     """
 
     id: JobId
@@ -33,8 +35,10 @@ class JobRecord:
     explanation: str = ""
     generation: int = 0
     allocation: Allocation = WAITING
+    ordered: Allocation = WAITING
     target: Allocation = WAITING
     batch: BatchConfig | None = None
+    ordered_batch: BatchConfig | None = None
     target_batch: BatchConfig | None = None
     order_at: float | None = None
     num_attempts: int = 0
@@ -47,9 +51,11 @@ class JobRecord:
     num_failures: int = 0
     rescale_total_s: float = 0.0
     num_rescales_measured: int = 0
+    rescaled_generation: int = 0
     attained_service_gpu_s: float = 0.0
     accounted_at: float = 0.0
     progress: float = 0.0
+    progress_at_start: float = 0.0
     progress_target: float | None = None
     samples: float = 0.0
     step_time_s: float | None = None
@@ -63,14 +69,18 @@ class JobRecord:
 
 @dataclass(slots=True, kw_only=True)
 class SchedulerState:
-    """Everything that a Scheduler is, besides its configuration."""
+    """Everything that a Scheduler is, besides its configuration.
+
+    round: number of the last Solve; solve_at: when it was sent, None once it was answered or void.
+    round_due_at: the instant of the next round, None when no job is active. plan_error: why the last plan was
+    refused, "" if it was not.
+    """
 
     at: float = 0.0
     nodes: dict[str, Node] = field(default_factory=dict)
     jobs: dict[JobId, JobRecord] = field(default_factory=dict)
     round: int = 0
-    solving: bool = False
-    alarm_at: float | None = None
+    solve_at: float | None = None
     round_due_at: float | None = None
     plan_error: str = ""
     diagnostics: Mapping[str, float] = field(default_factory=dict)

@@ -10,7 +10,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import cache
 from typing import TypeVar
 
@@ -41,8 +41,9 @@ def to_json(value: object) -> Json:
 
 
 def from_json(kind: type[T], data: object, path: str = "") -> T:
-    """Return the `kind` that `data` describes. Raises InputError naming the path, the value, what is allowed."""
-    return typing.cast(T, _decoder(kind)(data, path or kind.__name__))
+    """Return the `kind` that `data` describes. Raises InputError (path, value, what is allowed)."""
+    decode = _decoder(typing.cast("Hashable", kind))
+    return typing.cast(T, decode(data, path or kind.__name__))
 
 
 def dumps(value: object) -> str:
@@ -67,7 +68,7 @@ def loads(kinds: Mapping[str, type[T]], text: str) -> T:
         raise InputError("wire", text, "an object with wire, type and data")
     if version > WIRE_VERSION:
         raise InputError("wire", version, f"a version up to {WIRE_VERSION}; upgrade coadapt to read this")
-    name = envelope.get("type")
+    name = str(envelope.get("type"))
     if name not in kinds:
         raise InputError("type", name, ", ".join(sorted(kinds)))
     return from_json(kinds[name], envelope.get("data"))
@@ -79,7 +80,7 @@ def _init_fields(kind: type) -> tuple[str, ...]:
 
 
 @cache
-def _decoder(kind: object) -> _Decoder:
+def _decoder(kind: Hashable) -> _Decoder:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
         return _union_decoder(arguments)

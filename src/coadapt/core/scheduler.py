@@ -1,0 +1,383 @@
+"""The scheduling core: `handle(event) -> commands`. Sans-I/O: no clock, socket, file, thread or randomness.
+
+State changes only inside `handle`. What an event may do to a job is the table in lifecycle.py; which orders
+follow from a plan is converge.py; the books are accounting.py.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import assert_never
+
+from coadapt.core.accounting import accrue, job_view, note_report, note_rescale
+from coadapt.core.commands import Command, SetAlarm, Solve
+from coadapt.core.converge import converge, repeat_order
+from coadapt.core.events import (
+    CancelRequested,
+    Event,
+    JobSubmitted,
+    NodeJoined,
+    NodeLost,
+    Outcome,
+    PlanFailed,
+    PlanReady,
+    ReplicasExited,
+    ReplicasRescaled,
+    ReplicasStarted,
+    SchedulerRestarted,
+    TimerFired,
+    TrainingReported,
+)
+from coadapt.core.lifecycle import ENDED, HOLDING, JobState, Reason, Trigger, advance
+from coadapt.core.state import JobRecord, SchedulerState
+from coadapt.model import WAITING, ClusterView, JobId, Node, NodeId, Plan, PlanError, check_plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """Durations in seconds.
+
+    round_s: rounds happen at whole multiples of it while a job is active. reaction_s: how long after an
+    arrival, an exit or a node's change a round happens besides (None: only the periodic ones).
+    retry_s: an order without an answer is repeated after this. silence_s: a job that gave no sign of life for
+    this long is asked by repeating its order. solve_timeout_s: after this a missing plan is given up.
+    rescale_default_s: what a rescale is taken to cost before one was measured.
+    """
+
+    round_s: float = 60.0
+    reaction_s: float | None = None
+    retry_s: float = 120.0
+    silence_s: float = 180.0
+    solve_timeout_s: float = 300.0
+    rescale_default_s: float = 30.0
+    resize_in_place: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("round_s", "retry_s", "silence_s", "solve_timeout_s"):
+            if not (math.isfinite(value := getattr(self, name)) and value > 0):
+                raise ValueError(f"SchedulerConfig.{name} must be finite and > 0, got {value}")
+        if self.reaction_s is not None and self.reaction_s < 0:
+            raise ValueError(f"SchedulerConfig.reaction_s must be >= 0, got {self.reaction_s}")
+
+
+class Scheduler:
+    """One scheduler's state and the rules that change it. An event never makes it raise; a bug of ours may."""
+
+    def __init__(self, config: SchedulerConfig | None = None, state: SchedulerState | None = None) -> None:
+        self.config = config or SchedulerConfig()
+        self.state = state or SchedulerState()
+        self._active: list[JobId] = _submission_order(self.state)
+
+    def handle(self, event: Event) -> list[Command]:
+        """Book what happened and return the orders that follow from it."""
+        # A late message must not turn the books back; its own instant is history.
+        self.state.at = at = max(self.state.at, event.at)
+        match event:
+            case JobSubmitted():
+                return self._submitted(event)
+            case CancelRequested():
+                return self._cancel_requested(event)
+            case NodeJoined():
+                return self._node_joined(event.node)
+            case NodeLost():
+                return self._node_lost(event.node)
+            case ReplicasStarted():
+                return self._started(event)
+            case ReplicasRescaled():
+                if job := self._current(event.job, event.generation):
+                    job.heard_at = at
+                    note_rescale(job, event.generation, event.rescale_s)
+                return []
+            case ReplicasExited():
+                return self._exited(event)
+            case TrainingReported():
+                if job := self._current(event.job, event.generation):
+                    job.heard_at = at
+                    note_report(job, event.report, at)
+                return []
+            case PlanReady():
+                return self._plan_ready(event)
+            case PlanFailed():
+                if event.round == self.state.round and self.state.solve_at is not None:
+                    self.state.solve_at = None
+                    self.state.plan_error = event.error
+                return []
+            case TimerFired():
+                return self._timer_fired()
+            case SchedulerRestarted():
+                return self._restarted()
+            case _:
+                assert_never(event)
+
+    def view(self) -> ClusterView:
+        """Return the frozen picture of this instant that a policy gets."""
+        jobs = [self.state.jobs[job_id] for job_id in self._active]
+        return ClusterView(
+            at=self.state.at,
+            nodes=tuple(self.state.nodes[node] for node in sorted(self.state.nodes)),
+            jobs=tuple(
+                job_view(job, self.config.rescale_default_s) for job in jobs if not job.cancel_requested
+            ),
+        )
+
+    # -- users ------------------------------------------------------------------------------------------
+
+    def _submitted(self, event: JobSubmitted) -> list[Command]:
+        if event.job in self.state.jobs:
+            return []
+        self.state.jobs[event.job] = JobRecord(
+            id=event.job,
+            spec=event.spec,
+            submitted_at=event.at,
+            accounted_at=event.at,
+            forecast=event.forecast,
+            explanation="waits: submitted, the next round will look at it",
+        )
+        self._active = _submission_order(self.state)
+        return self._wake()
+
+    def _cancel_requested(self, event: CancelRequested) -> list[Command]:
+        job = self.state.jobs.get(event.job)
+        if job is None or job.state in ENDED or job.cancel_requested:
+            return []
+        job.cancel_requested = True
+        job.target = WAITING
+        if job.state is JobState.PENDING:
+            self._end(job, Trigger.CANCELLED, Reason.CANCELLED_BY_USER, "cancelled by its user")
+            return []
+        job.explanation = "is being stopped: cancelled by its user"
+        return self._converge()
+
+    # -- nodes ------------------------------------------------------------------------------------------
+
+    def _node_joined(self, node: Node) -> list[Command]:
+        known = self.state.nodes.get(node.id)
+        if known == node:
+            return []
+        commands = self._node_lost(node.id) if known else []
+        self.state.nodes[node.id] = node
+        self.state.solve_at = None
+        return commands + self._wake()
+
+    def _node_lost(self, node: NodeId) -> list[Command]:
+        if self.state.nodes.pop(node, None) is None:
+            return []
+        # A plan that is being made for the cluster as it was is void.
+        self.state.solve_at = None
+        for job in self._active_jobs():
+            on_it = job.ordered.on(node) + job.allocation.on(node) if job.state in HOLDING else 0
+            if on_it or job.target.on(node):
+                job.target = WAITING
+                if on_it:
+                    job.reason = Reason.NODE_LOST
+                    job.explanation = f"stopped: node {node} was lost"
+        return self._converge() + self._wake()
+
+    # -- replicas ---------------------------------------------------------------------------------------
+
+    def _started(self, event: ReplicasStarted) -> list[Command]:
+        job = self._current(event.job, event.generation)
+        if job is None:
+            return []
+        job.heard_at = self.state.at
+        if job.state not in (JobState.STARTING, JobState.RESCALING):
+            return []
+        accrue(job, self.state.at)
+        job.state = advance(job.state, Trigger.REPLICAS_STARTED)
+        job.allocation = job.ordered
+        job.order_at = None
+        return self._converge()
+
+    def _exited(self, event: ReplicasExited) -> list[Command]:
+        job = self._current(event.job, event.generation)
+        if job is None:
+            return []
+        accrue(job, self.state.at)
+        job.allocation = job.ordered = WAITING
+        job.order_at = None
+        node_lost = job.reason is Reason.NODE_LOST
+        if event.outcome is Outcome.SUCCEEDED:
+            self._end(job, Trigger.SUCCEEDED, Reason.FINISHED, "finished")
+        elif job.cancel_requested:
+            self._end(job, Trigger.CANCELLED, Reason.CANCELLED_BY_USER, "cancelled by its user")
+        elif self._is_failure(job, event.outcome) and job.num_failures + 1 > job.spec.max_failures:
+            job.num_failures += 1
+            self._end(job, Trigger.GAVE_UP, Reason.TOO_MANY_FAILURES, _failure(job, event.detail))
+        else:
+            job.num_failures += self._is_failure(job, event.outcome)
+            job.state = advance(job.state, Trigger.RELEASED)
+            if not node_lost:
+                job.reason, job.explanation = _release_reason(job, event)
+        return self._converge() + self._wake()
+
+    def _is_failure(self, job: JobRecord, outcome: Outcome) -> bool:
+        if job.reason is Reason.NODE_LOST:
+            return False
+        # Replicas that vanish again and again before they get anywhere would be restarted for ever.
+        nowhere = outcome is Outcome.LOST and job.progress <= job.progress_at_start
+        return outcome is Outcome.FAILED or nowhere
+
+    # -- rounds -----------------------------------------------------------------------------------------
+
+    def _timer_fired(self) -> list[Command]:
+        state = self.state
+        if state.round_due_at is None or state.at < state.round_due_at:
+            return []
+        state.round_due_at = None
+        jobs = self._active_jobs()
+        if not jobs:
+            return []
+        commands = self._repeat_orders(jobs)
+        solving = state.solve_at is not None and state.at - state.solve_at < self.config.solve_timeout_s
+        if not solving:
+            for job in jobs:
+                accrue(job, state.at)
+            state.round += 1
+            state.solve_at = state.at
+            commands.append(Solve(round=state.round, view=self.view()))
+        return commands + self._set_alarm(self._next_multiple(after=state.at))
+
+    def _plan_ready(self, event: PlanReady) -> list[Command]:
+        state = self.state
+        if event.round != state.round or state.solve_at is None:
+            return []
+        state.solve_at = None
+        view = self.view()
+        plan = _without_departed(event.plan, view, state)
+        try:
+            check_plan(view, plan)
+        except PlanError as error:
+            state.plan_error = str(error)
+            return []
+        state.plan_error = ""
+        state.diagnostics = plan.diagnostics
+        for job in self._active_jobs():
+            if not job.cancel_requested:
+                self._set_target(job, plan)
+        return self._converge()
+
+    def _set_target(self, job: JobRecord, plan: Plan) -> None:
+        job.target = plan.allocations.get(job.id, WAITING)
+        job.target_batch = plan.batches.get(job.id)
+        if job.target:
+            job.explanation = plan.reasons.get(job.id, f"runs on {job.target.num_replicas} GPUs")
+            return
+        largest = _largest_pool(self.state)
+        if job.spec.replicas.min > largest:
+            reason = Reason.IMPOSSIBLE
+            job.explanation = (
+                f"waits: needs at least {job.spec.replicas.min} GPUs, the cluster has {largest} of one type"
+            )
+        else:
+            reason = Reason.NO_CAPACITY if job.state is JobState.PENDING else Reason.PREEMPTED
+            job.explanation = plan.reasons.get(job.id, "waits: the policy gave it no GPU this round")
+        if job.state is not JobState.STOPPING:
+            job.reason = reason
+
+    def _restarted(self) -> list[Command]:
+        self.state.solve_at = None
+        self.state.round_due_at = None
+        jobs = self._active_jobs()
+        commands = [repeat_order(job, self.state.at) for job in jobs if job.state in HOLDING]
+        return commands + (self._wake() if jobs else [])
+
+    def _repeat_orders(self, jobs: list[JobRecord]) -> list[Command]:
+        at, config = self.state.at, self.config
+        commands: list[Command] = []
+        for job in (job for job in jobs if job.state in HOLDING):
+            unanswered = job.order_at is not None and at - job.order_at >= config.retry_s
+            silent = job.order_at is None and at - job.heard_at >= config.silence_s
+            if unanswered or silent:
+                commands.append(repeat_order(job, at))
+        return commands
+
+    def _wake(self) -> list[Command]:
+        """Bring the next round forward, after something that a plan should react to."""
+        if not self._active:
+            return []
+        if self.config.reaction_s is None:
+            return self._set_alarm(self._next_multiple(after=None))
+        return self._set_alarm(self.state.at + self.config.reaction_s)
+
+    def _next_multiple(self, after: float | None) -> float:
+        """Return the first whole multiple (>= 1) of round_s that is > `after`, or >= now if that is None."""
+        round_s = self.config.round_s
+        if after is None:
+            return max(math.ceil(self.state.at / round_s), 1) * round_s
+        return (math.floor(after / round_s) + 1) * round_s
+
+    def _set_alarm(self, at: float) -> list[Command]:
+        if self.state.round_due_at is not None and self.state.round_due_at <= at:
+            return []
+        self.state.round_due_at = at
+        return [SetAlarm(at=at)]
+
+    # -- shared -----------------------------------------------------------------------------------------
+
+    def _current(self, job_id: JobId, generation: int) -> JobRecord | None:
+        """Return the job if `generation` is its present one and its replicas may be alive, else None."""
+        job = self.state.jobs.get(job_id)
+        if job is None or job.generation != generation or job.state not in HOLDING:
+            return None
+        return job
+
+    def _active_jobs(self) -> list[JobRecord]:
+        return [self.state.jobs[job_id] for job_id in self._active]
+
+    def _converge(self) -> list[Command]:
+        return converge(self.state, self._active_jobs(), self.config.resize_in_place)
+
+    def _end(self, job: JobRecord, trigger: Trigger, reason: Reason, explanation: str) -> None:
+        job.state = advance(job.state, trigger)
+        job.reason = reason
+        job.explanation = explanation
+        job.ended_at = self.state.at
+        job.target = job.ordered = job.allocation = WAITING
+        job.target_batch = job.ordered_batch = None
+        self._active.remove(job.id)
+        if not self._active:
+            self.state.round_due_at = None
+
+
+def _submission_order(state: SchedulerState) -> list[JobId]:
+    active = [job for job in state.jobs.values() if job.state not in ENDED]
+    return [job.id for job in sorted(active, key=lambda job: (job.submitted_at, job.id))]
+
+
+def _without_departed(plan: Plan, view: ClusterView, state: SchedulerState) -> Plan:
+    """Return `plan` without jobs that ended or were cancelled while it was made; unknown ones stay in."""
+    present = {job.id for job in view.jobs}
+
+    def keep(job_id: JobId) -> bool:
+        return job_id in present or job_id not in state.jobs
+
+    return Plan(
+        allocations={key: value for key, value in plan.allocations.items() if keep(key)},
+        batches={key: value for key, value in plan.batches.items() if keep(key)},
+        reasons={key: value for key, value in plan.reasons.items() if keep(key)},
+        diagnostics=plan.diagnostics,
+    )
+
+
+def _largest_pool(state: SchedulerState) -> int:
+    pools: dict[str, int] = {}
+    for node in state.nodes.values():
+        pools[node.gpu_type] = pools.get(node.gpu_type, 0) + node.num_gpus
+    return max(pools.values(), default=0)
+
+
+def _failure(job: JobRecord, detail: str) -> str:
+    times = "once" if job.num_failures == 1 else f"{job.num_failures} times"
+    return f"failed {times}" + (f": {detail}" if detail else "")
+
+
+def _release_reason(job: JobRecord, event: ReplicasExited) -> tuple[Reason, str]:
+    match event.outcome:
+        case Outcome.FAILED:
+            return Reason.SCRIPT_FAILED, f"restarts: {_failure(job, event.detail)}"
+        case Outcome.LOST:
+            detail = f": {event.detail}" if event.detail else ""
+            return Reason.REPLICAS_LOST, f"restarts from its last checkpoint: replicas were lost{detail}"
+        case _:
+            if job.target:
+                return Reason.RESCALED, job.explanation
+            return Reason.PREEMPTED, job.explanation

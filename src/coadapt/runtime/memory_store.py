@@ -1,0 +1,43 @@
+"""Journals for simulation: one that keeps events in memory, one that keeps nothing."""
+
+import copy
+from collections.abc import Iterator, Sequence
+
+from coadapt.core.events import Event
+from coadapt.core.state import SchedulerState
+
+
+class MemoryStore:
+    """Keeps every event and the latest snapshot (a deep copy) for as long as the process lives."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._snapshot: tuple[SchedulerState, int] | None = None
+
+    def append(self, events: Sequence[Event]) -> None:
+        self._events.extend(events)
+
+    def events(self, after: int = 0) -> Iterator[Event]:
+        return iter(self._events[after:])
+
+    def save_snapshot(self, state: SchedulerState, upto: int) -> None:
+        self._snapshot = (copy.deepcopy(state), upto)
+
+    def latest_snapshot(self) -> tuple[SchedulerState, int] | None:
+        return copy.deepcopy(self._snapshot)
+
+
+class NullStore:
+    """Forgets everything at once: for simulations whose journal nobody reads."""
+
+    def append(self, events: Sequence[Event]) -> None:
+        pass
+
+    def events(self, after: int = 0) -> Iterator[Event]:
+        return iter(())
+
+    def save_snapshot(self, state: SchedulerState, upto: int) -> None:
+        pass
+
+    def latest_snapshot(self) -> tuple[SchedulerState, int] | None:
+        return None

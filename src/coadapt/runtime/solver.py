@@ -1,0 +1,33 @@
+"""Where a policy runs: here, inside the loop. (A live host runs it in another process: pool_solver.py.)"""
+
+from collections.abc import Callable
+
+from coadapt.core.commands import Solve
+from coadapt.core.events import PlanFailed, PlanReady
+from coadapt.policies.base import Policy
+from coadapt.runtime.ports import Post
+
+
+class InlineSolver:
+    """Answers each Solve at once. `decision_s` keeps what each decision took by `timer` (seconds)."""
+
+    def __init__(self, policy: Policy, timer: Callable[[], float]) -> None:
+        self.policy = policy
+        self.decision_s: list[float] = []
+        self._timer = timer
+
+    def __call__(self, command: Solve, post: Post) -> None:
+        started = self._timer()
+        try:
+            plan = self.policy.allocate(command.view)
+        except Exception as error:  # noqa: BLE001 - a policy is outside: whatever it raises is its failure
+            post(PlanFailed(at=command.view.at, round=command.round, error=describe(error)))
+            return
+        finally:
+            self.decision_s.append(self._timer() - started)
+        post(PlanReady(at=command.view.at, round=command.round, plan=plan))
+
+
+def describe(error: BaseException) -> str:
+    """Return one line that names the error."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
