@@ -1,1 +1,1 @@
-"""Floor 1: goodput = throughput x statistical efficiency. Pure mathematics on numpy arrays."""
+"""Floor 1: the mathematics of step time, efficiency and goodput. Pure; numpy, and numba where it pays."""

@@ -1,0 +1,52 @@
+"""Goodput = throughput x efficiency, and the batch that maximises it for one job on one placement."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coadapt.goodput.batch import candidates, split_total
+from coadapt.goodput.efficiency import efficiency
+from coadapt.goodput.throughput import POLLUX, ThroughputModel
+from coadapt.model import BatchConfig, BatchLimits, GradStats, Placement, ThroughputParams
+
+
+@dataclass(frozen=True, slots=True)
+class BatchChoice:
+    """The best batch on a placement, and its goodput in progress (scale-invariant samples) per second."""
+
+    goodput: float
+    config: BatchConfig
+
+
+def best_batch(
+    limits: BatchLimits,
+    params: ThroughputParams,
+    grad: GradStats,
+    placement: Placement,
+    *,
+    adaptive: bool = True,
+    model: ThroughputModel = POLLUX,
+) -> BatchChoice:
+    """Return the batch with the highest goodput on `placement` (Pollux eq. 12), the smallest on ties.
+
+    A job that is not `adaptive` keeps `limits.requested` exactly, at efficiency 1. Where no lawful batch fits
+    the placement, goodput is 0 and the batch is the nearest split. ValueError for an empty placement.
+    """
+    num_replicas = placement.num_replicas
+    if not adaptive:
+        config = split_total(limits.requested, num_replicas, limits, exact=True)
+        seconds = model.step_time(params, placement, config.atomic, config.accumulation)
+        return BatchChoice(config.total / float(seconds), config)
+    choices = candidates(limits, num_replicas)
+    if choices.total.size == 0:
+        smallest = max(limits.initial, limits.min_atomic * num_replicas)
+        return BatchChoice(0.0, split_total(smallest, num_replicas, limits))
+    step_s = model.step_time(params, placement, choices.atomic, choices.accumulation)
+    goodput = choices.total / step_s * efficiency(choices.total, limits.initial, grad.sqr, grad.var)
+    best = int(np.argmax(goodput))
+    config = BatchConfig(
+        total=int(choices.total[best]),
+        atomic=int(choices.atomic[best]),
+        accumulation=int(choices.accumulation[best]),
+    )
+    return BatchChoice(float(goodput[best]), config)
