@@ -60,7 +60,7 @@ class SchedulerConfig:
 
 
 class Scheduler:
-    """One scheduler's state and the rules that change it. An event never makes it raise; a bug of ours may."""
+    """One scheduler's state and the rules that change it. No event makes it raise; a bug of ours may."""
 
     def __init__(self, config: SchedulerConfig | None = None, state: SchedulerState | None = None) -> None:
         self.config = config or SchedulerConfig()

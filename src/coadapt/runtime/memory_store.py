@@ -33,7 +33,7 @@ class NullStore:
     def append(self, events: Sequence[Event]) -> None:
         pass
 
-    def events(self, after: int = 0) -> Iterator[Event]:
+    def events(self, after: int = 0) -> Iterator[Event]:  # noqa: ARG002 - the port's signature
         return iter(())
 
     def save_snapshot(self, state: SchedulerState, upto: int) -> None:
