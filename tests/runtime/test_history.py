@@ -67,7 +67,7 @@ class Books:
 
 
 def start(record: JobRecord) -> Start:
-    return Start(job=record.id, generation=record.generation, spec=SPEC, allocation=record.allocation)
+    return Start(job=record.id, generation=record.generation, spec=SPEC, allocation=record.ordered)
 
 
 @pytest.fixture
@@ -77,12 +77,12 @@ def books() -> Books:
 
 def run_to_end(books: Books) -> JobRecord:
     record = books.submit(10.0)
-    record.state, record.allocation, record.generation = JobState.STARTING, TWO, 1
+    record.state, record.ordered, record.generation = JobState.STARTING, TWO, 1
     record.explanation = "first in line"
     books.tell(PlanReady(at=60.0, round=1, plan=Plan()), [start(record)])
     record.state, record.started_at = JobState.RUNNING, 90.0
     books.tell(ReplicasStarted(at=90.0, job="j", generation=1))
-    record.state, record.allocation, record.ended_at = JobState.SUCCEEDED, WAITING, 200.0
+    record.state, record.ordered, record.ended_at = JobState.SUCCEEDED, WAITING, 200.0
     record.metrics = {"loss": 0.5}
     books.tell(ReplicasExited(at=200.0, job="j", generation=1, outcome=Outcome.SUCCEEDED))
     return record
@@ -131,7 +131,7 @@ def test_open_spans_reach_to_the_last_event(books: Books) -> None:
 def test_a_command_about_another_job_is_followed(books: Books) -> None:
     record = books.submit(0.0)
     books.submit(1.0, "leaving")
-    record.state, record.allocation = JobState.STARTING, TWO
+    record.state, record.ordered = JobState.STARTING, TWO
     exited = ReplicasExited(at=9.0, job="leaving", generation=1, outcome=Outcome.SUCCEEDED)
     books.tell(exited, [start(record)])
     assert [span.state for span in books.job.spans] == [JobState.PENDING, JobState.STARTING]
@@ -139,7 +139,7 @@ def test_a_command_about_another_job_is_followed(books: Books) -> None:
 
 def test_spans_of_no_length_vanish(books: Books) -> None:
     record = books.submit(3.0)
-    record.state, record.allocation = JobState.STARTING, TWO
+    record.state, record.ordered = JobState.STARTING, TWO
     books.tell(TimerFired(at=3.0))
     record.state = JobState.RUNNING
     books.tell(ReplicasStarted(at=3.0, job="j", generation=0))
@@ -149,7 +149,7 @@ def test_spans_of_no_length_vanish(books: Books) -> None:
 
 def test_a_share_of_a_gpu_counts_as_a_share(books: Books) -> None:
     record = books.submit(0.0)
-    record.state, record.allocation = JobState.STARTING, Allocation(slots=(("a", 2),), gpu_share=0.5)
+    record.state, record.ordered = JobState.STARTING, Allocation(slots=(("a", 2),), gpu_share=0.5)
     books.tell(TimerFired(at=1.0))
     assert books.job.spans[-1].num_gpus == 1.0
 
@@ -163,8 +163,9 @@ def test_points_carry_batch_and_efficiency(books: Books) -> None:
     record = books.submit(0.0)
     record.generation, record.progress = 1, 50.0
     books.tell(report(30.0, 1))
+    record.batch = BatchConfig(total=400, atomic=200)
     record.grad = GradStats(sqr=1.0, var=2.0)  # noise scale 200 samples; (200 + 100) / (200 + 400) = 0.5
-    books.tell(report(60.0, 1, batch=BatchConfig(total=400, atomic=200), step_time_s=0.25))
+    books.tell(report(60.0, 1, step_time_s=0.25))
     first = Point(at=30.0, total_batch=None, efficiency=None, progress=50.0, step_time_s=None)
     second = Point(at=60.0, total_batch=400, efficiency=0.5, progress=50.0, step_time_s=0.25)
     assert books.job.points == [first, second]
@@ -223,7 +224,7 @@ def test_rounds_keep_errors_and_diagnostics_once(books: Books) -> None:
 
 def test_a_job_found_in_the_books_is_taken_up(books: Books) -> None:
     books.state.jobs["j"] = JobRecord(
-        id="j", spec=SPEC, submitted_at=2.0, state=JobState.RUNNING, allocation=TWO
+        id="j", spec=SPEC, submitted_at=2.0, state=JobState.RUNNING, ordered=TWO
     )
     books.tell(TimerFired(at=8.0))
     assert books.job.state is JobState.RUNNING

@@ -2,10 +2,10 @@
 alike. Metrics and the report page read it; the core does not know it.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from coadapt.core.accounting import held_gpus
 from coadapt.core.commands import Command, SetAlarm, Solve
 from coadapt.core.events import (
     CancelRequested,
@@ -23,6 +23,7 @@ from coadapt.core.events import (
 from coadapt.core.lifecycle import ENDED, JobState
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import JobId, RescaleContract
+from coadapt.runtime.snapshot import job_efficiency
 
 # Points kept per job: when full, every other one goes, so that a month of reports fits in memory and the
 # curve still spans the job's whole life.
@@ -35,7 +36,8 @@ NUM_REASONS_MAX = 500
 class Span:
     """A stretch of time (s) in which a job's state and what it held did not change.
 
-    num_gpus: GPUs held, weighted by the share of each. shape: replicas per node, in rank order.
+    num_gpus: GPUs held, weighted by the share of each; during a rescale those of before and after. shape:
+    replicas per node of the last order, in rank order.
     """
 
     start: float
@@ -171,13 +173,11 @@ class Recorder:
         if record is None or event.generation != record.generation or record.id not in self._open:
             return
         job = self._history.jobs[record.id]
-        batch = event.report.batch or record.batch
-        total = None if batch is None else batch.total
         job.points.append(
             Point(
                 at=event.at,
-                total_batch=total,
-                efficiency=_efficiency(record, total),
+                total_batch=None if record.batch is None else record.batch.total,
+                efficiency=job_efficiency(record),
                 progress=record.progress,
                 step_time_s=event.report.step_time_s,
             )
@@ -235,21 +235,10 @@ def _copy_figures(job: JobHistory, record: JobRecord) -> None:
 def _extend(job: JobHistory, record: JobRecord, at: float) -> None:
     last = job.spans[-1]
     last.end = at
-    allocation = record.allocation
-    num_gpus = allocation.num_replicas * allocation.gpu_share
-    if (last.num_gpus, last.shape, last.state) == (num_gpus, allocation.shape, record.state):
+    num_gpus, shape = sum(held_gpus(record).values()), record.ordered.shape
+    if (last.num_gpus, last.shape, last.state) == (num_gpus, shape, record.state):
         return
     if last.start == at:
         job.spans.pop()
     if record.state not in ENDED:
-        job.spans.append(
-            Span(start=at, end=at, num_gpus=num_gpus, shape=allocation.shape, state=record.state)
-        )
-
-
-def _efficiency(record: JobRecord, total: int | None) -> float | None:
-    if total is None or record.grad is None:
-        return None
-    initial = record.spec.batch.initial
-    noise = record.grad.noise_scale(initial)
-    return 1.0 if math.isinf(noise) else (noise + initial) / (noise + total)
+        job.spans.append(Span(start=at, end=at, num_gpus=num_gpus, shape=shape, state=record.state))
