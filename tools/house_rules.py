@@ -1,0 +1,397 @@
+"""The house rules that a machine can check, as pure functions from a module's source to what breaks them.
+
+`python -m tools.house_rules` lists them; tests/test_tidy.py keeps the list empty and each rule sharp.
+"""
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "coadapt"
+
+MAX_FILE_LINES = 500
+MAX_FUNCTION_LINES = 70
+MAX_POSITIONAL = 5  # besides self; then a config dataclass
+MAX_PARAMETERS = 8  # keyword-only ones included
+MAX_ATTRIBUTES = 10  # of a class that is not a plain record
+MAX_DOCSTRING_LINES = 5  # of a module
+MIN_COPY_LINES = 8  # shorter functions may look alike by chance
+
+PURE_FLOORS = ("model/", "goodput/", "core/", "policies/")
+IMPURE_MODULES = frozenset({
+    "time", "datetime", "random", "secrets", "uuid", "os", "pathlib", "shutil", "tempfile", "signal",
+    "asyncio", "threading", "multiprocessing", "concurrent", "subprocess",
+    "socket", "http", "urllib", "sqlite3", "logging",
+})  # fmt: skip
+VAGUE_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "misc", "manager"})
+# Executors pass the environment on to the replicas that they start.
+ENVIRONMENT_READERS = ("cli/", "train/env.py", "executors/")
+VALUE_MODULES = ("model/", "core/events.py", "core/commands.py")
+# A key of hot dictionaries, built by the ten thousand per simulation and read as a plain tuple: positional.
+POSITIONAL_VALUES = frozenset({"Placement"})
+SEEDED = frozenset({"default_rng", "Generator", "SeedSequence", "PCG64", "BitGenerator"})
+MUTATORS = frozenset({
+    "append", "add", "extend", "insert", "pop", "popitem", "remove", "discard", "clear", "update",
+    "setdefault", "write", "send",
+})  # fmt: skip
+REASONED = re.compile(r"(noqa:\s*[A-Z]+\d+(,\s*[A-Z]+\d+)*|type:\s*ignore\[[^\]]+\])\W+\w")
+# docs/vocabulary.md: one word per thing. Only words that mean nothing else here.
+WORDS = {
+    "worker": "replica",
+    "local_bsz": "atomic",
+    "micro_batch": "atomic",
+    "microbatch": "atomic",
+    "global_batch": "total",
+    "incarnation": "generation",
+    "pgns": "noise_scale",
+    "slowdown": "rho",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Module:
+    """A source file; `path` is relative to the package, with forward slashes."""
+
+    path: str
+    source: str
+    tree: ast.Module
+
+    @classmethod
+    def parse(cls, path: str, source: str) -> "Module":
+        return cls(path=path, source=source, tree=ast.parse(source))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    rule: str
+    path: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.rule}: {self.text}"
+
+
+Found = Iterator[tuple[int, str]]
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def file_length(module: Module) -> Found:
+    lines = len(module.source.splitlines())
+    if lines > MAX_FILE_LINES:
+        yield lines, f"{lines} lines, allowed {MAX_FILE_LINES}"
+
+
+def function_length(module: Module) -> Found:
+    for function in _functions(module.tree):
+        lines = (function.end_lineno or function.lineno) - function.lineno + 1
+        if lines > MAX_FUNCTION_LINES:
+            yield function.lineno, f"{function.name} has {lines} lines, allowed {MAX_FUNCTION_LINES}"
+
+
+def parameters(module: Module) -> Found:
+    """At most five by position and eight in all; flags of a command (Annotated, in cli) do not count."""
+    for function in _functions(module.tree):
+        arguments = function.args
+        positional = [a for a in arguments.posonlyargs + arguments.args if a.arg not in ("self", "cls")]
+        counted = [
+            [a for a in group if not (module.path.startswith("cli/") and _is_flag(a))]
+            for group in (positional, positional + arguments.kwonlyargs)
+        ]
+        for group, allowed in zip(counted, (MAX_POSITIONAL, MAX_PARAMETERS), strict=True):
+            if len(group) > allowed:
+                yield function.lineno, f"{function.name} takes {len(group)} parameters, allowed {allowed}"
+                break
+
+
+def attributes(module: Module) -> Found:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ClassDef):
+            names = {
+                target.attr
+                for target in ast.walk(node)
+                if isinstance(target, ast.Attribute)
+                and isinstance(target.ctx, ast.Store)
+                and isinstance(target.value, ast.Name)
+                and target.value.id == "self"
+            }
+            if len(names) > MAX_ATTRIBUTES and not _dataclass_keywords(node):
+                yield node.lineno, f"{node.name} has {len(names)} attributes, allowed {MAX_ATTRIBUTES}"
+
+
+def module_docstring(module: Module) -> Found:
+    text = ast.get_docstring(module.tree)
+    if module.source.strip() and not text:
+        yield 1, "the module does not say what lives here"
+    elif text and len(text.splitlines()) > MAX_DOCSTRING_LINES:
+        yield 1, f"the module's docstring has {len(text.splitlines())} lines, allowed {MAX_DOCSTRING_LINES}"
+
+
+def file_name(module: Module) -> Found:
+    parts = set(module.path.removesuffix(".py").split("/"))
+    for part in sorted(parts & VAGUE_NAMES):
+        yield 1, f"{part!r} does not name one thing"
+
+
+def pure_floors(module: Module) -> Found:
+    if module.path.startswith(PURE_FLOORS):
+        for line, name in _imports(module.tree):
+            if name.split(".")[0] in IMPURE_MODULES:
+                yield line, f"a pure floor imports {name}"
+
+
+def environment(module: Module) -> Found:
+    if not module.path.startswith(ENVIRONMENT_READERS):
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Attribute | ast.Name):
+                name = node.attr if isinstance(node, ast.Attribute) else node.id
+                if name in ("environ", "getenv", "putenv"):
+                    yield node.lineno, f"{name}: only {', '.join(ENVIRONMENT_READERS)} touch the environment"
+
+
+def seeded_randomness(module: Module) -> Found:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute) and _dotted(node.value) in ("np.random", "numpy.random"):
+            if node.attr not in SEEDED:
+                yield node.lineno, f"np.random.{node.attr} draws from the global generator"
+        elif (
+            isinstance(node, ast.Call)
+            and _dotted(node.func).endswith("default_rng")
+            and not (node.args or node.keywords)
+        ):
+            yield node.lineno, "default_rng() without a seed"
+
+
+def swallowed_errors(module: Module) -> Found:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ExceptHandler):
+            broad = node.type is None or _dotted(node.type) in ("Exception", "BaseException")
+            silent = all(isinstance(step, ast.Pass | ast.Continue) for step in node.body)
+            if node.type is None:
+                yield node.lineno, "bare except"
+            elif broad and silent:
+                yield node.lineno, "an error is swallowed"
+
+
+def assert_effects(module: Module) -> Found:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Assert):
+            for part in ast.walk(node.test):
+                called = (
+                    isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr
+                )
+                if isinstance(part, ast.NamedExpr | ast.Await | ast.Yield) or called in MUTATORS:
+                    yield node.lineno, "an assert that does something is lost under python -O"
+                    break
+
+
+def policy_blindness(module: Module) -> Found:
+    """Nobody asks which policy it is: not by type, not by name."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call) and _dotted(node.func) == "isinstance" and len(node.args) == 2:
+            subject, kind = (ast.unparse(argument) for argument in node.args)
+            if re.search(r"\bpolicy\b", subject) or re.search(r"Policy\b", kind):
+                yield node.lineno, f"isinstance({subject}, {kind})"
+        elif isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            texts = [s for s in sides if isinstance(s, ast.Constant) and isinstance(s.value, str)]
+            if texts and any(_dotted(s).split(".")[-1] in ("policy", "policy_name") for s in sides):
+                yield node.lineno, f"a test of a policy's name: {ast.unparse(node)}"
+
+
+def one_code_path(module: Module) -> Found:
+    if module.path.startswith((*PURE_FLOORS, "runtime/")):
+        for line, name in _own_identifiers(module.tree):
+            if re.search(r"simulat|is_live|dry_run", name, re.IGNORECASE):
+                yield line, f"{name}: differences between worlds enter through a port"
+
+
+def vocabulary(module: Module) -> Found:
+    for line, name in _own_identifiers(module.tree):
+        for word, instead in WORDS.items():
+            if re.search(rf"(?:^|_){word}s?(?:_|$)", _snake(name)):
+                yield line, f"{name}: say {instead}, not {word}"
+
+
+def frozen_values(module: Module) -> Found:
+    if module.path.startswith(VALUE_MODULES):
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef) and (given := _dataclass_keywords(node)) is not None:
+                wanted = {"frozen", "slots"} | (
+                    {"kw_only"} - {"kw_only" if node.name in POSITIONAL_VALUES else ""}
+                )
+                if wanted - given:
+                    yield node.lineno, f"dataclass {node.name} lacks {', '.join(sorted(wanted - given))}"
+
+
+def public_any(module: Module) -> Found:
+    for function in _functions(module.tree):
+        if function.name.startswith("_"):
+            continue
+        arguments = function.args
+        annotations = [a.annotation for a in arguments.posonlyargs + arguments.args + arguments.kwonlyargs]
+        for annotation in [*annotations, function.returns]:
+            if annotation is not None and any(
+                _dotted(part) in ("Any", "typing.Any") for part in ast.walk(annotation)
+            ):
+                yield function.lineno, f"{function.name}: Any in a public signature"
+                break
+
+
+def printing(module: Module) -> Found:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call):
+            called = _dotted(node.func)
+            if called == "print" and not module.path.startswith("cli/"):
+                yield node.lineno, "print outside cli"
+            if called.endswith("basicConfig") and not module.path.startswith("cli/"):
+                yield node.lineno, "a library never configures logging"
+
+
+def suppressions(module: Module) -> Found:
+    """`# noqa: BLE001  # why` and `# type: ignore[misc]  # why`: the rule, then the reason."""
+    for token in tokenize.generate_tokens(io.StringIO(module.source).readline):
+        suppresses = token.type == tokenize.COMMENT and re.search(r"noqa|type:\s*ignore", token.string)
+        if suppresses and not REASONED.search(token.string):
+            yield token.start[0], f"{token.string.strip()}: name the rule and, after it, the reason"
+
+
+RULES: dict[str, Callable[[Module], Found]] = {
+    rule.__name__.replace("_", "-"): rule
+    for rule in (
+        file_length,
+        function_length,
+        parameters,
+        attributes,
+        module_docstring,
+        file_name,
+        pure_floors,
+        environment,
+        seeded_randomness,
+        swallowed_errors,
+        assert_effects,
+        policy_blindness,
+        one_code_path,
+        vocabulary,
+        frozen_values,
+        public_any,
+        printing,
+        suppressions,
+    )
+}
+
+
+def check(module: Module) -> list[Violation]:
+    """Return what `module` breaks, rule by rule."""
+    return [
+        Violation(rule=name, path=module.path, line=line, text=text)
+        for name, rule in RULES.items()
+        for line, text in rule(module)
+    ]
+
+
+def copies(modules: list[Module]) -> list[Violation]:
+    """Return functions whose bodies stand, word by word, in two places."""
+    seen: dict[str, str] = {}
+    found = []
+    for module in modules:
+        for function in _functions(module.tree):
+            if (function.end_lineno or 0) - function.lineno + 1 < MIN_COPY_LINES:
+                continue
+            body = "\n".join(ast.dump(step) for step in function.body if not _is_docstring(step))
+            place = f"{module.path}: {function.name}"
+            if (first := seen.setdefault(body, place)) is not place:
+                text = f"{function.name} is a copy of {first}"
+                found.append(Violation(rule="copies", path=module.path, line=function.lineno, text=text))
+    return found
+
+
+def package_modules() -> list[Module]:
+    """Return all modules of src/coadapt, in path order."""
+    return [
+        Module.parse(path.relative_to(PACKAGE).as_posix(), path.read_text(encoding="utf-8"))
+        for path in sorted(PACKAGE.rglob("*.py"))
+    ]
+
+
+def _functions(tree: ast.AST) -> Iterator[Function]:
+    return (node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield node.lineno, node.module
+
+
+def _own_identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Names that this file coins: definitions, parameters, assigned names; not what it calls."""
+    for node in ast.walk(tree):
+        if isinstance(node, Function | ast.ClassDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
+
+
+def _dataclass_keywords(node: ast.ClassDef) -> set[str] | None:
+    """Return the switches set on a dataclass decorator, None where there is none."""
+    for decorator in node.decorator_list:
+        call = decorator.func if isinstance(decorator, ast.Call) else decorator
+        if _dotted(call).split(".")[-1] == "dataclass":
+            keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
+            return {
+                k.arg
+                for k in keywords
+                if k.arg and isinstance(k.value, ast.Constant) and k.value.value is True
+            }
+    return None
+
+
+def _is_flag(argument: ast.arg) -> bool:
+    return (
+        isinstance(argument.annotation, ast.Subscript) and _dotted(argument.annotation.value) == "Annotated"
+    )
+
+
+def _is_docstring(step: ast.stmt) -> bool:
+    return (
+        isinstance(step, ast.Expr)
+        and isinstance(step.value, ast.Constant)
+        and isinstance(step.value.value, str)
+    )
+
+
+def _dotted(node: ast.AST) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return ""
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def main() -> int:
+    modules = package_modules()
+    violations = [violation for module in modules for violation in check(module)] + copies(modules)
+    for violation in violations:
+        print(violation)
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
