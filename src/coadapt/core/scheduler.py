@@ -192,6 +192,9 @@ class Scheduler:
         if job is None:
             return []
         accrue(job, self.state.at)
+        # A plan that moves or preempts jobs foresaw the exits that it ordered; any other calls for a new one.
+        foreseen = job.state is JobState.STOPPING and event.outcome is Outcome.STOPPED
+        foreseen = foreseen and not job.cancel_requested and job.reason is not Reason.NODE_LOST
         job.allocation = job.ordered = WAITING
         job.order_at = None
         node_lost = job.reason is Reason.NODE_LOST
@@ -207,7 +210,7 @@ class Scheduler:
             job.state = advance(job.state, Trigger.RELEASED)
             if not node_lost:
                 job.reason, job.explanation = _release_reason(job, event)
-        return self._converge() + self._wake()
+        return self._converge() + ([] if foreseen else self._wake())
 
     def _is_failure(self, job: JobRecord, outcome: Outcome) -> bool:
         if job.reason is Reason.NODE_LOST:
@@ -234,7 +237,8 @@ class Scheduler:
             state.round += 1
             state.solve_at = state.at
             commands.append(Solve(round=state.round, view=self.view()))
-        return commands + self._set_alarm(self._next_multiple(after=state.at))
+        state.round_at = state.at
+        return commands + self._set_alarm(self._next_round_at())
 
     def _plan_ready(self, event: PlanReady) -> list[Command]:
         state = self.state
@@ -294,16 +298,13 @@ class Scheduler:
         """Bring the next round forward, after something that a plan should react to."""
         if not self._active:
             return []
-        if self.config.reaction_s is None:
-            return self._set_alarm(self._next_multiple(after=None))
-        return self._set_alarm(self.state.at + self.config.reaction_s)
+        reaction_s = self.config.reaction_s
+        return self._set_alarm(self._next_round_at() if reaction_s is None else self.state.at + reaction_s)
 
-    def _next_multiple(self, after: float | None) -> float:
-        """Return the first whole multiple (>= 1) of round_s that is > `after`, or >= now if that is None."""
+    def _next_round_at(self) -> float:
+        """Return the first whole multiple of round_s that is not before now and after the last round."""
         round_s = self.config.round_s
-        if after is None:
-            return max(math.ceil(self.state.at / round_s), 1) * round_s
-        return (math.floor(after / round_s) + 1) * round_s
+        return max(math.ceil(self.state.at / round_s), math.floor(self.state.round_at / round_s) + 1) * round_s
 
     def _set_alarm(self, at: float) -> list[Command]:
         if self.state.round_due_at is not None and self.state.round_due_at <= at:

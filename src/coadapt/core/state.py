@@ -71,7 +71,7 @@ class JobRecord:
 class SchedulerState:
     """Everything that a Scheduler is, besides its configuration.
 
-    round: number of the last Solve; solve_at: when it was sent, None once it was answered or void.
+    round: number of the last Solve, round_at: its instant; solve_at: the same until it was answered or void.
     round_due_at: the instant of the next round, None when no job is active. plan_error: why the last plan was
     refused, "" if it was not.
     """
@@ -80,6 +80,7 @@ class SchedulerState:
     nodes: dict[str, Node] = field(default_factory=dict)
     jobs: dict[JobId, JobRecord] = field(default_factory=dict)
     round: int = 0
+    round_at: float = 0.0
     solve_at: float | None = None
     round_due_at: float | None = None
     plan_error: str = ""

@@ -1,0 +1,75 @@
+"""The story of one job, in words, and the cluster's picture beside it."""
+
+import pytest
+
+from coadapt.core.events import CancelRequested, Outcome, PlanReady, ReplicasRescaled, TimerFired
+from coadapt.core.scheduler import SchedulerConfig
+from coadapt.model import BatchConfig, GradStats, Plan, TrainingReport
+from coadapt.runtime.snapshot import cluster_snapshot
+from coadapt.runtime.story import story
+from tests.core.stage import Stage, on
+
+CONFIG = SchedulerConfig(resize_in_place=False)
+
+
+def told(stage: Stage, job: str = "a") -> list[tuple[float, str]]:
+    return [(line.at, line.text) for line in story(stage.journal, job, CONFIG)]
+
+
+def test_the_whole_life_of_a_job() -> None:
+    stage = Stage(CONFIG)
+    stage.submit()
+    stage.timer(60.0)
+    reasons = {"a": "runs on 2 GPUs: all others are taken"}
+    stage.handle(PlanReady(at=60.0, round=1, plan=Plan(allocations={"a": on(n0=2)}, reasons=reasons)))
+    stage.at = 62.0
+    stage.started()
+    stage.handle(ReplicasRescaled(at=63.0, job="a", generation=1, rescale_s=3.0))
+    stage.reported(TrainingReport(progress=1.0, batch=BatchConfig(total=16, atomic=8)))
+    stage.at = 70.0
+    stage.exited(Outcome.FAILED, detail="ValueError: boom")
+    stage.handle(CancelRequested(at=71.0, job="a"))
+    stage.at = 72.0
+    stage.exited(Outcome.STOPPED, generation=2)
+    assert told(stage) == [
+        (0.0, "submitted: 1..4 GPUs, batch 8..64, contract adaptive"),
+        (60.0, "starting; generation 1 on 2 GPUs (n0: 2); runs on 2 GPUs: all others are taken"),
+        (62.0, "running"),
+        (63.0, "generation 1 took its first step; the change cost 3.0 s"),
+        (62.0, "running; batch 16"),
+        (70.0, "replicas of generation 1 ended: failed (ValueError: boom)"),
+        (70.0, "starting; generation 2 on 2 GPUs (n0: 2); restarts: failed once: ValueError: boom"),
+        (71.0, "its user asked to cancel it"),
+        (71.0, "stopping; is being stopped: cancelled by its user"),
+        (72.0, "replicas of generation 2 ended: stopped"),
+        (72.0, "cancelled; no GPU; cancelled by its user"),
+    ]
+
+
+def test_a_job_that_the_journal_does_not_know() -> None:
+    with pytest.raises(KeyError, match="ghost"):
+        told(Stage(CONFIG), "ghost")
+
+
+def test_a_round_that_changes_nothing_is_not_told() -> None:
+    stage = Stage(CONFIG)
+    stage.running()
+    before = told(stage)
+    stage.handle(TimerFired(at=120.0))
+    stage.plan({"a": on(n0=2)})
+    assert told(stage) == before
+
+
+def test_the_cluster_in_one_picture() -> None:
+    stage = Stage(CONFIG)
+    stage.running()
+    grad, batch = GradStats(sqr=1.0, var=1.0), BatchConfig(total=16, atomic=8)
+    stage.reported(TrainingReport(progress=1.0, batch=batch, grad=grad, metrics={"loss": 0.5}))
+    picture = cluster_snapshot(stage.scheduler.state, at=100.0)
+    assert (picture["num_gpus"], picture["num_gpus_used"]) == (8, 2.0)
+    (job,) = picture["jobs"]
+    assert (job["id"], job["state"], job["num_gpus"]) == ("a", "running", 2)
+    assert job["efficiency"] == pytest.approx((8 + 8) / (8 + 16))
+    assert job["noise_scale"] == 8.0
+    assert job["attained_service_gpu_s"] == 80.0
+    assert job["metrics"] == {"loss": 0.5}
