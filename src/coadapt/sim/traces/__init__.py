@@ -1,1 +1,54 @@
-"""Importers, one per public trace format."""
+"""Importers, one module per public trace format, and the table that finds them."""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, cast
+
+from coadapt.model import InputError
+from coadapt.sim.applications import Application
+from coadapt.sim.traces.table import head
+from coadapt.sim.workload import Workload
+
+# One row per format: a module that is an Importer. Recognised in this order.
+FORMATS: dict[str, str] = {
+    "osdi21": "coadapt.sim.traces.osdi21",
+}
+
+_NUM_HEAD_LINES = 2
+
+
+class Importer(Protocol):
+    """What a module of a trace format offers."""
+
+    def recognises(self, lines: Sequence[str]) -> bool:
+        """Return whether a workload file with these first lines is of this format."""
+        ...
+
+    def load(self, path: Path, profiles: Path) -> tuple[Workload, Mapping[str, Application]]:
+        """Return the workload and its applications, by name. Raises InputError for bad input."""
+        ...
+
+
+def load_trace(
+    path: Path, profiles: Path, name: str | None = None
+) -> tuple[Workload, Mapping[str, Application]]:
+    """Return the workload of `path`, of format `name` (None: recognised), and its applications, by name."""
+    return _importer(path, name).load(path, profiles)
+
+
+def _importer(path: Path, name: str | None) -> Importer:
+    if name is not None:
+        if name not in FORMATS:
+            raise InputError("--format", name, ", ".join(FORMATS))
+        return _module(name)
+    lines = head(path, _NUM_HEAD_LINES)
+    for each in FORMATS:
+        if (importer := _module(each)).recognises(lines):
+            return importer
+    shown = lines[0] if lines else "an empty file"
+    raise InputError(f"{path} line 1", shown, f"the header of a known format ({', '.join(FORMATS)})")
+
+
+def _module(name: str) -> Importer:
+    return cast(Importer, importlib.import_module(FORMATS[name]))

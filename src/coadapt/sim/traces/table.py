@@ -1,0 +1,95 @@
+"""Reading CSV tables strictly: every complaint names file, line, column, value and what is allowed."""
+
+import csv
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from coadapt.model import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a table; `line` counts from 1, the header included."""
+
+    path: Path
+    line: int
+    cells: dict[str, str]
+
+    def text(self, column: str) -> str:
+        """Return the cell. Raises InputError if it is empty."""
+        value = self.cells[column].strip()
+        if not value:
+            raise self.error(column, value, "a name")
+        return value
+
+    def integer(self, column: str, at_least: int) -> int:
+        """Return the cell as an integer. Raises InputError unless it is one, and >= `at_least`."""
+        value = self.cells[column].strip()
+        allowed = f"an integer >= {at_least}"
+        try:
+            number = int(value)
+        except ValueError:
+            raise self.error(column, value, allowed) from None
+        if number < at_least:
+            raise self.error(column, value, allowed)
+        return number
+
+    def number(self, column: str) -> float:
+        """Return the cell as a finite number >= 0. Raises InputError if it is none."""
+        value = self.cells[column].strip()
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not (math.isfinite(number) and number >= 0.0):
+            raise self.error(column, value, "a finite number >= 0")
+        return number
+
+    def error(self, column: str, value: object, allowed: str) -> InputError:
+        """Return the error that blames this cell."""
+        return InputError(f"{self.path} line {self.line}, {column}", value, allowed)
+
+
+def read_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
+    """Yield the rows of a CSV file with a header.
+
+    Raises InputError if the file cannot be read, is empty, lacks one of `columns`, or has a short row.
+    """
+    header, *records = _records(path)
+    for column in columns:
+        if column not in header:
+            raise InputError(f"{path} line 1, columns", ",".join(header), f"a column {column!r} among them")
+    if not records:
+        raise InputError(f"{path}", "no rows", "at least one row below the header")
+    for line, record in enumerate(records, start=2):
+        if len(record) != len(header):
+            allowed = f"{len(header)} values, one per column"
+            raise InputError(f"{path} line {line}", ",".join(record), allowed)
+        yield Row(path, line, dict(zip(header, record, strict=True)))
+
+
+def head(path: Path, num_lines: int = 1) -> list[str]:
+    """Return the first lines of a file, without line ends. Raises InputError if it cannot be read."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            return [line.rstrip("\r\n") for _, line in zip(range(num_lines), file, strict=False)]
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _records(path: Path) -> list[list[str]]:
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            records = list(csv.reader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise _unreadable(path, error) from None
+    if not records:
+        raise InputError(f"{path}", "an empty file", "a header line and rows")
+    return [[cell.strip() for cell in records[0]], *(record for record in records[1:] if record)]
+
+
+def _unreadable(path: Path, error: Exception) -> InputError:
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return InputError(f"{path}", reason, "a readable text file")
