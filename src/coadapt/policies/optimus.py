@@ -1,0 +1,78 @@
+"""Optimus (Peng et al., EuroSys 2018) for all-reduce jobs: GPUs one at a time to whoever gains most time."""
+
+import heapq
+
+from coadapt.model import ClusterView, JobId, JobView, Plan
+from coadapt.policies.counted import counted_plan
+from coadapt.policies.reasons import go_first, waits
+from coadapt.policies.room import Room, span
+
+# Steps left that are assumed where a forecast says that none are: the job is still there (OSDI'21 artifact).
+MIN_REMAINING_STEPS = 1.0
+
+
+class Optimus:
+    """Needs a forecast (`Optimus+Oracle` where it comes from a trace); jobs without one hold their minimum.
+
+    Each round starts anew and counts no cost of rescaling, as in Pollux's simulator (OSDI'21 artifact): the
+    minimum to each job in order of submission, then one GPU at a time to the largest decrease of remaining
+    time. Parameter servers and the loss-curve fit of the paper are not modelled.
+    """
+
+    def allocate(self, view: ClusterView) -> Plan:
+        room = Room(view)
+        notes: dict[JobId, str] = {}
+        num_served = 0
+        for job in view.jobs:
+            low = span(job)[0]
+            if job.id in room.counts or room.give(job, low):
+                num_served += 1
+            else:
+                notes[job.id] = waits(job, low, room, go_first(num_served, "that came earlier"))
+        _grow(view, room)
+        for job in view.jobs:
+            if job.id in room.counts:
+                notes[job.id] = _note(job, room.counts[job.id])
+        return counted_plan(view, room, notes)
+
+
+def _grow(view: ClusterView, room: Room) -> None:
+    """Give what is left, GPU by GPU, while somebody gains. Ties go to the first in order of submission."""
+    heap: list[tuple[float, int]] = []
+    for index, job in enumerate(view.jobs):
+        if job.id in room.counts:
+            _push(heap, index, gain_s(job, room.counts[job.id]))
+    while heap:
+        _, index = heapq.heappop(heap)
+        job = view.jobs[index]
+        if room.grow(job):
+            _push(heap, index, gain_s(job, room.counts[job.id]))
+
+
+def _push(heap: list[tuple[float, int]], index: int, gain: float) -> None:
+    if gain > 0.0:
+        heapq.heappush(heap, (-gain, index))
+
+
+def gain_s(job: JobView, num_replicas: int) -> float:
+    """Return the seconds by which one more than `num_replicas` ends `job` sooner; 0 if it may not have it."""
+    forecast = job.forecast
+    if forecast is None or num_replicas >= min(_most(job), len(forecast.step_time_s)):
+        return 0.0
+    remaining = forecast.remaining_steps if forecast.remaining_steps > 0 else MIN_REMAINING_STEPS
+    return (forecast.step_time_s[num_replicas - 1] - forecast.step_time_s[num_replicas]) * remaining
+
+
+def _most(job: JobView) -> int:
+    """Return the most replicas of use to `job`: each needs its smallest share of the requested batch."""
+    batch = job.spec.batch
+    return min(span(job)[1], batch.requested // batch.min_atomic)
+
+
+def _note(job: JobView, num_replicas: int) -> str:
+    if num_replicas >= _most(job):
+        return "it can use no more"
+    if job.forecast is None:
+        return "without a forecast it gets its minimum"
+    gain = gain_s(job, num_replicas)
+    return f"one more would end it {gain:.0f} s sooner" if gain > 0 else "one more would not end it sooner"

@@ -1,0 +1,21 @@
+"""Shortest remaining time first: preemptive, by the time left on the requested GPUs."""
+
+from coadapt.model import ClusterView, JobView, Plan
+from coadapt.policies.gang import GangRule, admit
+
+
+class Srtf:
+    """Needs a forecast; jobs without one come behind, those with the least attained service first.
+
+    Time counts at the requested replicas even for an elastic job, which this policy never resizes.
+    """
+
+    def allocate(self, view: ClusterView) -> Plan:
+        return admit(view, sorted(view.jobs, key=_key), GangRule(ahead="with less time left"))
+
+
+def _key(job: JobView) -> tuple[bool, float]:
+    """Ties keep the view's order: sorting is stable."""
+    if job.forecast is None or not job.forecast.step_time_s:
+        return True, job.attained_service_gpu_s
+    return False, job.forecast.remaining_s(job.spec.replicas.requested)
