@@ -1,0 +1,123 @@
+"""The docs hold: links lead somewhere, snippets parse or run, and what they name exists."""
+
+import ast
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tools.house_rules import ROOT
+
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+SNIPPET = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.S | re.M)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of `page`'s headings, as code hosts make them."""
+    headings = re.findall(r"^#+ +(.*)$", page.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(page: Path) -> list[str]:
+    broken = []
+    for target in LINK.findall(re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            broken.append(target)
+    return broken
+
+
+def snippets(*languages: str) -> list[tuple[str, str]]:
+    found = []
+    for page in PAGES:
+        for number, (language, text) in enumerate(SNIPPET.findall(page.read_text(encoding="utf-8")), start=1):
+            if language in languages:
+                found.append((f"{page.relative_to(ROOT)}#{number}", text))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    assert broken_links(page) == []
+
+
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# One thing\n[a](page.md#one-thing) [b](#one-thing) [c](gone.md) [d](#gone) [e](https://x.org)\n"
+    )
+    assert broken_links(page) == ["gone.md", "#gone"]
+
+
+@pytest.mark.parametrize(("place", "text"), snippets("python"), ids=lambda value: value[:60].split("\n")[0])
+def test_python_snippets_run(place: str, text: str) -> None:
+    """Snippets that need a scheduler or a training loop around them at least compile."""
+    ast.parse(text)
+    if "torch" not in text and "train" not in text:
+        exec(compile(text, place, "exec"), {"__name__": "snippet"})
+
+
+@pytest.mark.parametrize(
+    ("place", "text"), snippets("sh", "bash"), ids=lambda value: value[:60].split("\n")[0]
+)
+def test_shell_snippets_parse(place: str, text: str) -> None:
+    run = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, ""), place
+
+
+def test_job_files_in_the_docs_are_lawful() -> None:
+    from coadapt.service.job_file import parse_job_file
+
+    files = [(place, text) for place, text in snippets("yaml") if "run:" in text]
+    assert files
+    for place, text in files:
+        assert yaml.safe_load(text)["name"], place
+        parse_job_file(text)
+
+
+def test_make_targets_in_the_docs_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, re.M))
+    named = {name for page in PAGES for name in re.findall(r"\bmake ([a-z-]+)\b", code_of(page))}
+    assert named <= targets
+    assert {"demo", "test"} <= named
+    assert set(re.findall(r"^\.PHONY: (.*)$", makefile, re.M)[0].split()) == targets
+
+
+def test_commands_in_the_docs_exist() -> None:
+    import typer.main
+    from coadapt.cli.main import app
+
+    verbs = set(getattr(typer.main.get_command(app), "commands", {}))
+    named = {name for page in PAGES for name in re.findall(r"(?:^|\W)coadapt ([a-z]+)\b", code_of(page))}
+    assert named <= verbs
+
+
+def code_of(page: Path) -> str:
+    """Return what stands in code spans and shell blocks of `page`."""
+    text = page.read_text(encoding="utf-8")
+    blocks = [body for language, body in SNIPPET.findall(text) if language in ("sh", "bash")]
+    return "\n".join([*re.findall(r"`([^`\n]+)`", text), *blocks])
+
+
+def test_decisions_are_numbered_and_listed() -> None:
+    folder = ROOT / "docs" / "decisions"
+    pages = sorted(page.name for page in folder.glob("[0-9]*.md"))
+    assert [int(name[:4]) for name in pages] == list(range(1, len(pages) + 1))
+    assert re.findall(r"\((\d{4}-[^)]*)\)", (folder / "README.md").read_text(encoding="utf-8")) == pages
+    for number, name in enumerate(pages, start=1):
+        text = (folder / name).read_text(encoding="utf-8")
+        assert text.startswith(f"# {number}. ")
+        assert all(f"**{part}.**" in text for part in ("Context", "Decision", "Cost")), name
+
+
+def test_the_version_stands_in_one_place() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["dynamic"] == ["version"]

@@ -1,0 +1,88 @@
+"""The public surface as a list of lines: what others may build on.
+
+`python -m tools.public_surface` prints it, `--write` renews tests/golden/public_surface.txt; a test compares.
+"""
+
+import ast
+import dataclasses
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from coadapt import model
+from coadapt.core import commands, events
+from coadapt.model import contract_env
+from tools.house_rules import PACKAGE, ROOT
+
+GOLDEN = ROOT / "tests" / "golden" / "public_surface.txt"
+
+
+def lines() -> list[str]:
+    """Return every public name, one per line, sorted within its kind."""
+    kinds = (_python_names, _wire_keys, _environment_names, _cli_flags, _http_routes, _metric_names)
+    return [line for kind in kinds for line in sorted(set(kind()))]
+
+
+def _python_names() -> Iterator[str]:
+    """What each package's __init__ exports; read as text, so that nothing heavy is imported."""
+    for path in sorted(PACKAGE.rglob("__init__.py")):
+        package = ".".join(("coadapt", *path.relative_to(PACKAGE).parts[:-1]))
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                yield from (f"python {package}.{name}" for name in ast.literal_eval(node.value))
+
+
+def _wire_keys() -> Iterator[str]:
+    """Fields of all that goes into a journal or over HTTP."""
+    for module in (model, events, commands):
+        for name, kind in vars(module).items():
+            if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+                fields = [field for field in dataclasses.fields(kind) if field.init]
+                yield from (f"wire {name}.{field.name}" for field in fields)
+
+
+def _environment_names() -> Iterator[str]:
+    return (f"env {value}" for name, value in vars(contract_env).items() if name.startswith("ENV_"))
+
+
+def _cli_flags() -> Iterator[str]:
+    from coadapt.cli.main import app
+
+    command = typer.main.get_command(app)
+    yield from _flags_of(command, "coadapt")
+
+
+def _flags_of(command: Any, path: str) -> Iterator[str]:
+    for parameter in command.params:
+        shown = "/".join((*parameter.opts, *parameter.secondary_opts))
+        yield f"cli {path} {shown if parameter.param_type_name == 'option' else parameter.name.upper()}"
+    for name, sub in getattr(command, "commands", {}).items():
+        yield f"cli {path} {name}"
+        yield from _flags_of(sub, f"{path} {name}")
+
+
+def _http_routes() -> Iterator[str]:
+    """Routes as they stand in the source of the service."""
+    for path in sorted((PACKAGE / "service").rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        for verb, route in re.findall(r"@\w+\.(get|post|put|delete|patch|websocket)\(\s*\"([^\"]+)\"", text):
+            yield f"http {verb.upper()} {route}"
+
+
+def _metric_names() -> Iterator[str]:
+    """Prometheus metrics, wherever they are declared."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for name in re.findall(r"\"(coadapt_[a-z0-9_]+)\"", path.read_text(encoding="utf-8")):
+            yield f"metric {name}"
+
+
+if __name__ == "__main__":
+    if "--write" in sys.argv[1:]:
+        GOLDEN.parent.mkdir(parents=True, exist_ok=True)
+        Path(GOLDEN).write_text("\n".join(lines()) + "\n", encoding="utf-8")
+    else:
+        print("\n".join(lines()))
