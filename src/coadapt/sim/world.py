@@ -1,0 +1,344 @@
+"""The simulated executor: runs jobs by their applications' truth, on GPUs that it books itself.
+
+It keeps no secrets from the core and takes no word from it: what is not in the ports does not exist here.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import assert_never
+
+from coadapt.core.commands import JobCommand, Resize, Start, Stop
+from coadapt.core.events import (
+    NodeJoined,
+    NodeLost,
+    Outcome,
+    ReplicasExited,
+    ReplicasRescaled,
+    ReplicasStarted,
+    TrainingReported,
+)
+from coadapt.model import Allocation, JobId, Node, NodeId
+from coadapt.runtime.ports import Cancel, Clock, Post
+from coadapt.sim.agent import Assignment, Oracle, Segment, Training, advance, assign, report
+from coadapt.sim.applications import Application
+from coadapt.sim.ledger import Ledger
+from coadapt.sim.workload import TraceJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldConfig:
+    """How the world behaves. Durations in seconds.
+
+    report_s: running jobs report at whole multiples of it. rescale_s: training time that each start and each
+    change of allocation costs. checkpoint_s: least time between checkpoints, which are made at reports.
+    interference: the part of its speed that a job on several nodes loses while it shares a node with another
+    such job (Pollux, OSDI'21, §5.3.2).
+    """
+
+    report_s: float = 60.0
+    rescale_s: float = 30.0
+    checkpoint_s: float = 0.0
+    interference: float = 0.0
+    resizes_in_place: bool = True
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.report_s) and self.report_s > 0.0):
+            raise ValueError(f"report_s must be finite and > 0, got {self.report_s}")
+        for name in ("rescale_s", "checkpoint_s"):
+            if not (math.isfinite(value := getattr(self, name)) and value >= 0.0):
+                raise ValueError(f"{name} must be finite and >= 0, got {value}")
+        if not 0.0 <= self.interference < 1.0:
+            raise ValueError(f"interference must be in [0, 1), got {self.interference}")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Replicas:
+    """A generation that is alive: `training` at instant `since`, and the `segment` that follows at `speed`."""
+
+    assignment: Assignment
+    allocation: Allocation
+    post: Post
+    training: Training
+    since: float
+    speed: float = 1.0
+    segment: Segment | None = None
+    cancel_exit: Cancel | None = None
+    cancel_rescaled: Cancel | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Job:
+    """One job in the world: the highest generation seen, its replicas or how they ended, its checkpoint."""
+
+    trace: TraceJob
+    application: Application
+    generation: int = 0
+    replicas: _Replicas | None = None
+    outcome: Outcome = Outcome.STOPPED
+    detail: str = ""
+    saved: Training = field(default_factory=Training)
+    saved_at: float = 0.0
+
+
+class World:
+    """The port Executor over a virtual clock; and the hand that breaks things, for fault injection.
+
+    Each job's training is computed ahead from one report to the next, by pure functions; whatever disturbs it
+    earlier throws that away and computes it again up to the disturbance.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        jobs: Sequence[TraceJob],
+        applications: Mapping[str, Application],
+        oracle: Oracle,
+        config: WorldConfig | None = None,
+    ) -> None:
+        self.config = config or WorldConfig()
+        self.ledger = Ledger()
+        self._clock = clock
+        self._oracle = oracle
+        self._jobs = {job.id: _Job(trace=job, application=applications[job.application]) for job in jobs}
+        self._running: dict[JobId, _Job] = {}
+        self._unsettled: dict[JobId, _Job] = {}
+        self._next_report_at: float | None = None
+
+    # -- the port ---------------------------------------------------------------------------------------
+
+    @property
+    def resizes_in_place(self) -> bool:
+        return self.config.resizes_in_place
+
+    def execute(self, command: JobCommand, post: Post) -> None:
+        """Carry out an order at once. Repeats are answered with the generation's fate, old orders ignored."""
+        job = self._jobs[command.job]
+        if command.generation < job.generation:
+            return
+        repeated = command.generation == job.generation
+        job.generation = command.generation
+        match command:
+            case Stop():
+                self._stop(job, post)
+            case _ if repeated:
+                self._answer(job, post)
+            case Start():
+                assert job.replicas is None, f"two generations of job {command.job} at once"
+                self._start(job, command, post)
+            case Resize():
+                self._resize(job, command, post)
+            case _:
+                assert_never(command)
+
+    # -- the hand that breaks things ----------------------------------------------------------------------
+
+    def crash(self, job_id: JobId, outcome: Outcome = Outcome.LOST, detail: str = "crashed") -> bool:
+        """End the job's replicas at once; what came after the last checkpoint is lost. False if none run."""
+        job = self._jobs[job_id]
+        if job.replicas is None:
+            return False
+        self._answer(job, self._end(job, outcome, detail))
+        return True
+
+    def lose_node(self, node_id: NodeId, post: Post) -> None:
+        """Take a node away, and every job that has a replica on it down with it."""
+        ended = [self._jobs[job_id] for job_id in sorted(self.ledger.held[node_id])]
+        posts = [self._end(job, Outcome.LOST, f"node {node_id} went away") for job in ended]
+        self.ledger.remove(node_id)
+        post(NodeLost(at=self._clock.now(), node=node_id))
+        for job, job_post in zip(ended, posts, strict=True):
+            self._answer(job, job_post)
+
+    def restore_node(self, node: Node, post: Post) -> None:
+        """Bring a node up, empty: at the beginning, or after it was lost."""
+        self.ledger.add(node)
+        post(NodeJoined(at=self._clock.now(), node=node))
+
+    def alive(self) -> dict[JobId, int]:
+        """Return the generation of each job that has replicas."""
+        return {job_id: job.generation for job_id, job in self._running.items()}
+
+    # -- orders -----------------------------------------------------------------------------------------
+
+    def _start(self, job: _Job, command: Start, post: Post) -> None:
+        if missing := self.ledger.missing(command.allocation):
+            job.outcome, job.detail = Outcome.LOST, f"node {missing[0]} is down"
+            self._answer(job, post)
+            return
+        self._run(job, command, job.saved, self.config.rescale_s, post)
+        self._measure_rescale(job, self.config.rescale_s, post)
+        self._answer(job, post)
+
+    def _resize(self, job: _Job, command: Resize, post: Post) -> None:
+        replicas = job.replicas
+        if replicas is None:
+            self._answer(job, post)
+            return
+        if missing := self.ledger.missing(command.allocation):
+            self._end(job, Outcome.LOST, f"node {missing[0]} is down")
+            self._answer(job, post)
+            return
+        training = self._cut(job)
+        self._forget(job)
+        same = command.allocation == replicas.allocation
+        delay_s = training.delay_s if same else self.config.rescale_s
+        self._run(job, command, training, delay_s, post)
+        if delay_s or not same:
+            self._measure_rescale(job, delay_s, post)
+        self._answer(job, post)
+
+    def _stop(self, job: _Job, post: Post) -> None:
+        if job.replicas is None:
+            self._answer(job, post)
+            return
+        job.saved, job.saved_at = self._cut(job), self._clock.now()
+        self._end(job, Outcome.STOPPED)
+        self._answer(job, post)
+
+    def _run(
+        self, job: _Job, command: Start | Resize, training: Training, delay_s: float, post: Post
+    ) -> None:
+        now, allocation = self._clock.now(), command.allocation
+        self.ledger.take(command.job, allocation)
+        assignment = Assignment(
+            spec=command.spec,
+            placement=allocation.placement(self.ledger.nodes),
+            dictated=command.batch,
+            gpu_type=self.ledger.nodes[allocation.slots[0][0]].gpu_type,
+        )
+        job.replicas = _Replicas(
+            assignment=assignment,
+            allocation=allocation,
+            post=post,
+            training=assign(assignment, training, delay_s),
+            since=now,
+        )
+        self._running[command.job] = job
+        self._unsettle(job)
+        self._disturb_neighbours()
+
+    def _measure_rescale(self, job: _Job, delay_s: float, post: Post) -> None:
+        """Tell what the rescale cost, once its delay is over."""
+        assert job.replicas is not None
+        rescaled = ReplicasRescaled(
+            at=self._clock.now() + delay_s,
+            job=job.trace.id,
+            generation=job.generation,
+            rescale_s=self.config.rescale_s,
+        )
+        job.replicas.cancel_rescaled = self._clock.call_at(rescaled.at, lambda: post(rescaled))
+
+    def _answer(self, job: _Job, post: Post) -> None:
+        """Post the present fate of the job's generation."""
+        now, job_id, generation = self._clock.now(), job.trace.id, job.generation
+        if job.replicas is not None:
+            post(ReplicasStarted(at=now, job=job_id, generation=generation))
+            return
+        post(
+            ReplicasExited(at=now, job=job_id, generation=generation, outcome=job.outcome, detail=job.detail)
+        )
+
+    def _end(self, job: _Job, outcome: Outcome, detail: str = "") -> Post:
+        """End the job's replicas, and return where to post that."""
+        assert job.replicas is not None
+        post = job.replicas.post
+        self._forget(job)
+        job.outcome, job.detail = outcome, detail
+        return post
+
+    def _forget(self, job: _Job) -> None:
+        """Take the job's replicas out of the books."""
+        assert job.replicas is not None
+        for cancel in (job.replicas.cancel_exit, job.replicas.cancel_rescaled):
+            if cancel is not None:
+                cancel()
+        job.replicas = None
+        del self._running[job.trace.id]
+        self.ledger.release(job.trace.id)
+        self._disturb_neighbours()
+
+    # -- time -------------------------------------------------------------------------------------------
+
+    def _disturb_neighbours(self) -> None:
+        """Have the future of all jobs computed anew where one's coming or going may change others' speed."""
+        if self.config.interference:
+            for job in self._running.values():
+                self._cut(job)
+                self._unsettle(job)
+
+    def _cut(self, job: _Job) -> Training:
+        """Bring the job's training to the present instant, and return it."""
+        replicas, now = job.replicas, self._clock.now()
+        assert replicas is not None
+        if replicas.cancel_exit is not None:
+            replicas.cancel_exit()
+            replicas.cancel_exit = None
+        if now > replicas.since:
+            assert replicas.segment is not None, "every instant ends settled"
+            if now != self._next_report_at:
+                replicas.segment = self._advance(job, replicas, now - replicas.since)
+            replicas.training, replicas.since = replicas.segment.training, now
+        replicas.segment = None
+        return replicas.training
+
+    def _unsettle(self, job: _Job) -> None:
+        # At the end of the instant, when all its orders are carried out: few futures are computed in vain.
+        if not self._unsettled:
+            self._clock.call_at(self._clock.now(), self._settle, last=True)
+        self._unsettled[job.trace.id] = job
+
+    def _settle(self) -> None:
+        """Compute the jobs' training up to the next report, and plan the exits of those that end before."""
+        unsettled, self._unsettled = self._unsettled, {}
+        now = self._clock.now()
+        if self._next_report_at is None:
+            report_s = self.config.report_s
+            self._next_report_at = (math.floor(now / report_s) + 1) * report_s
+            self._clock.call_at(self._next_report_at, self._report)
+        for job in unsettled.values():
+            if (replicas := job.replicas) is not None:
+                replicas.speed = self._speed(replicas.allocation)
+                replicas.segment = segment = self._advance(job, replicas, self._next_report_at - now)
+                if segment.finished_s is not None:
+                    replicas.cancel_exit = self._clock.call_at(
+                        now + segment.finished_s, partial(self._succeed, job)
+                    )
+
+    def _advance(self, job: _Job, replicas: _Replicas, seconds: float) -> Segment:
+        return advance(job.application, replicas.assignment, replicas.training, seconds, replicas.speed)
+
+    def _speed(self, allocation: Allocation) -> float:
+        """Return the part of its speed that a job keeps beside the other distributed jobs on its nodes."""
+        if not self.config.interference or allocation.num_nodes < 2:
+            return 1.0
+        distributed = {
+            job_id
+            for job_id, job in self._running.items()
+            if job.replicas is not None and job.replicas.allocation.num_nodes > 1
+        }
+        shares = any(len(self.ledger.held[node].keys() & distributed) > 1 for node, _ in allocation.slots)
+        return 1.0 - self.config.interference if shares else 1.0
+
+    def _succeed(self, job: _Job) -> None:
+        assert job.replicas is not None
+        assert job.replicas.segment is not None
+        job.saved = job.replicas.segment.training
+        self._answer(job, self._end(job, Outcome.SUCCEEDED))
+
+    def _report(self) -> None:
+        """Let every running job save and report; the next reports come one period later."""
+        now = self._clock.now()
+        for job in list(self._running.values()):
+            replicas = job.replicas
+            if replicas is None or replicas.segment is None or replicas.segment.finished_s is not None:
+                continue  # it ends at this very instant
+            training = self._cut(job)
+            self._unsettle(job)
+            if now - job.saved_at >= self.config.checkpoint_s:
+                job.saved, job.saved_at = training, now
+            forecast = self._oracle(job.application, job.trace.spec, training.epoch)
+            told = report(job.application, replicas.assignment, training, forecast)
+            replicas.post(TrainingReported(at=now, job=job.trace.id, generation=job.generation, report=told))
+        self._next_report_at = None
