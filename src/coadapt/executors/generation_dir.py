@@ -1,0 +1,167 @@
+"""The files through which a launcher and the scheduler speak of one (job, generation). Standard library only.
+
+`order.json` what to do, `started` all replicas are up, `stop` somebody wants it to end, `exit.json` how it
+ended. Whoever holds the lock of the job directory is its one living launcher: the kernel gives the lock back
+when that process dies, so a recycled process id can never be taken for it.
+"""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from coadapt.core.events import Outcome
+from coadapt.model.wire import from_json, to_json
+
+# Job directories hold logs, checkpoints and the user's environment: for the owner's eyes only.
+PRIVATE_DIR = 0o700
+PRIVATE_FILE = 0o600
+
+LOCK_POLL_S = 0.02
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaOrder:
+    """One process to start: its log file and what it finds in its environment beside the shared part."""
+
+    log: str
+    envs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOrder:
+    """What a launcher has to do. `slots` is for the executor: the slots that are taken on each node."""
+
+    run: str
+    setup: str
+    workdir: str
+    envs: Mapping[str, str]
+    replicas: tuple[ReplicaOrder, ...]
+    slots: Mapping[str, tuple[int, ...]]
+    stop_grace_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fate:
+    """How a generation ended."""
+
+    outcome: Outcome
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobDir:
+    """Everything on disk that belongs to one job: `<state>/jobs/<id>`."""
+
+    path: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def setup_done(self) -> Path:
+        return self.path / "setup.done"
+
+    def generation(self, number: int) -> "GenerationDir":
+        return GenerationDir(self, number)
+
+    def generations(self) -> list["GenerationDir"]:
+        """Return the generations that left a trace here, in ascending order."""
+        folder = self.path / "generations"
+        numbers = sorted(int(entry.name) for entry in folder.iterdir()) if folder.is_dir() else []
+        return [GenerationDir(self, number) for number in numbers]
+
+    @contextmanager
+    def lock(self, wait_s: float = 0.0) -> Iterator[bool]:
+        """Hold the job's launcher lock inside the block; the value says whether it was to be had."""
+        handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
+        try:
+            yield _try_lock(handle, wait_s)
+        finally:
+            os.close(handle)
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationDir:
+    """The files of one generation: `<job>/generations/<number>`."""
+
+    job: JobDir
+    number: int
+
+    @property
+    def path(self) -> Path:
+        return self.job.path / "generations" / str(self.number)
+
+    @property
+    def stop_file(self) -> Path:
+        return self.path / "stop"
+
+    @property
+    def started_file(self) -> Path:
+        return self.path / "started"
+
+    def make(self) -> None:
+        job = self.job
+        for folder in (job.path.parent, job.path, job.checkpoints, job.logs, self.path.parent, self.path):
+            folder.mkdir(mode=PRIVATE_DIR, parents=True, exist_ok=True)
+
+    def write_order(self, order: LaunchOrder) -> None:
+        _write_json(self.path / "order.json", order)
+
+    def order(self) -> LaunchOrder | None:
+        return _read_json(self.path / "order.json", LaunchOrder)
+
+    def request_stop(self) -> None:
+        self.stop_file.touch(PRIVATE_FILE)
+
+    def mark_started(self) -> None:
+        self.started_file.touch(PRIVATE_FILE)
+
+    def write_fate(self, fate: Fate) -> None:
+        _write_json(self.path / "exit.json", fate)
+
+    def fate(self) -> Fate | None:
+        return _read_json(self.path / "exit.json", Fate)
+
+
+def _write_json(path: Path, value: object) -> None:
+    """Write a value beside `path`, flush it to the disk, then rename: a reader sees all of it or nothing."""
+    beside = path.with_suffix(f".{os.getpid()}.new")
+    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE), "w") as file:
+        json.dump(to_json(value), file)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def _read_json(path: Path, kind: type[T]) -> T | None:
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return None
+    return from_json(kind, json.loads(text))
+
+
+def _try_lock(handle: int, wait_s: float) -> bool:
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(LOCK_POLL_S)
+        else:
+            return True

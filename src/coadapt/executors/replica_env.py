@@ -1,0 +1,102 @@
+"""What each replica finds in its environment: torchrun's names and the contract's (model/contract_env.py)."""
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from coadapt.core.commands import Resize, Start
+from coadapt.executors.generation_dir import GenerationDir, LaunchOrder, ReplicaOrder
+from coadapt.executors.machine import CPU_SLOT_TYPE, Machine
+from coadapt.model import NodeId
+from coadapt.model.contract_env import (
+    ENV_BATCH,
+    ENV_CHECKPOINT_DIR,
+    ENV_GENERATION,
+    ENV_GPU_TYPE,
+    ENV_JOB,
+    ENV_PLACEMENT,
+    ENV_SPEC,
+)
+from coadapt.model.wire import to_json
+
+Slots = Mapping[NodeId, tuple[int, ...]]
+
+
+def launch_order(
+    command: Start | Resize, directory: GenerationDir, machine: Machine, slots: Slots, stop_grace_s: float
+) -> LaunchOrder:
+    """Return what the launcher has to do; replicas are in rank order, node by node as in the allocation.
+
+    Raises ValueError if the job has no command to run.
+    """
+    launch = command.spec.launch
+    if launch is None:
+        raise ValueError("the job has no command to run")
+    nodes = {node.id: node for node in machine.nodes}
+    gpu_type = nodes[command.allocation.slots[0][0]].gpu_type
+    envs = {
+        **_defaults(gpu_type),
+        **dict(launch.envs),
+        **_job_envs(command, directory),
+        ENV_GPU_TYPE: gpu_type,
+    }
+    if command.batch is not None:
+        envs[ENV_BATCH] = json.dumps(to_json(command.batch))
+    return LaunchOrder(
+        run=launch.run,
+        setup=launch.setup,
+        workdir=launch.workdir,
+        envs=envs,
+        replicas=_replicas(command, directory, machine, slots),
+        slots=slots,
+        stop_grace_s=stop_grace_s,
+    )
+
+
+def _defaults(gpu_type: str) -> dict[str, str]:
+    """What a replica gets unless the job's own `envs`, or the scheduler's environment, say otherwise."""
+    defaults = {"PYTHONUNBUFFERED": "1"}
+    if gpu_type == CPU_SLOT_TYPE:
+        # A slot stands for one core; torch would take all of them in every replica.
+        defaults["OMP_NUM_THREADS"] = "1"
+    present = {name: os.environ.get(name, value) for name, value in defaults.items()}
+    # The python of this installation comes first, so that `run: python train.py` finds coadapt.
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+    return {**present, "PATH": path}
+
+
+def _job_envs(command: Start | Resize, directory: GenerationDir) -> dict[str, str]:
+    spec = dataclasses.replace(command.spec, launch=None)
+    return {
+        ENV_JOB: command.job,
+        ENV_GENERATION: str(command.generation),
+        ENV_SPEC: json.dumps(to_json(spec)),
+        ENV_PLACEMENT: ",".join(str(count) for count in command.allocation.shape),
+        ENV_CHECKPOINT_DIR: str(directory.job.checkpoints),
+    }
+
+
+def _replicas(
+    command: Start | Resize, directory: GenerationDir, machine: Machine, slots: Slots
+) -> tuple[ReplicaOrder, ...]:
+    replicas: list[ReplicaOrder] = []
+    for node, count in command.allocation.slots:
+        devices = machine.devices.get(node)
+        # As under torchrun, all of the node's devices are visible and LOCAL_RANK says which is whose.
+        visible = {"CUDA_VISIBLE_DEVICES": ",".join(devices[slot] for slot in slots[node])} if devices else {}
+        for local_rank in range(count):
+            rank = len(replicas)
+            envs = {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(local_rank),
+                "WORLD_SIZE": str(command.allocation.num_replicas),
+                "LOCAL_WORLD_SIZE": str(count),
+                "MASTER_ADDR": "127.0.0.1",
+                **visible,
+            }
+            log = str(directory.job.logs / f"{directory.number}-{rank}.log")
+            replicas.append(ReplicaOrder(log=log, envs=envs))
+    return tuple(replicas)

@@ -1,0 +1,254 @@
+"""The local executor keeps the executor contract, and what is particular to processes on one machine."""
+
+import os
+import signal
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coadapt.core.commands import Start, Stop
+from coadapt.core.events import Outcome, ReplicasExited
+from coadapt.executors.generation_dir import JobDir
+from coadapt.executors.local import LocalConfig, LocalExecutor
+from coadapt.executors.machine import Machine
+from coadapt.executors.remains import kill_marked, marked_processes
+from coadapt.model import Allocation, BatchConfig, Node
+from tests.contracts.executor_contract import (
+    NODES,
+    SLOTS_PER_NODE,
+    ExecutorContract,
+    Inbox,
+    Site,
+    exited,
+    spec,
+    started,
+    until,
+)
+
+pytestmark = pytest.mark.processes
+
+
+class LocalSite:
+    """Two nodes that are this machine, and executors over one state directory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.state_dir = folder / "state"
+        self._running: list[tuple[LocalExecutor, threading.Thread]] = []
+
+    def executor(
+        self, stop_grace_s: float = 10.0, devices: dict[str, tuple[str, ...]] | None = None
+    ) -> LocalExecutor:
+        self.close()
+        nodes = tuple(Node(id=name, num_gpus=SLOTS_PER_NODE, gpu_type="cpu") for name in NODES)
+        config = LocalConfig(
+            state_dir=self.state_dir, url="http://here", token="t", stop_grace_s=stop_grace_s
+        )
+        executor = LocalExecutor(Machine(nodes=nodes, devices=devices or {}), config, time.time)
+        thread = threading.Thread(target=executor.run)
+        thread.start()
+        self._running.append((executor, thread))
+        return executor
+
+    def close(self) -> None:
+        while self._running:
+            executor, thread = self._running.pop()
+            executor.close()
+            thread.join()
+
+    def job(self, name: str = "a") -> JobDir:
+        return JobDir(self.state_dir / "jobs" / name)
+
+    def pids(self, kind: str, job: str = "a") -> list[int]:
+        """Return the job's processes whose command line has, or lacks, the launcher's name."""
+        found = []
+        for pid in marked_processes(self.job(job).checkpoints):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if (b"coadapt.executors.launcher" in command) == (kind == "launcher"):
+                found.append(pid)
+        return found
+
+    def kill_replicas(self, job: str) -> None:
+        for pid in self.pids("replica", job):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[LocalSite]:
+    site = LocalSite(tmp_path)
+    yield site
+    site.close()
+    for job in (site.state_dir / "jobs").glob("*"):
+        kill_marked(JobDir(job).checkpoints)
+
+
+class TestLocalContract(ExecutorContract):
+    pass
+
+
+def order(site: Site, run: str, count: int = 1, generation: int = 1) -> Start:
+    allocation = Allocation(slots=((NODES[0], count),))
+    return Start(job="a", generation=generation, spec=spec(run, site.folder), allocation=allocation)
+
+
+def end_of(inbox: Inbox) -> ReplicasExited:
+    event = inbox.one()
+    while not isinstance(event, ReplicasExited):
+        event = inbox.one()
+    return event
+
+
+def test_a_killed_launcher_takes_its_replicas_with_it(site: LocalSite) -> None:
+    inbox = Inbox()
+    site.executor().execute(order(site, "while true; do sleep 0.05; done", 2), inbox.post)
+    inbox.wait(started("a", 1))
+    os.kill(site.pids("launcher")[0], signal.SIGKILL)
+    end = end_of(inbox)
+    assert end.outcome is Outcome.LOST
+    assert "its launcher died" in end.detail
+    assert marked_processes(site.job().checkpoints) == []
+
+
+def test_a_launcher_killed_while_no_scheduler_watched_is_found_out(site: LocalSite) -> None:
+    before, inbox = Inbox(), Inbox()
+    start = order(site, "while true; do sleep 0.05; done", 2)
+    site.executor().execute(start, before.post)
+    before.wait(started("a", 1))
+    site.close()
+    os.kill(site.pids("launcher")[0], signal.SIGKILL)
+    assert len(site.pids("replica")) >= 2
+    site.executor().execute(start, inbox.post)
+    assert end_of(inbox).outcome is Outcome.LOST
+    assert marked_processes(site.job().checkpoints) == []
+
+
+def test_an_order_whose_launcher_never_came_up_is_lost(site: LocalSite) -> None:
+    before, inbox = Inbox(), Inbox()
+    start = order(site, "true")
+    site.executor().execute(start, before.post)
+    before.wait(started("a", 1), exited("a", 1, Outcome.SUCCEEDED))
+    (site.job().generation(1).path / "exit.json").unlink()
+    site.executor().execute(start, inbox.post)
+    assert end_of(inbox).outcome is Outcome.LOST
+
+
+def test_replicas_that_ignore_the_stop_are_killed_after_the_grace(site: LocalSite) -> None:
+    inbox, executor = Inbox(), site.executor(stop_grace_s=0.5)
+    executor.execute(order(site, "trap '' TERM; touch up; while true; do sleep 0.05; done"), inbox.post)
+    inbox.wait(started("a", 1))
+    until((site.folder / "up").exists)
+    executor.execute(Stop(job="a", generation=1), inbox.post)
+    inbox.wait(exited("a", 1, Outcome.STOPPED))
+    assert marked_processes(site.job().checkpoints) == []
+
+
+def test_a_shell_that_dies_at_once_leaves_its_script_time_to_save(site: LocalSite) -> None:
+    """The shell of a compound command ends at SIGTERM; the script below it is still writing."""
+    script = site.folder / "train.sh"
+    script.write_text(
+        "trap 'sleep 0.5; touch saved; exit 75' TERM; touch up; while true; do sleep 0.05; done"
+    )
+    inbox, executor = Inbox(), site.executor()
+    executor.execute(order(site, f"true; bash {script}; true"), inbox.post)
+    inbox.wait(started("a", 1))
+    until((site.folder / "up").exists)
+    executor.execute(Stop(job="a", generation=1), inbox.post)
+    inbox.wait(exited("a", 1, Outcome.STOPPED))
+    assert (site.folder / "saved").exists()
+
+
+def test_what_a_replica_leaves_behind_ends_with_it(site: LocalSite) -> None:
+    inbox = Inbox()
+    run = "setsid sleep 60 & echo done"
+    site.executor().execute(order(site, run), inbox.post)
+    inbox.wait(started("a", 1), exited("a", 1, Outcome.SUCCEEDED))
+    assert marked_processes(site.job().checkpoints) == []
+
+
+@pytest.mark.parametrize(
+    ("run", "outcome"),
+    [
+        ("kill -9 $$", Outcome.LOST),
+        ("bash -c 'kill -9 $$'; exit $?", Outcome.LOST),
+        ("kill -TERM $$", Outcome.LOST),
+        ("kill -SEGV $$", Outcome.FAILED),
+        ("exit 75", Outcome.LOST),
+        ("exit 1", Outcome.FAILED),
+        ("no-such-command", Outcome.FAILED),
+    ],
+)
+def test_exit_codes_tell_the_outcome(site: LocalSite, run: str, outcome: Outcome) -> None:
+    inbox = Inbox()
+    site.executor().execute(order(site, run), inbox.post)
+    inbox.wait(started("a", 1), exited("a", 1, outcome))
+
+
+def test_a_missing_workdir_is_named(site: LocalSite) -> None:
+    inbox = Inbox()
+    start = Start(
+        job="a",
+        generation=1,
+        spec=spec("true", site.folder / "gone"),
+        allocation=Allocation(slots=((NODES[0], 1),)),
+    )
+    site.executor().execute(start, inbox.post)
+    end = end_of(inbox)
+    assert (end.outcome, end.detail) == (
+        Outcome.FAILED,
+        f"workdir {site.folder / 'gone'} is not a directory",
+    )
+
+
+def test_replicas_find_the_whole_contract_in_their_environment(site: LocalSite) -> None:
+    inbox, executor = Inbox(), site.executor(devices={NODES[0]: ("GPU-x", "GPU-y")})
+    start = order(site, "env > env-$RANK", 2)
+    batch = BatchConfig(total=64, atomic=32)
+    executor.execute(
+        Start(job="a", generation=1, spec=start.spec, allocation=start.allocation, batch=batch), inbox.post
+    )
+    inbox.wait(started("a", 1), exited("a", 1, Outcome.SUCCEEDED))
+    lines = (site.folder / "env-1").read_text().splitlines()
+    found = dict(line.split("=", 1) for line in lines if "=" in line)
+    names = (
+        "COADAPT_URL",
+        "COADAPT_TOKEN",
+        "COADAPT_BATCH",
+        "CUDA_VISIBLE_DEVICES",
+        "LOCAL_RANK",
+        "OMP_NUM_THREADS",
+    )
+    assert {name: found.get(name) for name in names} == {
+        "COADAPT_URL": "http://here",
+        "COADAPT_TOKEN": "t",
+        "COADAPT_BATCH": '{"total": 64, "atomic": 32, "accumulation": 0}',
+        "CUDA_VISIBLE_DEVICES": "GPU-x,GPU-y",
+        "LOCAL_RANK": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    assert found["COADAPT_CHECKPOINT_DIR"] == str(site.job().checkpoints)
+
+
+def test_nothing_of_a_job_is_readable_by_others_and_no_file_holds_the_token(site: LocalSite) -> None:
+    inbox = Inbox()
+    site.executor().execute(order(site, "true"), inbox.post)
+    inbox.wait(started("a", 1), exited("a", 1, Outcome.SUCCEEDED))
+    for path in (site.state_dir / "jobs").rglob("*"):
+        if path.is_dir():
+            assert stat.S_IMODE(path.stat().st_mode) == 0o700, path
+        else:
+            assert b'"t"' not in path.read_bytes(), path
+
+
+def test_logs_of_all_generations_are_found_in_order(site: LocalSite) -> None:
+    inbox, executor = Inbox(), site.executor()
+    for generation in (1, 2, 10):
+        executor.execute(order(site, "echo hello $COADAPT_GENERATION", generation=generation), inbox.post)
+        inbox.wait(started("a", generation), exited("a", generation, Outcome.SUCCEEDED))
+    logs = executor.log_files("a", 0)
+    assert [log.read_text() for log in logs] == ["hello 1\n", "hello 2\n", "hello 10\n"]
+    assert executor.log_files("a", 1) == []
+    assert executor.log_files("nobody", 0) == []
