@@ -11,7 +11,7 @@ class Srtf:
     """
 
     def allocate(self, view: ClusterView) -> Plan:
-        return admit(view, sorted(view.jobs, key=_key), GangRule(ahead="with less time left"))
+        return admit(view, sorted(view.jobs, key=_key), GangRule(ahead="ahead of it by remaining time"))
 
 
 def _key(job: JobView) -> tuple[bool, float]:
