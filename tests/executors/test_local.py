@@ -13,9 +13,9 @@ import pytest
 from coadapt.core.commands import Start, Stop
 from coadapt.core.events import Outcome, ReplicasExited
 from coadapt.executors.generation_dir import JobDir
+from coadapt.executors.job_processes import kill_marked, marked_processes
 from coadapt.executors.local import LocalConfig, LocalExecutor
 from coadapt.executors.machine import Machine
-from coadapt.executors.remains import kill_marked, marked_processes
 from coadapt.model import Allocation, BatchConfig, Node
 from tests.contracts.executor_contract import (
     NODES,
@@ -159,6 +159,29 @@ def test_a_shell_that_dies_at_once_leaves_its_script_time_to_save(site: LocalSit
     executor.execute(Stop(job="a", generation=1), inbox.post)
     inbox.wait(exited("a", 1, Outcome.STOPPED))
     assert (site.folder / "saved").exists()
+
+
+def test_a_stop_reaches_the_script_but_not_the_helpers_below_it(site: LocalSite) -> None:
+    """As with a data loader: its workers must live until the training process has saved its state."""
+    script = site.folder / "train.py"
+    script.write_text(
+        "import pathlib, signal, subprocess, sys, time\n"
+        "helper = subprocess.Popen(['sleep', '60'])\n"
+        "def save(*_):\n"
+        "    time.sleep(0.2)\n"
+        "    pathlib.Path('saved').write_text(str(helper.poll()))\n"
+        "    sys.exit(75)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "pathlib.Path('up').touch()\n"
+        "signal.pause()\n"
+    )
+    inbox, executor = Inbox(), site.executor()
+    executor.execute(order(site, "true; python train.py; true"), inbox.post)
+    inbox.wait(started("a", 1))
+    until((site.folder / "up").exists)
+    executor.execute(Stop(job="a", generation=1), inbox.post)
+    inbox.wait(exited("a", 1, Outcome.STOPPED))
+    assert (site.folder / "saved").read_text() == "None"
 
 
 def test_what_a_replica_leaves_behind_ends_with_it(site: LocalSite) -> None:

@@ -15,7 +15,7 @@ from types import FrameType
 
 from coadapt.core.events import Outcome
 from coadapt.executors.generation_dir import Fate, GenerationDir, JobDir, LaunchOrder
-from coadapt.executors.remains import kill_marked, marked_processes
+from coadapt.executors.job_processes import kill_marked, marked_processes, terminate
 from coadapt.model.contract_env import EXIT_STOPPED
 
 # How often children and the stop file are looked at: half of it is added to each stop, at 0.1 % of a core.
@@ -108,9 +108,10 @@ class _Launcher:
         """
         first_failed: int | None = None
         kill_at: float | None = None
-        # A shell dies of SIGTERM at once while the script below it still saves: in the end, all must be gone.
+        asked: set[int] = set()
+        # A shell dies of SIGTERM at once while the script below it still saves.
         while sum(process.poll() is None for process in processes) or (
-            kill_at is not None and marked_processes(self._directory.job.checkpoints)
+            asked and asked.intersection(marked_processes(self._directory.job.checkpoints))
         ):
             if kill_at is None:
                 first_failed = _failed(processes)
@@ -119,7 +120,8 @@ class _Launcher:
                 elif first_failed is not None:
                     kill_at = time.monotonic() + PEER_GRACE_S
                 if kill_at is not None:
-                    _terminate(processes)
+                    living = [process.pid for process in processes if process.returncode is None]
+                    asked = asked.union(*map(terminate, living))
             elif time.monotonic() >= kill_at:
                 kill_marked(self._directory.job.checkpoints)
             time.sleep(POLL_S)
@@ -158,12 +160,6 @@ def _signal_number(code: int) -> int:
     if code < 0:
         return -code
     return code - SHELL_SIGNAL_BASE if SHELL_SIGNAL_BASE < code < SHELL_SIGNAL_BASE + signal.NSIG else 0
-
-
-def _terminate(processes: "list[subprocess.Popen[bytes]]") -> None:
-    for process in processes:
-        if process.returncode is None:
-            os.killpg(process.pid, signal.SIGTERM)
 
 
 def _report(who: str, code: int, log: str) -> str:

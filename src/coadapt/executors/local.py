@@ -18,8 +18,8 @@ from coadapt.core.commands import JobCommand, Resize, Start, Stop
 from coadapt.core.events import Outcome, ReplicasExited, ReplicasStarted
 from coadapt.executors import launcher
 from coadapt.executors.generation_dir import Fate, GenerationDir, JobDir
+from coadapt.executors.job_processes import kill_marked
 from coadapt.executors.machine import Machine
-from coadapt.executors.remains import kill_marked
 from coadapt.executors.replica_env import Slots, launch_order
 from coadapt.model import Allocation, JobId, NodeId
 from coadapt.model.contract_env import ENV_CHECKPOINT_DIR, ENV_TOKEN, ENV_URL
@@ -176,7 +176,7 @@ class LocalExecutor:
             self._post_exit(command.job, command.generation, fate, post)
             return
         directory.write_order(order)
-        # The checkpoint directory is the mark by which remains.py finds whatever descends from this launcher.
+        # The checkpoint directory is the mark by which job_processes.py finds the launcher's descendants.
         # The token travels beside it because the order's file may end up in a backup.
         envs = {
             ENV_CHECKPOINT_DIR: str(directory.job.checkpoints),

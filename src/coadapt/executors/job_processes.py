@@ -1,4 +1,4 @@
-"""Find and end the processes of a job that its launcher left behind. Linux only (/proc).
+"""Find the processes of a job, ask them to stop, and end what is left of them. Linux only (/proc).
 
 Every process that a launcher starts inherits the job's private checkpoint directory in its environment, which
 marks it whatever session or process group it moved to.
@@ -15,6 +15,8 @@ from coadapt.model.contract_env import ENV_CHECKPOINT_DIR
 KILL_WAIT_S = 5.0
 POLL_S = 0.01
 
+SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "busybox"})
+
 
 def marked_processes(checkpoints: Path) -> list[int]:
     """Return the ids of living processes, except this one, that carry the mark of `checkpoints`."""
@@ -26,6 +28,17 @@ def marked_processes(checkpoints: Path) -> list[int]:
     ]
 
 
+def terminate(leader: int) -> set[int]:
+    """Send SIGTERM to `leader` and, where that is a shell, to the commands below it; return all of them.
+
+    Not to a whole process group: a data loader's workers would die at once, and fail the training process
+    above them while it still has to save its state.
+    """
+    children = _children(leader) if _is_shell(leader) else []
+    _kill(leader, signal.SIGTERM)
+    return {leader}.union(*(terminate(child) for child in children))
+
+
 def kill_marked(checkpoints: Path) -> int:
     """End all marked processes and wait until they are gone; return how many there were."""
     deadline = time.monotonic() + KILL_WAIT_S
@@ -33,7 +46,7 @@ def kill_marked(checkpoints: Path) -> int:
     while (alive := marked_processes(checkpoints)) and time.monotonic() < deadline:
         found.update(alive)
         for pid in alive:
-            _kill(pid)
+            _kill(pid, signal.SIGKILL)
         time.sleep(POLL_S)
     return len(found)
 
@@ -46,8 +59,22 @@ def _environ(process: Path) -> list[bytes]:
         return []
 
 
-def _kill(pid: int) -> None:
+def _children(pid: int) -> list[int]:
     try:
-        os.kill(pid, signal.SIGKILL)
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _is_shell(pid: int) -> bool:
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")) in SHELLS
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+
+
+def _kill(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
     except ProcessLookupError:
         return
