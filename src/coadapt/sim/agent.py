@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from coadapt.goodput.batch import split_total
+from coadapt.goodput.efficiency import gain
 from coadapt.goodput.goodput import best_batch
 from coadapt.goodput.profile import ProfileBuilder
 from coadapt.model import (
@@ -79,7 +80,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Training after a stretch of time, and how long after its start the last epoch ended (None: it did not)."""
+    """Training after a stretch of time, and when after its start the last epoch ended (None: it did not)."""
 
     training: Training
     finished_s: float | None = None
@@ -110,8 +111,8 @@ def advance(
     """Return the training `seconds` later, or at its end if that comes first.
 
     The delay is paid first. Epochs take whole seconds, as in the artifact; after each epoch, and at the end
-    of the stretch, the batch is chosen anew. `speed` < 1 slows all steps (interference). ValueError where
-    the application's truth is not known for the assignment.
+    of the stretch, the batch is chosen anew. `speed` < 1 slows all steps (interference). Raises
+    UnmeasuredError where the application's truth is not known for the assignment.
     """
     placement, batch = assignment.placement, training.batch
     assert batch is not None, "a batch is chosen when a job is assigned"
@@ -126,9 +127,8 @@ def advance(
         grad = application.grad_stats(batch.total, epoch)
         if not learned.knows(placement, batch.atomic):
             learned = learned.with_step(placement, batch.atomic, whole_s - sync_s, whole_s)
-        gain = (grad.var + grad.sqr) / (grad.var / (batch.total / initial) + grad.sqr)
         steps_per_s = speed / (whole_s + batch.accumulation * (whole_s - sync_s))
-        rate = gain * steps_per_s
+        rate = gain(batch.total / initial, grad.sqr, grad.var) * steps_per_s
         target = application.progress_at(epoch + 1)
         if progress + rate * left_s < target:
             used_s = left_s

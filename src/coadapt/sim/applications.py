@@ -5,14 +5,19 @@ Importers and built-in profiles provide Applications; the world advances jobs by
 
 from typing import Protocol
 
+from coadapt.goodput.efficiency import gain
 from coadapt.goodput.throughput import packed_placement
 from coadapt.model import BatchConfig, BatchLimits, GradStats
+
+
+class UnmeasuredError(ValueError):
+    """A placement or batch whose truth is not known. The text names the application and what was asked."""
 
 
 class Application(Protocol):
     """Measured or synthetic truth about one model. All methods are pure and cheap on repeated calls.
 
-    They raise ValueError outside the range that is known: truth is never extrapolated.
+    They raise UnmeasuredError outside the range that is known: truth is never extrapolated.
     """
 
     @property
@@ -48,6 +53,15 @@ def step_s(application: Application, placement: tuple[int, ...], batch: BatchCon
     """Return the seconds of one optimiser step, accumulation included."""
     whole_s, sync_s = application.step_time(placement, batch.atomic)
     return whole_s + batch.accumulation * (whole_s - sync_s)
+
+
+def progress_rate(
+    application: Application, placement: tuple[int, ...], batch: BatchConfig, epoch: int
+) -> float:
+    """Return the true progress per second in epoch `epoch` (0 is the first): steps at the initial batch."""
+    grad = application.grad_stats(batch.total, epoch)
+    scale = batch.total / application.limits.initial
+    return gain(scale, grad.sqr, grad.var) / step_s(application, placement, batch)
 
 
 def packed(num_replicas: int, gpus_per_node: int) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from coadapt.runtime.solver import InlineSolver
 from coadapt.sim.agent import Oracle
 from coadapt.sim.applications import Application
 from coadapt.sim.clock import VirtualClock
+from coadapt.sim.metrics import Metrics, Setting, measure
 from coadapt.sim.workload import Workload
 from coadapt.sim.world import World, WorldConfig
 
@@ -74,7 +75,7 @@ class ExperimentConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """What one run gave. decision_s: per decision, CPU seconds of the policy. cpu_s: CPU seconds of the run.
+    """What one run gave. cpu_s: CPU seconds of this process, the figures not counted.
 
     peak_rss_mb: highest resident memory of the process during the run, in MiB, with all that it held before.
     """
@@ -82,8 +83,8 @@ class RunResult:
     trace: str
     policy: str
     seed: int
+    metrics: Metrics
     history: History
-    decision_s: tuple[float, ...]
     cpu_s: float
     peak_rss_mb: float
     num_plans_failed: int = 0
@@ -169,6 +170,7 @@ def simulate(
     applications: Mapping[str, Application],
     cluster: tuple[Node, ...],
     policy_name: str,
+    *,
     seed: int = 0,
     config: ExperimentConfig | None = None,
     on_progress: OnProgress | None = None,
@@ -184,15 +186,23 @@ def simulate(
     simulation = compose(workload, applications, cluster, policy, config)
     simulation.run(on_progress)
     history = simulation.recorder.history
+    cpu_s, peak_rss_mb = time.process_time() - started_s, _peak_rss_mb()
+    setting = Setting(
+        workload=workload,
+        applications=applications,
+        cluster=cluster,
+        round_s=simulation.config.round_s,
+        rescale_s=simulation.config.rescale_s,
+    )
     errors = [each.error for each in history.rounds if each.error]
     return RunResult(
         trace=workload.name,
         policy=policy_name,
         seed=seed,
+        metrics=measure(history, simulation.solver.decision_s, setting),
         history=history,
-        decision_s=tuple(simulation.solver.decision_s),
-        cpu_s=time.process_time() - started_s,
-        peak_rss_mb=_peak_rss_mb(),
+        cpu_s=cpu_s,
+        peak_rss_mb=peak_rss_mb,
         num_plans_failed=len(errors),
         plan_error=errors[0] if errors else "",
     )

@@ -55,7 +55,7 @@ class WorldConfig:
 
 @dataclass(slots=True, kw_only=True)
 class _Replicas:
-    """A generation that is alive: `training` at instant `since`, and the `segment` that follows at `speed`."""
+    """A generation that is alive: `training` at instant `since`, and the `segment` after it at `speed`."""
 
     assignment: Assignment
     allocation: Allocation

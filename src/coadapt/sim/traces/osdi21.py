@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coadapt.model import BatchLimits, GradStats, InputError, JobSpec, ReplicaLimits, RescaleContract
+from coadapt.sim.applications import UnmeasuredError
 from coadapt.sim.traces.table import Row, read_rows
 from coadapt.sim.workload import TraceJob, Workload
 
@@ -75,7 +76,7 @@ class MeasuredApplication:
         totals = self._totals
         if not totals[0] <= total <= totals[-1]:
             allowed = f"measured are {totals[0]}..{totals[-1]}"
-            raise ValueError(f"{self.name}: total batch {total} was not measured; {allowed}")
+            raise UnmeasuredError(f"{self.name}: total batch {total} was not measured; {allowed}")
         right = bisect_left(totals, total)
         high = self._runs[right][row][column]
         if totals[right] == total:
@@ -106,7 +107,7 @@ class _StepTimes:
             rows = self._measured.get(_canonical(placement))
             times = self._large_scale(placement, atomic) if rows is None else self._along(rows, atomic)
             if times is None:
-                raise ValueError(
+                raise UnmeasuredError(
                     f"{self._name}: {atomic} samples per GPU on placement {placement} not measured"
                 )
             self._memo[placement, atomic] = times
