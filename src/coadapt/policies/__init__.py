@@ -54,7 +54,7 @@ def create_policy(name: str, **options: object) -> Policy:
 
 
 def _find(name: str) -> Callable[..., Policy]:
-    reference = POLICIES.get(name) or _installed(name) or name
+    reference = name if ":" in name else POLICIES.get(name) or _installed(name) or name
     module_name, colon, class_name = reference.partition(":")
     if not (colon and module_name and class_name):
         raise InputError("policy", name, f"{', '.join(policy_names())}, or module:Class")

@@ -98,10 +98,14 @@ def survives_pickling(factory: PolicyFactory, trial: Trial) -> None:
     for name, views in _sequences(factory, trial):
         policy = factory()
         for view in views[: NUM_ROUNDS // 2]:
-            policy.allocate(view)
-        twin: Policy = pickle.loads(pickle.dumps(policy))
+            _decide(policy, view, name, trial)
+        try:
+            twin: Policy = pickle.loads(pickle.dumps(policy))
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise AssertionError(f"the policy cannot be pickled: {error}") from error
         for view in views[NUM_ROUNDS // 2 :]:
-            _same(policy.allocate(view), twin.allocate(view), f"{name}: an instance and its pickled copy")
+            plan, copy = _decide(policy, view, name, trial), _decide(twin, view, name, trial)
+            _same(plan, copy, f"{name}: an instance and its pickled copy")
 
 
 def starts_a_lone_job(factory: PolicyFactory, trial: Trial) -> None:
@@ -188,17 +192,17 @@ def report(factory: PolicyFactory, trial: Trial) -> list[tuple[str, str]]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the report on the policy that `arguments` names; return 0, 1 (it fails) or 2 (bad input)."""
+    """Write the report on the policy that `arguments` names; return 0, 1 (it fails) or 2 (bad input)."""
     try:
         if len(arguments) != 1:
             raise InputError("arguments", arguments, "the name of a policy, or module:Class")
         create_policy(arguments[0])
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
+        sys.stderr.write(f"error: {error}\n")
         return 2
     lines = report(lambda: create_policy(arguments[0]), Trial())
     for title, failure in lines:
-        print(f"{'FAILED' if failure else 'ok    '} {title}" + (f"\n       {failure}" if failure else ""))
+        sys.stdout.write(f"FAILED {title}\n       {failure}\n" if failure else f"ok     {title}\n")
     return int(any(failure for _, failure in lines))
 
 

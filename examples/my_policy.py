@@ -1,0 +1,48 @@
+"""A policy of your own, in one file: max-min fair GPU counts, the least served first.
+
+Try it:   python -m coadapt.policies.contract my_policy:MyPolicy
+Use it:   coadapt simulate … --policy my_policy:MyPolicy
+"""
+
+import heapq
+
+from coadapt.model import ClusterView, Plan
+from coadapt.policies.pack import pack
+from coadapt.policies.reasons import gets, go_first, waits
+from coadapt.policies.room import Room, span
+
+
+class MyPolicy:
+    """Everybody's minimum, the least served first; then GPU by GPU to whoever holds fewest for its weight.
+
+    quantum_gpu_s: attained service is compared in steps of this size, so that equal jobs do not take turns
+    in every round, which would cost them a rescale each time.
+    """
+
+    def __init__(self, *, quantum_gpu_s: float = 3600.0) -> None:
+        if quantum_gpu_s <= 0:
+            raise ValueError(f"quantum_gpu_s must be > 0, got {quantum_gpu_s}")
+        self._quantum_gpu_s = quantum_gpu_s
+
+    def allocate(self, view: ClusterView) -> Plan:
+        room = Room(view)
+        waiting = {}
+        order = sorted(view.jobs, key=lambda job: job.attained_service_gpu_s // self._quantum_gpu_s)
+        for job in order:
+            fewest = span(job)[0]
+            # A frozen job that runs has its GPUs already: Room sees to what the law demands.
+            if job.id not in room.counts and not room.give(job, fewest):
+                waiting[job.id] = waits(job, fewest, room, go_first(len(room.counts), "with less service"))
+        shares = [
+            (room.counts[job.id] / job.spec.tenant.weight, rank, job)
+            for rank, job in enumerate(order)
+            if job.id in room.counts
+        ]
+        heapq.heapify(shares)
+        while shares:
+            _, rank, job = heapq.heappop(shares)
+            if room.grow(job):
+                heapq.heappush(shares, (room.counts[job.id] / job.spec.tenant.weight, rank, job))
+        allocations = pack(view, room.counts, room.gpu_types)
+        running = {job.id: gets(job, allocations[job.id]) for job in view.jobs if job.id in allocations}
+        return Plan(allocations=allocations, reasons=waiting | running)

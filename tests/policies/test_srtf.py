@@ -1,0 +1,43 @@
+from coadapt.policies.srtf import Srtf
+from tests.policies.stage import counts, job, nodes, on, view
+
+
+def test_the_shortest_remaining_time_on_the_requested_gpus_goes_first() -> None:
+    """On one GPU `short` would take longer; what counts is the time on the two that it requested."""
+    long = job("a", 2, held=on(n0=2), steps=100.0, times=(9.0, 2.0))
+    short = job("b", 2, steps=150.0, times=(10.0, 1.0), at=1.0)
+    plan = Srtf().allocate(view(nodes(2), long, short))
+    assert plan.allocations == {"b": on(n0=2)}
+    assert plan.reasons == {
+        "a": "gives up its 2 GPUs and waits: needs 2 GPUs, 0 are free; "
+        "1 job ahead of it by remaining time goes first",
+        "b": "starts on 2 GPUs",
+    }
+
+
+def test_what_does_not_fit_is_passed_over() -> None:
+    seen = view(nodes(2), job("a", 1, steps=1.0), job("b", 2, steps=2.0), job("c", 1, steps=3.0))
+    assert counts(Srtf().allocate(seen)) == {"a": 1, "c": 1}
+
+
+def test_jobs_without_a_forecast_come_behind_by_attained_service() -> None:
+    seen = view(
+        nodes(2),
+        job("old", service=50.0),
+        job("young", service=10.0),
+        job("known", steps=1e9),
+        job("empty", steps=1.0, times=(), service=60.0),
+    )
+    assert counts(Srtf().allocate(seen)) == {"known": 1, "young": 1}
+
+
+def test_ties_keep_the_views_order() -> None:
+    seen = view(nodes(1), job("b", steps=5.0, at=1.0), job("a", steps=5.0, at=2.0))
+    assert counts(Srtf().allocate(seen)) == {"b": 1}
+
+
+def test_a_job_of_another_size_gets_what_it_requested() -> None:
+    """A policy before this one may have resized it."""
+    seen = view(nodes(4), job("a", (1, 4), requested=2, held=on(n0=4), steps=1.0))
+    plan = Srtf().allocate(seen)
+    assert (counts(plan), plan.reasons) == ({"a": 2}, {"a": "shrinks from 4 to 2 GPUs"})
