@@ -1,0 +1,160 @@
+"""A policy that changes its mind at random, and a solver that fails in every way that a policy's host can."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+from coadapt.core.commands import Solve
+from coadapt.core.events import Event, PlanFailed, PlanReady
+from coadapt.goodput.batch import split_total
+from coadapt.model import (
+    WAITING,
+    Allocation,
+    BatchConfig,
+    ClusterView,
+    JobId,
+    JobView,
+    Node,
+    NodeId,
+    Plan,
+    RescaleContract,
+)
+from coadapt.policies.base import Policy
+
+KEEP_CHANCE = 0.45
+WAIT_CHANCE = 0.15
+DICTATE_CHANCE = 0.4
+SHARED_GPU_CHANCE = 0.15
+
+
+class ChaosPolicy:
+    """Lawful plans without sense: jobs grow, shrink, move, wait and change batches at random.
+
+    From `calm_at` on it keeps what jobs hold and starts those that wait, so that all end.
+    """
+
+    def __init__(self, seed: int = 0, calm_at: float = 0.0) -> None:
+        self._random = random.Random(seed)
+        self._calm_at = calm_at
+
+    def allocate(self, view: ClusterView) -> Plan:
+        calm = view.at >= self._calm_at
+        free = {node.id: float(node.num_gpus) for node in view.nodes}
+        plan = Plan(allocations={}, batches={})
+        allocations: dict[JobId, Allocation] = {}
+        batches: dict[JobId, BatchConfig] = {}
+        for job in self._order(view, calm):
+            allocation = self._pick(job, view.nodes, free, calm)
+            if not allocation:
+                continue
+            for node, count in allocation.slots:
+                free[node] -= count * allocation.gpu_share
+            allocations[job.id] = allocation
+            if job.spec.contract is not RescaleContract.SELF and self._random.random() < DICTATE_CHANCE:
+                batches[job.id] = self._batch(job, allocation.num_replicas)
+        return replace(plan, allocations=allocations, batches=batches)
+
+    def _order(self, view: ClusterView, calm: bool) -> list[JobView]:
+        if calm:
+            return sorted(view.jobs, key=lambda job: not job.allocation)
+        return self._random.sample(view.jobs, len(view.jobs))
+
+    def _pick(
+        self, job: JobView, nodes: tuple[Node, ...], free: dict[NodeId, float], calm: bool
+    ) -> Allocation:
+        held = job.allocation
+        fits = all(node in free and count * held.gpu_share <= free[node] for node, count in held.slots)
+        bound = job.spec.contract is RescaleContract.FROZEN and bool(held)
+        if held and fits and (calm or self._random.random() < KEEP_CHANCE):
+            return held
+        if bound or (not calm and self._random.random() < WAIT_CHANCE):
+            return WAITING
+        share = 0.5 if self._random.random() < SHARED_GPU_CHANCE else 1.0
+        gpu_types = sorted({node.gpu_type for node in nodes})
+        for gpu_type in self._random.sample(gpu_types, len(gpu_types)):
+            allocation = self._place(job, [node for node in nodes if node.gpu_type == gpu_type], free, share)
+            if allocation:
+                return allocation
+        return WAITING
+
+    def _place(self, job: JobView, nodes: list[Node], free: dict[NodeId, float], share: float) -> Allocation:
+        limits = job.spec.replicas
+        room = {node.id: int(free[node.id] / share) for node in nodes}
+        most = min(limits.max, sum(room.values()))
+        if most < limits.min:
+            return WAITING
+        left = self._random.randint(limits.min, most)
+        slots = []
+        for node_id in self._random.sample(sorted(room), len(room)):
+            if count := min(left, room[node_id]):
+                slots.append((node_id, count))
+                left -= count
+        return Allocation(slots=tuple(slots), gpu_share=share)
+
+    def _batch(self, job: JobView, num_replicas: int) -> BatchConfig:
+        limits = job.spec.batch
+        if not job.spec.adaptive:
+            return split_total(limits.requested, num_replicas, limits, exact=True)
+        return split_total(self._random.randint(limits.initial, limits.max_total), num_replicas, limits)
+
+
+class FaultySolver:
+    """Runs a policy, and now and then raises, answers late, twice or never, or spoils the plan.
+
+    `send(event, delay_s)` brings the answer to the scheduler; `hostile()` tells whether faults may happen.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        rng: random.Random,
+        chance: float,
+        hostile: Callable[[], bool],
+        send: Callable[[Event, float], None],
+    ) -> None:
+        self._policy = policy
+        self._random = rng
+        self._chance = chance
+        self._hostile = hostile
+        self._send = send
+
+    def __call__(self, command: Solve, _post: object) -> None:
+        view, rng = command.view, self._random
+        plan = self._policy.allocate(view)
+        ready = PlanReady(at=view.at, round=command.round, plan=plan)
+        if not self._hostile() or rng.random() >= self._chance:
+            self._send(ready, 0.0)
+            return
+        answer: PlanReady | PlanFailed = ready
+        fault = rng.choice(("raise", "lose", "late", "twice", "spoil", "stale"))
+        if fault == "raise":
+            answer = PlanFailed(at=view.at, round=command.round, error="RuntimeError: out of ideas")
+        elif fault == "spoil":
+            answer = replace(ready, plan=spoiled(plan, view, rng))
+        elif fault == "stale":
+            answer = replace(ready, round=command.round - rng.randint(1, 3))
+        if fault != "lose":
+            self._send(answer, rng.uniform(1.0, 200.0) if fault == "late" else 0.0)
+        if fault == "twice":
+            self._send(answer, rng.uniform(0.0, 200.0))
+
+
+def spoiled(plan: Plan, view: ClusterView, rng: random.Random) -> Plan:
+    """Return `plan` with one thing in it that the cluster or a job does not allow."""
+    job = rng.choice(view.jobs) if view.jobs else None
+    node = rng.choice(view.nodes) if view.nodes else None
+    if job is None or node is None:
+        return Plan(allocations={"nobody": Allocation(slots=(("nowhere", 1),))})
+    too_many = Allocation(slots=((node.id, max(job.spec.replicas.max, node.num_gpus) + 1),))
+    whole = Allocation(slots=((node.id, node.num_gpus),))
+    spoils: tuple[Plan, ...] = (
+        replace(plan, allocations={**plan.allocations, "nobody": whole}),
+        replace(plan, allocations={**plan.allocations, job.id: Allocation(slots=(("nowhere", 1),))}),
+        replace(plan, allocations={**plan.allocations, job.id: too_many}),
+        replace(plan, allocations={**plan.allocations, **{each.id: whole for each in view.jobs}}),
+        Plan(
+            allocations={job.id: Allocation(slots=((node.id, 1),))},
+            batches={job.id: BatchConfig(total=10**6, atomic=10**6)},
+        ),
+    )
+    return rng.choice(spoils)

@@ -1,0 +1,225 @@
+"""What must hold after every event, whatever went wrong: in the core's books, in the world's own ledger, and
+between the two. Written apart from the code that it checks; nothing here is called by it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from coadapt.core.accounting import held_gpus
+from coadapt.core.commands import Command, Resize, SetAlarm, Solve, Start, Stop
+from coadapt.core.events import Event, ReplicasExited
+from coadapt.core.lifecycle import ENDED, HOLDING, TRANSITIONS, JobState
+from coadapt.core.state import JobRecord, SchedulerState
+from coadapt.model import JobId, NodeId, RescaleContract
+from coadapt.sim.world import World
+
+SLACK_GPUS = 1e-6  # sums of fractional GPU shares round
+MOVES_PER_EVENT_MAX = 2  # an event frees a job's GPUs, and the same event starts it anew
+
+
+class InvariantError(AssertionError):
+    """Something happened that must never happen. The text says what, and about which job."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What of a job must not go back, as it stood after the event before."""
+
+    state: JobState
+    generation: int
+    figures: tuple[float, ...]
+
+
+FIGURES = ("generation", "attained_service_gpu_s", "progress", "samples", "num_starts", "num_rescales",
+           "num_failures", "rescale_total_s", "num_rescales_measured", "num_replicas_profiled")  # fmt: skip
+
+
+class BookChecker:
+    """An observer of the runtime that raises InvariantError as soon as the core's books go wrong."""
+
+    def __init__(self, state: SchedulerState | None = None) -> None:
+        self._seen: dict[JobId, _Seen] = {}
+        self._at = 0.0
+        if state is not None:
+            self._remember(state)
+
+    def __call__(self, event: Event, commands: Sequence[Command], state: SchedulerState) -> None:
+        wrongs = [
+            *wrong_books(state),
+            *self._wrong_steps(event, state),
+            *self._wrong_orders(event, commands, state),
+        ]
+        if wrongs:
+            raise InvariantError(f"after {event}: " + "; ".join(wrongs))
+        self._remember(state)
+
+    def _remember(self, state: SchedulerState) -> None:
+        self._at = state.at
+        self._seen = {job_id: _seen(job) for job_id, job in state.jobs.items()}
+
+    def _wrong_steps(self, event: Event, state: SchedulerState) -> Iterator[str]:
+        if state.at < self._at or state.at < event.at:
+            yield f"the books' clock stands at {state.at}"
+        for job_id in self._seen.keys() - state.jobs.keys():
+            yield f"job {job_id} vanished"
+        for job_id, job in state.jobs.items():
+            before = self._seen.get(job_id)
+            if before is None:
+                continue
+            if job.state not in REACHABLE[before.state]:
+                yield f"job {job_id} went from {before.state} to {job.state}"
+            for name, old, new in zip(FIGURES, before.figures, _figures(job), strict=True):
+                if new < old:
+                    yield f"job {job_id}: {name} fell from {old} to {new}"
+
+    def _wrong_orders(
+        self, event: Event, commands: Sequence[Command], state: SchedulerState
+    ) -> Iterator[str]:
+        ordered: set[JobId] = set()
+        for command in commands:
+            match command:
+                case Solve():
+                    yield from _wrong_view(command, state)
+                case SetAlarm():
+                    if command.at < state.at:
+                        yield f"the alarm is set to {command.at}, which has passed"
+                case Start() | Resize() | Stop():
+                    if command.job in ordered:
+                        yield f"job {command.job} got two orders at once"
+                    ordered.add(command.job)
+                    yield from self._wrong_order(event, command, state.jobs[command.job])
+
+    def _wrong_order(self, event: Event, command: Start | Resize | Stop, job: JobRecord) -> Iterator[str]:
+        before = self._seen.get(job.id)
+        if command.generation != job.generation:
+            yield f"job {job.id}: order of generation {command.generation}, the books say {job.generation}"
+        if isinstance(command, Stop):
+            if job.state is not JobState.STOPPING:
+                yield f"job {job.id} is told to stop, but is {job.state}"
+            return
+        if command.allocation != job.ordered or not command.allocation:
+            yield f"job {job.id}: order for {command.allocation.slots}, the books say {job.ordered.slots}"
+        anew = before is None or command.generation > before.generation
+        gone = (
+            before is None
+            or before.state is JobState.PENDING
+            or (
+                isinstance(event, ReplicasExited)
+                and (event.job, event.generation) == (job.id, before.generation)
+            )
+        )
+        if isinstance(command, Start) and anew and not gone:
+            yield f"job {job.id} is started while replicas of generation {job.generation - 1} may be alive"
+        if isinstance(command, Resize) and anew and job.spec.contract is RescaleContract.FROZEN:
+            yield f"job {job.id} is frozen, but resized"
+
+
+def wrong_books(state: SchedulerState) -> Iterator[str]:
+    """Yield what is wrong with the books as they stand."""
+    held = dict.fromkeys(state.nodes, 0.0)
+    promised = dict.fromkeys(state.nodes, 0.0)
+    for job in state.jobs.values():
+        yield from _wrong_record(job, state)
+        _add(held, held_gpus(job))
+        _add(promised, {node: count * job.target.gpu_share for node, count in job.target.slots})
+    for what, gpus in (("held", held), ("promised", promised)):
+        for node, amount in gpus.items():
+            if amount > state.nodes[node].num_gpus + SLACK_GPUS:
+                yield f"{amount:g} GPUs of node {node} are {what}, it has {state.nodes[node].num_gpus}"
+
+
+def _add(sums: dict[NodeId, float], gpus: Mapping[NodeId, float]) -> None:
+    for node, amount in gpus.items():
+        if node in sums:
+            sums[node] += amount
+
+
+def _wrong_record(job: JobRecord, state: SchedulerState) -> Iterator[str]:
+    holds, ended = bool(job.ordered), job.state in ENDED
+    if holds is not (job.state in HOLDING):
+        yield f"job {job.id} is {job.state} with {job.ordered.num_replicas} replicas ordered"
+    if job.allocation and not holds:
+        yield f"job {job.id} has replicas on {job.allocation.slots}, but none ordered"
+    if ended is not (job.ended_at is not None):
+        yield f"job {job.id} is {job.state}, its end is {job.ended_at}"
+    if job.target and (ended or job.cancel_requested):
+        yield f"job {job.id} is {job.state} or cancelled, and yet has a target"
+    if job.order_at is None and job.state in (JobState.STARTING, JobState.RESCALING, JobState.STOPPING):
+        yield f"job {job.id} is {job.state}, but waits for no answer"
+    if any(node not in state.nodes for node, _ in job.target.slots):
+        yield f"job {job.id}: its target {job.target.slots} names a node that is gone"
+    limits = job.spec.replicas
+    for allocation in (job.ordered, job.target):
+        if allocation and not limits.min <= allocation.num_replicas <= limits.max:
+            yield f"job {job.id}: {allocation.num_replicas} replicas, allowed {limits.min}..{limits.max}"
+    if job.num_failures > job.spec.max_failures + 1:
+        yield f"job {job.id} failed {job.num_failures} times, allowed {job.spec.max_failures}"
+    batch = job.ordered_batch
+    bound = job.spec.contract in (RescaleContract.FIXED, RescaleContract.FROZEN)
+    if batch is not None and batch.total > job.spec.batch.max_total:
+        yield f"job {job.id}: batch {batch.total} was ordered, at most {job.spec.batch.max_total} is allowed"
+    if batch is not None and bound and batch.total != job.spec.batch.requested:
+        yield f"job {job.id}: batch {batch.total} was ordered, only {job.spec.batch.requested} is allowed"
+
+
+def _wrong_view(command: Solve, state: SchedulerState) -> Iterator[str]:
+    view = command.view
+    if command.round != state.round:
+        yield f"round {command.round} is solved, the books are in round {state.round}"
+    if [node.id for node in view.nodes] != sorted(state.nodes):
+        yield f"the view shows nodes {[node.id for node in view.nodes]}, live are {sorted(state.nodes)}"
+    shown = {job.id for job in view.jobs}
+    active = {job.id for job in state.jobs.values() if job.state not in ENDED and not job.cancel_requested}
+    if shown != active:
+        yield f"the view shows jobs {sorted(shown)}, active are {sorted(active)}"
+
+
+def check_world(world: World, state: SchedulerState) -> None:
+    """Raise InvariantError unless the ledger is sound and the books know of all that is alive."""
+    wrongs = [*_wrong_ledger(world), *_unknown_to_books(world, state)]
+    if wrongs:
+        raise InvariantError(f"at {state.at}: " + "; ".join(wrongs))
+
+
+def _wrong_ledger(world: World) -> Iterator[str]:
+    alive = world.alive()
+    for node_id, held in world.ledger.held.items():
+        node = world.ledger.nodes[node_id]
+        if sum(held.values()) > node.num_gpus + SLACK_GPUS:
+            yield f"the world runs {dict(held)} on node {node_id} of {node.num_gpus} GPUs"
+        for job_id in held.keys() - alive.keys():
+            yield f"job {job_id} is gone, but holds GPUs of node {node_id} in the world"
+
+
+def _unknown_to_books(world: World, state: SchedulerState) -> Iterator[str]:
+    for job_id, generation in world.alive().items():
+        job = state.jobs[job_id]
+        if job.state not in HOLDING or job.generation < generation:
+            yield (
+                f"generation {generation} of job {job_id} is alive, "
+                f"the books say {job.state} in generation {job.generation}"
+            )
+            continue
+        booked = held_gpus(job)
+        for node_id, held in world.ledger.held.items():
+            if held.get(job_id, 0.0) > booked.get(node_id, 0.0) + SLACK_GPUS:
+                yield f"job {job_id} holds {held[job_id]:g} GPUs of node {node_id}, booked are {booked}"
+
+
+def _figures(job: JobRecord) -> tuple[float, ...]:
+    return tuple(getattr(job, name) for name in FIGURES)
+
+
+def _seen(job: JobRecord) -> _Seen:
+    return _Seen(job.state, job.generation, _figures(job))
+
+
+def _reachable() -> dict[JobState, frozenset[JobState]]:
+    reach = {state: {state} for state in JobState}
+    for _ in range(MOVES_PER_EVENT_MAX):
+        for states in reach.values():
+            states |= {after for (before, _), after in TRANSITIONS.items() if before in states}
+    return {state: frozenset(states) for state, states in reach.items()}
+
+
+REACHABLE = _reachable()
