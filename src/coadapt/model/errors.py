@@ -14,6 +14,10 @@ class InputError(ValueError):
         self.allowed = allowed
         super().__init__(f"{field}: got {_shown(value)}; allowed: {allowed}")
 
+    def __reduce__(self) -> tuple[type["InputError"], tuple[str, object, str]]:
+        # Exceptions pickle by their text; this one has to come back whole from another process.
+        return InputError, (self.field, self.value, self.allowed)
+
 
 def _shown(value: object, limit: int = 120) -> str:
     text = repr(value)

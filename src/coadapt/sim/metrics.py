@@ -106,8 +106,8 @@ def finish_time_fairness(history: History, setting: Setting) -> dict[JobId, floa
     """Return ρ of each job that succeeded: its JCT over its JCT on an isolated fair share (Themis, NSDI'20).
 
     The fair share is 1/N of the cluster, N being the mean number of active jobs over the job's life, rounded
-    up to whole GPUs and kept within the job's limits. There the job runs alone on as few nodes as possible: it
-    waits for the next round, pays one start, and trains; an adaptive job with the best batch of each epoch
+    up to whole GPUs and kept within the job's limits. There the job runs alone on as few nodes as possible:
+    it waits for the next round, pays one start, and trains; an adaptive job with the best batch of each epoch
     among the doublings of its initial one, as truth has it, any other with the requested batch.
     """
     traces = {job.id: job for job in setting.workload.jobs}

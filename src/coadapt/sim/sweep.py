@@ -1,0 +1,161 @@
+"""Many runs: traces x policies x seeds, one after the other or in several processes."""
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from multiprocessing.queues import SimpleQueue
+from pathlib import Path
+
+from coadapt.model import InputError, Node
+from coadapt.runtime.history import History
+from coadapt.sim.applications import Application, UnmeasuredError
+from coadapt.sim.experiment import ExperimentConfig, RunResult, simulate
+from coadapt.sim.traces import load_trace
+from coadapt.sim.workload import Workload
+
+# How often the parent process looks for news of the others.
+POLL_S = 0.2
+
+OnRun = Callable[["Run", float, int], None]  # the run, its virtual instant, jobs ended so far
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceFile:
+    """A workload file with its profiles; `format_name` None: recognised by its columns."""
+
+    path: Path
+    profiles: Path
+    format_name: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    def load(self, seed: int, num_gpus: int) -> tuple[Workload, Mapping[str, Application]]:  # noqa: ARG002
+        """Return the workload and its applications; neither depends on the seed or the cluster."""
+        return load_trace(self.path, self.profiles, self.format_name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Builtin:
+    """A built-in workload: the seed of a run draws its jobs; none requests more GPUs than the cluster has."""
+
+    mix: str = "default"
+    num_jobs: int = 160
+
+    @property
+    def name(self) -> str:
+        return f"builtin:{self.mix}:{self.num_jobs}"
+
+    def load(self, seed: int, num_gpus: int) -> tuple[Workload, Mapping[str, Application]]:
+        from coadapt.sim.builtin import builtin_workload  # its profiles cost time only where they are used
+
+        return builtin_workload(self.mix, self.num_jobs, seed, num_gpus=num_gpus)
+
+
+Source = TraceFile | Builtin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run of a sweep. `trace` is its workload's name in the results."""
+
+    trace: str
+    source: Source
+    policy: str
+    seed: int
+    cluster: tuple[Node, ...]
+    config: ExperimentConfig = field(default_factory=ExperimentConfig)
+    keeps_history: bool = False
+
+
+def sweep(runs: Sequence[Run], parallel: int = 1, on_progress: OnRun | None = None) -> Iterator[RunResult]:
+    """Yield the results of `runs` in their order, from up to `parallel` processes (1: this one).
+
+    Raises what a run raises (InputError, SimulationError), and then starts no more.
+    """
+    if parallel == 1 or len(runs) == 1:
+        for run in runs:
+            yield _play(run, on_progress)
+    else:
+        yield from _sweep_in_processes(runs, min(parallel, len(runs)), on_progress)
+
+
+def load(run: Run) -> tuple[Workload, Mapping[str, Application]]:
+    """Return the workload of `run` and its applications. Raises InputError for bad input."""
+    return run.source.load(run.seed, sum(node.num_gpus for node in run.cluster))
+
+
+def _play(run: Run, on_progress: OnRun | None) -> RunResult:
+    def tell(now: float, num_ended: int) -> None:
+        if on_progress is not None:
+            on_progress(run, now, num_ended)
+
+    workload, applications = load(run)
+    try:
+        result = simulate(
+            workload,
+            applications,
+            run.cluster,
+            run.policy,
+            seed=run.seed,
+            config=run.config,
+            on_progress=tell,
+        )
+    except UnmeasuredError as error:
+        raise InputError("cluster", _shape(run.cluster), f"what the profiles cover ({error})") from error
+    history = result.history if run.keeps_history else History()
+    return replace(result, trace=run.trace, history=history)
+
+
+def _shape(cluster: Sequence[Node]) -> str:
+    return f"{len(cluster)}x{max(node.num_gpus for node in cluster)}"
+
+
+_News = tuple[int, float, int]  # number of the run, its virtual instant, jobs ended so far
+_news: "SimpleQueue[_News] | None" = None  # of this process, when it plays runs for another one
+
+
+def _sweep_in_processes(
+    runs: Sequence[Run], num_processes: int, on_progress: OnRun | None
+) -> Iterator[RunResult]:
+    # Spawned, not forked: a fork would count the parent's memory into each run's peak.
+    context = multiprocessing.get_context("spawn")
+    news: SimpleQueue[_News] = context.SimpleQueue()
+    with ProcessPoolExecutor(num_processes, context, initializer=_listen, initargs=(news,)) as pool:
+        futures = [pool.submit(_play_and_tell, index, run) for index, run in enumerate(runs)]
+        try:
+            for future in futures:
+                while not _done(future, futures):
+                    _pass_on(news, runs, on_progress)
+                yield future.result()
+            _pass_on(news, runs, on_progress)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _done(future: "Future[RunResult]", futures: Sequence["Future[RunResult]"]) -> bool:
+    """Wait a little, and return whether `future` is done; raise what any of them raised."""
+    finished, _ = wait([each for each in futures if not each.done()], POLL_S, FIRST_COMPLETED)
+    for each in finished:
+        each.result()
+    return future.done()
+
+
+def _pass_on(news: "SimpleQueue[_News]", runs: Sequence[Run], on_progress: OnRun | None) -> None:
+    while not news.empty():
+        index, now, num_ended = news.get()
+        if on_progress is not None:
+            on_progress(runs[index], now, num_ended)
+
+
+def _listen(news: "SimpleQueue[_News]") -> None:
+    global _news  # noqa: PLW0603 - how a process pool hands something to each of its processes
+    _news = news
+
+
+def _play_and_tell(index: int, run: Run) -> RunResult:
+    news = _news
+    assert news is not None
+    return _play(run, lambda _, now, num_ended: news.put((index, now, num_ended)))
