@@ -12,10 +12,10 @@ from coadapt.model import Allocation, ClusterView, JobId, Plan
 from coadapt.policies import pollux_bound, pollux_kernels
 from coadapt.policies.pollux_kernels import Books, Costs
 from coadapt.policies.pollux_objective import (
-    UTILITY_FLOOR,
     IntArray,
     PolluxOptions,
     RoundProblem,
+    cost_tables,
     job_cost,
     job_utility,
     power_mean,
@@ -114,16 +114,9 @@ def _starts(costs: Costs, wanted_J: IntArray) -> Iterable[Books]:
 
 def _costs(problem: RoundProblem) -> Costs:
     options = problem.options
-    held_J = problem.current_JN.any(axis=1)
-    rho_J = np.maximum(problem.rho_J, LEAST_RESCALE_FACTOR)
-    every = np.arange(len(problem.jobs))
-    spans_J = (np.count_nonzero(problem.current_JN, axis=1) > 1).astype(np.int64)
-    keep = problem.speedup_JSK[every, spans_J, problem.current_JN.sum(axis=1)] * problem.scale
-    change = problem.speedup_JSK * problem.scale * rho_J[:, None, None]
-    wait_J = np.full(len(every), job_cost(np.array(UTILITY_FLOOR), options.power))
-    wait_J[problem.pinned_J & held_J] = NEVER
-    keep_J = job_cost(keep + UTILITY_FLOOR, options.power)
-    change_JSK = job_cost(change + UTILITY_FLOOR, options.power)
+    tables = cost_tables(problem, np.maximum(problem.rho_J, LEAST_RESCALE_FACTOR))
+    wait_J = tables.change_JSK[:, 0, 0].copy()
+    wait_J[problem.pinned_J] = NEVER
     return Costs(
         capacity_N=problem.capacity_N,
         current_JN=problem.current_JN,
@@ -131,9 +124,9 @@ def _costs(problem: RoundProblem) -> Costs:
         min_J=problem.min_J,
         max_J=problem.max_J,
         wait_J=wait_J,
-        keep_J=keep_J,
-        change_JSK=change_JSK,
-        least_J=np.minimum(keep_J, change_JSK.min(axis=(1, 2))),
+        keep_J=tables.keep_J,
+        change_JSK=tables.change_JSK,
+        least_J=np.minimum(tables.keep_J, tables.change_JSK.min(axis=(1, 2))),
         tenant_J=problem.tenant_J,
         quota_T=problem.quota_T,
         max_nodes=options.max_nodes_per_job,

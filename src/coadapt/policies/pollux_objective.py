@@ -145,6 +145,24 @@ def job_utility(problem: RoundProblem, rows_JN: IntArray) -> FloatArray:
     return job_speedup(problem, rows_JN) * problem.scale * rho_J + UTILITY_FLOOR
 
 
+@dataclass(frozen=True, slots=True)
+class CostTables:
+    """Each job's cost of keeping its current row (num_jobs,), and of any other one (num_jobs, 2, K + 1)."""
+
+    keep_J: FloatArray
+    change_JSK: FloatArray
+
+
+def cost_tables(problem: RoundProblem, rho_J: FloatArray) -> CostTables:
+    """Return the costs of all rows, where `rho_J` is left of a job's speedup after a change."""
+    power = problem.options.power
+    spans_J = (np.count_nonzero(problem.current_JN, axis=1) > 1).astype(np.int64)
+    every_J = np.arange(len(problem.jobs))
+    keep_J = problem.speedup_JSK[every_J, spans_J, problem.current_JN.sum(axis=1)] * problem.scale
+    change_JSK = problem.speedup_JSK * problem.scale * rho_J[:, None, None]
+    return CostTables(job_cost(keep_J + UTILITY_FLOOR, power), job_cost(change_JSK + UTILITY_FLOOR, power))
+
+
 def job_cost(utility: FloatArray, power: float) -> FloatArray:
     """Return what each job adds to the sum whose minimum is the maximum of the power mean. Any shape."""
     if power == 0.0:
