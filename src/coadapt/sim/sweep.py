@@ -32,7 +32,7 @@ class TraceFile:
     def name(self) -> str:
         return self.path.stem
 
-    def load(self, seed: int, num_gpus: int) -> tuple[Workload, Mapping[str, Application]]:  # noqa: ARG002
+    def load(self, seed: int, num_gpus: int) -> tuple[Workload, Mapping[str, Application]]:  # noqa: ARG002 - the signature is that of Builtin
         """Return the workload and its applications; neither depends on the seed or the cluster."""
         return load_trace(self.path, self.profiles, self.format_name)
 

@@ -1,0 +1,78 @@
+"""Virtual time: order within an instant, cancelling, and stopping on the way."""
+
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coadapt.sim.clock import VirtualClock
+
+
+class Log:
+    """A clock, and what was called when."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.entries: list[tuple[float, str]] = []
+
+    def note(self, text: str) -> Callable[[], None]:
+        return lambda: self.entries.append((self.clock.now(), text))
+
+
+def test_order_is_by_instant_then_last_then_call() -> None:
+    log = Log()
+    log.clock.call_at(2.0, log.note("alarm"), last=True)
+    log.clock.call_at(2.0, log.note("first"))
+    log.clock.call_at(1.0, log.note("early"))
+    log.clock.call_at(2.0, log.note("second"))
+    log.clock.run()
+    assert log.entries == [(1.0, "early"), (2.0, "first"), (2.0, "second"), (2.0, "alarm")]
+
+
+def test_what_comes_up_in_an_instant_still_precedes_its_last_ones() -> None:
+    log = Log()
+    log.clock.call_at(1.0, log.note("alarm"), last=True)
+    log.clock.call_at(1.0, lambda: log.clock.call_at(1.0, log.note("answer")) and None)
+    log.clock.run()
+    assert log.entries == [(1.0, "answer"), (1.0, "alarm")]
+
+
+def test_the_past_is_called_at_once_and_time_never_goes_back() -> None:
+    log = Log()
+    log.clock.call_at(5.0, lambda: log.clock.call_at(1.0, log.note("late")) and None)
+    log.clock.run()
+    assert log.entries == [(5.0, "late")]
+
+
+def test_cancelled_callbacks_do_not_happen() -> None:
+    log = Log()
+    cancel = log.clock.call_at(1.0, log.note("no"))
+    log.clock.call_at(0.5, cancel)
+    log.clock.call_at(2.0, log.note("yes"))
+    log.clock.run()
+    cancel()
+    assert log.entries == [(2.0, "yes")]
+    assert log.clock.idle
+
+
+def test_run_until_includes_its_instant_and_stands_there() -> None:
+    log = Log()
+    for at in (1.0, 2.0, 3.0):
+        log.clock.call_at(at, log.note("tick"))
+    log.clock.run(until=2.0)
+    assert log.entries == [(1.0, "tick"), (2.0, "tick")]
+    assert (log.clock.now(), log.clock.idle) == (2.0, False)
+    log.clock.run(until=1.0)
+    assert log.clock.now() == 2.0
+    log.clock.run()
+    assert (log.clock.now(), log.clock.idle) == (3.0, True)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans())))
+def test_any_calls_come_in_order(calls: list[tuple[int, bool]]) -> None:
+    clock = VirtualClock()
+    called: list[tuple[float, bool, int]] = []
+    for index, (at, last) in enumerate(calls):
+        clock.call_at(at, lambda key=(at, last, index): called.append(key), last=last)
+    clock.run()
+    assert called == sorted((at, last, index) for index, (at, last) in enumerate(calls))
