@@ -22,9 +22,9 @@ from coadapt.sim.world import World, WorldConfig
 
 @dataclass(frozen=True)
 class Toy:
-    """Three epochs of 100 steps at the initial batch of 8. A step takes 1 s on one node and 2 s on several; half
-    of it is synchronising where there is more than one replica. The noise scale is 8: a step at batch 16 makes
-    the progress of 4/3 steps.
+    """Three epochs of 100 steps at the initial batch of 8. A step takes 1 s on one node and 2 s on several;
+    half of it is synchronising where there is more than one replica. The noise scale is 8 `var` samples: by
+    default a step at batch 16 makes the progress of 4/3 steps.
     """
 
     name: str = "toy"
@@ -32,13 +32,14 @@ class Toy:
         default_factory=lambda: BatchLimits(initial=8, max_total=64, min_atomic=2, max_atomic=16)
     )
     num_epochs: int = 3
+    var: float = 1.0
 
     def step_time(self, placement: tuple[int, ...], atomic: int) -> tuple[float, float]:
         step_s = 1.0 if len(placement) == 1 else 2.0
         return step_s, step_s / 2 if sum(placement) > 1 else 0.0
 
     def grad_stats(self, total: int, epoch: int) -> GradStats:
-        return GradStats(sqr=1.0, var=1.0)
+        return GradStats(sqr=1.0, var=self.var)
 
     def progress_at(self, epoch: int) -> float:
         return 100.0 * epoch
