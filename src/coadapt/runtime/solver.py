@@ -1,4 +1,4 @@
-"""Where a policy runs: here, inside the loop. (A live host runs it in another process: pool_solver.py.)"""
+"""Where a policy runs: here, inside the loop. (A live host runs it in another process: process_solver.py.)"""
 
 from collections.abc import Callable
 

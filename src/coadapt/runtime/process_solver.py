@@ -1,0 +1,122 @@
+"""A policy in a process of its own: it may be slow, hang or crash, and the loop goes on.
+
+The policy's state lives and dies with that process; losing it only costs quality (policies/base.py).
+"""
+
+import logging
+import multiprocessing
+import queue
+import signal
+import time
+from collections import deque
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+
+from coadapt.core.commands import Solve
+from coadapt.core.events import PlanFailed, PlanReady
+from coadapt.model import ClusterView, Plan
+from coadapt.policies.base import Policy
+from coadapt.runtime.ports import Post
+from coadapt.runtime.solver import describe
+
+# The first decision after an installation compiles kernels; later ones take milliseconds.
+SOLVE_TIMEOUT_S = 60.0
+DECISIONS_KEPT = 1_000
+
+PolicyFactory = Callable[[], Policy]
+
+logger = logging.getLogger(__name__)
+
+
+class ProcessSolver:
+    """The port Solver: one decision at a time, each within `timeout_s`."""
+
+    def __init__(
+        self, factory: PolicyFactory, now: Callable[[], float], timeout_s: float = SOLVE_TIMEOUT_S
+    ) -> None:
+        """`factory` must pickle by reference. `now` stamps the answers."""
+        self.decision_s: deque[float] = deque(maxlen=DECISIONS_KEPT)
+        self._factory = factory
+        self._now = now
+        self._timeout_s = timeout_s
+        self._questions: queue.SimpleQueue[tuple[Solve, Post] | None] = queue.SimpleQueue()
+        self._process: BaseProcess | None = None
+        self._connection: Connection | None = None
+
+    def __call__(self, command: Solve, post: Post) -> None:
+        self._questions.put((command, post))
+
+    def run(self) -> None:
+        """Answer questions until `close`; for a thread of its own."""
+        self._connect()
+        try:
+            while (question := self._questions.get()) is not None:
+                command, post = question
+                started = time.perf_counter()
+                answer = self._ask(command.view)
+                self.decision_s.append(time.perf_counter() - started)
+                if isinstance(answer, Plan):
+                    post(PlanReady(at=self._now(), round=command.round, plan=answer))
+                else:
+                    logger.warning("round %d has no plan: %s", command.round, answer)
+                    post(PlanFailed(at=self._now(), round=command.round, error=answer))
+        finally:
+            self._kill()
+
+    def close(self) -> None:
+        self._questions.put(None)
+
+    def _ask(self, view: ClusterView) -> Plan | str:
+        """Return the policy's plan, or why there is none."""
+        connection = self._connect()
+        try:
+            connection.send(view)
+            if not connection.poll(self._timeout_s):
+                self._kill()
+                return f"the policy took longer than {self._timeout_s:g} s and was ended"
+            answer: Plan | str = connection.recv()
+        except (EOFError, ConnectionError):
+            exit_code = self._kill()
+            return f"the policy's process died with exit code {exit_code}"
+        return answer
+
+    def _connect(self) -> Connection:
+        """Return the way to the policy's process, which is started if there is none."""
+        if self._connection is None:
+            # Not a fork: this process has threads, and locks that a child would find taken for ever.
+            context = multiprocessing.get_context("spawn")
+            self._connection, theirs = context.Pipe()
+            self._process = context.Process(target=_serve, args=(theirs, self._factory), daemon=True)
+            self._process.start()
+            theirs.close()
+        return self._connection
+
+    def _kill(self) -> int | None:
+        """End the policy's process; return its exit code."""
+        if self._process is None or self._connection is None:
+            return None
+        self._connection.close()
+        # A process that died by itself is given time to say how.
+        self._process.join(timeout=0.1)
+        self._process.kill()
+        self._process.join()
+        exit_code = self._process.exitcode
+        self._process = self._connection = None
+        return exit_code
+
+
+def _serve(connection: Connection, factory: PolicyFactory) -> None:
+    # Ctrl-C in a terminal reaches this process too; it is the scheduler that decides when it ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    policy = factory()
+    while True:
+        try:
+            view = connection.recv()
+        except EOFError:
+            return
+        try:
+            answer: Plan | str = policy.allocate(view)
+        except Exception as error:  # noqa: BLE001 - a policy is outside: whatever it raises is its failure
+            answer = describe(error)
+        connection.send(answer)

@@ -1,0 +1,44 @@
+"""A log line per change of a job: what an operator sees of a scheduler in the foreground."""
+
+import logging
+from collections.abc import Sequence
+
+from coadapt.core.commands import Command
+from coadapt.core.events import Event, PlanFailed, PlanReady
+from coadapt.core.lifecycle import ENDED
+from coadapt.core.state import JobRecord, SchedulerState
+from coadapt.model import JobId
+
+logger = logging.getLogger(__name__)
+
+
+class ChangeLog:
+    """An observer of the runtime; it speaks once `speak` was called, so that a replay stays silent."""
+
+    def __init__(self) -> None:
+        self._seen: dict[JobId, tuple[object, ...]] = {}
+        self._plan_error = ""
+        self._speaking = False
+
+    def speak(self) -> None:
+        self._speaking = True
+
+    def __call__(self, event: Event, _: Sequence[Command], state: SchedulerState) -> None:
+        job_id = getattr(event, "job", None)
+        touched = state.jobs.keys() if job_id is None else {job_id} & state.jobs.keys()
+        for job in [state.jobs[name] for name in sorted(touched)]:
+            now = (job.state, job.generation, job.ordered, job.explanation)
+            if self._seen.get(job.id) != now and self._speaking:
+                logger.info("%s", _line(job))
+            self._seen[job.id] = now
+        if isinstance(event, PlanReady | PlanFailed):
+            if state.plan_error and state.plan_error != self._plan_error:
+                logger.warning("round %d kept the old allocations: %s", state.round, state.plan_error)
+            self._plan_error = state.plan_error
+
+
+def _line(job: JobRecord) -> str:
+    holds = f" on {job.ordered.num_replicas} GPU{'s' if job.ordered.num_replicas > 1 else ''}"
+    where = holds if job.ordered and job.state not in ENDED else ""
+    why = job.explanation.splitlines()[0] if job.explanation else ""
+    return f"job {job.id} generation {job.generation}: {job.state.value}{where}: {why}"
