@@ -18,8 +18,9 @@ def test_smaller_jobs_are_placed_first_by_default() -> None:
 
 
 def test_an_order_can_be_given() -> None:
-    seen = view(nodes(4, 4), job("a", 5), job("b", 3))
-    assert pack(seen, {"b": 3, "a": 5}, order=["a", "b"]) == {"a": on(n0=4, n1=1), "b": on(n1=3)}
+    """Against the view's order and the increasing counts."""
+    seen = view(nodes(4, 4), job("a", 3), job("b", 5))
+    assert pack(seen, {"a": 3, "b": 5}, order=["b", "a"]) == {"a": on(n1=3), "b": on(n0=4, n1=1)}
 
 
 def test_equal_counts_go_by_the_views_order() -> None:

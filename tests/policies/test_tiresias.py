@@ -101,6 +101,16 @@ def test_a_job_that_waited_the_knob_times_its_run_is_promoted(at: float, winner:
     assert counts(policy.allocate(starving(policy, at))) == {winner: 1}
 
 
+def test_the_knob_compares_times_not_gpu_seconds() -> None:
+    """200 GPU-seconds on two GPUs are 100 s of running."""
+    policy = Tiresias(thresholds_gpu_s=(50.0,), promote_knob=2.0)
+    new = job("new", 2, at=1.0, service=60.0, held=on(n0=2))
+    policy.allocate(view(nodes(2), job("old", 2), new, at=10.0))
+    policy.allocate(view(nodes(2), job("old", 2, service=200.0), new, at=240.0))
+    seen = view(nodes(2), job("old", 2, service=200.0), new, at=300.0)
+    assert counts(policy.allocate(seen)) == {"old": 2}
+
+
 @pytest.mark.parametrize(("service", "winner"), [(149.0, "old"), (150.0, "new")])
 def test_a_promoted_job_falls_again_by_its_service_since_then(service: float, winner: str) -> None:
     policy = Tiresias(thresholds_gpu_s=(50.0,), promote_knob=2.0)

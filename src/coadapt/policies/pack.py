@@ -72,8 +72,7 @@ class _NodeHeaps:
         for index, node in enumerate(view.nodes):
             gpus = free.gpus[node.id]
             self._num_free[node.gpu_type] = self._num_free.get(node.gpu_type, 0) + gpus
-            if gpus:
-                self._heaps.setdefault(node.gpu_type, []).append((-gpus, index))
+            self._heaps.setdefault(node.gpu_type, []).append((-gpus, index))
         for heap in self._heaps.values():
             heapq.heapify(heap)
 
