@@ -21,7 +21,7 @@ from coadapt.sim.agent import (
     choose_batch,
     report,
 )
-from tests.sim.stage import TOY, spec
+from tests.sim.stage import TOY, Toy, spec
 
 ONE = Placement((1,))
 TWO_NODES = Placement((4, 2))
@@ -117,12 +117,11 @@ def test_a_batch_is_dictated_or_fixed_or_the_smallest_or_the_best() -> None:
 def test_an_adaptive_job_chooses_again_after_each_stretch() -> None:
     given_ = assignment(EIGHT_NODES, dictated=None)
     first = assign(given_, Training(), 0.0)
-    after = advance(TOY, given_, first, 60.0).training
+    noisy = Toy(var=100.0)
+    after = advance(noisy, given_, first, 60.0).training
     assert first.batch == BatchConfig(total=16, atomic=2)
-    assert (
-        after.batch
-        == best_batch(spec().batch, after.learned.params, TOY.grad_stats(8, 0), EIGHT_NODES).config
-    )
+    assert after.grad == noisy.grad_stats(16, 0)
+    assert after.batch == best_batch(spec().batch, after.learned.params, after.grad, EIGHT_NODES).config
     assert after.batch != first.batch
 
 

@@ -11,7 +11,7 @@ from coadapt.model import InputError
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a table; `line` counts from 1, the header included."""
+    """One line of a table, cells stripped; `line` counts from 1, the header included."""
 
     path: Path
     line: int
@@ -19,14 +19,14 @@ class Row:
 
     def text(self, column: str) -> str:
         """Return the cell. Raises InputError if it is empty."""
-        value = self.cells[column].strip()
+        value = self.cells[column]
         if not value:
             raise self.error(column, value, "a name")
         return value
 
     def integer(self, column: str, at_least: int) -> int:
         """Return the cell as an integer. Raises InputError unless it is one, and >= `at_least`."""
-        value = self.cells[column].strip()
+        value = self.cells[column]
         allowed = f"an integer >= {at_least}"
         try:
             number = int(value)
@@ -38,7 +38,7 @@ class Row:
 
     def number(self, column: str) -> float:
         """Return the cell as a finite number >= 0. Raises InputError if it is none."""
-        value = self.cells[column].strip()
+        value = self.cells[column]
         try:
             number = float(value)
         except ValueError:
@@ -57,13 +57,13 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
 
     Raises InputError if the file cannot be read, is empty, lacks one of `columns`, or has a short row.
     """
-    header, *records = _records(path)
+    (_, header), *records = _records(path)
     for column in columns:
         if column not in header:
             raise InputError(f"{path} line 1, columns", ",".join(header), f"a column {column!r} among them")
     if not records:
         raise InputError(f"{path}", "no rows", "at least one row below the header")
-    for line, record in enumerate(records, start=2):
+    for line, record in records:
         if len(record) != len(header):
             allowed = f"{len(header)} values, one per column"
             raise InputError(f"{path} line {line}", ",".join(record), allowed)
@@ -79,15 +79,17 @@ def head(path: Path, num_lines: int = 1) -> list[str]:
         raise _unreadable(path, error) from None
 
 
-def _records(path: Path) -> list[list[str]]:
+def _records(path: Path) -> list[tuple[int, list[str]]]:
+    """Return the records with the line on which each ends, the header first, blank lines left out."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            records = list(csv.reader(file))
+            reader = csv.reader(file)
+            records = [(reader.line_num, [cell.strip() for cell in record]) for record in reader if record]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise _unreadable(path, error) from None
     if not records:
         raise InputError(f"{path}", "an empty file", "a header line and rows")
-    return [[cell.strip() for cell in records[0]], *(record for record in records[1:] if record)]
+    return records
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:
