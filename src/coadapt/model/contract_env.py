@@ -14,4 +14,9 @@ ENV_URL = "COADAPT_URL"  # the scheduler's API, http://127.0.0.1:PORT
 ENV_TOKEN = "COADAPT_TOKEN"  # bearer token for it
 ENV_CHECKPOINT_DIR = "COADAPT_CHECKPOINT_DIR"  # survives generations; private to the job
 
+# Seconds; unset: the defaults of train/env.py.
+ENV_CHECKPOINT_EVERY_S = "COADAPT_CHECKPOINT_EVERY_S"
+ENV_REPORT_EVERY_S = "COADAPT_REPORT_EVERY_S"
+ENV_STOP_TIMEOUT_S = "COADAPT_STOP_TIMEOUT_S"  # from SIGTERM to a forced end of the replica
+
 EXIT_STOPPED = 75  # told to stop, state is saved (EX_TEMPFAIL of sysexits.h: try again later)

@@ -1,0 +1,24 @@
+"""Elastic PyTorch training: a few changed lines around a plain loop; see docs/train.md.
+
+Works alone, under torchrun, and under the scheduler.
+"""
+
+from coadapt.model import BatchConfig, InputError, RescaleContract
+from coadapt.train.env import Options
+from coadapt.train.loader import ElasticLoader
+from coadapt.train.run import Run, init
+from coadapt.train.scaling import BatchScale, ScalingRule
+from coadapt.train.session import Progress
+
+__all__ = [
+    "BatchConfig",
+    "BatchScale",
+    "ElasticLoader",
+    "InputError",
+    "Options",
+    "Progress",
+    "RescaleContract",
+    "Run",
+    "ScalingRule",
+    "init",
+]

@@ -1,0 +1,125 @@
+"""From what a run has measured to its report and to a better batch. Pure; runs in the reporter's thread."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from coadapt.goodput.batch import split_total
+from coadapt.goodput.efficiency import efficiency
+from coadapt.goodput.profile import Profile
+from coadapt.goodput.throughput import packed_placement, step_time
+from coadapt.model import (
+    BatchConfig,
+    BatchLimits,
+    Forecast,
+    GradStats,
+    Placement,
+    ThroughputParams,
+    TrainingReport,
+)
+from coadapt.train.limits import better_batch
+from coadapt.train.session import Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A run between two steps. samples_left: to the end of its last epoch. tunes: it chooses its batch."""
+
+    progress: float
+    samples: float
+    samples_left: float
+    limits: BatchLimits
+    batch: BatchConfig
+    placement: Placement
+    gpu_type: str
+    profile: Profile
+    num_replicas_profiled: int
+    replicas_max: int
+    grad: GradStats | None
+    params: ThroughputParams | None
+    adaptive: bool
+    tunes: bool
+    step_time_s: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What follows from a snapshot. batch: a better one, None to keep the present one."""
+
+    report: TrainingReport
+    params: ThroughputParams | None = None
+    batch: BatchConfig | None = None
+
+
+def take_snapshot(session: Session, num_epochs: int, step_time_s: float | None) -> Snapshot:
+    """Return the snapshot of `session`, which is to end after `num_epochs` epochs."""
+    data, progress, spec = session.data, session.progress, session.config.spec
+    left = (num_epochs - progress.epoch) * data.order.epoch_samples(data.batch) - progress.index
+    profile = session.profiles.builder(session.gpu_type)
+    return Snapshot(
+        progress=progress.progress,
+        samples=float(progress.samples),
+        samples_left=float(max(left, 0)),
+        limits=data.limits,
+        batch=data.batch,
+        placement=session.group.placement,
+        gpu_type=session.gpu_type,
+        profile=profile.build(),
+        num_replicas_profiled=profile.num_replicas_profiled,
+        replicas_max=session.group.size if spec is None else spec.replicas.max,
+        grad=session.grad_stats(),
+        params=session.profiles.params.get(session.gpu_type),
+        adaptive=session.adaptive,
+        tunes=session.adaptive and session.config.batch is None,
+        step_time_s=step_time_s,
+        metrics=dict(session.metrics),
+    )
+
+
+def advise(at: Snapshot) -> Advice:
+    """Fit the step-time model, choose the batch if it is the run's to choose, and make the report."""
+    params = at.params
+    if len(at.profile):
+        # Here, not above: scipy takes a third of a second to import, which training need not wait for.
+        from coadapt.goodput.fit import fit_throughput
+
+        params = fit_throughput(at.profile, at.params)
+    batch = None
+    if at.tunes and params is not None and at.grad is not None:
+        batch = better_batch(at.limits, params, at.grad, at.placement, at.batch)
+    report = TrainingReport(
+        progress=at.progress,
+        progress_target=_target(at),
+        samples=at.samples,
+        batch=at.batch,
+        throughput={} if params is None else {at.gpu_type: params},
+        grad=at.grad,
+        num_replicas_profiled=at.num_replicas_profiled,
+        forecast=_forecast(at, params),
+        step_time_s=at.step_time_s,
+        metrics=at.metrics,
+    )
+    return Advice(report=report, params=params, batch=batch)
+
+
+def _target(at: Snapshot) -> float:
+    """Return the progress at the end, if the rest is done at the present efficiency."""
+    share = 1.0
+    if at.adaptive and at.grad is not None:
+        total = float(max(at.batch.total, at.limits.initial))
+        share = efficiency(total, float(at.limits.initial), at.grad.sqr, at.grad.var)
+    return at.progress + share * at.samples_left
+
+
+def _forecast(at: Snapshot, params: ThroughputParams | None) -> Forecast | None:
+    if params is None:
+        return None
+    # A job on one node does not know how many GPUs nodes have, and is taken to fit on one.
+    one_node = at.placement.num_nodes == 1
+    gpus_per_node = at.replicas_max if one_node else max(at.placement.replicas_per_node)
+    times = []
+    for num_replicas in range(1, at.replicas_max + 1):
+        batch = split_total(at.limits.requested, num_replicas, at.limits, exact=True)
+        placement = packed_placement(num_replicas, gpus_per_node)
+        times.append(float(step_time(params, placement, batch.atomic, batch.accumulation)))
+    return Forecast(remaining_steps=at.samples_left / at.limits.requested, step_time_s=tuple(times))

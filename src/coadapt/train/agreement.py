@@ -1,0 +1,93 @@
+"""What the replicas tell each other between steps: one small sum, under way while the next step computes."""
+
+import math
+from dataclasses import astuple, dataclass, fields, replace
+
+import torch
+import torch.distributed as dist
+
+from coadapt.model import BatchConfig
+from coadapt.train.group import Group
+from coadapt.train.noise import GradNorms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signals:
+    """What one replica says; after the sum, what all of them know. Flags count the replicas that say so.
+
+    Only rank 0 says `save` and the batch (all zeros: no change). The norms of a step add up; `unusable`
+    counts replicas whose norms were not finite.
+    """
+
+    stop: float = 0.0
+    save: float = 0.0
+    batch_total: float = 0.0
+    batch_atomic: float = 0.0
+    batch_accumulation: float = 0.0
+    small_sqr: float = 0.0
+    inverse: float = 0.0
+    count: float = 0.0
+    big_sqr: float = 0.0
+    unusable: float = 0.0
+
+    @property
+    def batch(self) -> BatchConfig | None:
+        if not self.batch_total:
+            return None
+        return BatchConfig(
+            total=int(self.batch_total),
+            atomic=int(self.batch_atomic),
+            accumulation=int(self.batch_accumulation),
+        )
+
+    def with_batch(self, batch: BatchConfig) -> "Signals":
+        return replace(
+            self,
+            batch_total=float(batch.total),
+            batch_atomic=float(batch.atomic),
+            batch_accumulation=float(batch.accumulation),
+        )
+
+    def with_norms(self, norms: GradNorms) -> "Signals":
+        if not (math.isfinite(norms.small_sqr) and math.isfinite(norms.big_sqr)):
+            return replace(self, unusable=1.0)
+        return replace(
+            self,
+            small_sqr=norms.small_sqr,
+            inverse=norms.inverse,
+            count=norms.count,
+            big_sqr=norms.big_sqr,
+        )
+
+
+class Agreement:
+    """Sums `Signals` over the group. Every replica must call in the same order."""
+
+    def __init__(self) -> None:
+        self._posted: tuple[torch.Tensor, dist.Work | None] | None = None
+
+    def post(self, group: Group, signals: Signals) -> None:
+        """Send this replica's word; `collect` gives the sum."""
+        assert self._posted is None, "collect before the next post"
+        values = torch.tensor(astuple(signals), dtype=torch.float64)
+        work = dist.all_reduce(values, group=group.control, async_op=True) if group.distributed else None
+        self._posted = (values, work)
+
+    def collect(self) -> Signals | None:
+        """Return what all said at the last post, None if nothing is under way. Waits for the slowest."""
+        if self._posted is None:
+            return None
+        values, work = self._posted
+        self._posted = None
+        if work is not None:
+            work.wait()
+        return Signals(**dict(zip((item.name for item in fields(Signals)), values.tolist(), strict=True)))
+
+
+def norms_of(said: Signals, own: GradNorms) -> GradNorms | None:
+    """Return the group's norms of the step that `own` is a part of; None if they are of no use."""
+    if said.unusable or said.count < 2.0:
+        return None
+    return replace(
+        own, small_sqr=said.small_sqr, inverse=said.inverse, count=said.count, big_sqr=said.big_sqr
+    )

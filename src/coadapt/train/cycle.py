@@ -1,0 +1,134 @@
+"""The rhythm of training: begin a pass, end a step, end an epoch; and what the replicas settle in between."""
+
+import logging
+import math
+import time
+from dataclasses import replace
+
+from coadapt.model import BatchConfig
+from coadapt.train.agreement import Agreement, Signals, norms_of
+from coadapt.train.gradients import StepGradients
+from coadapt.train.noise import GradNorms
+from coadapt.train.rescale import Rescaler
+from coadapt.train.saver import Saver
+from coadapt.train.session import Session
+from coadapt.train.shards import Pass
+from coadapt.train.telemetry import Telemetry
+from coadapt.train.timing import Timer
+
+logger = logging.getLogger(__name__)
+
+# Reading a norm from a GPU waits for it, so there only every so many steps are measured.
+MEASURE_EVERY_CUDA = 10
+
+
+class TrainingCycle:
+    """Called by the loader and by `Run.epochs` on every replica alike.
+
+    What replicas say at the end of a step travels while the next step computes, and is acted on at its end: a
+    stop, a checkpoint, another batch, the noise scale. So all act between the same two steps.
+    """
+
+    def __init__(self, session: Session, timer: Timer, saver: Saver, rescaler: Rescaler) -> None:
+        self.gradients: StepGradients | None = None
+        self.telemetry: Telemetry | None = None
+        self._session = session
+        self._timer = timer
+        self._saver = saver
+        self._rescaler = rescaler
+        self._agreement = Agreement()
+        self._said: GradNorms | None = None
+
+    def begin_fetch(self) -> None:
+        if self.telemetry is not None:
+            self.telemetry.begin_pass()
+        self._timer.start()
+
+    def begin_pass(self, current: Pass) -> None:
+        assert self.gradients is not None
+        self._session.current = current
+        if current.first:
+            every = MEASURE_EVERY_CUDA if self._session.group.device.type == "cuda" else 1
+            # Two steps in a row: one replica without accumulation compares successive gradients.
+            self.gradients.meter.begin_step(measure=self._session.progress.step % every < 2)
+        self.gradients.begin_pass()
+
+    def end_step(self) -> None:
+        """Book the step, hear what the others said a step ago, act on it, and say what is new here."""
+        session, current = self._session, self._session.current
+        assert current is not None
+        assert self.gradients is not None
+        full = current.step_samples == session.data.batch.total
+        self._timer.end(session.group.placement, current.num_samples, count=full)
+        if self.telemetry is not None:
+            self.telemetry.end_step()
+        self._saver.last_step_at = time.time()
+        self._book(current.step_samples)
+        norms = self.gradients.meter.take(session.group.size, current.step_samples)
+        said = self._agreement.collect()
+        if said is not None and session.epoch_over:
+            # What the loop does after an epoch may use the variables of its body: a process that came back
+            # here would not have them. So stop and save wait for `settle`.
+            said = replace(said, stop=0.0, save=0.0)
+        self._act(said)
+        self._say(norms, save=self._saver.due())
+
+    def settle(self, *, save: bool = False) -> None:
+        """Act now on all that is to be settled, because no step follows at once. Rank 0's `save` counts."""
+        if self.telemetry is not None:
+            self.telemetry.break_off()
+        self._act(self._agreement.collect())
+        self._say(None, save=save)
+        self._act(self._agreement.collect())
+
+    def _book(self, step_samples: int) -> None:
+        progress, at = self._session.progress, self._session.scale(step_samples)
+        progress.step += 1
+        progress.samples += step_samples
+        progress.progress += step_samples * at.gain / at.scale
+
+    def _say(self, norms: GradNorms | None, *, save: bool) -> None:
+        signals = Signals(stop=float(self._rescaler.requested()))
+        if self._session.group.rank == 0:
+            signals = replace(signals, save=float(save))
+            batch = None if self.telemetry is None else self.telemetry.take_batch()
+            if batch is not None:
+                signals = signals.with_batch(batch)
+        if norms is not None:
+            signals = signals.with_norms(norms)
+        self._said = norms
+        self._agreement.post(self._session.group, signals)
+
+    def _act(self, said: Signals | None) -> None:
+        """Do what the replicas agreed on. Ends the process if one of them is to stop."""
+        if said is None:
+            return
+        norms = None if self._said is None else norms_of(said, self._said)
+        if norms is not None:
+            self._session.data.noise.add(norms)
+        if said.stop:
+            self._rescaler.rescale()
+        elif said.save:
+            self._saver.save()
+        if said.batch is not None and said.batch != self._session.data.batch:
+            self._change_batch(said.batch)
+
+    def _change_batch(self, batch: BatchConfig) -> None:
+        session = self._session
+        grad = session.grad_stats()
+        noise = math.nan if grad is None else grad.noise_scale(session.data.limits.initial)
+        logger.info(
+            "job %s generation %d step %d: total batch %d -> %d (atomic %d, accumulation %d): it promises "
+            "over 5 %% more goodput on %d replicas at noise scale %.0f",
+            session.config.job or "-",
+            session.config.generation,
+            session.progress.step,
+            session.data.batch.total,
+            batch.total,
+            batch.atomic,
+            batch.accumulation,
+            session.group.size,
+            noise,
+        )
+        session.data.batch = batch
+        self._timer.restart()

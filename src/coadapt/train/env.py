@@ -1,0 +1,167 @@
+"""The settings of a training process: read once, here, from arguments and environment; then one frozen value.
+
+Argument beats environment beats default. One exception: the job file's contract beats the argument.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypedDict, TypeVar, Unpack
+
+from coadapt.model import BatchConfig, InputError, JobSpec, Placement, RescaleContract
+from coadapt.model.contract_env import (
+    ENV_BATCH,
+    ENV_CHECKPOINT_DIR,
+    ENV_CHECKPOINT_EVERY_S,
+    ENV_GENERATION,
+    ENV_GPU_TYPE,
+    ENV_JOB,
+    ENV_PLACEMENT,
+    ENV_REPORT_EVERY_S,
+    ENV_SPEC,
+    ENV_STOP_TIMEOUT_S,
+    ENV_TOKEN,
+    ENV_URL,
+)
+from coadapt.model.wire import from_json
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+CHECKPOINT_EVERY_S = 30.0
+REPORT_EVERY_S = 30.0  # Pollux's agents refit and report at this period
+STOP_TIMEOUT_S = 30.0
+
+
+class Options(TypedDict, total=False):
+    """Arguments of `coadapt.train.init`, all optional.
+
+    contract: fixed, adaptive, self or frozen. seed: of the sample order. device: such as "cpu" or "cuda:1".
+    checkpoint_dir: no checkpoints without one. checkpoint_every_s, report_every_s: periods.
+    stop_timeout_s: from SIGTERM to a forced end.
+    """
+
+    contract: str
+    seed: int
+    device: str
+    checkpoint_dir: str | Path
+    checkpoint_every_s: float
+    report_every_s: float
+    stop_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """Everything that a training process was told. rank and world_size are those of its start."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    placement: Placement = field(default_factory=lambda: Placement((1,)))
+    job: str = ""
+    generation: int = 0
+    spec: JobSpec | None = None
+    batch: BatchConfig | None = None
+    gpu_type: str = ""
+    url: str = ""
+    token: str = ""
+    contract: RescaleContract = RescaleContract.FIXED
+    seed: int = 0
+    device: str = ""
+    checkpoint_dir: Path | None = None
+    checkpoint_every_s: float = CHECKPOINT_EVERY_S
+    report_every_s: float = REPORT_EVERY_S
+    stop_timeout_s: float = STOP_TIMEOUT_S
+
+
+def read_config(**options: Unpack[Options]) -> TrainConfig:
+    """Return the settings of this process. Raises InputError with the argument's or variable's name."""
+    return parse_config(options, os.environ)
+
+
+def parse_config(options: Options, environ: Mapping[str, str]) -> TrainConfig:
+    """Return the settings that `options` and `environ` give together. Raises InputError."""
+    spec = _json(environ, ENV_SPEC, JobSpec)
+    world_size = _count(environ, "WORLD_SIZE", 1, at_least=1)
+    rank = _count(environ, "RANK", 0)
+    if rank >= world_size:
+        raise InputError("RANK", rank, f"0..{world_size - 1}, below WORLD_SIZE")
+    checkpoint_dir = options.get("checkpoint_dir") or environ.get(ENV_CHECKPOINT_DIR)
+    return TrainConfig(
+        rank=rank,
+        world_size=world_size,
+        local_rank=_count(environ, "LOCAL_RANK", 0),
+        placement=_placement(environ, world_size),
+        job=environ.get(ENV_JOB, ""),
+        generation=_count(environ, ENV_GENERATION, 0),
+        spec=spec,
+        batch=_json(environ, ENV_BATCH, BatchConfig),
+        gpu_type=environ.get(ENV_GPU_TYPE, ""),
+        url=environ.get(ENV_URL, "").rstrip("/"),
+        token=environ.get(ENV_TOKEN, ""),
+        contract=_contract(options.get("contract"), spec),
+        seed=options.get("seed", 0),
+        device=options.get("device", ""),
+        checkpoint_dir=Path(checkpoint_dir) if checkpoint_dir else None,
+        checkpoint_every_s=_seconds(
+            options.get("checkpoint_every_s"), environ, ENV_CHECKPOINT_EVERY_S, CHECKPOINT_EVERY_S
+        ),
+        report_every_s=_seconds(options.get("report_every_s"), environ, ENV_REPORT_EVERY_S, REPORT_EVERY_S),
+        stop_timeout_s=_seconds(options.get("stop_timeout_s"), environ, ENV_STOP_TIMEOUT_S, STOP_TIMEOUT_S),
+    )
+
+
+def _contract(given: str | None, spec: JobSpec | None) -> RescaleContract:
+    allowed = ", ".join(RescaleContract)
+    if given is not None and given not in set(RescaleContract):
+        raise InputError("init(contract)", given, allowed)
+    if spec is None:
+        return RescaleContract(given or RescaleContract.FIXED)
+    if given is not None and given != spec.contract:
+        logger.warning("the job file's contract %s replaces init(contract=%r)", spec.contract, given)
+    return spec.contract
+
+
+def _placement(environ: Mapping[str, str], world_size: int) -> Placement:
+    """Return replicas per node: the scheduler's word, else torchrun's equal nodes."""
+    text = environ.get(ENV_PLACEMENT)
+    if text is None:
+        local = min(_count(environ, "LOCAL_WORLD_SIZE", world_size, at_least=1), world_size)
+        full, rest = divmod(world_size, local)
+        return Placement((local,) * full + ((rest,) if rest else ()))
+    shape = tuple(int(part) for part in text.split(",") if part.strip().isdigit())
+    if sum(shape) != world_size or text.count(",") + 1 != len(shape) or 0 in shape:
+        raise InputError(ENV_PLACEMENT, text, f"replicas per node, such as 2,1, that sum to {world_size}")
+    return Placement(shape)
+
+
+def _count(environ: Mapping[str, str], name: str, default: int, at_least: int = 0) -> int:
+    text = environ.get(name, str(default)).strip()
+    if not text.isdigit() or int(text) < at_least:
+        raise InputError(name, text, f"a whole number >= {at_least}")
+    return int(text)
+
+
+def _seconds(given: float | None, environ: Mapping[str, str], name: str, default: float) -> float:
+    text = environ.get(name, default) if given is None else given
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 < value < float("inf"):
+        raise InputError(name, text, "a number of seconds > 0")
+    return value
+
+
+def _json(environ: Mapping[str, str], name: str, kind: type[T]) -> T | None:
+    text = environ.get(name)
+    if not text:
+        return None
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(name, text, f"JSON ({error.msg} at character {error.pos})") from None
+    return from_json(kind, data, name)

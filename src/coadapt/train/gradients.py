@@ -1,0 +1,153 @@
+"""Gradients of one optimiser step: weighted over uneven passes, averaged over replicas, measured on the way.
+
+Works on whole lists and buckets (torch._foreach_*, a DDP communication hook); no hook per parameter.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import GradBucket  # dist.GradBucket, as its stub knows it
+
+from coadapt.train.norms import NormMeter
+from coadapt.train.session import Session
+from coadapt.train.shards import Pass
+from coadapt.train.timing import Timer
+
+
+class StepGradients:
+    """From the gradients of passes to the gradient of a step, without the user's loop knowing.
+
+    A pass leaves the gradient of its own mean loss. The step's gradient is that of the mean over all its
+    samples, so passes are weighted by their share of them; gradients of passes before the synchronising one
+    leave `.grad` for a list of ours, so that the loop may zero, clip and inspect `.grad` as it likes.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        meter: NormMeter,
+        timer: Timer,
+        parameters: Sequence[Tensor],
+        *,
+        sums: bool,
+    ) -> None:
+        """`parameters`: those of the model. `sums`: losses are summed over samples, not averaged."""
+        self.meter = meter
+        self._session = session
+        self._timer = timer
+        self._parameters = list(parameters)
+        self._sums = sums
+        self._held: dict[Tensor, Tensor] = {}
+        self._computed = False
+        self._averaged = False
+
+    def begin_pass(self) -> None:
+        """The next backward belongs to the session's current pass."""
+        self._computed = self._averaged = False
+        if self._session.current is None or self._session.current.first:
+            self._held = {}
+
+    def computed(self) -> None:
+        """A local backward is over; where replicas synchronise, their exchange may still be under way."""
+        current = self._session.current
+        if current is None:
+            return
+        again, self._computed = self._computed, True
+        if again:
+            self.meter.cancel()
+        if not current.synchronising:
+            self._hold(current)
+            return
+        if again and self._held:
+            raise RuntimeError("two backward passes in one step cannot be told apart while accumulating")
+        if self._session.group.distributed:
+            self._timer.mark("computed")
+        elif not again:
+            self._merge(current)
+
+    def averaged(self) -> None:
+        """A backward and all exchange of gradients are over: `.grad` is the step's gradient."""
+        current = self._session.current
+        if current is None or not current.synchronising or self._averaged:
+            return
+        self._averaged = True
+        if self._session.group.distributed:
+            self._timer.mark("averaged")
+            self.meter.end_pass(current.num_samples)
+        parameters, grads = self._present()
+        if self._session.group.distributed or self._held:
+            self.meter.set_whole(parameters, grads, current.step_samples)
+        elif grads:
+            self.meter.add_alone(parameters, grads, current.num_samples)
+
+    def finish(self) -> None:
+        """Before the optimiser's step: do what no backward hook could do (outputs without plain tensors)."""
+        if not self._computed:
+            self.computed()
+        if self._session.synchronising:
+            self.averaged()
+
+    def exchange(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        """Weight a bucket of this replica's gradients and sum it over the replicas. DDP's hook."""
+        current = self._session.current
+        buffer = bucket.buffer()
+        if current is None:
+            buffer.div_(self._session.group.size)
+        else:
+            if self.meter.preconditioned:
+                self.meter.add_part(bucket.parameters(), bucket.gradients(), current.num_samples)
+            else:
+                self.meter.add_part((), [buffer], current.num_samples)
+            weight = self._weight(current)
+            if weight == 0.0:
+                buffer.zero_()
+            elif weight != 1.0:
+                buffer.mul_(weight)
+            self._add_held(bucket.parameters(), bucket.gradients())
+        reduced = dist.all_reduce(buffer, async_op=True).get_future()
+        averaged: torch.futures.Future[Tensor] = reduced.then(_first_value)
+        return averaged
+
+    def _hold(self, current: Pass) -> None:
+        """Take the gradients of a pass out of `.grad`, weighted."""
+        parameters, grads = self._present()
+        self.meter.add_part(parameters, grads, current.num_samples)
+        self.meter.end_pass(current.num_samples)
+        if (weight := self._weight(current)) != 1.0:
+            torch._foreach_mul_(grads, weight)
+        for parameter, grad in zip(parameters, grads, strict=True):
+            held = self._held.get(parameter)
+            self._held[parameter] = grad if held is None else held.add_(grad)
+            parameter.grad = None
+
+    def _merge(self, current: Pass) -> None:
+        """Make `.grad` the step's gradient where there is no other replica."""
+        parameters, grads = self._present()
+        if self._held:
+            self.meter.add_part(parameters, grads, current.num_samples)
+            self.meter.end_pass(current.num_samples)
+            if (weight := self._weight(current)) != 1.0:
+                torch._foreach_mul_(grads, weight)
+            self._add_held(parameters, grads)
+            for parameter in self._held.keys() - set(parameters):
+                parameter.grad = self._held[parameter]
+
+    def _add_held(self, parameters: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
+        pairs = [(grad, self._held[p]) for p, grad in zip(parameters, grads, strict=True) if p in self._held]
+        if pairs:
+            torch._foreach_add_([grad for grad, _ in pairs], [held for _, held in pairs])
+
+    def _weight(self, current: Pass) -> float:
+        if self._sums:
+            return 1.0 if current.num_samples else 0.0
+        return current.weight
+
+    def _present(self) -> tuple[list[Tensor], list[Tensor]]:
+        parameters = [parameter for parameter in self._parameters if parameter.grad is not None]
+        return parameters, [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def _first_value(future: torch.futures.Future[list[Tensor]]) -> Tensor:
+    return future.value()[0]

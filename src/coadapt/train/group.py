@@ -1,0 +1,88 @@
+"""The replicas that train together right now. A new group may replace it between two steps of one process."""
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from coadapt.model import Placement
+from coadapt.train.env import TrainConfig
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """This process's place among the replicas. `control` carries small messages, apart from the gradients."""
+
+    rank: int = 0
+    size: int = 1
+    placement: Placement = field(default_factory=lambda: Placement((1,)))
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    control: dist.ProcessGroup | None = None
+
+    @property
+    def distributed(self) -> bool:
+        return self.size > 1
+
+
+def form_group(config: TrainConfig) -> Group:
+    """Join the replicas of this generation; alone, nothing is opened. Blocks until all have come."""
+    device = choose_device(config)
+    control = None
+    if config.world_size > 1:
+        if not dist.is_initialized():
+            # torch reads MASTER_ADDR, MASTER_PORT and torchrun's own variables here. The prefix lets a later
+            # generation use the same store.
+            store, _, _ = next(rendezvous("env://", config.rank, config.world_size))
+            dist.init_process_group(
+                "nccl" if device.type == "cuda" else "gloo",
+                store=PrefixStore(f"coadapt/{config.generation}", store),
+                rank=config.rank,
+                world_size=config.world_size,
+            )
+        control = dist.new_group(backend="gloo")
+    return Group(
+        rank=config.rank,
+        size=config.world_size,
+        placement=config.placement,
+        device=device,
+        control=control,
+    )
+
+
+def leave_group(group: Group) -> None:
+    if group.distributed and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def choose_device(config: TrainConfig) -> torch.device:
+    """Return the device asked for, else this replica's own GPU, else the CPU; makes a GPU the current one."""
+    name = config.device
+    if not name:
+        name = f"cuda:{config.local_rank}" if config.local_rank < torch.cuda.device_count() else "cpu"
+    device = torch.device(name)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
+
+
+def share_from_first(group: Group, value: T) -> T:
+    """Return rank 0's `value` on every rank. Plain picklable values only."""
+    if not group.distributed:
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, src=0, group=group.control)
+    return box[0]
+
+
+def gather_all(group: Group, value: T) -> list[T]:
+    """Return every rank's `value`, in rank order, on every rank."""
+    if not group.distributed:
+        return [value]
+    box: list[T] = [value] * group.size
+    dist.all_gather_object(box, value, group=group.control)
+    return box

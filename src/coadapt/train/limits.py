@@ -1,0 +1,107 @@
+"""Which batches this run may use: the loop's own numbers, the job file's, and that they agree."""
+
+from coadapt.goodput.batch import split_total
+from coadapt.goodput.efficiency import efficiency
+from coadapt.goodput.goodput import best_batch
+from coadapt.goodput.throughput import step_time
+from coadapt.model import (
+    BatchConfig,
+    BatchLimits,
+    GradStats,
+    InputError,
+    JobSpec,
+    Placement,
+    RescaleContract,
+    ThroughputParams,
+)
+from coadapt.model.contract_env import ENV_BATCH
+from coadapt.train.session import Session
+
+# A change of batch costs a few slow steps and unsettles the optimiser (Pollux's product version).
+GAIN_MIN = 1.05
+
+
+def resolve_limits(
+    spec: JobSpec | None,
+    contract: RescaleContract,
+    *,
+    batch_size: int | None,
+    max_batch_size: int | None,
+    max_atomic: int | None,
+) -> BatchLimits:
+    """Return the limits that arguments of `Run.loader` and job file give together.
+
+    What only one of them says counts. Raises InputError where they contradict each other. `batch_size` is the
+    one that the loop's learning rate is meant for: the job file's `requested`, or its `initial` if adaptive.
+    """
+    if spec is None:
+        if batch_size is None:
+            raise InputError("loader(batch_size)", None, "a number of samples; no job file names one")
+        largest = 0 if max_batch_size is None else max_batch_size
+        return _limits(initial=batch_size, max_total=largest, max_atomic=max_atomic)
+    said = spec.batch
+    own = said.initial if contract is RescaleContract.ADAPTIVE else said.requested
+    name = "batch.initial" if contract is RescaleContract.ADAPTIVE else "batch.requested"
+    _agree("batch_size", batch_size, own, name)
+    _agree("max_batch_size", max_batch_size, said.max_total, "batch.max_total")
+    if said.max_atomic is None:
+        return _limits(
+            initial=said.initial,
+            requested=said.requested,
+            max_total=said.max_total,
+            min_atomic=said.min_atomic,
+            max_atomic=max_atomic,
+            accumulation=said.accumulation,
+        )
+    _agree("max_atomic", max_atomic, said.max_atomic, "batch.max_atomic")
+    return said
+
+
+def first_batch(session: Session) -> BatchConfig:
+    """Return the batch to begin this generation with.
+
+    Dictated by the scheduler, or kept (fixed, frozen, self), or for an adaptive job: the best for its present
+    placement, as far as it has measured itself. Raises InputError if what is dictated breaks the contract.
+    """
+    limits, group, dictated = session.data.limits, session.group, session.config.batch
+    before = session.data.batch
+    if session.config.contract is RescaleContract.SELF:
+        return split_total(before.total, group.size, limits, exact=True)
+    if not session.adaptive:
+        if dictated is not None and dictated.total != limits.requested:
+            raise InputError(ENV_BATCH, dictated.total, f"{limits.requested}: the contract is fixed")
+        return dictated or split_total(limits.requested, group.size, limits, exact=True)
+    if dictated is None:
+        dictated = split_total(before.total, group.size, limits)
+        params, grad = session.profiles.params.get(session.gpu_type), session.grad_stats()
+        if params is not None and grad is not None:
+            dictated = better_batch(limits, params, grad, group.placement, dictated) or dictated
+    if dictated.total > limits.max_total:
+        raise InputError("batch", dictated.total, f"at most {limits.max_total} on {group.size} replicas")
+    return dictated
+
+
+def better_batch(
+    limits: BatchLimits,
+    params: ThroughputParams,
+    grad: GradStats,
+    placement: Placement,
+    current: BatchConfig,
+) -> BatchConfig | None:
+    """Return the batch of highest goodput if it promises over 5 % more than `current`, else None."""
+    choice = best_batch(limits, params, grad, placement)
+    seconds = float(step_time(params, placement, current.atomic, current.accumulation))
+    share = efficiency(float(max(current.total, limits.initial)), float(limits.initial), grad.sqr, grad.var)
+    return choice.config if choice.goodput > GAIN_MIN * current.total / seconds * share else None
+
+
+def _agree(argument: str, given: int | None, said: int, name: str) -> None:
+    if given is not None and given != said:
+        raise InputError(f"loader({argument})", given, f"{said}, the job file's {name}")
+
+
+def _limits(**values: "int | bool | None") -> BatchLimits:
+    try:
+        return BatchLimits(**values)  # type: ignore[arg-type]  # by name, as listed by both callers
+    except ValueError as error:
+        raise InputError("loader", values, str(error)) from None

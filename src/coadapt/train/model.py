@@ -1,0 +1,100 @@
+"""The model as the user's loop sees it: the module itself, or wrapped for the replicas of the moment."""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from coadapt.train.gradients import StepGradients
+from coadapt.train.session import Session
+
+
+class ElasticModel(nn.Module):
+    """Behaves like `module`; in training mode, gradients are those of all replicas' samples.
+
+    The wrapper for several replicas is built at the first training forward after the group changed, so one
+    process may train in groups of different sizes. `state_dict` is that of `module`.
+    """
+
+    module: nn.Module
+
+    def __init__(
+        self, module: nn.Module, session: Session, gradients: StepGradients, ddp: Mapping[str, object]
+    ) -> None:
+        """`ddp`: further arguments of DistributedDataParallel."""
+        super().__init__()
+        self.module = module
+        self._session = session
+        self._gradients = gradients
+        self._ddp = ddp
+        # In a list, so that it does not become a submodule: its parameters are those of `module`.
+        self._replica: list[DistributedDataParallel] = []
+        self._queued = False
+
+    def rewrap(self) -> None:
+        """The group has changed: build the wrapper anew when it is needed next."""
+        self._replica.clear()
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        if not (self.module.training and torch.is_grad_enabled()):
+            return self.module(*args, **kwargs)
+        if self._session.group.distributed:
+            if not self._replica:
+                self._replica.append(self._wrap())
+            replica = self._replica[0]
+            replica.require_backward_grad_sync = self._session.synchronising
+            output = replica(*args, **kwargs)
+        else:
+            output = self.module(*args, **kwargs)
+        self._queued = False
+        for tensor in _tensors(output):
+            if tensor.requires_grad:
+                tensor.register_hook(self._on_backward)  # type: ignore[no-untyped-call]  # torch's own
+        return output
+
+    def state_dict(self, *args: object, **kwargs: object) -> dict[str, object]:  # type: ignore[override]  # torch overloads it
+        return self.module.state_dict(*args, **kwargs)  # type: ignore[call-overload, no-any-return]  # passed through
+
+    def load_state_dict(self, *args: object, **kwargs: object) -> object:
+        return self.module.load_state_dict(*args, **kwargs)  # type: ignore[arg-type]  # passed through
+
+    def __getattr__(self, name: str) -> object:  # type: ignore[override]  # nn.Module promises a tensor or a module
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("module"), name)
+
+    def _wrap(self) -> DistributedDataParallel:
+        device = self._session.group.device
+        ids = [device.index] if device.type == "cuda" else None
+        replica = DistributedDataParallel(self.module, device_ids=ids, **self._ddp)  # type: ignore[arg-type]  # the user's
+        replica.register_comm_hook(self._gradients, StepGradients.exchange)
+        return replica
+
+    def _on_backward(self, _grad: Tensor) -> None:
+        """Called when the backward begins, once for each output that takes part in it."""
+        if not self._queued:
+            self._queued = True
+            _at_backward_end(self._computed)
+
+    def _computed(self) -> None:
+        self._queued = False
+        self._gradients.computed()
+        # DDP's own callback, queued meanwhile, waits for the exchange: ours comes after it.
+        _at_backward_end(self._gradients.averaged)
+
+
+def _at_backward_end(callback: Callable[[], None]) -> None:
+    torch.autograd.Variable._execution_engine.queue_callback(callback)  # as FSDP does
+
+
+def _tensors(output: object) -> list[Tensor]:
+    """Return the tensors in nested tuples, lists and mappings (model output classes are mappings)."""
+    if isinstance(output, Tensor):
+        return [output]
+    if isinstance(output, Mapping):
+        output = list(output.values())
+    if isinstance(output, list | tuple):
+        return [tensor for item in output for tensor in _tensors(item)]
+    return []

@@ -1,0 +1,115 @@
+"""Squared gradient norms of a step, kept on the device until they are read; input of the noise scale."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from coadapt.train.noise import GradNorms
+from coadapt.train.preconditioner import Preconditioner
+
+
+class NormMeter:
+    """Adds up the norms of one step at a time: of each pass's gradient, and of the step's.
+
+    A single pass on a single replica gives no second batch size; then two successive steps make one estimate
+    (differenced), at the price of one kept copy of the gradient.
+    """
+
+    def __init__(self, preconditioner: Preconditioner | None, *, sums: bool) -> None:
+        """`preconditioner`: its metric counts. `sums`: gradients come summed over samples, not averaged."""
+        self._preconditioner = preconditioner
+        self._sums = sums
+        self._active = False
+        self._small: list[Tensor] = []
+        self._sizes: list[int] = []
+        self._big: Tensor | None = None
+        self._before: tuple[list[Tensor], Tensor, int] | None = None
+        self._pair: tuple[Tensor, Tensor, int] | None = None
+
+    @property
+    def preconditioned(self) -> bool:
+        """Return whether norms need to know which parameters the gradients belong to."""
+        return self._preconditioner is not None
+
+    def begin_step(self, *, measure: bool) -> None:
+        """Forget the step before; measure this one if `measure` and if the optimiser's metric is known."""
+        self._small, self._sizes, self._big, self._pair = [], [], None, None
+        ready = self._preconditioner is None or self._preconditioner.refresh()
+        self._active = measure and ready
+
+    def cancel(self) -> None:
+        """Do not measure this step after all."""
+        self._active, self._big, self._pair = False, None, None
+
+    def add_part(self, parameters: Sequence[Tensor], grads: Sequence[Tensor], num_samples: int) -> None:
+        """Add a part (a bucket, or all) of a pass's own gradient over `num_samples` samples."""
+        if self._active and num_samples:
+            self._small.append(self._sqr(parameters, grads) / self._divisor(num_samples))
+
+    def end_pass(self, num_samples: int) -> None:
+        """All parts of the pass are in."""
+        if self._active and num_samples:
+            self._sizes.append(num_samples)
+
+    def set_whole(self, parameters: Sequence[Tensor], grads: Sequence[Tensor], step_samples: int) -> None:
+        """Set the step's gradient over all `step_samples` samples."""
+        if self._active:
+            self._big = self._sqr(parameters, grads) / self._divisor(step_samples)
+
+    def add_alone(self, parameters: Sequence[Tensor], grads: Sequence[Tensor], num_samples: int) -> None:
+        """Take the one gradient of a step of one pass on one replica; every second one completes a pair."""
+        if not self._active:
+            return
+        seen = self._in_metric(parameters, grads)
+        sqr = _sqr_norm(seen)
+        before, self._before = self._before, None
+        if before is None or before[2] != num_samples or len(before[0]) != len(seen):
+            copies = list(seen) if seen is not grads else [grad.clone() for grad in grads]
+            self._before = (copies, sqr, num_samples)
+            return
+        total, before_sqr, _ = before
+        torch._foreach_add_(total, list(seen))
+        self._pair = (sqr + before_sqr, _sqr_norm(total) / 4.0, num_samples)
+
+    def take(self, num_replicas: int, step_samples: int) -> GradNorms | None:
+        """Return what this replica measured of the step: sums that add up over replicas; None if nothing.
+
+        Waits for the device. `big_sqr` is this replica's share, so that it adds up as well.
+        """
+        if self._pair is not None:
+            small, big, size = self._pair
+            divisor = self._divisor(size)
+            return GradNorms(
+                small_sqr=float(small) / divisor,
+                inverse=2.0 / size,
+                count=2.0,
+                big_sqr=float(big) / divisor,
+                samples=2.0 * size,
+                differenced=True,
+            )
+        if self._big is None:
+            return None
+        return GradNorms(
+            small_sqr=float(torch.stack(self._small).sum()) if self._small else 0.0,
+            inverse=sum(1.0 / size for size in self._sizes),
+            count=float(len(self._sizes)),
+            big_sqr=float(self._big) / num_replicas,
+            samples=float(step_samples),
+        )
+
+    def _divisor(self, num_samples: int) -> float:
+        return float(num_samples) ** 2 if self._sums else 1.0
+
+    def _sqr(self, parameters: Sequence[Tensor], grads: Sequence[Tensor]) -> Tensor:
+        return _sqr_norm(self._in_metric(parameters, grads))
+
+    def _in_metric(self, parameters: Sequence[Tensor], grads: Sequence[Tensor]) -> Sequence[Tensor]:
+        if self._preconditioner is None:
+            return grads
+        return self._preconditioner.apply(parameters, grads)
+
+
+def _sqr_norm(tensors: Sequence[Tensor]) -> Tensor:
+    norms = torch._foreach_norm(list(tensors))
+    return torch.stack([norm.float() for norm in norms]).square().sum()

@@ -1,0 +1,106 @@
+"""The optimiser and its learning-rate scheduler as the user's loop sees them: one step per optimiser step."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import LRScheduler
+
+from coadapt.train.gradients import StepGradients
+from coadapt.train.scaling import ScalingRule
+from coadapt.train.session import Session
+
+
+class ElasticOptimizer(torch.optim.Optimizer):
+    """Passes everything on to `inner`; steps only at the synchronising pass, with the scaled learning rate.
+
+    The learning rate is multiplied for the duration of a step, so schedulers and logs see the user's own.
+    """
+
+    def __init__(
+        self, inner: torch.optim.Optimizer, session: Session, gradients: StepGradients, rule: ScalingRule
+    ) -> None:
+        # Not super().__init__: state and param_groups are those of `inner`, whose hooks stay in force.
+        self._inner = inner
+        self._session = session
+        self._gradients = gradients
+        self._rule = rule
+        self.stepped = False
+
+    @property
+    def state(self) -> object:  # type: ignore[override]  # an attribute there
+        return self._inner.state
+
+    @property
+    def param_groups(self) -> list[dict[str, object]]:  # type: ignore[override]  # an attribute there
+        return self._inner.param_groups
+
+    @property
+    def defaults(self) -> dict[str, object]:  # type: ignore[override]  # an attribute there
+        return self._inner.defaults
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # torch overloads it
+        """Update the parameters if this pass synchronises; else only run `closure`. Returns its loss."""
+        if not self._session.synchronising:
+            return None if closure is None else closure()
+        if closure is None:
+            self._gradients.finish()
+        self.stepped = True
+        with self._scaled():
+            return self._inner.step(closure)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self._inner.zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, object]:
+        return self._inner.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
+        self._inner.load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: dict[str, object]) -> None:
+        self._inner.add_param_group(param_group)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.__dict__["_inner"], name)
+
+    def __repr__(self) -> str:
+        return f"Elastic{self._inner!r}"
+
+    @contextmanager
+    def _scaled(self) -> Iterator[None]:
+        current = self._session.current
+        factor = 1.0 if current is None else self._rule(self._session.scale(current.step_samples))
+        if factor == 1.0:
+            yield
+            return
+        before: list[float | Tensor] = [group["lr"] for group in self._inner.param_groups]
+        for group, rate in zip(self._inner.param_groups, before, strict=True):
+            group["lr"] = rate * factor
+        try:
+            yield
+        finally:
+            for group, rate in zip(self._inner.param_groups, before, strict=True):
+                group["lr"] = rate
+
+
+class ElasticScheduler:
+    """A learning-rate scheduler whose `step` does nothing in passes that do not end an optimiser step."""
+
+    def __init__(self, inner: LRScheduler, session: Session) -> None:
+        self._inner = inner
+        self._session = session
+
+    def step(self, *args: object) -> None:
+        if self._session.synchronising:
+            self._inner.step(*args)  # type: ignore[arg-type]  # an epoch, or a metric to watch
+
+    def state_dict(self) -> dict[str, object]:
+        return self._inner.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
+        self._inner.load_state_dict(state_dict)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.__dict__["_inner"], name)

@@ -1,0 +1,227 @@
+"""`coadapt.train.init` and the Run that it returns: all that a training script talks to."""
+
+import atexit
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Unpack
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import Dataset
+
+from coadapt.goodput.batch import split_total
+from coadapt.model import BatchConfig, InputError
+from coadapt.train.cycle import TrainingCycle
+from coadapt.train.env import Options, TrainConfig, read_config
+from coadapt.train.gradients import StepGradients
+from coadapt.train.group import form_group, leave_group, share_from_first
+from coadapt.train.limits import first_batch, resolve_limits
+from coadapt.train.loader import ElasticLoader
+from coadapt.train.model import ElasticModel
+from coadapt.train.noise import NoiseScale
+from coadapt.train.norms import NormMeter
+from coadapt.train.optimizer import ElasticOptimizer, ElasticScheduler
+from coadapt.train.preconditioner import preconditioner_for
+from coadapt.train.reporter import HttpChannel, Reporter
+from coadapt.train.rescale import CheckpointRescaler
+from coadapt.train.saver import Saver, Stateful
+from coadapt.train.scaling import ScalingRule, resolve_rule
+from coadapt.train.session import Progress, Sampling, Session
+from coadapt.train.shards import SampleOrder
+from coadapt.train.stop import StopSignal
+from coadapt.train.telemetry import Telemetry
+from coadapt.train.timing import StepSample, timer_for
+
+logger = logging.getLogger(__name__)
+
+REDUCTIONS = ("mean", "sum")
+
+
+def init(**options: Unpack[Options]) -> "Run":
+    """Join the other replicas, if there are any, and return the run. See `Options` for the arguments.
+
+    Works alone (a script, a notebook), under torchrun, and under the scheduler. Raises InputError for a
+    setting that is out of its range.
+    """
+    return Run(read_config(**options))
+
+
+class Run:
+    """One training run, in this process. Made by `init`."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        self._session = Session(config=config, group=form_group(config))
+        stop = StopSignal(config.stop_timeout_s)
+        if config.checkpoint_dir is not None:
+            stop.install()
+        self._saver = Saver(self._session)
+        self._timer = timer_for(self.device, self._keep)
+        rescaler = CheckpointRescaler(self._session, self._saver, stop)
+        self._cycle = TrainingCycle(self._session, self._timer, self._saver, rescaler)
+        self._begun = False
+        atexit.register(self.close)
+
+    @property
+    def device(self) -> torch.device:
+        return self._session.group.device
+
+    @property
+    def rank(self) -> int:
+        return self._session.group.rank
+
+    @property
+    def num_replicas(self) -> int:
+        return self._session.group.size
+
+    @property
+    def is_first(self) -> bool:
+        """Return whether this replica is the one that should print and write."""
+        return self.rank == 0
+
+    @property
+    def progress(self) -> Progress:
+        """Return where training stands."""
+        return self._session.progress
+
+    @property
+    def batch(self) -> BatchConfig:
+        """Return the batch that is in use. Raises RuntimeError before there is a loader."""
+        if self._session.sampling is None:
+            raise RuntimeError("there is no batch before run.loader(...)")
+        return self._session.sampling.batch
+
+    def prepare(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        scaling: str | ScalingRule = "auto",
+        reduction: str = "mean",
+        ddp: Mapping[str, object] | None = None,
+    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+        """Return model and optimiser to use in their place; the model is on `device` from now on.
+
+        scaling: how the learning rate follows the batch: "auto" (AdaScale for SGD, square root for others),
+        "adascale", "square-root", "linear", "none", or a function of `BatchScale`. reduction: whether the
+        loss is the "mean" or the "sum" over its samples. ddp: further arguments of DistributedDataParallel.
+        Raises InputError for another value, or when called twice.
+        """
+        if self._cycle.gradients is not None:
+            raise InputError("prepare", "a second call", "one model and one optimiser per run")
+        if reduction not in REDUCTIONS:
+            raise InputError("prepare(reduction)", reduction, " or ".join(REDUCTIONS))
+        rule = resolve_rule(scaling, optimizer)
+        model.to(self.device)
+        sums = reduction == "sum"
+        meter = NormMeter(preconditioner_for(optimizer), sums=sums)
+        gradients = StepGradients(self._session, meter, self._timer, list(model.parameters()), sums=sums)
+        self._cycle.gradients = gradients
+        elastic = ElasticModel(model, self._session, gradients, dict(ddp or {}))
+        stepper = ElasticOptimizer(optimizer, self._session, gradients, rule)
+        self.register("model", elastic)
+        self.register("optimizer", stepper)
+        return elastic, stepper
+
+    def prepare_scheduler(self, scheduler: LRScheduler) -> ElasticScheduler:
+        """Return the learning-rate scheduler to use in its place; it is kept in checkpoints as well."""
+        elastic = ElasticScheduler(scheduler, self._session)
+        self.register("scheduler", elastic)
+        return elastic
+
+    def register(self, name: str, item: Stateful) -> None:
+        """Keep `item` in checkpoints too: anything with `state_dict` and `load_state_dict` of plain data."""
+        self._saver.register(name, item)
+
+    def loader(
+        self,
+        dataset: "Dataset[object]",
+        *,
+        batch_size: int | None = None,
+        max_batch_size: int | None = None,
+        max_atomic: int | None = None,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        **options: object,
+    ) -> ElasticLoader:
+        """Return the loader of the training data, a map-style dataset; `options` go to torch's DataLoader.
+
+        batch_size: of one optimiser step, over all replicas. max_batch_size: what an adaptive job may grow it
+        to. max_atomic: the most samples that one replica can hold at a time; beyond it, gradients accumulate.
+        Under the scheduler the job file may say these instead. Raises InputError where they contradict.
+        """
+        session = self._session
+        if session.sampling is not None:
+            raise InputError(
+                "loader", "a second call", "one training loader per run; validate with a DataLoader"
+            )
+        if not hasattr(dataset, "__len__"):
+            raise InputError("loader(dataset)", type(dataset).__name__, "a map-style dataset, with __len__")
+        num_samples = len(dataset)
+        limits = resolve_limits(
+            session.config.spec,
+            session.config.contract,
+            batch_size=batch_size,
+            max_batch_size=max_batch_size,
+            max_atomic=max_atomic,
+        )
+        own = limits.initial if session.adaptive else limits.requested
+        if num_samples < own:
+            allowed = f"at least one batch of {own} samples"
+            raise InputError("loader(dataset)", f"{num_samples} samples", allowed)
+        order = SampleOrder(
+            num_samples=num_samples, shuffle=shuffle, drop_last=drop_last, seed=session.config.seed
+        )
+        session.sampling = Sampling(
+            limits=limits,
+            order=order,
+            batch=split_total(own, session.group.size, limits, exact=True),
+            noise=NoiseScale(limits.initial),
+        )
+        return ElasticLoader(dataset, session, self._cycle, options)
+
+    def epochs(self, num_epochs: int) -> Iterator[int]:
+        """Yield the number of each epoch that is still to be trained, until `num_epochs` are done.
+
+        State comes back from the last checkpoint when the first one begins.
+        """
+        if not self._begun:
+            self._begin(num_epochs)
+        progress = self._session.progress
+        while progress.epoch < num_epochs:
+            yield progress.epoch
+            progress.epoch += 1
+            progress.index = 0
+            last = progress.epoch >= num_epochs
+            self._cycle.settle(save=last or self._saver.due(epoch_ended=True))
+
+    def log(self, **metrics: float | Tensor) -> None:
+        """Note figures of the user's own (loss, accuracy); the newest of each name goes into reports."""
+        for name, value in metrics.items():
+            self._session.metrics[name] = float(value.detach() if isinstance(value, Tensor) else value)
+
+    def close(self) -> None:
+        """Send the last report and leave the group. Called by itself when the script ends."""
+        atexit.unregister(self.close)
+        if self._cycle.telemetry is not None:
+            self._cycle.telemetry.close()
+            self._cycle.telemetry = None
+        leave_group(self._session.group)
+
+    def _begin(self, num_epochs: int) -> None:
+        session = self._session
+        if session.sampling is None or self._cycle.gradients is None:
+            raise RuntimeError("call run.prepare(...) and run.loader(...) before run.epochs(...)")
+        self._begun = True
+        stop_cost_s = self._saver.restore()
+        session.data.batch = share_from_first(session.group, first_batch(session))
+        config = session.config
+        if session.group.rank == 0 and (config.url or session.adaptive):
+            channel = HttpChannel(config.url, config.token, config.job) if config.url else None
+            reporter = Reporter(channel, config.generation)
+            self._cycle.telemetry = Telemetry(session, reporter, num_epochs, stop_cost_s or 0.0)
+        self._cycle.settle()
+
+    def _keep(self, sample: StepSample) -> None:
+        builder = self._session.profiles.builder(self._session.gpu_type)
+        builder.add(sample.placement, sample.atomic, sample.compute_s, sample.step_s)

@@ -1,0 +1,117 @@
+"""What goes into a checkpoint, when one is due, and how a run comes back from it."""
+
+import io
+import time
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from coadapt.model import InputError
+from coadapt.model.wire import from_json, to_json
+from coadapt.train.checkpoint import CheckpointStore, read_checkpoint
+from coadapt.train.group import gather_all, share_from_first
+from coadapt.train.record import RunRecord, make_record, resume
+from coadapt.train.rng import restore_rng, rng_state
+from coadapt.train.session import Session
+
+# Epochs of a fraction of a second need no checkpoint each: a flush to disk takes 5-50 ms.
+EPOCH_GAP_MIN_S = 1.0
+
+
+class Stateful(Protocol):
+    def state_dict(self) -> dict[str, object]: ...
+    def load_state_dict(self, state_dict: dict[str, object]) -> object: ...
+
+
+class Saver:
+    """Saves and restores the registered objects and the session. All replicas call alike; rank 0 writes."""
+
+    def __init__(self, session: Session) -> None:
+        folder = session.config.checkpoint_dir
+        self._session = session
+        self._store = None if folder is None else CheckpointStore(folder)
+        self._objects: dict[str, Stateful] = {}
+        self._saved_at = time.monotonic()
+        self.last_step_at = time.time()
+
+    def register(self, name: str, item: Stateful) -> None:
+        """Keep `item` in checkpoints. InputError if its state is not plain data, or the name is taken."""
+        if name in self._objects:
+            raise InputError("register(name)", name, "a name that is not taken")
+        if self._store is not None:
+            _check_plain(name, item.state_dict())
+        self._objects[name] = item
+
+    def due(self, *, epoch_ended: bool = False) -> bool:
+        """Return whether it is time for a checkpoint."""
+        period_s = self._session.config.checkpoint_every_s
+        if epoch_ended:
+            period_s = min(period_s, EPOCH_GAP_MIN_S)
+        return self._store is not None and time.monotonic() - self._saved_at >= period_s
+
+    def save(self, *, stopped: bool = False) -> None:
+        """Write a checkpoint, between two steps."""
+        if self._store is None:
+            return
+        session = self._session
+        generators = gather_all(session.group, rng_state(session.group.device))
+        if session.group.rank == 0:
+            record = make_record(session, last_step_at=self.last_step_at, stopped=stopped)
+            objects = {name: item.state_dict() for name, item in self._objects.items()}
+            self._store.save({"run": to_json(record), "objects": objects, "rng": generators})
+        if stopped:
+            # The others must not end first: a launcher may take that for a failure and end rank 0 as well.
+            share_from_first(session.group, True)
+        self._saved_at = time.monotonic()
+
+    def restore(self) -> float | None:
+        """Come back from the newest sound checkpoint, at whatever number of replicas.
+
+        Returns the seconds that stopping cost the generation before (its last step to the saved file), None
+        if there is no checkpoint or it was not made by a stop. Random generators go on where the same rank
+        left them; ranks that are new keep theirs.
+        """
+        path = self._newest()
+        if path is None:
+            return None
+        state = read_checkpoint(path)
+        record = from_json(RunRecord, state["run"], path.name)
+        resume(self._session, record)
+        objects, generators = state["objects"], state["rng"]
+        assert isinstance(objects, dict)
+        assert isinstance(generators, list)
+        if set(objects) != set(self._objects):
+            raise InputError("registered objects", sorted(self._objects), f"as saved: {sorted(objects)}")
+        for name, item in self._objects.items():
+            item.load_state_dict(objects[name])
+        group = self._session.group
+        if group.rank < len(generators):
+            restore_rng(generators[group.rank], group.device)
+        return max(path.stat().st_mtime - record.last_step_at, 0.0) if record.stopped else None
+
+    def _newest(self) -> Path | None:
+        """Rank 0 looks, so that all replicas take the same file."""
+        if self._store is None:
+            return None
+        name = ""
+        if self._session.group.rank == 0:
+            newest = self._store.newest()
+            name = str(newest) if newest else ""
+        name = share_from_first(self._session.group, name)
+        return Path(name) if name else None
+
+
+def _check_plain(name: str, state: dict[str, object]) -> None:
+    """Raise InputError unless torch can load `state` without running code: better now than after a crash."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    try:
+        torch.load(buffer, weights_only=True)
+    except Exception as error:  # noqa: BLE001  # torch raises several kinds, all meaning the same
+        raise InputError(
+            f"register({name!r})",
+            type(state).__name__,
+            f"a state of tensors and plain values ({error!s:.200})",
+        ) from None

@@ -1,0 +1,93 @@
+"""What the parts of one training process share: who takes part, where training stands, what is running."""
+
+from dataclasses import dataclass, field
+
+from coadapt.goodput.profile import ProfileBuilder
+from coadapt.model import BatchConfig, BatchLimits, GradStats, RescaleContract, ThroughputParams
+from coadapt.train.env import TrainConfig
+from coadapt.train.group import Group
+from coadapt.train.noise import NoiseScale
+from coadapt.train.scaling import BatchScale, batch_scale
+from coadapt.train.shards import Pass, SampleOrder
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where training stands. index: samples of this epoch already used. progress: samples x efficiency."""
+
+    epoch: int = 0
+    index: int = 0
+    step: int = 0
+    samples: int = 0
+    progress: float = 0.0
+
+
+@dataclass(slots=True)
+class Profiles:
+    """Measured step times and the parameters last fitted to them, per GPU type; they survive generations."""
+
+    builders: dict[str, ProfileBuilder] = field(default_factory=dict)
+    params: dict[str, ThroughputParams] = field(default_factory=dict)
+
+    def builder(self, gpu_type: str) -> ProfileBuilder:
+        return self.builders.setdefault(gpu_type, ProfileBuilder(mean=True))
+
+
+@dataclass(slots=True, kw_only=True)
+class Sampling:
+    """What follows from the training data and its loader: batches allowed and in use, order, noise seen."""
+
+    limits: BatchLimits
+    order: SampleOrder
+    batch: BatchConfig
+    noise: NoiseScale
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """The state of a run. Only the step boundary and the loader change it; everything else reads.
+
+    group: replaced when replicas come or go. sampling: None until a loader exists. current: the pass that is
+    running, None outside the loader's loop.
+    """
+
+    config: TrainConfig
+    group: Group
+    progress: Progress = field(default_factory=Progress)
+    sampling: Sampling | None = None
+    profiles: Profiles = field(default_factory=Profiles)
+    current: Pass | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def adaptive(self) -> bool:
+        return self.config.contract is RescaleContract.ADAPTIVE
+
+    @property
+    def gpu_type(self) -> str:
+        return self.config.gpu_type or self.group.device.type
+
+    @property
+    def synchronising(self) -> bool:
+        """Return whether a backward now ends an optimiser step; outside the loader each one does."""
+        return self.current is None or self.current.synchronising
+
+    @property
+    def data(self) -> Sampling:
+        """Return `sampling`, for parts that only run once a loader exists."""
+        assert self.sampling is not None, "no loader yet"
+        return self.sampling
+
+    @property
+    def epoch_over(self) -> bool:
+        """Return whether the current epoch has no step left."""
+        return not self.data.order.step_samples(self.progress.index, self.data.batch)
+
+    def grad_stats(self) -> GradStats | None:
+        return self.data.noise.stats()
+
+    def scale(self, step_samples: int) -> BatchScale:
+        """Return how a step of that size compares with the initial batch. Only `adaptive` jobs compare."""
+        if not self.adaptive:
+            return BatchScale(scale=1.0, gain=1.0)
+        return batch_scale(step_samples, self.data.limits.initial, self.grad_stats())

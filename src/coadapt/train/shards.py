@@ -1,0 +1,90 @@
+"""How an optimiser step is cut over replicas and passes; in which order an epoch visits its samples. Pure."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coadapt.model import BatchConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One forward-backward of one replica: positions `start` to `stop` of the epoch's order.
+
+    step_samples: samples of the whole optimiser step, over all replicas and passes. synchronising: the step's
+    last pass, which averages gradients and updates parameters. A replica for which a small last batch leaves
+    no sample runs one pass with `start == stop`: a stand-in, of weight 0, so that all replicas synchronise.
+    """
+
+    start: int
+    stop: int
+    step_samples: int
+    first: bool = True
+    synchronising: bool = True
+
+    @property
+    def num_samples(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def weight(self) -> float:
+        """Return the share of this pass in the step's mean gradient; the weights of a step sum to 1."""
+        return self.num_samples / self.step_samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleOrder:
+    """On what it depends which samples an epoch visits, in which order; the same for all of a run."""
+
+    num_samples: int
+    shuffle: bool
+    drop_last: bool
+    seed: int
+
+    def epoch(self, epoch: int) -> NDArray[np.int64]:
+        """Return the sample ids of `epoch` (num_samples,), in order."""
+        if not self.shuffle:
+            return np.arange(self.num_samples, dtype=np.int64)
+        return np.random.default_rng((self.seed, epoch)).permutation(self.num_samples)
+
+    def step_samples(self, index: int, batch: BatchConfig) -> int:
+        """Return the size of the step that begins at position `index` of an epoch, 0 at the epoch's end."""
+        rest = self.num_samples - index
+        if rest < batch.total:
+            return 0 if self.drop_last else rest
+        return batch.total
+
+    def epoch_samples(self, batch: BatchConfig) -> int:
+        """Return how many samples a whole epoch uses."""
+        return self.num_samples - (self.num_samples % batch.total if self.drop_last else 0)
+
+
+def cut_step(start: int, step_samples: int, atomic: int, *, rank: int, num_replicas: int) -> list[Pass]:
+    """Return the passes of replica `rank` for the `step_samples` samples that begin at `start`.
+
+    Shards are contiguous in rank order and differ by at most one sample, the larger ones first; a shard is
+    cut likewise into as few passes of at most `atomic` samples as the largest shard needs.
+    """
+    shard_start, shard_stop = _part(start, start + step_samples, num_replicas, rank)
+    largest_shard = -(-step_samples // num_replicas)
+    num_passes = max(min(-(-largest_shard // atomic), shard_stop - shard_start), 1)
+    passes = []
+    for index in range(num_passes):
+        first, last = _part(shard_start, shard_stop, num_passes, index)
+        passes.append(
+            Pass(
+                start=first,
+                stop=last,
+                step_samples=step_samples,
+                first=index == 0,
+                synchronising=index == num_passes - 1,
+            )
+        )
+    return passes
+
+
+def _part(start: int, stop: int, num_parts: int, index: int) -> tuple[int, int]:
+    size, extra = divmod(stop - start, num_parts)
+    first = start + index * size + min(index, extra)
+    return first, first + size + (index < extra)

@@ -1,0 +1,147 @@
+"""A small real training script, plain and elastic, whose every sample and parameter a test can check."""
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+import coadapt.train as ct
+
+NUM_SAMPLES, NUM_FEATURES = 301, 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toy:
+    """What one replica is to do. harm: signals that it sends itself, by the number of steps done before."""
+
+    folder: str
+    num_epochs: int = 3
+    batch_size: int = 64
+    max_batch_size: int | None = None
+    max_atomic: int | None = None
+    drop_last: bool = False
+    optimizer: str = "sgd"
+    scheduler: bool = False
+    contract: str = "fixed"
+    seed: int = 0
+    harm: dict[int, int] = field(default_factory=dict)
+    checkpoint_every_s: float = 1000.0
+    fetchers: int = 0
+    double: bool = False
+
+
+class Points(Dataset[tuple[Tensor, Tensor, int]]):
+    """Noisy linear regression; each item carries its index."""
+
+    def __init__(self, *, double: bool) -> None:
+        generator = torch.Generator().manual_seed(7)
+        self.x = torch.randn(NUM_SAMPLES, NUM_FEATURES, generator=generator)
+        weights = torch.randn(NUM_FEATURES, 1, generator=generator)
+        self.y = self.x @ weights + 0.1 * torch.randn(NUM_SAMPLES, 1, generator=generator)
+        if double:
+            self.x, self.y = self.x.double(), self.y.double()
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor, int]:
+        return self.x[index], self.y[index], index
+
+
+def make_model(toy: Toy) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(NUM_FEATURES, 16), nn.Tanh(), nn.Linear(16, 1))
+    model.to(torch.float64 if toy.double else torch.float32)
+    if toy.optimizer == "adamw":
+        return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+    return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
+
+
+def run_toy(toy: Toy) -> None:
+    """Train elastically; leave the ids of each pass in `ids-<rank>.jsonl` and the end in `final.pt`."""
+    torch.set_num_threads(1)
+    folder = Path(toy.folder)
+    run = ct.init(
+        contract=toy.contract,
+        seed=toy.seed,
+        checkpoint_dir=folder / "checkpoints",
+        checkpoint_every_s=toy.checkpoint_every_s,
+        stop_timeout_s=20.0,
+    )
+    model, optimizer = run.prepare(*make_model(toy))
+    scheduler = None
+    if toy.scheduler:
+        scheduler = run.prepare_scheduler(torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma=0.9))
+    loader = run.loader(
+        Points(double=toy.double),
+        batch_size=toy.batch_size,
+        max_batch_size=toy.max_batch_size,
+        max_atomic=toy.max_atomic,
+        shuffle=True,
+        drop_last=toy.drop_last,
+        num_workers=toy.fetchers,
+    )
+    with open(folder / f"ids-{run.rank}.jsonl", "a") as log:
+        for epoch in run.epochs(toy.num_epochs):
+            for x, y, index in loader:
+                if run.progress.step in toy.harm:
+                    os.kill(os.getpid(), toy.harm.pop(run.progress.step))
+                optimizer.zero_grad()
+                loss = nn.functional.mse_loss(model(x), y)
+                loss.backward()
+                optimizer.step()
+                if scheduler is not None:
+                    scheduler.step()
+                ids = loader.sample_ids
+                assert not ids or ids == index.tolist()
+                print(json.dumps([epoch, run.progress.index, run.rank, ids]), file=log, flush=True)
+            run.log(loss=loss)
+    if run.is_first:
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, folder / "final.pt")
+    run.close()
+
+
+def plain_parameters(toy: Toy) -> list[Tensor]:
+    """Train with nothing of ours but the sample order; return the final parameters."""
+    data = Points(double=toy.double)
+    model, optimizer = make_model(toy)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma=0.9) if toy.scheduler else None
+    for epoch in range(toy.num_epochs):
+        for ids in plain_batches(toy, epoch):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(data.x[ids]), data.y[ids]).backward()
+            optimizer.step()
+            if scheduler is not None:
+                scheduler.step()
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+def plain_batches(toy: Toy, epoch: int) -> list[list[int]]:
+    """Return the sample ids of each step of `epoch`."""
+    from coadapt.train.shards import SampleOrder
+
+    order = SampleOrder(num_samples=NUM_SAMPLES, shuffle=True, drop_last=toy.drop_last, seed=toy.seed)
+    ids = order.epoch(epoch).tolist()
+    stop = NUM_SAMPLES - NUM_SAMPLES % toy.batch_size if toy.drop_last else NUM_SAMPLES
+    return [ids[start : min(start + toy.batch_size, stop)] for start in range(0, stop, toy.batch_size)]
+
+
+def final_parameters(folder: Path) -> list[Tensor]:
+    return list(torch.load(folder / "final.pt", weights_only=True)["model"].values())
+
+
+def seen_steps(folder: Path) -> dict[tuple[int, int], list[int]]:
+    """Return (epoch, position) -> sample ids of that step, in rank and pass order, from all logs."""
+    steps: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}
+    for path in sorted(folder.glob("ids-*.jsonl")):
+        for line in path.read_text().splitlines():
+            epoch, index, rank, ids = json.loads(line)
+            steps.setdefault((epoch, index), []).append((rank, ids))
+    return {
+        key: [i for _, ids in sorted(rows, key=lambda row: row[0]) for i in ids]
+        for key, rows in steps.items()
+    }
