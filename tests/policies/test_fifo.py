@@ -77,3 +77,8 @@ def test_gpu_types_are_not_mixed_to_make_room() -> None:
     plan = Fifo(backfill=True).allocate(seen)
     assert plan.allocations == {"a": on(s0=2), "b": on(b0=1)}
     assert plan.reasons["c"] == "waits: needs 2 GPUs, 1 is free; 2 jobs that came earlier go first"
+
+
+def test_a_move_is_said() -> None:
+    plan = Fifo().allocate(view(nodes(4), job("a", 3, held=on(gone=1, n0=2))))
+    assert plan.reasons == {"a": "moves with its 3 GPUs: it could not stay where it was"}
