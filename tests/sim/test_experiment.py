@@ -1,0 +1,134 @@
+"""Whole runs: the live scheduler in the virtual world."""
+
+from dataclasses import replace
+
+import pytest
+
+from coadapt.model import Allocation, ClusterView, InputError, Plan
+from coadapt.runtime.history import History
+from coadapt.sim.builtin import builtin_workload
+from coadapt.sim.experiment import ExperimentConfig, RunResult, SimulationError, new_policy, simulate
+from coadapt.sim.workload import Workload
+from tests.sim.stage import NODES, TOY, trace_job
+
+JOBS = (("a", 0.0), ("b", 60.0), ("c", 61.0), ("d", 200.0))
+
+
+class Idle:
+    """Never starts anything."""
+
+    def allocate(self, view: ClusterView) -> Plan:
+        return Plan()
+
+
+class Clumsy:
+    """Fails in its first decision, and then gives each job the first GPU of the node of its number."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        self._num_decisions = 0
+
+    def allocate(self, view: ClusterView) -> Plan:
+        self._num_decisions += 1
+        if self._num_decisions == 1:
+            raise ZeroDivisionError("oops")
+        pairs = zip(view.jobs, view.nodes, strict=False)
+        return Plan(allocations={job.id: Allocation(slots=((node.id, 1),)) for job, node in pairs})
+
+
+def run(policy: str, config: ExperimentConfig | None = None) -> RunResult:
+    workload = Workload(name="w", jobs=tuple(trace_job(name, at) for name, at in JOBS))
+    return simulate(workload, {"toy": TOY}, NODES, policy, config=config)
+
+
+def crowded(config: ExperimentConfig | None = None) -> RunResult:
+    """Run a workload in which jobs grow and shrink all the time."""
+    workload, applications = builtin_workload(num_jobs=12, seed=1, num_gpus=12)
+    return simulate(workload, applications, NODES, "optimus", config=config)
+
+
+def named(policy: type) -> str:
+    return f"{__name__}:{policy.__name__}"
+
+
+def starts(history: History) -> dict[str, float | None]:
+    return {job.id: job.started_at for job in history.jobs.values()}
+
+
+def jct(result: RunResult) -> dict[str, float]:
+    return {job.id: (job.ended_at or 0.0) - job.submitted_at for job in result.history.jobs.values()}
+
+
+def test_jobs_start_at_the_round_of_their_instant_or_the_next() -> None:
+    result = run("fifo")
+    assert starts(result.history) == {"a": 60.0, "b": 60.0, "c": 120.0, "d": 240.0}
+    # 300 s of training after a start of 30 s.
+    assert jct(result) == {"a": 390.0, "b": 330.0, "c": 389.0, "d": 370.0}
+    assert result.metrics.jct_mean_s == 369.75
+
+
+def test_round_and_rescale_times_are_settings() -> None:
+    result = run("fifo", ExperimentConfig(round_s=240.0, rescale_s=7.0))
+    assert starts(result.history) == {"a": 240.0, "b": 240.0, "c": 240.0, "d": 240.0}
+    assert jct(result)["a"] == 547.0
+
+
+def test_a_run_is_the_same_each_time() -> None:
+    first, second = crowded(), crowded()
+    assert first.history == second.history
+    assert first.metrics.num_rescales > 10
+
+
+def test_stopping_and_starting_takes_as_long_as_resizing_in_place() -> None:
+    apart = ExperimentConfig(resizes_in_place=False)
+    assert jct(crowded(apart)) == jct(crowded())
+
+
+def test_a_failed_plan_costs_a_round_and_is_told() -> None:
+    result = run(named(Clumsy))
+    assert (result.num_plans_failed, result.plan_error) == (1, "ZeroDivisionError: oops")
+    assert starts(result.history)["a"] == 120.0
+
+
+def test_costs_are_measured() -> None:
+    result = run("fifo")
+    assert result.cpu_s > 0.0
+    assert 10.0 < result.peak_rss_mb < 10_000.0
+    assert result.metrics.decision_ms_max >= result.metrics.decision_ms_p50 > 0.0
+
+
+def test_a_policy_that_starts_nothing_is_found_out() -> None:
+    with pytest.raises(SimulationError, match=r"w: after \d+ s of virtual time 4 jobs have not ended.*'a'"):
+        run(named(Idle))
+
+
+def test_a_run_longer_than_its_horizon_is_ended() -> None:
+    with pytest.raises(SimulationError, match="have not ended"):
+        run("fifo", ExperimentConfig(rescale_s=50_000.0, horizon_s=7200.0))
+
+
+def test_the_seed_goes_to_policies_that_draw() -> None:
+    policy = new_policy(named(Clumsy), 7)
+    assert isinstance(policy, Clumsy)
+    assert policy.seed == 7
+    new_policy("fifo", 7)
+
+
+def test_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(InputError, match="policy: got 'best'; allowed: fifo"):
+        run("best")
+
+
+def test_progress_is_told_on_the_way() -> None:
+    told: list[tuple[float, int]] = []
+    workload = Workload(name="w", jobs=(trace_job("a"), trace_job("b", 7200.0)))
+    simulate(workload, {"toy": TOY}, NODES, "fifo", on_progress=lambda now, ended: told.append((now, ended)))
+    assert told[0] == (3600.0, 1)
+    assert told[-1][1] == 2
+
+
+def test_jobs_of_one_instant_are_taken_in_the_order_of_their_ids() -> None:
+    small = (replace(NODES[0], num_gpus=1),)
+    workload = Workload(name="w", jobs=(trace_job("b"), trace_job("a")))
+    result = simulate(workload, {"toy": TOY}, small, "fifo")
+    assert starts(result.history)["a"] == 60.0

@@ -1,0 +1,109 @@
+"""The figures of a run, worked out by hand on two jobs."""
+
+from dataclasses import replace
+
+import pytest
+
+from coadapt.core.lifecycle import JobState
+from coadapt.model import RescaleContract
+from coadapt.runtime.history import History, JobHistory, Span
+from coadapt.sim.metrics import Metrics, Setting, finish_time_fairness, measure
+from coadapt.sim.workload import TraceJob, Workload
+from tests.sim.stage import NODES, TOY, spec, trace_job
+
+FIXED = spec(RescaleContract.FIXED)
+
+
+def setting(*jobs: TraceJob) -> Setting:
+    workload = Workload(name="two", jobs=jobs or (trace_job("a", 0.0, FIXED), trace_job("b", 200.0, FIXED)))
+    return Setting(workload=workload, applications={"toy": TOY}, cluster=NODES, round_s=60.0, rescale_s=30.0)
+
+
+def lived(job_id: str, spans: list[tuple[float, float, int]], **figures: float) -> JobHistory:
+    """Return a job that succeeded after `spans` of (start, end, GPUs)."""
+    return JobHistory(
+        id=job_id,
+        name=job_id,
+        application="toy",
+        tenant="default",
+        contract=RescaleContract.FIXED,
+        submitted_at=spans[0][0],
+        ended_at=spans[-1][1],
+        state=JobState.SUCCEEDED,
+        spans=[
+            Span(start=start, end=end, num_gpus=gpus, shape=(gpus,) if gpus else (), state=JobState.RUNNING)
+            for start, end, gpus in spans
+        ],
+        **figures,  # type: ignore[arg-type]  # counts and floats alike
+    )
+
+
+A = lived(
+    "a",
+    [(0.0, 60.0, 0), (60.0, 300.0, 2), (300.0, 400.0, 4)],
+    num_rescales=1,
+    rescale_total_s=60.0,
+    progress=1800.0,
+    samples=2000.0,
+)
+B = lived("b", [(200.0, 240.0, 0), (240.0, 400.0, 8)], rescale_total_s=30.0, progress=700.0, samples=1000.0)
+HISTORY = History(at=400.0, jobs={"a": A, "b": B})
+
+
+def test_all_figures() -> None:
+    assert measure(HISTORY, [0.001, 0.003, 0.002], setting()) == Metrics(
+        num_jobs=2,
+        jct_mean_s=300.0,
+        jct_p50_s=300.0,
+        jct_p90_s=pytest.approx(380.0),
+        jct_p99_s=pytest.approx(398.0),
+        makespan_s=400.0,
+        rho_max=pytest.approx(400 / 390),
+        unfair_share=0.0,
+        utilisation=pytest.approx((480 + 400 + 1280) / (12 * 400)),
+        num_rescales=1,
+        time_goodput=pytest.approx((600 - 100 - 60 - 30) / 600),
+        time_wait=pytest.approx(100 / 600),
+        time_start=pytest.approx(60 / 600),
+        time_rescale=pytest.approx(30 / 600),
+        efficiency=pytest.approx(0.8),
+        decision_ms_p50=pytest.approx(2.0),
+        decision_ms_max=pytest.approx(3.0),
+    )
+
+
+def test_fairness_of_jobs_that_keep_their_batch() -> None:
+    # a shared the 12 GPUs with 0.5 others on average, b with one: 8 and 6 GPUs, of which a batch of 8 can use
+    # 4. There 300 steps take 300 s, after the wait for the next round and a start.
+    rho = finish_time_fairness(HISTORY, setting())
+    assert rho == {"a": pytest.approx(400 / (60 + 30 + 300)), "b": pytest.approx(200 / (40 + 30 + 300))}
+
+
+def test_fairness_of_jobs_that_adapt() -> None:
+    # 8 and 6 GPUs are two nodes: a step takes 2 s whatever its batch, so that the largest batch is the best.
+    # On 8 GPUs it is 64 (gain 16/9), on 6 it is 60 (ten passes of ten samples: gain 15/8.5).
+    adaptive = setting(trace_job("a", 0.0, spec()), trace_job("b", 200.0, spec()))
+    assert finish_time_fairness(HISTORY, adaptive) == {
+        "a": pytest.approx(400 / (60 + 30 + 300 * 2 / (16 / 9))),
+        "b": pytest.approx(200 / (40 + 30 + 300 * 2 / (15 / 8.5))),
+    }
+
+
+def test_a_share_is_kept_within_the_job_s_limits() -> None:
+    # One GPU, whatever the share: 8 samples a second at batch 8, and there larger ones only accumulate.
+    alone = setting(trace_job("a", 0.0, spec(RescaleContract.FIXED, most=1)), trace_job("b", 200.0, FIXED))
+    assert finish_time_fairness(HISTORY, alone)["a"] == pytest.approx(400 / (60 + 30 + 300))
+
+
+def test_jobs_that_did_not_succeed_count_as_company_only() -> None:
+    failed = replace(B, state=JobState.FAILED)
+    history = History(at=400.0, jobs={"a": A, "b": failed})
+    figures = measure(history, [], setting())
+    assert (figures.num_jobs, figures.jct_mean_s, figures.decision_ms_max) == (2, 400.0, 0.0)
+    assert finish_time_fairness(history, setting()) == {"a": pytest.approx(400 / 390)}
+
+
+def test_nothing_to_measure() -> None:
+    history = History(at=400.0, jobs={"a": replace(A, state=JobState.FAILED)})
+    with pytest.raises(ValueError, match="no job succeeded"):
+        measure(history, [], setting())
