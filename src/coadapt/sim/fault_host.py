@@ -73,7 +73,7 @@ class Host:
         process = _Process(clock, lambda call: self._run(call, clock, world))
         scheduler = self._make(self._config, None)
         snapshot = self.store.latest_snapshot()
-        checker = BookChecker(None if snapshot is None else snapshot[0])
+        checker = BookChecker(self._config.solve_timeout_s, None if snapshot is None else snapshot[0])
         recovered = False
 
         def observe(event: Event, commands: Sequence[Command], state: SchedulerState) -> None:

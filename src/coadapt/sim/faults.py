@@ -7,10 +7,10 @@ import argparse
 import random
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-from coadapt.core.events import CancelRequested, Event, JobSubmitted, Outcome, TimerFired
+from coadapt.core.events import CancelRequested, Event, JobSubmitted, NodeLost, Outcome, TimerFired
 from coadapt.core.lifecycle import ENDED, JobState
 from coadapt.core.scheduler import Scheduler
 from coadapt.model import JobId
@@ -22,10 +22,19 @@ from coadapt.sim.fault_host import Host, MakeScheduler
 from coadapt.sim.fault_wire import Tell, Wire
 from coadapt.sim.invariants import InvariantError, check_world
 from coadapt.sim.replay import check_replay
-from coadapt.sim.scenario import CALM_AT_S, DEADLINE_S, Disaster, DisasterKind, Scenario, draw_scenario
+from coadapt.sim.scenario import (
+    CALM_AT_S,
+    DEADLINE_S,
+    Disaster,
+    DisasterKind,
+    Scenario,
+    draw_scenario,
+    largest_pool,
+)
 from coadapt.sim.world import World
 
 POISON_S = 10.0  # from the start of a poisoned job to the failure of its script
+VANISH_S = 5.0  # likewise to the loss of replicas; shorter than a rescale, so that they get nowhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +72,7 @@ class Ordeal:
         self.world = World(clock, scenario.jobs, applications, Oracle(4, num_gpus), scenario.world)
         solver = FaultySolver(_policy(scenario), rng, scenario.rates.solver, wire.hostile, wire.answer)
         self.host = Host(make, scenario.scheduler, wire, solver, rng)
-        self._poisoned: set[JobId] = set()
+        self._cursed: dict[JobId, tuple[float, Outcome]] = {}
         wire.connect(self.world, self._deliver, self._started)
 
     def run(self) -> Survived:
@@ -92,13 +101,18 @@ class Ordeal:
         self.wire.tell(f"DISASTER {disaster.kind} {target} {disaster.lasts_s or ''}")
         match disaster.kind:
             case DisasterKind.CRASH:
-                self.world.crash(target)
+                self._crash(target, Outcome.LOST)
             case DisasterKind.SCRIPT_FAILS:
-                self.world.crash(target, Outcome.FAILED, "exit code 1")
+                self._crash(target, Outcome.FAILED)
             case DisasterKind.POISON:
-                self._poisoned.add(target)
+                self._cursed[target] = (POISON_S, Outcome.FAILED)
+            case DisasterKind.VANISH:
+                if self.scenario.world.rescale_s > VANISH_S:
+                    self._cursed[target] = (VANISH_S, Outcome.LOST)
             case DisasterKind.NODE_LOST:
                 self._lose_node(target, disaster.lasts_s)
+            case DisasterKind.NODE_REPLACED:
+                self._replace_node(target)
             case DisasterKind.CANCEL:
                 self.wire.from_user(CancelRequested(at=now, job=target))
             case DisasterKind.SCHEDULER_DIES:
@@ -116,16 +130,26 @@ class Ordeal:
             restore: Callable[[], None] = partial(self.world.restore_node, node, self.wire.from_world)
             self.clock.call_at(self.clock.now() + lasts_s, restore)
 
-    def _started(self, job_id: JobId) -> None:
-        if job_id in self._poisoned:
-            self.clock.call_at(self.clock.now() + POISON_S, partial(self._fail, job_id))
+    def _replace_node(self, node_id: str) -> None:
+        node = self.world.ledger.nodes.get(node_id)
+        if node is not None:
+            self.world.lose_node(node_id, self._say_nothing_of_nodes)
+            self.world.restore_node(replace(node, num_gpus=node.num_gpus + 1), self.wire.from_world)
 
-    def _fail(self, job_id: JobId) -> None:
-        self.world.crash(job_id, Outcome.FAILED, "exit code 1")
+    def _say_nothing_of_nodes(self, event: Event) -> None:
+        assert isinstance(event, NodeLost)
+
+    def _started(self, job_id: JobId) -> None:
+        if job_id in self._cursed:
+            after_s, outcome = self._cursed[job_id]
+            self.clock.call_at(self.clock.now() + after_s, partial(self._crash, job_id, outcome))
+
+    def _crash(self, job_id: JobId, outcome: Outcome) -> None:
+        self.world.crash(job_id, outcome)
 
     def _cancel_impossible(self) -> None:
         """Cancel the jobs that the whole cluster cannot run: their users got tired."""
-        largest = max(self.scenario.pools.values())
+        largest = largest_pool(self.world.ledger.nodes.values())
         for job in self.scenario.jobs:
             if job.spec.replicas.min > largest:
                 self.wire.from_user(CancelRequested(at=self.clock.now(), job=job.id))

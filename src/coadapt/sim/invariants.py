@@ -2,15 +2,31 @@
 between the two. Written apart from the code that it checks; nothing here is called by it.
 """
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from coadapt.core.accounting import held_gpus
 from coadapt.core.commands import Command, Resize, SetAlarm, Solve, Start, Stop
-from coadapt.core.events import Event, ReplicasExited
+from coadapt.core.events import (
+    CancelRequested,
+    Event,
+    JobSubmitted,
+    NodeJoined,
+    NodeLost,
+    Outcome,
+    PlanFailed,
+    PlanReady,
+    ReplicasExited,
+    ReplicasRescaled,
+    ReplicasStarted,
+    SchedulerRestarted,
+    TimerFired,
+    TrainingReported,
+)
 from coadapt.core.lifecycle import ENDED, HOLDING, TRANSITIONS, JobState
 from coadapt.core.state import JobRecord, SchedulerState
-from coadapt.model import JobId, NodeId, RescaleContract
+from coadapt.model import JobId, Node, NodeId, RescaleContract
 from coadapt.sim.world import World
 
 SLACK_GPUS = 1e-6  # sums of fractional GPU shares round
@@ -21,56 +37,84 @@ class InvariantError(AssertionError):
     """Something happened that must never happen. The text says what, and about which job."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What of a job must not go back, as it stood after the event before."""
-
-    state: JobState
-    generation: int
-    figures: tuple[float, ...]
-
-
-FIGURES = ("generation", "attained_service_gpu_s", "progress", "samples", "num_starts", "num_rescales",
-           "num_failures", "rescale_total_s", "num_rescales_measured", "num_replicas_profiled")  # fmt: skip
+# What of a job must never fall.
+GROWING = (
+    "generation",
+    "attained_service_gpu_s",
+    "progress",
+    "samples",
+    "num_starts",
+    "num_rescales",
+    "num_failures",
+    "rescale_total_s",
+    "num_rescales_measured",
+    "num_replicas_profiled",
+)
 
 
 class BookChecker:
-    """An observer of the runtime that raises InvariantError as soon as the core's books go wrong."""
+    """An observer of the runtime that raises InvariantError as soon as the core's books go wrong.
 
-    def __init__(self, state: SchedulerState | None = None) -> None:
-        self._seen: dict[JobId, _Seen] = {}
-        self._at = 0.0
-        if state is not None:
-            self._remember(state)
+    `solve_timeout_s`: the scheduler's own. `state`: the books at the beginning, if they are not empty.
+    """
+
+    def __init__(self, solve_timeout_s: float, state: SchedulerState | None = None) -> None:
+        self._solve_timeout_s = solve_timeout_s
+        self._before = _copied(state or SchedulerState())
+        self._excused: set[tuple[JobId, int]] = set()
+        self._solved_for: dict[int, tuple[Node, ...]] = {}
 
     def __call__(self, event: Event, commands: Sequence[Command], state: SchedulerState) -> None:
+        before = self._before
         wrongs = [
             *wrong_books(state),
-            *self._wrong_steps(event, state),
+            *_wrong_steps(before, event, state),
+            *self._wrong_failures(event, state),
             *self._wrong_orders(event, commands, state),
         ]
+        if self._means_nothing(event) and (commands or not _equal(before, state)):
+            wrongs.append(f"it should have meant nothing, but changed the books or led to {commands}")
         if wrongs:
             raise InvariantError(f"after {event}: " + "; ".join(wrongs))
-        self._remember(state)
+        self._before = _copied(state)
 
-    def _remember(self, state: SchedulerState) -> None:
-        self._at = state.at
-        self._seen = {job_id: _seen(job) for job_id, job in state.jobs.items()}
+    def _means_nothing(self, event: Event) -> bool:
+        """Return whether the event is a repeat, late, or about something that is gone or never was."""
+        before = self._before
+        job = before.jobs.get(getattr(event, "job", ""))
+        match event:
+            case JobSubmitted():
+                return job is not None
+            case CancelRequested():
+                return job is None or job.state in ENDED or job.cancel_requested
+            case NodeJoined():
+                return before.nodes.get(event.node.id) == event.node
+            case NodeLost():
+                return event.node not in before.nodes
+            case ReplicasStarted() | ReplicasRescaled() | ReplicasExited() | TrainingReported():
+                return job is None or job.generation != event.generation or job.state not in HOLDING
+            case PlanReady() | PlanFailed():
+                nodes_now = tuple(before.nodes[node] for node in sorted(before.nodes))
+                made_for = self._solved_for.get(event.round, nodes_now)
+                return event.round != before.round or before.solve_at is None or made_for != nodes_now
+            case TimerFired():
+                return before.round_due_at is None or event.at < before.round_due_at
+            case SchedulerRestarted():
+                return False
 
-    def _wrong_steps(self, event: Event, state: SchedulerState) -> Iterator[str]:
-        if state.at < self._at or state.at < event.at:
-            yield f"the books' clock stands at {state.at}"
-        for job_id in self._seen.keys() - state.jobs.keys():
-            yield f"job {job_id} vanished"
-        for job_id, job in state.jobs.items():
-            before = self._seen.get(job_id)
-            if before is None:
-                continue
-            if job.state not in REACHABLE[before.state]:
-                yield f"job {job_id} went from {before.state} to {job.state}"
-            for name, old, new in zip(FIGURES, before.figures, _figures(job), strict=True):
-                if new < old:
-                    yield f"job {job_id}: {name} fell from {old} to {new}"
+    def _wrong_failures(self, event: Event, state: SchedulerState) -> Iterator[str]:
+        """A job is not to blame for a lost node, nor for replicas that were lost after they got somewhere."""
+        if isinstance(event, NodeLost):
+            for job in self._before.jobs.values():
+                if job.state in HOLDING and event.node in held_gpus(job):
+                    self._excused.add((job.id, job.generation))
+        if not isinstance(event, ReplicasExited) or event.job not in self._before.jobs:
+            return
+        job = self._before.jobs[event.job]
+        advanced = event.outcome is Outcome.LOST and job.progress > job.progress_at_start
+        excused = advanced or (event.job, event.generation) in self._excused
+        if excused and state.jobs[event.job].num_failures > job.num_failures:
+            yield f"job {event.job} is blamed for what it could not help"
 
     def _wrong_orders(
         self, event: Event, commands: Sequence[Command], state: SchedulerState
@@ -79,7 +123,11 @@ class BookChecker:
         for command in commands:
             match command:
                 case Solve():
+                    self._solved_for = {command.round: command.view.nodes}
                     yield from _wrong_view(command, state)
+                    asked_at = self._before.solve_at
+                    if asked_at is not None and state.at - asked_at < self._solve_timeout_s:
+                        yield f"round {command.round} is solved while the one before is being solved"
                 case SetAlarm():
                     if command.at < state.at:
                         yield f"the alarm is set to {command.at}, which has passed"
@@ -87,31 +135,58 @@ class BookChecker:
                     if command.job in ordered:
                         yield f"job {command.job} got two orders at once"
                     ordered.add(command.job)
-                    yield from self._wrong_order(event, command, state.jobs[command.job])
+                    before = self._before.jobs.get(command.job)
+                    yield from _wrong_order(event, command, before, state.jobs[command.job])
 
-    def _wrong_order(self, event: Event, command: Start | Resize | Stop, job: JobRecord) -> Iterator[str]:
-        before = self._seen.get(job.id)
-        if command.generation != job.generation:
-            yield f"job {job.id}: order of generation {command.generation}, the books say {job.generation}"
-        if isinstance(command, Stop):
-            if job.state is not JobState.STOPPING:
-                yield f"job {job.id} is told to stop, but is {job.state}"
-            return
-        if command.allocation != job.ordered or not command.allocation:
-            yield f"job {job.id}: order for {command.allocation.slots}, the books say {job.ordered.slots}"
-        anew = before is None or command.generation > before.generation
-        gone = (
-            before is None
-            or before.state is JobState.PENDING
-            or (
-                isinstance(event, ReplicasExited)
-                and (event.job, event.generation) == (job.id, before.generation)
-            )
-        )
-        if isinstance(command, Start) and anew and not gone:
-            yield f"job {job.id} is started while replicas of generation {job.generation - 1} may be alive"
-        if isinstance(command, Resize) and anew and job.spec.contract is RescaleContract.FROZEN:
-            yield f"job {job.id} is frozen, but resized"
+
+def _copied(state: SchedulerState) -> SchedulerState:
+    """Return the books as they stand. Records change by assignment only, so that shallow copies do."""
+    jobs = {job_id: copy.copy(job) for job_id, job in state.jobs.items()}
+    return replace(state, nodes=dict(state.nodes), jobs=jobs)
+
+
+def _equal(before: SchedulerState, state: SchedulerState) -> bool:
+    return replace(before, at=state.at) == state
+
+
+def _wrong_steps(before: SchedulerState, event: Event, state: SchedulerState) -> Iterator[str]:
+    if state.at < before.at or state.at < event.at:
+        yield f"the books' clock stands at {state.at}"
+    for job_id, old in before.jobs.items():
+        job = state.jobs.get(job_id)
+        if job is None:
+            yield f"job {job_id} vanished"
+            continue
+        if job.state not in REACHABLE[old.state]:
+            yield f"job {job_id} went from {old.state} to {job.state}"
+        if old.state in ENDED and job != old:
+            yield f"job {job_id} has ended, but its record changed"
+        for name in GROWING:
+            if getattr(job, name) < getattr(old, name):
+                yield f"job {job_id}: {name} fell from {getattr(old, name)} to {getattr(job, name)}"
+
+
+def _wrong_order(
+    event: Event, command: Start | Resize | Stop, before: JobRecord | None, job: JobRecord
+) -> Iterator[str]:
+    if command.generation != job.generation:
+        yield f"job {job.id}: order of generation {command.generation}, the books say {job.generation}"
+    if isinstance(command, Stop):
+        if job.state is not JobState.STOPPING:
+            yield f"job {job.id} is told to stop, but is {job.state}"
+        return
+    if command.allocation != job.ordered or not command.allocation:
+        yield f"job {job.id}: order for {command.allocation.slots}, the books say {job.ordered.slots}"
+    if before is None or command.generation == before.generation:
+        return
+    exited = isinstance(event, ReplicasExited) and (event.job, event.generation) == (
+        job.id,
+        before.generation,
+    )
+    if isinstance(command, Start) and before.state is not JobState.PENDING and not exited:
+        yield f"job {job.id} is started while replicas of generation {before.generation} may be alive"
+    if isinstance(command, Resize) and job.spec.contract is RescaleContract.FROZEN:
+        yield f"job {job.id} is frozen, but resized"
 
 
 def wrong_books(state: SchedulerState) -> Iterator[str]:
@@ -152,6 +227,8 @@ def _wrong_record(job: JobRecord, state: SchedulerState) -> Iterator[str]:
     for allocation in (job.ordered, job.target):
         if allocation and not limits.min <= allocation.num_replicas <= limits.max:
             yield f"job {job.id}: {allocation.num_replicas} replicas, allowed {limits.min}..{limits.max}"
+    if job.num_rescales_measured > job.generation:
+        yield f"job {job.id}: {job.num_rescales_measured} rescales booked in {job.generation} generations"
     if job.num_failures > job.spec.max_failures + 1:
         yield f"job {job.id} failed {job.num_failures} times, allowed {job.spec.max_failures}"
     batch = job.ordered_batch
@@ -204,14 +281,6 @@ def _unknown_to_books(world: World, state: SchedulerState) -> Iterator[str]:
         for node_id, held in world.ledger.held.items():
             if held.get(job_id, 0.0) > booked.get(node_id, 0.0) + SLACK_GPUS:
                 yield f"job {job_id} holds {held[job_id]:g} GPUs of node {node_id}, booked are {booked}"
-
-
-def _figures(job: JobRecord) -> tuple[float, ...]:
-    return tuple(getattr(job, name) for name in FIGURES)
-
-
-def _seen(job: JobRecord) -> _Seen:
-    return _Seen(job.state, job.generation, _figures(job))
 
 
 def _reachable() -> dict[JobState, frozenset[JobState]]:

@@ -1,6 +1,7 @@
 """A seed -> what goes wrong: a small cluster, its jobs, and the disasters that befall them. Values only."""
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -18,15 +19,17 @@ from coadapt.sim.profiles import NoiseCurve, ParametricApplication
 from coadapt.sim.workload import TraceJob
 from coadapt.sim.world import WorldConfig
 
-CALM_AT_S = 2400.0  # from here on nothing breaks any more, so that every job can end
+CALM_AT_S = 3600.0  # from here on nothing breaks any more, so that every job can end
 DEADLINE_S = CALM_AT_S + 8 * 3600.0  # by then every job must have ended; the longest lone run takes 1.5 h
 
 
 class DisasterKind(StrEnum):
     CRASH = "crash"  # replicas die of something that is not the script's fault
     SCRIPT_FAILS = "script_fails"
-    POISON = "poison"  # from here on the script fails at every start
+    POISON = "poison"  # from here on the script fails soon after every start
+    VANISH = "vanish"  # from here on the replicas vanish before their first step
     NODE_LOST = "node_lost"  # for `lasts_s`
+    NODE_REPLACED = "node_replaced"  # by one of another size, and nobody tells of the loss
     CANCEL = "cancel"
     SCHEDULER_DIES = "scheduler_dies"  # for `lasts_s`
     STRAY_ALARM = "stray_alarm"
@@ -71,18 +74,13 @@ class Scenario:
     rates: Rates
     disasters: tuple[Disaster, ...]
 
-    @property
-    def pools(self) -> dict[str, int]:
-        """GPUs by type."""
-        return _pools(self.nodes)
-
 
 # A model of no one: a step takes 0.3 s to 1.3 s, so that a job lives for 5 to 60 minutes of a GPU.
 APPLICATION = ParametricApplication(
     name="toy",
     limits=BatchLimits(initial=32, max_total=256, min_atomic=4, max_atomic=64),
     num_epochs=4,
-    samples_per_epoch=4_000,
+    samples_per_epoch=40_000,
     params=ThroughputParams(
         alpha_c=0.1, beta_c=0.01, alpha_r=0.05, beta_r=0.005, alpha_n=0.2, beta_n=0.01, gamma=1.5
     ),
@@ -94,7 +92,7 @@ def draw_scenario(seed: int) -> Scenario:
     """Return the scenario of `seed`. Some seeds are gentle: rare faults meet calm water too."""
     rng = random.Random(seed)
     nodes = _nodes(rng)
-    jobs = tuple(_job(rng, index, nodes) for index in range(rng.randint(2, 5)))
+    jobs = tuple(_job(rng, index, nodes) for index in range(rng.randint(2, 6)))
     severity = rng.choice((0.2, 1.0, 1.0, 2.0))
     in_place = rng.random() < 0.7
     return Scenario(
@@ -134,15 +132,16 @@ def _nodes(rng: random.Random) -> tuple[Node, ...]:
     )
 
 
-def _pools(nodes: tuple[Node, ...]) -> dict[str, int]:
+def largest_pool(nodes: Iterable[Node]) -> int:
+    """Return the GPUs of the type that the nodes have most of."""
     pools: dict[str, int] = {}
     for node in nodes:
         pools[node.gpu_type] = pools.get(node.gpu_type, 0) + node.num_gpus
-    return pools
+    return max(pools.values(), default=0)
 
 
 def _job(rng: random.Random, index: int, nodes: tuple[Node, ...]) -> TraceJob:
-    largest = max(_pools(nodes).values())
+    largest = largest_pool(nodes)
     least = rng.choice((1, 1, 1, 1, rng.randint(1, largest), rng.randint(1, largest), largest, largest + 1))
     most = rng.randint(least, max(largest, least))
     limits = APPLICATION.limits
@@ -162,20 +161,20 @@ def _job(rng: random.Random, index: int, nodes: tuple[Node, ...]) -> TraceJob:
         tenant=Tenant(id=rng.choice(("default", "other"))),
         max_failures=rng.randint(0, 3),
     )
-    return TraceJob(id=name, at=float(rng.randint(0, 900)), application=APPLICATION.name, spec=spec)
+    return TraceJob(id=name, at=float(rng.randint(0, 1200)), application=APPLICATION.name, spec=spec)
 
 
 def _disasters(
     rng: random.Random, nodes: tuple[Node, ...], jobs: tuple[TraceJob, ...], severity: float
 ) -> tuple[Disaster, ...]:
     disasters = []
-    for _ in range(round(rng.randint(2, 8) * severity)):
+    for _ in range(round(rng.randint(3, 12) * severity)):
         kind = rng.choice(tuple(DisasterKind))
-        about_node = kind is DisasterKind.NODE_LOST
+        about_node = kind in (DisasterKind.NODE_LOST, DisasterKind.NODE_REPLACED)
         target = rng.choice(nodes).id if about_node else rng.choice(jobs).id
-        at = rng.uniform(0.0, CALM_AT_S)
+        at = rng.uniform(0.0, CALM_AT_S - 1.0)
         if rng.random() < 0.3:
             at = 60.0 * (at // 60.0)  # at the very instant of a round
-        lasts_s = min(rng.choice((0.0, 5.0, 400.0)), CALM_AT_S - at)
+        lasts_s = min(rng.choice((0.0, 5.0, 400.0)), CALM_AT_S - 1.0 - at)
         disasters.append(Disaster(at=at, kind=kind, target=target, lasts_s=lasts_s))
     return tuple(sorted(disasters, key=lambda disaster: disaster.at))
