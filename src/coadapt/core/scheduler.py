@@ -304,7 +304,9 @@ class Scheduler:
     def _next_round_at(self) -> float:
         """Return the first whole multiple of round_s that is not before now and after the last round."""
         round_s = self.config.round_s
-        return max(math.ceil(self.state.at / round_s), math.floor(self.state.round_at / round_s) + 1) * round_s
+        return (
+            max(math.ceil(self.state.at / round_s), math.floor(self.state.round_at / round_s) + 1) * round_s
+        )
 
     def _set_alarm(self, at: float) -> list[Command]:
         if self.state.round_due_at is not None and self.state.round_due_at <= at:

@@ -71,6 +71,12 @@ class Forecast:
     remaining_steps: float
     step_time_s: tuple[float, ...]
 
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.remaining_steps):
+            raise ValueError(f"Forecast.remaining_steps must be finite, got {self.remaining_steps}")
+        if not self.step_time_s or not math.isfinite(sum(self.step_time_s)) or min(self.step_time_s) <= 0:
+            raise ValueError(f"Forecast.step_time_s must be finite seconds > 0, got {self.step_time_s}")
+
     def remaining_s(self, num_replicas: int) -> float:
         """Return the seconds left on `num_replicas` (clamped to the range that the forecast covers)."""
         index = min(max(num_replicas, 1), len(self.step_time_s)) - 1
