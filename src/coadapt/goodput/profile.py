@@ -14,7 +14,7 @@ FloatArray = NDArray[np.float64]
 class Profile:
     """Measured steps, one row per (num_nodes, num_racks, num_replicas, atomic). Arrays (num_rows,).
 
-    compute_s: one forward-backward pass without synchronisation. step_s: a pass with it (overlapped). Seconds.
+    compute_s: one forward-backward pass without synchronisation. step_s: a pass with it, overlapped.
     """
 
     num_nodes: FloatArray
@@ -30,7 +30,7 @@ class Profile:
 
 @dataclass(slots=True)
 class ProfileBuilder:
-    """Collects observations for `Profile`; one row per key. `mean`: running mean, else the first one is kept."""
+    """Collects observations for `Profile`, one row per key: the first one, or with `mean` the running mean."""
 
     mean: bool = False
     rows: dict[tuple[int, int, int, int], tuple[int, float, float]] = field(default_factory=dict)

@@ -1,0 +1,342 @@
+"""The inner loop of the fit: Pollux's loss with its analytic gradient, and a bounded search for its minimum.
+
+Compiled by numba, so import it only to fit. Parameters are one array in the order of `ThroughputParams`:
+alpha_c, beta_c, alpha_r, beta_r, alpha_n, beta_n, alpha_k, beta_k, gamma. A row of a profile is (level, extra,
+atomic, log compute_s, log step_s): level 0 is one replica, 1 one node, 2 several nodes, 3 several racks, and
+the alpha of a level stands at 2 * level; extra is max(K - 2, 0).
+"""
+
+import math
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+Function = TypeVar("Function", bound=Callable[..., object])
+
+NUM_PARAMS = 9
+GAMMA = 8
+LOW = 1e-8  # least alpha and beta, in s; what was not observed yet is pinned to it (Pollux)
+GAMMA_MIN, GAMMA_MAX = 1.0, 10.0  # no overlap, nearly full overlap (Pollux)
+GAMMA_WEIGHT = 1e-3  # of (gamma - 1)^2 in the loss (Pollux)
+RATIO_WEIGHT = 1e-2  # of (beta / alpha)^2 of each link in the loss (Pollux)
+RMSE_MIN = 1e-12  # keeps the curvature 1 / RMSE finite where the model meets the measurements exactly
+
+# The search was tuned on 4,000 real and synthetic profiles; benchmarks/fit.py measures it.
+START_GAMMAS = (1.001, 3.0)  # little and much overlap: together they missed no best known minimum by 0.1 %
+FLOOR_SHARES = (1e-2, 3e-4)  # kinks are rounded off below these shares of the loss, coarsely and then finely
+MAX_EVALUATIONS = 100  # per floor; 15 are usual
+TOLERANCE = 1e-6  # relative decrease of the loss that counts as standing still; twice in a row is the end
+STEP_TOLERANCE = 1e-8  # a step that promises less, relative to the loss, is not tried
+DAMPING_START, DAMPING_MIN, DAMPING_MAX = 1e-2, 1e-6, 1e6
+PIVOT_MIN = 1e-300
+
+START_COMPUTE_SHARES = (0.05, 0.95)  # range of the share of T_grad that the start lets grow with the batch
+START_SYNC_SHARES = (0.01, 0.7)  # the same for T_sync and the replicas: inside the bounds, gradients live
+START_SYNC_MIN = 1e-3  # least share of T_step that the start ascribes to synchronisation
+
+
+def jit(function: Function) -> Function:
+    return cast(Function, numba.njit(cache=True, error_model="numpy")(function))
+
+
+@jit
+def evaluate(
+    rows: FloatArray, x: FloatArray, free: BoolArray, floor: float, grad: FloatArray, gram: FloatArray
+) -> float:
+    """Return Pollux's loss at `x`; overwrite `grad` (9,) and `gram` (9, 9), its curvature's lower half.
+
+    RMSE(log T_grad) + RMSE(log T_step) + penalties. An RMSE r = sqrt(mean e²) over n rows has the gradient
+    J'e / (n r), and J'J / (n r) bounds its curvature from above (r is concave in e²), so that Newton's step
+    with it goes downhill. Below `floor` r has a kink and is rounded off to (r² / floor + floor) / 2.
+    """
+    num_rows = rows.shape[0]
+    gram_c, gram_t = np.zeros((NUM_PARAMS, NUM_PARAMS)), np.zeros((NUM_PARAMS, NUM_PARAMS))
+    grad_c, grad_t = np.zeros(NUM_PARAMS), np.zeros(NUM_PARAMS)
+    slope, column = np.empty(5), np.array([0, 1, 0, 0, GAMMA])
+    square_c, square_t = 0.0, 0.0
+    for i in range(num_rows):
+        level, extra, atomic = int(rows[i, 0]), rows[i, 1], rows[i, 2]
+        compute_s = x[0] + x[1] * atomic
+        log_c = math.log(compute_s)
+        slope[0], slope[1] = 1.0 / compute_s, atomic / compute_s
+        num_terms = 2
+        square_c += _add_row(log_c - rows[i, 3], slope, column, num_terms, grad_c, gram_c)
+        log_t = log_c
+        if level > 0:
+            sync_s = x[2 * level] + x[2 * level + 1] * extra
+            log_s = math.log(sync_s)
+            log_t, share = _overlap(log_c, log_s, x[GAMMA])
+            column[2], column[3], num_terms = 2 * level, 2 * level + 1, 5
+            slope[0] *= 1.0 - share
+            slope[1] *= 1.0 - share
+            slope[2], slope[3] = share / sync_s, share * extra / sync_s
+            slope[4] = ((1.0 - share) * (log_c - log_t) + share * (log_s - log_t)) / x[GAMMA]
+        square_t += _add_row(log_t - rows[i, 4], slope, column, num_terms, grad_t, gram_t)
+    rmse_c, rmse_t = math.sqrt(square_c / num_rows), math.sqrt(square_t / num_rows)
+    weight_c = 1.0 / (num_rows * max(rmse_c, floor))
+    weight_t = 1.0 / (num_rows * max(rmse_t, floor))
+    for a in range(NUM_PARAMS):
+        grad[a] = weight_c * grad_c[a] + weight_t * grad_t[a]
+        for b in range(a + 1):
+            gram[a, b] = weight_c * gram_c[a, b] + weight_t * gram_t[a, b]
+    return _rounded(rmse_c, floor) + _rounded(rmse_t, floor) + _add_penalties(x, free, grad, gram)
+
+
+@jit
+def _add_row(
+    error: float, slope: FloatArray, column: NDArray[np.int64], size: int, grad: FloatArray, gram: FloatArray
+) -> float:
+    for a in range(size):
+        grad[column[a]] += error * slope[a]
+        for b in range(a + 1):
+            gram[column[a], column[b]] += slope[a] * slope[b]
+    return error * error
+
+
+@jit
+def _overlap(log_c: float, log_s: float, gamma: float) -> tuple[float, float]:
+    """Return log (c^γ + s^γ)^(1/γ), and the share of s^γ in that sum."""
+    z = gamma * (log_s - log_c)
+    tail = math.exp(-abs(z))
+    share = 1.0 / (1.0 + tail) if z > 0.0 else tail / (1.0 + tail)
+    return max(log_c, log_s) + math.log1p(tail) / gamma, share
+
+
+@jit
+def _rounded(rmse: float, floor: float) -> float:
+    return rmse if rmse >= floor else 0.5 * (rmse * rmse / floor + floor)
+
+
+@jit
+def _add_penalties(x: FloatArray, free: BoolArray, grad: FloatArray, gram: FloatArray) -> float:
+    """Add both penalties' slopes and return their sum; that of a link which is not `free` is constant: 0."""
+    loss = GAMMA_WEIGHT * float(x[GAMMA] - 1.0) ** 2
+    grad[GAMMA] += 2.0 * GAMMA_WEIGHT * (x[GAMMA] - 1.0)
+    gram[GAMMA, GAMMA] += 2.0 * GAMMA_WEIGHT
+    for alpha in range(2, GAMMA, 2):
+        if free[alpha]:
+            beta = alpha + 1
+            ratio = x[beta] / x[alpha]
+            to_alpha, to_beta = -ratio / x[alpha], 1.0 / x[alpha]
+            loss += RATIO_WEIGHT * ratio * ratio
+            grad[alpha] += 2.0 * RATIO_WEIGHT * ratio * to_alpha
+            grad[beta] += 2.0 * RATIO_WEIGHT * ratio * to_beta
+            gram[alpha, alpha] += 2.0 * RATIO_WEIGHT * to_alpha * to_alpha
+            gram[beta, alpha] += 2.0 * RATIO_WEIGHT * to_alpha * to_beta
+            gram[beta, beta] += 2.0 * RATIO_WEIGHT * to_beta * to_beta
+    return loss
+
+
+@jit
+def minimise(rows: FloatArray, x: FloatArray, free: BoolArray) -> float:
+    """Move `x` downhill in place, within its bounds, until the loss stands still; return the loss."""
+    grad, gram = np.empty(NUM_PARAMS), np.empty((NUM_PARAMS, NUM_PARAMS))
+    for share in FLOOR_SHARES:
+        floor = share * evaluate(rows, x, free, RMSE_MIN, grad, gram) + RMSE_MIN
+        _descend(rows, x, free, floor)
+    return evaluate(rows, x, free, RMSE_MIN, grad, gram)
+
+
+@jit
+def _descend(rows: FloatArray, x: FloatArray, free: BoolArray, floor: float) -> None:
+    """Levenberg-Marquardt: Newton steps with the curvature's bound, damped until they keep their promise."""
+    grad, gram = np.empty(NUM_PARAMS), np.empty((NUM_PARAMS, NUM_PARAMS))
+    new_grad, new_gram = np.empty(NUM_PARAMS), np.empty((NUM_PARAMS, NUM_PARAMS))
+    step = np.empty(NUM_PARAMS)
+    loss = evaluate(rows, x, free, floor, grad, gram)
+    damping, num_small, num_evaluations = DAMPING_START, 0, 1
+    while num_evaluations < MAX_EVALUATIONS and num_small < 2 and damping < DAMPING_MAX:
+        promised = _solve_step(x, free, grad, gram, damping, step)
+        if 0.0 <= promised < STEP_TOLERANCE * loss:
+            break
+        new_loss = math.inf
+        if promised > 0.0:
+            new_loss = evaluate(rows, _moved(x, step), free, floor, new_grad, new_gram)
+            num_evaluations += 1
+        if new_loss >= loss:
+            damping *= 4.0
+            continue
+        kept = (loss - new_loss) / promised
+        damping = max(damping * (0.1 if kept > 0.75 else 0.5 if kept > 0.25 else 2.0), DAMPING_MIN)
+        num_small = num_small + 1 if loss - new_loss < TOLERANCE * loss else 0
+        loss = new_loss
+        x[:] = _moved(x, step)
+        grad[:], gram[:] = new_grad, new_gram
+
+
+@jit
+def _moved(x: FloatArray, step: FloatArray) -> FloatArray:
+    """Return x + step; a sum may round past a bound, and the bounds hold exactly."""
+    moved = np.maximum(x + step, LOW)
+    moved[GAMMA] = min(max(moved[GAMMA], GAMMA_MIN), GAMMA_MAX)
+    return moved
+
+
+@jit
+def _solve_step(
+    x: FloatArray, free: BoolArray, grad: FloatArray, gram: FloatArray, damping: float, step: FloatArray
+) -> float:
+    """Set `step` to the damped Newton step within the bounds; return the decrease that it promises.
+
+    A parameter that would leave its bounds stops there, and the others are solved again with it fixed.
+    """
+    step[:] = 0.0
+    index, size = np.empty(NUM_PARAMS, np.int64), 0
+    for a in range(NUM_PARAMS):
+        low, high = (GAMMA_MIN, GAMMA_MAX) if a == GAMMA else (LOW, math.inf)
+        held = (x[a] <= low and grad[a] >= 0.0) or (x[a] >= high and grad[a] <= 0.0)
+        if free[a] and not held and gram[a, a] > 0.0:
+            index[size] = a
+            size += 1
+    num_solved = -1
+    while size != num_solved:
+        num_solved, size = size, 0
+        _solve_free(index[:num_solved], grad, gram, damping, step)
+        for a in index[:num_solved]:
+            low, high = (GAMMA_MIN, GAMMA_MAX) if a == GAMMA else (LOW, math.inf)
+            if low <= x[a] + step[a] <= high:
+                index[size] = a
+                size += 1
+            else:
+                step[a] = (low if x[a] + step[a] < low else high) - x[a]
+    promised = 0.0
+    for a in range(NUM_PARAMS):
+        promised -= step[a] * (grad[a] + 0.5 * gram[a, a] * step[a])
+        for b in range(a):
+            promised -= gram[a, b] * step[a] * step[b]
+    return promised
+
+
+@jit
+def _solve_free(
+    index: NDArray[np.int64], grad: FloatArray, gram: FloatArray, damping: float, step: FloatArray
+) -> None:
+    """Solve for the steps of `index` while those of the other parameters stand (Cholesky)."""
+    size = len(index)
+    factor, solution = np.empty((size, size)), np.empty(size)
+    for i in range(size):
+        step[index[i]] = 0.0
+    for i in range(size):
+        a = index[i]
+        solution[i] = -grad[a]
+        for b in range(NUM_PARAMS):
+            solution[i] -= gram[max(a, b), min(a, b)] * step[b]
+        for j in range(i + 1):
+            b = index[j]
+            factor[i, j] = gram[max(a, b), min(a, b)]
+        factor[i, i] *= 1.0 + damping
+        for j in range(i + 1):
+            for k in range(j):
+                factor[i, j] -= factor[i, k] * factor[j, k]
+            factor[i, j] = math.sqrt(max(factor[i, i], PIVOT_MIN)) if i == j else factor[i, j] / factor[j, j]
+        for k in range(i):
+            solution[i] -= factor[i, k] * solution[k]
+        solution[i] /= factor[i, i]
+    for i in range(size - 1, -1, -1):
+        for k in range(i + 1, size):
+            solution[i] -= factor[k, i] * solution[k]
+        solution[i] /= factor[i, i]
+        step[index[i]] = solution[i]
+
+
+@jit
+def search(profile: FloatArray, start: FloatArray) -> tuple[FloatArray, float]:
+    """Return the parameters with the least loss found from two starting points, and that loss.
+
+    `profile` has the rows (num_nodes, num_racks, num_replicas, atomic, compute_s, step_s). `start` replaces the
+    second starting point unless it is empty.
+    """
+    rows, free = prepare(profile)
+    best = start_point(rows, free, START_GAMMAS[0])
+    best_loss = minimise(rows, best, free)
+    other = start_point(rows, free, START_GAMMAS[1])
+    for a in range(len(start)):
+        if free[a]:
+            other[a] = max(start[a], LOW)
+    other_loss = minimise(rows, other, free)
+    if other_loss < best_loss:
+        best, best_loss = other, other_loss
+    return best, best_loss
+
+
+@jit
+def prepare(profile: FloatArray) -> tuple[FloatArray, BoolArray]:
+    """Return a profile's rows, and which parameters it can tell; the others stay pinned (Pollux's priors).
+
+    One atomic batch only: alpha_c is half of the mean compute time. A link that was not used costs nothing.
+    No more than two replicas: none of the links grows with the replicas.
+    """
+    num_rows = profile.shape[0]
+    rows, free = np.zeros((num_rows, 5)), np.zeros(NUM_PARAMS, np.bool_)
+    free[1] = free[GAMMA] = True
+    beyond_two = False
+    for i in range(num_rows):
+        if profile[i, 2] > 1:
+            rows[i, 0] = 3 if profile[i, 1] > 1 else 2 if profile[i, 0] > 1 else 1
+            free[2 * int(rows[i, 0])] = True
+        beyond_two |= profile[i, 2] > 2
+        rows[i, 1], rows[i, 2] = max(profile[i, 2] - 2.0, 0.0), profile[i, 3]
+        rows[i, 3], rows[i, 4] = math.log(profile[i, 4]), math.log(profile[i, 5])
+        free[0] |= profile[i, 3] != profile[0, 3]
+    for alpha in range(2, GAMMA, 2):
+        free[alpha + 1] = free[alpha] and beyond_two
+    return rows, free
+
+
+@jit
+def start_point(rows: FloatArray, free: BoolArray, gamma: float) -> FloatArray:
+    """Return parameters that match the profile roughly at overlap `gamma`: lines through its times."""
+    num_rows = rows.shape[0]
+    x = np.full(NUM_PARAMS, LOW)
+    x[GAMMA] = gamma
+    size, seconds, weight = np.empty(num_rows), np.empty(num_rows), np.empty(num_rows)
+    for i in range(num_rows):
+        size[i], seconds[i] = rows[i, 2], math.exp(rows[i, 3])
+        weight[i] = 1.0 / seconds[i] ** 2  # relative errors count
+    x[0], x[1] = _line(size, seconds, weight, START_COMPUTE_SHARES)
+    if not free[0]:
+        x[0], x[1] = 0.5 * (x[0] + x[1] * size[0]), 0.5 * (x[0] / size[0] + x[1])
+    for level in range(1, 4):
+        for i in range(num_rows):
+            step_s = math.exp(rows[i, 4])
+            ratio = min((x[0] + x[1] * rows[i, 2]) / step_s, 1.0)
+            left = max(1.0 - ratio**gamma, START_SYNC_MIN**gamma)
+            size[i], seconds[i] = rows[i, 1], step_s * left ** (1.0 / gamma)
+            weight[i] = 1.0 if rows[i, 0] == level else 0.0
+        if free[2 * level]:
+            alpha, beta = _line(size, seconds, weight, START_SYNC_SHARES)
+            x[2 * level] = alpha
+            if free[2 * level + 1]:
+                x[2 * level + 1] = beta
+    return x
+
+
+@jit
+def _line(
+    size: FloatArray, seconds: FloatArray, weight: FloatArray, shares: tuple[float, float]
+) -> tuple[float, float]:
+    """Return the line through `seconds` over `size` by weighted least squares, both of its terms above 0.
+
+    `shares` bounds the share of the mean that grows with the size.
+    """
+    total, sum_x, sum_y, sum_xx, sum_xy = 0.0, 0.0, 0.0, 0.0, 0.0
+    for i in range(len(size)):
+        total += weight[i]
+        sum_x += weight[i] * size[i]
+        sum_y += weight[i] * seconds[i]
+        sum_xx += weight[i] * size[i] * size[i]
+        sum_xy += weight[i] * size[i] * seconds[i]
+    if sum_x <= 0.0:
+        return max(sum_y / total, LOW), LOW
+    mean_x, mean_y = sum_x / total, sum_y / total
+    spread = sum_xx / total - mean_x * mean_x
+    share = shares[0]
+    if spread > 1e-12 * mean_x * mean_x:
+        share = (sum_xy / total - mean_x * mean_y) / spread * mean_x / mean_y
+    share = min(max(share, shares[0]), shares[1])
+    return max((1.0 - share) * mean_y, LOW), max(share * mean_y / mean_x, LOW)
