@@ -43,7 +43,7 @@ def run(policy: str, config: ExperimentConfig | None = None) -> RunResult:
 
 def crowded(config: ExperimentConfig | None = None) -> RunResult:
     """Run a workload in which jobs grow and shrink all the time."""
-    workload, applications = builtin_workload(num_jobs=12, seed=1, num_gpus=12)
+    workload, applications = builtin_workload(num_jobs=8, seed=1, num_gpus=12)
     return simulate(workload, applications, NODES, "optimus", config=config)
 
 
