@@ -1,6 +1,5 @@
-"""The published figures of the Pollux artifact (OSDI'21), simulated anew: 16 nodes of 4 GPUs, 60 s rounds, 30 s rescale.
-
-Figures: the artifact's result files, and runs of the artifact itself where three decimals are given.
+"""The published figures of the Pollux artifact (OSDI'21), simulated anew: 16 nodes of 4 GPUs, rounds of 60 s,
+30 s per rescale. Figures are from the artifact's result files; those with three decimals from runs of it.
 """
 
 import random
@@ -99,7 +98,7 @@ def test_interpolation_equals_scipy_s(folder: Path, name: str) -> None:
         times = (row.number("step_time"), row.number("sync_time"))
         placements.setdefault(digits, []).append((atomic, *times))
         alike.setdefault((len(digits), sum(map(int, digits)), atomic), []).append(times)
-    points = {key: np.mean(times, axis=0) for key, times in alike.items()}
+    points = {key: np.mean(alike[key], axis=0) for key in sorted(alike)}
     for row in read_rows(folder / "traces" / name / "scalability.csv", ("num_nodes",)):
         key = tuple(row.integer(column, 1) for column in ("num_nodes", "num_replicas", "local_bsz"))
         points[key] = np.array([row.number("step_time"), row.number("sync_time")])
@@ -110,9 +109,7 @@ def test_interpolation_equals_scipy_s(folder: Path, name: str) -> None:
         expected = [np.interp(atomic, grid[:, 0], grid[:, column]) for column in (1, 2)]
         turned = tuple(map(int, digits[1:] + digits[:1]))
         assert application.step_time(turned, atomic) == pytest.approx(expected, rel=1e-12)
-    interpolate = LinearNDInterpolator(
-        np.array(sorted(points), float), np.array([points[k] for k in sorted(points)])
-    )
+    interpolate = LinearNDInterpolator(np.array(list(points), float), np.array(list(points.values())))
     shapes = [(4,) * nodes + tail for nodes, tail in product(range(5, 16), ((), (1,), (3,)))]
     for shape in shapes:
         atomic = rng.randint(application.limits.min_atomic, application.limits.max_atomic or 0)

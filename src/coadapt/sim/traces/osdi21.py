@@ -275,6 +275,7 @@ def _interpolator(
     for placement, rows in measured.items():
         for atomic, times in rows.items():
             alike.setdefault((len(placement), sum(placement), atomic), []).append(times)
+    # Points on a grid have several triangulations; their order, which is the artifact's, decides which it is.
     points = [*sorted(alike), *large]
     values = [np.mean(alike[key], axis=0) for key in sorted(alike)] + [
         np.array(times) for times in large.values()
