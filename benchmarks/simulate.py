@@ -1,0 +1,108 @@
+"""What simulating one published workload costs, beside the cost of the Pollux artifact's own simulator.
+
+`python -m benchmarks.simulate --traces DIR` (the folder with osdi21/; default: $COADAPT_TRACES) runs
+`coadapt simulate` several times per policy, each time in a fresh process on one BLAS thread, and counts all its
+CPU seconds from the start of Python. Results go to benchmarks/results/simulate.json.
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results" / "simulate.json"
+WORKLOAD = "osdi21/workloads/workload-6.csv"
+PROFILES = "osdi21/traces"
+CLUSTER = "16x4"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One policy. artifact: its CPU seconds, MiB and mean JCT, measured on 2 cores with one BLAS thread."""
+
+    policy: str
+    num_runs: int
+    cpu_max_s: float
+    artifact: tuple[float, float, float] | None = None
+
+
+CASES = (
+    Case(policy="tiresias", num_runs=5, cpu_max_s=2.0, artifact=(18.0, 220.0, 3469.694)),
+    Case(policy="optimus", num_runs=5, cpu_max_s=2.0, artifact=(57.0, 199.0, 5301.875)),
+    Case(policy="pollux", num_runs=3, cpu_max_s=10.0),
+    Case(policy="pollux-genetic", num_runs=1, cpu_max_s=90.0, artifact=(1434.0, 189.0, 2446.1)),
+)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measure, print a table or (`--json`) the results, and store them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--traces", type=Path, default=os.environ.get("COADAPT_TRACES"))
+    parser.add_argument("--policy", action="append", choices=[case.policy for case in CASES])
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(argv)
+    if options.traces is None or not (options.traces / WORKLOAD).is_file():
+        parser.error(f"--traces or COADAPT_TRACES must name the folder that holds {WORKLOAD}")
+    cases = [case for case in CASES if options.policy is None or case.policy in options.policy]
+    rows = [measure(case, options.traces) for case in cases]
+    result = {
+        "workload": WORKLOAD,
+        "cluster": CLUSTER,
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "policies": rows,
+    }
+    if options.policy is None:
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(result) if options.json else table(rows))
+
+
+def measure(case: Case, traces: Path) -> dict[str, object]:
+    """Return the figures of one policy: medians over its runs, after one that warms the caches on disk."""
+    first_cpu_s, _ = run(case.policy, traces)
+    runs = [run(case.policy, traces) for _ in range(case.num_runs)]
+    cpu_s = statistics.median(each_cpu_s for each_cpu_s, _ in runs)
+    artifact_cpu_s, artifact_rss_mb, artifact_jct_s = case.artifact or (None, None, None)
+    return {
+        "policy": case.policy,
+        "cpu_s": round(cpu_s, 2),
+        "cpu_max_s": case.cpu_max_s,
+        "first_cpu_s": round(first_cpu_s, 2),
+        "artifact_cpu_s": artifact_cpu_s,
+        "peak_rss_mb": round(max(each["peak_rss_mb"] for _, each in runs), 1),
+        "artifact_rss_mb": artifact_rss_mb,
+        "jct_mean_s": round(runs[0][1]["jct_mean_s"], 3),
+        "artifact_jct_s": artifact_jct_s,
+        "decision_ms_p50": round(statistics.median(each["decision_ms_p50"] for _, each in runs), 3),
+    }
+
+
+def run(policy: str, traces: Path) -> tuple[float, dict[str, float]]:
+    """Return the CPU seconds of one `coadapt simulate`, and its result."""
+    command = [sys.executable, "-m", "coadapt.cli.simulate", str(traces / WORKLOAD)]
+    command += ["--profiles", str(traces / PROFILES), "--cluster", CLUSTER, "--policy", policy, "--json"]
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    entry: dict[str, float] = json.loads(done.stdout)["results"][0]
+    return cpu_s, entry
+
+
+def table(rows: list[dict[str, object]]) -> str:
+    """Return the results as text; `first`: the run before, which may compile code for the cache on disk."""
+    head = ("policy", "CPU s", "allowed", "first", "artifact", "MiB", "artifact", "JCT s", "artifact", "ms")
+    lines = [head, *(["-" if cell is None else str(cell) for cell in row.values()] for row in rows)]
+    return "\n".join("".join(cell.rjust(15) for cell in line) for line in lines)
+
+
+if __name__ == "__main__":
+    main()
