@@ -1,6 +1,7 @@
 """The command `coadapt`: one file per verb. Bad input is one line on stderr and exit code 2."""
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -21,10 +22,14 @@ from coadapt.model import InputError
 
 EXIT_FAILED = 1
 EXIT_INPUT = 2
+EXIT_INTERRUPTED = 130  # what shells report after Ctrl-C
+
+# Typer shows no name for the errors of its parser but that of one of them.
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
     help="Schedule deep-learning jobs for goodput: GPU count, batch size and learning rate together.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -34,31 +39,33 @@ for verb in (up, submit, ls, describe, logs, cancel, top, story, report, policie
     app.command()(verb)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"coadapt {__version__}")
-        raise typer.Exit
-
-
 @app.callback()
 def root(
-    version: bool = typer.Option(
-        False, "--version", callback=_print_version, is_eager=True, help="Print it."
-    ),
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
-    """Say what all verbs share: nothing but the version."""
+    """Print the version or the help where no verb is given."""
+    if version:
+        typer.echo(f"coadapt {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 def main() -> None:
     """Run the command line."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
     except InputError as error:
         _fail(str(error), EXIT_INPUT)
+    except UsageError as error:
+        _fail(error.format_message(), EXIT_INPUT)  # type: ignore[attr-defined]  # see UsageError
     except RefusedError as error:
         _fail(str(error), EXIT_INPUT if 400 <= error.status < 500 and error.status != 401 else EXIT_FAILED)
     except UnreachableError as error:
         _fail(str(error), EXIT_FAILED)
+    except typer.Abort:
+        sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
         # The reader of our output went away (`coadapt logs … | head`): nothing is left to say.
         sys.stderr.close()

@@ -3,6 +3,7 @@
 The policy's state lives and dies with that process; losing it only costs quality (policies/base.py).
 """
 
+import contextlib
 import logging
 import multiprocessing
 import queue
@@ -41,6 +42,7 @@ class ProcessSolver:
         self._now = now
         self._timeout_s = timeout_s
         self._questions: queue.SimpleQueue[tuple[Solve, Post] | None] = queue.SimpleQueue()
+        self._closed = False
         self._process: BaseProcess | None = None
         self._connection: Connection | None = None
 
@@ -55,6 +57,8 @@ class ProcessSolver:
                 command, post = question
                 started = time.perf_counter()
                 answer = self._ask(command.view)
+                if self._closed:
+                    return
                 self.decision_s.append(time.perf_counter() - started)
                 if isinstance(answer, Plan):
                     post(PlanReady(at=self._now(), round=command.round, plan=answer))
@@ -65,7 +69,12 @@ class ProcessSolver:
             self._kill()
 
     def close(self) -> None:
+        """Make `run` return soon, whatever the policy is at."""
+        self._closed = True
         self._questions.put(None)
+        process = self._process
+        if process is not None:
+            process.kill()
 
     def _ask(self, view: ClusterView) -> Plan | str:
         """Return the policy's plan, or why there is none."""
@@ -110,13 +119,13 @@ def _serve(connection: Connection, factory: PolicyFactory) -> None:
     # Ctrl-C in a terminal reaches this process too; it is the scheduler that decides when it ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     policy = factory()
-    while True:
-        try:
-            view = connection.recv()
-        except EOFError:
-            return
-        try:
-            answer: Plan | str = policy.allocate(view)
-        except Exception as error:  # noqa: BLE001 - a policy is outside: whatever it raises is its failure
-            answer = describe(error)
-        connection.send(answer)
+    with contextlib.suppress(EOFError, ConnectionError):  # the scheduler ended, perhaps by kill -9
+        while True:
+            connection.send(_allocate(policy, connection.recv()))
+
+
+def _allocate(policy: Policy, view: ClusterView) -> Plan | str:
+    try:
+        return policy.allocate(view)
+    except Exception as error:  # noqa: BLE001 - a policy is outside: whatever it raises is its failure
+        return describe(error)

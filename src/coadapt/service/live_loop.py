@@ -21,7 +21,7 @@ QUEUE_MAX = 10_000
 # One commit costs about as much for a group as for one event; larger groups would only delay the first.
 GROUP_MAX = 500
 # How soon `close` is noticed.
-IDLE_S = 0.2
+IDLE_S = 0.05
 
 T = TypeVar("T")
 

@@ -1,0 +1,140 @@
+"""A real `coadapt up` in a process of its own on CPU slots, for tests of the live system."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+from coadapt.cli.client import Client, JsonObject, RefusedError, UnreachableError, find_client
+from coadapt.executors.job_processes import kill_marked, marked_processes
+from coadapt.model.wire import Json
+
+PATIENCE_S = 30.0
+COMMAND = (sys.executable, "-c", "from coadapt.cli.main import main; main()")
+
+# Counts in its checkpoint, and goes on from there, to $TARGET and until the file $GATE is there (default: at
+# once); notes each start, and any second life beside it.
+COUNTER = """\
+cd "$COADAPT_CHECKPOINT_DIR"
+exec 9> alive
+flock -n 9 || { echo "two lives in generation $COADAPT_GENERATION" >> trace; exit 1; }
+n=$(cat count 2> /dev/null || echo 0)
+echo "generation $COADAPT_GENERATION starts at $n" >> trace
+trap 'exit 75' TERM
+while [ $n -lt "$TARGET" ] || ! [ -e "${GATE:-.}" ]; do
+  sleep 0.05
+  n=$((n + 1)); echo $n > count.new; mv count.new count
+done
+echo "generation $COADAPT_GENERATION ends at $n" >> trace
+"""
+
+
+def run_cli(*arguments: str, state: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    environ = {**os.environ, **({"COADAPT_STATE": str(state)} if state else {})}
+    return subprocess.run(
+        [*COMMAND, *arguments], env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {what}"
+        time.sleep(0.05)
+
+
+class LiveCluster:
+    """A scheduler on four CPU slots in `folder`, which can be killed and started again."""
+
+    def __init__(self, folder: Path, policy: str = "fifo") -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        self.policy = policy
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def client(self) -> Client:
+        return find_client(self.state)
+
+    def up(self) -> None:
+        port = [] if (self.state / "connection.json").exists() else ["--port", "0"]
+        timing = ["--round", "1", "--reaction", "0.1", "--grace", "5"]
+        arguments = [
+            "up",
+            "--slots",
+            "4",
+            "--state",
+            str(self.state),
+            "--policy",
+            self.policy,
+            *timing,
+            *port,
+        ]
+        with (self.folder / "up.log").open("ab") as log:
+            self._process = subprocess.Popen([*COMMAND, *arguments], stdout=log, stderr=log)
+        until(self._answers, f"the scheduler answers: {(self.folder / 'up.log').read_text()}")
+
+    def kill(self, number: int = signal.SIGKILL) -> int:
+        """End the scheduler's process; return its exit code."""
+        assert self._process is not None
+        self._process.send_signal(number)
+        return self._process.wait(timeout=PATIENCE_S)
+
+    def close(self) -> None:
+        """Leave nothing behind, jobs included."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        for job in (self.state / "jobs").glob("*"):
+            kill_marked(job / "checkpoints")
+
+    def submit(self, name: str, run: str = COUNTER, gpus: str = "1", **envs: object) -> str:
+        job = {
+            "name": name,
+            "run": run,
+            "workdir": str(self.folder),
+            "envs": envs,
+            "batch": {"initial": 8},
+            "resources": {"gpus": gpus},
+        }
+        return str(self.client.post("/v1/jobs", cast(Json, job))["id"])
+
+    def job(self, job: str) -> JsonObject:
+        return self.client.get(f"/v1/jobs/{job}")
+
+    def wait_for(self, job: str, *states: str) -> JsonObject:
+        until(lambda: self.job(job)["state"] in states, f"{job} is {states}: {self.job(job)['explanation']}")
+        return self.job(job)
+
+    def checkpoints(self, job: str) -> Path:
+        return self.state / "jobs" / job / "checkpoints"
+
+    def trace(self, job: str) -> list[str]:
+        path = self.checkpoints(job) / "trace"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def count(self, job: str) -> int:
+        path = self.checkpoints(job) / "count"
+        return int(path.read_text()) if path.exists() else 0
+
+    def kill_job(self, job: str, *, launcher: bool) -> None:
+        """Kill -9 the job's launcher, or everything but its launcher."""
+        for pid in marked_processes(self.checkpoints(job)):
+            try:
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
+                if (b"coadapt.executors.launcher" in command) == launcher:
+                    os.kill(pid, signal.SIGKILL)
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # a `sleep` of the script that was over anyway
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self.folder / "up.log").read_text()
+        try:
+            return self.client.get("/v1/healthz")["status"] == "ok"
+        except (UnreachableError, RefusedError):
+            return False

@@ -1,0 +1,232 @@
+"""The verbs as a user meets them: one line per mistake, quick help, and what each prints."""
+
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.live_cluster import COMMAND, LiveCluster, run_cli, until
+
+JOB = "name: hello\nrun: 'echo hello from $RANK; sleep 60'\nresources: {gpus: 1..2}\nbatch: {initial: 8}\n"
+VERBS = ["up", "submit", "ls", "describe", "logs", "cancel", "top", "story", "report", "policies", "simulate"]
+HEAVY = ["fastapi", "sqlalchemy", "pydantic", "numpy", "scipy", "numba", "torch", "plotly", "uvicorn"]
+
+
+def fails(code: int, *arguments: str, state: Path) -> str:
+    """Run a command that must fail with `code` and one line on stderr; return that line."""
+    done = run_cli(*arguments, state=state)
+    assert (done.returncode, done.stdout) == (code, ""), done
+    line = done.stderr.removesuffix("\n")
+    assert line.startswith("error: ")
+    assert "\n" not in line, line
+    return line.removeprefix("error: ")
+
+
+# -- without a scheduler ----------------------------------------------------------------------------------
+
+
+def cpu_s(*arguments: str) -> float:
+    """Return the CPU seconds of a command: wall time says little on a busy machine."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_help_is_quick_and_names_every_verb() -> None:
+    done = run_cli("--help")
+    assert done.returncode == 0
+    for verb in VERBS:
+        assert re.search(rf"^  {verb}\b", done.stdout, re.M), verb
+    assert run_cli().stdout == done.stdout
+    assert min(cpu_s("--help") for _ in range(3)) < 0.4
+
+
+def test_quick_verbs_load_nothing_heavy() -> None:
+    code = (
+        f"import sys, coadapt.cli.main, coadapt.cli.screen; print([m for m in {HEAVY} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_missing_scheduler_says_how_to_start_one(tmp_path: Path) -> None:
+    for verb in (["ls"], ["top"], ["describe", "x"], ["cancel", "x"], ["logs", "x"], ["story", "x"]):
+        line = fails(1, *verb, state=tmp_path)
+        assert line == f"no scheduler ever ran on {tmp_path}; start one with: coadapt up"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            JOB.replace("1..2", "8..2"),
+            r"resources\.gpus: got '8\.\.2'; allowed: a number >= 1, or MIN\.\.MAX .*",
+        ),
+        (JOB.replace("8}", "many}"), r"batch\.initial: got 'many'; allowed: a whole number >= 1.*"),
+        (JOB + "colour: red\n", r"colour: got 'red'; allowed: only the keys name, run, .*"),
+        (
+            JOB.replace("'echo hello from $RANK; sleep 60'", "python gone.py"),
+            r"run: got 'gone\.py'; allowed: .*",
+        ),
+    ],
+)
+def test_a_wrong_job_file_needs_no_scheduler_to_be_refused(tmp_path: Path, text: str, line: str) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    assert re.fullmatch(line, fails(2, "submit", str(path), state=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--policy", "nosuch"], r"policy: got 'nosuch'; allowed: fifo, .*"),
+        (["--slots", "0"], r"--slots: got 0; allowed: 1\.\.1024"),
+        (["--round", "0"], r"--round: got 0\.0; allowed: 1\.\.86400 seconds"),
+        (["--reaction", "-1"], r"--reaction: got -1\.0; allowed: 0\.\.86400 seconds"),
+        (["--port", "70000"], r"--port: got 70000; allowed: 0\.\.65535"),
+        (["--host", "0.0.0.0"], r"--host: got '0\.0\.0\.0'; allowed: a loopback address .*"),
+    ],
+)
+def test_up_refuses_bad_flags_and_makes_nothing(tmp_path: Path, arguments: list[str], line: str) -> None:
+    state = tmp_path / "state"
+    given = ["--slots", "2", "--policy", "fifo", *arguments]
+    assert re.fullmatch(line, fails(2, "up", *given, "--state", str(state), state=state))
+    assert not state.exists()
+
+
+def test_up_without_slots_asks_for_them_where_there_is_no_gpu(tmp_path: Path) -> None:
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("this machine has an NVIDIA GPU")
+    line = fails(2, "up", "--policy", "fifo", state=tmp_path / "state")
+    assert line.startswith("--slots: got None; allowed: a number of CPU slots")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["ls", "--nosuch"], "No such option: --nosuch"),
+        (["nosuch"], "No such command 'nosuch'."),
+        (["describe"], "Missing argument 'job'."),
+        (["up", "--slots", "four"], "Invalid value for '--slots': .*"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(tmp_path: Path, arguments: list[str], line: str) -> None:
+    assert re.fullmatch(line, fails(2, *arguments, state=tmp_path))
+
+
+def test_policies_lists_what_up_accepts() -> None:
+    done = run_cli("policies")
+    assert done.returncode == 0
+    names = [line.split()[0] for line in done.stdout.splitlines()]
+    assert {"fifo", "srtf", "tiresias", "optimus", "pollux"} <= set(names)
+
+
+# -- with a scheduler -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
+    cluster = LiveCluster(tmp_path_factory.mktemp("cluster"))
+    cluster.up()
+    yield cluster
+    cluster.close()
+
+
+@pytest.mark.processes
+def test_from_submission_to_cancellation(cluster: LiveCluster) -> None:
+    path = cluster.folder / "job.yaml"
+    path.write_text(JOB)
+    done = run_cli("submit", str(path), state=cluster.state)
+    job = done.stdout.strip()
+    assert re.fullmatch(r"hello-[0-9a-f]{8}", job), done.stderr
+    cluster.wait_for(job, "running")
+
+    listed = run_cli("ls", state=cluster.state).stdout
+    assert re.search(rf"{job} +running +1 of 1\.\.2 +8 ", listed)
+    assert [
+        entry["id"] for entry in json.loads(run_cli("ls", "--json", state=cluster.state).stdout)["jobs"]
+    ] == [job]
+
+    described = run_cli("describe", "hello", state=cluster.state).stdout
+    for line in (
+        rf"Job +{job}",
+        r"State +running \(allocated\), generation 1",
+        r"GPUs +1 of 1\.\.2 \(.+: 1\)",
+    ):
+        assert re.search(line, described), described
+
+    assert job in run_cli("top", state=cluster.state).stdout
+    picture = json.loads(run_cli("top", "--json", state=cluster.state).stdout)
+    assert (picture["num_gpus"], picture["num_gpus_used"], picture["policy"]) == (4, 1.0, "fifo")
+
+    log = cluster.state / "jobs" / job / "logs" / "1-0.log"
+    until(lambda: log.exists() and log.read_text() == "hello from 0\n", "the job greets")
+    follower = subprocess.Popen(
+        [*COMMAND, "logs", "-f", job, "--state", str(cluster.state)], stdout=subprocess.PIPE
+    )
+    assert follower.stdout is not None
+    assert follower.stdout.readline() == b"hello from 0\n"
+
+    assert run_cli("cancel", job, state=cluster.state).stdout == f"{job} is being cancelled\n"
+    cluster.wait_for(job, "cancelled")
+    assert follower.wait(timeout=20) == 0
+    follower.stdout.close()
+
+    assert "submitted: 1..2 GPUs" in run_cli("story", job, state=cluster.state).stdout
+    assert run_cli("ls", state=cluster.state).stdout.strip() == "1 ended, see coadapt ls --all"
+    assert re.search(rf"{job} +cancelled", run_cli("ls", "--all", state=cluster.state).stdout)
+
+
+@pytest.mark.processes
+def test_mistakes_with_a_scheduler_are_one_line_too(cluster: LiveCluster) -> None:
+    path = cluster.folder / "large.yaml"
+    path.write_text(JOB.replace("1..2", "8..16"))
+    before = cluster.client.jobs()
+    line = fails(2, "submit", str(path), state=cluster.state)
+    assert line.startswith("resources.gpus: got '8..16'; allowed: a minimum of at most 4")
+    assert fails(2, "describe", "gone", state=cluster.state).startswith(
+        "job: got 'gone'; allowed: the id of a job"
+    )
+    line = fails(2, "up", "--slots", "4", state=cluster.state)
+    assert line.startswith(
+        f"--state: got '{cluster.state}'; allowed: a directory without a running scheduler"
+    )
+    assert cluster.client.jobs() == before
+
+
+@pytest.mark.processes
+def test_the_state_directory_is_for_its_owner(cluster: LiveCluster) -> None:
+    assert oct(cluster.state.stat().st_mode & 0o777) == "0o700"
+    assert oct((cluster.state / "token").stat().st_mode & 0o777) == "0o600"
+    (cluster.state / "token").chmod(0o644)
+    try:
+        assert "mode 0600" in fails(2, "ls", state=cluster.state)
+    finally:
+        (cluster.state / "token").chmod(0o600)
+
+
+@pytest.mark.processes
+def test_a_wrong_token_is_told(cluster: LiveCluster) -> None:
+    environ = {**os.environ, "COADAPT_URL": cluster.client.url, "COADAPT_TOKEN": "wrong"}
+    done = subprocess.run([*COMMAND, "ls"], env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "error: a bearer token is needed: see the token file in the state directory\n"
+
+
+@pytest.mark.processes
+def test_settings_of_the_journal_stay_as_they_began(cluster: LiveCluster) -> None:
+    cluster.kill()
+    try:
+        line = fails(2, "up", "--slots", "4", "--round", "7", state=cluster.state)
+        assert line.startswith("--round: got 7.0; allowed: 1, with which this state directory began")
+        assert fails(1, "ls", state=cluster.state).startswith(f"no scheduler answers at {cluster.client.url}")
+    finally:
+        cluster.up()

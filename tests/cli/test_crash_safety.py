@@ -1,0 +1,96 @@
+"""Kill -9 of the scheduler, of launchers and of replicas: no job is lost, none lives twice."""
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cli.live_cluster import LiveCluster, until
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
+    """One scheduler's life for all tests here: each leaves it up, and no job behind."""
+    cluster = LiveCluster(tmp_path_factory.mktemp("cluster"))
+    cluster.up()
+    yield cluster
+    cluster.close()
+
+
+def test_a_killed_scheduler_comes_back_to_its_jobs(cluster: LiveCluster) -> None:
+    """Of five jobs one ends while no scheduler lives, three run through, and one waits all the time."""
+    gate, long_gate = cluster.folder / "gate", cluster.folder / "long-gate"
+    short = cluster.submit("short", TARGET=1, GATE=str(gate))
+    long = [cluster.submit(f"long-{index}", TARGET=1, GATE=str(long_gate)) for index in range(3)]
+    waiting = cluster.submit("waiting", 'echo $RANK >> "$COADAPT_CHECKPOINT_DIR/trace"', gpus="4")
+    for job in (short, *long):
+        cluster.wait_for(job, "running")
+    cluster.kill()
+    gate.touch()
+    until(lambda: len(cluster.trace(short)) == 2, "the short job ends unseen")
+    cluster.up()
+    cluster.kill()
+    cluster.up()
+    assert cluster.wait_for(short, "succeeded")["generation"] == 1
+    for job in long:
+        found = cluster.job(job)
+        assert (found["state"], found["generation"]) == ("running", 1)
+    assert cluster.job(waiting)["state"] == "pending"
+    long_gate.touch()
+    for job in (*long, waiting):
+        assert cluster.wait_for(job, "succeeded", "failed")["state"] == "succeeded"
+    assert [entry["id"] for entry in cluster.client.jobs()][-5:] == [short, *long, waiting]
+    assert sorted(cluster.trace(waiting)) == ["0", "1", "2", "3"]
+    for job in (short, *long):
+        starts, ends = cluster.trace(job)
+        assert starts == "generation 1 starts at 0"
+        assert ends.startswith("generation 1 ends at ")
+
+
+@pytest.mark.parametrize("launcher", [False, True], ids=["replica", "launcher"])
+def test_a_killed_job_goes_on_from_its_checkpoint(cluster: LiveCluster, launcher: bool) -> None:
+    job = cluster.submit("counter", TARGET=30)
+    until(lambda: cluster.count(job) >= 5, "the job is under way")
+    cluster.kill_job(job, launcher=launcher)
+    until(lambda: len(cluster.trace(job)) >= 2, "the job starts again")
+    cluster.wait_for(job, "succeeded")
+    first, second, last = cluster.trace(job)
+    assert first == "generation 1 starts at 0"
+    assert int(second.removeprefix("generation 2 starts at ")) >= 5
+    assert last == "generation 2 ends at 30"
+
+
+def test_scheduler_launcher_and_replica_killed_at_once(cluster: LiveCluster) -> None:
+    job = cluster.submit("counter", TARGET=30)
+    until(lambda: cluster.count(job) >= 5, "the job is under way")
+    cluster.kill()
+    cluster.kill_job(job, launcher=True)
+    cluster.kill_job(job, launcher=False)
+    cluster.up()
+    cluster.wait_for(job, "succeeded")
+    trace = cluster.trace(job)
+    assert [line.split(" at ")[0] for line in trace] == [
+        "generation 1 starts",
+        "generation 2 starts",
+        "generation 2 ends",
+    ]
+
+
+def test_a_job_that_never_gets_anywhere_is_given_up(cluster: LiveCluster) -> None:
+    job = cluster.submit("hopeless", run="kill -9 $$")
+    assert cluster.wait_for(job, "failed", "succeeded")["state"] == "failed"
+    assert cluster.job(job)["num_failures"] == 4
+
+
+def test_ctrl_c_ends_the_scheduler_and_leaves_its_jobs(cluster: LiveCluster) -> None:
+    job = cluster.submit("counter", TARGET=30)
+    cluster.wait_for(job, "running")
+    assert cluster.kill(signal.SIGINT) == 0
+    log = (cluster.folder / "up.log").read_text()
+    assert "Traceback" not in log
+    assert "Ctrl-C stops the scheduler; its jobs run on" in log
+    cluster.up()
+    cluster.wait_for(job, "succeeded")
+    assert cluster.trace(job) == ["generation 1 starts at 0", "generation 1 ends at 30"]

@@ -1,0 +1,99 @@
+"""A policy that is slow, crashes or raises costs a round, never the scheduler."""
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from coadapt.core.commands import Solve
+from coadapt.core.events import Event, PlanFailed, PlanReady
+from coadapt.model import ClusterView, Plan
+from coadapt.policies.base import Policy
+from coadapt.runtime.process_solver import ProcessSolver
+
+pytestmark = pytest.mark.processes
+
+PATIENCE_S = 30.0
+
+
+class Moody:
+    """Does what the instant of the view tells it; remembers how often it was asked."""
+
+    def __init__(self) -> None:
+        self._num_asked = 0
+
+    def allocate(self, view: ClusterView) -> Plan:
+        self._num_asked += 1
+        match int(view.at):
+            case 1:
+                raise KeyError("no such job")
+            case 2:
+                os._exit(3)
+            case 3:
+                time.sleep(PATIENCE_S)
+        return Plan(diagnostics={"asked": self._num_asked, "process": os.getpid()})
+
+
+@contextmanager
+def solving(factory: Callable[[], Policy], timeout_s: float) -> Iterator[Callable[[float], Event]]:
+    """Yield a function from the instant of a view to the answer."""
+    answers: queue.Queue[Event] = queue.Queue()
+    solver = ProcessSolver(factory, lambda: 7.0, timeout_s)
+    thread = threading.Thread(target=solver.run)
+    thread.start()
+
+    def ask(at: float) -> Event:
+        solver(Solve(round=int(at) + 10, view=ClusterView(at=at, nodes=(), jobs=())), answers.put)
+        return answers.get(timeout=PATIENCE_S)
+
+    try:
+        yield ask
+    finally:
+        solver.close()
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+
+def figures(event: Event) -> tuple[float, float]:
+    assert isinstance(event, PlanReady)
+    return event.plan.diagnostics["asked"], event.plan.diagnostics["process"]
+
+
+def test_the_policy_lives_in_one_other_process_until_it_fails() -> None:
+    with solving(Moody, timeout_s=5.0) as ask:
+        first = ask(0.0)
+        assert isinstance(first, PlanReady)
+        assert (first.at, first.round) == (7.0, 10)
+        num_asked, process = figures(first)
+        assert (num_asked, process == os.getpid()) == (1, False)
+        assert ask(1.0) == PlanFailed(at=7.0, round=11, error="KeyError: 'no such job'")
+        assert figures(ask(0.0)) == (3, process)
+        assert ask(2.0) == PlanFailed(at=7.0, round=12, error="the policy's process died with exit code 3")
+        num_asked, successor = figures(ask(0.0))
+        assert (num_asked, successor == process) == (1, False)
+
+
+def test_a_policy_that_takes_too_long_is_ended() -> None:
+    with solving(Moody, timeout_s=1.5) as ask:
+        ask(0.0)
+        error = "the policy took longer than 1.5 s and was ended"
+        assert ask(3.0) == PlanFailed(at=7.0, round=13, error=error)
+        assert figures(ask(0.0))[0] == 1
+
+
+def test_closing_does_not_wait_for_the_policy() -> None:
+    answers: queue.Queue[Event] = queue.Queue()
+    solver = ProcessSolver(Moody, lambda: 7.0, PATIENCE_S)
+    thread = threading.Thread(target=solver.run)
+    thread.start()
+    for at in (0.0, 3.0):
+        solver(Solve(round=1, view=ClusterView(at=at, nodes=(), jobs=())), answers.put)
+    assert isinstance(answers.get(timeout=PATIENCE_S), PlanReady)
+    solver.close()
+    thread.join(PATIENCE_S / 2)
+    assert not thread.is_alive()
+    assert answers.empty()

@@ -1,0 +1,94 @@
+"""The service in this process: a real loop and journal, and an obedient executor."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from fastapi.testclient import TestClient
+
+from coadapt.core.commands import JobCommand, Stop
+from coadapt.core.events import Outcome, ReplicasExited, ReplicasStarted
+from coadapt.core.scheduler import Scheduler, SchedulerConfig
+from coadapt.model import JobId, Node
+from coadapt.policies import create_policy
+from coadapt.runtime.history import Recorder
+from coadapt.runtime.journal import Journal
+from coadapt.runtime.ports import Post, Store
+from coadapt.runtime.solver import InlineSolver
+from coadapt.runtime.wall_clock import WallClock
+from coadapt.service.app import Service, create_app
+from coadapt.service.live_loop import LiveLoop
+
+TOKEN = "open-sesame"
+NODE = Node(id="here", num_gpus=4, gpu_type="cpu")
+CONFIG = SchedulerConfig(round_s=1.0, reaction_s=0.0)
+
+
+class ObedientExecutor:
+    """Says that everything started, and that it stopped when told to; keeps the orders."""
+
+    resizes_in_place = False
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.orders: list[JobCommand] = []
+        self._now = now
+
+    def execute(self, command: JobCommand, post: Post) -> None:
+        self.orders.append(command)
+        at, job, generation = self._now(), command.job, command.generation
+        if isinstance(command, Stop):
+            post(ReplicasExited(at=at, job=job, generation=generation, outcome=Outcome.STOPPED))
+        else:
+            post(ReplicasStarted(at=at, job=job, generation=generation))
+
+
+class InProcess:
+    """One run of the service over the journal in `folder`."""
+
+    def __init__(self, folder: Path, store: Store | None = None, node: Node = NODE) -> None:
+        self.folder = folder
+        self.store = store or Journal.at_path(folder / "journal.sqlite")
+        self.clock = WallClock()
+        self.executor = ObedientExecutor(self.clock.now)
+        self.recorder = Recorder()
+        self.loop = LiveLoop(
+            Scheduler(CONFIG),
+            clock=self.clock,
+            executor=self.executor,
+            store=self.store,
+            solver=InlineSolver(create_policy("fifo"), self.clock.now),
+            observers=(self.recorder,),
+        )
+        self.loop.recover([node])
+
+    def log_files(self, job: JobId, rank: int) -> Sequence[Path]:
+        return sorted((self.folder / "logs").glob(f"{job}-*-{rank}.log"))
+
+    @property
+    def service(self) -> Service:
+        return Service(
+            loop=self.loop,
+            store=self.store,
+            config=CONFIG,
+            recorder=self.recorder,
+            log_files=self.log_files,
+            policy="fifo",
+            decision_s=[0.01, 0.03],
+            token=TOKEN,
+        )
+
+    @contextmanager
+    def turning(self) -> Iterator[None]:
+        """Turn the loop inside the block."""
+        thread = threading.Thread(target=self.loop.run)
+        thread.start()
+        try:
+            yield
+        finally:
+            self.loop.close()
+            thread.join()
+
+    def client(self, token: str | None = TOKEN) -> TestClient:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        return TestClient(create_app(self.service), headers=headers)

@@ -1,0 +1,302 @@
+"""The HTTP API: what each route does and refuses, and that nothing is answered before it is durable."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from coadapt.core.events import CancelRequested, JobSubmitted, ReplicasRescaled, TrainingReported
+from coadapt.model import GradStats, TrainingReport
+from coadapt.model.wire import to_json
+from coadapt.service.guard import BODY_BYTES_MAX
+from tests.service.in_process import NODE, InProcess
+
+PATIENCE_S = 10.0
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[InProcess]:
+    service = InProcess(tmp_path)
+    with service.turning():
+        yield service
+
+
+@pytest.fixture
+def client(service: InProcess) -> TestClient:
+    return service.client()
+
+
+def job_file(folder: Path, **changes: object) -> dict[str, object]:
+    return {
+        "name": "my job",
+        "run": "true",
+        "workdir": str(folder),
+        "batch": {"initial": 8, "max": 64},
+        "resources": {"gpus": "1..2"},
+        **changes,
+    }
+
+
+def submitted(client: TestClient, service: InProcess, **changes: object) -> str:
+    answer = client.post("/v1/jobs", json=job_file(service.folder, **changes))
+    assert answer.status_code == 202, answer.text
+    return str(answer.json()["id"])
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def kinds(service: InProcess, *wanted: type) -> list[object]:
+    return [event for event in service.store.events() if isinstance(event, wanted)]
+
+
+EVERY_ROUTE = [
+    ("GET", "/v1/cluster"),
+    ("POST", "/v1/jobs"),
+    ("GET", "/v1/jobs"),
+    ("GET", "/v1/jobs/a"),
+    ("GET", "/v1/jobs/a/story"),
+    ("GET", "/v1/jobs/a/logs"),
+    ("POST", "/v1/jobs/a/cancel"),
+    ("POST", "/v1/jobs/a/reports"),
+    ("POST", "/v1/jobs/a/rescaled"),
+    ("GET", "/v1/openapi.json"),
+    ("GET", "/metrics"),
+    ("GET", "/v1/no-such-route"),
+]
+
+
+@pytest.mark.parametrize("token", [None, "wrong", "open-sesam", "open-sesame2", ""])
+def test_without_the_token_there_is_only_401(service: InProcess, token: str | None) -> None:
+    client = service.client(token)
+    for method, path in EVERY_ROUTE:
+        answer = client.request(method, path)
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer"), path
+        assert "bearer token" in answer.json()["error"]["message"]
+
+
+def test_every_route_is_in_the_list_above(client: TestClient) -> None:
+    paths = client.get("/v1/openapi.json").json()["paths"]
+    routes = {
+        (method.upper(), path.replace("{job}", "a")) for path, known in paths.items() for method in known
+    }
+    assert routes - set(EVERY_ROUTE) == {("GET", "/v1/healthz")}
+
+
+def test_health_needs_no_token_and_tells_nothing(service: InProcess) -> None:
+    assert service.client(None).get("/v1/healthz").json().keys() == {"status", "version"}
+
+
+def test_a_submitted_job_is_journaled_before_the_answer_and_then_runs(
+    client: TestClient, service: InProcess
+) -> None:
+    job = submitted(client, service)
+    assert job.startswith("my-job-")
+    (event,) = kinds(service, JobSubmitted)
+    assert isinstance(event, JobSubmitted)
+    assert (event.job, event.spec.name, event.spec.replicas.max) == (job, "my job", 2)
+    until(lambda: client.get(f"/v1/jobs/{job}").json()["state"] == "running")
+    found = client.get(f"/v1/jobs/{job}").json()
+    assert found["allocation"] == [["here", 1]]
+    assert found["spec"]["launch"]["run"] == "true"
+    assert found["decisions"][0]["text"] == "waits: submitted, the next round will look at it"
+    assert [entry["id"] for entry in client.get("/v1/jobs").json()["jobs"]] == [job]
+
+
+def test_a_repeat_under_the_same_key_makes_no_second_job(client: TestClient, service: InProcess) -> None:
+    headers = {"Idempotency-Key": "k"}
+    body = job_file(service.folder)
+    answers = [client.post("/v1/jobs", json=body, headers=headers) for _ in range(3)]
+    assert {answer.status_code for answer in answers} == {202}
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    assert len(kinds(service, JobSubmitted)) == 1
+    other = client.post("/v1/jobs", json={**body, "run": "false"}, headers=headers)
+    assert other.status_code == 409
+    assert submitted(client, service) != submitted(client, service)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "value"),
+    [
+        ({"resources": {"gpus": "8..2"}}, "resources.gpus", "'8..2'"),
+        ({"resources": {"gpus": "5..8"}}, "resources.gpus", "'5..8'"),
+        ({"nmae": "x"}, "nmae", "'x'"),
+        ({"batch": {"initial": "8"}}, "batch.initial", "'8'"),
+        ({"run": "python gone.py"}, "run", "'gone.py'"),
+        ({"workdir": "."}, "workdir", "'.'"),
+    ],
+)
+def test_a_wrong_job_is_refused_and_changes_nothing(
+    client: TestClient, service: InProcess, changes: dict[str, object], field: str, value: str
+) -> None:
+    answer = client.post("/v1/jobs", json=job_file(service.folder, **changes))
+    error = answer.json()["error"]
+    assert (answer.status_code, error["field"], error["value"]) == (422, field, value)
+    assert error["message"] == f"{field}: got {value}; allowed: {error['allowed']}"
+    assert kinds(service, JobSubmitted) == []
+
+
+def test_an_impossible_request_names_both_numbers(client: TestClient, service: InProcess) -> None:
+    answer = client.post("/v1/jobs", json=job_file(service.folder, resources={"gpus": "5..8"}))
+    assert answer.json()["error"]["message"] == (
+        "resources.gpus: got '5..8'; "
+        "allowed: a minimum of at most 4, which is all that this cluster has of one type"
+    )
+
+
+def test_a_cancelled_job_ends(client: TestClient, service: InProcess) -> None:
+    job = submitted(client, service)
+    assert client.post(f"/v1/jobs/{job}/cancel").status_code == 202
+    assert len(kinds(service, CancelRequested)) == 1
+    until(lambda: client.get(f"/v1/jobs/{job}").json()["state"] == "cancelled")
+    assert client.post(f"/v1/jobs/{job}/cancel").status_code == 202
+
+
+def test_reports_reach_the_books_and_old_ones_do_not(client: TestClient, service: InProcess) -> None:
+    job = submitted(client, service)
+    until(lambda: client.get(f"/v1/jobs/{job}").json()["state"] == "running")
+    report = TrainingReport(
+        progress=50.0, progress_target=100.0, grad=GradStats(sqr=1.0, var=2.0), metrics={"loss": 0.5}
+    )
+    path = f"/v1/jobs/{job}/reports"
+    for generation, progress in ((1, report), (0, TrainingReport(progress=99.0))):
+        answer = client.post(path, json={"generation": generation, "report": to_json(progress)})
+        assert answer.status_code == 202
+    rescaled = {"generation": 1, "rescale_s": 2.5}
+    assert client.post(f"/v1/jobs/{job}/rescaled", json=rescaled).status_code == 202
+    found = client.get(f"/v1/jobs/{job}").json()
+    assert (found["progress"], found["progress_target"], found["metrics"]) == (50.0, 100.0, {"loss": 0.5})
+    assert found["rescale_s"] == 2.5
+    assert len(kinds(service, TrainingReported)) == 2
+    assert len(kinds(service, ReplicasRescaled)) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"generation": 1},
+        {"generation": -1, "report": {"progress": 1.0}},
+        {"generation": "1", "report": {"progress": 1.0}},
+        {"generation": 1, "report": {"progress": "much"}},
+        {"generation": 1, "report": {"progress": 1.0, "unknown": 1}},
+        {"generation": 1, "report": {"progress": 1.0, "grad": {"sqr": -1.0, "var": 1.0}}},
+    ],
+)
+def test_a_wrong_report_is_refused(client: TestClient, service: InProcess, body: dict[str, object]) -> None:
+    job = submitted(client, service)
+    answer = client.post(f"/v1/jobs/{job}/reports", json=body)
+    assert answer.status_code == 422
+    assert answer.json()["error"]["field"]
+    assert kinds(service, TrainingReported) == []
+
+
+@pytest.mark.parametrize("rescale_s", [-1.0, "soon", None])
+def test_a_wrong_rescale_time_is_refused(client: TestClient, service: InProcess, rescale_s: object) -> None:
+    job = submitted(client, service)
+    answer = client.post(f"/v1/jobs/{job}/rescaled", json={"generation": 1, "rescale_s": rescale_s})
+    assert (answer.status_code, answer.json()["error"]["field"]) == (422, "rescale_s")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/v1/jobs/gone", None),
+        ("GET", "/v1/jobs/gone/story", None),
+        ("GET", "/v1/jobs/gone/logs", None),
+        ("POST", "/v1/jobs/gone/cancel", None),
+        ("POST", "/v1/jobs/gone/reports", {"generation": 1, "report": {"progress": 1.0}}),
+        ("POST", "/v1/jobs/gone/rescaled", {"generation": 1, "rescale_s": 1.0}),
+    ],
+)
+def test_an_unknown_job_is_404(client: TestClient, method: str, path: str, body: object) -> None:
+    answer = client.request(method, path, json=body)
+    assert (answer.status_code, answer.json()["error"]["message"]) == (404, "there is no job gone")
+
+
+def test_bodies_have_a_limit(client: TestClient, service: InProcess) -> None:
+    body = job_file(service.folder, run="x" * BODY_BYTES_MAX)
+    assert client.post("/v1/jobs", json=body).status_code == 413
+    chunks = (b"x" * 10_000 for _ in range(BODY_BYTES_MAX // 10_000 + 1))
+    answer = client.post("/v1/jobs", content=chunks, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400
+    assert kinds(service, JobSubmitted) == []
+
+
+def test_a_story_is_told_from_the_journal(client: TestClient, service: InProcess) -> None:
+    job = submitted(client, service)
+    until(lambda: client.get(f"/v1/jobs/{job}").json()["state"] == "running")
+    lines = [line["text"] for line in client.get(f"/v1/jobs/{job}/story").json()["lines"]]
+    assert lines[0] == "submitted: 1..2 GPUs, batch 8..64, contract fixed"
+    assert lines[1].startswith("starting; generation 1 on 1 GPU (here: 1)")
+
+
+def test_logs_of_all_generations_are_one_stream(client: TestClient, service: InProcess) -> None:
+    job = submitted(client, service)
+    folder = service.folder / "logs"
+    folder.mkdir()
+    (folder / f"{job}-1-0.log").write_text("first\n")
+    (folder / f"{job}-2-0.log").write_text("second\n")
+    path = f"/v1/jobs/{job}/logs"
+    assert client.get(path).text == "first\nsecond\n"
+    assert [client.get(path, params={"offset": offset}).text for offset in (3, 6, 9, 99)] == [
+        "st\nsecond\n",
+        "second\n",
+        "ond\n",
+        "",
+    ]
+    assert client.get(path, params={"rank": 1}).text == ""
+    assert client.get(path, params={"rank": -1}).status_code == 422
+
+
+def test_a_followed_log_goes_on_until_the_job_ends(client: TestClient, service: InProcess) -> None:
+    job = submitted(client, service)
+    folder = service.folder / "logs"
+    folder.mkdir()
+    log = folder / f"{job}-1-0.log"
+    log.write_text("one\n")
+    client.post(f"/v1/jobs/{job}/cancel")
+    with client.stream("GET", f"/v1/jobs/{job}/logs", params={"follow": True}) as answer:
+        assert "".join(answer.iter_text()) == "one\n"
+
+
+def test_the_cluster_is_one_picture(client: TestClient, service: InProcess) -> None:
+    job = submitted(client, service)
+    until(lambda: client.get("/v1/cluster").json()["num_gpus_used"] == 1.0)
+    cluster = client.get("/v1/cluster").json()
+    assert (cluster["num_gpus"], cluster["policy"]) == (4, "fifo")
+    assert [node["id"] for node in cluster["nodes"]] == [NODE.id]
+    assert [entry["id"] for entry in cluster["jobs"]] == [job]
+
+
+def test_figures_for_prometheus(client: TestClient, service: InProcess) -> None:
+    job = submitted(client, service)
+    until(lambda: client.get("/v1/cluster").json()["num_gpus_used"] == 1.0)
+    lines = client.get("/metrics").text.splitlines()
+    for line in (
+        'coadapt_jobs{state="running"} 1.0',
+        'coadapt_jobs{state="failed"} 0.0',
+        "coadapt_gpus 4.0",
+        "coadapt_gpus_used 1.0",
+        f'coadapt_job_gpus{{job="{job}"}} 1.0',
+        "coadapt_decision_seconds_count 2.0",
+        "coadapt_decision_seconds_sum 0.04",
+    ):
+        assert line in lines
+
+
+def test_a_new_service_on_the_same_journal_knows_the_jobs(tmp_path: Path) -> None:
+    first = InProcess(tmp_path)
+    with first.turning():
+        job = submitted(first.client(), first)
+        until(lambda: first.client().get(f"/v1/jobs/{job}").json()["state"] == "running")
+    second = InProcess(tmp_path)
+    with second.turning():
+        found = second.client().get(f"/v1/jobs/{job}").json()
+    assert (found["state"], found["generation"]) == ("running", 1)
+    assert [order.generation for order in second.executor.orders] == [1]

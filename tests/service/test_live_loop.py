@@ -1,0 +1,106 @@
+"""Threads post, one thread handles: durable first, in groups, and never after the disk has failed."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from coadapt.core.events import Event, JobSubmitted
+from coadapt.model import BatchLimits, JobSpec, Launch, Node
+from coadapt.runtime.memory_store import MemoryStore
+from coadapt.service.live_loop import QUEUE_MAX, OverloadedError
+from tests.service.in_process import NODE, InProcess
+
+PATIENCE_S = 10.0
+SPEC = JobSpec(name="job", batch=BatchLimits(initial=8), launch=Launch(run="true"))
+
+
+class RecordingStore(MemoryStore):
+    """Keeps the groups apart, waits for its gate, and can break."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.groups: list[int] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.broken = False
+
+    def append(self, events: Sequence[Event]) -> None:
+        assert self.gate.wait(PATIENCE_S)
+        if self.broken:
+            raise OSError(28, "No space left on device")
+        super().append(events)
+        if events:
+            self.groups.append(len(events))
+
+
+def submission(number: int) -> JobSubmitted:
+    return JobSubmitted(at=0.0, job=f"job-{number}", spec=SPEC)
+
+
+def test_a_commit_is_done_only_when_the_event_is_durable_and_handled(tmp_path: Path) -> None:
+    store = RecordingStore()
+    service = InProcess(tmp_path, store)
+    with service.turning():
+        store.gate.clear()
+        future = service.loop.commit(submission(1))
+        assert not future.done()
+        store.gate.set()
+        future.result(PATIENCE_S)
+        assert service.loop.read(lambda state: list(state.jobs)) == ["job-1"]
+
+
+def test_what_waits_is_written_as_one_group(tmp_path: Path) -> None:
+    store = RecordingStore()
+    service = InProcess(tmp_path, store)
+    futures = [service.loop.commit(submission(number)) for number in range(100)]
+    with service.turning():
+        for future in futures:
+            future.result(PATIENCE_S)
+    assert store.groups[:2] == [1, 100]  # the node's arrival, then all submissions
+
+
+def test_events_of_many_threads_all_arrive(tmp_path: Path) -> None:
+    service = InProcess(tmp_path, RecordingStore())
+
+    def submit(first: int) -> None:
+        for number in range(first, first + 50):
+            service.loop.commit(submission(number)).result(PATIENCE_S)
+
+    with service.turning():
+        threads = [threading.Thread(target=submit, args=(50 * index,)) for index in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        names = service.loop.read(lambda state: set(state.jobs))
+    assert names == {f"job-{number}" for number in range(400)}
+
+
+def test_callers_are_turned_away_when_too_much_waits(tmp_path: Path) -> None:
+    service = InProcess(tmp_path, RecordingStore())
+    for _ in range(QUEUE_MAX):
+        service.loop.commit(submission(1))
+    with pytest.raises(OverloadedError):
+        service.loop.commit(submission(1))
+
+
+def test_a_full_disk_breaks_the_loop_and_is_told_to_whoever_waits(tmp_path: Path) -> None:
+    store = RecordingStore()
+    service = InProcess(tmp_path, store)
+    store.broken = True
+    future = service.loop.commit(submission(1))
+    with pytest.raises(OSError, match="No space left"):
+        service.loop.run()
+    with pytest.raises(OSError, match="No space left"):
+        future.result(PATIENCE_S)
+    assert service.loop.read(lambda state: dict(state.jobs)) == {}
+
+
+def test_the_nodes_of_now_replace_those_of_the_journal(tmp_path: Path) -> None:
+    store = RecordingStore()
+    other, larger = Node(id="elsewhere", num_gpus=1), Node(id="elsewhere", num_gpus=2)
+    for node in (NODE, NODE, other, larger):
+        service = InProcess(tmp_path, store, node)
+        assert service.loop.read(lambda state: dict(state.nodes)) == {node.id: node}
