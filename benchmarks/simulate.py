@@ -1,8 +1,8 @@
 """What simulating one published workload costs, beside the cost of the Pollux artifact's own simulator.
 
 `python -m benchmarks.simulate --traces DIR` (the folder with osdi21/; default: $COADAPT_TRACES) runs
-`coadapt simulate` several times per policy, each time in a fresh process on one BLAS thread, and counts all its
-CPU seconds from the start of Python. Results go to benchmarks/results/simulate.json.
+`coadapt simulate` several times per policy, each time in a fresh process on one BLAS thread, and counts its
+whole CPU time from the start of Python. Results go to benchmarks/results/simulate.json.
 """
 
 import argparse

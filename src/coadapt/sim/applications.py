@@ -5,7 +5,6 @@ Importers and built-in profiles provide Applications; the world advances jobs by
 
 from typing import Protocol
 
-from coadapt.goodput.efficiency import gain
 from coadapt.goodput.throughput import packed_placement
 from coadapt.model import BatchConfig, BatchLimits, GradStats
 
@@ -53,15 +52,6 @@ def step_s(application: Application, placement: tuple[int, ...], batch: BatchCon
     """Return the seconds of one optimiser step, accumulation included."""
     whole_s, sync_s = application.step_time(placement, batch.atomic)
     return whole_s + batch.accumulation * (whole_s - sync_s)
-
-
-def progress_rate(
-    application: Application, placement: tuple[int, ...], batch: BatchConfig, epoch: int
-) -> float:
-    """Return the true progress per second in epoch `epoch` (0 is the first): steps at the initial batch."""
-    grad = application.grad_stats(batch.total, epoch)
-    scale = batch.total / application.limits.initial
-    return gain(scale, grad.sqr, grad.var) / step_s(application, placement, batch)
 
 
 def packed(num_replicas: int, gpus_per_node: int) -> tuple[int, ...]:

@@ -12,9 +12,10 @@ import numpy as np
 
 from coadapt.core.lifecycle import JobState
 from coadapt.goodput.batch import split_total
+from coadapt.goodput.efficiency import gain
 from coadapt.model import BatchConfig, JobId, JobSpec, Node
 from coadapt.runtime.history import History, JobHistory
-from coadapt.sim.applications import Application, packed, progress_rate
+from coadapt.sim.applications import Application, packed, step_s
 from coadapt.sim.workload import Workload
 
 # A job that took 5 % longer than on its fair share was treated unfairly (Shockwave, NSDI'23).
@@ -155,12 +156,17 @@ def _alone_s(setting: Setting, application_name: str, spec: JobSpec, num_replica
     """Return the seconds that a job trains alone on `num_replicas` packed GPUs."""
     application = setting.applications[application_name]
     placement = packed(num_replicas, max(node.num_gpus for node in setting.cluster))
-    batches = _batches(spec, num_replicas)
-    return sum(
-        (application.progress_at(epoch + 1) - application.progress_at(epoch))
-        / max(progress_rate(application, placement, batch, epoch) for batch in batches)
-        for epoch in range(application.num_epochs)
-    )
+    step_times = {
+        batch.total: step_s(application, placement, batch) for batch in _batches(spec, num_replicas)
+    }
+    seconds = 0.0
+    for epoch in range(application.num_epochs):
+        rates = []
+        for total, each_s in step_times.items():
+            grad = application.grad_stats(total, epoch)
+            rates.append(gain(total / spec.batch.initial, grad.sqr, grad.var) / each_s)
+        seconds += (application.progress_at(epoch + 1) - application.progress_at(epoch)) / max(rates)
+    return seconds
 
 
 def _batches(spec: JobSpec, num_replicas: int) -> list[BatchConfig]:
