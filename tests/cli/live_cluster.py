@@ -60,13 +60,13 @@ class LiveCluster:
     def client(self) -> Client:
         return find_client(self.state)
 
-    def up(self) -> None:
+    def up(self, slots: int = 4) -> None:
         port = [] if (self.state / "connection.json").exists() else ["--port", "0"]
         timing = ["--round", "1", "--reaction", "0.1", "--grace", "5"]
         arguments = [
             "up",
             "--slots",
-            "4",
+            str(slots),
             "--state",
             str(self.state),
             "--policy",

@@ -94,3 +94,23 @@ def test_ctrl_c_ends_the_scheduler_and_leaves_its_jobs(cluster: LiveCluster) -> 
     cluster.up()
     cluster.wait_for(job, "succeeded")
     assert cluster.trace(job) == ["generation 1 starts at 0", "generation 1 ends at 30"]
+
+
+def test_jobs_move_onto_the_slots_that_are_left(cluster: LiveCluster) -> None:
+    gate = cluster.folder / "moving-gate"
+    jobs = [cluster.submit(f"moving-{index}", TARGET=1, GATE=str(gate)) for index in range(4)]
+    for job in jobs:
+        cluster.wait_for(job, "running")
+    cluster.kill()
+    cluster.up(slots=2)
+    until(lambda: cluster.client.get("/v1/cluster")["num_gpus"] == 2, "the node is smaller")
+    for job in jobs[:2]:
+        until(lambda: len(cluster.trace(job)) == 2, "the job starts again")  # noqa: B023 - called at once
+    for job in jobs[2:]:
+        assert cluster.wait_for(job, "pending")["num_gpus"] == 0
+    gate.touch()
+    for job in jobs:
+        cluster.wait_for(job, "succeeded")
+    assert not any("two lives" in line for job in jobs for line in cluster.trace(job))
+    cluster.kill()
+    cluster.up()

@@ -136,12 +136,12 @@ def _live(
         for part in (loop, executor, solver):
             part.close()
 
-    broken = _run(parts, close)
+    broken = run_parts(parts, close)
     journal.close()
     return broken
 
 
-def _run(parts: Mapping[str, Callable[[], None]], close: Callable[[], None]) -> bool:
+def run_parts(parts: Mapping[str, Callable[[], None]], close: Callable[[], None]) -> bool:
     """Run each part in a thread until a signal comes or one of them ends; return whether one broke.
 
     A part that breaks takes the scheduler down: the jobs run on, and a restart finds everything on disk.

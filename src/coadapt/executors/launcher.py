@@ -169,14 +169,17 @@ def _report(who: str, code: int, log: str) -> str:
     if number == signal.SIGKILL:
         how += " from outside (by a person, or by the kernel when memory ran out)"
     tail = _tail(log)
-    return f"{who} {how}" + (f"; the last lines of its log:\n{tail}" if tail else "")
+    # The last line alone often says it all, and it is what a table has room for.
+    last = f": {tail[-1].strip()}" if tail else ""
+    more = "\n".join(["\nthe end of its log:", *tail]) if len(tail) > 1 else ""
+    return f"{who} {how}{last}{more}"
 
 
-def _tail(log: str) -> str:
+def _tail(log: str) -> list[str]:
     with open(log, "rb") as file:
         file.seek(max(file.seek(0, os.SEEK_END) - TAIL_BYTES, 0))
         text = file.read().decode(errors="replace")
-    return "\n".join(text.rstrip().splitlines()[-TAIL_LINES:])
+    return text.rstrip().splitlines()[-TAIL_LINES:]
 
 
 def _free_port() -> int:

@@ -169,13 +169,24 @@ class LocalExecutor:
     def _start(self, command: Start | Resize, directory: GenerationDir, slots: Slots, post: Post) -> None:
         directory.make()
         try:
-            order = launch_order(command, directory, self._machine, slots, self._config.stop_grace_s)
+            directory.write_order(
+                launch_order(command, directory, self._machine, slots, self._config.stop_grace_s)
+            )
+            process = self._spawn_launcher(directory)
         except ValueError as error:
             fate = Fate(outcome=Outcome.FAILED, detail=str(error))
-            directory.write_fate(fate)
-            self._post_exit(command.job, command.generation, fate, post)
+        except OSError as error:
+            # Too many processes, no memory: this machine's trouble, not the script's.
+            fate = Fate(outcome=Outcome.LOST, detail=f"could not be started: {error}")
+        else:
+            self._running[command.job] = _Running(
+                directory=directory, slots=slots, process=process, post=post
+            )
             return
-        directory.write_order(order)
+        directory.write_fate(fate)
+        self._post_exit(command.job, command.generation, fate, post)
+
+    def _spawn_launcher(self, directory: GenerationDir) -> "subprocess.Popen[bytes]":
         # The checkpoint directory is the mark by which job_processes.py finds the launcher's descendants.
         # The token travels beside it because the order's file may end up in a backup.
         envs = {
@@ -184,7 +195,7 @@ class LocalExecutor:
             ENV_TOKEN: self._config.token,
         }
         with open(directory.path / "launcher.log", "ab") as log:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-m", launcher.__name__, str(directory.path)],
                 env={**os.environ, **envs},
                 stdin=subprocess.DEVNULL,
@@ -192,7 +203,6 @@ class LocalExecutor:
                 stderr=log,
                 start_new_session=True,
             )
-        self._running[command.job] = _Running(directory=directory, slots=slots, process=process, post=post)
 
     # -- what runs --------------------------------------------------------------------------------------
 
@@ -235,7 +245,8 @@ class LocalExecutor:
             return fate
 
     def _post_exit(self, job: JobId, generation: int, fate: Fate, post: Post) -> None:
-        logger.info("job %s generation %d ended: %s %s", job, generation, fate.outcome.value, fate.detail)
+        how = fate.detail.split("\n", 1)[0]
+        logger.info("job %s generation %d ended: %s %s", job, generation, fate.outcome.value, how)
         post(
             ReplicasExited(
                 at=self._now(), job=job, generation=generation, outcome=fate.outcome, detail=fate.detail

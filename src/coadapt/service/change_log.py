@@ -27,7 +27,7 @@ class ChangeLog:
         job_id = getattr(event, "job", None)
         touched = state.jobs.keys() if job_id is None else {job_id} & state.jobs.keys()
         for job in [state.jobs[name] for name in sorted(touched)]:
-            now = (job.state, job.generation, job.ordered, job.explanation)
+            now = (job.state, job.generation, job.ordered)
             if self._seen.get(job.id) != now and self._speaking:
                 logger.info("%s", _line(job))
             self._seen[job.id] = now
