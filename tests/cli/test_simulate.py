@@ -136,7 +136,7 @@ def test_a_bad_option_is_refused(arguments: list[str], options: tuple[str, str],
         ("builtin:none", "builtin workload: got 'none'; allowed: default, busy"),
         ("builtin:busy:1:2", "WORKLOAD: got 'builtin:busy:1:2'"),
         ("builtin:0", "builtin workload, number of jobs: got 0"),
-        ("nothing.csv", "--profiles: got None"),
+        ("nothing.csv", "--profiles: got 'nothing'"),
     ],
 )
 def test_a_bad_workload_name_is_refused(workload: str, message: str) -> None:

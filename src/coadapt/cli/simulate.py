@@ -50,7 +50,7 @@ def simulate(
     workloads: Annotated[
         list[str],
         typer.Argument(
-            metavar="WORKLOAD...",
+            metavar="WORKLOAD",
             help="Workload files, directories of them, or built-in ones: builtin, builtin:busy:320.",
             show_default=False,
         ),
@@ -148,7 +148,7 @@ def _sources(workloads: Sequence[str], profiles: Path | None, format_name: str |
             continue
         if profiles is None:
             raise InputError(
-                "--profiles", None, "the directory of profiles that belongs to the workload files"
+                "--profiles", "nothing", "the directory of profiles that belongs to the workload files"
             )
         for path in _files(Path(text)):
             sources.append(TraceFile(path=path, profiles=profiles, format_name=format_name))

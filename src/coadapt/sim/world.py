@@ -262,9 +262,12 @@ class World:
     # -- time -------------------------------------------------------------------------------------------
 
     def _disturb_neighbours(self) -> None:
-        """Have the future of all jobs computed anew where one's coming or going may change others' speed."""
-        if self.config.interference:
-            for job in self._running.values():
+        """Have the future computed anew of the jobs whose speed another's coming or going changed."""
+        if not self.config.interference:
+            return
+        for job in self._running.values():
+            replicas = job.replicas
+            if replicas is not None and replicas.speed != self._speed(replicas.allocation):
                 self._cut(job)
                 self._unsettle(job)
 
