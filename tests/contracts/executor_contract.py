@@ -255,6 +255,14 @@ class ExecutorContract:
         site.executor().execute(order, inbox.post)
         inbox.wait(exited("a", 1, Outcome.SUCCEEDED))
 
+    def test_a_new_executor_ignores_older_generations_too(self, site: Site) -> None:
+        before, inbox = Inbox(), Inbox()
+        site.executor().execute(self.start(site, "true", generation=2), before.post)
+        before.wait(started("a", 2), exited("a", 2, Outcome.SUCCEEDED))
+        site.executor().execute(self.start(site, self.sleeper(site), generation=1), inbox.post)
+        inbox.stays_empty()
+        assert self.lives(site) == []
+
     def test_jobs_run_side_by_side_and_end_apart(self, site: Site) -> None:
         inbox, executor = Inbox(), site.executor()
         executor.execute(self.start(site, self.sleeper(site), job="a"), inbox.post)

@@ -12,7 +12,8 @@ import pytest
 
 from coadapt.core.commands import Start, Stop
 from coadapt.core.events import Outcome, ReplicasExited
-from coadapt.executors.generation_dir import JobDir
+from coadapt.executors import launcher
+from coadapt.executors.generation_dir import Fate, JobDir, LaunchOrder, ReplicaOrder
 from coadapt.executors.job_processes import kill_marked, marked_processes
 from coadapt.executors.local import LocalConfig, LocalExecutor
 from coadapt.executors.machine import Machine
@@ -134,6 +135,32 @@ def test_an_order_whose_launcher_never_came_up_is_lost(site: LocalSite) -> None:
     (site.job().generation(1).path / "exit.json").unlink()
     site.executor().execute(start, inbox.post)
     assert end_of(inbox).outcome is Outcome.LOST
+
+
+def test_a_launcher_that_comes_too_late_starts_nothing(tmp_path: Path) -> None:
+    """Its generation was written off meanwhile, or another launcher of the job lives."""
+    directory = JobDir(tmp_path / "jobs" / "a").generation(1)
+    directory.make()
+    replica = ReplicaOrder(log=str(directory.job.logs / "1-0.log"), envs={})
+    directory.write_order(
+        LaunchOrder(
+            run="touch ran",
+            setup="",
+            workdir=str(tmp_path),
+            envs={},
+            replicas=(replica,),
+            slots={},
+            stop_grace_s=1.0,
+        )
+    )
+    with directory.job.lock() as held:
+        assert held
+        launcher.main(str(directory.path), lock_wait_s=0.1)
+        assert directory.fate() is None
+    directory.write_fate(Fate(outcome=Outcome.LOST, detail="written off"))
+    launcher.main(str(directory.path), lock_wait_s=0.1)
+    assert directory.fate() == Fate(outcome=Outcome.LOST, detail="written off")
+    assert not (tmp_path / "ran").exists()
 
 
 def test_replicas_that_ignore_the_stop_are_killed_after_the_grace(site: LocalSite) -> None:

@@ -33,11 +33,11 @@ OUTSIDE_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, sign
 SHELL_SIGNAL_BASE = 128
 
 
-def main(generation_dir: str) -> None:
+def main(generation_dir: str, lock_wait_s: float = LOCK_WAIT_S) -> None:
     """Carry out the order in `generation_dir`, unless its fate is written or another launcher lives."""
     path = Path(generation_dir)
     directory = GenerationDir(JobDir(path.parent.parent), int(path.name))
-    with directory.job.lock(LOCK_WAIT_S) as held:
+    with directory.job.lock(lock_wait_s) as held:
         if not held or directory.fate() is not None:
             return
         order = directory.order()
