@@ -1,6 +1,8 @@
-"""Which batches may be used: splitting one total over replicas, and the candidates to choose among."""
+"""Which batches may be used: splitting one total over replicas, and the candidates to choose among.
 
-import math
+Axes: C configurations (replica counts), B candidate batches.
+"""
+
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -10,10 +12,12 @@ from numpy.typing import NDArray
 from coadapt.model import BatchConfig, BatchLimits
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
 
-NUM_CANDIDATES = 50  # geometric steps between the smallest and the largest batch (Pollux's artifact)
-ROUNDING_SLACK = 1e-8  # samples; a quotient this close above a whole number is that number (artifact)
-CACHE_ROWS = 65536  # rows of about 1 KB: distinct (limits, replicas) of a large cluster
+NUM_CANDIDATES = 50  # geometric steps from the smallest to the largest batch (Pollux's artifact)
+ROUNDING_SLACK = 1e-8  # samples; a quotient this little above a whole number is that number (artifact)
+NUM_GRIDS_KEPT = 1024  # distinct (limits, replica counts); 60 kB each for 100 counts
+NUM_CANDIDATES_KEPT = 8192  # distinct (limits, replicas); about 1 kB each
 
 
 def split_total(
@@ -26,69 +30,104 @@ def split_total(
 ) -> BatchConfig:
     """Cut `total` over `num_replicas`: equal shares rounded up, accumulation where one pass cannot hold one.
 
-    By default every pass is full, so the resulting total is replicas * atomic * passes: rounded up, then cut to
-    at most `limits.max_total` by a smaller atomic batch (the rule of Pollux's artifact). With `exact` the total
-    is kept (contracts `fixed` and `frozen`): the last shard is smaller, and accumulation is used even where
-    `limits.accumulation` is off. `accumulate_alone`: one replica with a total above the initial batch takes at
-    least two passes, because one pass cannot measure the noise scale. ValueError for counts below 1.
+    By default every pass is full: the result's total is replicas * atomic * passes, rounded up and then cut
+    to at most `limits.max_total` by a smaller atomic batch (the rule of Pollux's artifact). With `exact` the
+    total is kept (contracts `fixed` and `frozen`): the last shard is smaller, and passes are accumulated even
+    where `limits.accumulation` is off. `accumulate_alone`: one replica with a total above the initial batch
+    takes at least two passes, because one pass cannot measure the noise scale. ValueError for counts below 1.
     """
     if total < 1 or num_replicas < 1:
         raise ValueError(f"total and num_replicas must be >= 1, got {total} and {num_replicas}")
     share = -(-total // num_replicas)
-    may_accumulate = limits.accumulation or exact
-    accumulation = 0
-    if limits.max_atomic is not None and may_accumulate:
-        accumulation = -(-share // limits.max_atomic) - 1
-    if accumulate_alone and num_replicas == 1 and total > limits.initial and limits.accumulation:
-        accumulation = max(accumulation, 1)
-    passes = accumulation + 1
+    passes = 1
+    if limits.max_atomic is not None and (limits.accumulation or exact):
+        passes = -(-share // limits.max_atomic)
+    if accumulate_alone and limits.accumulation and num_replicas == 1 and total > limits.initial:
+        passes = max(passes, 2)
     atomic = -(-share // passes)
     if exact:
-        return BatchConfig(total=total, atomic=atomic, accumulation=accumulation)
+        return BatchConfig(total=total, atomic=atomic, accumulation=passes - 1)
     if limits.max_atomic is not None:
         atomic = min(atomic, limits.max_atomic)
     atomic = max(min(atomic, limits.max_total // (num_replicas * passes)), 1)
-    return BatchConfig(total=num_replicas * atomic * passes, atomic=atomic, accumulation=accumulation)
+    return BatchConfig(total=num_replicas * atomic * passes, atomic=atomic, accumulation=passes - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchGrid:
+    """Batches to choose from per configuration, arrays (num_configs, num_candidates); total 0: not lawful."""
+
+    total_CB: IntArray
+    atomic_CB: IntArray
+    accumulation_CB: IntArray
+
+
+@lru_cache(maxsize=NUM_GRIDS_KEPT)
+def adaptive_grid(limits: BatchLimits, num_replicas_C: tuple[int, ...]) -> BatchGrid:
+    """Return the batches that an adaptive job may use on each replica count K, in ascending order.
+
+    Geometric totals from max(initial, min_atomic * K) to max_total, cut into shares rounded up, with a
+    smaller atomic batch where that would pass max_total. Passes are accumulated where max_atomic demands it,
+    and on one replica always above the initial batch, because one pass cannot measure the noise scale there;
+    a job that forbids accumulation stays at the initial batch on one replica. An atomic batch out of its
+    limits is not lawful.
+    """
+    num_replicas = np.array(num_replicas_C, dtype=np.float64)[:, None]
+    smallest = np.maximum(float(limits.initial), limits.min_atomic * num_replicas)
+    largest = np.full_like(smallest, limits.max_total)
+    if not limits.accumulation:
+        largest[num_replicas == 1] = limits.initial
+    lawful = smallest <= largest
+    smallest = np.minimum(smallest, largest)
+    share = np.geomspace(smallest[:, 0], largest[:, 0], NUM_CANDIDATES, axis=1) / num_replicas
+    passes = np.ones_like(share)
+    if limits.accumulation:
+        if limits.max_atomic is not None:
+            passes = np.ceil(share / limits.max_atomic - ROUNDING_SLACK)
+        grown_alone = (num_replicas == 1) & (share > limits.initial + ROUNDING_SLACK)
+        passes = np.where(grown_alone, np.maximum(passes, 2.0), passes)
+    atomic = np.ceil(share / passes - ROUNDING_SLACK)
+    atomic = np.minimum(atomic, limits.max_total // (num_replicas * passes))
+    lawful = lawful & (atomic >= limits.min_atomic)
+    if limits.max_atomic is not None:
+        lawful &= atomic <= limits.max_atomic
+    return _grid(np.where(lawful, num_replicas * atomic * passes, 0.0), atomic, passes)
+
+
+@lru_cache(maxsize=NUM_GRIDS_KEPT)
+def requested_grid(limits: BatchLimits, num_replicas_C: tuple[int, ...]) -> BatchGrid:
+    """Return the one batch of a job that keeps `limits.requested`, split as by `split_total(exact=True)`.
+
+    It is lawful while each replica has at least min_atomic samples.
+    """
+    num_replicas = np.array(num_replicas_C)[:, None]
+    share = -(-limits.requested // num_replicas)
+    passes = np.ones_like(share) if limits.max_atomic is None else -(-share // limits.max_atomic)
+    lawful = num_replicas * limits.min_atomic <= limits.requested
+    return _grid(np.where(lawful, limits.requested, 0), -(-share // passes), passes)
+
+
+def _grid(total: NDArray[np.generic], atomic: NDArray[np.generic], passes: NDArray[np.generic]) -> BatchGrid:
+    """Return the grid with all values in range, also where the batch is not lawful."""
+    return BatchGrid(
+        total.astype(np.int32), np.maximum(atomic.astype(np.int32), 1), passes.astype(np.int32) - np.int32(1)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Lawful batches of an adaptive job on one replica count, ascending; arrays (num_candidates,), maybe empty."""
+    """Lawful batches on one replica count, ascending by total; arrays (num_candidates,), maybe empty."""
 
     total: FloatArray
     atomic: FloatArray
     accumulation: FloatArray
 
 
-@lru_cache(maxsize=CACHE_ROWS)
+@lru_cache(maxsize=NUM_CANDIDATES_KEPT)
 def candidates(limits: BatchLimits, num_replicas: int) -> Candidates:
-    """Return the batches that an adaptive job may use on `num_replicas`.
-
-    Geometric totals from max(initial, min_atomic * K) to max_total; shares rounded up; no more than max_total
-    (a smaller atomic batch where rounding up passes it); atomic batches outside their limits are left out.
-    One replica takes a batch above the initial one only with accumulation (its noise cannot be measured else).
-    """
-    smallest = max(limits.initial, limits.min_atomic * num_replicas)
-    if smallest > limits.max_total:
-        empty = np.zeros(0)
-        return Candidates(empty, empty, empty)
-    share = np.geomspace(smallest, limits.max_total, NUM_CANDIDATES) / num_replicas
-    accumulation = np.zeros_like(share)
-    if limits.accumulation:
-        if limits.max_atomic is not None:
-            accumulation = np.ceil(share / limits.max_atomic - ROUNDING_SLACK) - 1.0
-        if num_replicas == 1:
-            grown = share > limits.initial + ROUNDING_SLACK
-            accumulation = np.where(grown, np.maximum(accumulation, 1.0), accumulation)
-    elif num_replicas == 1:
-        share = np.minimum(share, limits.initial)
-    passes = accumulation + 1.0
-    atomic = np.ceil(share / passes - ROUNDING_SLACK)
-    atomic = np.minimum(atomic, limits.max_total // (num_replicas * passes))
-    max_atomic = math.inf if limits.max_atomic is None else limits.max_atomic
-    lawful = (atomic >= limits.min_atomic) & (atomic <= max_atomic)
-    new = np.ones_like(lawful)
-    new[1:] = (np.diff(atomic) != 0.0) | (np.diff(accumulation) != 0.0)
-    keep = lawful & new
-    total = num_replicas * atomic * passes
-    return Candidates(total[keep], atomic[keep], accumulation[keep])
+    """Return the distinct lawful batches of `adaptive_grid` on one replica count."""
+    grid = adaptive_grid(limits, (num_replicas,))
+    keep = grid.total_CB[0] > 0
+    keep[1:] &= (np.diff(grid.atomic_CB[0]) != 0) | (np.diff(grid.accumulation_CB[0]) != 0)
+    columns = (grid.total_CB[0][keep], grid.atomic_CB[0][keep], grid.accumulation_CB[0][keep])
+    return Candidates(*(column.astype(np.float64) for column in columns))

@@ -43,4 +43,4 @@ def gain(
 
     `scale` is total / initial. For scale >= 1 the gain lies in [1, scale].
     """
-    return scale * efficiency(scale, 1.0, grad_sqr, grad_var)  # type: ignore[arg-type]  # float or array alike
+    return scale * (grad_var + grad_sqr + TINY) / (grad_var + grad_sqr * scale + TINY)

@@ -1,9 +1,8 @@
 """The inner loop of the fit: Pollux's loss with its analytic gradient, and a bounded search for its minimum.
 
-Compiled by numba, so import it only to fit. Parameters are one array in the order of `ThroughputParams`:
-alpha_c, beta_c, alpha_r, beta_r, alpha_n, beta_n, alpha_k, beta_k, gamma. A row of a profile is (level, extra,
-atomic, log compute_s, log step_s): level 0 is one replica, 1 one node, 2 several nodes, 3 several racks, and
-the alpha of a level stands at 2 * level; extra is max(K - 2, 0).
+Compiled by numba: imported only to fit. `x` has the parameters in the order of `ThroughputParams`. A row is
+(level, extra, atomic, log compute_s, log step_s), where level 0 is one replica, 1 one node, 2 several nodes,
+3 several racks, extra is max(K - 2, 0), and the alpha and beta of a level are x[2 * level : 2 * level + 2].
 """
 
 import math
@@ -166,7 +165,8 @@ def _descend(rows: FloatArray, x: FloatArray, free: BoolArray, floor: float) -> 
         num_small = num_small + 1 if loss - new_loss < TOLERANCE * loss else 0
         loss = new_loss
         x[:] = _moved(x, step)
-        grad[:], gram[:] = new_grad, new_gram
+        grad, new_grad = new_grad, grad
+        gram, new_gram = new_gram, gram
 
 
 @jit
@@ -248,8 +248,8 @@ def _solve_free(
 def search(profile: FloatArray, start: FloatArray) -> tuple[FloatArray, float]:
     """Return the parameters with the least loss found from two starting points, and that loss.
 
-    `profile` has the rows (num_nodes, num_racks, num_replicas, atomic, compute_s, step_s). `start` replaces the
-    second starting point unless it is empty.
+    `profile` has the columns num_nodes, num_racks, num_replicas, atomic, compute_s and step_s. `start` (9,)
+    takes the place of the second starting point unless it is empty.
     """
     rows, free = prepare(profile)
     best = start_point(rows, free, START_GAMMAS[0])

@@ -35,8 +35,10 @@ def best_batch(
     num_replicas = placement.num_replicas
     if not adaptive:
         config = split_total(limits.requested, num_replicas, limits, exact=True)
-        seconds = model.step_time(params, placement, config.atomic, config.accumulation)
-        return BatchChoice(config.total / float(seconds), config)
+        if num_replicas * limits.min_atomic > config.total:
+            return BatchChoice(0.0, config)
+        seconds = float(model.step_time(params, placement, config.atomic, config.accumulation))
+        return BatchChoice(config.total / seconds, config)
     choices = candidates(limits, num_replicas)
     if choices.total.size == 0:
         smallest = max(limits.initial, limits.min_atomic * num_replicas)

@@ -30,7 +30,7 @@ class Profile:
 
 @dataclass(slots=True)
 class ProfileBuilder:
-    """Collects observations for `Profile`, one row per key: the first one, or with `mean` the running mean."""
+    """Collects observations for `Profile`, one row per key: the first one, or with `mean` their mean."""
 
     mean: bool = False
     rows: dict[tuple[int, int, int, int], tuple[int, float, float]] = field(default_factory=dict)

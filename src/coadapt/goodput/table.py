@@ -1,4 +1,7 @@
-"""Goodput of all jobs on all configurations of a round at once. Axes: J jobs, C configurations, B batches."""
+"""Goodput of all jobs on all configurations of a round at once.
+
+Axes: J jobs, C configurations (number of nodes, racks and replicas), B candidate batches.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,19 +9,29 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from coadapt.goodput.goodput import best_batch
-from coadapt.goodput.throughput import POLLUX, FloatArray, ThroughputModel
-from coadapt.model import GradStats, JobView, Placement
+from coadapt.goodput.batch import NUM_CANDIDATES, BatchGrid, adaptive_grid, requested_grid
+from coadapt.goodput.efficiency import efficiency
+from coadapt.goodput.throughput import POLLUX, FloatArray, ParamArrays, Shapes, ThroughputModel
+from coadapt.model import GradStats, JobView, ThroughputParams
 
 IntArray = NDArray[np.int64]
+
+CHUNK_ELEMENTS = 1 << 15  # of one array (J, C, B): 256 KiB, so that a handful of them stays in the cache
+# Freeing an array of this many elements, 4 MiB, once makes glibc keep up to 8 MiB of freed heap (mallopt(3)).
+# Without that the pages of each temporary are mapped anew, which takes longer than the arithmetic.
+HEAP_KEPT = 1 << 19
+
+NO_GAIN = GradStats(sqr=1.0, var=0.0)  # not measured yet: a larger batch is taken to gain nothing
+NO_LOSS = GradStats(sqr=0.0, var=1.0)  # efficiency 1, whatever the batch
+ANY_PARAMS = ThroughputParams(alpha_c=1.0, beta_c=0.0)  # not measured yet: the row's goodput is overwritten
 
 
 @dataclass(frozen=True, slots=True)
 class GoodputTable:
     """Best goodput per job and configuration, and the batch that reaches it. Arrays (num_jobs, num_configs).
 
-    Goodput is in progress per second, 0 where the job's batch limits rule the configuration out; a job whose
-    step time is not known yet has goodput K on K replicas (relative units).
+    Goodput is in progress per second; 0 where the job's batch limits rule the configuration out. A job whose
+    step time is not known scales perfectly: K on K replicas, in units of its own.
     """
 
     goodput_JC: FloatArray
@@ -35,25 +48,69 @@ def goodput_table(
     num_racks_C: Sequence[int] | IntArray | None = None,
     model: ThroughputModel = POLLUX,
 ) -> GoodputTable:
-    num_racks_C = [1] * len(num_nodes_C) if num_racks_C is None else num_racks_C
-    shape = (len(jobs), len(num_nodes_C))
-    goodput, atomic, accumulation = np.zeros(shape), np.ones(shape, np.int64), np.zeros(shape, np.int64)
-    for j, job in enumerate(jobs):
-        for c, (n, k, r) in enumerate(zip(num_nodes_C, num_replicas_C, num_racks_C, strict=True)):
-            params = job.throughput.get(gpu_type)
-            if params is None:
-                goodput[j, c] = k
-                continue
-            placement = Placement((int(k) - int(n) + 1, *[1] * (int(n) - 1)), int(r))
-            choice = best_batch(
-                job.spec.batch,
-                params,
-                job.grad or GradStats(sqr=1.0, var=0.0),
-                placement,
-                adaptive=job.spec.adaptive,
-                model=model,
-            )
-            goodput[j, c] = choice.goodput
-            atomic[j, c] = choice.config.atomic
-            accumulation[j, c] = choice.config.accumulation
-    return GoodputTable(goodput, atomic, accumulation)
+    """Return each job's best goodput on each configuration of `gpu_type` GPUs (Pollux eq. 12).
+
+    An adaptive job takes the best of its candidate batches, the smallest on ties; without gradient statistics
+    it is taken to gain nothing from a larger batch. Any other job keeps `limits.requested`, at efficiency 1.
+    """
+    num_replicas = np.asarray(num_replicas_C, dtype=np.int64)
+    num_racks = np.ones_like(num_replicas) if num_racks_C is None else np.asarray(num_racks_C)
+    columns = (np.asarray(num_nodes_C), num_racks, num_replicas)
+    np.empty(HEAP_KEPT)
+    round_ = _Round(
+        shapes=Shapes(*(column.astype(np.float64)[:, None] for column in columns)),
+        num_replicas_C=tuple(num_replicas.tolist()),
+        gpu_type=gpu_type,
+        model=model,
+    )
+    shape = (len(jobs), len(num_replicas))
+    table = GoodputTable(np.zeros(shape), np.ones(shape, np.int64), np.zeros(shape, np.int64))
+    for adaptive, num_candidates in ((True, NUM_CANDIDATES), (False, 1)):
+        rows = [row for row, job in enumerate(jobs) if job.spec.adaptive is adaptive]
+        num_at_once = max(CHUNK_ELEMENTS // max(len(num_replicas) * num_candidates, 1), 1)
+        for first in range(0, len(rows), num_at_once):
+            chunk = rows[first : first + num_at_once]
+            _fill(table, chunk, [jobs[row] for row in chunk], round_)
+    return table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Round:
+    """What is the same for all jobs. Arrays of `shapes`: (num_configs, 1)."""
+
+    shapes: Shapes
+    num_replicas_C: tuple[int, ...]
+    gpu_type: str
+    model: ThroughputModel
+
+
+def _fill(table: GoodputTable, rows: list[int], jobs: list[JobView], round_: _Round) -> None:
+    """Compute the rows of `jobs`, which are alike: all adaptive, or none."""
+    grid = [_grid_of(job, round_.num_replicas_C) for job in jobs]
+    total_JCB = np.stack([each.total_CB for each in grid], dtype=np.float64)
+    atomic_JCB = np.stack([each.atomic_CB for each in grid], dtype=np.float64)
+    accumulation_JCB = np.stack([each.accumulation_CB for each in grid], dtype=np.float64)
+    known = [job.throughput.get(round_.gpu_type) for job in jobs]
+    params = ParamArrays.stack([each or ANY_PARAMS for each in known], ndim=3)
+    step_s_JCB = round_.model.step_time(params, round_.shapes, atomic_JCB, accumulation_JCB)
+    goodput_JCB = _efficiency(jobs, total_JCB)
+    goodput_JCB *= total_JCB
+    goodput_JCB /= step_s_JCB
+    unknown = [row for row, each in enumerate(known) if each is None]
+    goodput_JCB[unknown] = np.where(total_JCB[unknown] > 0.0, round_.shapes.num_replicas, 0.0)
+    best_JC1 = goodput_JCB.argmax(axis=2)[:, :, None]
+    table.goodput_JC[rows] = np.take_along_axis(goodput_JCB, best_JC1, axis=2)[:, :, 0]
+    table.atomic_JC[rows] = np.take_along_axis(atomic_JCB, best_JC1, axis=2)[:, :, 0]
+    table.accumulation_JC[rows] = np.take_along_axis(accumulation_JCB, best_JC1, axis=2)[:, :, 0]
+
+
+def _grid_of(job: JobView, num_replicas_C: tuple[int, ...]) -> BatchGrid:
+    grid = adaptive_grid if job.spec.adaptive else requested_grid
+    return grid(job.spec.batch, num_replicas_C)
+
+
+def _efficiency(jobs: list[JobView], total_JCB: FloatArray) -> FloatArray:
+    grads = [(job.grad or NO_GAIN) if job.spec.adaptive else NO_LOSS for job in jobs]
+    columns = [(job.spec.batch.initial, grad.sqr, grad.var) for job, grad in zip(jobs, grads, strict=True)]
+    initial, sqr, var = np.array(columns, dtype=np.float64).T[:, :, None, None]
+    return efficiency(total_JCB, initial, sqr, var)

@@ -4,7 +4,8 @@ Axes: J jobs, C configurations (placements), B candidate batches.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +18,9 @@ Floats = FloatArray | float
 
 # No step is shorter: launching one kernel takes longer. It keeps all-zero parameters from dividing by zero.
 STEP_TIME_MIN_S = 1e-9
+
+PARAM_NAMES = tuple(each.name for each in fields(ThroughputParams))
+_VALUES = attrgetter(*PARAM_NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +49,8 @@ class ParamArrays:
     @classmethod
     def stack(cls, params: Sequence[ThroughputParams], ndim: int = 1) -> "ParamArrays":
         """Return the parameters of `params` as arrays of `ndim` dimensions, jobs along the first."""
-        rows = [
-            (
-                each.alpha_c,
-                each.beta_c,
-                each.alpha_r,
-                each.beta_r,
-                each.alpha_n,
-                each.beta_n,
-                each.alpha_k,
-                each.beta_k,
-                each.gamma,
-            )
-            for each in params
-        ]
-        columns = np.array(rows, dtype=np.float64).reshape(len(params), 9).T
-        return cls(*(column.reshape(-1, *[1] * (ndim - 1)) for column in columns))
+        columns = np.array([_VALUES(each) for each in params]).reshape(len(params), len(PARAM_NAMES)).T
+        return cls(*columns.reshape(len(PARAM_NAMES), -1, *[1] * (ndim - 1)))
 
 
 class ThroughputModel(Protocol):
@@ -104,12 +94,18 @@ def step_time(
 
     s T_grad + (T_grad^γ + T_sync^γ)^(1/γ), which lies between s T_grad + max and s T_grad + sum of the terms.
     """
-    compute_s = params.alpha_c + params.beta_c * atomic
+    # In place from here on: large temporaries cost more than the arithmetic.
+    compute_s = params.beta_c * atomic
+    compute_s += params.alpha_c
     sync_s = sync_time(params, shape)
     longest_s = np.maximum(np.maximum(compute_s, sync_s), STEP_TIME_MIN_S)
-    ratio = np.minimum(compute_s, sync_s) / longest_s
-    overlapped_s: Floats = longest_s * (1.0 + ratio**params.gamma) ** (1.0 / params.gamma)
-    return overlapped_s + accumulation * compute_s
+    step_s = np.minimum(compute_s, sync_s)
+    step_s /= longest_s
+    step_s **= params.gamma
+    step_s += 1.0
+    step_s **= 1.0 / params.gamma
+    step_s *= longest_s
+    return step_s + accumulation * compute_s
 
 
 def sync_time(params: ThroughputParams | ParamArrays, shape: Placement | Shapes) -> Floats:
