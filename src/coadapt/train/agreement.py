@@ -1,7 +1,8 @@
 """What the replicas tell each other between steps: one small sum, under way while the next step computes."""
 
 import math
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 
 import torch
 import torch.distributed as dist
@@ -60,28 +61,35 @@ class Signals:
         )
 
 
+_NAMES = tuple(item.name for item in fields(Signals))
+_values = attrgetter(*_NAMES)
+
+
 class Agreement:
     """Sums `Signals` over the group. Every replica must call in the same order."""
 
     def __init__(self) -> None:
-        self._posted: tuple[torch.Tensor, dist.Work | None] | None = None
+        self._own: Signals | None = None
+        self._sum: tuple[torch.Tensor, dist.Work] | None = None
 
     def post(self, group: Group, signals: Signals) -> None:
         """Send this replica's word; `collect` gives the sum."""
-        assert self._posted is None, "collect before the next post"
-        values = torch.tensor(astuple(signals), dtype=torch.float64)
-        work = dist.all_reduce(values, group=group.control, async_op=True) if group.distributed else None
-        self._posted = (values, work)
+        assert self._own is None, "collect before the next post"
+        self._own = signals
+        if group.distributed:
+            values = torch.tensor(_values(signals), dtype=torch.float64)
+            work = dist.all_reduce(values, group=group.control, async_op=True)
+            assert work is not None
+            self._sum = (values, work)
 
     def collect(self) -> Signals | None:
         """Return what all said at the last post, None if nothing is under way. Waits for the slowest."""
-        if self._posted is None:
-            return None
-        values, work = self._posted
-        self._posted = None
-        if work is not None:
-            work.wait()
-        return Signals(**dict(zip((item.name for item in fields(Signals)), values.tolist(), strict=True)))
+        own, self._own = self._own, None
+        if self._sum is None:
+            return own
+        (values, work), self._sum = self._sum, None
+        work.wait()
+        return Signals(**dict(zip(_NAMES, values.tolist(), strict=True)))
 
 
 def norms_of(said: Signals, own: GradNorms) -> GradNorms | None:

@@ -17,6 +17,7 @@ KEEP = 2  # the newest, and the one to fall back to
 # checkpoint-<number>-<first digits of the SHA-256 of the file>.pt
 NAME = re.compile(r"checkpoint-(\d{8})-([0-9a-f]{16})\.pt")
 UNFINISHED = ".writing"
+DAMAGED = ".damaged"
 
 State = Mapping[str, object]
 
@@ -51,14 +52,15 @@ class CheckpointStore:
     def newest(self) -> Path | None:
         """Return the newest sound checkpoint, None if there never was one.
 
-        A damaged file is skipped with a warning. Raises RuntimeError if all are damaged.
+        A damaged file is set aside with a warning, so that it does not count among those that are kept.
+        Raises RuntimeError if all are damaged.
         """
-        files = self._files()
-        for _, path in reversed(files):
+        for _, path in reversed(self._files()):
             if _sound(path):
                 return path
             logger.warning("checkpoint %s is damaged (checksum differs): falling back", path.name)
-        if files:
+            path.rename(path.with_suffix(DAMAGED))
+        if any(self._folder.glob(f"*{DAMAGED}")):
             raise RuntimeError(f"all checkpoints in {self._folder} are damaged; remove them to start afresh")
         return None
 
@@ -69,10 +71,9 @@ class CheckpointStore:
         return sorted((int(match[1]), path) for match, path in found if match)
 
     def _prune(self) -> None:
-        """Drop old checkpoints, and what a killed process left unfinished."""
-        for _, path in self._files()[:-KEEP]:
-            path.unlink(missing_ok=True)
-        for path in self._folder.glob(f"*{UNFINISHED}"):
+        """Drop old checkpoints, damaged ones, and what a killed process left unfinished."""
+        old = [path for _, path in self._files()[:-KEEP]]
+        for path in (*old, *self._folder.glob(f"*{DAMAGED}"), *self._folder.glob(f"*{UNFINISHED}")):
             path.unlink(missing_ok=True)
 
 

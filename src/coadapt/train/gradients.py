@@ -3,7 +3,7 @@
 Works on whole lists and buckets (torch._foreach_*, a DDP communication hook); no hook per parameter.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -42,12 +42,20 @@ class StepGradients:
         self._held: dict[Tensor, Tensor] = {}
         self._computed = False
         self._averaged = False
+        self._queued = False
 
     def begin_pass(self) -> None:
         """The next backward belongs to the session's current pass."""
         self._computed = self._averaged = False
         if self._session.current is None or self._session.current.first:
             self._held = {}
+
+    def watch(self, output: object) -> None:
+        """Be told of the backward from `output`: anything that holds tensors."""
+        self._queued = False
+        for tensor in _tensors(output):
+            if tensor.requires_grad:
+                tensor.register_hook(self._on_backward)  # type: ignore[no-untyped-call]  # torch's own
 
     def computed(self) -> None:
         """A local backward is over; where replicas synchronise, their exchange may still be under way."""
@@ -110,6 +118,18 @@ class StepGradients:
         averaged: torch.futures.Future[Tensor] = reduced.then(_first_value)
         return averaged
 
+    def _on_backward(self, _grad: Tensor) -> None:
+        """Called when a backward begins, once for each output that takes part in it."""
+        if not self._queued:
+            self._queued = True
+            _at_backward_end(self._on_computed)
+
+    def _on_computed(self) -> None:
+        self._queued = False
+        self.computed()
+        # DDP's own callback, queued meanwhile, waits for the exchange: ours comes after it.
+        _at_backward_end(self.averaged)
+
     def _hold(self, current: Pass) -> None:
         """Take the gradients of a pass out of `.grad`, weighted."""
         parameters, grads = self._present()
@@ -151,3 +171,18 @@ class StepGradients:
 
 def _first_value(future: torch.futures.Future[list[Tensor]]) -> Tensor:
     return future.value()[0]
+
+
+def _at_backward_end(callback: Callable[[], None]) -> None:
+    torch.autograd.Variable._execution_engine.queue_callback(callback)  # as FSDP does
+
+
+def _tensors(output: object) -> list[Tensor]:
+    """Return the tensors in nested tuples, lists and mappings (model output classes are mappings)."""
+    if isinstance(output, Tensor):
+        return [output]
+    if isinstance(output, Mapping):
+        output = list(output.values())
+    if isinstance(output, list | tuple):
+        return [tensor for item in output for tensor in _tensors(item)]
+    return []

@@ -1,9 +1,9 @@
 """The model as the user's loop sees it: the module itself, or wrapped for the replicas of the moment."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from coadapt.train.gradients import StepGradients
@@ -30,7 +30,6 @@ class ElasticModel(nn.Module):
         self._ddp = ddp
         # In a list, so that it does not become a submodule: its parameters are those of `module`.
         self._replica: list[DistributedDataParallel] = []
-        self._queued = False
 
     def rewrap(self) -> None:
         """The group has changed: build the wrapper anew when it is needed next."""
@@ -47,10 +46,7 @@ class ElasticModel(nn.Module):
             output = replica(*args, **kwargs)
         else:
             output = self.module(*args, **kwargs)
-        self._queued = False
-        for tensor in _tensors(output):
-            if tensor.requires_grad:
-                tensor.register_hook(self._on_backward)  # type: ignore[no-untyped-call]  # torch's own
+        self._gradients.watch(output)
         return output
 
     def state_dict(self, *args: object, **kwargs: object) -> dict[str, object]:  # type: ignore[override]  # torch overloads it
@@ -71,30 +67,3 @@ class ElasticModel(nn.Module):
         replica = DistributedDataParallel(self.module, device_ids=ids, **self._ddp)  # type: ignore[arg-type]  # the user's
         replica.register_comm_hook(self._gradients, StepGradients.exchange)
         return replica
-
-    def _on_backward(self, _grad: Tensor) -> None:
-        """Called when the backward begins, once for each output that takes part in it."""
-        if not self._queued:
-            self._queued = True
-            _at_backward_end(self._computed)
-
-    def _computed(self) -> None:
-        self._queued = False
-        self._gradients.computed()
-        # DDP's own callback, queued meanwhile, waits for the exchange: ours comes after it.
-        _at_backward_end(self._gradients.averaged)
-
-
-def _at_backward_end(callback: Callable[[], None]) -> None:
-    torch.autograd.Variable._execution_engine.queue_callback(callback)  # as FSDP does
-
-
-def _tensors(output: object) -> list[Tensor]:
-    """Return the tensors in nested tuples, lists and mappings (model output classes are mappings)."""
-    if isinstance(output, Tensor):
-        return [output]
-    if isinstance(output, Mapping):
-        output = list(output.values())
-    if isinstance(output, list | tuple):
-        return [tensor for item in output for tensor in _tensors(item)]
-    return []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from coadapt.model import GradStats
 
-# Decay of the running averages per step at the initial batch (Pollux's artifact).
+# Decay of the running averages per initial batch of samples trained on (Pollux's artifact).
 DECAY = 0.999
 # The variance is at least this share of the squared norm: an estimate may come out negative.
 # Departure from the artifact, whose absolute floor of 1e-6 swamps models with small gradients.
@@ -49,23 +49,29 @@ def estimate(norms: GradNorms) -> tuple[float, float] | None:
 
 @dataclass(slots=True)
 class NoiseScale:
-    """Bias-corrected moving averages of both estimates, at the initial batch size `initial` (M0)."""
+    """Bias-corrected moving averages of both estimates. initial: M0. at_samples: when the last came in."""
 
     initial: int
     sqr: float = 0.0
     trace: float = 0.0
     weight: float = 0.0
     differenced: bool = False
+    at_samples: float = 0.0
 
-    def add(self, norms: GradNorms) -> None:
-        """Take in one step. The first estimate that is not differenced throws away those that are: biased."""
+    def add(self, norms: GradNorms, at_samples: float) -> None:
+        """Take in one step, after `at_samples` samples of training.
+
+        The first estimate that is not differenced throws away those that are: they are biased.
+        """
         found = estimate(norms)
         if found is None:
             return
         if self.differenced and not norms.differenced:
             self.sqr = self.trace = self.weight = 0.0
         self.differenced = norms.differenced
-        decay = DECAY ** max(norms.samples / self.initial, 1.0)
+        age = max(at_samples - self.at_samples, norms.samples, self.initial)
+        self.at_samples = at_samples
+        decay = DECAY ** (age / self.initial)
         self.sqr = decay * self.sqr + (1.0 - decay) * found[0]
         self.trace = decay * self.trace + (1.0 - decay) * found[1]
         self.weight = decay * self.weight + (1.0 - decay)

@@ -35,8 +35,9 @@ class NormMeter:
     def begin_step(self, *, measure: bool) -> None:
         """Forget the step before; measure this one if `measure` and if the optimiser's metric is known."""
         self._small, self._sizes, self._big, self._pair = [], [], None, None
-        ready = self._preconditioner is None or self._preconditioner.refresh()
-        self._active = measure and ready
+        self._active = measure and (self._preconditioner is None or self._preconditioner.refresh())
+        if not self._active:
+            self._before = None
 
     def cancel(self) -> None:
         """Do not measure this step after all."""
@@ -111,5 +112,7 @@ class NormMeter:
 
 
 def _sqr_norm(tensors: Sequence[Tensor]) -> Tensor:
+    if not tensors:
+        return torch.zeros(())
     norms = torch._foreach_norm(list(tensors))
     return torch.stack([norm.float() for norm in norms]).square().sum()

@@ -40,6 +40,8 @@ class AdamPreconditioner:
     def apply(self, parameters: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
         known = [index for index, parameter in enumerate(parameters) if parameter in self._divisors]
         divisors = [self._divisors[parameters[index]] for index in known]
+        if not known:
+            return []
         scaled = torch._foreach_div([grads[index].to(divisors[0].dtype) for index in known], divisors)
         return list(scaled)
 

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset
 
 from coadapt.goodput.batch import split_total
-from coadapt.model import BatchConfig, InputError
+from coadapt.model import BatchConfig, GradStats, InputError
 from coadapt.train.cycle import TrainingCycle
 from coadapt.train.env import Options, TrainConfig, read_config
 from coadapt.train.gradients import StepGradients
@@ -90,6 +90,11 @@ class Run:
         if self._session.sampling is None:
             raise RuntimeError("there is no batch before run.loader(...)")
         return self._session.sampling.batch
+
+    @property
+    def grad_stats(self) -> GradStats | None:
+        """Return what is known of the gradient's noise, None before the first estimate."""
+        return self._session.grad_stats()
 
     def prepare(
         self,

@@ -26,7 +26,7 @@ class Telemetry:
         self._reporter = reporter
         self._num_epochs = num_epochs
         self._stop_cost_s: float | None = stop_cost_s
-        self._due_at = time.monotonic() + FIRST_REPORT_S
+        self._due_at = time.monotonic() + min(FIRST_REPORT_S, session.config.report_every_s)
         self._began_at: float | None = None
         self._step_time_s: float | None = None
 

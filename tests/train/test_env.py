@@ -1,0 +1,113 @@
+"""Settings: argument beats environment beats default; what is out of range is named."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from coadapt.model import (
+    BatchConfig,
+    BatchLimits,
+    InputError,
+    JobSpec,
+    Placement,
+    ReplicaLimits,
+    RescaleContract,
+)
+from coadapt.model.wire import to_json
+from coadapt.train.env import Options, TrainConfig, parse_config
+
+pytestmark = pytest.mark.train
+
+SPEC = JobSpec(
+    name="job",
+    batch=BatchLimits(initial=32, max_total=256),
+    replicas=ReplicaLimits(min=1, max=4),
+    contract=RescaleContract.ADAPTIVE,
+)
+
+
+def test_alone_with_nothing_set() -> None:
+    assert parse_config({}, {}) == TrainConfig()
+
+
+def test_under_torchrun() -> None:
+    environ = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
+    assert parse_config({}, environ) == TrainConfig(
+        rank=5, local_rank=1, world_size=8, placement=Placement((4, 4))
+    )
+
+
+def test_under_the_scheduler() -> None:
+    environ = {
+        "RANK": "2",
+        "WORLD_SIZE": "3",
+        "COADAPT_JOB": "job-1",
+        "COADAPT_GENERATION": "4",
+        "COADAPT_SPEC": json.dumps(to_json(SPEC)),
+        "COADAPT_BATCH": json.dumps(to_json(BatchConfig(total=64, atomic=22))),
+        "COADAPT_PLACEMENT": "2,1",
+        "COADAPT_GPU_TYPE": "t4",
+        "COADAPT_URL": "http://127.0.0.1:8000/",
+        "COADAPT_TOKEN": "secret",
+        "COADAPT_CHECKPOINT_DIR": "/state/job-1",
+        "COADAPT_CHECKPOINT_EVERY_S": "7.5",
+        "COADAPT_REPORT_EVERY_S": "2",
+        "COADAPT_STOP_TIMEOUT_S": "9",
+    }
+    assert parse_config({}, environ) == TrainConfig(
+        rank=2,
+        world_size=3,
+        placement=Placement((2, 1)),
+        job="job-1",
+        generation=4,
+        spec=SPEC,
+        batch=BatchConfig(total=64, atomic=22),
+        gpu_type="t4",
+        url="http://127.0.0.1:8000",
+        token="secret",
+        contract=RescaleContract.ADAPTIVE,
+        checkpoint_dir=Path("/state/job-1"),
+        checkpoint_every_s=7.5,
+        report_every_s=2.0,
+        stop_timeout_s=9.0,
+    )
+
+
+def test_an_argument_beats_the_environment() -> None:
+    environ = {"COADAPT_CHECKPOINT_DIR": "/env", "COADAPT_REPORT_EVERY_S": "2"}
+    config = parse_config({"checkpoint_dir": "/argument", "report_every_s": 3.0, "seed": 5}, environ)
+    assert (config.checkpoint_dir, config.report_every_s, config.seed) == (Path("/argument"), 3.0, 5)
+
+
+def test_the_job_files_contract_beats_the_argument(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        config = parse_config({"contract": "fixed"}, {"COADAPT_SPEC": json.dumps(to_json(SPEC))})
+    assert config.contract is RescaleContract.ADAPTIVE
+    assert "the job file's contract adaptive replaces init(contract='fixed')" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "said"),
+    [
+        (
+            {"contract": "elastic"},
+            {},
+            "init(contract): got 'elastic'; allowed: fixed, adaptive, self, frozen",
+        ),
+        ({}, {"WORLD_SIZE": "0"}, "WORLD_SIZE: got '0'; allowed: a whole number >= 1"),
+        ({}, {"RANK": "2", "WORLD_SIZE": "2"}, "RANK: got 2; allowed: 0..1, below WORLD_SIZE"),
+        ({}, {"RANK": "-1"}, "RANK: got '-1'; allowed: a whole number >= 0"),
+        ({}, {"WORLD_SIZE": "3", "COADAPT_PLACEMENT": "2,2"}, "COADAPT_PLACEMENT: got '2,2'"),
+        ({}, {"WORLD_SIZE": "3", "COADAPT_PLACEMENT": "2,one"}, "COADAPT_PLACEMENT: got '2,one'"),
+        ({}, {"COADAPT_SPEC": "{"}, "COADAPT_SPEC: got '{'; allowed: JSON"),
+        ({}, {"COADAPT_BATCH": '{"total": 3}'}, "COADAPT_BATCH.atomic: got None"),
+        ({"report_every_s": 0.0}, {}, "COADAPT_REPORT_EVERY_S: got 0.0; allowed: a number of seconds > 0"),
+        ({}, {"COADAPT_STOP_TIMEOUT_S": "soon"}, "COADAPT_STOP_TIMEOUT_S: got 'soon'"),
+    ],
+)
+def test_what_is_out_of_range_is_named(options: Options, environ: dict[str, str], said: str) -> None:
+    with pytest.raises(InputError) as raised:
+        parse_config(options, environ)
+    assert str(raised.value).startswith(said)

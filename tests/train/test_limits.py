@@ -1,0 +1,138 @@
+"""Batches: the loop's numbers against the job file's, what begins a generation, and when a change pays."""
+
+from dataclasses import replace
+
+import pytest
+
+from coadapt.model import (
+    BatchConfig,
+    BatchLimits,
+    GradStats,
+    InputError,
+    JobSpec,
+    Placement,
+    RescaleContract,
+    ThroughputParams,
+)
+from coadapt.train.env import TrainConfig
+from coadapt.train.group import Group
+from coadapt.train.limits import better_batch, first_batch, resolve_limits
+from coadapt.train.noise import GradNorms, NoiseScale
+from coadapt.train.session import Sampling, Session
+from coadapt.train.shards import SampleOrder
+
+pytestmark = pytest.mark.train
+
+FIXED, ADAPTIVE = RescaleContract.FIXED, RescaleContract.ADAPTIVE
+SPEC = JobSpec(name="job", batch=BatchLimits(initial=32, requested=64, max_total=512))
+PARAMS = ThroughputParams(alpha_c=0.1, beta_c=0.0001, alpha_r=0.05)
+
+
+def limits(spec: JobSpec | None, contract: RescaleContract, *numbers: int | None) -> BatchLimits:
+    batch_size, max_batch_size, max_atomic = numbers
+    return resolve_limits(
+        spec, contract, batch_size=batch_size, max_batch_size=max_batch_size, max_atomic=max_atomic
+    )
+
+
+def test_arguments_alone_and_job_file_alone() -> None:
+    assert limits(None, FIXED, 32, None, None) == BatchLimits(initial=32)
+    assert limits(None, ADAPTIVE, 32, 512, 16) == BatchLimits(initial=32, max_total=512, max_atomic=16)
+    assert limits(SPEC, FIXED, None, None, None) == SPEC.batch
+
+
+def test_what_only_one_says_counts() -> None:
+    assert limits(SPEC, FIXED, 64, 512, 16) == replace(SPEC.batch, max_atomic=16)
+    assert limits(SPEC, ADAPTIVE, 32, None, None) == SPEC.batch
+
+
+@pytest.mark.parametrize(
+    ("contract", "numbers", "said"),
+    [
+        (FIXED, (32, None, None), "loader(batch_size): got 32; allowed: 64, the job file's batch.requested"),
+        (ADAPTIVE, (64, None, None), "loader(batch_size): got 64; allowed: 32, the job file's batch.initial"),
+        (ADAPTIVE, (32, 256, None), "loader(max_batch_size): got 256; allowed: 512"),
+    ],
+)
+def test_contradictions_are_named(
+    contract: RescaleContract, numbers: tuple[int, int | None, int | None], said: str
+) -> None:
+    with pytest.raises(InputError) as raised:
+        limits(SPEC, contract, *numbers)
+    assert str(raised.value).startswith(said)
+
+
+@pytest.mark.parametrize("numbers", [(None, None, None), (0, None, None), (32, 16, None), (32, None, 0)])
+def test_impossible_numbers_are_input_errors(numbers: tuple[int | None, int | None, int | None]) -> None:
+    with pytest.raises(InputError):
+        limits(None, FIXED, *numbers)
+
+
+def session(
+    contract: RescaleContract,
+    num_replicas: int,
+    dictated: BatchConfig | None = None,
+    batch: BatchLimits = SPEC.batch,
+) -> Session:
+    return Session(
+        config=TrainConfig(contract=contract, batch=dictated),
+        group=Group(size=num_replicas, placement=Placement((num_replicas,))),
+        sampling=Sampling(
+            limits=batch,
+            order=SampleOrder(num_samples=1000, shuffle=False, drop_last=False, seed=0),
+            batch=BatchConfig(total=batch.initial, atomic=batch.initial),
+            noise=NoiseScale(batch.initial),
+        ),
+    )
+
+
+def test_fixed_keeps_its_total_exactly() -> None:
+    assert first_batch(session(FIXED, 3)) == BatchConfig(total=64, atomic=22)
+    dictated = BatchConfig(total=64, atomic=11, accumulation=1)
+    assert first_batch(session(FIXED, 3, dictated)) == dictated
+    with pytest.raises(InputError, match="COADAPT_BATCH: got 66; allowed: 64"):
+        first_batch(session(FIXED, 3, BatchConfig(total=66, atomic=22)))
+
+
+def test_fixed_accumulates_where_memory_forbids_the_shard() -> None:
+    small = replace(SPEC.batch, max_atomic=10, accumulation=False)
+    assert first_batch(session(FIXED, 2, batch=small)) == BatchConfig(total=64, atomic=8, accumulation=3)
+
+
+def test_self_keeps_what_it_had_and_is_never_dictated() -> None:
+    job = session(RescaleContract.SELF, 2, BatchConfig(total=512, atomic=256))
+    job.data.batch = BatchConfig(total=100, atomic=100)
+    assert first_batch(job) == BatchConfig(total=100, atomic=50)
+
+
+def test_adaptive_begins_at_the_initial_batch_until_it_has_measured() -> None:
+    assert first_batch(session(ADAPTIVE, 2)) == BatchConfig(total=32, atomic=16)
+    dictated = BatchConfig(total=128, atomic=64)
+    assert first_batch(session(ADAPTIVE, 2, dictated)) == dictated
+
+
+def test_adaptive_grows_with_what_the_generations_before_measured() -> None:
+    job = session(ADAPTIVE, 4)
+    job.profiles.params["cpu"] = PARAMS
+    job.data.noise.add(GradNorms(small_sqr=3.0, inverse=2 / 16, count=2, big_sqr=1.0, samples=32), 32)
+    chosen = first_batch(job)
+    assert SPEC.batch.initial < chosen.total <= SPEC.batch.max_total
+    assert chosen.total == 4 * chosen.atomic
+
+
+def test_caps_are_never_exceeded() -> None:
+    tight = BatchLimits(initial=2, max_total=3)
+    with pytest.raises(InputError, match="batch: got 4; allowed: at most 3 on 4 replicas"):
+        first_batch(session(ADAPTIVE, 4, batch=tight))
+
+
+def test_a_change_must_promise_five_percent() -> None:
+    noisy, clean = GradStats(sqr=1.0, var=100.0), GradStats(sqr=1.0, var=0.01)
+    placement, initial = Placement((4,)), BatchConfig(total=32, atomic=8)
+    best = better_batch(SPEC.batch, PARAMS, noisy, placement, initial)
+    assert best is not None
+    assert best.total == SPEC.batch.max_total
+    assert better_batch(SPEC.batch, PARAMS, noisy, placement, best) is None
+    near = BatchConfig(total=best.total - 8, atomic=best.atomic - 2)
+    assert better_batch(SPEC.batch, PARAMS, noisy, placement, near) is None
+    assert better_batch(SPEC.batch, PARAMS, clean, placement, initial) is None

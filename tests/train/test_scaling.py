@@ -1,0 +1,71 @@
+"""Scaling rules, and the learning rate that the optimiser sees during a step."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import coadapt.train as ct
+from coadapt.model import GradStats, InputError
+from coadapt.train.scaling import BatchScale, adascale, batch_scale, linear, resolve_rule, square_root
+
+pytestmark = pytest.mark.train
+
+
+@given(scale=st.floats(1.0, 1000.0), sqr=st.floats(1e-6, 1e6), var=st.floats(1e-6, 1e6), initial=st.just(64))
+def test_the_gain_is_adascales(scale: float, sqr: float, var: float, initial: int) -> None:
+    at = batch_scale(round(scale * initial), initial, GradStats(sqr=sqr, var=var))
+    assert at.scale == pytest.approx(round(scale * initial) / initial)
+    assert at.gain == pytest.approx((var + sqr) / (var / at.scale + sqr))
+    assert at.gain * (1 + 1e-9) >= 1.0
+    assert at.gain <= at.scale * (1 + 1e-9)
+
+
+def test_a_small_last_batch_and_an_unknown_noise_change_nothing() -> None:
+    stats = GradStats(sqr=1.0, var=1.0)
+    assert batch_scale(10, 64, stats) == BatchScale(scale=1.0, gain=1.0)
+    assert batch_scale(640, 64, None) == BatchScale(scale=10.0, gain=1.0)
+
+
+def test_rules() -> None:
+    at = BatchScale(scale=4.0, gain=3.0)
+    assert [rule(at) for rule in (adascale, square_root, linear)] == [3.0, 2.0, 4.0]
+
+
+def test_the_default_follows_the_optimiser() -> None:
+    parameters = [nn.Parameter(torch.zeros(1))]
+    for kind, rule in (
+        (torch.optim.SGD, adascale),
+        (torch.optim.Adam, square_root),
+        (torch.optim.AdamW, square_root),
+        (torch.optim.RMSprop, square_root),
+    ):
+        assert resolve_rule("auto", kind(parameters, lr=0.1)) is rule
+    own = resolve_rule(lambda at: 7.0 * at.scale, torch.optim.SGD(parameters))
+    assert own(BatchScale(scale=2.0, gain=2.0)) == 14.0
+    with pytest.raises(InputError, match="prepare\\(scaling\\): got 'legw'; allowed: auto, adascale"):
+        resolve_rule("legw", torch.optim.SGD(parameters))
+
+
+def test_the_rate_is_scaled_for_the_step_only_and_the_scheduler_sees_the_users() -> None:
+    run = ct.init(contract="adaptive")
+    model = nn.Linear(2, 1)
+    inner = torch.optim.SGD([{"params": [model.weight]}, {"params": [model.bias], "lr": 0.5}], lr=1.0)
+    during: list[list[float]] = []
+    inner.register_step_pre_hook(lambda opt, *_: during.append([g["lr"] for g in opt.param_groups]))
+    elastic, optimizer = run.prepare(model, inner, scaling=lambda at: 10.0 * at.scale)
+    scheduler = run.prepare_scheduler(torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5))
+    loader = run.loader(TensorDataset(torch.randn(8, 2)), batch_size=4, max_batch_size=8)
+    after = []
+    for _ in run.epochs(1):
+        for (x,) in loader:
+            optimizer.zero_grad()
+            elastic(x).mean().backward()
+            optimizer.step()
+            after.append([group["lr"] for group in optimizer.param_groups])
+            scheduler.step()
+    run.close()
+    assert during == [[10.0, 5.0], [5.0, 2.5]]
+    assert after == [[1.0, 0.5], [0.5, 0.25]]
