@@ -26,7 +26,7 @@ CONFIG = SchedulerConfig(round_s=1.0, reaction_s=0.0)
 
 
 class ObedientExecutor:
-    """Says that everything started, and that it stopped when told to; keeps the orders."""
+    """Says, on threads of its own, that everything started or stopped as ordered; keeps the orders."""
 
     resizes_in_place = False
 
@@ -37,10 +37,12 @@ class ObedientExecutor:
     def execute(self, command: JobCommand, post: Post) -> None:
         self.orders.append(command)
         at, job, generation = self._now(), command.job, command.generation
-        if isinstance(command, Stop):
-            post(ReplicasExited(at=at, job=job, generation=generation, outcome=Outcome.STOPPED))
-        else:
-            post(ReplicasStarted(at=at, job=job, generation=generation))
+        answer = (
+            ReplicasExited(at=at, job=job, generation=generation, outcome=Outcome.STOPPED)
+            if isinstance(command, Stop)
+            else ReplicasStarted(at=at, job=job, generation=generation)
+        )
+        threading.Thread(target=post, args=(answer,)).start()
 
 
 class InProcess:
@@ -52,13 +54,14 @@ class InProcess:
         self.clock = WallClock()
         self.executor = ObedientExecutor(self.clock.now)
         self.recorder = Recorder()
+        self.handled_on: list[int] = []
         self.loop = LiveLoop(
             Scheduler(CONFIG),
             clock=self.clock,
             executor=self.executor,
             store=self.store,
             solver=InlineSolver(create_policy("fifo"), self.clock.now),
-            observers=(self.recorder,),
+            observers=(self.recorder, lambda *_: self.handled_on.append(threading.get_ident())),
         )
         self.loop.recover([node])
 

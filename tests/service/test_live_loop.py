@@ -1,12 +1,14 @@
 """Threads post, one thread handles: durable first, in groups, and never after the disk has failed."""
 
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from coadapt.core.events import Event, JobSubmitted
+from coadapt.core.lifecycle import JobState
 from coadapt.model import BatchLimits, JobSpec, Launch, Node
 from coadapt.runtime.memory_store import MemoryStore
 from coadapt.service.live_loop import QUEUE_MAX, OverloadedError
@@ -76,6 +78,18 @@ def test_events_of_many_threads_all_arrive(tmp_path: Path) -> None:
             thread.join()
         names = service.loop.read(lambda state: set(state.jobs))
     assert names == {f"job-{number}" for number in range(400)}
+
+
+def test_what_other_threads_answer_is_handled_on_the_loops_own(tmp_path: Path) -> None:
+    service = InProcess(tmp_path, RecordingStore())
+    service.handled_on.clear()
+    with service.turning():
+        service.loop.commit(submission(1)).result(PATIENCE_S)
+        deadline = time.monotonic() + PATIENCE_S
+        while service.loop.read(lambda state: state.jobs["job-1"].state) is not JobState.RUNNING:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert len(set(service.handled_on)) == 1
 
 
 def test_callers_are_turned_away_when_too_much_waits(tmp_path: Path) -> None:
