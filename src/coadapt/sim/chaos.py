@@ -25,6 +25,8 @@ KEEP_CHANCE = 0.45
 WAIT_CHANCE = 0.15
 DICTATE_CHANCE = 0.4
 SHARED_GPU_CHANCE = 0.15
+THINKING_S = 15.0  # what a slow but honest decision takes
+LATE_MAX_S = 200.0
 
 
 class ChaosPolicy:
@@ -40,7 +42,6 @@ class ChaosPolicy:
     def allocate(self, view: ClusterView) -> Plan:
         calm = view.at >= self._calm_at
         free = {node.id: float(node.num_gpus) for node in view.nodes}
-        plan = Plan(allocations={}, batches={})
         allocations: dict[JobId, Allocation] = {}
         batches: dict[JobId, BatchConfig] = {}
         for job in self._order(view, calm):
@@ -50,9 +51,11 @@ class ChaosPolicy:
             for node, count in allocation.slots:
                 free[node] -= count * allocation.gpu_share
             allocations[job.id] = allocation
-            if job.spec.contract is not RescaleContract.SELF and self._random.random() < DICTATE_CHANCE:
+            dictates = self._random.random() < DICTATE_CHANCE
+            fits = allocation.num_replicas <= job.spec.batch.max_total
+            if dictates and fits and job.spec.contract is not RescaleContract.SELF:
                 batches[job.id] = self._batch(job, allocation.num_replicas)
-        return replace(plan, allocations=allocations, batches=batches)
+        return Plan(allocations=allocations, batches=batches)
 
     def _order(self, view: ClusterView, calm: bool) -> list[JobView]:
         if calm:
@@ -123,20 +126,21 @@ class FaultySolver:
         plan = self._policy.allocate(view)
         ready = PlanReady(at=view.at, round=command.round, plan=plan)
         if not self._hostile() or rng.random() >= self._chance:
-            self._send(ready, 0.0)
+            self._send(ready, rng.choice((0.0, THINKING_S)) if self._hostile() else 0.0)
             return
         answer: PlanReady | PlanFailed = ready
-        fault = rng.choice(("raise", "lose", "late", "twice", "spoil", "stale"))
-        if fault == "raise":
+        what = rng.choice(("raise", "spoil", "stale", "good", "good"))
+        if what == "raise":
             answer = PlanFailed(at=view.at, round=command.round, error="RuntimeError: out of ideas")
-        elif fault == "spoil":
+        elif what == "spoil":
             answer = replace(ready, plan=spoiled(plan, view, rng))
-        elif fault == "stale":
+        elif what == "stale":
             answer = replace(ready, round=command.round - rng.randint(1, 3))
-        if fault != "lose":
-            self._send(answer, rng.uniform(1.0, 200.0) if fault == "late" else 0.0)
-        if fault == "twice":
-            self._send(answer, rng.uniform(0.0, 200.0))
+        when = rng.choice(("now", "late", "late", "twice", "never"))
+        if when != "never":
+            self._send(answer, rng.uniform(1.0, LATE_MAX_S) if when == "late" else 0.0)
+        if when == "twice":
+            self._send(answer, rng.uniform(0.0, LATE_MAX_S))
 
 
 def spoiled(plan: Plan, view: ClusterView, rng: random.Random) -> Plan:
@@ -151,7 +155,7 @@ def spoiled(plan: Plan, view: ClusterView, rng: random.Random) -> Plan:
         replace(plan, allocations={**plan.allocations, "nobody": whole}),
         replace(plan, allocations={**plan.allocations, job.id: Allocation(slots=(("nowhere", 1),))}),
         replace(plan, allocations={**plan.allocations, job.id: too_many}),
-        replace(plan, allocations={**plan.allocations, **{each.id: whole for each in view.jobs}}),
+        replace(plan, allocations={each.id: whole if len(view.jobs) > 1 else too_many for each in view.jobs}),
         Plan(
             allocations={job.id: Allocation(slots=((node.id, 1),))},
             batches={job.id: BatchConfig(total=10**6, atomic=10**6)},

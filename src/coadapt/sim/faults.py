@@ -10,7 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from coadapt.core.events import CancelRequested, Event, JobSubmitted, NodeLost, Outcome, TimerFired
+from coadapt.core.events import (
+    CancelRequested,
+    Event,
+    JobSubmitted,
+    NodeJoined,
+    NodeLost,
+    Outcome,
+    TimerFired,
+)
 from coadapt.core.lifecycle import ENDED, JobState
 from coadapt.core.scheduler import Scheduler
 from coadapt.model import JobId
@@ -113,6 +121,9 @@ class Ordeal:
                 self._lose_node(target, disaster.lasts_s)
             case DisasterKind.NODE_REPLACED:
                 self._replace_node(target)
+            case DisasterKind.NODE_REPEATED:
+                if target in self.world.ledger.nodes:
+                    self.wire.from_world(NodeJoined(at=now, node=self.world.ledger.nodes[target]))
             case DisasterKind.CANCEL:
                 self.wire.from_user(CancelRequested(at=now, job=target))
             case DisasterKind.SCHEDULER_DIES:
@@ -127,8 +138,11 @@ class Ordeal:
         node = self.world.ledger.nodes.get(node_id)
         if node is not None:
             self.world.lose_node(node_id, self.wire.from_world)
+            now = self.clock.now()
+            again: Callable[[], None] = partial(self.wire.from_world, NodeLost(at=now, node=node_id))
             restore: Callable[[], None] = partial(self.world.restore_node, node, self.wire.from_world)
-            self.clock.call_at(self.clock.now() + lasts_s, restore)
+            self.clock.call_at(now + lasts_s / 2.0, again)
+            self.clock.call_at(now + lasts_s, restore)
 
     def _replace_node(self, node_id: str) -> None:
         node = self.world.ledger.nodes.get(node_id)

@@ -30,10 +30,14 @@ class DisasterKind(StrEnum):
     VANISH = "vanish"  # from here on the replicas vanish before their first step
     NODE_LOST = "node_lost"  # for `lasts_s`
     NODE_REPLACED = "node_replaced"  # by one of another size, and nobody tells of the loss
+    NODE_REPEATED = "node_repeated"  # a node that is there says once more that it is
     CANCEL = "cancel"
     SCHEDULER_DIES = "scheduler_dies"  # for `lasts_s`
     STRAY_ALARM = "stray_alarm"
     SUBMITTED_TWICE = "submitted_twice"
+
+
+_ABOUT_NODES = (DisasterKind.NODE_LOST, DisasterKind.NODE_REPLACED, DisasterKind.NODE_REPEATED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +174,7 @@ def _disasters(
     disasters = []
     for _ in range(round(rng.randint(3, 12) * severity)):
         kind = rng.choice(tuple(DisasterKind))
-        about_node = kind in (DisasterKind.NODE_LOST, DisasterKind.NODE_REPLACED)
+        about_node = kind in _ABOUT_NODES
         target = rng.choice(nodes).id if about_node else rng.choice(jobs).id
         at = rng.uniform(0.0, CALM_AT_S - 1.0)
         if rng.random() < 0.3:
