@@ -95,6 +95,11 @@ def test_the_first_measurement_of_a_kind_is_kept() -> None:
     assert not learned.knows(Placement((3,)), 4)
 
 
+def test_nothing_is_learnt_from_a_step_that_is_known() -> None:
+    first = play(assignment(), 10.0).training
+    assert advance(TOY, assignment(), first, 10.0).training.learned is first.learned
+
+
 def test_no_fit_before_it_is_asked_for() -> None:
     after = play(assignment(), 10.0).training
     assert "params" not in vars(after.learned)

@@ -67,6 +67,13 @@ def test_jobs_start_at_the_round_of_their_instant_or_the_next() -> None:
     assert result.metrics.jct_mean_s == 369.75
 
 
+def test_a_job_that_ends_at_a_round_s_instant_frees_its_gpus_for_it() -> None:
+    small = (replace(NODES[0], num_gpus=1),)
+    workload = Workload(name="w", jobs=(trace_job("a"), trace_job("b")))
+    result = simulate(workload, {"toy": TOY}, small, "fifo", config=ExperimentConfig(rescale_s=0.0))
+    assert starts(result.history) == {"a": 60.0, "b": 360.0}
+
+
 def test_round_and_rescale_times_are_settings() -> None:
     result = run("fifo", ExperimentConfig(round_s=240.0, rescale_s=7.0))
     assert starts(result.history) == {"a": 240.0, "b": 240.0, "c": 240.0, "d": 240.0}

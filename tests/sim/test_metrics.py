@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from coadapt.core.lifecycle import JobState
-from coadapt.model import RescaleContract
+from coadapt.model import Node, RescaleContract
 from coadapt.runtime.history import History, JobHistory, Span
 from coadapt.sim.metrics import Metrics, Setting, finish_time_fairness, measure
 from coadapt.sim.workload import TraceJob, Workload
@@ -93,6 +93,13 @@ def test_a_share_is_kept_within_the_job_s_limits() -> None:
     # One GPU, whatever the share: 8 samples a second at batch 8, and there larger ones only accumulate.
     alone = setting(trace_job("a", 0.0, spec(RescaleContract.FIXED, most=1)), trace_job("b", 200.0, FIXED))
     assert finish_time_fairness(HISTORY, alone)["a"] == pytest.approx(400 / (60 + 30 + 300))
+
+
+def test_a_part_of_a_gpu_is_a_whole_one() -> None:
+    # a's share of five GPUs is 3 1/3: four GPUs, which are two nodes here.
+    cluster = (Node(id="n0", num_gpus=3), Node(id="n1", num_gpus=2))
+    rho = finish_time_fairness(HISTORY, replace(setting(), cluster=cluster))
+    assert rho["a"] == pytest.approx(400 / (60 + 30 + 600))
 
 
 def test_jobs_that_did_not_succeed_count_as_company_only() -> None:

@@ -176,6 +176,13 @@ class TestBreaking:
         # 30 steps were saved at 60 s.
         assert stage.exits()[-1] == exited(500.0, 2, Outcome.SUCCEEDED)
 
+    def test_a_crash_before_the_end_prevents_it(self) -> None:
+        stage = Stage()
+        stage.start("a", 1, on(n0=1))
+        stage.until(310.0)
+        stage.world.crash("a")
+        assert stage.exits() == [exited(310.0, 1, Outcome.LOST, "crashed")]
+
     def test_checkpoints_may_be_rarer_than_reports(self) -> None:
         stage = Stage(WorldConfig(checkpoint_s=100.0))
         stage.start("a", 1, on(n0=1))
@@ -259,8 +266,8 @@ class TestInterference:
     def test_a_job_on_one_node_neither_suffers_nor_disturbs(self) -> None:
         assert self.reported({"n0": 1, "n1": 1}, {"n1": 1}) == [30.0, 60.0]
 
-    def test_a_job_elsewhere_does_not_suffer(self) -> None:
-        shapes = ({"n0": 1, "n1": 1}, {"n1": 1, "n2": 1}, {"n2": 3})
+    def test_a_job_on_one_node_does_not_suffer_from_two(self) -> None:
+        shapes = ({"n0": 1, "n1": 1}, {"n1": 1, "n2": 1}, {"n1": 2})
         assert self.reported(*shapes) == [22.5, 22.5, 60.0]
 
     def test_it_ends_when_the_other_goes(self) -> None:
