@@ -77,6 +77,25 @@ def test_the_policy_lives_in_one_other_process_until_it_fails() -> None:
         assert (num_asked, successor == process) == (1, False)
 
 
+class Rehearsed:
+    """Counts the decisions of all its instances in this process, and those of its own."""
+
+    num_made = 0
+
+    def __init__(self) -> None:
+        self._num_own = 0
+
+    def allocate(self, view: ClusterView) -> Plan:
+        Rehearsed.num_made += 1
+        self._num_own += 1
+        return Plan(diagnostics={"asked": self._num_own, "process": Rehearsed.num_made})
+
+
+def test_a_policy_decides_once_for_practice_before_it_is_asked() -> None:
+    with solving(Rehearsed, timeout_s=5.0) as ask:
+        assert figures(ask(0.0)) == (1, 2)
+
+
 def test_a_policy_that_takes_too_long_is_ended() -> None:
     with solving(Moody, timeout_s=1.5) as ask:
         ask(0.0)
