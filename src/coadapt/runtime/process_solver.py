@@ -124,8 +124,8 @@ class ProcessSolver:
 def _serve(connection: Connection, factory: PolicyFactory) -> None:
     # Ctrl-C in a terminal reaches this process too; it is the scheduler that decides when it ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The first decision after an installation compiles kernels: 12 s of CPU for Pollux. Better now, by an instance
-    # that is thrown away, than while the first job waits.
+    # The first decision after an installation compiles kernels: 12 s of CPU for Pollux. Better now, by an
+    # instance that is thrown away, than while the first job waits.
     _allocate(factory(), REHEARSAL)
     policy = factory()
     with contextlib.suppress(EOFError, ConnectionError):  # the scheduler ended, perhaps by kill -9
