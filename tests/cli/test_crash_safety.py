@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from coadapt.executors.job_processes import marked_processes
 from tests.cli.live_cluster import LiveCluster, until
 
 pytestmark = pytest.mark.processes
@@ -114,3 +115,14 @@ def test_jobs_move_onto_the_slots_that_are_left(cluster: LiveCluster) -> None:
     assert not any("two lives" in line for job in jobs for line in cluster.trace(job))
     cluster.kill()
     cluster.up()
+
+
+def test_what_a_lost_journal_left_running_is_stopped(cluster: LiveCluster) -> None:
+    job = cluster.submit("forgotten", TARGET=1, GATE="/no/such/gate")
+    cluster.wait_for(job, "running")
+    cluster.kill()
+    for path in cluster.state.glob("journal.sqlite*"):
+        path.unlink()
+    cluster.up()
+    until(lambda: marked_processes(cluster.checkpoints(job)) == [], "the stranger is gone")
+    assert cluster.client.jobs() == []

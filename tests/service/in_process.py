@@ -42,7 +42,7 @@ class ObedientExecutor:
             if isinstance(command, Stop)
             else ReplicasStarted(at=at, job=job, generation=generation)
         )
-        threading.Thread(target=post, args=(answer,)).start()
+        threading.Timer(0.02, post, (answer,)).start()
 
 
 class InProcess:
