@@ -1,6 +1,7 @@
 """Many runs: traces x policies x seeds, one after the other or in several processes."""
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
@@ -151,6 +152,7 @@ def _pass_on(news: "SimpleQueue[_News]", runs: Sequence[Run], on_progress: OnRun
 
 
 def _listen(news: "SimpleQueue[_News]") -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once and without a traceback
     global _news  # noqa: PLW0603 - how a process pool hands something to each of its processes
     _news = news
 
