@@ -56,6 +56,7 @@ def free_port() -> int:
 
 
 def _replica(target: Callable[[Any], None], argument: Any, env: dict[str, str], output: str) -> None:
+    os.setsid()  # a signal to the process group must not reach the tests
     with open(output, "a", buffering=1) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

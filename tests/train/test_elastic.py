@@ -7,8 +7,17 @@ from pathlib import Path
 import pytest
 
 from coadapt.model.contract_env import EXIT_STOPPED
+from tests.train.quadratic import measure_noise, true_noise_scale
 from tests.train.replicas import run_replicas
-from tests.train.toy import Toy, final_parameters, plain_batches, plain_parameters, run_toy, seen_steps
+from tests.train.toy import (
+    NUM_SAMPLES,
+    Toy,
+    final_parameters,
+    plain_batches,
+    plain_parameters,
+    run_toy,
+    seen_steps,
+)
 
 pytestmark = [pytest.mark.train, pytest.mark.processes]
 
@@ -22,10 +31,15 @@ def live(toy: Toy, *generations: tuple[int, int | None]) -> None:
         assert codes == [EXIT_STOPPED if harm else 0] * count
 
 
-def assert_same_run(toy: Toy) -> None:
-    """The parameters are those of a plain loop, and every step had its samples, each once and in order."""
+def assert_same_parameters(toy: Toy) -> None:
+    """The parameters are those of a plain loop."""
     for got, wanted in zip(final_parameters(Path(toy.folder)), plain_parameters(toy), strict=True):
         assert (got - wanted).abs().max() <= (1e-12 if toy.double else 1e-5) * wanted.abs().max()
+
+
+def assert_same_run(toy: Toy) -> None:
+    """Besides, every step had its samples, each once and in order."""
+    assert_same_parameters(toy)
     seen = seen_steps(Path(toy.folder))
     for epoch in range(toy.num_epochs):
         steps = [ids for (when, _), ids in sorted(seen.items()) if when == epoch]
@@ -50,3 +64,48 @@ def test_momentum_schedule_accumulation_and_uneven_shards_survive(tmp_path: Path
     )
     live(toy, (3, 3), (1, 8), (2, None))
     assert_same_run(toy)
+
+
+def test_a_killed_replica_ends_the_others_and_the_run_resumes(tmp_path: Path) -> None:
+    toy = Toy(folder=str(tmp_path), num_epochs=2, checkpoint_every_s=1e-9, double=True)
+    doomed = replace(toy, harm={7: signal.SIGKILL})
+    codes = run_replicas(run_toy, [toy, doomed], tmp_path)
+    assert codes[1] == -signal.SIGKILL
+    assert codes[0] not in (0, EXIT_STOPPED)
+    assert run_replicas(run_toy, [toy] * 3, tmp_path) == [0, 0, 0]
+    assert_same_parameters(toy)
+
+
+def test_a_damaged_checkpoint_costs_some_steps_and_nothing_else(tmp_path: Path) -> None:
+    toy = Toy(folder=str(tmp_path), num_epochs=2, checkpoint_every_s=1e-9, double=True)
+    live(toy, (1, 6))
+    newest = max((tmp_path / "checkpoints").iterdir())
+    newest.write_bytes(newest.read_bytes()[:-100])
+    live(toy, (2, None))
+    assert_same_parameters(toy)
+    assert f"{newest.name} is damaged" in (tmp_path / "output-0.txt").read_text()
+
+
+def test_processes_that_fetch_data_survive_a_signal_to_the_whole_group(tmp_path: Path) -> None:
+    toy = Toy(folder=str(tmp_path), num_epochs=2, fetchers=2, whole_group=True, double=True)
+    live(toy, (1, 3), (1, None))
+    assert_same_run(toy)
+
+
+def test_an_adaptive_run_uses_each_sample_once_and_keeps_its_cap(tmp_path: Path) -> None:
+    toy = Toy(folder=str(tmp_path), num_epochs=30, batch_size=16, max_batch_size=64, contract="adaptive")
+    live(toy, (1, 100), (2, None))
+    seen = seen_steps(tmp_path)
+    for epoch in range(toy.num_epochs):
+        steps = [ids for (when, _), ids in sorted(seen.items()) if when == epoch]
+        assert sorted(sample for ids in steps for sample in ids) == list(range(NUM_SAMPLES))
+        assert max(len(ids) for ids in steps) <= 64
+
+
+def test_replicas_agree_on_the_noise_scale(tmp_path: Path) -> None:
+    """Measured across three replicas with uneven shards; see test_gradients.py for one replica."""
+    codes = run_replicas(measure_noise, [str(tmp_path)] * 3, tmp_path)
+    assert codes == [0, 0, 0], (tmp_path / "output-0.txt").read_text()
+    found = [float((tmp_path / f"noise-{rank}").read_text()) for rank in range(3)]
+    assert len(set(found)) == 1
+    assert found[0] == pytest.approx(true_noise_scale(), rel=0.1)

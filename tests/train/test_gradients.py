@@ -1,14 +1,12 @@
 """The gradient of a step, in one process: passes add up to the whole batch, whatever the loop does."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
-from coadapt.train.run import Run
+from tests.train.quadratic import cloud, noise_scale, true_noise_scale
 
 pytestmark = pytest.mark.train
 
@@ -159,59 +157,10 @@ def test_two_backwards_are_fine_whole_and_refused_while_accumulating() -> None:
         steps(20)
 
 
-class Centre(nn.Module):
-    """Loss |w - x|^2 / 2 per sample: its gradient is w - x, so its covariance is that of the data."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(dim))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return 0.5 * (self.w - x).square().sum(1)
-
-
-def noise_scale(
-    max_atomic: int | None, make_optimizer: Callable[[nn.Module], torch.optim.Optimizer]
-) -> float:
-    """Return the noise scale measured over 60 epochs with parameters that stay where they are."""
-    run = ct.init()
-    centre = Centre(10)
-    model, optimizer = run.prepare(centre, make_optimizer(centre))
-    loader = run.loader(TensorDataset(cloud()), batch_size=32, max_atomic=max_atomic, shuffle=True)
-    for _ in run.epochs(60):
-        for (x,) in loader:
-            optimizer.zero_grad()
-            model(x).mean().backward()
-            optimizer.step()
-    return measured(run)
-
-
-def measured(run: Run) -> float:
-    stats = run.grad_stats
-    assert stats is not None
-    return stats.noise_scale(32)
-
-
-def cloud() -> Tensor:
-    generator = torch.Generator().manual_seed(5)
-    return torch.linspace(0.05, 0.8, 10) + torch.linspace(1.5, 0.3, 10) * torch.randn(
-        1280, 10, generator=generator
-    )
-
-
-def true_noise_scale() -> float:
-    x = cloud()
-    return float(x.var(0).sum() / x.mean(0).square().sum())
-
-
-def still(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.0)
-
-
 @pytest.mark.parametrize("max_atomic", [None, 16, 9])
 def test_noise_scale_of_a_known_covariance(max_atomic: int | None) -> None:
     """Differenced on one replica without accumulation; else from the passes, even (16) and uneven (9)."""
-    assert noise_scale(max_atomic, still) == pytest.approx(true_noise_scale(), rel=0.1)
+    assert noise_scale(max_atomic) == pytest.approx(true_noise_scale(), rel=0.1)
 
 
 def test_noise_scale_of_adam_is_in_its_metric() -> None:

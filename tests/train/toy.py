@@ -16,7 +16,10 @@ NUM_SAMPLES, NUM_FEATURES = 301, 6
 
 @dataclass(frozen=True, kw_only=True)
 class Toy:
-    """What one replica is to do. harm: signals that it sends itself, by the number of steps done before."""
+    """What one replica is to do. harm: signals that it sends itself, by the number of steps done before.
+
+    whole_group: not only itself gets the signal, but all processes of its group.
+    """
 
     folder: str
     num_epochs: int = 3
@@ -31,6 +34,7 @@ class Toy:
     harm: dict[int, int] = field(default_factory=dict)
     checkpoint_every_s: float = 1000.0
     fetchers: int = 0
+    whole_group: bool = False
     double: bool = False
 
 
@@ -84,12 +88,13 @@ def run_toy(toy: Toy) -> None:
         shuffle=True,
         drop_last=toy.drop_last,
         num_workers=toy.fetchers,
+        multiprocessing_context="fork" if toy.fetchers else None,
     )
     with open(folder / f"ids-{run.rank}.jsonl", "a") as log:
         for epoch in run.epochs(toy.num_epochs):
             for x, y, index in loader:
                 if run.progress.step in toy.harm:
-                    os.kill(os.getpid(), toy.harm.pop(run.progress.step))
+                    (os.killpg if toy.whole_group else os.kill)(os.getpid(), toy.harm.pop(run.progress.step))
                 optimizer.zero_grad()
                 loss = nn.functional.mse_loss(model(x), y)
                 loss.backward()

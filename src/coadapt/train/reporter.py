@@ -1,5 +1,6 @@
 """Rank 0's background thread: fits, advises, and reports to the scheduler. Training never waits for it."""
 
+import http.client
 import json
 import logging
 import threading
@@ -27,7 +28,7 @@ class Channel(Protocol):
     """Where messages of the job go."""
 
     def send(self, path: str, body: dict[str, object]) -> None:
-        """Deliver `body`. Raises OSError if it could not be delivered."""
+        """Deliver `body`. Raises OSError or HTTPException if it could not be delivered."""
         ...
 
 
@@ -110,14 +111,14 @@ class Reporter:
                 self._channel.send(path, {"generation": self._generation, **body})
                 self._failed = False
                 return
-            except OSError as error:
+            except (OSError, http.client.HTTPException) as error:
                 refused = isinstance(error, urllib.error.HTTPError) and error.code in NO_RETRY
                 if refused or attempt == ATTEMPTS - 1 or self._closing:
                     self._log_once(path, error)
                     return
             time.sleep(BACKOFF_S * 2**attempt)
 
-    def _log_once(self, path: str, error: OSError) -> None:
+    def _log_once(self, path: str, error: Exception) -> None:
         """Say that reports do not arrive when that begins, not for each report."""
         if not self._failed:
             logger.warning("%s not delivered to the scheduler: %s; training goes on", path, error)
