@@ -89,10 +89,16 @@ def simulate(
     _check_range("--interference", interference, 0.0, 0.99)
     if report is not None and not report.parent.is_dir():
         raise InputError("--report", str(report), "a file in a directory that exists")
-    config = ExperimentConfig(round_s=round_s, rescale_s=rescale_s, interference=interference)
-    sources = _sources(workloads, profiles, format_name)
+    runs = _runs(
+        _sources(workloads, profiles, format_name),
+        _policies(policy),
+        seeds,
+        cluster=parse_cluster(cluster),
+        config=ExperimentConfig(round_s=round_s, rescale_s=rescale_s, interference=interference),
+        reported=report is not None,
+    )
     try:
-        results = _play(_runs(sources, _policies(policy), seeds, parse_cluster(cluster), config), parallel)
+        results = _play(runs, parallel)
     except SimulationError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
@@ -184,16 +190,21 @@ def _builtin(text: str) -> "Source":
 
 
 def _name(source: "Source", ambiguous: bool) -> str:
-    path = getattr(source, "path", None)
-    return f"{path.resolve().parent.name}/{source.name}" if ambiguous and path is not None else source.name
+    from coadapt.sim.sweep import TraceFile
+
+    if ambiguous and isinstance(source, TraceFile):
+        return f"{source.path.resolve().parent.name}/{source.name}"
+    return source.name
 
 
 def _runs(
     sources: Mapping[str, "Source"],
     policies: Sequence[str],
     num_seeds: int,
+    *,
     cluster: tuple[Node, ...],
     config: "ExperimentConfig",
+    reported: bool,
 ) -> list["Run"]:
     from coadapt.sim.sweep import Run
 
@@ -205,7 +216,7 @@ def _runs(
             seed=seed,
             cluster=cluster,
             config=config,
-            keeps_history=seed == REPORT_SEED,
+            keeps_history=reported and seed == REPORT_SEED,
         )
         for trace, source in sources.items()
         for policy in policies

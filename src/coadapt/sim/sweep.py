@@ -128,7 +128,8 @@ def _sweep_in_processes(
         futures = [pool.submit(_play_and_tell, index, run) for index, run in enumerate(runs)]
         try:
             for future in futures:
-                while not _done(future, futures):
+                while not future.done():
+                    _wait(futures)
                     _pass_on(news, runs, on_progress)
                 yield future.result()
             _pass_on(news, runs, on_progress)
@@ -136,12 +137,11 @@ def _sweep_in_processes(
             pool.shutdown(cancel_futures=True)
 
 
-def _done(future: "Future[RunResult]", futures: Sequence["Future[RunResult]"]) -> bool:
-    """Wait a little, and return whether `future` is done; raise what any of them raised."""
-    finished, _ = wait([each for each in futures if not each.done()], POLL_S, FIRST_COMPLETED)
-    for each in finished:
+def _wait(futures: Sequence["Future[RunResult]"]) -> None:
+    """Wait a little for one of `futures` to end, and raise what it raised."""
+    ended, _ = wait([each for each in futures if not each.done()], POLL_S, FIRST_COMPLETED)
+    for each in ended:
         each.result()
-    return future.done()
 
 
 def _pass_on(news: "SimpleQueue[_News]", runs: Sequence[Run], on_progress: OnRun | None) -> None:
