@@ -26,8 +26,8 @@ from coadapt.sim.world import World, WorldConfig
 
 # How often, in virtual time, a run looks whether it is still worth going on, and tells how far it came.
 CHECK_PERIOD_S = 3600.0
-# Longer than any published workload takes by a factor of 100.
-HORIZON_S = 365 * 86_400.0
+# A hundred times as long as a published workload takes.
+HORIZON_S = 100 * 86_400.0
 # A day without a running job while some wait: the policy will never start them.
 IDLE_MAX_S = 86_400.0
 
