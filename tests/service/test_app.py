@@ -267,7 +267,7 @@ def test_a_followed_log_goes_on_until_the_job_ends(client: TestClient, service: 
 
 def test_the_cluster_is_one_picture(client: TestClient, service: InProcess) -> None:
     job = submitted(client, service)
-    until(lambda: client.get("/v1/cluster").json()["num_gpus_used"] == 1.0)
+    until(lambda: client.get(f"/v1/jobs/{job}").json()["state"] == "running")
     cluster = client.get("/v1/cluster").json()
     assert (cluster["num_gpus"], cluster["policy"]) == (4, "fifo")
     assert [node["id"] for node in cluster["nodes"]] == [NODE.id]
@@ -276,7 +276,7 @@ def test_the_cluster_is_one_picture(client: TestClient, service: InProcess) -> N
 
 def test_figures_for_prometheus(client: TestClient, service: InProcess) -> None:
     job = submitted(client, service)
-    until(lambda: client.get("/v1/cluster").json()["num_gpus_used"] == 1.0)
+    until(lambda: client.get(f"/v1/jobs/{job}").json()["state"] == "running")
     lines = client.get("/metrics").text.splitlines()
     for line in (
         'coadapt_jobs{state="running"} 1.0',
