@@ -181,8 +181,15 @@ def test_from_submission_to_cancellation(cluster: LiveCluster) -> None:
     follower.stdout.close()
 
     assert "submitted: 1..2 GPUs" in run_cli("story", job, state=cluster.state).stdout
-    assert run_cli("ls", state=cluster.state).stdout.strip() == "1 ended, see coadapt ls --all"
+    assert run_cli("ls", state=cluster.state).stdout.strip().endswith("ended, see coadapt ls --all")
     assert re.search(rf"{job} +cancelled", run_cli("ls", "--all", state=cluster.state).stdout)
+
+
+@pytest.mark.processes
+def test_a_job_can_ask_its_own_scheduler(cluster: LiveCluster) -> None:
+    job = cluster.submit("inside", 'coadapt ls > "$COADAPT_CHECKPOINT_DIR/seen"')
+    cluster.wait_for(job, "succeeded", "failed")
+    assert job in (cluster.checkpoints(job) / "seen").read_text()
 
 
 @pytest.mark.processes

@@ -1,7 +1,6 @@
 """`coadapt describe`: all about one job, and why it is where it is."""
 
 import json
-import sys
 from datetime import datetime
 from typing import Annotated, cast
 
@@ -9,8 +8,6 @@ import typer
 
 from coadapt.cli.client import JsonObject, find_client
 from coadapt.cli.state_dir import StateOption
-
-PIPE_WIDTH = 120
 
 
 def describe(
@@ -24,10 +21,11 @@ def describe(
     if as_json:
         typer.echo(json.dumps(found))
         return
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
+    from coadapt.cli.console import make_console
+
+    console = make_console()
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column(overflow="fold")

@@ -1,16 +1,12 @@
 """`coadapt ls`: the jobs, one line each."""
 
 import json
-import sys
 from typing import Annotated
 
 import typer
 
 from coadapt.cli.client import find_client
 from coadapt.cli.state_dir import StateOption
-
-# Pipes and files have no width: enough for a sentence, and grep finds whole lines.
-PIPE_WIDTH = 200
 
 
 def ls(
@@ -26,13 +22,13 @@ def ls(
     if as_json:
         typer.echo(json.dumps({"jobs": shown}))
         return
-    from rich.console import Console
+    from coadapt.cli.console import make_console
 
-    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    console = make_console()
     if shown:
         console.print(job_view(shown, colours_of(jobs), console.width))
     num_ended = len(jobs) - len(shown)
     if num_ended:
-        console.print(f"{num_ended} ended, see coadapt ls --all", style="bright_black", highlight=False)
+        console.print(f"{num_ended} ended, see coadapt ls --all", style="bright_black")
     elif not shown:
-        console.print("No jobs. Submit one with: coadapt submit job.yaml", highlight=False)
+        console.print("No jobs. Submit one with: coadapt submit job.yaml")

@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from coadapt.cli.client import Client, UnreachableError, find_client
+from coadapt.cli.client import Client, JsonObject, UnreachableError, find_client
 from coadapt.cli.state_dir import StateOption
 
 REFRESH_S = 1.0
-PIPE_WIDTH = 160
 
 
 def top(
@@ -28,24 +27,22 @@ def top(
         typer.echo(json.dumps(cluster))
         return
     if not once and sys.stdout.isatty():
-        _watch(client)
+        _watch(client, cluster)
         return
-    from rich.console import Console
-
+    from coadapt.cli.console import make_console
     from coadapt.cli.screen import Screen
 
-    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    console = make_console()
     console.print(Screen().picture(cluster, console.width))
 
 
-def _watch(client: Client) -> None:
-    from rich.console import Console
+def _watch(client: Client, cluster: JsonObject) -> None:
     from rich.live import Live
 
+    from coadapt.cli.console import make_console
     from coadapt.cli.screen import Screen
 
-    console, screen = Console(), Screen()
-    cluster, notice = client.get("/v1/cluster"), ""
+    console, screen, notice = make_console(), Screen(), ""
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
