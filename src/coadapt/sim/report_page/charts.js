@@ -1,0 +1,181 @@
+// The charts. Each function draws one from plain values into one element; state lives in page.js.
+
+// Okabe and Ito's palette: told apart by people with any of the common colour deficiencies.
+const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444"];
+const DASHES = ["solid", "dash", "dot", "dashdot"];
+// From ColorBrewer's YlGnBu, light to dark with the number of GPUs.
+const GPU_CLASSES = [
+  { upto: 0, name: "waiting", colour: "#c4c8cd" },
+  { upto: 1, name: "1 GPU", colour: "#c2e699" },
+  { upto: 2, name: "2 GPUs", colour: "#7fcdbb" },
+  { upto: 4, name: "3–4", colour: "#41b6c4" },
+  { upto: 8, name: "5–8", colour: "#1d91c0" },
+  { upto: 16, name: "9–16", colour: "#225ea8" },
+  { upto: 32, name: "17–32", colour: "#253494" },
+  { upto: Infinity, name: "more than 32", colour: "#081d58" },
+];
+const INK = "#1f2328", GRID = "#e6e9ed";
+const CONFIG = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+const JCT_MARGIN = 1.15; // of the axis of completion times, on both sides
+const ROW_PX_MIN = 6, ROW_PX_LABELS = 14, ROW_PX_MAX = 26, GANTT_PX = 900, LABEL_LETTERS = 26;
+
+function colourOf(index) { return COLOURS[index % COLOURS.length]; }
+function dashOf(index) { return DASHES[Math.floor(index / COLOURS.length) % DASHES.length]; }
+
+function layout(options) {
+  const axis = { gridcolor: GRID, zeroline: false, linecolor: GRID, ticks: "outside", tickcolor: GRID, ticklen: 4 };
+  return {
+    font: { family: "system-ui, -apple-system, 'Segoe UI', Arial, sans-serif", size: 12, color: INK },
+    margin: { l: 56, r: 12, t: 30, b: 42, ...options.margin },
+    paper_bgcolor: "#fff", plot_bgcolor: "#fff", hovermode: "closest", showlegend: options.legend !== false,
+    legend: { orientation: "h", x: 0, y: 1.01, yanchor: "bottom", font: { size: 11 } },
+    hoverlabel: { bgcolor: "#fff", bordercolor: "#9aa4af", font: { color: INK, size: 12 }, align: "left" },
+    xaxis: { ...axis, ...options.x }, yaxis: { ...axis, automargin: true, ...options.y },
+    ...options.more,
+  };
+}
+
+function titled(text) { return { text, font: { size: 12 }, standoff: 8 }; }
+
+function noData(element, text) {
+  Plotly.purge(element);
+  element.replaceChildren();
+  const note = document.createElement("p");
+  note.className = "empty";
+  note.textContent = text;
+  element.append(note);
+}
+
+function drawCompletionTimes(element, runs) {
+  const longest = Math.max(0, ...runs.flatMap((run) => run.jct));
+  if (!(longest > 0)) return noData(element, "No job has finished.");
+  const shortest = Math.max(1, Math.min(...runs.flatMap((run) => run.jct)));
+  const traces = runs.map((run, index) => {
+    const x = run.jct.map((seconds) => Math.max(seconds, 1)), y = run.jct.map((_, rank) => (rank + 1) / run.num_jobs);
+    return {
+      x: [x[0], ...x, longest * JCT_MARGIN], y: [0, ...y, y[y.length - 1]], text: ["0 s", ...run.jct.map(duration)], name: plain(run.label), mode: "lines", line: { color: colourOf(index), dash: dashOf(index), width: 2, shape: "hv" },
+      hovertemplate: `%{y:.0%} of jobs within %{text}<extra>${plain(run.label)}</extra>`,
+    };
+  });
+  Plotly.react(element, traces, layout({
+    x: { type: "log", title: titled("from submission to end (log scale)"), range: [Math.log10(shortest / JCT_MARGIN), Math.log10(longest * JCT_MARGIN)], ...timeTicks(shortest, longest) },
+    y: { range: [0, 1.02], tickformat: ".0%", title: titled("share of jobs") },
+  }), CONFIG);
+}
+
+function drawOverTime(element, runs, unit, key, y) {
+  const drawn = runs.filter((run) => run.curves[key].some((value) => value !== null));
+  if (!drawn.length) return noData(element, "Nothing was measured.");
+  const traces = runs.map((run, index) => ({
+    x: run.curves.at.map((at) => at / unit.seconds), y: run.curves[key], name: plain(run.label), mode: "lines",
+    line: { color: colourOf(index), dash: dashOf(index), width: 1.6 },
+    hovertemplate: `%{y${y.tickformat ? ":.1%" : ":.1f"}} at %{x:.2f} ${unit.name}<extra>${plain(run.label)}</extra>`,
+  }));
+  Plotly.react(element, traces, layout({ x: { title: titled(`time, ${unit.name}`), rangemode: "tozero" }, y }), CONFIG);
+}
+
+function wholeRange(run, unit) { return [0, (run.end / unit.seconds) * 1.005]; }
+
+function spanText(run, job, span) {
+  const [start, end, gpus, shape, idle, reason] = span;
+  const what = gpus ? `${count(gpus, "GPU")} (${shape} per node)` : "waits";
+  const lines = [`<b>${plain(job.name)}</b>`, `${what}, ${instant(start)} to ${instant(end)} (${duration(end - start)})`];
+  if (idle > 0) lines.push(`of which ${duration(idle)} starting, rescaling or stopping`);
+  if (reason >= 0) lines.push(wrapped(run.texts[reason], 70));
+  return lines.join("<br>");
+}
+
+function ganttTraces(run, unit) {
+  const traces = GPU_CLASSES.map((gpuClass, index) => ({
+    type: "bar", orientation: "h", base: [], x: [], y: [], hovertext: [], hoverinfo: "text", customdata: [],
+    name: gpuClass.name, width: index ? 0.86 : 0.3, marker: { color: gpuClass.colour, line: { width: 0 } },
+  }));
+  run.jobs.forEach((job, row) => {
+    for (const span of job.spans) {
+      const trace = traces[GPU_CLASSES.findIndex((gpuClass) => span[2] <= gpuClass.upto)];
+      trace.base.push(span[0] / unit.seconds);
+      trace.x.push((span[1] - span[0]) / unit.seconds);
+      trace.y.push(row);
+      trace.hovertext.push(spanText(run, job, span));
+      trace.customdata.push(row);
+    }
+  });
+  for (const [state, symbol, colour] of [["failed", "x", "#c0272d"], ["cancelled", "x-thin", "#59636e"]]) {
+    const rows = run.jobs.map((job, row) => [job, row]).filter(([job]) => job.state === state);
+    traces.push({
+      type: "scatter", mode: "markers", name: state, x: rows.map(([job]) => job.ended / unit.seconds),
+      y: rows.map(([, row]) => row), customdata: rows.map(([, row]) => row), hoverinfo: "text",
+      hovertext: rows.map(([job]) => `<b>${plain(job.name)}</b><br>${state} at ${instant(job.ended)}`),
+      marker: { symbol, color: colour, size: 8, line: { width: 2, color: colour } },
+    });
+  }
+  return traces.filter((trace) => trace.y.length);
+}
+
+function drawGantt(element, run, unit, { job: selected, tall, range }) {
+  const rows = run.jobs.length;
+  const fitting = Math.max(ROW_PX_MIN, Math.min(ROW_PX_MAX, GANTT_PX / rows));
+  const rowPx = tall ? Math.max(fitting, ROW_PX_LABELS) : fitting;
+  // Every row has a label where rows are tall enough to hold one; else every so many.
+  const every = Math.ceil((ROW_PX_LABELS - 3) / rowPx);
+  const labelled = run.jobs.map((_, row) => row).filter((row) => row % every === 0);
+  const shapes = selected < 0 ? [] : [{
+    type: "rect", xref: "paper", x0: 0, x1: 1, y0: selected - 0.5, y1: selected + 0.5, layer: "below",
+    line: { width: 0 }, fillcolor: "#ffe9a8",
+  }];
+  const height = rows * rowPx + 78;
+  element.style.height = `${height}px`;
+  return Plotly.react(element, ganttTraces(run, unit), layout({
+    margin: { l: 190, t: 34, b: 44 },
+    x: { title: titled(`time, ${unit.name}`), range: range || wholeRange(run, unit), mirror: "allticks" },
+    y: {
+      range: [rows - 0.5, -0.5], tickvals: labelled, showgrid: false, ticks: "", tickfont: { size: rowPx < 13 ? 9 : 11 },
+      ticktext: labelled.map((row) => plain(shortened(run.jobs[row].name, LABEL_LETTERS))),
+    },
+    more: { barmode: "overlay", bargap: 0, shapes, height, legend: { orientation: "h", x: 0, y: 1, yanchor: "bottom", font: { size: 11 } } },
+  }), CONFIG);
+}
+
+// The points of a job as a line: it ends with the job, and it breaks where the job waits.
+function jobLine(job, column, unit) {
+  const x = [], y = [];
+  const waits = job.spans.filter((span) => span[2] === 0).map((span) => span[0]);
+  const last = job.spans.length ? job.spans[job.spans.length - 1][1] : 0;
+  job.points.forEach((point, index) => {
+    const next = index + 1 < job.points.length ? job.points[index + 1][0] : last;
+    x.push(point[0] / unit.seconds); y.push(point[column]);
+    const wait = waits.find((at) => at > point[0] && at <= next);
+    if (wait === undefined && index + 1 < job.points.length) return;
+    x.push((wait === undefined ? next : wait) / unit.seconds, null); y.push(point[column], null);
+  });
+  return { x, y };
+}
+
+function drawJobLines(element, run, unit, column, { job: selected, range }, y) {
+  const byJob = run.jobs.length <= COLOURS.length;
+  const groups = new Map();
+  run.jobs.forEach((job) => {
+    const key = byJob ? job.id : job.application || "jobs";
+    if (!groups.has(key)) groups.set(key, { name: byJob ? job.name : key, x: [], y: [], text: [] });
+    const group = groups.get(key), line = jobLine(job, column, unit);
+    line.x.forEach((at, index) => { group.x.push(at); group.y.push(line.y[index]); group.text.push(plain(job.name)); });
+  });
+  const traces = [...groups.values()].map((group, index) => ({
+    x: group.x, y: group.y, text: group.text, name: plain(shortened(group.name, LABEL_LETTERS)), mode: "lines",
+    line: { color: colourOf(index), dash: byJob ? "solid" : dashOf(index), width: byJob ? 2 : 1, shape: "hv" },
+    opacity: selected >= 0 ? 0.25 : byJob ? 1 : 0.6, showlegend: selected < 0, hovertemplate: "%{text}<br>%{y} at %{x:.2f} " + unit.name + "<extra></extra>",
+  }));
+  if (selected >= 0) {
+    const job = run.jobs[selected];
+    traces.push({
+      ...jobLine(job, column, unit), name: plain(shortened(job.name, LABEL_LETTERS)), mode: "lines", connectgaps: false,
+      line: { color: INK, width: 2.5, shape: "hv" }, showlegend: true, hovertemplate: `%{y} at %{x:.2f} ${unit.name}<extra>${plain(job.name)}</extra>`,
+    });
+  }
+  const values = traces.flatMap((trace) => trace.y).filter((value) => value !== null);
+  if (!values.length) return noData(element, "No job has reported it.");
+  if (y.type === "log") y = { ...y, ...numberTicks(values) };
+  return Plotly.react(element, traces, layout({
+    x: { title: titled(`time, ${unit.name}`), range: range || wholeRange(run, unit) }, y,
+  }), CONFIG);
+}
