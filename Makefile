@@ -16,7 +16,7 @@ help: ## show this list
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: $(READY) ## run four real training jobs on this machine under the scheduler (< 3 minutes)
-	$(BIN)/python demo/run.py $(DEMO_ARGS)
+	$(BIN)/python -m demo $(DEMO_ARGS)
 
 test: check ## check, then the whole test suite (< 15 minutes on 2 cores)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(PYTEST_ARGS)

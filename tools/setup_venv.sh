@@ -30,4 +30,6 @@ fi
 
 echo "==> Installing Coadapt and its pinned dependencies into $venv (the first time: a minute or more, about 2 GB)"
 "$venv/bin/python" -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
+echo "==> Compiling the numerical kernels (half a minute)"
+"$venv/bin/python" -m tools.compile_kernels
 echo "==> $venv is ready"

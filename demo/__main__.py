@@ -1,0 +1,162 @@
+"""Run the demo: `make demo`. Exits with 1 if a job failed, or learned less than its script does alone."""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import cast
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from coadapt.cli.client import JsonObject
+from coadapt.cli.screen import Screen
+from demo.plan import JOBS, DemoJob, Verdict, as_json, find_result
+from demo.processes import NUM_SLOTS, DemoError, LiveScheduler, run_plain
+from demo.timeline import Course, Timeline
+
+FOLDER = Path("demo-run")
+REPORT = FOLDER / "report.html"
+# Of a job's decisions, those shown at the end.
+NUM_REASONS = 4
+PIPE_WIDTH = 120
+HONESTLY = """\
+  The {slots} slots stand for GPUs but share {cores} CPU cores, so more of them do not make these jobs
+  faster by the clock. What counts here: jobs grow and shrink as others come and go, and each
+  learns what its script learns alone.
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make demo DEMO_ARGS=…", description=__doc__)
+    parser.add_argument("--keep", action="store_true", help="leave the scheduler running at the end")
+    parser.add_argument("--json", action="store_true", help="print one JSON object; all else goes to stderr")
+    parser.add_argument("--kill", action="store_true", help="kill -9 a job and the scheduler on the way")
+    arguments = parser.parse_args()
+    # A terminate from outside ends the demo as Ctrl-C does: with nothing left running.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    console = Console(stderr=arguments.json, highlight=False)
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
+    scheduler = LiveScheduler(FOLDER.absolute())
+    began = time.monotonic()
+    try:
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        FOLDER.mkdir()
+        verdicts = demo(console, scheduler, kill=arguments.kill)
+        scheduler.coadapt("report", str(REPORT))
+    except KeyboardInterrupt:
+        console.print("interrupted; ending all that was started")
+        return 130
+    except DemoError as error:
+        console.print(f"[bold red]error:[/] {error}")
+        return 1
+    finally:
+        if not arguments.keep or sys.exc_info()[0] is not None:
+            scheduler.stop()
+    wall_s = time.monotonic() - began
+    outcome = as_json(verdicts, wall_s, str(REPORT))
+    console.print(f"\nReport page: {REPORT}    Whole demo: {wall_s:.0f} s")
+    if arguments.keep:
+        console.print(
+            f"The scheduler runs on: coadapt top --state {FOLDER / 'state'}, kill {scheduler.pid} ends it"
+        )
+    if arguments.json:
+        print(json.dumps(outcome, indent=1))
+    return 0 if outcome["good"] else 1
+
+
+def demo(console: Console, scheduler: LiveScheduler, *, kill: bool) -> list[Verdict]:
+    """Return how each job did. Raises DemoError where the demo cannot go on."""
+    scheduler.start()
+    console.rule("1. Each script alone, without the scheduler: what its job has to reach")
+    plain = run_plain(
+        JOBS, lambda job, result: console.print(f"  {job.name:<9} {job.what}: {job.metric} {result:.4f}")
+    )
+    console.rule(f"2. The same scripts as four jobs on {NUM_SLOTS} CPU slots")
+    console.print(HONESTLY.format(slots=NUM_SLOTS, cores=len(os.sched_getaffinity(0))))
+    course = _watch(console, scheduler, kill)
+    console.rule("3. What became of them")
+    verdicts = [_verdict(scheduler, course, job, plain[job.name]) for job in JOBS]
+    console.print(_table(verdicts))
+    tolerances = ", ".join(f"{verdict.job.name} {verdict.job.tolerance:g}" for verdict in verdicts)
+    console.print(f"good: succeeded, and worse than alone by no more than: {tolerances}")
+    console.rule("4. Why: the scheduler's own words")
+    for verdict in verdicts:
+        console.print(f"  [bold]{verdict.id}[/]")
+        for text in _reasons(scheduler, verdict.id):
+            console.print(f"    {text}", markup=False)
+    return verdicts
+
+
+def _watch(console: Console, scheduler: LiveScheduler, kill: bool) -> Course:
+    def tell(at_s: float, text: str) -> None:
+        console.print(f"  {at_s:5.1f} s  {text}", markup=False, overflow="ellipsis", no_wrap=True)
+
+    if not console.is_terminal:
+        return Timeline(scheduler, JOBS, tell, lambda _: None).run(kill)
+    screen = Screen()
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+
+        def show(cluster: JsonObject) -> None:
+            live.update(screen.picture(cluster, console.width), refresh=True)
+
+        return Timeline(scheduler, JOBS, tell, show).run(kill)
+
+
+def _verdict(scheduler: LiveScheduler, course: Course, job: DemoJob, plain: float) -> Verdict:
+    picture = course.job(job.name)
+    assert picture is not None
+    job_id = course.ids[job.name]
+    figures = find_result(scheduler.coadapt("logs", job_id))
+    submitted = cast(float, picture["submitted_at"])
+    started, ended = cast("float | None", picture["started_at"]), cast(float, picture["ended_at"])
+    batch = cast("JsonObject | None", picture["batch"])
+    return Verdict(
+        job=job,
+        id=job_id,
+        state=str(picture["state"]),
+        plain=plain,
+        result=figures[job.metric] if figures else None,
+        num_gpus=tuple(course.held.get(job.name, ())),
+        num_rescales=cast(int, picture["num_rescales"]),
+        num_failures=cast(int, picture["num_failures"]),
+        wait_s=(started or ended) - submitted,
+        total_s=ended - submitted,
+        batch=cast(int, batch["total"]) if batch else None,
+    )
+
+
+def _reasons(scheduler: LiveScheduler, job: str) -> list[str]:
+    description = scheduler.client().get(f"/v1/jobs/{job}")
+    decisions = cast("list[JsonObject]", description["decisions"])
+    return [str(decision["text"]).splitlines()[0] for decision in decisions[-NUM_REASONS:]]
+
+
+def _table(verdicts: list[Verdict]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("JOB", "CONTRACT, GPUS", "HELD", "BATCH", "TOOK", "RESULT", "ALONE", ""):
+        table.add_column(heading, no_wrap=True)
+    for verdict in verdicts:
+        job = verdict.job
+        result = "none" if verdict.result is None else f"{verdict.result:.4f}"
+        table.add_row(
+            job.name,
+            job.contract,
+            " → ".join(map(str, verdict.num_gpus)),
+            str(verdict.batch or ""),
+            f"{verdict.total_s:.0f} s",
+            f"{job.metric} {result}",
+            f"{verdict.plain:.4f}",
+            "[green]good[/]" if verdict.good else f"[bold red]{verdict.state}, worse[/]",
+        )
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""The processes that the demo starts, and their end: plain runs of the scripts, and the scheduler."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from coadapt.cli.client import Client, RefusedError, UnreachableError, find_client
+from coadapt.executors.job_processes import kill_marked, marked_processes
+from demo.plan import DemoJob, find_result
+
+NUM_SLOTS = 4
+NUM_PLAIN_AT_ONCE = 2
+ROUND_S, REACTION_S, GRACE_S = 10.0, 1.0, 20.0
+UP_TIMEOUT_S = 60.0
+PLAIN_TIMEOUT_S = 300.0
+STOP_TIMEOUT_S = 10.0
+
+
+class DemoError(RuntimeError):
+    """The demo cannot go on; the text says why."""
+
+
+def run_plain(jobs: Sequence[DemoJob], done: Callable[[DemoJob, float], None]) -> dict[str, float]:
+    """Run each script by itself, without the scheduler, on one process; return its figure by job name.
+
+    `done` is called with each result. Raises DemoError if a script fails.
+    """
+    waiting, running = list(jobs), dict[str, tuple[DemoJob, subprocess.Popen[str]]]()
+    results: dict[str, float] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < NUM_PLAIN_AT_ONCE:
+                job = waiting.pop(0)
+                running[job.name] = (job, _start_plain(job))
+            name = next((name for name, (_, process) in running.items() if process.poll() is not None), None)
+            if name is None:
+                time.sleep(0.05)
+                continue
+            job, process = running.pop(name)
+            output, errors = process.communicate(timeout=PLAIN_TIMEOUT_S)
+            figures = find_result(output)
+            if process.returncode or figures is None:
+                raise DemoError(f"the plain run of {job.script.name} failed: {errors.strip()[-500:]}")
+            results[name] = figures[job.metric]
+            done(job, results[name])
+    finally:
+        for _, process in running.values():
+            process.kill()
+            process.wait()
+    return results
+
+
+class LiveScheduler:
+    """`coadapt up` on a fresh state directory, started and spoken to as a user would."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder`: for the state directory and the scheduler's log."""
+        self.state = folder / "state"
+        self.log = folder / "scheduler.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process else 0
+
+    def start(self) -> None:
+        """Start the scheduler and wait until it answers. Raises DemoError if it does not."""
+        command = _coadapt(
+            "up", "--slots", str(NUM_SLOTS), "--state", str(self.state), "--grace", str(GRACE_S),
+            "--round", str(ROUND_S), "--reaction", str(REACTION_S),
+        )  # fmt: skip
+        if not self.state.exists():
+            command += ["--port", "0"]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_clean_environment(),
+                start_new_session=True,
+            )  # fmt: skip
+        deadline = time.monotonic() + UP_TIMEOUT_S
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise DemoError(f"the scheduler did not start: {self.log.read_text()[-500:]}")
+            time.sleep(0.1)
+
+    def client(self) -> Client:
+        return find_client(self.state)
+
+    def submit(self, job: DemoJob) -> str:
+        """Submit the job by the command line; return its id."""
+        return self.coadapt("submit", str(job.job_file)).strip()
+
+    def coadapt(self, verb: str, *arguments: str) -> str:
+        """Return what a verb of the command line prints. Raises DemoError with its one-line error."""
+        command = _coadapt(verb, *arguments, "--state", str(self.state))
+        run = subprocess.run(
+            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
+            env=_clean_environment(),
+        )  # fmt: skip
+        if run.returncode:
+            raise DemoError(f"coadapt {verb}: {run.stderr.strip()}")
+        return run.stdout
+
+    def checkpoints(self, job: str) -> Path:
+        return self.state / "jobs" / job / "checkpoints"
+
+    def kill_replica(self, job: str) -> int | None:
+        """kill -9 the newest process of a job, a training replica; return its id, None if none lives."""
+        alive = marked_processes(self.checkpoints(job))
+        if not alive:
+            return None
+        with suppress(ProcessLookupError):
+            os.kill(max(alive), signal.SIGKILL)
+        return max(alive)
+
+    def kill(self) -> int:
+        """kill -9 the scheduler; return its process id."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        return self._process.pid
+
+    def stop(self) -> None:
+        """End the scheduler, and every process of every job of its state directory."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        for folder in sorted((self.state / "jobs").glob("*")):
+            kill_marked(folder / "checkpoints")
+
+    def _answers(self) -> bool:
+        try:
+            self.client().get("/v1/healthz")
+        except (UnreachableError, RefusedError, FileNotFoundError, ValueError):
+            return False
+        return True
+
+
+def _start_plain(job: DemoJob) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, job.script.name], cwd=job.script.parent, env=_clean_environment(), text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+
+
+def _clean_environment() -> Mapping[str, str]:
+    """This process' environment without settings of Coadapt's; one thread per process, as in a CPU slot."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("COADAPT_")}
+    return {**kept, "OMP_NUM_THREADS": "1"}
+
+
+def _coadapt(*arguments: str) -> list[str]:
+    return [str(Path(sys.executable).with_name("coadapt")), *arguments]
