@@ -42,14 +42,15 @@ def up(
     ] = False,
 ) -> None:
     """Run the scheduler. Ctrl-C stops it; its jobs run on, and the next `coadapt up` takes them over."""
-    from coadapt.cli.live import LiveSettings, serve
-
     for name, seconds in (("--round", round_s), ("--reaction", reaction_s), ("--grace", stop_grace_s)):
         least = 1.0 if name == "--round" else 0.0
         if seconds is not None and not least <= seconds <= SECONDS_MAX:
             raise InputError(name, seconds, f"{least:g}..{SECONDS_MAX:g} seconds")
     if port is not None and not 0 <= port <= PORT_MAX:
         raise InputError("--port", port, f"0..{PORT_MAX}")
+    _check_host(host, expose)
+    from coadapt.cli.live import LiveSettings, serve
+
     serve(
         LiveSettings(
             state_dir=find_state_dir(state),
@@ -58,15 +59,14 @@ def up(
             round_s=round_s,
             reaction_s=reaction_s,
             stop_grace_s=stop_grace_s,
-            host=_checked_host(host, expose),
+            host=host,
             port=port,
         )
     )
 
 
-def _checked_host(host: str, expose: bool) -> str:
+def _check_host(host: str, expose: bool) -> None:
     loopback = host in ("localhost", "::1") or host.startswith("127.")
     if not loopback and not expose:
         # Whoever holds the token runs commands as this user, and the token would cross the network in clear.
         raise InputError("--host", host, "a loopback address such as 127.0.0.1, or --expose beside it")
-    return host
