@@ -39,15 +39,15 @@ STOP_TIMEOUT_S = 30.0
 class Options(TypedDict, total=False):
     """Arguments of `coadapt.train.init`, all optional.
 
-    contract: fixed, adaptive, self or frozen. seed: of the sample order. device: such as "cpu" or "cuda:1".
+    contract: fixed (default), adaptive, self or frozen. seed: of the sample order. device: as in "cuda:1".
     checkpoint_dir: no checkpoints without one. checkpoint_every_s, report_every_s: periods.
     stop_timeout_s: from SIGTERM to a forced end.
     """
 
-    contract: str
+    contract: str | None
     seed: int
     device: str
-    checkpoint_dir: str | Path
+    checkpoint_dir: str | Path | None
     checkpoint_every_s: float
     report_every_s: float
     stop_timeout_s: float
