@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 CHECKPOINT_EVERY_S = 30.0
 REPORT_EVERY_S = 30.0  # Pollux's agents refit and report at this period
-STOP_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 25.0  # below the 30 s after which an executor kills
 
 
 class Options(TypedDict, total=False):
