@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -22,8 +23,6 @@ from demo.timeline import Course, Timeline
 
 FOLDER = Path("demo-run")
 REPORT = FOLDER / "report.html"
-# Of a job's decisions, those shown at the end.
-NUM_REASONS = 4
 PIPE_WIDTH = 120
 HONESTLY = """\
   The {slots} slots stand for GPUs but share {cores} CPU cores, so more of them do not make these jobs
@@ -38,8 +37,9 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object; all else goes to stderr")
     parser.add_argument("--kill", action="store_true", help="kill -9 a job and the scheduler on the way")
     arguments = parser.parse_args()
-    # A terminate from outside ends the demo as Ctrl-C does: with nothing left running.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    # However the demo is told to end, nothing of it is left running.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     console = Console(stderr=arguments.json, highlight=False)
     if not console.is_terminal:
         console.width = PIPE_WIDTH
@@ -90,7 +90,7 @@ def demo(console: Console, scheduler: LiveScheduler, *, kill: bool) -> list[Verd
     for verdict in verdicts:
         console.print(f"  [bold]{verdict.id}[/]")
         for text in _reasons(scheduler, verdict.id):
-            console.print(f"    {text}", markup=False)
+            console.print(f"    {text}", markup=False, overflow="ellipsis", no_wrap=True)
     return verdicts
 
 
@@ -133,9 +133,11 @@ def _verdict(scheduler: LiveScheduler, course: Course, job: DemoJob, plain: floa
 
 
 def _reasons(scheduler: LiveScheduler, job: str) -> list[str]:
-    description = scheduler.client().get(f"/v1/jobs/{job}")
-    decisions = cast("list[JsonObject]", description["decisions"])
-    return [str(decision["text"]).splitlines()[0] for decision in decisions[-NUM_REASONS:]]
+    """Return the lines of a job's story in which something happened to its GPUs, without the date."""
+    lines = scheduler.coadapt("story", job).splitlines()
+    return [
+        line.split(maxsplit=1)[1] for line in lines if re.search(r"starting; |stopping; |lost|failed", line)
+    ]
 
 
 def _table(verdicts: list[Verdict]) -> Table:

@@ -38,7 +38,7 @@ class DemoJob:
 
 
 # A fixed job is promised the undisturbed run up to the order of floating-point sums, which training
-# amplifies: its tolerance is a few test samples wide. An adaptive job takes larger and fewer steps on purpose.
+# amplifies: its tolerance is a few test samples wide. An adaptive job takes fewer, larger steps on purpose.
 JOBS = (
     DemoJob(
         name="digits", at_s=0.0, what="convolutional network, images of digits", contract="adaptive, 1..4",
