@@ -108,10 +108,7 @@ class StepGradients:
                 self.meter.add_part(bucket.parameters(), bucket.gradients(), current.num_samples)
             else:
                 self.meter.add_part((), [buffer], current.num_samples)
-            weight = self._weight(current)
-            if weight == 0.0:
-                buffer.zero_()
-            elif weight != 1.0:
+            if (weight := self._weight(current)) != 1.0:
                 buffer.mul_(weight)
             self._add_held(bucket.parameters(), bucket.gradients())
         reduced = dist.all_reduce(buffer, async_op=True).get_future()

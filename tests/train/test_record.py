@@ -1,0 +1,100 @@
+"""The run's own part of a checkpoint goes through the wire and back, and knows its own run."""
+
+from dataclasses import replace
+
+import pytest
+
+from coadapt.model import BatchConfig, BatchLimits, InputError, Placement, RescaleContract, ThroughputParams
+from coadapt.model.wire import from_json, to_json
+from coadapt.train.agreement import Agreement, Signals, norms_of
+from coadapt.train.env import TrainConfig
+from coadapt.train.group import Group
+from coadapt.train.noise import GradNorms, NoiseScale
+from coadapt.train.record import RunRecord, make_record, resume
+from coadapt.train.session import Progress, Sampling, Session
+from coadapt.train.shards import SampleOrder
+
+pytestmark = pytest.mark.train
+
+NORMS = GradNorms(small_sqr=3.0, inverse=0.5, count=2, big_sqr=1.0, samples=8)
+
+
+def session(contract: RescaleContract = RescaleContract.FIXED, num_replicas: int = 1) -> Session:
+    return Session(
+        config=TrainConfig(contract=contract),
+        group=Group(size=num_replicas),
+        sampling=Sampling(
+            limits=BatchLimits(initial=8),
+            order=SampleOrder(num_samples=100, shuffle=True, drop_last=False, seed=1),
+            batch=BatchConfig(total=8, atomic=8),
+            noise=NoiseScale(8),
+        ),
+    )
+
+
+def trained(contract: RescaleContract = RescaleContract.FIXED) -> Session:
+    one = session(contract)
+    one.progress = Progress(epoch=2, index=40, step=30, samples=240, progress=240.0)
+    one.data.batch = BatchConfig(total=16, atomic=8, accumulation=1)
+    one.data.noise.add(NORMS, 240.0)
+    one.profiles.builder("cpu").add(Placement((2, 1)), 8, 0.5, 0.75)
+    one.profiles.params["cpu"] = ThroughputParams(alpha_c=0.1, beta_c=0.01)
+    return one
+
+
+def through_the_wire(record: RunRecord) -> RunRecord:
+    return from_json(RunRecord, to_json(record))
+
+
+def test_everything_comes_back() -> None:
+    before, after = trained(), session()
+    resume(after, through_the_wire(make_record(before, last_step_at=5.0, stopped=True)))
+    assert after.progress == before.progress
+    assert after.data == before.data
+    assert after.profiles == before.profiles
+
+
+def test_a_record_does_not_change_with_the_run() -> None:
+    one = trained()
+    record = make_record(one, last_step_at=5.0, stopped=True)
+    one.progress.step += 1
+    one.data.noise.add(NORMS, 300.0)
+    assert record.progress.step == 30
+    assert record.noise.at_samples == 240.0
+
+
+def test_frozen_is_refused_at_another_number_of_replicas() -> None:
+    record = make_record(trained(RescaleContract.FROZEN), last_step_at=0.0, stopped=False)
+    resume(session(RescaleContract.FROZEN), record)
+    with pytest.raises(InputError, match="replicas: got 2; allowed: 1: the contract is frozen"):
+        resume(session(RescaleContract.FROZEN, num_replicas=2), record)
+    resume(session(RescaleContract.FIXED, num_replicas=2), record)
+
+
+def test_records_of_an_earlier_version_may_lack_what_has_a_default() -> None:
+    data = to_json(make_record(trained(), last_step_at=5.0, stopped=True))
+    assert isinstance(data, dict)
+    for name in ("profile", "params", "last_step_at", "stopped"):
+        del data[name]
+    assert from_json(RunRecord, data).last_step_at == 0.0
+
+
+def test_alone_one_agrees_with_oneself() -> None:
+    agreement = Agreement()
+    assert agreement.collect() is None
+    said = Signals(stop=1.0).with_batch(BatchConfig(total=6, atomic=2, accumulation=2)).with_norms(NORMS)
+    agreement.post(Group(), said)
+    heard = agreement.collect()
+    assert heard == said
+    assert heard is not None
+    assert heard.batch == BatchConfig(total=6, atomic=2, accumulation=2)
+    assert norms_of(heard, NORMS) == NORMS
+    assert agreement.collect() is None
+    assert Signals().batch is None
+
+
+def test_norms_that_are_not_finite_spoil_no_sum() -> None:
+    for bad in (replace(NORMS, small_sqr=float("inf")), replace(NORMS, big_sqr=float("nan"))):
+        assert Signals().with_norms(bad) == Signals(unusable=1.0)
+        assert norms_of(Signals(unusable=1.0, count=5.0), bad) is None
+    assert norms_of(Signals(count=1.0), NORMS) is None
