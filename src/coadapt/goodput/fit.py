@@ -27,17 +27,7 @@ def fit_throughput(profile: Profile, start: ThroughputParams | None = None) -> T
         raise ValueError("a profile needs at least one observation to be fitted")
     from coadapt.goodput import fit_kernel  # numba: loaded only by those who fit
 
-    rows = np.column_stack(
-        (
-            profile.num_nodes,
-            profile.num_racks,
-            profile.num_replicas,
-            profile.atomic,
-            profile.compute_s,
-            profile.step_s,
-        )
-    )
-    x, _ = fit_kernel.search(rows, np.array(() if start is None else astuple(start)))
+    x, _ = fit_kernel.search(profile.columns(), np.array(() if start is None else astuple(start)))
     replicated = profile.num_replicas > 1
     if not (replicated & (profile.num_racks > 1)).any():
         if not (replicated & (profile.num_nodes > 1)).any():

@@ -27,6 +27,18 @@ class Profile:
     def __len__(self) -> int:
         return len(self.atomic)
 
+    def columns(self) -> FloatArray:
+        """Return all of it as one array (num_rows, 6), in the order of the fields."""
+        columns = (
+            self.num_nodes,
+            self.num_racks,
+            self.num_replicas,
+            self.atomic,
+            self.compute_s,
+            self.step_s,
+        )
+        return np.column_stack(columns)
+
 
 @dataclass(slots=True)
 class ProfileBuilder:
