@@ -37,7 +37,7 @@ class Wire:
     """The port Executor of the scheduler, and the Post of the world."""
 
     def __init__(self, clock: VirtualClock, rng: random.Random, rates: Rates, tell: Tell | None) -> None:
-        self._clock = clock
+        self.clock = clock
         self._random = rng
         self._rates = rates
         self._tell = tell
@@ -53,11 +53,11 @@ class Wire:
 
     def hostile(self) -> bool:
         """Return whether things may go wrong now."""
-        return self._clock.now() < CALM_AT_S
+        return self.clock.now() < CALM_AT_S
 
     def tell(self, text: str) -> None:
         if self._tell is not None:
-            self._tell(self._clock.now(), text)
+            self._tell(self.clock.now(), text)
 
     # -- scheduler to world -----------------------------------------------------------------------------
 
@@ -81,10 +81,10 @@ class Wire:
         """Send what the world saw. News of nodes keep their order and are never lost."""
         if isinstance(event, NodeJoined | NodeLost):
             delay_s = self._delay_s()
-            self._nodes_due_at = max(self._nodes_due_at, self._clock.now() + delay_s)
-            self._clock.call_at(self._nodes_due_at, lambda: self._deliver(event))
+            self._nodes_due_at = max(self._nodes_due_at, self.clock.now() + delay_s)
+            self.clock.call_at(self._nodes_due_at, lambda: self._deliver(event))
             if self._happens(self._rates.double):
-                self._clock.call_at(self._nodes_due_at, lambda: self._deliver(event))
+                self.clock.call_at(self._nodes_due_at, lambda: self._deliver(event))
             return
         self._truth.note(event)
         if isinstance(event, ReplicasStarted):
@@ -100,7 +100,7 @@ class Wire:
 
     def answer(self, event: Event, delay_s: float) -> None:
         """Bring `event` to the scheduler after `delay_s`, whatever else goes wrong."""
-        self._clock.call_at(self._clock.now() + delay_s, lambda: self._deliver(event))
+        self.clock.call_at(self.clock.now() + delay_s, lambda: self._deliver(event))
 
     def check_fates(self, state: SchedulerState) -> None:
         """Raise InvariantError unless the books tell of each job's end what really happened."""
@@ -115,7 +115,7 @@ class Wire:
             delay_s = self._delay_s()
             if delay_s or times > 1:
                 self.tell(f"  {delay_s:.1f} s late{', one of two' * (times > 1)}: {told(message)}")
-            self._clock.call_at(self._clock.now() + delay_s, arrive)
+            self.clock.call_at(self.clock.now() + delay_s, arrive)
 
     def _happens(self, chance: float) -> bool:
         return self.hostile() and self._random.random() < chance

@@ -17,16 +17,18 @@ from coadapt.core.events import (
     NodeJoined,
     NodeLost,
     Outcome,
+    SchedulerRestarted,
     TimerFired,
 )
 from coadapt.core.lifecycle import ENDED, JobState
-from coadapt.core.scheduler import Scheduler
+from coadapt.core.scheduler import Scheduler, SchedulerConfig
+from coadapt.core.state import SchedulerState
 from coadapt.model import JobId
 from coadapt.policies import Policy, create_policy
 from coadapt.sim.agent import Oracle
 from coadapt.sim.chaos import ChaosPolicy, FaultySolver
 from coadapt.sim.clock import VirtualClock
-from coadapt.sim.fault_host import Host, MakeScheduler
+from coadapt.sim.fault_host import Host
 from coadapt.sim.fault_wire import Tell, Wire
 from coadapt.sim.invariants import InvariantError, check_world
 from coadapt.sim.replay import check_replay
@@ -40,6 +42,8 @@ from coadapt.sim.scenario import (
     largest_pool,
 )
 from coadapt.sim.world import World
+
+MakeScheduler = Callable[[SchedulerConfig, SchedulerState | None], Scheduler]
 
 POISON_S = 10.0  # from the start of a poisoned job to the failure of its script
 VANISH_S = 5.0  # likewise to the loss of replicas; shorter than a rescale, so that they get nowhere
@@ -73,19 +77,18 @@ class Ordeal:
         rng = random.Random(scenario.seed)
         self.scenario = scenario
         self.clock = clock = VirtualClock()
-        self.make = make
+        self.make = partial(make, scenario.scheduler)
         self.wire = wire = Wire(clock, rng, scenario.rates, tell)
         applications = {scenario.application.name: scenario.application}
         num_gpus = sum(node.num_gpus for node in scenario.nodes)
         self.world = World(clock, scenario.jobs, applications, Oracle(4, num_gpus), scenario.world)
         solver = FaultySolver(_policy(scenario), rng, scenario.rates.solver, wire.hostile, wire.answer)
-        self.host = Host(make, scenario.scheduler, wire, solver, rng)
+        self.host = Host(self.make, self.world, wire, solver, rng)
         self._cursed: dict[JobId, tuple[float, Outcome]] = {}
-        wire.connect(self.world, self._deliver, self._started)
+        wire.connect(self.world, self.host.deliver, self._started)
 
     def run(self) -> Survived:
         scenario, clock = self.scenario, self.clock
-        self.host.begin(clock, self.world)
         for node in scenario.nodes:
             self.world.restore_node(node, self.wire.from_world)
         for job in scenario.jobs:
@@ -98,9 +101,6 @@ class Ordeal:
         while not self.host.all_ended(len(scenario.jobs)) and clock.now() < DEADLINE_S:
             clock.run(until=clock.now() + scenario.scheduler.round_s)
         return self._verdict()
-
-    def _deliver(self, event: Event) -> None:
-        self.host.deliver(event, self.clock, self.world)
 
     # -- what goes wrong --------------------------------------------------------------------------------
 
@@ -127,9 +127,9 @@ class Ordeal:
             case DisasterKind.CANCEL:
                 self.wire.from_user(CancelRequested(at=now, job=target))
             case DisasterKind.SCHEDULER_DIES:
-                self.host.die(disaster.lasts_s, self.clock, self.world)
+                self.host.die(disaster.lasts_s)
             case DisasterKind.STRAY_ALARM:
-                self._deliver(TimerFired(at=now))
+                self.host.deliver(TimerFired(at=now))
             case DisasterKind.SUBMITTED_TWICE:
                 spec = next(job.spec for job in self.scenario.jobs if job.id == target)
                 self.wire.from_user(JobSubmitted(at=now, job=target, spec=spec))
@@ -179,10 +179,10 @@ class Ordeal:
         check_world(self.world, state)
         self.wire.check_fates(state)
         events = list(self.host.store.events())
-        check_replay(events, partial(self.make, self.scenario.scheduler), state, self.scenario.seed)
+        check_replay(events, self.make, state, self.scenario.seed)
         return Survived(
             num_events=len(events),
-            num_deaths=self.host.num_deaths,
+            num_deaths=sum(isinstance(event, SchedulerRestarted) for event in events),
             ends={job.id: job.state for job in state.jobs.values()},
         )
 
