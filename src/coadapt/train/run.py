@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 
 from coadapt.goodput.batch import split_total
 from coadapt.model import BatchConfig, GradStats, InputError
+from coadapt.model.contract_env import EXIT_STOPPED
 from coadapt.train.cycle import TrainingCycle
 from coadapt.train.env import Options, TrainConfig, read_config
 from coadapt.train.gradients import StepGradients
@@ -29,7 +30,7 @@ from coadapt.train.saver import Saver, Stateful
 from coadapt.train.scaling import ScalingRule, resolve_rule
 from coadapt.train.session import Progress, Sampling, Session
 from coadapt.train.shards import SampleOrder
-from coadapt.train.stop import StopSignal
+from coadapt.train.stop import StopSignal, end_now
 from coadapt.train.telemetry import Telemetry
 from coadapt.train.timing import StepSample, timer_for
 
@@ -52,15 +53,15 @@ class Run:
 
     def __init__(self, config: TrainConfig) -> None:
         self._session = Session(config=config, group=form_group(config))
-        stop = StopSignal(config.stop_timeout_s)
+        self._stop = StopSignal(config.stop_timeout_s)
         if config.checkpoint_dir is not None:
-            stop.install()
+            self._stop.install()
         self._saver = Saver(self._session)
         self._timer = timer_for(self.device, self._keep)
-        rescaler = CheckpointRescaler(self._session, self._saver, stop)
+        rescaler = CheckpointRescaler(self._session, self._saver, self._stop)
         self._cycle = TrainingCycle(self._session, self._timer, self._saver, rescaler)
         self._begun = False
-        atexit.register(self.close)
+        atexit.register(self._at_exit)
 
     @property
     def device(self) -> torch.device:
@@ -207,11 +208,16 @@ class Run:
 
     def close(self) -> None:
         """Send the last report and leave the group. Called by itself when the script ends."""
-        atexit.unregister(self.close)
         if self._cycle.telemetry is not None:
             self._cycle.telemetry.close()
             self._cycle.telemetry = None
         leave_group(self._session.group)
+
+    def _at_exit(self) -> None:
+        if self._stop.exit_code == EXIT_STOPPED:
+            # Nobody waits for a last report: the next generation begins with one.
+            end_now(EXIT_STOPPED)
+        self.close()
 
     def _begin(self, num_epochs: int) -> None:
         session = self._session

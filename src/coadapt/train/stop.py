@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 from types import FrameType
 
@@ -70,6 +71,14 @@ def exit_after(seconds: float, code: int) -> None:
     timer = threading.Timer(seconds, os._exit, (code,))
     timer.daemon = True
     timer.start()
+
+
+def end_now(code: int) -> None:
+    """End the process without the interpreter's clean-up: with torch 2 s on a busy machine (measured)."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _forget_handlers() -> None:
