@@ -76,7 +76,9 @@ def adaptive_grid(limits: BatchLimits, num_replicas_C: tuple[int, ...]) -> Batch
     smallest = np.maximum(float(limits.initial), limits.min_atomic * num_replicas)
     largest = np.full_like(smallest, limits.max_total)
     if not limits.accumulation:
-        largest[num_replicas == 1] = limits.initial
+        if limits.max_atomic is not None:
+            largest = np.minimum(largest, limits.max_atomic * num_replicas)
+        largest = np.where(num_replicas == 1, np.minimum(largest, limits.initial), largest)
     lawful = smallest <= largest
     smallest = np.minimum(smallest, largest)
     share = np.geomspace(smallest[:, 0], largest[:, 0], NUM_CANDIDATES, axis=1) / num_replicas

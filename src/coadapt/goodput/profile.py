@@ -1,5 +1,6 @@
 """What a job has measured of its own step times: the input of the fit."""
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +15,8 @@ FloatArray = NDArray[np.float64]
 class Profile:
     """Measured steps, one row per (num_nodes, num_racks, num_replicas, atomic). Arrays (num_rows,).
 
-    compute_s: one forward-backward pass without synchronisation. step_s: a pass with it, overlapped.
+    compute_s: one forward-backward pass without synchronisation. step_s: a pass with it, overlapped. Raises
+    ValueError unless all times are finite and above 0.
     """
 
     num_nodes: FloatArray
@@ -24,44 +26,51 @@ class Profile:
     compute_s: FloatArray
     step_s: FloatArray
 
+    def __post_init__(self) -> None:
+        times_s = np.concatenate((self.compute_s, self.step_s))
+        if not (np.isfinite(times_s).all() and (times_s > 0.0).all()):
+            raise ValueError("Profile: all times must be finite and > 0")
+
     def __len__(self) -> int:
         return len(self.atomic)
 
     def columns(self) -> FloatArray:
         """Return all of it as one array (num_rows, 6), in the order of the fields."""
-        columns = (
-            self.num_nodes,
-            self.num_racks,
-            self.num_replicas,
-            self.atomic,
-            self.compute_s,
-            self.step_s,
-        )
-        return np.column_stack(columns)
+        keys = (self.num_nodes, self.num_racks, self.num_replicas, self.atomic)
+        return np.column_stack((*keys, self.compute_s, self.step_s))
 
 
 @dataclass(slots=True)
 class ProfileBuilder:
-    """Collects observations for `Profile`, one row per key: the first one, or with `mean` their mean."""
+    """Collects observations for `Profile`, one row per key: the first one, or with `mean` their mean.
+
+    rows: (num_nodes, num_racks, num_replicas, atomic) -> (count, compute_s, step_s).
+    """
 
     mean: bool = False
     rows: dict[tuple[int, int, int, int], tuple[int, float, float]] = field(default_factory=dict)
 
     def add(self, placement: Placement, atomic: int, compute_s: float, step_s: float) -> bool:
-        """Take in one measured step; return whether its key is new (time to fit again)."""
+        """Take in one measured step; return whether its key is new (time to fit again).
+
+        ValueError unless both times are finite and above 0.
+        """
+        for name, seconds in (("compute_s", compute_s), ("step_s", step_s)):
+            if not 0.0 < seconds < math.inf:
+                raise ValueError(f"{name} must be finite and > 0, got {seconds}")
         key = (placement.num_nodes, placement.num_racks, placement.num_replicas, atomic)
         old = self.rows.get(key)
         if old is None:
             self.rows[key] = (1, compute_s, step_s)
         elif self.mean:
-            count = old[0] + 1
-            mean_compute_s = old[1] + (compute_s - old[1]) / count
-            self.rows[key] = (count, mean_compute_s, old[2] + (step_s - old[2]) / count)
+            count, mean_compute_s, mean_step_s = old[0] + 1, old[1], old[2]
+            mean_compute_s += (compute_s - mean_compute_s) / count
+            self.rows[key] = (count, mean_compute_s, mean_step_s + (step_s - mean_step_s) / count)
         return old is None
 
     @property
     def num_replicas_profiled(self) -> int:
-        """Return the largest replica count that was timed, 0 without any observation."""
+        """The largest replica count that was timed, 0 without any observation."""
         return max((key[2] for key in self.rows), default=0)
 
     def build(self) -> Profile:
