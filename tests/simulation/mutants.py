@@ -116,6 +116,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "                if on_it:",
     ),
     Mutant(
+        "a job that is moving away from a lost node is stopped too",
+        "scheduler",
+        "job.ordered.on(node) + job.allocation.on(node)",
+        "job.ordered.on(node)",
+    ),
+    Mutant(
         "a lost node is not the job's failure",
         "scheduler",
         "        if job.reason is Reason.NODE_LOST:\n            return False\n",
@@ -178,7 +184,25 @@ MUTANTS: tuple[Mutant, ...] = (
         "max(job.progress, report.progress)",
         "report.progress",
     ),
+    Mutant(
+        "what was profiled is not forgotten",
+        "accounting",
+        "max(job.num_replicas_profiled, report.num_replicas_profiled)",
+        "report.num_replicas_profiled",
+    ),
     # -- rounds
+    Mutant(
+        "a later alarm does not replace an earlier one",
+        "scheduler",
+        "if self.state.round_due_at is not None and self.state.round_due_at <= at:",
+        "if False:",
+    ),
+    Mutant(
+        "an exit that no plan foresaw calls for a round",
+        "scheduler",
+        "([] if foreseen else self._wake())",
+        "[]",
+    ),
     Mutant(
         "an early or repeated alarm is ignored",
         "scheduler",
@@ -224,6 +248,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "at = event.at",
     ),
     # -- orders
+    Mutant(
+        "only running jobs are resized",
+        "converge",
+        "if job.state is JobState.RUNNING and _differs(job)):",
+        "if job.target and _differs(job)):",
+    ),
     Mutant(
         "a start waits until its GPUs are free",
         "converge",
