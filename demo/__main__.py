@@ -18,7 +18,7 @@ from rich.table import Table
 from coadapt.cli.client import JsonObject
 from coadapt.cli.screen import Screen
 from demo.plan import JOBS, DemoJob, Verdict, as_json, find_result
-from demo.processes import NUM_SLOTS, DemoError, LiveScheduler, run_plain
+from demo.processes import NUM_SLOTS, DemoError, LiveScheduler, Result, run_plain
 from demo.timeline import Course, Timeline
 
 FOLDER = Path("demo-run")
@@ -76,7 +76,8 @@ def demo(console: Console, scheduler: LiveScheduler, *, kill: bool) -> list[Verd
     scheduler.start()
     console.rule("1. Each script alone, without the scheduler: what its job has to reach")
     plain = run_plain(
-        JOBS, lambda job, result: console.print(f"  {job.name:<9} {job.what}: {job.metric} {result:.4f}")
+        JOBS,
+        lambda job, result: console.print(f"  {job.name:<13} {job.file.run}: {result[0]} {result[1]:.4f}"),
     )
     console.rule(f"2. The same scripts as four jobs on {NUM_SLOTS} CPU slots")
     console.print(HONESTLY.format(slots=NUM_SLOTS, cores=len(os.sched_getaffinity(0))))
@@ -109,11 +110,11 @@ def _watch(console: Console, scheduler: LiveScheduler, kill: bool) -> Course:
         return Timeline(scheduler, JOBS, tell, show).run(kill)
 
 
-def _verdict(scheduler: LiveScheduler, course: Course, job: DemoJob, plain: float) -> Verdict:
+def _verdict(scheduler: LiveScheduler, course: Course, job: DemoJob, plain: Result) -> Verdict:
     picture = course.job(job.name)
     assert picture is not None
     job_id = course.ids[job.name]
-    figures = find_result(scheduler.coadapt("logs", job_id))
+    result = find_result(scheduler.coadapt("logs", job_id))
     submitted = cast(float, picture["submitted_at"])
     started, ended = cast("float | None", picture["started_at"]), cast(float, picture["ended_at"])
     batch = cast("JsonObject | None", picture["batch"])
@@ -121,8 +122,9 @@ def _verdict(scheduler: LiveScheduler, course: Course, job: DemoJob, plain: floa
         job=job,
         id=job_id,
         state=str(picture["state"]),
-        plain=plain,
-        result=figures[job.metric] if figures else None,
+        metric=plain[0],
+        plain=plain[1],
+        result=result[1] if result else None,
         num_gpus=tuple(course.held.get(job.name, ())),
         num_rescales=cast(int, picture["num_rescales"]),
         num_failures=cast(int, picture["num_failures"]),
@@ -136,7 +138,9 @@ def _reasons(scheduler: LiveScheduler, job: str) -> list[str]:
     """Return the lines of a job's story in which something happened to its GPUs, without the date."""
     lines = scheduler.coadapt("story", job).splitlines()
     return [
-        line.split(maxsplit=1)[1] for line in lines if re.search(r"starting; |stopping; |lost|failed", line)
+        line.split(maxsplit=1)[1]
+        for line in lines
+        if re.search(r"starting; |stopping; runs|lost|failed", line)
     ]
 
 
@@ -149,11 +153,11 @@ def _table(verdicts: list[Verdict]) -> Table:
         result = "none" if verdict.result is None else f"{verdict.result:.4f}"
         table.add_row(
             job.name,
-            job.contract,
+            f"{job.file.contract}, {job.file.resources.gpus}",
             " → ".join(map(str, verdict.num_gpus)),
             str(verdict.batch or ""),
             f"{verdict.total_s:.0f} s",
-            f"{job.metric} {result}",
+            f"{verdict.metric} {result}",
             f"{verdict.plain:.4f}",
             "[green]good[/]" if verdict.good else f"[bold red]{verdict.state}, worse[/]",
         )

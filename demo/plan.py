@@ -1,36 +1,34 @@
 """What the demo does and expects: four jobs, when each is submitted, and how good its result has to be."""
 
-import json
-from collections.abc import Mapping
+import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+from coadapt.service.jobfile import JobFile, read_job_file
+
 JOBS_DIR = Path(__file__).parent / "jobs"
-RESULT_MARK = "result "
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class DemoJob:
-    """One job: `<name>.yaml` and `<name>.py`, submitted `at_s` after the scheduler is up.
+    """The job of `jobs/<name>.yaml`, submitted `at_s` after the scheduler is up.
 
-    metric: the figure of its result that is compared with a plain run's; it may be worse by `tolerance`.
+    Its script ends by printing a figure, which may be worse by `tolerance` than without the scheduler.
     """
 
     name: str
     at_s: float
-    what: str
-    contract: str
-    metric: str
     higher_is_better: bool
     tolerance: float
 
     @property
-    def job_file(self) -> Path:
+    def path(self) -> Path:
         return JOBS_DIR / f"{self.name}.yaml"
 
-    @property
-    def script(self) -> Path:
-        return JOBS_DIR / f"{self.name}.py"
+    @cached_property
+    def file(self) -> JobFile:
+        return read_job_file(self.path)
 
     def shortfall(self, result: float, plain: float) -> float:
         """Return by how much `result` is worse than `plain`; negative where it is better."""
@@ -38,34 +36,19 @@ class DemoJob:
 
 
 # A fixed job is promised the undisturbed run up to the order of floating-point sums, which training
-# amplifies: its tolerance is a few test samples wide. An adaptive job takes fewer, larger steps on purpose.
+# amplifies: its tolerance is about a hundredth. An adaptive job takes fewer, larger steps, on purpose.
 JOBS = (
-    DemoJob(
-        name="digits", at_s=0.0, what="convolutional network, images of digits", contract="adaptive, 1..4",
-        metric="accuracy", higher_is_better=True, tolerance=0.02,
-    ),
-    DemoJob(
-        name="spirals", at_s=20.0, what="perceptron, two spirals, 10 % wrong labels", contract="fixed, 1..2",
-        metric="accuracy", higher_is_better=True, tolerance=0.01,
-    ),
-    DemoJob(
-        name="letters", at_s=30.0, what="recurrent network, Python's own source", contract="fixed, rigid 2",
-        metric="bits_per_letter", higher_is_better=False, tolerance=0.03,
-    ),
-    DemoJob(
-        name="ratings", at_s=40.0, what="matrix factorisation, noisy ratings", contract="adaptive, 1..4",
-        metric="rmse", higher_is_better=False, tolerance=0.03,
-    ),
-)  # fmt: skip
+    DemoJob(name="shapes", at_s=0.0, higher_is_better=True, tolerance=0.02),  # accuracy
+    DemoJob(name="shapes-fixed", at_s=16.0, higher_is_better=True, tolerance=0.01),
+    DemoJob(name="tiny-gpt", at_s=24.0, higher_is_better=False, tolerance=0.01),  # bits per letter
+    DemoJob(name="factorise", at_s=34.0, higher_is_better=False, tolerance=0.02),  # error of a rating
+)
 
 
-def find_result(log: str) -> Mapping[str, float] | None:
-    """Return the figures that a script printed last, None if it printed none."""
-    lines = [line for line in log.splitlines() if line.startswith(RESULT_MARK)]
-    if not lines:
-        return None
-    figures: dict[str, float] = json.loads(lines[-1].removeprefix(RESULT_MARK))
-    return figures
+def find_result(log: str) -> tuple[str, float] | None:
+    """Return name and value of the figure that a script printed last, None if it printed none."""
+    found = re.findall(r"^final ([a-z ]+) (\d+\.\d+)$", log, re.M)
+    return (found[-1][0], float(found[-1][1])) if found else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +58,7 @@ class Verdict:
     job: DemoJob
     id: str
     state: str
+    metric: str
     plain: float
     result: float | None
     num_gpus: tuple[int, ...]
@@ -98,7 +82,7 @@ def as_json(verdicts: list[Verdict], wall_s: float, report: str) -> dict[str, ob
             "name": verdict.job.name,
             "id": verdict.id,
             "state": verdict.state,
-            "metric": verdict.job.metric,
+            "metric": verdict.metric,
             "result": verdict.result,
             "plain": verdict.plain,
             "tolerance": verdict.job.tolerance,

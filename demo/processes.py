@@ -20,18 +20,20 @@ UP_TIMEOUT_S = 60.0
 PLAIN_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 10.0
 
+Result = tuple[str, float]
+
 
 class DemoError(RuntimeError):
     """The demo cannot go on; the text says why."""
 
 
-def run_plain(jobs: Sequence[DemoJob], done: Callable[[DemoJob, float], None]) -> dict[str, float]:
-    """Run each script by itself, without the scheduler, on one process; return its figure by job name.
+def run_plain(jobs: Sequence[DemoJob], done: Callable[[DemoJob, Result], None]) -> dict[str, Result]:
+    """Run each job's command by itself, without the scheduler, in one process; return its figure by job name.
 
     `done` is called with each result. Raises DemoError if a script fails.
     """
     waiting, running = list(jobs), dict[str, tuple[DemoJob, subprocess.Popen[str]]]()
-    results: dict[str, float] = {}
+    results: dict[str, Result] = {}
     try:
         while waiting or running:
             while waiting and len(running) < NUM_PLAIN_AT_ONCE:
@@ -43,11 +45,11 @@ def run_plain(jobs: Sequence[DemoJob], done: Callable[[DemoJob, float], None]) -
                 continue
             job, process = running.pop(name)
             output, errors = process.communicate(timeout=PLAIN_TIMEOUT_S)
-            figures = find_result(output)
-            if process.returncode or figures is None:
-                raise DemoError(f"the plain run of {job.script.name} failed: {errors.strip()[-500:]}")
-            results[name] = figures[job.metric]
-            done(job, results[name])
+            result = find_result(output)
+            if process.returncode or result is None:
+                raise DemoError(f"{job.file.run}, by itself, failed: {errors.strip()[-500:]}")
+            results[name] = result
+            done(job, result)
     finally:
         for _, process in running.values():
             process.kill()
@@ -92,7 +94,7 @@ class LiveScheduler:
 
     def submit(self, job: DemoJob) -> str:
         """Submit the job by the command line; return its id."""
-        return self.coadapt("submit", str(job.job_file)).strip()
+        return self.coadapt("submit", str(job.path)).strip()
 
     def coadapt(self, verb: str, *arguments: str) -> str:
         """Return what a verb of the command line prints. Raises DemoError with its one-line error."""
@@ -145,10 +147,17 @@ class LiveScheduler:
 
 
 def _start_plain(job: DemoJob) -> subprocess.Popen[str]:
+    environment = _clean_environment()
     return subprocess.Popen(
-        [sys.executable, job.script.name], cwd=job.script.parent, env=_clean_environment(), text=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+        ["bash", "-c", f"exec {job.file.run}"],
+        cwd=job.file.workdir,
+        env={**environment, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"},
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
 
 
 def _clean_environment() -> Mapping[str, str]:

@@ -103,7 +103,7 @@ class Timeline:
 
     def _kill_scheduler(self) -> bool:
         """Kill the scheduler while the rigid job runs, and start it again."""
-        if not self._is_on_its_way("letters", KILL_SCHEDULER_AT):
+        if not self._is_on_its_way("tiny-gpt", KILL_SCHEDULER_AT):
             return False
         self._say("scheduler", f"KILL -9 of the scheduler, process {self._scheduler.kill()}; jobs run on")
         time.sleep(DOWN_S)
@@ -116,7 +116,7 @@ class Timeline:
         return picture is not None and picture["state"] == "running" and (done(picture) or 0.0) >= share
 
     def _say(self, name: str, text: str) -> None:
-        self._tell(self._elapsed(), f"{name:<9} {text}")
+        self._tell(self._elapsed(), f"{name:<13} {text}")
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._began
