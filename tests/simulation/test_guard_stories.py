@@ -4,7 +4,6 @@ from coadapt.core.commands import Resize, SetAlarm, Solve, Stop
 from coadapt.core.events import Outcome, PlanFailed, SchedulerRestarted
 from coadapt.core.lifecycle import JobState
 from coadapt.core.scheduler import SchedulerConfig
-from coadapt.model import TrainingReport
 from tests.core.stage import Stage, on, spec
 
 
@@ -53,24 +52,9 @@ def test_a_job_that_moves_away_from_a_node_when_that_is_lost_is_stopped() -> Non
     assert stage.lose("n0")[0] == Stop(job="a", generation=2)
 
 
-def test_a_stream_of_arrivals_does_not_put_the_round_off() -> None:
-    stage = Stage(SchedulerConfig(reaction_s=20.0))
-    assert stage.submit("a") == [SetAlarm(at=20.0)]
-    stage.at = 10.0
-    assert stage.submit("b") == []
-
-
 def test_an_exit_that_no_plan_foresaw_calls_for_a_round() -> None:
     stage = Stage(SchedulerConfig(reaction_s=1.0))
     stage.submit("b")
     stage.running(allocation=on(n0=2))
     stage.at = 70.0
     assert stage.exited(Outcome.LOST)[-1] == SetAlarm(at=71.0)
-
-
-def test_a_late_report_does_not_take_back_what_was_profiled() -> None:
-    stage = Stage()
-    stage.running()
-    for num_replicas in (4, 2):
-        stage.reported(TrainingReport(progress=1.0, num_replicas_profiled=num_replicas))
-    assert stage.job().num_replicas_profiled == 4

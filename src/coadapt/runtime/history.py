@@ -175,7 +175,7 @@ class Recorder:
         job = self._history.jobs[record.id]
         job.points.append(
             Point(
-                at=event.at,
+                at=self._history.at,
                 total_batch=None if record.batch is None else record.batch.total,
                 efficiency=job_efficiency(record),
                 progress=record.progress,
