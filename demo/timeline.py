@@ -10,10 +10,17 @@ from coadapt.cli.job_table import ENDED, done
 from demo.plan import DemoJob
 from demo.processes import DemoError, LiveScheduler
 
-LOOK_S = 0.5
-LIMIT_S = 600.0
 KILL_JOB_AT, KILL_SCHEDULER_AT = 0.3, 0.3  # share of the job's progress that is done by then
-DOWN_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Seconds between two looks; that the scheduler stays down when killed; after which the demo gives up."""
+
+    look_s: float = 0.5
+    down_s: float = 2.0
+    limit_s: float = 600.0
+
 
 Tell = Callable[[float, str], None]
 Show = Callable[[JsonObject], None]
@@ -40,28 +47,36 @@ class Course:
 class Timeline:
     """Runs `jobs` on the scheduler. tell: called with (seconds, text) at each change; show: at every look."""
 
-    def __init__(self, scheduler: LiveScheduler, jobs: Sequence[DemoJob], tell: Tell, show: Show) -> None:
+    def __init__(
+        self,
+        scheduler: LiveScheduler,
+        jobs: Sequence[DemoJob],
+        tell: Tell,
+        show: Show,
+        pace: Pace | None = None,
+    ) -> None:
         self.course = Course()
         self._scheduler = scheduler
         self._jobs = jobs
         self._tell = tell
         self._show = show
+        self._pace = pace or Pace()
         self._began = time.monotonic()
         self._last: dict[str, tuple[object, ...]] = {}
 
     def run(self, with_trouble: bool) -> Course:
-        """Return when all jobs ended. Raises DemoError after LIMIT_S."""
+        """Return when all jobs ended. Raises DemoError if that takes too long."""
         trouble = [self._kill_replica, self._kill_scheduler] if with_trouble else []
         while not self.course.ended(self._jobs):
-            if self._elapsed() > LIMIT_S:
-                raise DemoError(f"the jobs did not end within {LIMIT_S:g} s")
+            if self._elapsed() > self._pace.limit_s:
+                raise DemoError(f"the jobs did not end within {self._pace.limit_s:g} s")
             for job in self._jobs:
                 if job.name not in self.course.ids and self._elapsed() >= job.at_s:
                     self.course.ids[job.name] = self._scheduler.submit(job)
             self._look()
             if trouble and trouble[0]():
                 trouble.pop(0)
-            time.sleep(LOOK_S)
+            time.sleep(self._pace.look_s)
         if trouble:
             raise DemoError("the jobs ended before all of the trouble was made")
         return self.course
@@ -106,7 +121,7 @@ class Timeline:
         if not self._is_on_its_way("tiny-gpt", KILL_SCHEDULER_AT):
             return False
         self._say("scheduler", f"KILL -9 of the scheduler, process {self._scheduler.kill()}; jobs run on")
-        time.sleep(DOWN_S)
+        time.sleep(self._pace.down_s)
         self._scheduler.start()
         self._say("scheduler", "started again on the same state directory")
         return True

@@ -5,10 +5,9 @@ from typing import cast
 import pytest
 
 from coadapt.cli.client import Client, JsonObject, UnreachableError
-from demo import timeline
 from demo.plan import DemoJob
 from demo.processes import DemoError, LiveScheduler
-from demo.timeline import Timeline
+from demo.timeline import Course, Pace, Timeline
 
 JOBS = (
     DemoJob(name="shapes", at_s=0.0, higher_is_better=True, tolerance=0.0),
@@ -65,17 +64,11 @@ class FakeScheduler:
         self.up = True
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline, "LOOK_S", 0.001)
-    monkeypatch.setattr(timeline, "DOWN_S", 0.001)
-
-
-def run(scheduler: FakeScheduler, *, trouble: bool) -> tuple[Timeline, list[str]]:
+def run(scheduler: FakeScheduler, *, trouble: bool, limit_s: float = 60.0) -> tuple[Course, list[str]]:
     told: list[str] = []
-    course = Timeline(cast(LiveScheduler, scheduler), JOBS, lambda _, text: told.append(text), lambda _: None)
-    course.run(trouble)
-    return course, told
+    pace = Pace(look_s=0.001, down_s=0.001, limit_s=limit_s)
+    live = cast(LiveScheduler, scheduler)
+    return Timeline(live, JOBS, lambda _, text: told.append(text), lambda _: None, pace).run(trouble), told
 
 
 def fake() -> FakeScheduler:
@@ -105,7 +98,7 @@ def test_changes_are_told_once_and_gpus_are_remembered() -> None:
         "shapes succeeded, 0 GPUs: because",
         "tiny-gpt succeeded, 0 GPUs: because",
     ]
-    assert course.course.held == {"shapes": [1, 2], "tiny-gpt": [2]}
+    assert course.held == {"shapes": [1, 2], "tiny-gpt": [2]}
 
 
 def test_a_job_and_then_the_scheduler_are_killed_on_the_way() -> None:
@@ -123,11 +116,10 @@ def test_trouble_that_could_not_be_made_is_an_error() -> None:
         run(scheduler, trouble=True)
 
 
-def test_jobs_that_never_end_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline, "LIMIT_S", 0.01)
+def test_jobs_that_never_end_are_given_up() -> None:
     endless = FakeScheduler(
         shapes=[picture("shapes", "running", 1, 32, 1.0)],
         tiny_gpt=[picture("tiny-gpt", "running", 2, 32, 1.0)],
     )
     with pytest.raises(DemoError, match="did not end"):
-        run(endless, trouble=False)
+        run(endless, trouble=False, limit_s=0.01)
