@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import IterableDataset, TensorDataset
 
 import coadapt.train as ct
-from coadapt.model import InputError
+from coadapt.model import BatchLimits, InputError
 from coadapt.train.run import Run
 
 pytestmark = pytest.mark.train
@@ -227,6 +227,12 @@ def test_an_adaptive_job_grows_its_batch_says_why_and_keeps_its_cap(caplog: pyte
     assert "total batch 8 -> " in caplog.text
     assert run.progress.progress <= run.progress.samples
     run.close()
+
+
+def test_no_batch_is_larger_than_the_data_set() -> None:
+    run = ct.init(contract="adaptive")
+    run.loader(points(20), batch_size=4, max_batch_size=1000, drop_last=True)
+    assert run._session.data.limits == BatchLimits(initial=4, max_total=20)
 
 
 class Endless(IterableDataset[Tensor]):

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from coadapt.goodput.batch import split_total
 from coadapt.goodput.efficiency import efficiency
+from coadapt.goodput.fit import fit_throughput
+from coadapt.goodput.forecast import packed_step_times
 from coadapt.goodput.profile import Profile
-from coadapt.goodput.throughput import packed_placement, step_time
 from coadapt.model import (
     BatchConfig,
     BatchLimits,
@@ -80,9 +80,6 @@ def advise(at: Snapshot) -> Advice:
     """Fit the step-time model, choose the batch if it is the run's to choose, and make the report."""
     params = at.params
     if len(at.profile):
-        # Here, not above: scipy takes a third of a second to import, which training need not wait for.
-        from coadapt.goodput.fit import fit_throughput
-
         params = fit_throughput(at.profile, at.params)
     batch = None
     if at.tunes and params is not None and at.grad is not None:
@@ -117,9 +114,5 @@ def _forecast(at: Snapshot, params: ThroughputParams | None) -> Forecast | None:
     # A job on one node does not know how many GPUs nodes have, and is taken to fit on one.
     one_node = at.placement.num_nodes == 1
     gpus_per_node = at.replicas_max if one_node else max(at.placement.replicas_per_node)
-    times = []
-    for num_replicas in range(1, at.replicas_max + 1):
-        batch = split_total(at.limits.requested, num_replicas, at.limits, exact=True)
-        placement = packed_placement(num_replicas, gpus_per_node)
-        times.append(float(step_time(params, placement, batch.atomic, batch.accumulation)))
-    return Forecast(remaining_steps=at.samples_left / at.limits.requested, step_time_s=tuple(times))
+    times_s = packed_step_times(params, at.limits, at.replicas_max, gpus_per_node)
+    return Forecast(remaining_steps=at.samples_left / at.limits.requested, step_time_s=times_s)

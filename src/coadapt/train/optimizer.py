@@ -26,7 +26,6 @@ class ElasticOptimizer(torch.optim.Optimizer):
         self._session = session
         self._gradients = gradients
         self._rule = rule
-        self.stepped = False
 
     @property
     def state(self) -> object:  # type: ignore[override]  # an attribute there
@@ -46,7 +45,6 @@ class ElasticOptimizer(torch.optim.Optimizer):
             return None if closure is None else closure()
         if closure is None:
             self._gradients.finish()
-        self.stepped = True
         with self._scaled():
             return self._inner.step(closure)
 

@@ -3,6 +3,7 @@
 import atexit
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Unpack
 
 import torch
@@ -175,6 +176,10 @@ class Run:
         if num_samples < own:
             allowed = f"at least one batch of {own} samples"
             raise InputError("loader(dataset)", f"{num_samples} samples", allowed)
+        if session.adaptive:
+            # A batch above the whole data set would be cut short, or with drop_last leave no step at all.
+            largest = min(limits.max_total, num_samples)
+            limits = replace(limits, max_total=largest, requested=min(limits.requested, largest))
         order = SampleOrder(
             num_samples=num_samples, shuffle=shuffle, drop_last=drop_last, seed=session.config.seed
         )
