@@ -39,7 +39,6 @@ class Runtime:
         self._draining = False
         self._cancel_alarm: Cancel | None = None
         self._num_events = 0
-        self._num_events_snapshot = 0
 
     def recover(self) -> None:
         """Bring the scheduler to the state that the journal tells, then let it repeat its orders.
@@ -53,7 +52,6 @@ class Runtime:
         for event in self.store.events(after=self._num_events):
             self.observe(event, self.scheduler.handle(event))
             self._num_events += 1
-        self._num_events_snapshot = self._num_events
         if self._num_events:
             self.post(SchedulerRestarted(at=self.clock.now()))
 
@@ -87,9 +85,8 @@ class Runtime:
         self.observe(event, commands)
         for command in commands:
             self._execute(command)
-        if self._num_events - self._num_events_snapshot >= EVENTS_PER_SNAPSHOT:
+        if self._num_events % EVENTS_PER_SNAPSHOT == 0:
             self.store.save_snapshot(self.scheduler.state, self._num_events)
-            self._num_events_snapshot = self._num_events
 
     def _execute(self, command: Command) -> None:
         match command:
