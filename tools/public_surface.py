@@ -12,10 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import typer.main
+from fastapi.routing import APIRoute
 
 from coadapt import model
+from coadapt.cli import state_dir
+from coadapt.cli.main import app
 from coadapt.core import commands, events
 from coadapt.model import contract_env
+from coadapt.service.app import router
+from coadapt.service.jobfile import BatchSection, JobFile, ResourcesSection
 from tools.house_rules import PACKAGE, ROOT
 
 GOLDEN = ROOT / "tests" / "golden" / "public_surface.txt"
@@ -23,7 +28,15 @@ GOLDEN = ROOT / "tests" / "golden" / "public_surface.txt"
 
 def lines() -> list[str]:
     """Return every public name, one per line, sorted within its kind."""
-    kinds = (_python_names, _wire_keys, _environment_names, _cli_flags, _http_routes, _metric_names)
+    kinds = (
+        _python_names,
+        _wire_keys,
+        _environment_names,
+        _cli_flags,
+        _http_routes,
+        _job_file_keys,
+        _metric_names,
+    )
     return [line for kind in kinds for line in sorted(set(kind()))]
 
 
@@ -46,12 +59,11 @@ def _wire_keys() -> Iterator[str]:
 
 
 def _environment_names() -> Iterator[str]:
-    return (f"env {value}" for name, value in vars(contract_env).items() if name.startswith("ENV_"))
+    for module in (contract_env, state_dir):
+        yield from (f"env {value}" for name, value in vars(module).items() if name.startswith("ENV_"))
 
 
 def _cli_flags() -> Iterator[str]:
-    from coadapt.cli.main import app
-
     command = typer.main.get_command(app)
     yield from _flags_of(command, "coadapt")
 
@@ -66,11 +78,14 @@ def _flags_of(command: Any, path: str) -> Iterator[str]:
 
 
 def _http_routes() -> Iterator[str]:
-    """Routes as they stand in the source of the service."""
-    for path in sorted((PACKAGE / "service").rglob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        for verb, route in re.findall(r"@\w+\.(get|post|put|delete|patch|websocket)\(\s*\"([^\"]+)\"", text):
-            yield f"http {verb.upper()} {route}"
+    for route in router.routes:
+        if isinstance(route, APIRoute):
+            yield from (f"http {method} {route.path}" for method in route.methods)
+
+
+def _job_file_keys() -> Iterator[str]:
+    for prefix, section in (("", JobFile), ("resources.", ResourcesSection), ("batch.", BatchSection)):
+        yield from (f"job-file {prefix}{name}" for name in section.model_fields)
 
 
 def _metric_names() -> Iterator[str]:
