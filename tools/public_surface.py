@@ -80,7 +80,7 @@ def _flags_of(command: Any, path: str) -> Iterator[str]:
 def _http_routes() -> Iterator[str]:
     for route in router.routes:
         if isinstance(route, APIRoute):
-            yield from (f"http {method} {route.path}" for method in route.methods)
+            yield from (f"http {method} {route.path}" for method in sorted(route.methods or ()))
 
 
 def _job_file_keys() -> Iterator[str]:
