@@ -44,12 +44,13 @@ def main() -> int:
     if not console.is_terminal:
         console.width = PIPE_WIDTH
     scheduler = LiveScheduler(FOLDER.absolute())
-    began = time.monotonic()
+    began, keep = time.monotonic(), False
     try:
         shutil.rmtree(FOLDER, ignore_errors=True)
         FOLDER.mkdir()
         verdicts = demo(console, scheduler, kill=arguments.kill)
         scheduler.coadapt("report", str(REPORT))
+        keep = arguments.keep
     except KeyboardInterrupt:
         console.print("interrupted; ending all that was started")
         return 130
@@ -57,12 +58,12 @@ def main() -> int:
         console.print(f"[bold red]error:[/] {error}")
         return 1
     finally:
-        if not arguments.keep or sys.exc_info()[0] is not None:
+        if not keep:
             scheduler.stop()
     wall_s = time.monotonic() - began
     outcome = as_json(verdicts, wall_s, str(REPORT))
     console.print(f"\nReport page: {REPORT}    Whole demo: {wall_s:.0f} s")
-    if arguments.keep:
+    if keep:
         console.print(
             f"The scheduler runs on: coadapt top --state {FOLDER / 'state'}, kill {scheduler.pid} ends it"
         )
