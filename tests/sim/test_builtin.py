@@ -182,7 +182,10 @@ def test_requests_scale_reasonably(name: str) -> None:
     for num_replicas, total in sensible_requests(BUILTIN_APPLICATIONS[name], 64):
         assert total >= num_replicas
     assert sensible_requests(BUILTIN_APPLICATIONS["yolov3-voc"], 64) == ((4, 64),)
-    assert sensible_requests(BUILTIN_APPLICATIONS["yolov3-voc"], 2)[0][0] == 1
+    assert sensible_requests(BUILTIN_APPLICATIONS["yolov3-voc"], 1) == ((1, 8),)
+    on_sixteen = sensible_requests(BUILTIN_APPLICATIONS["resnet50-imagenet"], 16)
+    assert on_sixteen
+    assert all(1 < num_replicas <= 16 for num_replicas, _ in on_sixteen)
 
 
 @pytest.mark.parametrize(

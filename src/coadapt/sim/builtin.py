@@ -98,13 +98,12 @@ def sensible_requests(application: ParametricApplication, num_gpus: int) -> tupl
     limits = application.limits
     counts = [n for n in REPLICA_COUNTS if n <= num_gpus and n * limits.min_atomic <= limits.max_total]
     best = {n: _best_request(application, n) for n in counts}
-    alone_s = best[1][0]
-    sensible = [
-        (n, total)
-        for n, (jct_s, total) in best.items()
-        if jct_s < IDEAL_JCT_MAX_S and SCALING_EFFICIENCY_MIN < alone_s / (n * jct_s) < SCALING_EFFICIENCY_MAX
-    ]
-    return tuple(sensible) or ((1, best[1][1]),)
+    scaling = {n: best[1][0] / (n * jct_s) for n, (jct_s, _) in best.items()}
+    useful = [n for n in counts if scaling[n] > SCALING_EFFICIENCY_MIN]
+    fair = [n for n in useful if scaling[n] < SCALING_EFFICIENCY_MAX]
+    quick = [n for n in fair if best[n][0] < IDEAL_JCT_MAX_S]
+    # On a cluster too small for its job a user asks for what it has, and waits longer.
+    return tuple((n, best[n][1]) for n in quick or fair or useful[-1:])
 
 
 def _best_request(application: ParametricApplication, num_replicas: int) -> tuple[float, int]:
