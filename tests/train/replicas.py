@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-TIMEOUT_S = 90.0
+TIMEOUT_S = 200.0
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch", "torch._dynamo", "coadapt.train", "tests.train.toy"])

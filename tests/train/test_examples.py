@@ -73,8 +73,8 @@ def test_a_script_that_is_stopped_and_started_again_ends_as_if_nothing_had_happe
     assert stopped.stdout is not None
     assert stopped.stdout.readline().startswith("epoch 0")
     stopped.send_signal(signal.SIGTERM)
-    assert stopped.wait(timeout=30) == EXIT_STOPPED
-    rest, _ = start(script, tmp_path).communicate(timeout=60)
+    assert stopped.wait(timeout=60) == EXIT_STOPPED
+    rest, _ = start(script, tmp_path).communicate(timeout=120)
     assert not rest.startswith("epoch 0")
     assert final(rest) == run_here("classify", arguments, capsys, monkeypatch)
 
@@ -86,7 +86,7 @@ def test_under_torchrun(
     arguments = "--samples 3000 --epochs 2"
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     process = start([*torchrun, str(EXAMPLES / "factorise.py"), *arguments.split()], tmp_path)
-    output, _ = process.communicate(timeout=90)
+    output, _ = process.communicate(timeout=200)
     assert process.returncode == 0, output
     assert output.count("final error") == 1
     assert final(output) == pytest.approx(run_here("factorise", arguments, capsys, monkeypatch), abs=2e-4)
