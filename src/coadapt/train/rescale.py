@@ -24,8 +24,8 @@ class Rescaler(Protocol):
     def rescale(self) -> None:
         """Return when training may go on in a new group, or never, by SystemExit.
 
-        In place, the session then has its new `group` and the `batch` for it, and the model was rewrapped; the
-        loader goes on from the next step by itself.
+        In place, the session then has its new `group` and `batch`, and the model was rewrapped; the loader
+        goes on from the next step by itself.
         """
         ...
 
