@@ -217,6 +217,9 @@ class Run:
             self._cycle.telemetry.close()
             self._cycle.telemetry = None
         leave_group(self._session.group)
+        # Its last reference: gloo's threads end here. One that lets go of a tensor while the interpreter is
+        # taken down aborts the process ("terminate called without an active exception").
+        self._session.group = replace(self._session.group, control=None)
 
     def _at_exit(self) -> None:
         if self._stop.exit_code == EXIT_STOPPED:

@@ -1,0 +1,28 @@
+"""A replica that leaves takes gloo's threads with it: one that outlives the interpreter aborts it."""
+
+from pathlib import Path
+
+import pytest
+
+import coadapt.train as ct
+from tests.train.replicas import run_replicas
+
+pytestmark = [pytest.mark.train, pytest.mark.processes]
+
+
+def num_gloo_threads() -> int:
+    names = [(thread / "comm").read_text() for thread in Path("/proc/self/task").iterdir()]
+    return sum("gloo" in name for name in names)
+
+
+def join_and_leave(_argument: None) -> None:
+    run = ct.init()
+    assert num_gloo_threads() > 0
+    run.close()
+    # One is of the process, not of a group.
+    assert num_gloo_threads() <= 1
+    assert (run.rank, run.num_replicas) in ((0, 2), (1, 2))
+
+
+def test_closing_ends_the_threads_of_all_groups(tmp_path: Path) -> None:
+    assert run_replicas(join_and_leave, [None, None], tmp_path) == [0, 0]
