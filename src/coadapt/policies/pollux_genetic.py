@@ -35,9 +35,8 @@ class _Front:
 class PolluxGenetic:
     """Searches Pollux's objective with the authors' NSGA-II; the last front seeds the next search.
 
-    Options as in PolluxOptions, and seed; population and generations size the search.
-    shuffle_rows: as in the authors' code, the last front's rows go to jobs by their rank in the priority
-    order of then and now, hence to the wrong jobs where that order changed.
+    population, generations: the size of the search. power, avoid_interference: as in PolluxOptions.
+    `plan.diagnostics`: objective (power mean over all jobs).
     """
 
     def __init__(
@@ -46,13 +45,13 @@ class PolluxGenetic:
         seed: int = 0,
         population: int = 100,
         generations: int = 100,
-        shuffle_rows: bool = False,
-        options: PolluxOptions | None = None,
+        power: float = -1.0,
+        avoid_interference: bool = True,
     ) -> None:
         if population < 1 or generations < 1:
             raise ValueError(f"population and generations must be >= 1, got {population} and {generations}")
-        self._options = options or PolluxOptions()
-        self._population, self._generations, self._shuffle_rows = population, generations, shuffle_rows
+        self._options = PolluxOptions(power=power, avoid_interference=avoid_interference)
+        self._population, self._generations = population, generations
         self._rng = np.random.default_rng(seed)
         self._fronts: dict[str, _Front] = {}
 
@@ -93,11 +92,8 @@ class PolluxGenetic:
         now = {job.id: row for row, job in enumerate(problem.jobs)}
         column = {node.id: number for number, node in enumerate(problem.nodes)}
         then = [row for row, job in enumerate(last.jobs) if job in now]
-        rows = [now[last.jobs[row]] for row in then]
-        if self._shuffle_rows:
-            rows.sort()
         kept = [number for number, node in enumerate(last.nodes) if node in column]
-        columns = [column[last.nodes[number]] for number in kept]
+        rows, columns = [now[last.jobs[row]] for row in then], [column[last.nodes[node]] for node in kept]
         seeds_PJN = np.zeros((len(last.rows_PJN), *problem.current_JN.shape), dtype=np.int64)
         seeds_PJN[np.ix_(range(len(seeds_PJN)), rows, columns)] = last.rows_PJN[:, then][:, :, kept]
         return seeds_PJN

@@ -43,6 +43,13 @@ class Prices(NamedTuple):
     node: float
 
 
+class Market(NamedTuple):
+    """What prices tell the search. ideal_J: the least that each job could pay, cost and price together."""
+
+    prices: Prices
+    ideal_J: FloatArray
+
+
 class Books(NamedTuple):
     """A plan under construction: rows, their costs, and what they leave over."""
 
@@ -53,6 +60,7 @@ class Books(NamedTuple):
     left_T: IntArray
     order_N: IntArray  # scratch
     trial_IN: IntArray  # scratch rows
+    saved_JN: IntArray  # scratch
 
 
 def open_books(costs: Costs) -> Books:
@@ -66,6 +74,7 @@ def open_books(costs: Costs) -> Books:
         left_T=costs.quota_T.copy(),
         order_N=np.zeros(num_nodes, dtype=np.int64),
         trial_IN=np.zeros((6, num_nodes), dtype=np.int64),
+        saved_JN=np.zeros((num_jobs, num_nodes), dtype=np.int64),
     )
 
 
@@ -243,12 +252,10 @@ def place_counts(costs: Costs, books: Books, count_J: IntArray, order_J: IntArra
 
 
 @compiled
-def improve(costs: Costs, books: Books, prices: Prices, ideal_J: FloatArray, max_trials: int) -> int:
-    """Improve the plan until no job and no pair of jobs can do better together; return the trials spent.
+def improve(costs: Costs, books: Books, market: Market, max_trials: int) -> int:
+    """Improve the plan until no job, no pair and no job that makes way for others can do better.
 
-    ideal_J: what each job pays at `prices` if it has its choice. What it pays more is its slack; the plan's
-    distance to the bound is all slack and the price of all that lies idle. So a pair is worth trying only if
-    its slack and what is idle can pay for a gain. A trial is one row for one job; `max_trials` bounds work.
+    Returns the trials spent; a trial is one row for one job, and `max_trials` bounds the work.
     """
     num_jobs = costs.wait_J.size
     trials = 0
@@ -256,40 +263,74 @@ def improve(costs: Costs, books: Books, prices: Prices, ideal_J: FloatArray, max
     while improved and trials < max_trials:
         improved = False
         for job in range(num_jobs):
-            trials += 1
             improved = _reseat(costs, books, job) or improved
-        slack_J = np.zeros(num_jobs)
-        for job in range(num_jobs):
-            slack_J[job] = _slack(costs, books, prices, ideal_J, job)
-        idle = _idle(books, prices)
-        for first in range(num_jobs):
-            for second in range(num_jobs):
-                least = LEAST_GAIN * abs(books.cost_J[first] + books.cost_J[second])
-                if (
-                    first == second
-                    or slack_J[first] + slack_J[second] + idle <= least
-                    or trials >= max_trials
-                ):
-                    continue
-                gained, spent = _reseat_pair(costs, books, prices, ideal_J, first, second)
-                trials += spent
-                if gained:
-                    improved = True
-                    slack_J[first] = _slack(costs, books, prices, ideal_J, first)
-                    slack_J[second] = _slack(costs, books, prices, ideal_J, second)
-                    idle = _idle(books, prices)
+        trials += num_jobs
+        gained, spent = _make_way_in_turn(costs, books, market, True, max_trials - trials)
+        trials += spent
+        improved = improved or gained
+        gained, spent = _improve_pairs(costs, books, market, max_trials - trials)
+        trials += spent
+        improved = improved or gained
+        if not improved:
+            improved, spent = _make_way_in_turn(costs, books, market, False, max_trials - trials)
+            trials += spent
     return trials
 
 
 @compiled
-def _slack(costs: Costs, books: Books, prices: Prices, ideal_J: FloatArray, job: int) -> float:
+def _improve_pairs(costs: Costs, books: Books, market: Market, max_trials: int) -> tuple[bool, int]:
+    """Improve pairs of jobs, those with most slack first; return whether one gained, and the trials spent.
+
+    What a job pays more than its ideal is its slack; the plan's distance to the bound is all slack and the
+    price of all that lies idle. So a pair is worth trying only if these can pay for a gain.
+    """
+    num_jobs = costs.wait_J.size
+    slack_J = np.zeros(num_jobs)
+    order_J = np.arange(num_jobs)
+    for job in range(num_jobs):
+        slack_J[job] = _slack(costs, books, market, job)
+    _sort_falling(slack_J, order_J)
+    idle = _idle(books, market.prices)
+    improved = False
+    trials = 0
+    for one in range(num_jobs):
+        for other in range(num_jobs):
+            first, second = order_J[one], order_J[other]
+            least = LEAST_GAIN * abs(books.cost_J[first] + books.cost_J[second])
+            worth = slack_J[first] + slack_J[second] + idle > least
+            if first == second or not worth or trials >= max_trials:
+                continue
+            gained, spent = _reseat_pair(costs, books, market, first, second)
+            trials += spent
+            if gained:
+                improved = True
+                slack_J[first] = _slack(costs, books, market, first)
+                slack_J[second] = _slack(costs, books, market, second)
+                idle = _idle(books, market.prices)
+    return improved, trials
+
+
+@compiled
+def _sort_falling(value_J: FloatArray, order_J: IntArray) -> None:
+    for place in range(1, order_J.size):
+        job = order_J[place]
+        hole = place
+        while hole > 0 and value_J[order_J[hole - 1]] < value_J[job]:
+            order_J[hole] = order_J[hole - 1]
+            hole -= 1
+        order_J[hole] = job
+
+
+@compiled
+def _slack(costs: Costs, books: Books, market: Market, job: int) -> float:
     total = 0
     num_nodes = 0
     for node in range(books.free_N.size):
         total += books.row_JN[job, node]
         num_nodes += books.row_JN[job, node] > 0
     spanned = num_nodes if num_nodes > 1 and not costs.pinned_J[job] else 0
-    return float(books.cost_J[job] + prices.gpu * total + prices.node * spanned - ideal_J[job])
+    paid = books.cost_J[job] + market.prices.gpu * total + market.prices.node * spanned
+    return float(paid - market.ideal_J[job])
 
 
 @compiled
@@ -320,9 +361,7 @@ def _reseat(costs: Costs, books: Books, job: int) -> bool:
 
 
 @compiled
-def _reseat_pair(
-    costs: Costs, books: Books, prices: Prices, ideal_J: FloatArray, first: int, second: int
-) -> tuple[bool, int]:
+def _reseat_pair(costs: Costs, books: Books, market: Market, first: int, second: int) -> tuple[bool, int]:
     """Give `first` each count in turn, `second` the best of the rest; take the best pair if it gains."""
     old_first, old_second = books.cost_J[first], books.cost_J[second]
     target = old_first + old_second
@@ -334,7 +373,7 @@ def _reseat_pair(
     cost_first, cost_second = old_first, old_second
     withdraw(costs, books, first)
     withdraw(costs, books, second)
-    rest = ideal_J[second] - _idle(books, prices)
+    rest = market.ideal_J[second] - _idle(books, market.prices)
     least = costs.least_J[second]
     gained = False
     spent = 0
@@ -345,10 +384,10 @@ def _reseat_pair(
         if 0 < count < costs.min_J[first]:
             continue
         cost = _cheapest(costs, first, count)
-        if cost + max(least, prices.gpu * max(count, 0) + rest) >= target:
+        if cost + max(least, market.prices.gpu * max(count, 0) + rest) >= target:
             continue
         cost = _candidate(costs, books, first, count, row_first_N)
-        if cost + max(least, prices.gpu * _total(row_first_N) + rest) >= target:
+        if cost + max(least, market.prices.gpu * _total(row_first_N) + rest) >= target:
             continue
         enter(costs, books, first, row_first_N, cost)
         other = best_row(costs, books, second, row_second_N)
@@ -371,6 +410,62 @@ def _total(row_N: IntArray) -> int:
     for node in range(row_N.size):
         total += row_N[node]
     return total
+
+
+@compiled
+def _make_way_in_turn(
+    costs: Costs, books: Books, market: Market, for_waiting: bool, max_trials: int
+) -> tuple[bool, int]:
+    """Let each job make way for those with slack, or for those of them that wait.
+
+    Returns whether that gained, and the trials spent.
+    """
+    num_jobs = costs.wait_J.size
+    wants_J = np.zeros(num_jobs, np.bool_)
+    num_wanting = 0
+    for job in range(num_jobs):
+        if not for_waiting or _total(books.row_JN[job]) == 0:
+            wants_J[job] = _slack(costs, books, market, job) > LEAST_GAIN * abs(books.cost_J[job])
+            num_wanting += wants_J[job]
+    improved = False
+    trials = 0
+    for job in range(num_jobs):
+        if num_wanting == 0 or trials >= max_trials:
+            break
+        if _total(books.row_JN[job]) > 0 and not costs.pinned_J[job]:
+            improved = _make_way(costs, books, job, wants_J) or improved
+            trials += num_wanting
+    return improved, trials
+
+
+@compiled
+def _make_way(costs: Costs, books: Books, job: int, wants_J: BoolArray) -> bool:
+    """Let those who want, who wait foremost, take what they like of what `job` holds, and `job` the rest.
+
+    Returns whether that gained; else all is as before.
+    """
+    num_jobs = costs.wait_J.size
+    old_J = books.cost_J.copy()
+    for other in range(num_jobs):
+        _copy(books.row_JN[other], books.saved_JN[other])
+    withdraw(costs, books, job)
+    for waiting in (True, False):
+        for other in range(num_jobs):
+            if wants_J[other] and other != job and (_total(books.saved_JN[other]) == 0) == waiting:
+                _reseat(costs, books, other)
+    _reseat(costs, books, job)
+    gain = 0.0
+    for other in range(num_jobs):
+        gain += old_J[other] - books.cost_J[other]
+    if gain > LEAST_GAIN * abs(old_J[job]):
+        return True
+    for other in range(num_jobs):
+        if wants_J[other] or other == job:
+            withdraw(costs, books, other)
+    for other in range(num_jobs):
+        if wants_J[other] or other == job:
+            enter(costs, books, other, books.saved_JN[other], old_J[other])
+    return False
 
 
 @compiled
