@@ -4,7 +4,6 @@ Maximising a power mean of utilities is minimising a sum of costs, one per job. 
 from below; a local search over whole rows finds a lawful plan near it. Nothing is drawn at random.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -26,8 +25,6 @@ from coadapt.policies.pollux_objective import (
 from coadapt.policies.pollux_plan import allocations, reasons, without_nodes
 from coadapt.policies.pollux_pools import quota_left, split_pools
 
-# AdaptDL changes a job's batch only for 5 % more goodput: predictions are no better than that (1).
-LEAST_GAIN = 0.05
 # Factor on the speedup of a job for which a change would leave nothing (ρ = 0): nothing to the objective, but
 # among equals it lets a free GPU be used (1).
 LEAST_RESCALE_FACTOR = 1e-9
@@ -45,17 +42,9 @@ MAX_TRIALS = 60_000
 class Pollux(PolluxOptions):
     """Maximises Pollux's objective over all lawful plans of the round. Stateless.
 
-    Options as in PolluxOptions, and least_gain: the share by which a change must raise a running job's
-    speedup beyond what the penalty asks. `plan.diagnostics`, all of the published objective: objective (power
-    mean over all jobs), bound (no lawful plan exceeds it), gap = 1 - objective/bound.
+    Options as in PolluxOptions. `plan.diagnostics`: objective (power mean over all jobs), bound (no lawful
+    plan exceeds it), gap = 1 - objective/bound.
     """
-
-    least_gain: float = LEAST_GAIN
-
-    def __post_init__(self) -> None:
-        PolluxOptions.__post_init__(self)
-        if not 0.0 <= self.least_gain < math.inf:
-            raise ValueError(f"least_gain must be >= 0 and finite, got {self.least_gain}")
 
     def allocate(self, view: ClusterView) -> Plan:
         """Return the plan of this round."""
@@ -64,7 +53,7 @@ class Pollux(PolluxOptions):
         cost, bound = 0.0, 0.0
         for pool in split_pools(view):
             problem = round_problem(view, pool, self, quota_left(view, given, pool))
-            solution = solve(problem, self.least_gain)
+            solution = solve(problem)
             cost += float(job_cost(job_utility(problem, solution.rows_JN), self.power).sum())
             bound += solution.bound
             plan = allocations(problem, solution.rows_JN)
@@ -85,12 +74,9 @@ class Solution:
     bound: float
 
 
-def solve(problem: RoundProblem, least_gain: float = 0.0) -> Solution:
-    """Return a plan with nearly the least sum of costs, where a change must gain `least_gain` to be made."""
-    published = relax(_costs(problem, 0.0))
-    relaxed = published
-    if least_gain > 0.0 and problem.current_JN.any():
-        relaxed = relax(_costs(problem, least_gain))
+def solve(problem: RoundProblem) -> Solution:
+    """Return a plan with nearly the least sum of costs, and the bound that proves how near."""
+    relaxed = relax(_costs(problem))
     costs = relaxed.costs
     best = pollux_kernels.open_books(costs)
     trials = MAX_TRIALS
@@ -102,7 +88,7 @@ def solve(problem: RoundProblem, least_gain: float = 0.0) -> Solution:
             best = books
         if trials <= 0 or best.cost_J.sum() <= enough:
             break
-    return Solution(best.row_JN, published.bound)
+    return Solution(best.row_JN, relaxed.bound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +123,8 @@ def _starts(relaxed: Relaxed) -> Iterator[Books]:
         yield books
 
 
-def _costs(problem: RoundProblem, least_gain: float) -> Costs:
-    options = problem.options
-    rho_J = np.where(problem.current_JN.any(axis=1), problem.rho_J / (1.0 + least_gain), problem.rho_J)
-    tables = cost_tables(problem, np.maximum(rho_J, LEAST_RESCALE_FACTOR))
+def _costs(problem: RoundProblem) -> Costs:
+    tables = cost_tables(problem, np.maximum(problem.rho_J, LEAST_RESCALE_FACTOR))
     wait_J = tables.change_JSK[:, 0, 0].copy()
     wait_J[problem.pinned_J] = NEVER * np.abs(tables.change_JSK).max()
     return Costs(
@@ -155,6 +139,6 @@ def _costs(problem: RoundProblem, least_gain: float) -> Costs:
         least_J=np.minimum(tables.keep_J, tables.change_JSK.min(axis=(1, 2))),
         tenant_J=problem.tenant_J,
         quota_T=problem.quota_T,
-        max_nodes=options.max_nodes_per_job,
-        exclusive=options.avoid_interference,
+        max_nodes=problem.options.max_nodes_per_job,
+        exclusive=problem.options.avoid_interference,
     )
