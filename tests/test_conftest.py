@@ -30,7 +30,9 @@ def outcome(folder: Path, **environment: str) -> str:
     (folder / "pytest.ini").write_text("[pytest]\nmarkers = papers\n")
     clean = {name: value for name, value in os.environ.items() if not name.startswith("COADAPT_")}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
-    run = subprocess.run(command, cwd=folder, env=clean | environment, capture_output=True, text=True)
+    run = subprocess.run(
+        command, check=False, cwd=folder, env=clean | environment, capture_output=True, text=True
+    )
     return run.stdout
 
 

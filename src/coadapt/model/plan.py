@@ -104,9 +104,11 @@ def _check_batch(job: JobView, allocation: Allocation | None, batch: BatchConfig
         )
     if limits.max_atomic is not None and batch.atomic > limits.max_atomic:
         raise PlanError(f"job {job.id!r}: atomic batch {batch.atomic}, allowed at most {limits.max_atomic}")
-    if batch.accumulation and not limits.accumulation and job.spec.contract is not RescaleContract.FIXED:
+    # A total that must stay exact may need accumulation where memory forbids the shard.
+    exact = job.spec.contract in (RescaleContract.FIXED, RescaleContract.FROZEN)
+    if batch.accumulation and not limits.accumulation and not exact:
         raise PlanError(f"job {job.id!r}: accumulation {batch.accumulation}, but the job forbids it")
-    if job.spec.contract in (RescaleContract.FIXED, RescaleContract.FROZEN):
+    if exact:
         if batch.total != limits.requested:
             raise PlanError(
                 f"job {job.id!r}: contract {job.spec.contract}, total batch {batch.total}, "
