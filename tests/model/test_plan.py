@@ -84,6 +84,10 @@ LAWFUL: dict[str, tuple[ClusterView, Plan]] = {
         view(job("x", FIXED, batch=NO_ACCUMULATION)),
         plan({"x": on(("a", 1))}, x=BatchConfig(total=64, atomic=32, accumulation=1)),
     ),
+    "a frozen job accumulates where it must": (
+        view(job("x", FROZEN, batch=NO_ACCUMULATION)),
+        plan({"x": on(("a", 1))}, x=BatchConfig(total=64, atomic=32, accumulation=1)),
+    ),
 }
 
 UNLAWFUL: dict[str, tuple[ClusterView, Plan]] = {
