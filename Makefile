@@ -25,7 +25,7 @@ check: $(READY) ## ruff, mypy (strict), import-linter
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/lint-imports --no-banner
+	$(BIN)/lint-imports
 
 bench: $(READY) ## run the benchmarks and write benchmarks/results/
 	$(BIN)/python -m benchmarks
