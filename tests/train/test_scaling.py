@@ -8,7 +8,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
-from coadapt.model import GradStats, InputError
+from coadapt.model import BatchLimits, GradStats, InputError, JobSpec
+from coadapt.train.env import TrainConfig
+from coadapt.train.run import Run
 from coadapt.train.scaling import BatchScale, adascale, batch_scale, linear, resolve_rule, square_root
 
 pytestmark = pytest.mark.train
@@ -69,3 +71,21 @@ def test_the_rate_is_scaled_for_the_step_only_and_the_scheduler_sees_the_users()
     run.close()
     assert during == [[10.0, 5.0], [5.0, 2.5]]
     assert after == [[1.0, 0.5], [0.5, 0.25]]
+
+
+def test_a_fixed_job_keeps_its_rate_whatever_its_batch() -> None:
+    spec = JobSpec(name="job", batch=BatchLimits(initial=4, requested=8))
+    run = Run(TrainConfig(spec=spec))
+    model = nn.Linear(2, 1)
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    during: list[float] = []
+    inner.register_step_pre_hook(lambda opt, *_: during.append(opt.param_groups[0]["lr"]))
+    elastic, optimizer = run.prepare(model, inner, scaling="linear")
+    loader = run.loader(TensorDataset(torch.randn(16, 2)))
+    for _ in run.epochs(1):
+        for (x,) in loader:
+            optimizer.zero_grad()
+            elastic(x).mean().backward()
+            optimizer.step()
+    assert during == [1.0, 1.0]
+    assert run.progress.progress == run.progress.samples == 16
