@@ -22,7 +22,7 @@ from coadapt.policies.pollux_objective import (
     power_mean,
     round_problem,
 )
-from coadapt.policies.pollux_plan import allocations, reasons, without_nodes
+from coadapt.policies.pollux_plan import explained_plan, without_nodes
 from coadapt.policies.pollux_pools import quota_left, split_pools
 
 # Factor on the speedup of a job for which a change would leave nothing (ρ = 0): nothing to the objective, but
@@ -42,8 +42,8 @@ MAX_TRIALS = 60_000
 class Pollux(PolluxOptions):
     """Maximises Pollux's objective over all lawful plans of the round. Stateless.
 
-    Options as in PolluxOptions. `plan.diagnostics`: objective (power mean over all jobs), bound (no lawful
-    plan exceeds it), gap = 1 - objective/bound.
+    Options as in PolluxOptions. `plan.diagnostics`: objective (power mean over all jobs), gap = 1 -
+    objective/bound, bound: no plan under these options that leaves each job in its pool exceeds it.
     """
 
     def allocate(self, view: ClusterView) -> Plan:
@@ -56,9 +56,9 @@ class Pollux(PolluxOptions):
             solution = solve(problem)
             cost += float(job_cost(job_utility(problem, solution.rows_JN), self.power).sum())
             bound += solution.bound
-            plan = allocations(problem, solution.rows_JN)
+            plan, reasons = explained_plan(problem, solution.rows_JN)
             given |= plan
-            why |= reasons(problem, plan)
+            why |= reasons
         if not why:
             return Plan(reasons=without_nodes(view))
         objective, most = (power_mean(total, len(why), self.power) for total in (cost, bound))
@@ -76,7 +76,7 @@ class Solution:
 
 def solve(problem: RoundProblem) -> Solution:
     """Return a plan with nearly the least sum of costs, and the bound that proves how near."""
-    relaxed = relax(_costs(problem))
+    relaxed = relax(round_costs(problem))
     costs = relaxed.costs
     best = pollux_kernels.open_books(costs)
     trials = MAX_TRIALS
@@ -123,7 +123,8 @@ def _starts(relaxed: Relaxed) -> Iterator[Books]:
         yield books
 
 
-def _costs(problem: RoundProblem) -> Costs:
+def round_costs(problem: RoundProblem) -> Costs:
+    """Return the problem as the kernels take it: stopping a frozen job out of reach, ρ nowhere quite 0."""
     tables = cost_tables(problem, np.maximum(problem.rho_J, LEAST_RESCALE_FACTOR))
     wait_J = tables.change_JSK[:, 0, 0].copy()
     wait_J[problem.pinned_J] = NEVER * np.abs(tables.change_JSK).max()

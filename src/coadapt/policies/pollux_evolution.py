@@ -16,8 +16,9 @@ CROSSOVER_CHANCE = 0.9
 RESTORE_CHANCE = 0.1  # a job's row returns to what it holds now
 SPARSE_ROW_CHANCE = 0.1
 SPARSE_CELL_CHANCE = 0.1
-# Matings per place in the population, after which a generation makes do with fewer distinct offspring.
-MAX_MATINGS = 50
+# Matings in a row without a new candidate, per place in the population, after which a generation makes do
+# with the offspring that it has. (The authors' library tries fifty times longer; small rounds have few.)
+PATIENCE = 1
 
 
 class Arena(NamedTuple):
@@ -90,10 +91,11 @@ def evolve(
     alive = _survive(people, alive, size)
     for _ in range(generations - 1):
         grown = alive
-        for _ in range(MAX_MATINGS * size):
-            if grown >= alive + size:
-                break
+        in_vain = 0
+        while grown < alive + size and in_vain < PATIENCE * size:
+            before = grown
             grown = _mate(arena, people, alive, grown, rng)
+            in_vain = in_vain + 1 if grown == before else 0
         alive = _survive(people, min(grown, alive + size), size)
     front = 0
     while front < alive and people.rank_P[people.slot_P[front]] == 0:

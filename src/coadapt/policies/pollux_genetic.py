@@ -19,7 +19,7 @@ from coadapt.policies.pollux_objective import (
     power_mean,
     round_problem,
 )
-from coadapt.policies.pollux_plan import allocations, reasons, without_nodes
+from coadapt.policies.pollux_plan import explained_plan, without_nodes
 from coadapt.policies.pollux_pools import quota_left, split_pools
 
 
@@ -64,16 +64,16 @@ class PolluxGenetic:
             problem = round_problem(view, pool, self._options, quota_left(view, given, pool))
             rows_JN = self._search(problem, pool.gpu_type)
             cost += float(job_cost(job_utility(problem, rows_JN), self._options.power).sum())
-            plan = allocations(problem, rows_JN)
+            plan, reasons = explained_plan(problem, rows_JN)
             given |= plan
-            why |= reasons(problem, plan)
+            why |= reasons
         if not why:
             return Plan(reasons=without_nodes(view))
         objective = power_mean(cost, len(why), self._options.power)
         return Plan(allocations=given, reasons=why, diagnostics={"objective": objective})
 
     def _search(self, problem: RoundProblem, gpu_type: str) -> IntArray:
-        arena = _arena(problem)
+        arena = arena_of(problem)
         people = empty_population(self._population, arena)
         seeds_PJN = self._seeds(problem, self._fronts.get(gpu_type))[: self._population]
         people.rows_PJN[: len(seeds_PJN)] = seeds_PJN
@@ -99,7 +99,8 @@ class PolluxGenetic:
         return seeds_PJN
 
 
-def _arena(problem: RoundProblem) -> Arena:
+def arena_of(problem: RoundProblem) -> Arena:
+    """Return the problem as the compiled search takes it."""
     tables = cost_tables(problem, problem.rho_J)
     return Arena(
         capacity_N=problem.capacity_N,
