@@ -7,7 +7,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import typer.main
 
+from coadapt.cli.main import app
+from coadapt.service.jobfile import read_job_file
 from tools.house_rules import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
@@ -72,8 +75,6 @@ def test_shell_snippets_parse(place: str, text: str) -> None:
 
 
 def test_job_files_in_the_docs_are_lawful(tmp_path: Path) -> None:
-    from coadapt.service.jobfile import read_job_file
-
     files = [(place, text) for place, text in snippets("yaml") if "run:" in text]
     assert files
     for place, text in files:
@@ -91,9 +92,6 @@ def test_make_targets_in_the_docs_exist() -> None:
 
 
 def test_commands_in_the_docs_exist() -> None:
-    import typer.main
-    from coadapt.cli.main import app
-
     verbs = set(getattr(typer.main.get_command(app), "commands", {}))
     named = {name for page in PAGES for name in re.findall(r"(?:^|\W)coadapt ([a-z]+)\b", code_of(page))}
     assert named <= verbs
