@@ -47,6 +47,7 @@ def test_a_job_that_forbids_accumulation_gets_a_smaller_total_unless_the_total_i
     limits = BatchLimits(initial=64, max_total=256, max_atomic=32, accumulation=False)
     assert split_total(256, 2, limits, accumulate_alone=True) == BatchConfig(total=64, atomic=32)
     assert split_total(256, 2, limits, exact=True) == BatchConfig(total=256, atomic=32, accumulation=3)
+    assert split_total(128, 1, limits, accumulate_alone=True) == BatchConfig(total=32, atomic=32)
 
 
 @pytest.mark.parametrize(("total", "num_replicas"), [(0, 1), (1, 0), (-4, 2)])
