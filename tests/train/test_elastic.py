@@ -1,11 +1,17 @@
 """The promise of contract `fixed`, with real processes: whatever the allocations, the same run."""
 
+import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
 
+import coadapt.train as ct
 from coadapt.model.contract_env import EXIT_STOPPED
 from tests.train.quadratic import measure_noise, true_noise_scale
 from tests.train.replicas import run_replicas
@@ -109,3 +115,36 @@ def test_replicas_agree_on_the_noise_scale(tmp_path: Path) -> None:
     found = [float((tmp_path / f"noise-{rank}").read_text()) for rank in range(3)]
     assert len(set(found)) == 1
     assert found[0] == pytest.approx(true_noise_scale(), rel=0.1)
+
+
+class SlowToSave:
+    """State that takes its time; only rank 0 is asked for it."""
+
+    def state_dict(self) -> dict[str, object]:
+        time.sleep(1.0)
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
+        raise AssertionError
+
+
+def stop_during_a_slow_save(folder: str) -> None:
+    run = ct.init(checkpoint_dir=folder)
+    if run.is_first:
+        run.register("slow", SlowToSave())
+    model = nn.Linear(1, 1)
+    elastic, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    loader = run.loader(TensorDataset(torch.zeros(40, 1)), batch_size=4)
+    try:
+        for _ in run.epochs(1):
+            for (x,) in loader:
+                if run.progress.step == 2:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                elastic(x).mean().backward()
+                optimizer.step()
+    finally:
+        assert list(Path(folder).glob("*.pt"))
+
+
+def test_no_replica_ends_before_the_state_is_saved(tmp_path: Path) -> None:
+    assert run_replicas(stop_during_a_slow_save, [str(tmp_path)] * 2, tmp_path) == [EXIT_STOPPED] * 2

@@ -144,15 +144,16 @@ def test_two_backwards_are_fine_whole_and_refused_while_accumulating() -> None:
         run = ct.init()
         model, optimizer = run.prepare(*make())
         loader = run.loader(TensorDataset(*data()), batch_size=BATCH, max_atomic=max_atomic)
-        for _ in run.epochs(1):
+        for _ in run.epochs(2):
             for x, y in loader:
                 optimizer.zero_grad()
                 (0.25 * nn.functional.mse_loss(model(x), y)).backward()
                 (0.75 * nn.functional.mse_loss(model(x), y)).backward()
                 optimizer.step()
+        assert run.grad_stats is None  # half a gradient says nothing
         return [parameter.detach() for parameter in model.parameters()]
 
-    steps(None)
+    assert_equal(steps(None), plain())
     with pytest.raises(RuntimeError, match="two backward passes in one step"):
         steps(20)
 

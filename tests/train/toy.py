@@ -59,6 +59,7 @@ class Points(Dataset[tuple[Tensor, Tensor, int]]):
 def make_model(toy: Toy) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(NUM_FEATURES, 16), nn.Tanh(), nn.Linear(16, 1))
+    model.register_buffer("buffer", torch.zeros(1))
     model.to(torch.float64 if toy.double else torch.float32)
     if toy.optimizer == "adamw":
         return model, torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -105,9 +106,19 @@ def run_toy(toy: Toy) -> None:
                 assert not ids or ids == index.tolist()
                 print(json.dumps([epoch, run.progress.index, run.rank, ids]), file=log, flush=True)
             run.log(loss=loss)
+            if run.is_first:
+                evaluate(model)
     if run.is_first:
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, folder / "final.pt")
     run.close()
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module) -> None:
+    """On one replica alone: nothing in it may wait for the others."""
+    model.eval()
+    model(next(model.parameters())[:1, :NUM_FEATURES])
+    model.train()
 
 
 def plain_parameters(toy: Toy) -> list[Tensor]:
@@ -136,7 +147,8 @@ def plain_batches(toy: Toy, epoch: int) -> list[list[int]]:
 
 
 def final_parameters(folder: Path) -> list[Tensor]:
-    return list(torch.load(folder / "final.pt", weights_only=True)["model"].values())
+    state = torch.load(folder / "final.pt", weights_only=True)["model"]
+    return [value for name, value in state.items() if name != "buffer"]
 
 
 def seen_steps(folder: Path) -> dict[tuple[int, int], list[int]]:
