@@ -139,6 +139,16 @@ def test_a_batch_too_small_for_the_replicas_leaves_no_candidate() -> None:
     assert candidates(BERT, 96).total.tolist() == [384.0]
 
 
+def test_totals_beyond_32_bits_are_kept() -> None:
+    found = candidates(BatchLimits(initial=2**33, max_total=2**40), 2)
+    assert found.total[[0, -1]].tolist() == [2.0**33, 2.0**40]
+
+
+def test_what_is_kept_for_later_calls_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        candidates(CIFAR, 4).atomic[0] = 1.0
+
+
 def test_without_an_upper_bound_only_the_total_binds() -> None:
     found = candidates(BatchLimits(initial=32, max_total=1024), 4)
     assert found.accumulation.max() == 0

@@ -182,6 +182,13 @@ def test_a_wider_link_that_was_not_used_costs_a_tenth_more() -> None:
     assert one_rack.beta_k == pytest.approx(1.1 * one_rack.beta_n)
 
 
+def test_nodes_seen_only_across_racks_leave_the_network_unknown() -> None:
+    found = fit_throughput(observe(PLACEMENTS[:4] + RACKS))
+    assert found.alpha_k == pytest.approx(TRUTH.alpha_k, rel=1e-3)
+    assert found.alpha_n == pytest.approx(1.1 * found.alpha_r)
+    assert found.beta_n == pytest.approx(1.1 * found.beta_r)
+
+
 def test_links_that_were_used_keep_what_was_measured() -> None:
     cheap_racks = ThroughputParams(**{**values(TRUTH), "alpha_k": 0.03, "beta_k": 0.002})
     found = fit_throughput(observe(PLACEMENTS + RACKS, truth=cheap_racks))

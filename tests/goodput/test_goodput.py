@@ -178,7 +178,7 @@ class Amdahl:
 
     serial_share: float
 
-    def step_time(
+    def __call__(
         self,
         params: ThroughputParams | ParamArrays,
         shape: Placement | Shapes,

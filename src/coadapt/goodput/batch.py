@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from coadapt.model import BatchConfig, BatchLimits
 
 FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
+IntArray = NDArray[np.signedinteger]
+Numbers = FloatArray | NDArray[np.int64]
 
 NUM_CANDIDATES = 50  # geometric steps from the smallest to the largest batch (Pollux's artifact)
 ROUNDING_SLACK = 1e-8  # samples; a quotient this little above a whole number is that number (artifact)
 NUM_GRIDS_KEPT = 1024  # distinct (limits, replica counts); 60 kB each for 100 counts
+INT32_MAX = 2**31 - 1
 NUM_CANDIDATES_KEPT = 8192  # distinct (limits, replicas); about 1 kB each
 
 
@@ -93,7 +95,7 @@ def adaptive_grid(limits: BatchLimits, num_replicas_C: tuple[int, ...]) -> Batch
     lawful = lawful & (atomic >= limits.min_atomic)
     if limits.max_atomic is not None:
         lawful &= atomic <= limits.max_atomic
-    return _grid(np.where(lawful, num_replicas * atomic * passes, 0.0), atomic, passes)
+    return _grid(limits, np.where(lawful, num_replicas * atomic * passes, 0.0), atomic, passes)
 
 
 @lru_cache(maxsize=NUM_GRIDS_KEPT)
@@ -106,14 +108,13 @@ def requested_grid(limits: BatchLimits, num_replicas_C: tuple[int, ...]) -> Batc
     share = -(-limits.requested // num_replicas)
     passes = np.ones_like(share) if limits.max_atomic is None else -(-share // limits.max_atomic)
     lawful = num_replicas * limits.min_atomic <= limits.requested
-    return _grid(np.where(lawful, limits.requested, 0), -(-share // passes), passes)
+    return _grid(limits, np.where(lawful, limits.requested, 0), -(-share // passes), passes)
 
 
-def _grid(total: NDArray[np.generic], atomic: NDArray[np.generic], passes: NDArray[np.generic]) -> BatchGrid:
-    """Return the grid with all values in range, also where the batch is not lawful."""
-    return BatchGrid(
-        total.astype(np.int32), np.maximum(atomic.astype(np.int32), 1), passes.astype(np.int32) - np.int32(1)
-    )
+def _grid(limits: BatchLimits, total: Numbers, atomic: Numbers, passes: Numbers) -> BatchGrid:
+    """Return the grid, as small as can be to keep, with all values in range also where nothing is lawful."""
+    kind: type[np.signedinteger] = np.int32 if limits.max_total <= INT32_MAX else np.int64
+    return BatchGrid(total.astype(kind), np.maximum(atomic, 1).astype(kind), (passes - 1).astype(kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,5 +132,8 @@ def candidates(limits: BatchLimits, num_replicas: int) -> Candidates:
     grid = adaptive_grid(limits, (num_replicas,))
     keep = grid.total_CB[0] > 0
     keep[1:] &= (np.diff(grid.atomic_CB[0]) != 0) | (np.diff(grid.accumulation_CB[0]) != 0)
-    columns = (grid.total_CB[0][keep], grid.atomic_CB[0][keep], grid.accumulation_CB[0][keep])
-    return Candidates(*(column.astype(np.float64) for column in columns))
+    axes = (grid.total_CB, grid.atomic_CB, grid.accumulation_CB)
+    columns = [axis[0][keep].astype(np.float64) for axis in axes]
+    for column in columns:
+        column.flags.writeable = False  # every later call gets these same arrays
+    return Candidates(*columns)

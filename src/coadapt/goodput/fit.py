@@ -27,10 +27,10 @@ def fit_throughput(profile: Profile, start: ThroughputParams | None = None) -> T
         raise ValueError("a profile needs at least one observation to be fitted")
     from coadapt.goodput import fit_kernel  # numba: loaded only by those who fit
 
-    x, _ = fit_kernel.search(profile.columns(), np.array(() if start is None else astuple(start)))
-    replicated = profile.num_replicas > 1
-    if not (replicated & (profile.num_racks > 1)).any():
-        if not (replicated & (profile.num_nodes > 1)).any():
-            x[4:6] = np.maximum(x[4:6], WIDER_LINK_FACTOR * x[2:4])
+    x = fit_kernel.search(profile.columns(), np.array(() if start is None else astuple(start)))
+    replicated, one_rack = profile.num_replicas > 1, profile.num_racks == 1
+    if not (replicated & one_rack & (profile.num_nodes > 1)).any():
+        x[4:6] = np.maximum(x[4:6], WIDER_LINK_FACTOR * x[2:4])
+    if not (replicated & ~one_rack).any():
         x[6:8] = np.maximum(x[6:8], WIDER_LINK_FACTOR * x[4:6])
     return ThroughputParams(**dict(zip(PARAM_NAMES, x.tolist(), strict=True)))

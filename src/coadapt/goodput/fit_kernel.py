@@ -245,8 +245,8 @@ def _solve_free(
 
 
 @jit
-def search(profile: FloatArray, start: FloatArray) -> tuple[FloatArray, float]:
-    """Return the parameters with the least loss found from two starting points, and that loss.
+def search(profile: FloatArray, start: FloatArray) -> FloatArray:
+    """Return the parameters with the least loss found from two starting points.
 
     `profile` has the columns num_nodes, num_racks, num_replicas, atomic, compute_s and step_s. `start` (9,)
     takes the place of the second starting point unless it is empty.
@@ -259,9 +259,7 @@ def search(profile: FloatArray, start: FloatArray) -> tuple[FloatArray, float]:
         if free[a]:
             other[a] = max(start[a], LOW)
     other_loss = minimise(rows, other, free)
-    if other_loss < best_loss:
-        best, best_loss = other, other_loss
-    return best, best_loss
+    return other if other_loss < best_loss else best
 
 
 @jit

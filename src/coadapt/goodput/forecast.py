@@ -3,7 +3,7 @@
 import numpy as np
 
 from coadapt.goodput.batch import requested_grid
-from coadapt.goodput.throughput import POLLUX, Shapes, ThroughputModel
+from coadapt.goodput.throughput import Shapes, ThroughputModel, step_time
 from coadapt.model import BatchLimits, ThroughputParams
 
 
@@ -12,7 +12,7 @@ def packed_step_times(
     limits: BatchLimits,
     num_replicas_max: int,
     gpus_per_node: int,
-    model: ThroughputModel = POLLUX,
+    model: ThroughputModel = step_time,
 ) -> tuple[float, ...]:
     """Return the seconds of one step at `limits.requested` on 1, 2, ... `num_replicas_max` replicas.
 
@@ -32,5 +32,5 @@ def packed_step_times(
     )
     atomic = grid.atomic_CB[:, 0].astype(np.float64)
     accumulation = grid.accumulation_CB[:, 0].astype(np.float64)
-    step_s = np.asarray(model.step_time(params, shapes, atomic, accumulation))
+    step_s = np.asarray(model(params, shapes, atomic, accumulation))
     return tuple(step_s.tolist())

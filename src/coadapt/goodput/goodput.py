@@ -6,7 +6,7 @@ import numpy as np
 
 from coadapt.goodput.batch import candidates, split_total
 from coadapt.goodput.efficiency import efficiency
-from coadapt.goodput.throughput import POLLUX, ThroughputModel
+from coadapt.goodput.throughput import ThroughputModel, step_time
 from coadapt.model import BatchConfig, BatchLimits, GradStats, Placement, ThroughputParams
 
 
@@ -25,7 +25,7 @@ def best_batch(
     placement: Placement,
     *,
     adaptive: bool = True,
-    model: ThroughputModel = POLLUX,
+    model: ThroughputModel = step_time,
 ) -> BatchChoice:
     """Return the batch with the highest goodput on `placement` (Pollux eq. 12), the smallest on ties.
 
@@ -37,13 +37,13 @@ def best_batch(
         config = split_total(limits.requested, num_replicas, limits, exact=True)
         if num_replicas * limits.min_atomic > config.total:
             return BatchChoice(0.0, config)
-        seconds = float(model.step_time(params, placement, config.atomic, config.accumulation))
+        seconds = float(model(params, placement, config.atomic, config.accumulation))
         return BatchChoice(config.total / seconds, config)
     choices = candidates(limits, num_replicas)
     if choices.total.size == 0:
         smallest = max(limits.initial, limits.min_atomic * num_replicas)
         return BatchChoice(0.0, split_total(smallest, num_replicas, limits))
-    step_s = model.step_time(params, placement, choices.atomic, choices.accumulation)
+    step_s = model(params, placement, choices.atomic, choices.accumulation)
     goodput = choices.total / step_s * efficiency(choices.total, limits.initial, grad.sqr, grad.var)
     best = int(np.argmax(goodput))
     config = BatchConfig(

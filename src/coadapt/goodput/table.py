@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from coadapt.goodput.batch import NUM_CANDIDATES, BatchGrid, adaptive_grid, requested_grid
 from coadapt.goodput.efficiency import efficiency
-from coadapt.goodput.throughput import POLLUX, FloatArray, ParamArrays, Shapes, ThroughputModel
+from coadapt.goodput.throughput import FloatArray, ParamArrays, Shapes, ThroughputModel, step_time
 from coadapt.model import GradStats, JobView, ThroughputParams
 
 IntArray = NDArray[np.int64]
@@ -46,7 +46,7 @@ def goodput_table(
     *,
     gpu_type: str,
     num_racks_C: Sequence[int] | IntArray | None = None,
-    model: ThroughputModel = POLLUX,
+    model: ThroughputModel = step_time,
 ) -> GoodputTable:
     """Return each job's best goodput on each configuration of `gpu_type` GPUs (Pollux eq. 12).
 
@@ -92,7 +92,7 @@ def _fill(table: GoodputTable, rows: list[int], jobs: list[JobView], round_: _Ro
     accumulation_JCB = np.stack([each.accumulation_CB for each in grid], dtype=np.float64)
     known = [job.throughput.get(round_.gpu_type) for job in jobs]
     params = ParamArrays.stack([each or ANY_PARAMS for each in known], ndim=3)
-    step_s_JCB = round_.model.step_time(params, round_.shapes, atomic_JCB, accumulation_JCB)
+    step_s_JCB = round_.model(params, round_.shapes, atomic_JCB, accumulation_JCB)
     goodput_JCB = _efficiency(jobs, total_JCB)
     goodput_JCB *= total_JCB
     goodput_JCB /= step_s_JCB

@@ -54,9 +54,9 @@ class ParamArrays:
 
 
 class ThroughputModel(Protocol):
-    """How long a step takes. Implement this to replace Pollux's equations; pass it as `model=`."""
+    """How long a step takes. Write another function like `step_time` and pass it as `model=`."""
 
-    def step_time(
+    def __call__(
         self,
         params: ThroughputParams | ParamArrays,
         shape: Placement | Shapes,
@@ -67,34 +67,17 @@ class ThroughputModel(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class PolluxThroughput:
-    """Pollux's eq. 9-11 with a rack term beside the node term; see `ThroughputParams`."""
-
-    def step_time(
-        self,
-        params: ThroughputParams | ParamArrays,
-        shape: Placement | Shapes,
-        atomic: Floats,
-        accumulation: Floats,
-    ) -> Floats:
-        return step_time(params, shape, atomic, accumulation)
-
-
-POLLUX = PolluxThroughput()
-
-
 def step_time(
     params: ThroughputParams | ParamArrays,
     shape: Placement | Shapes,
     atomic: Floats,
     accumulation: Floats = 0.0,
 ) -> Floats:
-    """Return seconds of one optimiser step of s + 1 passes of `atomic` samples per replica (eq. 11).
+    """Return seconds of one optimiser step of s + 1 passes of `atomic` samples per replica: Pollux's eq. 11.
 
     s T_grad + (T_grad^γ + T_sync^γ)^(1/γ), which lies between s T_grad + max and s T_grad + sum of the terms.
     """
-    # In place from here on: large temporaries cost more than the arithmetic.
+    # In place: large temporaries cost more than the arithmetic.
     compute_s = params.beta_c * atomic
     compute_s += params.alpha_c
     sync_s = sync_time(params, shape)
