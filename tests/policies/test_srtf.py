@@ -26,7 +26,6 @@ def test_jobs_without_a_forecast_come_behind_by_attained_service() -> None:
         job("old", service=50.0),
         job("young", service=10.0),
         job("known", steps=1e9),
-        job("empty", steps=1.0, times=(), service=60.0),
     )
     assert counts(Srtf().allocate(seen)) == {"known": 1, "young": 1}
 

@@ -16,6 +16,6 @@ class Srtf:
 
 def _key(job: JobView) -> tuple[bool, float]:
     """Ties keep the view's order: sorting is stable."""
-    if job.forecast is None or not job.forecast.step_time_s:
+    if job.forecast is None:
         return True, job.attained_service_gpu_s
     return False, job.forecast.remaining_s(job.spec.replicas.requested)
