@@ -76,6 +76,9 @@ ILLEGAL: list[tuple[str, Callable[[], object]]] = [
         r"ThroughputParams\.gamma must be in \[1, 10\]",
         lambda: ThroughputParams(alpha_c=1, beta_c=1, gamma=math.nan),
     ),
+    (r"remaining_steps must be finite", lambda: Forecast(remaining_steps=math.inf, step_time_s=(1.0,))),
+    (r"step_time_s must be finite seconds > 0", lambda: Forecast(remaining_steps=1.0, step_time_s=())),
+    (r"step_time_s must be finite seconds > 0", lambda: Forecast(remaining_steps=1.0, step_time_s=(0.0,))),
     (r"GradStats\.sqr must be finite", lambda: GradStats(sqr=-1.0, var=1.0)),
     (r"GradStats\.var must be finite", lambda: GradStats(sqr=1.0, var=math.inf)),
 ]
