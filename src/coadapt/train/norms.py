@@ -39,6 +39,10 @@ class NormMeter:
         if not self._active:
             self._before = None
 
+    def forget(self) -> None:
+        """What was measured so far has nothing to do with what comes."""
+        self.begin_step(measure=False)
+
     def cancel(self) -> None:
         """Do not measure this step after all."""
         self._active, self._big, self._pair = False, None, None

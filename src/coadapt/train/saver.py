@@ -17,6 +17,8 @@ from coadapt.train.session import Session
 
 # Epochs of a fraction of a second need no checkpoint each: a flush to disk takes 5-50 ms.
 EPOCH_GAP_MIN_S = 1.0
+# What all replicas have alike in any case.
+SHARED = frozenset({"model", "optimizer", "scheduler"})
 
 
 class Stateful(Protocol):
@@ -34,6 +36,11 @@ class Saver:
         self._objects: dict[str, Stateful] = {}
         self._saved_at = time.monotonic()
         self.last_step_at = time.time()
+
+    @property
+    def enabled(self) -> bool:
+        """Return whether there is a place to save to."""
+        return self._store is not None
 
     def register(self, name: str, item: Stateful) -> None:
         """Keep `item` in checkpoints. InputError if its state is not plain data, or the name is taken."""
@@ -57,13 +64,43 @@ class Saver:
         session = self._session
         generators = gather_all(session.group, rng_state(session.group.device))
         if session.group.rank == 0:
-            record = make_record(session, last_step_at=self.last_step_at, stopped=stopped)
-            objects = {name: item.state_dict() for name, item in self._objects.items()}
-            self._store.save({"run": to_json(record), "objects": objects, "rng": generators})
+            self._store.save({**self.state(stopped=stopped), "rng": generators})
         if stopped:
             # The others must not end first: a launcher may take that for a failure and end rank 0 as well.
             share_from_first(session.group, True)
         self._saved_at = time.monotonic()
+
+    def state(self, *, stopped: bool = False) -> dict[str, object]:
+        """Return the state of the run as this replica has it; tensors are those in use."""
+        record = make_record(self._session, last_step_at=self.last_step_at, stopped=stopped)
+        objects = {name: item.state_dict() for name, item in self._objects.items()}
+        return {"run": to_json(record), "objects": objects}
+
+    def load(self, state: object) -> RunRecord:
+        """Take over what `state` returned elsewhere or earlier. Raises InputError if that was another run."""
+        assert isinstance(state, dict)
+        record = from_json(RunRecord, state["run"], "run")
+        resume(self._session, record)
+        objects = state["objects"]
+        if set(objects) != set(self._objects):
+            raise InputError("registered objects", sorted(self._objects), f"as saved: {sorted(objects)}")
+        self._load_objects(objects)
+        self.last_step_at = record.last_step_at
+        return record
+
+    def notes(self) -> dict[str, object]:
+        """Return what need not be alike on all replicas: measurements, and the user's own objects."""
+        state = self.state()
+        objects = state["objects"]
+        assert isinstance(objects, dict)
+        return {**state, "objects": {name: item for name, item in objects.items() if name not in SHARED}}
+
+    def load_notes(self, notes: dict[str, object]) -> None:
+        """Take over what `notes` returned on another replica."""
+        resume(self._session, from_json(RunRecord, notes["run"], "run"))
+        objects = notes["objects"]
+        assert isinstance(objects, dict)
+        self._load_objects(objects)
 
     def restore(self) -> float | None:
         """Come back from the newest sound checkpoint, at whatever number of replicas.
@@ -76,19 +113,16 @@ class Saver:
         if path is None:
             return None
         state = read_checkpoint(path)
-        record = from_json(RunRecord, state["run"], path.name)
-        resume(self._session, record)
-        objects, generators = state["objects"], state["rng"]
-        assert isinstance(objects, dict)
+        record = self.load(state)
+        generators, group = state["rng"], self._session.group
         assert isinstance(generators, list)
-        if set(objects) != set(self._objects):
-            raise InputError("registered objects", sorted(self._objects), f"as saved: {sorted(objects)}")
-        for name, item in self._objects.items():
-            item.load_state_dict(objects[name])
-        group = self._session.group
         if group.rank < len(generators):
             restore_rng(generators[group.rank], group.device)
         return max(path.stat().st_mtime - record.last_step_at, 0.0) if record.stopped else None
+
+    def _load_objects(self, objects: dict[str, dict[str, object]]) -> None:
+        for name, state in objects.items():
+            self._objects[name].load_state_dict(state)
 
     def _newest(self) -> Path | None:
         """Rank 0 looks, so that all replicas take the same file."""
