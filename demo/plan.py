@@ -39,9 +39,9 @@ class DemoJob:
 # amplifies: its tolerance is about a hundredth. An adaptive job takes fewer, larger steps, on purpose.
 JOBS = (
     DemoJob(name="shapes", at_s=0.0, higher_is_better=True, tolerance=0.03),  # accuracy
-    DemoJob(name="shapes-fixed", at_s=16.0, higher_is_better=True, tolerance=0.01),
-    DemoJob(name="tiny-gpt", at_s=24.0, higher_is_better=False, tolerance=0.01),  # bits per letter
-    DemoJob(name="factorise", at_s=34.0, higher_is_better=False, tolerance=0.02),  # error of a rating
+    DemoJob(name="shapes-fixed", at_s=22.0, higher_is_better=True, tolerance=0.01),
+    DemoJob(name="tiny-gpt", at_s=30.0, higher_is_better=False, tolerance=0.01),  # bits per letter
+    DemoJob(name="factorise", at_s=38.0, higher_is_better=False, tolerance=0.02),  # error of a rating
 )
 
 
