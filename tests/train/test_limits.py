@@ -1,5 +1,6 @@
 """Batches: the loop's numbers against the job file's, what begins a generation, and when a change pays."""
 
+import functools
 from dataclasses import replace
 
 import pytest
@@ -114,7 +115,11 @@ def test_adaptive_begins_at_the_initial_batch_until_it_has_measured() -> None:
 def test_adaptive_grows_with_what_the_generations_before_measured() -> None:
     job = session(ADAPTIVE, 4)
     job.profiles.params["cpu"] = PARAMS
-    job.data.noise.add(GradNorms(small_sqr=3.0, inverse=2 / 16, count=2, big_sqr=1.0, samples=32), 32)
+    seen = GradNorms(small_sqr=3.0, inverse=2 / 16, count=2, big_sqr=1.0, samples=32)
+    job.data.noise.add(seen, 32)
+    assert first_batch(job).total == SPEC.batch.initial
+    for step in range(2, 8):
+        job.data.noise.add(seen, 32.0 * step)
     chosen = first_batch(job)
     assert SPEC.batch.initial < chosen.total <= SPEC.batch.max_total
     assert chosen.total == 4 * chosen.atomic
@@ -129,10 +134,31 @@ def test_caps_are_never_exceeded() -> None:
 def test_a_change_must_promise_five_percent() -> None:
     noisy, clean = GradStats(sqr=1.0, var=100.0), GradStats(sqr=1.0, var=0.01)
     placement, initial = Placement((4,)), BatchConfig(total=32, atomic=8)
-    best = better_batch(SPEC.batch, PARAMS, noisy, placement, initial)
+    best = better_batch(SPEC.batch, PARAMS, noisy, placement, initial, cautious=noisy)
     assert best is not None
     assert best.total == SPEC.batch.max_total
-    assert better_batch(SPEC.batch, PARAMS, noisy, placement, best) is None
+    assert better_batch(SPEC.batch, PARAMS, noisy, placement, best, cautious=noisy) is None
     near = BatchConfig(total=best.total - 8, atomic=best.atomic - 2)
-    assert better_batch(SPEC.batch, PARAMS, noisy, placement, near) is None
-    assert better_batch(SPEC.batch, PARAMS, clean, placement, initial) is None
+    assert better_batch(SPEC.batch, PARAMS, noisy, placement, near, cautious=noisy) is None
+    assert better_batch(SPEC.batch, PARAMS, clean, placement, initial, cautious=clean) is None
+
+
+def test_a_batch_grows_only_as_far_as_the_low_end_of_the_noise_scale_supports() -> None:
+    noisy, medium, clean = (GradStats(sqr=1.0, var=var) for var in (100.0, 3.0, 0.01))
+    placement, initial = Placement((4,)), BatchConfig(total=32, atomic=8)
+    wide = BatchLimits(initial=32, max_total=16384)
+    grow = functools.partial(better_batch, wide, PARAMS, noisy, placement, initial)
+    bold, careful = grow(cautious=noisy), grow(cautious=medium)
+    assert bold is not None
+    assert careful is not None
+    assert initial.total < careful.total < bold.total
+    assert grow(cautious=clean) is None
+    assert grow(cautious=None) is None
+
+
+def test_shrinking_asks_for_no_caution() -> None:
+    clean, placement = GradStats(sqr=1.0, var=0.01), Placement((4,))
+    large = BatchConfig(total=512, atomic=128)
+    smaller = better_batch(SPEC.batch, PARAMS, clean, placement, large, cautious=None)
+    assert smaller is not None
+    assert smaller.total < large.total

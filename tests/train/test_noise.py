@@ -1,5 +1,9 @@
 """The noise scale's estimates: Pollux's formulas where shards are even, and unbiased where they are not."""
 
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -79,7 +83,7 @@ def test_the_first_average_is_the_first_estimate_and_old_ones_fade_with_samples(
     second = GradNorms(small_sqr=10.0, inverse=0.2, count=2, big_sqr=2.0, samples=20)
     noise.add(second, 120)
     decay = DECAY ** (100 / 10)
-    weights = decay * (1 - DECAY**2), 1 - decay
+    weights = decay * (1 - DECAY**2), 1 - DECAY**2
     wanted = np.average([trace, (estimate(second) or (0, 0))[1]], weights=weights) / 10
     stats = noise.stats()
     assert stats is not None
@@ -115,3 +119,95 @@ def test_negative_estimates_are_floored() -> None:
     assert stats is not None
     assert stats.sqr == 0.0
     assert stats.var > 0.0
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Many runs on Gaussian gradients with mean `mean` in each of 20 coordinates, of known covariance."""
+
+    num_shards: int
+    steps: int
+    mean: float
+    differenced: bool = False
+
+    def run(self, num_trials: int, seed: int) -> Iterator[NoiseScale]:
+        rng = np.random.default_rng(seed)
+        for _ in range(num_trials):
+            noise = NoiseScale(32)
+            for step in range(self.steps):
+                means = self.mean + DEVIATIONS / 4.0 * rng.standard_normal((self.num_shards, 20))
+                whole = means.mean(axis=0)
+                norms = GradNorms(
+                    small_sqr=float((means**2).sum()),
+                    inverse=self.num_shards / 16,
+                    count=self.num_shards,
+                    big_sqr=float(whole @ whole),
+                    samples=16 * self.num_shards,
+                    differenced=self.differenced,
+                )
+                noise.add(norms, 16.0 * self.num_shards * (step + 1))
+            yield noise
+
+    @property
+    def truth(self) -> float:
+        return float((DEVIATIONS**2).sum() / (20 * self.mean**2))
+
+
+DEVIATIONS = np.linspace(0.2, 1.5, 20)
+
+
+@pytest.mark.parametrize(
+    "trials",
+    [Trials(2, 100, 0.3), Trials(2, 100, 0.3, differenced=True), Trials(4, 200, 0.1), Trials(2, 60, 0.1)],
+)
+def test_the_stated_interval_covers_the_truth(trials: Trials) -> None:
+    """benchmarks/noise_scale.py does the same with real gradients, and more of them."""
+    found, covered, within_stderr = [], 0, 0
+    for noise in trials.run(200, seed=4):
+        stats, interval = noise.stats(), noise.interval()
+        assert stats is not None
+        assert stats.noise_scale_stderr is not None
+        assert interval is not None
+        found.append(stats.noise_scale(32))
+        covered += interval[0] <= trials.truth <= interval[1]
+        within_stderr += abs(found[-1] - trials.truth) <= 1.645 * stats.noise_scale_stderr
+    assert np.mean(found) == pytest.approx(trials.truth, rel=0.1)
+    assert 0.85 <= covered / 200 <= 0.97
+    assert 0.8 <= within_stderr / 200
+
+
+def test_a_gradient_that_cannot_be_told_from_zero_has_no_upper_end() -> None:
+    rng = np.random.default_rng(2)
+    noise = NoiseScale(10)
+    for step in range(200):
+        shards = [rng.standard_normal((10, 5)) for _ in range(2)]
+        noise.add(norms_of(shards), 20.0 * (step + 1))
+    interval, cautious = noise.interval(), noise.cautious()
+    assert interval is not None
+    assert 0.0 < interval[0] < interval[1] == math.inf
+    assert cautious is not None
+    assert cautious.noise_scale(10) == pytest.approx(interval[0])
+
+
+def test_few_estimates_have_no_interval_and_steady_ones_a_narrow_one() -> None:
+    noise = NoiseScale(10)
+    seen = GradNorms(small_sqr=6.0, inverse=0.2, count=2, big_sqr=2.0, samples=20)
+    for step in range(6):
+        stats = noise.stats()
+        assert (noise.interval() is None) == (noise.cautious() is None) == (step <= 4)
+        assert (stats is None or stats.noise_scale_stderr is None) == (step <= 4)
+        noise.add(seen, 20.0 * (step + 1))
+    stats, interval = noise.stats(), noise.interval()
+    assert stats is not None
+    assert interval is not None
+    assert stats.noise_scale_stderr == pytest.approx(0.0, abs=1e-5)
+    assert interval == pytest.approx((stats.noise_scale(10),) * 2, rel=1e-5)
+
+
+def test_steps_count_by_their_samples_not_by_the_gap_before_them() -> None:
+    often, gaps = NoiseScale(10), NoiseScale(10)
+    for step in range(40):
+        seen = GradNorms(small_sqr=6.0 + step % 2, inverse=0.2, count=2, big_sqr=2.0, samples=20)
+        often.add(seen, 20.0 * step)
+        gaps.add(seen, 20.0 * (step // 2 * 8 + step % 2))
+    assert gaps.weight_sqr / gaps.weight**2 == pytest.approx(often.weight_sqr / often.weight**2, rel=0.1)

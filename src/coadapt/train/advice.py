@@ -22,7 +22,10 @@ from coadapt.train.session import Session
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A run between two steps. samples_left: to the end of its last epoch. tunes: it chooses its batch."""
+    """A run between two steps. samples_left: to the end of its last epoch. tunes: it chooses its batch.
+
+    cautious: `grad` with the noise scale at the low end of its interval.
+    """
 
     progress: float
     samples: float
@@ -35,6 +38,7 @@ class Snapshot:
     num_replicas_profiled: int
     replicas_max: int
     grad: GradStats | None
+    cautious: GradStats | None
     params: ThroughputParams | None
     adaptive: bool
     tunes: bool
@@ -68,6 +72,7 @@ def take_snapshot(session: Session, num_epochs: int, step_time_s: float | None) 
         num_replicas_profiled=profile.num_replicas_profiled,
         replicas_max=session.group.size if spec is None else spec.replicas.max,
         grad=session.grad_stats(),
+        cautious=data.noise.cautious(),
         params=session.profiles.params.get(session.gpu_type),
         adaptive=session.adaptive,
         tunes=session.adaptive and session.config.batch is None,
@@ -83,7 +88,7 @@ def advise(at: Snapshot) -> Advice:
         params = fit_throughput(at.profile, at.params)
     batch = None
     if at.tunes and params is not None and at.grad is not None:
-        batch = better_batch(at.limits, params, at.grad, at.placement, at.batch)
+        batch = better_batch(at.limits, params, at.grad, at.placement, at.batch, cautious=at.cautious)
     report = TrainingReport(
         progress=at.progress,
         progress_target=_target(at),

@@ -75,7 +75,9 @@ def first_batch(session: Session) -> BatchConfig:
         dictated = split_total(before.total, group.size, limits)
         params, grad = session.profiles.params.get(session.gpu_type), session.grad_stats()
         if params is not None and grad is not None:
-            dictated = better_batch(limits, params, grad, group.placement, dictated) or dictated
+            cautious = session.data.noise.cautious()
+            better = better_batch(limits, params, grad, group.placement, dictated, cautious=cautious)
+            dictated = better or dictated
     if dictated.total > limits.max_total:
         raise InputError("batch", dictated.total, f"at most {limits.max_total} on {group.size} replicas")
     return dictated
@@ -87,9 +89,22 @@ def better_batch(
     grad: GradStats,
     placement: Placement,
     current: BatchConfig,
+    *,
+    cautious: GradStats | None,
 ) -> BatchConfig | None:
-    """Return the batch of highest goodput if it promises over 5 % more than `current`, else None."""
+    """Return the batch of highest goodput if it promises over 5 % more than `current`, else None.
+
+    A batch grows only as far as `cautious` supports it, the noise scale at the low end of its interval: what
+    is lost by growing too far are samples. None, not enough known, supports no growth.
+    """
     choice = best_batch(limits, params, grad, placement)
+    if choice.config.total > current.total:
+        if cautious is None:
+            return None
+        grad = cautious
+        choice = best_batch(limits, params, grad, placement)
+        if choice.config.total <= current.total:
+            return None
     seconds = float(step_time(params, placement, current.atomic, current.accumulation))
     share = efficiency(float(max(current.total, limits.initial)), float(limits.initial), grad.sqr, grad.var)
     return choice.config if choice.goodput > GAIN_MIN * current.total / seconds * share else None

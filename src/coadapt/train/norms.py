@@ -26,6 +26,7 @@ class NormMeter:
         self._big: Tensor | None = None
         self._before: tuple[list[Tensor], Tensor, int] | None = None
         self._pair: tuple[Tensor, Tensor, int] | None = None
+        self._loss_scale: Tensor | None = None
 
     @property
     def preconditioned(self) -> bool:
@@ -35,9 +36,14 @@ class NormMeter:
     def begin_step(self, *, measure: bool) -> None:
         """Forget the step before; measure this one if `measure` and if the optimiser's metric is known."""
         self._small, self._sizes, self._big, self._pair = [], [], None, None
+        self._loss_scale = None
         self._active = measure and (self._preconditioner is None or self._preconditioner.refresh())
         if not self._active:
             self._before = None
+
+    def set_loss_scale(self, scale: Tensor) -> None:
+        """The loss of this step was multiplied by `scale`, one number on the device, against underflow."""
+        self._loss_scale = scale.double().square()
 
     def cancel(self) -> None:
         """Do not measure this step after all."""
@@ -80,7 +86,7 @@ class NormMeter:
         """
         if self._pair is not None:
             small, big, size = self._pair
-            divisor = self._divisor(size)
+            divisor = self._divisor(size) * self._scale_sqr()
             return GradNorms(
                 small_sqr=float(small) / divisor,
                 inverse=2.0 / size,
@@ -91,13 +97,17 @@ class NormMeter:
             )
         if self._big is None:
             return None
+        scale_sqr = self._scale_sqr()
         return GradNorms(
-            small_sqr=float(torch.stack(self._small).sum()) if self._small else 0.0,
+            small_sqr=float(torch.stack(self._small).sum()) / scale_sqr if self._small else 0.0,
             inverse=sum(1.0 / size for size in self._sizes),
             count=float(len(self._sizes)),
-            big_sqr=float(self._big) / num_replicas,
+            big_sqr=float(self._big) / num_replicas / scale_sqr,
             samples=float(step_samples),
         )
+
+    def _scale_sqr(self) -> float:
+        return 1.0 if self._loss_scale is None else float(self._loss_scale)
 
     def _divisor(self, num_samples: int) -> float:
         return float(num_samples) ** 2 if self._sums else 1.0
@@ -114,5 +124,7 @@ class NormMeter:
 def _sqr_norm(tensors: Sequence[Tensor]) -> Tensor:
     if not tensors:
         return torch.zeros(())
-    norms = torch._foreach_norm(list(tensors))
+    # In the type of the gradients, the norms of 16-bit ones would overflow and keep three digits.
+    wide = torch.float32 if tensors[0].dtype.itemsize < 4 else None
+    norms = torch._foreach_norm(list(tensors), 2, dtype=wide)
     return torch.stack([norm.float() for norm in norms]).square().sum()

@@ -44,9 +44,22 @@ class ElasticOptimizer(torch.optim.Optimizer):
         if not self._session.synchronising:
             return None if closure is None else closure()
         if closure is None:
-            self._gradients.finish()
+            with self.stepping():
+                return self._inner.step()
         with self._scaled():
             return self._inner.step(closure)
+
+    @property
+    def inner(self) -> torch.optim.Optimizer:
+        """Return the optimiser as the user made it."""
+        return self._inner
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Within it `inner` may step: the gradients are those of the step, the rates are scaled."""
+        self._gradients.finish()
+        with self._scaled():
+            yield
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self._inner.zero_grad(set_to_none)

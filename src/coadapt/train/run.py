@@ -24,6 +24,7 @@ from coadapt.train.model import ElasticModel
 from coadapt.train.noise import NoiseScale
 from coadapt.train.norms import NormMeter
 from coadapt.train.optimizer import ElasticOptimizer, ElasticScheduler
+from coadapt.train.precision import ElasticScaler
 from coadapt.train.preconditioner import preconditioner_for
 from coadapt.train.reporter import HttpChannel, Reporter
 from coadapt.train.rescale import CheckpointRescaler
@@ -98,6 +99,11 @@ class Run:
         """Return what is known of the gradient's noise, None before the first estimate."""
         return self._session.grad_stats()
 
+    @property
+    def noise_scale_interval(self) -> tuple[float, float] | None:
+        """Return the 90 % interval of the gradient noise scale in samples, None before a few estimates."""
+        return self._session.data.noise.interval()
+
     def prepare(
         self,
         model: nn.Module,
@@ -134,6 +140,17 @@ class Run:
         """Return the learning-rate scheduler to use in its place; it is kept in checkpoints as well."""
         elastic = ElasticScheduler(scheduler, self._session)
         self.register("scheduler", elastic)
+        return elastic
+
+    def prepare_scaler(self, scaler: torch.amp.GradScaler) -> ElasticScaler:
+        """Return mixed precision's loss scaler to use in its place; it is kept in checkpoints as well.
+
+        Raises RuntimeError before `prepare`.
+        """
+        if self._cycle.gradients is None:
+            raise RuntimeError("call run.prepare(...) before run.prepare_scaler(...)")
+        elastic = ElasticScaler(scaler, self._session, self._cycle.gradients)
+        self.register("scaler", elastic)
         return elastic
 
     def register(self, name: str, item: Stateful) -> None:

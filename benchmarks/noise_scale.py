@@ -1,0 +1,229 @@
+"""How far the measured gradient noise scale is from the truth, and how often its stated interval covers it.
+
+`python -m benchmarks.noise_scale` trains with a learning rate of 0, so that the truth stays where it is: on a
+quadratic with known covariance, and on a small CNN whose noise scale is found by brute force, from the gradient
+of every single sample. Each trial is one run of `coadapt.train` on samples drawn anew. Results go to
+benchmarks/results/noise_scale.json.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import socket
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import coadapt.train as ct
+
+RESULTS = Path(__file__).parent / "results" / "noise_scale.json"
+BATCH, DIM, POPULATION = 32, 10, 1024
+Z_90 = 1.645
+ESTIMATORS = ("passes", "differenced", "replicas", "preconditioned")
+
+
+class Centre(nn.Module):
+    """Loss |w - x|^2 / 2 per sample: its gradient is w - x, so its covariance is that of the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(DIM))
+
+    def forward(self, x: Tensor, _y: Tensor) -> Tensor:
+        return 0.5 * (self.w - x).square().sum(1)
+
+
+class SmallCNN(nn.Module):
+    """Two convolutions on 8 x 8 images, ten classes; loss per sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Conv2d(1, 4, 3, stride=2, padding=1),
+            nn.Tanh(),
+            nn.Conv2d(4, 8, 3, stride=2, padding=1),
+            nn.Tanh(),
+            nn.Flatten(),
+            nn.Linear(32, 10),
+        )
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(self.net(x), y, reduction="none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """A model at a fixed point, how to draw samples, and the mean and variances of one sample's gradient."""
+
+    model: nn.Module
+    draw: Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
+    mean: Tensor
+    var: Tensor
+
+    def noise_scale(self, *, preconditioned: bool) -> float:
+        """Return the truth; `preconditioned`: each coordinate divided by the root of its second moment."""
+        metric = self.mean.square() + self.var / BATCH if preconditioned else torch.ones(())
+        return float((self.var / metric).sum() / (self.mean.square() / metric).sum())
+
+
+def quadratic() -> Problem:
+    mean, spread = torch.linspace(0.05, 0.5, DIM), torch.linspace(1.5, 0.3, DIM)
+
+    def draw(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return mean + spread * torch.randn(count, DIM, generator=generator), torch.zeros(count)
+
+    return Problem(model=Centre(), draw=draw, mean=mean, var=spread.square())
+
+
+def cnn() -> Problem:
+    """Images of ten noisy prototypes; the model has taken a few steps, so that it is not at a special point."""
+    torch.manual_seed(0)
+    y = torch.randint(10, (POPULATION,))
+    x = torch.randn(10, 1, 8, 8)[y] + 1.5 * torch.randn(POPULATION, 1, 8, 8)
+    model = SmallCNN()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    for _ in range(15):
+        optimizer.zero_grad()
+        model(x, y).mean().backward()
+        optimizer.step()
+    grads = []
+    for index in range(POPULATION):
+        model.zero_grad()
+        model(x[index : index + 1], y[index : index + 1]).sum().backward()
+        grads.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    each = torch.stack(grads).double()
+
+    def draw(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        ids = torch.randint(POPULATION, (count,), generator=generator)
+        return x[ids], y[ids]
+
+    return Problem(model=model, draw=draw, mean=each.mean(0), var=each.var(0, correction=0))
+
+
+PROBLEMS = {"quadratic": quadratic, "cnn": cnn}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What one trial ended with, in samples."""
+
+    noise_scale: float
+    stderr: float
+    low: float
+    high: float
+
+
+def trial(problem: Problem, estimator: str, num_steps: int, seed: int) -> Measured:
+    """Run `num_steps` optimiser steps on fresh samples, as one epoch; return what was measured."""
+    generator = torch.Generator().manual_seed(seed)
+    data = problem.draw(num_steps * BATCH, generator)
+    run = ct.init()
+    kind = torch.optim.Adam if estimator == "preconditioned" else torch.optim.SGD
+    model, optimizer = run.prepare(problem.model, kind(problem.model.parameters(), lr=0.0))
+    max_atomic = BATCH // 2 if estimator in ("passes", "preconditioned") else None
+    loader = run.loader(TensorDataset(*data), batch_size=BATCH, max_atomic=max_atomic)
+    for _ in run.epochs(1):
+        for x, y in loader:
+            optimizer.zero_grad()
+            model(x, y).mean().backward()
+            optimizer.step()
+    stats, interval = run.grad_stats, run.noise_scale_interval
+    assert stats is not None
+    assert interval is not None
+    stderr = float("inf") if stats.noise_scale_stderr is None else stats.noise_scale_stderr
+    return Measured(noise_scale=stats.noise_scale(BATCH), stderr=stderr, low=interval[0], high=interval[1])
+
+
+def summary(problem: Problem, estimator: str, trials: list[Measured]) -> dict[str, float]:
+    truth = problem.noise_scale(preconditioned=estimator == "preconditioned")
+    return {
+        "truth": round(truth, 2),
+        "mean_over_truth": round(statistics.fmean(each.noise_scale for each in trials) / truth, 4),
+        "median_over_truth": round(statistics.median(each.noise_scale for each in trials) / truth, 4),
+        "interval_covers": statistics.fmean(each.low <= truth <= each.high for each in trials),
+        "stderr_covers": statistics.fmean(
+            abs(each.noise_scale - truth) <= Z_90 * each.stderr for each in trials
+        ),
+        "low_end_holds": statistics.fmean(each.low <= truth for each in trials),
+        "num_trials": len(trials),
+    }
+
+
+def run_cases(
+    name: str, estimators: list[str], num_trials: int, num_steps: int
+) -> dict[str, dict[str, float]]:
+    problem = PROBLEMS[name]()
+    results = {}
+    for estimator in estimators:
+        trials = [trial(problem, estimator, num_steps, seed) for seed in range(num_trials)]
+        results[estimator] = summary(problem, estimator, trials)
+    return results
+
+
+def replica(
+    rank: int, port: int, options: argparse.Namespace, result: "multiprocessing.Queue[object]"
+) -> None:
+    """Be one of two replicas for all trials of all problems; the first one puts the results."""
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    found = {name: run_cases(name, ["replicas"], options.trials, options.steps) for name in PROBLEMS}
+    torch.distributed.destroy_process_group()
+    if rank == 0:
+        result.put(found)
+
+
+def on_replicas(options: argparse.Namespace) -> dict[str, dict[str, dict[str, float]]]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    result = context.Queue()
+    processes = [context.Process(target=replica, args=(rank, port, options, result)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    found: dict[str, dict[str, dict[str, float]]] = result.get()
+    for process in processes:
+        process.join()
+    return found
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measure, print and store."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--trials", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=150, help="optimiser steps per trial")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    parser.add_argument("--no-store", action="store_true", help="leave benchmarks/results as it is")
+    options = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    alone = [name for name in ESTIMATORS if name != "replicas"]
+    found = {name: run_cases(name, alone, options.trials, options.steps) for name in PROBLEMS}
+    for name, cases in on_replicas(options).items():
+        found[name] |= cases
+    result = {
+        "batch": BATCH,
+        "steps": options.steps,
+        "torch": torch.__version__,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "estimators": found,
+    }
+    if not options.no_store:
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    if options.json:
+        print(json.dumps(result))
+        return
+    for name, cases in found.items():
+        for estimator, row in cases.items():
+            print(f"{name:10} {estimator:15}", *(f"{key} {value:g}" for key, value in row.items()))
+
+
+if __name__ == "__main__":
+    main()
