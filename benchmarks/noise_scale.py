@@ -1,8 +1,8 @@
 """How far the measured gradient noise scale is from the truth, and how often its stated interval covers it.
 
 `python -m benchmarks.noise_scale` trains with a learning rate of 0, so that the truth stays where it is: on a
-quadratic with known covariance, and on a small CNN whose noise scale is found by brute force, from the gradient
-of every single sample. Each trial is one run of `coadapt.train` on samples drawn anew. Results go to
+quadratic with known covariance, and on a small CNN whose noise scale is found by brute force, from gradients of
+single samples. Each trial is one run of `coadapt.train` on samples drawn anew. Results go to
 benchmarks/results/noise_scale.json.
 """
 
@@ -83,7 +83,7 @@ def quadratic() -> Problem:
 
 
 def cnn() -> Problem:
-    """Images of ten noisy prototypes; the model has taken a few steps, so that it is not at a special point."""
+    """Images of ten noisy prototypes; a few steps first, so that the model is at no special point."""
     torch.manual_seed(0)
     y = torch.randint(10, (POPULATION,))
     x = torch.randn(10, 1, 8, 8)[y] + 1.5 * torch.randn(POPULATION, 1, 8, 8)

@@ -23,7 +23,7 @@ class ElasticScaler:
         if self._inner.is_enabled():
             one = torch.ones((), device=self._session.group.device)
             self._gradients.meter.set_loss_scale(self._inner.scale(one))
-        return self._inner.scale(outputs)  # type: ignore[call-overload, no-any-return]  # passed through
+        return self._inner.scale(outputs)  # type: ignore[call-overload]  # passed through
 
     def unscale_(self, optimizer: ElasticOptimizer) -> None:
         """Divide `.grad` by the scale, for clipping; nothing in passes before the last, which leave none."""
