@@ -10,8 +10,9 @@ from torch.utils.data import TensorDataset
 import coadapt.train as ct
 from coadapt.model import BatchLimits, GradStats, InputError, JobSpec
 from coadapt.train.env import TrainConfig
+from coadapt.train.optimizer import _scale
 from coadapt.train.run import Run
-from coadapt.train.scaling import BatchScale, adascale, batch_scale, linear, resolve_rule, square_root
+from coadapt.train.scaling import BatchScale, adam, adascale, batch_scale, linear, resolve_rule, square_root
 
 pytestmark = pytest.mark.train
 
@@ -47,8 +48,73 @@ def test_the_default_follows_the_optimiser() -> None:
         assert resolve_rule("auto", kind(parameters, lr=0.1)) is rule
     own = resolve_rule(lambda at: 7.0 * at.scale, torch.optim.SGD(parameters))
     assert own(BatchScale(scale=2.0, gain=2.0)) == 14.0
-    with pytest.raises(InputError, match="prepare\\(scaling\\): got 'legw'; allowed: auto, adascale"):
-        resolve_rule("legw", torch.optim.SGD(parameters))
+    with pytest.raises(InputError, match="prepare\\(scaling\\): got 'cubic'; allowed: auto, adascale"):
+        resolve_rule("cubic", torch.optim.SGD(parameters))
+    with pytest.raises(InputError, match="got 'adam'; allowed: an optimiser with betas; SGD has none"):
+        resolve_rule("adam", torch.optim.SGD(parameters))
+
+
+@given(scale=st.integers(1, 64), base=st.floats(0.01, 2.0), at=st.floats(0.0, 3.0))
+def test_legw_is_the_papers(scale: int, base: float, at: float) -> None:
+    """You et al. 2019: k times the batch, √k times the rate, k times the warm-up epochs."""
+    rule = ct.legw(base)
+    found = rule(BatchScale(scale=scale, gain=1.0, epochs=at * base * scale))
+    assert found == pytest.approx(scale**0.5 * min(at, 1.0), rel=1e-6)
+    assert rule(BatchScale(scale=1.0, gain=1.0)) == 1.0
+
+
+def test_legw_without_warm_up_is_the_square_root() -> None:
+    at = BatchScale(scale=9.0, gain=2.0, epochs=0.0)
+    assert ct.legw(0.0)(at) == square_root(at) == 3.0
+    with pytest.raises(InputError, match="legw\\(warmup_epochs\\): got -1"):
+        ct.legw(-1.0)
+
+
+def test_legw_warms_up_over_epochs_of_the_run() -> None:
+    run = ct.init(contract="adaptive")
+    model = nn.Linear(2, 1)
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    during: list[float] = []
+    inner.register_step_pre_hook(lambda opt, *_: during.append(opt.param_groups[0]["lr"]))
+    elastic, optimizer = run.prepare(model, inner, scaling=ct.legw(1.0))
+    loader = run.loader(TensorDataset(torch.randn(8, 2)), batch_size=4)
+    for _ in run.epochs(2):
+        for (x,) in loader:
+            optimizer.zero_grad()
+            elastic(x).mean().backward()
+            optimizer.step()
+    assert during == [0.5, 1.0, 1.0, 1.0]
+
+
+def test_adam_scales_rate_betas_and_epsilon_for_the_step_only() -> None:
+    """Malladi et al. 2022: η √κ, 1 - κ (1 - β), ε / √κ."""
+    run = ct.init(contract="adaptive")
+    model = nn.Linear(2, 1)
+    inner = torch.optim.AdamW(model.parameters(), lr=1.0, betas=(0.9, 0.99), eps=1e-6)
+    during: list[tuple[float, tuple[float, float], float]] = []
+    inner.register_step_pre_hook(
+        lambda opt, *_: during.extend((g["lr"], g["betas"], g["eps"]) for g in opt.param_groups)
+    )
+    elastic, optimizer = run.prepare(model, inner, scaling="adam")
+    loader = run.loader(TensorDataset(torch.randn(8, 2)), batch_size=2, max_batch_size=8)
+    for _ in run.epochs(1):
+        for (x,) in loader:
+            run._session.data.batch = ct.BatchConfig(total=4, atomic=4)
+            optimizer.zero_grad()
+            elastic(x).mean().backward()
+            optimizer.step()
+    assert during[0] == (1.0, (0.9, 0.99), 1e-6)
+    assert during[1][0] == pytest.approx(2**0.5)
+    assert during[1][1] == pytest.approx((0.8, 0.98))
+    assert during[1][2] == pytest.approx(1e-6 / 2**0.5)
+    assert (inner.param_groups[0]["lr"], inner.param_groups[0]["betas"]) == (1.0, (0.9, 0.99))
+
+
+def test_adam_forgets_at_most_all() -> None:
+    assert adam(BatchScale(scale=16.0, gain=1.0)) == ct.Scaled(rate=4.0, forgetting=16.0)
+    group = {"lr": 1.0, "betas": (0.9, 0.999), "eps": 1e-8}
+    _scale(group, ct.Scaled(rate=4.0, forgetting=16.0))
+    assert group["betas"] == pytest.approx((0.0, 0.984))
 
 
 def test_the_rate_is_scaled_for_the_step_only_and_the_scheduler_sees_the_users() -> None:

@@ -7,7 +7,7 @@ from coadapt.model import BatchConfig, InputError, RescaleContract
 from coadapt.train.env import Options
 from coadapt.train.loader import ElasticLoader
 from coadapt.train.run import Run, init
-from coadapt.train.scaling import BatchScale, ScalingRule
+from coadapt.train.scaling import BatchScale, Scaled, ScalingRule, legw
 from coadapt.train.session import Progress
 
 __all__ = [
@@ -19,6 +19,8 @@ __all__ = [
     "Progress",
     "RescaleContract",
     "Run",
+    "Scaled",
     "ScalingRule",
     "init",
+    "legw",
 ]

@@ -2,14 +2,18 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
 from coadapt.train.gradients import StepGradients
-from coadapt.train.scaling import ScalingRule
+from coadapt.train.scaling import Scaled, ScalingRule
 from coadapt.train.session import Session
+
+# What a scaling rule may change for the duration of a step.
+SCALED_OPTIONS = ("lr", "betas", "eps")
+UNSCALED = Scaled(rate=1.0)
 
 
 class ElasticOptimizer(torch.optim.Optimizer):
@@ -82,18 +86,27 @@ class ElasticOptimizer(torch.optim.Optimizer):
     @contextmanager
     def _scaled(self) -> Iterator[None]:
         current = self._session.current
-        factor = 1.0 if current is None else self._rule(self._session.scale(current.step_samples))
-        if factor == 1.0:
+        said = 1.0 if current is None else self._rule(self._session.scale(current.step_samples))
+        scaled = said if isinstance(said, Scaled) else Scaled(rate=said)
+        if scaled == UNSCALED:
             yield
             return
-        before: list[float | Tensor] = [group["lr"] for group in self._inner.param_groups]
-        for group, rate in zip(self._inner.param_groups, before, strict=True):
-            group["lr"] = rate * factor
+        groups = self._inner.param_groups
+        before = [{name: group[name] for name in SCALED_OPTIONS if name in group} for group in groups]
+        for group in groups:
+            _scale(group, scaled)
         try:
             yield
         finally:
-            for group, rate in zip(self._inner.param_groups, before, strict=True):
-                group["lr"] = rate
+            for group, options in zip(groups, before, strict=True):
+                group.update(options)
+
+
+def _scale(group: dict[str, Any], scaled: Scaled) -> None:
+    group["lr"] = group["lr"] * scaled.rate
+    if scaled.forgetting != 1.0 and "betas" in group:
+        group["betas"] = tuple(max(1.0 - scaled.forgetting * (1.0 - beta), 0.0) for beta in group["betas"])
+        group["eps"] = group["eps"] / scaled.forgetting**0.5
 
 
 class ElasticScheduler:

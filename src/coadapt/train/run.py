@@ -116,9 +116,9 @@ class Run:
         """Return model and optimiser to use in their place; the model is on `device` from now on.
 
         scaling: how the learning rate follows the batch: "auto" (AdaScale for SGD, square root for others),
-        "adascale", "square-root", "linear", "none", or a function of `BatchScale`. reduction: whether the
-        loss is the "mean" or the "sum" over its samples. ddp: further arguments of DistributedDataParallel.
-        Raises InputError for another value, or when called twice.
+        "adascale", "square-root", "linear", "legw", "adam", "none", or a function of `BatchScale`.
+        reduction: whether the loss is the "mean" or the "sum" over its samples. ddp: further arguments of
+        DistributedDataParallel. Raises InputError for another value, or when called twice.
         """
         if self._cycle.gradients is not None:
             raise InputError("prepare", "a second call", "one model and one optimiser per run")

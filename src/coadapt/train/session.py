@@ -90,4 +90,6 @@ class Session:
         """Return how a step of that size compares with the initial batch. Only `adaptive` jobs compare."""
         if not self.adaptive:
             return BatchScale(scale=1.0, gain=1.0)
-        return batch_scale(step_samples, self.data.limits.initial, self.grad_stats())
+        order = self.data.order
+        epochs = self.progress.epoch + (self.progress.index + step_samples) / order.num_samples
+        return batch_scale(step_samples, self.data.limits.initial, self.grad_stats(), epochs)
