@@ -1,8 +1,8 @@
 """How far the measured gradient noise scale is from the truth, and how often its stated interval covers it.
 
 `python -m benchmarks.noise_scale` trains with a learning rate of 0, so that the truth stays where it is: on a
-quadratic with known covariance, and on a small CNN whose noise scale is found sample by sample, by brute force.
-Each trial is one run of `coadapt.train` on samples drawn anew. Results go to
+quadratic with known covariance, and on a small CNN whose noise scale is found by brute force: the gradient of
+each sample. Each trial is one run of `coadapt.train` on samples drawn anew. Results go to
 benchmarks/results/noise_scale.json.
 """
 

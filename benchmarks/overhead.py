@@ -1,7 +1,7 @@
 """Step time of `coadapt.train`, noise scale on, over that of plain DistributedDataParallel.
 
-`python -m benchmarks.overhead`: two replicas on the CPU (gloo), a CNN and a small GPT; `--device cuda`: one
-GPU, bfloat16, a ResNet-50 and a GPT of 124 million parameters. Three ways take turns, step by step, in the same
+`python -m benchmarks.overhead`: two replicas on the CPU (gloo), a CNN and a small GPT; `--device cuda`:
+one GPU, bfloat16, a ResNet-50 and a GPT of 124 million parameters. Three ways take turns, step by step, in the same
 processes: plain, coadapt, and the noise scale by one hook per parameter, as AdaptDL measures it. Figures are
 medians of each turn's ratio to its plain step. Results go to benchmarks/results/overhead-<device>.json.
 """
@@ -104,7 +104,7 @@ class Made(Dataset[tuple[Tensor, Tensor]]):
 
 
 class HookedNorms:
-    """AdaptDL's way: a hook per parameter takes each local gradient's norm, a look at the end that of the mean."""
+    """AdaptDL's way: a hook per parameter takes its local gradient's norm; then those of the mean."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._parameters = list(model.parameters())

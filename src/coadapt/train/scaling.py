@@ -55,7 +55,7 @@ def linear(at: BatchScale) -> float:
 
 
 def legw(warmup_epochs: float = WARMUP_EPOCHS) -> ScalingRule:
-    """Return linear-epoch gradual warm-up (You et al. 2019), at scale k: √k times the rate, k times the warm-up.
+    """Return linear-epoch gradual warm-up (You et al. 2019), for scale k: √k in rate, k in warm-up.
 
     warmup_epochs: over which the rate rises from zero at the initial batch. Raises InputError below 0.
     """
