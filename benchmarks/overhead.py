@@ -1,9 +1,9 @@
 """Step time of `coadapt.train`, noise scale on, over that of plain DistributedDataParallel.
 
-`python -m benchmarks.overhead`: two replicas on the CPU (gloo), a CNN and a small GPT; `--device cuda`:
-one GPU, bfloat16, a ResNet-50 and a GPT of 124 million parameters. Three ways take turns, step by step, in the same
-processes: plain, coadapt, and the noise scale by one hook per parameter, as AdaptDL measures it. Figures are
-medians of each turn's ratio to its plain step. Results go to benchmarks/results/overhead-<device>.json.
+`python -m benchmarks.overhead`: two replicas on the CPU (gloo), a CNN and a small GPT. `--device cuda`: one
+GPU, bfloat16, a ResNet-50 and a GPT of 124 million parameters. Three ways take turns, step by step, in the
+same processes: plain, coadapt, and the noise scale by one hook per parameter, as AdaptDL measures it. Results
+(medians of each turn's ratio to its plain step) go to benchmarks/results/overhead-<device>.json.
 """
 
 import argparse

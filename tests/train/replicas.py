@@ -35,9 +35,7 @@ def run_replicas(
             **(envs or {}),
         }
         output = folder / f"output-{rank}.txt"
-        processes.append(_context.Process(target=_replica, args=(target, argument, env, str(output))))
-    for process in processes:
-        process.start()
+        processes.append(start(target, argument, env, output))
     for process in processes:
         process.join(TIMEOUT_S)
     alive = [process for process in processes if process.is_alive()]
@@ -47,6 +45,15 @@ def run_replicas(
     outputs = "\n".join(path.read_text() for path in sorted(folder.glob("output-*.txt")))
     assert not alive, f"{len(alive)} replicas hung\n{outputs}"
     return [process.exitcode if process.exitcode is not None else -1 for process in processes]
+
+
+def start(
+    target: Callable[[Any], None], argument: Any, env: dict[str, str], output: Path
+) -> multiprocessing.process.BaseProcess:
+    """Start one process; what it prints is appended to `output`."""
+    process = _context.Process(target=_replica, args=(target, argument, env, str(output)))
+    process.start()
+    return process
 
 
 def free_port() -> int:

@@ -1,5 +1,6 @@
 """The promise of contract `fixed`, with real processes: whatever the allocations, the same run."""
 
+import json
 import os
 import signal
 import time
@@ -70,6 +71,34 @@ def test_momentum_schedule_accumulation_and_uneven_shards_survive(tmp_path: Path
     )
     live(toy, (3, 3), (1, 8), (2, None))
     assert_same_run(toy)
+
+
+def test_clipping_and_parameter_groups_survive(tmp_path: Path) -> None:
+    toy = Toy(
+        folder=str(tmp_path),
+        num_epochs=2,
+        optimizer="groups",
+        clip=0.3,
+        max_atomic=20,
+        batch_size=50,
+        double=True,
+    )
+    live(toy, (1, 3), (2, None))
+    assert_same_run(toy)
+
+
+def test_totals_are_those_of_the_whole_epoch_whatever_the_replicas(tmp_path: Path) -> None:
+    """301 samples in steps of 60: a last step of one sample leaves stand-ins, which do not count."""
+    toy = Toy(folder=str(tmp_path), num_epochs=2, batch_size=60, max_atomic=20, double=True)
+    live(toy, (2, 3), (3, 8), (1, None))
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    run_replicas(run_toy, [replace(toy, folder=str(alone))], alone)
+    for epoch in range(2):
+        found, wanted = (json.loads((at / f"totals-{epoch}.json").read_text()) for at in (tmp_path, alone))
+        assert found["seen"] == NUM_SAMPLES
+        assert found["index"] == sum(range(NUM_SAMPLES))
+        assert found["loss"] == pytest.approx(wanted["loss"], rel=1e-9)
 
 
 def test_a_killed_replica_ends_the_others_and_the_run_resumes(tmp_path: Path) -> None:

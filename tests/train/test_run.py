@@ -14,8 +14,15 @@ from torch.utils.data import IterableDataset, TensorDataset
 import coadapt.train as ct
 from coadapt.model import BatchLimits, InputError
 from coadapt.train.run import Run
+from coadapt.train.writer import BackgroundWriter
 
 pytestmark = pytest.mark.train
+
+
+@pytest.fixture
+def written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests know after which step the last checkpoint was written."""
+    monkeypatch.setattr(BackgroundWriter, "write", BackgroundWriter.write_now)
 
 
 def points(num_samples: int = 20) -> TensorDataset:
@@ -85,6 +92,7 @@ def test_breaking_out_of_an_epoch_begins_the_next_one_at_its_start() -> None:
     assert firsts == [0, 0, 0]
 
 
+@pytest.mark.usefixtures("written_at_once")
 def test_a_run_comes_back_from_its_checkpoint(tmp_path: Path) -> None:
     def begin(checkpoint_every_s: float) -> tuple[Run, ct.ElasticLoader]:
         run = ct.init(checkpoint_dir=tmp_path, checkpoint_every_s=checkpoint_every_s)
@@ -102,6 +110,7 @@ def test_a_run_comes_back_from_its_checkpoint(tmp_path: Path) -> None:
     assert done.progress == again.progress
 
 
+@pytest.mark.usefixtures("written_at_once")
 def test_random_generators_go_on_where_they_were(tmp_path: Path) -> None:
     def draws(folder: str, stop_at: int | None) -> list[float]:
         run = ct.init(checkpoint_dir=tmp_path / folder, checkpoint_every_s=1e-9)
@@ -137,6 +146,7 @@ def test_another_data_set_or_seed_is_not_the_same_run(tmp_path: Path) -> None:
             once(seed, num_samples)
 
 
+@pytest.mark.usefixtures("written_at_once")
 def test_registered_objects_come_back(tmp_path: Path) -> None:
     class Counter:
         def __init__(self) -> None:
@@ -209,9 +219,9 @@ def test_other_jobs_may_not() -> None:
 def test_an_adaptive_job_grows_its_batch_says_why_and_keeps_its_cap(caplog: pytest.LogCaptureFixture) -> None:
     run = ct.init(contract="adaptive", report_every_s=0.05)
     generator = torch.Generator().manual_seed(0)
-    data = TensorDataset(torch.randn(512, 1, generator=generator))
+    data = TensorDataset(torch.randn(512, 16, generator=generator))
     loader = run.loader(data, batch_size=8, max_batch_size=64)
-    pure_noise = nn.Linear(1, 1, bias=False)
+    pure_noise = nn.Linear(16, 1, bias=False)
     model, optimizer = run.prepare(pure_noise, torch.optim.SGD(pure_noise.parameters(), lr=1e-4))
     sizes: set[int] = set()
     with caplog.at_level(logging.INFO, "coadapt.train"):

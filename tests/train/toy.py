@@ -36,6 +36,7 @@ class Toy:
     fetchers: int = 0
     whole_group: bool = False
     double: bool = False
+    clip: float | None = None
 
 
 class Points(Dataset[tuple[Tensor, Tensor, int]]):
@@ -61,6 +62,9 @@ def make_model(toy: Toy) -> tuple[nn.Module, torch.optim.Optimizer]:
     model = nn.Sequential(nn.Linear(NUM_FEATURES, 16), nn.Tanh(), nn.Linear(16, 1))
     model.register_buffer("buffer", torch.zeros(1))
     model.to(torch.float64 if toy.double else torch.float32)
+    if toy.optimizer == "groups":
+        head = {"params": model[2].parameters(), "lr": 0.01, "weight_decay": 0.0}
+        return model, torch.optim.AdamW([{"params": model[0].parameters()}, head], lr=0.002)
     if toy.optimizer == "adamw":
         return model, torch.optim.AdamW(model.parameters(), lr=0.01)
     return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
@@ -99,14 +103,20 @@ def run_toy(toy: Toy) -> None:
                 optimizer.zero_grad()
                 loss = nn.functional.mse_loss(model(x), y)
                 loss.backward()
+                if toy.clip is not None:
+                    nn.utils.clip_grad_norm_(model.parameters(), toy.clip)
                 optimizer.step()
                 if scheduler is not None:
                     scheduler.step()
+                run.sum(seen=len(x), index=index.sum())
+                run.mean(loss=loss)
                 ids = loader.sample_ids
                 assert not ids or ids == index.tolist()
                 print(json.dumps([epoch, run.progress.index, run.rank, ids]), file=log, flush=True)
             run.log(loss=loss)
+            totals = run.totals()
             if run.is_first:
+                (folder / f"totals-{epoch}.json").write_text(json.dumps(totals))
                 evaluate(model)
     if run.is_first:
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, folder / "final.pt")
@@ -130,6 +140,8 @@ def plain_parameters(toy: Toy) -> list[Tensor]:
         for ids in plain_batches(toy, epoch):
             optimizer.zero_grad()
             nn.functional.mse_loss(model(data.x[ids]), data.y[ids]).backward()
+            if toy.clip is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), toy.clip)
             optimizer.step()
             if scheduler is not None:
                 scheduler.step()

@@ -4,6 +4,7 @@ import hashlib
 import logging
 import os
 import re
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
@@ -21,6 +22,9 @@ DAMAGED = ".damaged"
 
 State = Mapping[str, object]
 
+# A notebook may begin a run while the thread of the one before still writes.
+_writing = threading.Lock()
+
 
 class CheckpointStore:
     """The checkpoints of one job in one folder. One process writes at a time."""
@@ -34,6 +38,10 @@ class CheckpointStore:
         `state` must consist of tensors, numbers, text, and lists, tuples and dicts of these: all that torch
         loads without running code.
         """
+        with _writing:
+            return self._save(state)
+
+    def _save(self, state: State) -> Path:
         self._folder.mkdir(parents=True, exist_ok=True)
         files = self._files()
         number = files[-1][0] + 1 if files else 1
@@ -53,8 +61,12 @@ class CheckpointStore:
         """Return the newest sound checkpoint, None if there never was one.
 
         A damaged file is set aside with a warning, so that it does not count among those that are kept.
-        Raises RuntimeError if all are damaged.
+        Raises RuntimeError if all are damaged. Waits for a write of this process that is under way.
         """
+        with _writing:
+            return self._newest()
+
+    def _newest(self) -> Path | None:
         for _, path in reversed(self._files()):
             if _sound(path):
                 return path

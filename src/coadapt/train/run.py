@@ -35,6 +35,7 @@ from coadapt.train.shards import SampleOrder
 from coadapt.train.stop import StopSignal, end_now
 from coadapt.train.telemetry import Telemetry
 from coadapt.train.timing import StepSample, timer_for
+from coadapt.train.totals import values_of
 
 logger = logging.getLogger(__name__)
 
@@ -220,6 +221,7 @@ class Run:
             yield progress.epoch
             progress.epoch += 1
             progress.index = 0
+            self._session.totals.clear()
             last = progress.epoch >= num_epochs
             self._cycle.settle(save=last or self._saver.due(epoch_ended=True))
 
@@ -228,8 +230,37 @@ class Run:
         for name, value in metrics.items():
             self._session.metrics[name] = float(value.detach() if isinstance(value, Tensor) else value)
 
+    def sum(self, **figures: float | Tensor) -> None:
+        """Add figures of this pass (correct answers, tokens) to the epoch's sums over passes and replicas.
+
+        Tensors are not waited for. What a stand-in computes does not count.
+        """
+        self._add(figures, mean=False)
+
+    def mean(self, **figures: float | Tensor) -> None:
+        """Add figures of this pass, each a mean over its samples (loss), to the epoch's means over samples.
+
+        Outside of the training loop each call weighs the same.
+        """
+        self._add(figures, mean=True)
+
+    def totals(self) -> dict[str, float]:
+        """Return this epoch's sums and means so far, over all replicas, even if they changed on the way.
+
+        All replicas must call it alike. The next epoch begins anew.
+        """
+        return values_of(self._session.totals.gather(self._session.group))
+
+    def _add(self, figures: Mapping[str, float | Tensor], *, mean: bool) -> None:
+        current = self._session.current
+        weight = 1.0 if current is None else float(current.num_samples)
+        if not weight:
+            return
+        for name, value in figures.items():
+            self._session.totals.add(name, value, weight if mean else None)
+
     def close(self) -> None:
-        """Send the last report and leave the group. Called by itself when the script ends."""
+        """Send the last report, finish the last checkpoint, leave the group. Called when the script ends."""
         if self._cycle.telemetry is not None:
             self._cycle.telemetry.close()
             self._cycle.telemetry = None
@@ -237,6 +268,7 @@ class Run:
         # Its last reference: gloo's threads end here. One that lets go of a tensor while the interpreter is
         # taken down aborts the process ("terminate called without an active exception").
         self._session.group = replace(self._session.group, control=None)
+        self._saver.wait()
 
     def _at_exit(self) -> None:
         if self._stop.exit_code == EXIT_STOPPED:

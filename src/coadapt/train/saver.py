@@ -14,6 +14,7 @@ from coadapt.train.group import gather_all, share_from_first
 from coadapt.train.record import RunRecord, make_record, resume
 from coadapt.train.rng import restore_rng, rng_state
 from coadapt.train.session import Session
+from coadapt.train.writer import BackgroundWriter
 
 # Epochs of a fraction of a second need no checkpoint each: a flush to disk takes 5-50 ms.
 EPOCH_GAP_MIN_S = 1.0
@@ -31,6 +32,7 @@ class Saver:
         folder = session.config.checkpoint_dir
         self._session = session
         self._store = None if folder is None else CheckpointStore(folder)
+        self._writer = None if self._store is None else BackgroundWriter(self._store)
         self._objects: dict[str, Stateful] = {}
         self._saved_at = time.monotonic()
         self.last_step_at = time.time()
@@ -44,26 +46,39 @@ class Saver:
         self._objects[name] = item
 
     def due(self, *, epoch_ended: bool = False) -> bool:
-        """Return whether it is time for a checkpoint."""
+        """Return whether it is time for a checkpoint; never while one is being written."""
+        if self._writer is None or self._writer.busy:
+            return False
         period_s = self._session.config.checkpoint_every_s
         if epoch_ended:
             period_s = min(period_s, EPOCH_GAP_MIN_S)
-        return self._store is not None and time.monotonic() - self._saved_at >= period_s
+        return time.monotonic() - self._saved_at >= period_s
 
     def save(self, *, stopped: bool = False) -> None:
-        """Write a checkpoint, between two steps."""
-        if self._store is None:
+        """Take a checkpoint, between two steps; the file is written while training goes on.
+
+        `stopped`: the processes are about to end, so the file is there when this returns. Raises OSError if
+        it, or the one before, could not be written.
+        """
+        if self._writer is None:
             return
         session = self._session
         generators = gather_all(session.group, rng_state(session.group.device))
+        totals = session.totals.gather(session.group)
         if session.group.rank == 0:
             record = make_record(session, last_step_at=self.last_step_at, stopped=stopped)
             objects = {name: item.state_dict() for name, item in self._objects.items()}
-            self._store.save({"run": to_json(record), "objects": objects, "rng": generators})
+            state = {"run": to_json(record), "objects": objects, "rng": generators, "totals": totals}
+            (self._writer.write_now if stopped else self._writer.write)(state)
         if stopped:
             # The others must not end first: a launcher may take that for a failure and end rank 0 as well.
             share_from_first(session.group, True)
         self._saved_at = time.monotonic()
+
+    def wait(self) -> None:
+        """Return when the last checkpoint is on disk. Raises OSError if it could not be written."""
+        if self._writer is not None:
+            self._writer.wait()
 
     def restore(self) -> float | None:
         """Come back from the newest sound checkpoint, at whatever number of replicas.
@@ -72,6 +87,7 @@ class Saver:
         if there is no checkpoint or it was not made by a stop. Random generators go on where the same rank
         left them; ranks that are new keep theirs.
         """
+        self.wait()
         path = self._newest()
         if path is None:
             return None
@@ -86,6 +102,9 @@ class Saver:
         for name, item in self._objects.items():
             item.load_state_dict(objects[name])
         group = self._session.group
+        totals = state.get("totals", {})
+        assert isinstance(totals, dict)
+        self._session.totals.restore(totals, group)
         if group.rank < len(generators):
             restore_rng(generators[group.rank], group.device)
         return max(path.stat().st_mtime - record.last_step_at, 0.0) if record.stopped else None

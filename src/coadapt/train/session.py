@@ -9,6 +9,7 @@ from coadapt.train.group import Group
 from coadapt.train.noise import NoiseScale
 from coadapt.train.scaling import BatchScale, batch_scale
 from coadapt.train.shards import Pass, SampleOrder
+from coadapt.train.totals import Totals
 
 
 @dataclass(slots=True)
@@ -58,6 +59,7 @@ class Session:
     profiles: Profiles = field(default_factory=Profiles)
     current: Pass | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    totals: Totals = field(default_factory=Totals)
 
     @property
     def adaptive(self) -> bool:
