@@ -38,10 +38,10 @@ class Snapshot:
     num_replicas_profiled: int
     replicas_max: int
     grad: GradStats | None
-    cautious: GradStats | None
     params: ThroughputParams | None
     adaptive: bool
     tunes: bool
+    cautious: GradStats | None = None
     step_time_s: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
