@@ -13,6 +13,7 @@ import os
 import platform
 import socket
 import statistics
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,9 +186,15 @@ def on_replicas(options: argparse.Namespace) -> dict[str, dict[str, dict[str, fl
         port = probe.getsockname()[1]
     context = multiprocessing.get_context("spawn")
     result = context.Queue()
-    processes = [context.Process(target=replica, args=(rank, port, options, result)) for rank in range(2)]
+    processes = [
+        context.Process(target=replica, args=(rank, port, options, result), daemon=True) for rank in range(2)
+    ]
     for process in processes:
         process.start()
+    while result.empty():
+        if any(process.exitcode for process in processes):
+            raise SystemExit("a replica failed, see above")
+        time.sleep(0.1)
     found: dict[str, dict[str, dict[str, float]]] = result.get()
     for process in processes:
         process.join()

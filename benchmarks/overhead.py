@@ -253,9 +253,15 @@ def on_two_replicas(options: argparse.Namespace) -> dict[str, object]:
         port = probe.getsockname()[1]
     context = multiprocessing.get_context("spawn")
     result = context.Queue()
-    processes = [context.Process(target=replica, args=(rank, port, options, result)) for rank in range(2)]
+    processes = [
+        context.Process(target=replica, args=(rank, port, options, result), daemon=True) for rank in range(2)
+    ]
     for process in processes:
         process.start()
+    while result.empty():
+        if any(process.exitcode for process in processes):
+            raise SystemExit("a replica failed, see above")
+        time.sleep(0.1)
     found: dict[str, object] = result.get()
     for process in processes:
         process.join()
