@@ -1,13 +1,19 @@
 """Starts replicas as real processes, forked from a server that has torch loaded already: seconds saved."""
 
+import json
 import multiprocessing
 import os
 import socket
 import sys
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+from coadapt.model.contract_env import ENV_GENERATION, ENV_JOINING, ENV_RESCALE_DIR
+from coadapt.model.rescale import ORDER_FILE, RescaleOrder, done_file, member_name
+from coadapt.model.wire import to_json
 
 TIMEOUT_S = 200.0
 
@@ -80,3 +86,98 @@ def _replica(target: Callable[[Any], None], argument: Any, env: dict[str, str], 
         sys.stderr.flush()
         # Not the interpreter's own end: a forked process shares exit handlers with its server.
         os._exit(code)
+
+
+class Elastic:
+    """A run whose replicas change in place: the part of an executor. `target` gets `argument` on each replica."""
+
+    def __init__(self, target: Callable[[Any], None], argument: Any, folder: Path) -> None:
+        self._target = target
+        self._argument = argument
+        self.folder = folder
+        self.board = folder / "rescale"
+        self.board.mkdir()
+        self.generation = 0
+        self.members: tuple[str, ...] = ()
+        self.processes: dict[str, Any] = {}
+
+    def start(self, num_replicas: int) -> None:
+        """Start a generation from nothing, or from the last checkpoint."""
+        self.generation += 1
+        self.members = tuple(member_name(self.generation, rank) for rank in range(num_replicas))
+        port = str(free_port())
+        for rank in range(num_replicas):
+            self._spawn(rank, num_replicas, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
+
+    def order(self, num_replicas: int, *, keep: Sequence[int] | None = None) -> list[str]:
+        """Order another number of replicas, of which those of the ranks `keep` stay (None: as many as can).
+
+        Returns the names of those who leave.
+        """
+        self.generation += 1
+        if keep is None:
+            keep = range(min(num_replicas, len(self.members)))
+        stay = [self.members[rank] for rank in keep]
+        joining = range(len(stay), num_replicas)
+        members = (*stay, *(member_name(self.generation, rank) for rank in joining))
+        order = RescaleOrder(generation=self.generation, members=members, placement=(num_replicas,))
+        beside = self.board / "order.new"
+        beside.write_text(json.dumps(to_json(order)))
+        beside.replace(self.board / ORDER_FILE)
+        for rank in joining:
+            self._spawn(rank, num_replicas, {ENV_JOINING: "1"})
+        leaving = [name for name in self.members if name not in members]
+        self.members = members
+        return leaving
+
+    def done(self) -> bool:
+        """Return whether the last order was carried out."""
+        return (self.board / done_file(self.generation)).exists()
+
+    def await_done(self) -> None:
+        """Wait until the last order was carried out, or the run has ended."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not self.done() and self.alive():
+            assert time.monotonic() < deadline, f"generation {self.generation} hangs\n{self.outputs()}"
+            time.sleep(0.01)
+
+    def alive(self) -> list[str]:
+        return [name for name, process in self.processes.items() if process.is_alive()]
+
+    def join(self, names: Iterable[str], timeout_s: float = TIMEOUT_S) -> list[int]:
+        """Wait for the ends of replicas; return their exit codes."""
+        deadline = time.monotonic() + timeout_s
+        codes = []
+        for name in names:
+            process = self.processes[name]
+            process.join(max(deadline - time.monotonic(), 0.0))
+            assert not process.is_alive(), f"{name} hangs\n{self.outputs()}"
+            codes.append(process.exitcode)
+        return codes
+
+    def kill(self) -> None:
+        """End what is left."""
+        for process in self.processes.values():
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+    def outputs(self) -> str:
+        paths = sorted(self.folder.glob("output-*.txt"))
+        return "\n".join(f"--- {path.name}\n{path.read_text()}" for path in paths)
+
+    def _spawn(self, rank: int, num_replicas: int, envs: dict[str, str]) -> None:
+        name = member_name(self.generation, rank)
+        env = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(num_replicas),
+            "LOCAL_WORLD_SIZE": str(num_replicas),
+            ENV_GENERATION: str(self.generation),
+            ENV_RESCALE_DIR: str(self.board),
+            **envs,
+        }
+        output = str(self.folder / f"output-{name}.txt")
+        process = _context.Process(target=_replica, args=(self._target, self._argument, env, output))
+        process.start()
+        self.processes[name] = process

@@ -1,7 +1,9 @@
 """A small real training script, plain and elastic, whose every sample and parameter a test can check."""
 
 import json
+import logging
 import os
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +20,7 @@ NUM_SAMPLES, NUM_FEATURES = 301, 6
 class Toy:
     """What one replica is to do. harm: signals that it sends itself, by the number of steps done before.
 
-    whole_group: not only itself gets the signal, but all processes of its group.
+    pace_s: of waiting per pass. whole_group: not only itself gets the signal, but all processes of its group.
     """
 
     folder: str
@@ -37,6 +39,7 @@ class Toy:
     whole_group: bool = False
     double: bool = False
     clip: float | None = None
+    pace_s: float = 0.0
 
 
 class Points(Dataset[tuple[Tensor, Tensor, int]]):
@@ -73,6 +76,7 @@ def make_model(toy: Toy) -> tuple[nn.Module, torch.optim.Optimizer]:
 def run_toy(toy: Toy) -> None:
     """Train elastically; leave the ids of each pass in `ids-<rank>.jsonl` and the end in `final.pt`."""
     torch.set_num_threads(1)
+    logging.basicConfig(level=logging.INFO)
     folder = Path(toy.folder)
     run = ct.init(
         contract=toy.contract,
@@ -95,7 +99,7 @@ def run_toy(toy: Toy) -> None:
         num_workers=toy.fetchers,
         multiprocessing_context="fork" if toy.fetchers else None,
     )
-    with open(folder / f"ids-{run.rank}.jsonl", "a") as log:
+    with open(folder / f"ids-{run.rank}-{os.getpid()}.jsonl", "a") as log:
         for epoch in run.epochs(toy.num_epochs):
             for x, y, index in loader:
                 if run.progress.step in toy.harm:
@@ -110,6 +114,7 @@ def run_toy(toy: Toy) -> None:
                     scheduler.step()
                 run.sum(seen=len(x), index=index.sum())
                 run.mean(loss=loss)
+                time.sleep(toy.pace_s)
                 ids = loader.sample_ids
                 assert not ids or ids == index.tolist()
                 print(json.dumps([epoch, run.progress.index, run.rank, ids]), file=log, flush=True)

@@ -14,6 +14,10 @@ ENV_URL = "COADAPT_URL"  # the scheduler's API, http://127.0.0.1:PORT
 ENV_TOKEN = "COADAPT_TOKEN"  # bearer token for it
 ENV_CHECKPOINT_DIR = "COADAPT_CHECKPOINT_DIR"  # survives generations; private to the job
 
+# Where replicas hear of their next generation (model/rescale.py); unset: they only ever stop.
+ENV_RESCALE_DIR = "COADAPT_RESCALE_DIR"
+ENV_JOINING = "COADAPT_JOINING"  # "1": the others train already; RANK and WORLD_SIZE are those to come
+
 # Seconds; unset: the defaults of train/env.py.
 ENV_CHECKPOINT_EVERY_S = "COADAPT_CHECKPOINT_EVERY_S"
 ENV_REPORT_EVERY_S = "COADAPT_REPORT_EVERY_S"

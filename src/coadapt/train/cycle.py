@@ -3,6 +3,7 @@
 import logging
 import math
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from coadapt.model import BatchConfig
@@ -35,6 +36,8 @@ class TrainingCycle:
     def __init__(self, session: Session, timer: Timer, saver: Saver, rescaler: Rescaler) -> None:
         self.gradients: StepGradients | None = None
         self.telemetry: Telemetry | None = None
+        # Makes the telemetry of a new group; set when training begins.
+        self.report_from: Callable[[], Telemetry | None] = lambda: None
         self._session = session
         self._timer = timer
         self._saver = saver
@@ -64,6 +67,7 @@ class TrainingCycle:
         assert self.gradients is not None
         full = current.step_samples == session.data.batch.total
         self._timer.end(session.group.placement, current.num_samples, count=full)
+        self._rescaler.stepped()
         if self.telemetry is not None:
             self.telemetry.end_step()
         self._saver.last_step_at = time.time()
@@ -72,18 +76,32 @@ class TrainingCycle:
         said = self._agreement.collect()
         if said is not None and session.epoch_over:
             # What the loop does after an epoch may use the variables of its body: a process that came back
-            # here would not have them. So stop and save wait for `settle`.
-            said = replace(said, stop=0.0, save=0.0)
-        self._act(said)
-        self._say(norms, save=self._saver.due())
+            # here would not have them. So stop, save and change wait for `settle`.
+            said = replace(said, stop=0.0, save=0.0, change=0.0)
+        if not self._act(said):
+            self._say(norms, save=self._saver.due())
 
-    def settle(self, *, save: bool = False) -> None:
-        """Act now on all that is to be settled, because no step follows at once. Rank 0's `save` counts."""
+    def settle(self, *, save: bool = False, last: bool = False) -> None:
+        """Act now on all that is to be settled, because no step follows at once. Rank 0's `save` counts.
+
+        last: no step follows at all, so no other group will be formed.
+        """
         if self.telemetry is not None:
             self.telemetry.break_off()
+        said = self._agreement.collect()
+        self._act(None if said is None else replace(said, change=0.0))
+        self._say(None, save=save, last=last)
         self._act(self._agreement.collect())
-        self._say(None, save=save)
-        self._act(self._agreement.collect())
+
+    def enter(self) -> None:
+        """A new group begins, on every member alike: what is said first is acted on after the first step."""
+        if self.telemetry is not None:
+            self.telemetry.retire()
+        self.telemetry = self.report_from()
+        if self.gradients is not None:
+            self.gradients.meter.forget()
+        self._timer.restart()
+        self._say(None, save=False)
 
     def _book(self, step_samples: int) -> None:
         progress, at = self._session.progress, self._session.scale(step_samples)
@@ -91,10 +109,11 @@ class TrainingCycle:
         progress.samples += step_samples
         progress.progress += step_samples * at.gain / at.scale
 
-    def _say(self, norms: GradNorms | None, *, save: bool) -> None:
+    def _say(self, norms: GradNorms | None, *, save: bool, last: bool = False) -> None:
         signals = Signals(stop=float(self._rescaler.requested()))
+        generation = 0 if last else self._rescaler.wanted()
         if self._session.group.rank == 0:
-            signals = replace(signals, save=float(save))
+            signals = replace(signals, save=float(save), change=float(generation))
             batch = None if self.telemetry is None else self.telemetry.take_batch()
             if batch is not None:
                 signals = signals.with_batch(batch)
@@ -103,19 +122,27 @@ class TrainingCycle:
         self._said = norms
         self._agreement.post(self._session.group, signals)
 
-    def _act(self, said: Signals | None) -> None:
-        """Do what the replicas agreed on. Ends the process if one of them is to stop."""
+    def _act(self, said: Signals | None) -> bool:
+        """Do what the replicas agreed on; return whether a new group has begun.
+
+        Ends the process if one replica is to stop, or if this one has no part in the new group.
+        """
         if said is None:
-            return
+            return False
         norms = None if self._said is None else norms_of(said, self._said)
         if norms is not None:
             self._session.data.noise.add(norms, float(self._session.progress.samples))
         if said.stop:
-            self._rescaler.rescale()
+            self._rescaler.stop()
+        elif said.change:
+            self._rescaler.change(int(said.change))
+            self.enter()
+            return True
         elif said.save:
             self._saver.save()
         if said.batch is not None and said.batch != self._session.data.batch:
             self._change_batch(said.batch)
+        return False
 
     def _change_batch(self, batch: BatchConfig) -> None:
         session = self._session

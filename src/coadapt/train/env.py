@@ -19,8 +19,10 @@ from coadapt.model.contract_env import (
     ENV_GENERATION,
     ENV_GPU_TYPE,
     ENV_JOB,
+    ENV_JOINING,
     ENV_PLACEMENT,
     ENV_REPORT_EVERY_S,
+    ENV_RESCALE_DIR,
     ENV_SPEC,
     ENV_STOP_TIMEOUT_S,
     ENV_TOKEN,
@@ -55,7 +57,11 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """Everything that a training process was told. rank and world_size are those of its start."""
+    """Everything that a training process was told.
+
+    rank and world_size are those of its start; generation, placement and batch follow changes in place.
+    rescale_dir: where it hears of these. joining: the others train already.
+    """
 
     rank: int = 0
     world_size: int = 1
@@ -71,6 +77,8 @@ class TrainConfig:
     contract: RescaleContract = RescaleContract.FIXED
     seed: int = 0
     device: str = ""
+    rescale_dir: Path | None = None
+    joining: bool = False
     checkpoint_dir: Path | None = None
     checkpoint_every_s: float = CHECKPOINT_EVERY_S
     report_every_s: float = REPORT_EVERY_S
@@ -90,6 +98,7 @@ def parse_config(options: Options, environ: Mapping[str, str]) -> TrainConfig:
     if rank >= world_size:
         raise InputError("RANK", rank, f"0..{world_size - 1}, below WORLD_SIZE")
     checkpoint_dir = options.get("checkpoint_dir") or environ.get(ENV_CHECKPOINT_DIR)
+    rescale_dir = environ.get(ENV_RESCALE_DIR)
     return TrainConfig(
         rank=rank,
         world_size=world_size,
@@ -105,6 +114,8 @@ def parse_config(options: Options, environ: Mapping[str, str]) -> TrainConfig:
         contract=_contract(options.get("contract"), spec),
         seed=options.get("seed", 0),
         device=options.get("device", ""),
+        rescale_dir=Path(rescale_dir) if rescale_dir else None,
+        joining=environ.get(ENV_JOINING) == "1",
         checkpoint_dir=Path(checkpoint_dir) if checkpoint_dir else None,
         checkpoint_every_s=_seconds(
             options.get("checkpoint_every_s"), environ, ENV_CHECKPOINT_EVERY_S, CHECKPOINT_EVERY_S

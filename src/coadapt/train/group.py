@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
+from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from coadapt.model import Placement
@@ -30,14 +30,23 @@ class Group:
 
 
 def form_group(config: TrainConfig) -> Group:
-    """Join the replicas of this generation; alone, nothing is opened. Blocks until all have come."""
+    """Join the replicas of this generation; alone, nothing is opened. Blocks until all have come.
+
+    A replica that joins others who train already gets its place only; it is connected when they come.
+    """
     device = choose_device(config)
+    store = None
+    if config.world_size > 1 and not config.joining and not dist.is_initialized():
+        # torch reads MASTER_ADDR, MASTER_PORT and torchrun's own variables here.
+        store, _, _ = next(rendezvous("env://", config.rank, config.world_size))
+    return connect_group(config, device, store)
+
+
+def connect_group(config: TrainConfig, device: torch.device, store: Store | None) -> Group:
+    """Return the group of `config`, its members connected through `store`; None: connected already."""
     control = None
-    if config.world_size > 1:
-        if not dist.is_initialized():
-            # torch reads MASTER_ADDR, MASTER_PORT and torchrun's own variables here. The prefix lets a later
-            # generation use the same store.
-            store, _, _ = next(rendezvous("env://", config.rank, config.world_size))
+    if config.world_size > 1 and not config.joining:
+        if store is not None:
             dist.init_process_group(
                 "nccl" if device.type == "cuda" else "gloo",
                 store=PrefixStore(f"coadapt/{config.generation}", store),

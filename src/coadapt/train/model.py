@@ -13,8 +13,8 @@ from coadapt.train.session import Session
 class ElasticModel(nn.Module):
     """Behaves like `module`; in training mode, gradients are those of all replicas' samples.
 
-    The wrapper for several replicas is built at the first training forward after the group changed, so one
-    process may train in groups of different sizes. `state_dict` is that of `module`.
+    The wrapper for several replicas is built at the first training forward, and anew when the group changes,
+    so one process may train in groups of different sizes. `state_dict` is that of `module`.
     """
 
     module: nn.Module
@@ -32,15 +32,17 @@ class ElasticModel(nn.Module):
         self._replica: list[DistributedDataParallel] = []
 
     def rewrap(self) -> None:
-        """The group has changed: build the wrapper anew when it is needed next."""
+        """The group has changed, and all of it has the same state: build the wrapper anew."""
         self._replica.clear()
+        if self._session.group.distributed:
+            self._replica.append(self._wrap(same_state=True))
 
     def forward(self, *args: object, **kwargs: object) -> object:
         if not (self.module.training and torch.is_grad_enabled()):
             return self.module(*args, **kwargs)
         if self._session.group.distributed:
             if not self._replica:
-                self._replica.append(self._wrap())
+                self._replica.append(self._wrap(same_state=False))
             replica = self._replica[0]
             replica.require_backward_grad_sync = self._session.synchronising
             output = replica(*args, **kwargs)
@@ -61,9 +63,10 @@ class ElasticModel(nn.Module):
         except AttributeError:
             return getattr(super().__getattr__("module"), name)
 
-    def _wrap(self) -> DistributedDataParallel:
+    def _wrap(self, *, same_state: bool) -> DistributedDataParallel:
         device = self._session.group.device
         ids = [device.index] if device.type == "cuda" else None
-        replica = DistributedDataParallel(self.module, device_ids=ids, **self._ddp)  # type: ignore[arg-type]  # the user's
+        options = {**self._ddp, "init_sync": False} if same_state else self._ddp
+        replica = DistributedDataParallel(self.module, device_ids=ids, **options)  # type: ignore[arg-type]  # the user's
         replica.register_comm_hook(self._gradients, StepGradients.exchange)
         return replica

@@ -45,6 +45,10 @@ class NormMeter:
         """The loss of this step was multiplied by `scale`, one number on the device, against underflow."""
         self._loss_scale = scale.double().square()
 
+    def forget(self) -> None:
+        """What was measured so far has nothing to do with what comes."""
+        self.begin_step(measure=False)
+
     def cancel(self) -> None:
         """Do not measure this step after all."""
         self._active, self._big, self._pair = False, None, None

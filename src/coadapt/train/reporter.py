@@ -81,11 +81,15 @@ class Reporter:
         batch, self._batch = self._batch, None
         return batch
 
-    def close(self) -> None:
-        """Let the thread send what is queued, for a few seconds at most."""
+    def retire(self) -> None:
+        """Let the thread send what is queued, and end. Returns at once."""
         with self._wake:
             self._closing = True
             self._wake.notify()
+
+    def close(self) -> None:
+        """Let the thread send what is queued, for a few seconds at most."""
+        self.retire()
         self._thread.join(CLOSE_S)
 
     def _run(self) -> None:

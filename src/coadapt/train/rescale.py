@@ -1,9 +1,11 @@
-"""How a run follows the scheduler to another set of replicas. Today: save, end, and be started again."""
+"""How a run follows the scheduler to another set of replicas: by default save, end, and be started again."""
 
 import logging
 from typing import Protocol
 
 from coadapt.model.contract_env import EXIT_STOPPED
+from coadapt.train.model import ElasticModel
+from coadapt.train.pause import Pause
 from coadapt.train.saver import Saver
 from coadapt.train.session import Session
 from coadapt.train.stop import StopSignal, exit_after
@@ -15,18 +17,34 @@ EXIT_GRACE_S = 5.0
 
 
 class Rescaler(Protocol):
-    """Carries out a change that all replicas have agreed on, between two steps."""
+    """Carries out what all replicas have agreed on, between two steps."""
+
+    model: ElasticModel | None
+    pause: Pause | None
 
     def requested(self) -> bool:
-        """Return whether this replica was asked to change or to stop."""
+        """Return whether this replica was asked to stop."""
         ...
 
-    def rescale(self) -> None:
-        """Return when training may go on in a new group, or never, by SystemExit.
+    def stop(self) -> None:
+        """Never return: save the state and end the process, by SystemExit."""
+        ...
 
-        In place, the session then has its new `group` and `batch`, and the model was rewrapped; the loader
-        goes on from the next step by itself.
-        """
+    def wanted(self) -> int:
+        """Return the generation that all could change to now, else 0. Asked of every replica after each
+        step; rank 0's answer counts."""
+        ...
+
+    def change(self, generation: int) -> None:
+        """Return in the group of `generation`; SystemExit where this replica has no part in it."""
+        ...
+
+    def begin(self) -> bool:
+        """Training is about to begin; return whether the state came from replicas that train already."""
+        ...
+
+    def stepped(self) -> None:
+        """A step has ended."""
         ...
 
 
@@ -34,6 +52,8 @@ class CheckpointRescaler:
     """Saves, and ends the process with EXIT_STOPPED; the executor starts the next generation from there."""
 
     def __init__(self, session: Session, saver: Saver, stop: StopSignal) -> None:
+        self.model: ElasticModel | None = None
+        self.pause: Pause | None = None
         self._session = session
         self._saver = saver
         self._stop = stop
@@ -41,9 +61,26 @@ class CheckpointRescaler:
     def requested(self) -> bool:
         return self._stop.requested
 
-    def rescale(self) -> None:
+    def stop(self) -> None:
         self._saver.save(stopped=True)
         self._stop.exit_code = EXIT_STOPPED
         logger.info("stopped at step %d, state saved", self._session.progress.step)
-        exit_after(EXIT_GRACE_S, EXIT_STOPPED)
-        raise SystemExit(EXIT_STOPPED)
+        leave(EXIT_STOPPED)
+
+    def wanted(self) -> int:
+        return 0
+
+    def change(self, generation: int) -> None:
+        raise RuntimeError(f"generation {generation} was agreed on, but nobody offered it")
+
+    def begin(self) -> bool:
+        return False
+
+    def stepped(self) -> None:
+        return
+
+
+def leave(code: int) -> None:
+    """End this process with `code`, by SystemExit, or by force if its end takes too long."""
+    exit_after(EXIT_GRACE_S, code)
+    raise SystemExit(code)

@@ -2,7 +2,7 @@
 
 import atexit
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Unpack
 
@@ -13,27 +13,29 @@ from torch.utils.data import Dataset
 
 from coadapt.goodput.batch import split_total
 from coadapt.model import BatchConfig, GradStats, InputError
-from coadapt.model.contract_env import EXIT_STOPPED
 from coadapt.train.cycle import TrainingCycle
 from coadapt.train.env import Options, TrainConfig, read_config
 from coadapt.train.gradients import StepGradients
 from coadapt.train.group import form_group, leave_group, share_from_first
+from coadapt.train.inplace import InPlaceRescaler
 from coadapt.train.limits import first_batch, resolve_limits
 from coadapt.train.loader import ElasticLoader
 from coadapt.train.model import ElasticModel
 from coadapt.train.noise import NoiseScale
 from coadapt.train.norms import NormMeter
 from coadapt.train.optimizer import ElasticOptimizer, ElasticScheduler
+from coadapt.train.pause import Pause
 from coadapt.train.precision import ElasticScaler
 from coadapt.train.preconditioner import preconditioner_for
 from coadapt.train.reporter import HttpChannel, Reporter
-from coadapt.train.rescale import CheckpointRescaler
+from coadapt.train.rescale import CheckpointRescaler, Rescaler
 from coadapt.train.saver import Saver, Stateful
 from coadapt.train.scaling import ScalingRule, resolve_rule
 from coadapt.train.session import Progress, Sampling, Session
 from coadapt.train.shards import SampleOrder
-from coadapt.train.stop import StopSignal, end_now
-from coadapt.train.telemetry import Telemetry
+from coadapt.train.stop import EXIT_UNSAVED, StopSignal, end_now
+from coadapt.train.switchboard import Switchboard
+from coadapt.train.telemetry import Telemetry, process_age_s
 from coadapt.train.timing import StepSample, timer_for
 from coadapt.train.totals import values_of
 
@@ -61,8 +63,11 @@ class Run:
             self._stop.install()
         self._saver = Saver(self._session)
         self._timer = timer_for(self.device, self._keep)
-        rescaler = CheckpointRescaler(self._session, self._saver, self._stop)
-        self._cycle = TrainingCycle(self._session, self._timer, self._saver, rescaler)
+        self._rescaler: Rescaler = CheckpointRescaler(self._session, self._saver, self._stop)
+        if config.rescale_dir is not None:
+            board = Switchboard(config.rescale_dir)
+            self._rescaler = InPlaceRescaler(self._session, self._saver, self._stop, board)
+        self._cycle = TrainingCycle(self._session, self._timer, self._saver, self._rescaler)
         self._begun = False
         atexit.register(self._at_exit)
 
@@ -94,6 +99,11 @@ class Run:
         if self._session.sampling is None:
             raise RuntimeError("there is no batch before run.loader(...)")
         return self._session.sampling.batch
+
+    @property
+    def last_pause(self) -> Pause | None:
+        """Return how long the last change in place kept training waiting; None if there was none."""
+        return self._rescaler.pause
 
     @property
     def grad_stats(self) -> GradStats | None:
@@ -132,6 +142,7 @@ class Run:
         gradients = StepGradients(self._session, meter, self._timer, list(model.parameters()), sums=sums)
         self._cycle.gradients = gradients
         elastic = ElasticModel(model, self._session, gradients, dict(ddp or {}))
+        self._rescaler.model = elastic
         stepper = ElasticOptimizer(optimizer, self._session, gradients, rule)
         self.register("model", elastic)
         self.register("optimizer", stepper)
@@ -216,14 +227,15 @@ class Run:
         """
         if not self._begun:
             self._begin(num_epochs)
-        progress = self._session.progress
-        while progress.epoch < num_epochs:
-            yield progress.epoch
+        session = self._session
+        while session.progress.epoch < num_epochs:
+            yield session.progress.epoch
+            progress = session.progress
             progress.epoch += 1
             progress.index = 0
             self._session.totals.clear()
             last = progress.epoch >= num_epochs
-            self._cycle.settle(save=last or self._saver.due(epoch_ended=True))
+            self._cycle.settle(save=last or self._saver.due(epoch_ended=True), last=last)
 
     def log(self, **metrics: float | Tensor) -> None:
         """Note figures of the user's own (loss, accuracy); the newest of each name goes into reports."""
@@ -271,9 +283,9 @@ class Run:
         self._saver.wait()
 
     def _at_exit(self) -> None:
-        if self._stop.exit_code == EXIT_STOPPED:
+        if self._stop.exit_code != EXIT_UNSAVED:
             # Nobody waits for a last report: the next generation begins with one.
-            end_now(EXIT_STOPPED)
+            end_now(self._stop.exit_code)
         self.close()
 
     def _begin(self, num_epochs: int) -> None:
@@ -281,14 +293,26 @@ class Run:
         if session.sampling is None or self._cycle.gradients is None:
             raise RuntimeError("call run.prepare(...) and run.loader(...) before run.epochs(...)")
         self._begun = True
-        stop_cost_s = self._saver.restore()
+        in_place = self._rescaler.begin()
+        self._cycle.report_from = lambda: self._telemetry(num_epochs, self._pause_s)
+        if in_place:
+            self._cycle.enter()
+            return
+        stop_cost_s = self._saver.restore() or 0.0
         session.data.batch = share_from_first(session.group, first_batch(session))
-        config = session.config
-        if session.group.rank == 0 and (config.url or session.adaptive):
-            channel = HttpChannel(config.url, config.token, config.job) if config.url else None
-            reporter = Reporter(channel, config.generation)
-            self._cycle.telemetry = Telemetry(session, reporter, num_epochs, stop_cost_s or 0.0)
+        self._cycle.telemetry = self._telemetry(num_epochs, lambda: stop_cost_s + process_age_s())
         self._cycle.settle()
+
+    def _telemetry(self, num_epochs: int, cost_s: Callable[[], float]) -> Telemetry | None:
+        """Return what reports from here on, None where this replica has nothing to report or nobody to."""
+        config = self._session.config
+        if self.rank != 0 or not (config.url or self._session.adaptive):
+            return None
+        channel = HttpChannel(config.url, config.token, config.job) if config.url else None
+        return Telemetry(self._session, Reporter(channel, config.generation), num_epochs, cost_s)
+
+    def _pause_s(self) -> float:
+        return 0.0 if self._rescaler.pause is None else self._rescaler.pause.total_s
 
     def _keep(self, sample: StepSample) -> None:
         builder = self._session.profiles.builder(self._session.gpu_type)

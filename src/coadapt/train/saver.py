@@ -14,10 +14,13 @@ from coadapt.train.group import gather_all, share_from_first
 from coadapt.train.record import RunRecord, make_record, resume
 from coadapt.train.rng import restore_rng, rng_state
 from coadapt.train.session import Session
+from coadapt.train.totals import Sums
 from coadapt.train.writer import BackgroundWriter
 
 # Epochs of a fraction of a second need no checkpoint each: a flush to disk takes 5-50 ms.
 EPOCH_GAP_MIN_S = 1.0
+# What all replicas have alike in any case.
+SHARED = frozenset({"model", "optimizer", "scheduler", "scaler"})
 
 
 class Stateful(Protocol):
@@ -36,6 +39,11 @@ class Saver:
         self._objects: dict[str, Stateful] = {}
         self._saved_at = time.monotonic()
         self.last_step_at = time.time()
+
+    @property
+    def enabled(self) -> bool:
+        """Return whether there is a place to save to."""
+        return self._store is not None
 
     def register(self, name: str, item: Stateful) -> None:
         """Keep `item` in checkpoints. InputError if its state is not plain data, or the name is taken."""
@@ -66,9 +74,7 @@ class Saver:
         generators = gather_all(session.group, rng_state(session.group.device))
         totals = session.totals.gather(session.group)
         if session.group.rank == 0:
-            record = make_record(session, last_step_at=self.last_step_at, stopped=stopped)
-            objects = {name: item.state_dict() for name, item in self._objects.items()}
-            state = {"run": to_json(record), "objects": objects, "rng": generators, "totals": totals}
+            state = {**self.state(totals, stopped=stopped), "rng": generators}
             (self._writer.write_now if stopped else self._writer.write)(state)
         if stopped:
             # The others must not end first: a launcher may take that for a failure and end rank 0 as well.
@@ -79,6 +85,42 @@ class Saver:
         """Return when the last checkpoint is on disk. Raises OSError if it could not be written."""
         if self._writer is not None:
             self._writer.wait()
+
+    def state(self, totals: Sums, *, stopped: bool = False) -> dict[str, object]:
+        """Return the state of the run as this replica has it; tensors are those in use.
+
+        totals: `Totals.gather` of the whole group.
+        """
+        record = make_record(self._session, last_step_at=self.last_step_at, stopped=stopped)
+        objects = {name: item.state_dict() for name, item in self._objects.items()}
+        return {"run": to_json(record), "objects": objects, "totals": totals}
+
+    def load(self, state: object) -> RunRecord:
+        """Take over what `state` returned elsewhere or earlier. Raises InputError if that was another run."""
+        assert isinstance(state, dict)
+        record = from_json(RunRecord, state["run"], "run")
+        resume(self._session, record)
+        objects = state["objects"]
+        if set(objects) != set(self._objects):
+            raise InputError("registered objects", sorted(self._objects), f"as saved: {sorted(objects)}")
+        self._load_objects(objects)
+        self._session.totals.restore(state.get("totals", {}), self._session.group)
+        self.last_step_at = record.last_step_at
+        return record
+
+    def notes(self) -> dict[str, object]:
+        """Return what need not be alike on all replicas: measurements, and the user's own objects."""
+        state = self.state({})
+        objects = state["objects"]
+        assert isinstance(objects, dict)
+        return {**state, "objects": {name: item for name, item in objects.items() if name not in SHARED}}
+
+    def load_notes(self, notes: dict[str, object]) -> None:
+        """Take over what `notes` returned on another replica."""
+        resume(self._session, from_json(RunRecord, notes["run"], "run"))
+        objects = notes["objects"]
+        assert isinstance(objects, dict)
+        self._load_objects(objects)
 
     def restore(self) -> float | None:
         """Come back from the newest sound checkpoint, at whatever number of replicas.
@@ -92,22 +134,16 @@ class Saver:
         if path is None:
             return None
         state = read_checkpoint(path)
-        record = from_json(RunRecord, state["run"], path.name)
-        resume(self._session, record)
-        objects, generators = state["objects"], state["rng"]
-        assert isinstance(objects, dict)
+        record = self.load(state)
+        generators, group = state["rng"], self._session.group
         assert isinstance(generators, list)
-        if set(objects) != set(self._objects):
-            raise InputError("registered objects", sorted(self._objects), f"as saved: {sorted(objects)}")
-        for name, item in self._objects.items():
-            item.load_state_dict(objects[name])
-        group = self._session.group
-        totals = state.get("totals", {})
-        assert isinstance(totals, dict)
-        self._session.totals.restore(totals, group)
         if group.rank < len(generators):
             restore_rng(generators[group.rank], group.device)
         return max(path.stat().st_mtime - record.last_step_at, 0.0) if record.stopped else None
+
+    def _load_objects(self, objects: dict[str, dict[str, object]]) -> None:
+        for name, state in objects.items():
+            self._objects[name].load_state_dict(state)
 
     def _newest(self) -> Path | None:
         """Rank 0 looks, so that all replicas take the same file."""

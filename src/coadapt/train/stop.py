@@ -66,11 +66,12 @@ class StopSignal:
         os._exit(self.exit_code)
 
 
-def exit_after(seconds: float, code: int) -> None:
-    """End the process with `code` if it still lives then."""
+def exit_after(seconds: float, code: int) -> threading.Timer:
+    """End the process with `code` if it still lives then, unless what is returned is cancelled before."""
     timer = threading.Timer(seconds, os._exit, (code,))
     timer.daemon = True
     timer.start()
+    return timer
 
 
 def end_now(code: int) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from coadapt.model import BatchConfig
@@ -20,12 +21,14 @@ START_TIME_FIELD = 19
 class Telemetry:
     """Between the training loop of rank 0 and its reporter; does nothing slow."""
 
-    def __init__(self, session: Session, reporter: Reporter, num_epochs: int, stop_cost_s: float) -> None:
-        """`stop_cost_s`: what stopping cost the generation before."""
+    def __init__(
+        self, session: Session, reporter: Reporter, num_epochs: int, cost_s: Callable[[], float]
+    ) -> None:
+        """`cost_s`: asked after the first step, what it cost training to come that far."""
         self._session = session
         self._reporter = reporter
         self._num_epochs = num_epochs
-        self._stop_cost_s: float | None = stop_cost_s
+        self._cost_s: Callable[[], float] | None = cost_s
         self._due_at = time.monotonic() + min(FIRST_REPORT_S, session.config.report_every_s)
         self._began_at: float | None = None
         self._step_time_s: float | None = None
@@ -46,9 +49,9 @@ class Telemetry:
         step_s, self._began_at = now - self._began_at, None
         before_s = step_s if self._step_time_s is None else self._step_time_s
         self._step_time_s = before_s + STEP_TIME_WEIGHT * (step_s - before_s)
-        if self._stop_cost_s is not None:
-            self._reporter.offer(self._stop_cost_s + process_age_s())
-            self._stop_cost_s = None
+        if self._cost_s is not None:
+            self._reporter.offer(self._cost_s())
+            self._cost_s = None
         if self._reporter.params is not None:
             self._session.profiles.params[self._session.gpu_type] = self._reporter.params
         if now >= self._due_at:
@@ -58,6 +61,10 @@ class Telemetry:
     def take_batch(self) -> BatchConfig | None:
         """Return a better batch, once, when one was found."""
         return self._reporter.take_batch()
+
+    def retire(self) -> None:
+        """Another takes over. Returns at once."""
+        self._reporter.retire()
 
     def close(self) -> None:
         """Send a last report. Waits a few seconds at most."""

@@ -9,6 +9,8 @@ from torch import Tensor
 from coadapt.train.group import Group, gather_all
 
 Figure = float | Tensor
+# name -> (sum over all replicas, weight); a plain sum has no weight
+Sums = Mapping[str, tuple[float, float | None]]
 
 
 @dataclass(slots=True)
@@ -45,7 +47,7 @@ class Totals:
                 whole[name] = (before + value, both)
         return whole
 
-    def restore(self, whole: Mapping[str, tuple[float, float | None]], group: Group) -> None:
+    def restore(self, whole: Sums, group: Group) -> None:
         """Go on from what a former group's `gather` gave: the first replica keeps it all."""
         self.clear()
         if group.rank == 0:
@@ -53,7 +55,7 @@ class Totals:
             self._weights = {name: weight for name, (_, weight) in whole.items() if weight is not None}
 
 
-def values_of(whole: Mapping[str, tuple[float, float | None]]) -> dict[str, float]:
+def values_of(whole: Sums) -> dict[str, float]:
     """Return the sums and means that `Totals.gather` found; a mean over no samples is not a number."""
     return {
         name: value if weight is None else value / weight if weight else float("nan")

@@ -1,0 +1,62 @@
+"""What an executor tells running replicas about their next generation, and the files that it goes through.
+
+All files are in one directory of the job, named by ENV_RESCALE_DIR. Names and values only.
+"""
+
+from dataclasses import dataclass
+
+from coadapt.model.batch import BatchConfig
+
+# Written by the replicas once they can change in place: the script has reached its epochs.
+CAPABLE_FILE = "capable"
+# Written by the executor, whole, before it starts those who join. The next one only after DONE of this one.
+ORDER_FILE = "order.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescaleOrder:
+    """Who trains in generation `generation`.
+
+    members: names in rank order; those of running replicas stay, those of this generation join, and whoever
+    is not named leaves. placement: replicas per node. batch: None where the job picks its own.
+    """
+
+    generation: int
+    members: tuple[str, ...]
+    placement: tuple[int, ...]
+    batch: BatchConfig | None = None
+
+    def __post_init__(self) -> None:
+        if not self.members or len(set(self.members)) < len(self.members):
+            raise ValueError(f"RescaleOrder.members must be one or more different names, got {self.members}")
+        if sum(self.placement) != len(self.members) or min(self.placement) < 1:
+            raise ValueError(
+                f"RescaleOrder.placement must sum to {len(self.members)} members, got {self.placement}"
+            )
+
+    @property
+    def joiners(self) -> tuple[str, ...]:
+        """Return the members that are started for this generation."""
+        return tuple(
+            name for rank, name in enumerate(self.members) if name == member_name(self.generation, rank)
+        )
+
+
+def member_name(generation: int, rank: int) -> str:
+    """Return the name that a replica keeps for life: the generation and rank that it was started with."""
+    return f"{generation}-{rank}"
+
+
+def store_file(generation: int) -> str:
+    """Return where the first replica of a generation says `host:port` of the store that it keeps for it."""
+    return f"{generation}.store"
+
+
+def ready_file(member: str) -> str:
+    """Return what a joiner writes once it only waits for the others."""
+    return f"{member}.ready"
+
+
+def done_file(generation: int) -> str:
+    """Return what the first replica of a generation writes after its first step."""
+    return f"{generation}.done"

@@ -1,0 +1,66 @@
+"""The directory through which replicas hear of their next generation and tell how far they are with it."""
+
+import json
+import logging
+from pathlib import Path
+
+from coadapt.model.rescale import (
+    CAPABLE_FILE,
+    ORDER_FILE,
+    RescaleOrder,
+    done_file,
+    ready_file,
+    store_file,
+)
+from coadapt.model.wire import from_json
+
+logger = logging.getLogger(__name__)
+
+
+class Switchboard:
+    """One replica's view of the directory. Everything in it is written beside and renamed, or empty."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._seen = 0
+        self._order: RescaleOrder | None = None
+
+    def order(self) -> RescaleOrder | None:
+        """Return the newest order, None if there never was one. Costs one `stat` where nothing is new."""
+        path = self._folder / ORDER_FILE
+        try:
+            changed = path.stat().st_mtime_ns
+            if changed != self._seen:
+                self._order = from_json(RescaleOrder, json.loads(path.read_text()), str(path))
+                self._seen = changed
+        except FileNotFoundError:
+            return None
+        return self._order
+
+    def announce(self) -> None:
+        """Say that these replicas can change in place."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / CAPABLE_FILE).touch()
+
+    def publish_store(self, generation: int, host: str, port: int) -> None:
+        path = self._folder / store_file(generation)
+        beside = path.with_suffix(".new")
+        beside.write_text(f"{host}:{port}")
+        beside.replace(path)
+
+    def store_address(self, generation: int) -> tuple[str, int] | None:
+        """Return host and port of the store of `generation`, None while there is none."""
+        try:
+            host, _, port = (self._folder / store_file(generation)).read_text().rpartition(":")
+        except FileNotFoundError:
+            return None
+        return host, int(port)
+
+    def mark_ready(self, member: str) -> None:
+        (self._folder / ready_file(member)).touch()
+
+    def ready(self, member: str) -> bool:
+        return (self._folder / ready_file(member)).exists()
+
+    def mark_done(self, generation: int) -> None:
+        (self._folder / done_file(generation)).touch()
