@@ -89,7 +89,7 @@ def _replica(target: Callable[[Any], None], argument: Any, env: dict[str, str], 
 
 
 class Elastic:
-    """A run whose replicas change in place: the part of an executor. `target` gets `argument` on each replica."""
+    """A run whose replicas change in place, seen from its executor. Each replica runs `target(argument)`."""
 
     def __init__(self, target: Callable[[Any], None], argument: Any, folder: Path) -> None:
         self._target = target
@@ -105,6 +105,7 @@ class Elastic:
         """Start a generation from nothing, or from the last checkpoint."""
         self.generation += 1
         self.members = tuple(member_name(self.generation, rank) for rank in range(num_replicas))
+        self.processes = {}
         port = str(free_port())
         for rank in range(num_replicas):
             self._spawn(rank, num_replicas, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
@@ -154,6 +155,14 @@ class Elastic:
             assert not process.is_alive(), f"{name} hangs\n{self.outputs()}"
             codes.append(process.exitcode)
         return codes
+
+    def end(self, timeout_s: float) -> float:
+        """Tell all to stop once, as a launcher does when one has failed; return how long they took to end."""
+        began = time.monotonic()
+        for name in self.alive():
+            self.processes[name].terminate()
+        self.join(self.processes, timeout_s)
+        return time.monotonic() - began
 
     def kill(self) -> None:
         """End what is left."""

@@ -1,12 +1,11 @@
 """Changing the replicas of living processes, with real ones: whatever happens, the same run."""
 
-import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.train.replicas import Elastic
+from tests.train.schedules import killed_at_random, random_changes
 from tests.train.test_elastic import assert_same_run
 from tests.train.toy import Toy, run_toy
 
@@ -26,5 +25,14 @@ def test_a_run_that_changes_in_place_is_the_undisturbed_one(tmp_path: Path) -> N
         assert run.join(run.members) == [0], run.outputs()
     finally:
         run.kill()
-    print(run.outputs())
     assert_same_run(toy)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_any_schedule_of_changes_is_the_undisturbed_run(tmp_path: Path, seed: int) -> None:
+    random_changes(tmp_path, seed)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_a_replica_killed_around_a_change_costs_steps_only(tmp_path: Path, seed: int) -> None:
+    killed_at_random(tmp_path, seed)

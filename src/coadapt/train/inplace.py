@@ -135,7 +135,7 @@ class InPlaceRescaler(CheckpointRescaler):
             if giver is None:
                 self._saver.restore()
             else:
-                self._saver.load(receive_state(self._session.group, giver))
+                self._saver.load(receive_state(self._session.group, giver, self._saver.state()))
             clock.add("destroy", called_at - self._saver.last_step_at)
             self._settle_in(clock)
 

@@ -39,16 +39,16 @@ def send_state(group: Group, state: object, receivers: Sequence[int]) -> None:
         work.wait()
 
 
-def receive_state(group: Group, sender: int) -> object:
-    """Return the state that rank `sender` sends; what lay on its GPU lies on this replica's own."""
+def receive_state(group: Group, sender: int, own: object) -> object:
+    """Return the state that rank `sender` sends; what lay on its GPU lies on this replica's own.
+
+    own: a state of this replica; where the other has a tensor of equal kind in the same place, that tensor
+    is overwritten and returned, which saves memory and a copy.
+    """
     box: list[object] = [None]
     dist.recv_object_list(box, src=sender, group=group.control)
-    slots: list[_Slot] = []
-    _find_slots(box[0], slots)
-    tensors = [
-        torch.empty(slot.shape, dtype=slot.dtype, device="cpu" if slot.on_cpu else group.device)
-        for slot in slots
-    ]
+    tensors: list[Tensor] = []
+    _make_room(box[0], own, group.device, tensors)
     works = [
         dist.irecv(tensor, src=sender, group=_carrier(group, tensor), tag=tag)
         for tag, tensor in enumerate(tensors)
@@ -77,15 +77,26 @@ def _take_out(value: object, tensors: list[Tensor]) -> object:
     return value
 
 
-def _find_slots(value: object, slots: list[_Slot]) -> None:
+def _make_room(value: object, own: object, device: torch.device, tensors: list[Tensor]) -> None:
+    """Append a tensor for each slot in `value`, in the order in which they were taken out."""
     if isinstance(value, _Slot):
-        slots.append(value)
+        where = torch.device("cpu") if value.on_cpu else device
+        tensors.append(
+            own.detach()
+            if isinstance(own, Tensor) and _fits(own, value, where)
+            else torch.empty(value.shape, dtype=value.dtype, device=where)
+        )
     elif isinstance(value, dict):
-        for item in value.values():
-            _find_slots(item, slots)
+        for key, item in value.items():
+            _make_room(item, own.get(key) if isinstance(own, dict) else None, device, tensors)
     elif isinstance(value, list | tuple):
         for item in value:
-            _find_slots(item, slots)
+            _make_room(item, None, device, tensors)
+
+
+def _fits(own: Tensor, slot: _Slot, device: torch.device) -> bool:
+    kind = (own.shape, own.dtype, own.device.type)
+    return kind == (slot.shape, slot.dtype, device.type) and own.is_contiguous()
 
 
 def _put_back(value: object, tensors: list[Tensor]) -> object:

@@ -1,0 +1,286 @@
+"""How long training stands still when its replicas change 2 -> 3 -> 2, in three ways, in the same run.
+
+`python -m benchmarks.rescale`: in place (coadapt.train), by checkpoint and restart (coadapt.train), and by
+`torchrun` elastic restarting its workers. 25 M parameters, momentum SGD, CPU, gloo. A pause lasts from the
+end of the old replicas' last step to the end of the new ones' first, read from the log of each replica, the
+same way for all three. Results go to benchmarks/results/rescale.json.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from coadapt.model.contract_env import (
+    ENV_CHECKPOINT_DIR,
+    ENV_GENERATION,
+    ENV_JOINING,
+    ENV_RESCALE_DIR,
+)
+from coadapt.model.rescale import ORDER_FILE, RescaleOrder, member_name
+from coadapt.model.wire import to_json
+
+RESULTS = Path(__file__).parent / "results" / "rescale.json"
+JOB = Path(__file__).with_name("rescale_job.py")
+PAUSE_MAX_S = 0.5
+RATIO_MIN = 15.0
+# Steps at an unchanged size between two changes, so that each begins from steady training.
+STEADY_STEPS = 8
+WAIT_MAX_S = 240.0
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measure, print a table or (`--json`) the results, and store them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5, help="2 -> 3 -> 2 changes in place")
+    parser.add_argument("--restarts", type=int, default=1, help="of the same by the two other ways")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(argv)
+    ways: dict[str, dict[str, object]] = {}
+    for name, way, rounds in (
+        ("in_place", InPlace, options.rounds),
+        ("checkpoint_restart", CheckpointRestart, options.restarts),
+        ("torchrun", Torchrun, options.restarts),
+    ):
+        ways[name] = measure(way, rounds)
+    result = {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "load": os.getloadavg()[0],
+        "parameters": 25_010_000,
+        "ways": ways,
+        "times_shorter_than_torchrun": _median(ways, "torchrun") / _median(ways, "in_place"),
+        "times_shorter_than_restart": _median(ways, "checkpoint_restart") / _median(ways, "in_place"),
+    }
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(result) if options.json else table(result))
+
+
+class Way:
+    """Trains in one of the three ways; `folder` is its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self) -> None:
+        """Start with 2 replicas."""
+        raise NotImplementedError
+
+    def change(self, num_replicas: int) -> None:
+        """Begin the change to 3 or back to 2."""
+        raise NotImplementedError
+
+    def spawn(self, name: str, command: list[str], envs: dict[str, str]) -> None:
+        log = open(self.folder / f"output-{name}.txt", "ab")  # noqa: SIM115  # the child's
+        self.processes[name] = subprocess.Popen(
+            command,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **envs},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        log.close()
+
+    def replica(self, name: str, rank: int, world: int, envs: dict[str, str]) -> None:
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+        log = str(self.folder / f"steps-{name}.jsonl")
+        self.spawn(
+            name, [sys.executable, str(JOB), log, "coadapt"], {**own, "MASTER_ADDR": "127.0.0.1", **envs}
+        )
+
+    def rows(self) -> list[dict[str, object]]:
+        """Return what all replicas logged, in order of time; a line still being written is left out."""
+        rows = []
+        for path in self.folder.glob("steps-*.jsonl"):
+            rows += [
+                json.loads(line) for line in path.read_text().splitlines(keepends=True) if line[-1] == "\n"
+            ]
+        return sorted(rows, key=lambda row: float(row["at"]))
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+class InPlace(Way):
+    def start(self) -> None:
+        self.generation = 1
+        self.members = [member_name(1, rank) for rank in range(2)]
+        self.board = self.folder / "rescale"
+        self.board.mkdir()
+        port = str(free_port())
+        for rank in range(2):
+            self._member(rank, 2, {"MASTER_PORT": port})
+
+    def change(self, num_replicas: int) -> None:
+        self.generation += 1
+        joining = range(len(self.members), num_replicas)
+        self.members = self.members[:num_replicas] + [member_name(self.generation, rank) for rank in joining]
+        order = RescaleOrder(
+            generation=self.generation, members=tuple(self.members), placement=(num_replicas,)
+        )
+        beside = self.board / "order.new"
+        beside.write_text(json.dumps(to_json(order)))
+        beside.replace(self.board / ORDER_FILE)
+        for rank in joining:
+            self._member(rank, num_replicas, {ENV_JOINING: "1"})
+
+    def _member(self, rank: int, world: int, envs: dict[str, str]) -> None:
+        own = {ENV_GENERATION: str(self.generation), ENV_RESCALE_DIR: str(self.board)}
+        self.replica(member_name(self.generation, rank), rank, world, {**own, **envs})
+
+
+class CheckpointRestart(Way):
+    def start(self) -> None:
+        self._begin(2)
+
+    def change(self, num_replicas: int) -> None:
+        for process in self.processes.values():
+            process.terminate()
+        for process in self.processes.values():
+            process.wait()
+        self._begin(num_replicas)
+
+    def _begin(self, world: int) -> None:
+        port, count = str(free_port()), len(self.processes)
+        for rank in range(world):
+            envs = {"MASTER_PORT": port, ENV_CHECKPOINT_DIR: str(self.folder / "checkpoints")}
+            self.replica(f"{count}-{rank}", rank, world, envs)
+
+
+class Torchrun(Way):
+    """One agent per replica. The variable and the options work around torch 2.13's own joining bug."""
+
+    def start(self) -> None:
+        self.port = free_port()
+        self.count = 0
+        for _ in range(2):
+            self._agent()
+
+    def change(self, num_replicas: int) -> None:
+        if num_replicas == 3:
+            self._agent()
+        else:
+            os.killpg(self.processes[str(self.count)].pid, signal.SIGTERM)
+
+    def _agent(self) -> None:
+        self.count += 1
+        host = "true" if self.count == 1 else "false"
+        command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2:3", "--nproc-per-node=1"]
+        command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}", "--rdzv-id=bench"]
+        command += [f"--rdzv-conf=last_call_timeout=1,is_host={host}", "--local-addr=127.0.0.1"]
+        command += ["--max-restarts=20", "--monitor-interval=0.1"]
+        log = str(self.folder / f"steps-{self.count}.jsonl")
+        envs = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        self.spawn(str(self.count), [*command, str(JOB), log, "plain"], envs)
+
+
+def measure(way: Callable[[Path], Way], rounds: int) -> dict[str, object]:
+    """Return the pauses of `rounds` changes 2 -> 3 -> 2, and where they went if the way can tell."""
+    folder = Path(tempfile.mkdtemp())
+    run = way(folder)
+    pauses: list[float] = []
+    parts: list[dict[str, float]] = []
+    lost = 0
+    try:
+        run.start()
+        steady(run, 2, 0.0)
+        for num_replicas in (3, 2) * rounds:
+            asked_at = time.time()
+            run.change(num_replicas)
+            steady(run, num_replicas, asked_at)
+            before, after = around(run.rows(), num_replicas, asked_at)
+            pauses.append(float(after["at"]) - float(before["at"]))
+            lost += max(int(before["step"]) + 1 - int(after["step"]), 0)
+            if after["pause"]:
+                parts.append(after["pause"])
+    except TimeoutError:
+        for path in sorted(folder.glob("output-*")):
+            print(f"--- {path.name}\n{path.read_text()[-3000:]}", file=sys.stderr)
+        raise
+    finally:
+        run.close()
+        run_rows = run.rows()
+        shutil.rmtree(folder)
+    rows = [row for row in run_rows if row["rank"] == 0]
+    steps = [float(b["at"]) - float(a["at"]) for a, b in itertools.pairwise(rows) if a["world"] == b["world"]]
+    result: dict[str, object] = {
+        "median_step_s": statistics.median(steps),
+        "median_s": statistics.median(pauses),
+        "pauses_s": [round(pause, 4) for pause in pauses],
+        "steps_lost": lost if way is not Torchrun else None,
+    }
+    if parts:
+        result["median_parts_s"] = {
+            name: statistics.median(part[name] for part in parts) for name in parts[0]
+        }
+    return result
+
+
+def around(
+    rows: list[dict[str, object]], num_replicas: int, asked_at: float
+) -> tuple[dict[str, object], dict[str, object]]:
+    """Return the last row of the replicas before and the first row of those after a change."""
+    index = next(
+        index
+        for index, row in enumerate(rows)
+        if row["world"] == num_replicas and float(row["at"]) > asked_at
+    )
+    after = rows[index]
+    named = [row for row in rows[index:] if row["world"] == num_replicas and row["rank"] == 0]
+    return rows[index - 1], {**after, "pause": named[0]["pause"]}
+
+
+def steady(run: Way, num_replicas: int, since: float) -> None:
+    """Wait until replicas in that number have trained for some steps."""
+    deadline = time.monotonic() + WAIT_MAX_S
+    while time.monotonic() < deadline:
+        rows = [row for row in run.rows() if float(row["at"]) > since and row["world"] == num_replicas]
+        if sum(row["rank"] == 0 for row in rows) >= STEADY_STEPS:
+            return
+        time.sleep(0.1)
+    raise TimeoutError(f"no {STEADY_STEPS} steps on {num_replicas} replicas within {WAIT_MAX_S:g} s")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _median(ways: dict[str, dict[str, object]], name: str) -> float:
+    return float(ways[name]["median_s"])
+
+
+def table(result: dict[str, object]) -> str:
+    lines = [f"{'way':<20}{'median':>9}  pauses of the changes (s)"]
+    for name, way in result["ways"].items():
+        pauses = " ".join(f"{pause:.2f}" for pause in way["pauses_s"])
+        lines.append(f"{name:<20}{way['median_s']:>7.3f} s  {pauses} (a step: {way['median_step_s']:.3f} s)")
+    parts = result["ways"]["in_place"]["median_parts_s"]
+    lines.append(
+        "in place, medians: " + ", ".join(f"{name[:-2]} {1e3 * s:.0f} ms" for name, s in parts.items())
+    )
+    lines.append(f"steps lost in place: {result['ways']['in_place']['steps_lost']}")
+    lines.append(f"{result['times_shorter_than_torchrun']:.0f} x shorter than torchrun (goal {RATIO_MIN:g})")
+    lines.append(f"{result['times_shorter_than_restart']:.0f} x shorter than checkpoint and restart")
+    lines.append(f"goal of the pause: {PAUSE_MAX_S} s")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

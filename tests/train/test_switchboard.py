@@ -1,0 +1,81 @@
+"""The files between an executor and running replicas: what is read, when, and what is not taken for it."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from coadapt.model.rescale import ORDER_FILE, RescaleOrder, member_name
+from coadapt.model.wire import to_json
+from coadapt.train.pause import Pause, PauseClock
+from coadapt.train.switchboard import Switchboard
+
+pytestmark = pytest.mark.train
+
+
+def order(generation: int, *members: str) -> RescaleOrder:
+    return RescaleOrder(generation=generation, members=members, placement=(len(members),))
+
+
+def give(folder: Path, value: RescaleOrder) -> None:
+    beside = folder / "order.new"
+    beside.write_text(json.dumps(to_json(value)))
+    beside.replace(folder / ORDER_FILE)
+    # Two files of one test may be written within one tick of the file system's clock.
+    os.utime(folder / ORDER_FILE, ns=(value.generation, value.generation))
+
+
+def test_the_newest_order_counts(tmp_path: Path) -> None:
+    board = Switchboard(tmp_path)
+    assert board.order() is None
+    give(tmp_path, order(2, "1-0", "2-1"))
+    assert board.order() == order(2, "1-0", "2-1")
+    give(tmp_path, order(3, "2-1"))
+    assert board.order() == order(3, "2-1")
+
+
+def test_the_first_replica_says_where_its_store_is(tmp_path: Path) -> None:
+    board = Switchboard(tmp_path)
+    assert board.store_address(2) is None
+    board.publish_store(2, "127.0.0.1", 4711)
+    assert board.store_address(2) == ("127.0.0.1", 4711)
+    assert board.store_address(3) is None
+
+
+def test_ready_and_capable_are_said_by_name(tmp_path: Path) -> None:
+    board = Switchboard(tmp_path / "rescale")
+    board.announce()
+    board.mark_ready("2-1")
+    assert (board.ready("2-1"), board.ready("2-2")) == (True, False)
+    assert sorted(path.name for path in (tmp_path / "rescale").iterdir()) == ["2-1.ready", "capable"]
+
+
+def test_joiners_are_those_of_the_order_s_own_generation() -> None:
+    assert order(4, "1-0", "4-1", "3-2").joiners == ("4-1",)
+    # A name of another rank cannot have been started by this order.
+    assert order(4, "4-1", "1-0").joiners == ()
+    assert member_name(4, 1) == "4-1"
+
+
+@pytest.mark.parametrize(
+    ("members", "placement"), [((), ()), (("1-0", "1-0"), (2,)), (("1-0",), (2,)), (("1-0", "1-1"), (2, 0))]
+)
+def test_an_order_that_makes_no_sense_cannot_be_made(
+    members: tuple[str, ...], placement: tuple[int, ...]
+) -> None:
+    with pytest.raises(ValueError, match="RescaleOrder"):
+        RescaleOrder(generation=2, members=members, placement=placement)
+
+
+def test_the_parts_of_a_pause_add_up_from_the_last_step_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = PauseClock(10.0)
+    for part, now in (("agree", 10.5), ("form", 12.0), ("first_step", 11.0)):
+        monkeypatch.setattr("time.time", lambda now=now: now)
+        clock.mark(part)
+    clock.add("destroy", 0.25)
+    pause = clock.pause()
+    # A clock that was set back counts for nothing.
+    assert pause == Pause(agree_s=0.5, destroy_s=0.25, form_s=1.5)
+    assert pause.total_s == 2.25
+    assert str(pause) == "2.250 s (agree 500, destroy 250, form 1500, transfer 0, wrap 0, first step 0 ms)"
