@@ -91,9 +91,10 @@ def _replica(target: Callable[[Any], None], argument: Any, env: dict[str, str], 
 class Elastic:
     """A run whose replicas change in place, seen from its executor. Each replica runs `target(argument)`."""
 
-    def __init__(self, target: Callable[[Any], None], argument: Any, folder: Path) -> None:
+    def __init__(self, target: Callable[[Any], None], argument: Any, folder: Path, **envs: str) -> None:
         self._target = target
         self._argument = argument
+        self._envs = envs
         self.folder = folder
         self.board = folder / "rescale"
         self.board.mkdir()
@@ -184,6 +185,7 @@ class Elastic:
             "LOCAL_WORLD_SIZE": str(num_replicas),
             ENV_GENERATION: str(self.generation),
             ENV_RESCALE_DIR: str(self.board),
+            **self._envs,
             **envs,
         }
         output = str(self.folder / f"output-{name}.txt")

@@ -97,6 +97,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 ends_s.append(check(Path(folder), seed))
+                print(check.__name__, seed, "kept the promise", flush=True)
             except AssertionError as error:
                 failed.append(f"{check.__name__} {seed}")
                 print(failed[-1], error, flush=True)

@@ -67,7 +67,7 @@ class InPlaceRescaler(CheckpointRescaler):
     def change(self, generation: int) -> None:
         self._clock = PauseClock(self._saver.last_step_at)
         self._clock.mark("agree")
-        with self._bounded(generation):
+        with self._or_lost(generation):
             order = self._board.order()
             if order is None or order.generation != generation:
                 raise RuntimeError("another order has taken its place")
@@ -128,7 +128,7 @@ class InPlaceRescaler(CheckpointRescaler):
         importlib.import_module(SLOW_IMPORT)
         giver = self._meeting.await_call(order, self._stop)
         self._clock = clock = PauseClock(time.time())
-        with self._bounded(generation):
+        with self._or_lost(generation):
             called_at = time.time()
             self._form(order)
             clock.mark("form")
@@ -140,7 +140,11 @@ class InPlaceRescaler(CheckpointRescaler):
             self._settle_in(clock)
 
     def _form(self, order: RescaleOrder) -> None:
-        """Become a member of the new group."""
+        """Become a member of the new group.
+
+        While it forms, a replica that died is only missed, so there is a limit of time; afterwards its
+        connections break, which ends every wait for it.
+        """
         session, size = self._session, len(order.members)
         session.config = replace(
             session.config,
@@ -152,7 +156,9 @@ class InPlaceRescaler(CheckpointRescaler):
             joining=False,
         )
         store = self._meeting.store(order) if size > 1 else None
+        limit = exit_after(WAIT_S, EXIT_UNSAVED)
         session.group = connect_group(session.config, session.group.device, store)
+        limit.cancel()
         self._members = order.members
 
     def _settle_in(self, clock: PauseClock) -> None:
@@ -168,17 +174,14 @@ class InPlaceRescaler(CheckpointRescaler):
         return [name for name in order.members if name in self._members]
 
     @contextmanager
-    def _bounded(self, generation: int) -> Iterator[None]:
-        """Whatever goes wrong inside, or takes too long, ends this process: nobody can tell who is where."""
-        limit = exit_after(WAIT_S, EXIT_UNSAVED)
+    def _or_lost(self, generation: int) -> Iterator[None]:
+        """Whatever goes wrong inside ends this process: nobody can tell who is where."""
         try:
             yield
         except (RuntimeError, OSError) as error:
             logger.error("change to generation %d failed, the last checkpoint counts: %s", generation, error)
             self._stop.exit_code = EXIT_UNSAVED
             leave(EXIT_UNSAVED)
-        finally:
-            limit.cancel()
 
 
 def _load_beside_training(name: str) -> None:

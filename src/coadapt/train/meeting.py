@@ -12,7 +12,7 @@ from coadapt.train.switchboard import Switchboard
 
 # Orders come from executors whose replicas share a machine.
 HOST = "127.0.0.1"
-# Any wait of a change; the change as a whole has no more.
+# Forming a group takes well below a second; a run must have noticed within 30 s that one is dead.
 WAIT_S = 20.0
 # Those who join may have to wait for a long step of those who train.
 JOIN_TIMEOUT_S = 1800.0
