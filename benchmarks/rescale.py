@@ -32,7 +32,7 @@ from coadapt.model.rescale import ORDER_FILE, RescaleOrder, member_name
 from coadapt.model.wire import to_json
 
 RESULTS = Path(__file__).parent / "results" / "rescale.json"
-JOB = Path(__file__).with_name("rescale_job.py")
+JOB = Path(__file__).with_name("_rescale_job.py")
 PAUSE_MAX_S = 0.5
 RATIO_MIN = 15.0
 # Steps at an unchanged size between two changes, so that each begins from steady training.
