@@ -108,6 +108,7 @@ class InPlaceRescaler(CheckpointRescaler):
         if self._me not in staying:
             logger.info("no part of generation %d: leaves", order.generation)
             self._stop.exit_code = 0
+            self._saver.wait()
             leave(0)
         clock.mark("destroy")
         self._form(order)
@@ -135,7 +136,7 @@ class InPlaceRescaler(CheckpointRescaler):
             if giver is None:
                 self._saver.restore()
             else:
-                self._saver.load(receive_state(self._session.group, giver, self._saver.state()))
+                self._saver.load(receive_state(self._session.group, giver, self._saver.state({})))
             clock.add("destroy", called_at - self._saver.last_step_at)
             self._settle_in(clock)
 
