@@ -226,14 +226,3 @@ def test_a_wrong_token_is_told(cluster: LiveCluster) -> None:
     done = subprocess.run([*COMMAND, "ls"], env=environ, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "error: a bearer token is needed: see the token file in the state directory\n"
-
-
-@pytest.mark.processes
-def test_settings_of_the_journal_stay_as_they_began(cluster: LiveCluster) -> None:
-    cluster.kill()
-    try:
-        line = fails(2, "up", "--slots", "4", "--round", "7", state=cluster.state)
-        assert line.startswith("--round: got 7.0; allowed: 1, with which this state directory began")
-        assert fails(1, "ls", state=cluster.state).startswith(f"no scheduler answers at {cluster.client.url}")
-    finally:
-        cluster.up()

@@ -103,7 +103,7 @@ def test_jobs_move_onto_the_slots_that_are_left(cluster: LiveCluster) -> None:
     for job in jobs:
         cluster.wait_for(job, "running")
     cluster.kill()
-    cluster.up(slots=2)
+    cluster.up(slots=2, round_s=2)
     until(lambda: cluster.client.get("/v1/cluster")["num_gpus"] == 2, "the node is smaller")
     for job in jobs[:2]:
         until(lambda: len(cluster.trace(job)) == 2, "the job starts again")  # noqa: B023 - called at once

@@ -1,6 +1,7 @@
 """A stage for core stories: short words for events, and every command kept as it came out."""
 
 from coadapt.core.commands import Command, Solve
+from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import (
     CancelRequested,
     Event,
@@ -14,7 +15,7 @@ from coadapt.core.events import (
     TimerFired,
     TrainingReported,
 )
-from coadapt.core.scheduler import Scheduler, SchedulerConfig
+from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord
 from coadapt.model import (
     Allocation,

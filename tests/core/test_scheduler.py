@@ -3,6 +3,7 @@
 import pytest
 
 from coadapt.core.commands import Resize, SetAlarm, Solve, Start, Stop
+from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import (
     JobSubmitted,
     NodeJoined,
@@ -10,10 +11,11 @@ from coadapt.core.events import (
     PlanFailed,
     PlanReady,
     ReplicasRescaled,
+    SchedulerConfigured,
     SchedulerRestarted,
 )
 from coadapt.core.lifecycle import JobState, Reason
-from coadapt.core.scheduler import Scheduler, SchedulerConfig
+from coadapt.core.scheduler import Scheduler
 from coadapt.model import (
     WAITING,
     BatchConfig,
@@ -363,6 +365,25 @@ def test_a_restarted_scheduler_repeats_every_order_and_runs_a_round() -> None:
         Start(job="b", generation=1, spec=spec(), allocation=on(n1=2), batch=None),
         SetAlarm(at=180.0),
     ]
+
+
+def test_other_settings_count_from_the_event_on_and_bring_the_next_round_forward() -> None:
+    stage = Stage()
+    stage.running()
+    stage.at = 130.0
+    often = SchedulerConfig(round_s=15.0, resize_in_place=False)
+    assert stage.handle(SchedulerConfigured(at=130.0, config=often)) == [SetAlarm(at=135.0)]
+    assert stage.scheduler.config == often
+    assert stage.round(135.0, {"a": on(n0=4)}) == [Stop(job="a", generation=1)]
+    again = Scheduler()
+    for event in stage.journal:
+        again.handle(event)
+    assert again.state == stage.scheduler.state
+
+
+def test_other_settings_set_no_alarm_while_no_job_is_active() -> None:
+    stage = Stage()
+    assert stage.handle(SchedulerConfigured(at=1.0, config=SchedulerConfig(round_s=15.0))) == []
 
 
 def test_attained_service_counts_every_second_that_gpus_are_held() -> None:

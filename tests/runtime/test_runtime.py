@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from coadapt.core.commands import JobCommand, Resize, Start, Stop
+from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import (
     Event,
     JobSubmitted,
@@ -14,7 +15,7 @@ from coadapt.core.events import (
     ReplicasStarted,
 )
 from coadapt.core.lifecycle import JobState
-from coadapt.core.scheduler import Scheduler, SchedulerConfig
+from coadapt.core.scheduler import Scheduler
 from coadapt.model import Allocation, BatchLimits, ClusterView, JobSpec, Node, Plan, ReplicaLimits
 from coadapt.runtime import runtime as runtime_module
 from coadapt.runtime.memory_store import MemoryStore, NullStore

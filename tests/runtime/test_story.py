@@ -2,8 +2,8 @@
 
 import pytest
 
+from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import CancelRequested, Outcome, PlanReady, ReplicasRescaled, TimerFired
-from coadapt.core.scheduler import SchedulerConfig
 from coadapt.model import BatchConfig, GradStats, Plan, TrainingReport
 from coadapt.runtime.snapshot import cluster_snapshot
 from coadapt.runtime.story import story

@@ -8,8 +8,9 @@ from pathlib import Path
 from fastapi.testclient import TestClient
 
 from coadapt.core.commands import JobCommand, Stop
+from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import Outcome, ReplicasExited, ReplicasStarted
-from coadapt.core.scheduler import Scheduler, SchedulerConfig
+from coadapt.core.scheduler import Scheduler
 from coadapt.model import JobId, Node
 from coadapt.policies import create_policy
 from coadapt.runtime.history import Recorder
@@ -48,7 +49,13 @@ class ObedientExecutor:
 class InProcess:
     """One run of the service over the journal in `folder`."""
 
-    def __init__(self, folder: Path, store: Store | None = None, node: Node = NODE) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        store: Store | None = None,
+        node: Node = NODE,
+        config: SchedulerConfig = CONFIG,
+    ) -> None:
         self.folder = folder
         self.store = store or Journal.at_path(folder / "journal.sqlite")
         self.clock = WallClock()
@@ -56,14 +63,14 @@ class InProcess:
         self.recorder = Recorder()
         self.handled_on: list[int] = []
         self.loop = LiveLoop(
-            Scheduler(CONFIG),
+            Scheduler(),
             clock=self.clock,
             executor=self.executor,
             store=self.store,
             solver=InlineSolver(create_policy("fifo"), self.clock.now),
             observers=(self.recorder, lambda *_: self.handled_on.append(threading.get_ident())),
         )
-        self.loop.recover([node])
+        self.loop.recover([node], config)
 
     def log_files(self, job: JobId, rank: int) -> Sequence[Path]:
         return sorted((self.folder / "logs").glob(f"{job}-*-{rank}.log"))
@@ -73,7 +80,7 @@ class InProcess:
         return Service(
             loop=self.loop,
             store=self.store,
-            config=CONFIG,
+            first_config=SchedulerConfig(),
             recorder=self.recorder,
             log_files=self.log_files,
             policy="fifo",

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from coadapt.core.events import Event, JobSubmitted
+from coadapt.core.config import SchedulerConfig
+from coadapt.core.events import Event, JobSubmitted, SchedulerConfigured
 from coadapt.core.lifecycle import JobState
+from coadapt.core.scheduler import Scheduler
 from coadapt.model import BatchLimits, JobSpec, Launch, Node
 from coadapt.runtime.memory_store import MemoryStore
 from coadapt.service.live_loop import QUEUE_MAX, OverloadedError
-from tests.service.in_process import NODE, InProcess
+from tests.service.in_process import CONFIG, NODE, InProcess
 
 PATIENCE_S = 10.0
 SPEC = JobSpec(name="job", batch=BatchLimits(initial=8), launch=Launch(run="true"))
@@ -60,7 +62,7 @@ def test_what_waits_is_written_as_one_group(tmp_path: Path) -> None:
     with service.turning():
         for future in futures:
             future.result(PATIENCE_S)
-    assert store.groups[:2] == [1, 100]  # the node's arrival, then all submissions
+    assert store.groups[:2] == [2, 100]  # the settings and the node, then all submissions
 
 
 def test_events_of_many_threads_all_arrive(tmp_path: Path) -> None:
@@ -118,3 +120,20 @@ def test_the_nodes_of_now_replace_those_of_the_journal(tmp_path: Path) -> None:
     for node in (NODE, NODE, other, larger):
         service = InProcess(tmp_path, store, node)
         assert service.loop.read(lambda state: dict(state.nodes)) == {node.id: node}
+
+
+def test_settings_are_journaled_when_they_change_and_a_replay_follows_them(tmp_path: Path) -> None:
+    store = MemoryStore()
+    service = InProcess(tmp_path, store)
+    with service.turning():
+        service.loop.commit(submission(1)).result(PATIENCE_S)
+    InProcess(tmp_path, store)
+    seldom = SchedulerConfig(round_s=50.0)
+    last = InProcess(tmp_path, store, config=seldom)
+    told = [event.config for event in store.events() if isinstance(event, SchedulerConfigured)]
+    assert told == [CONFIG, seldom]
+    replay = Scheduler()
+    for event in store.events():
+        replay.handle(event)
+    assert last.loop.read(lambda state: state == replay.state)
+    assert replay.config == seldom

@@ -1,9 +1,9 @@
 """Stories for guards whose absence costs time or work, but breaks no invariant: no seed could tell."""
 
 from coadapt.core.commands import Resize, SetAlarm, Solve, Stop
+from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import Outcome, PlanFailed, SchedulerRestarted
 from coadapt.core.lifecycle import JobState
-from coadapt.core.scheduler import SchedulerConfig
 from tests.core.stage import Stage, on, spec
 
 

@@ -19,13 +19,13 @@ import uvicorn
 from coadapt import __version__
 from coadapt.cli.state_dir import StateDir
 from coadapt.core.commands import Stop
+from coadapt.core.config import SchedulerConfig
 from coadapt.core.lifecycle import ENDED, HOLDING
-from coadapt.core.scheduler import Scheduler, SchedulerConfig
+from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
 from coadapt.executors.local import LocalConfig, LocalExecutor
 from coadapt.executors.machine import Machine, cpu_machine, nvidia_machine
 from coadapt.model import InputError
-from coadapt.model.wire import from_json, to_json
 from coadapt.policies import create_policy, policy_options
 from coadapt.runtime.history import Recorder
 from coadapt.runtime.journal import Journal
@@ -37,9 +37,6 @@ from coadapt.service.change_log import ChangeLog
 from coadapt.service.live_loop import LiveLoop
 
 DEFAULT_PORT = 8471
-DEFAULT_ROUND_S = 60.0
-# Jobs that are submitted together are looked at together.
-DEFAULT_REACTION_S = 2.0
 # Followed logs keep their connections open for as long as they are read: they are cut off then.
 SHUTDOWN_GRACE_S = 1
 LISTEN_BACKLOG = 128
@@ -51,13 +48,12 @@ logger = logging.getLogger("coadapt")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSettings:
-    """What `coadapt up` was told; None: the last run's value on this state directory, else a default."""
+    """What `coadapt up` was told; port None: the last run's on this state directory, else the default."""
 
     state_dir: StateDir
     slots: int | None
     policy: str
-    round_s: float | None
-    reaction_s: float | None
+    config: SchedulerConfig
     stop_grace_s: float
     host: str
     port: int | None
@@ -73,21 +69,14 @@ def serve(settings: LiveSettings) -> None:
     state_dir = settings.state_dir
     state_dir.path.mkdir(mode=PRIVATE_DIR, parents=True, exist_ok=True)
     with _locked(state_dir):
-        config = _pinned_config(settings)
         token = load_token(state_dir.token)
         with _listening(settings) as server_socket:
-            broken = _live(settings, machine, config, token, server_socket)
+            broken = _live(settings, machine, token, server_socket)
     if broken:
         raise typer.Exit(EXIT_BROKEN)
 
 
-def _live(
-    settings: LiveSettings,
-    machine: Machine,
-    config: SchedulerConfig,
-    token: str,
-    server_socket: socket.socket,
-) -> bool:
+def _live(settings: LiveSettings, machine: Machine, token: str, server_socket: socket.socket) -> bool:
     """Wire the parts, run them until told to stop; return whether one of them broke."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     state_dir = settings.state_dir
@@ -98,21 +87,21 @@ def _live(
     executor = LocalExecutor(machine, local, clock.now)
     solver = ProcessSolver(partial(create_policy, settings.policy), clock.now)
     journal = Journal.at_path(state_dir.journal)
-    recorder, change_log = Recorder(), ChangeLog()
+    recorder, change_log, first_config = Recorder(), ChangeLog(), state_dir.first_config()
     loop = LiveLoop(
-        Scheduler(config),
+        Scheduler(first_config),
         clock=clock,
         executor=executor,
         store=journal,
         solver=solver,
         observers=(recorder, change_log),
     )
-    loop.recover(machine.nodes)
+    loop.recover(machine.nodes, settings.config)
     _stop_strangers(executor, loop)
     service = Service(
         loop=loop,
         store=journal,
-        config=config,
+        first_config=first_config,
         recorder=recorder,
         log_files=executor.log_files,
         policy=settings.policy,
@@ -122,7 +111,7 @@ def _live(
     server = _server(service)
     connection = {"url": url, "pid": os.getpid(), "policy": settings.policy}
     _write_beside(state_dir, state_dir.connection.name, connection)
-    _print_banner(settings, url, config, loop)
+    _print_banner(settings, url, loop)
     change_log.speak()
     parts: dict[str, Callable[[], None]] = {
         "loop": loop.run,
@@ -205,32 +194,6 @@ def _locked(state_dir: StateDir) -> Iterator[None]:
         yield
 
 
-def _pinned_config(settings: LiveSettings) -> SchedulerConfig:
-    """Return the configuration that this directory's journal is written under.
-
-    It stays for the directory's life: replaying the journal under another one would tell another story.
-    """
-    path = settings.state_dir.settings
-    if path.exists():
-        config = from_json(SchedulerConfig, json.loads(path.read_text()), str(path))
-    else:
-        config = SchedulerConfig(
-            round_s=DEFAULT_ROUND_S if settings.round_s is None else settings.round_s,
-            reaction_s=DEFAULT_REACTION_S if settings.reaction_s is None else settings.reaction_s,
-            resize_in_place=False,
-        )
-        _write_beside(settings.state_dir, path.name, to_json(config))
-    for option, given, pinned in (
-        ("--round", settings.round_s, config.round_s),
-        ("--reaction", settings.reaction_s, config.reaction_s),
-    ):
-        if given is not None and given != pinned:
-            raise InputError(
-                option, given, f"{pinned:g}, with which this state directory began, or a new --state"
-            )
-    return config
-
-
 @contextmanager
 def _listening(settings: LiveSettings) -> Iterator[socket.socket]:
     """Listen where the last run did: replicas that run on still report there."""
@@ -280,7 +243,8 @@ def _write_beside(state_dir: StateDir, name: str, value: object) -> None:
     beside.replace(state_dir.path / name)
 
 
-def _print_banner(settings: LiveSettings, url: str, config: SchedulerConfig, loop: LiveLoop) -> None:
+def _print_banner(settings: LiveSettings, url: str, loop: LiveLoop) -> None:
+    config = settings.config
     nodes = loop.read(lambda state: sorted(state.nodes.values(), key=lambda node: node.id))
     states = loop.read(lambda state: [job.state for job in state.jobs.values()])
     num_active = sum(state not in ENDED for state in states)

@@ -1,6 +1,5 @@
 """`coadapt report`: what the live scheduler did, as one self-contained page."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -15,8 +14,7 @@ def report(
     state: StateOption = None,
 ) -> None:
     """Write a report page from the journal; the scheduler may be running or not."""
-    from coadapt.core.scheduler import Scheduler, SchedulerConfig
-    from coadapt.model.wire import from_json
+    from coadapt.core.scheduler import Scheduler
     from coadapt.runtime.history import Recorder
     from coadapt.runtime.journal import Journal
     from coadapt.sim.report import ReportRun, write_report
@@ -26,8 +24,7 @@ def report(
         raise InputError("--state", str(directory.path), "a directory that `coadapt up` has run on")
     if not page.absolute().parent.is_dir():
         raise InputError("page", str(page), "a file in a directory that exists")
-    config = from_json(SchedulerConfig, json.loads(directory.settings.read_text()), str(directory.settings))
-    scheduler, recorder = Scheduler(config), Recorder()
+    scheduler, recorder = Scheduler(directory.first_config()), Recorder()
     journal = Journal.at_path(directory.journal)
     for event in journal.events():
         recorder(event, scheduler.handle(event), scheduler.state)

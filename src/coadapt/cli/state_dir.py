@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from coadapt.core.config import SchedulerConfig
+
 ENV_STATE = "COADAPT_STATE"
 
 StateOption = Annotated[
@@ -33,16 +35,25 @@ class StateDir:
         return self.path / "journal.sqlite"
 
     @property
-    def settings(self) -> Path:
-        return self.path / "settings.json"
-
-    @property
     def lock(self) -> Path:
         return self.path / "lock"
 
     @property
     def connection(self) -> Path:
         return self.path / "connection.json"
+
+    def first_config(self) -> SchedulerConfig:
+        """Return the settings that the journal here begins under; later ones are events in it.
+
+        Earlier versions kept one setting for the directory's life, in a file of its own.
+        """
+        from coadapt.model.wire import from_json
+
+        try:
+            settings = json.loads((self.path / "settings.json").read_text())
+        except FileNotFoundError:
+            return SchedulerConfig()
+        return from_json(SchedulerConfig, settings, "settings.json")
 
     def last_run(self) -> dict[str, str] | None:
         """Return `url` and `policy` of the scheduler that runs, or ran, here; None if none ever did."""

@@ -5,10 +5,13 @@ from typing import Annotated
 import typer
 
 from coadapt.cli.state_dir import StateOption, find_state_dir
+from coadapt.core.config import SchedulerConfig
 from coadapt.model import InputError
 
 SECONDS_MAX = 86_400.0
 PORT_MAX = 65_535
+# Jobs that are submitted together are looked at together.
+DEFAULT_REACTION_S = 2.0
 
 
 def up(
@@ -17,18 +20,10 @@ def up(
     ] = None,
     state: StateOption = None,
     policy: Annotated[str, typer.Option(help="Scheduling policy; see `coadapt policies`.")] = "pollux",
-    round_s: Annotated[
-        float | None,
-        typer.Option("--round", help="Seconds between decisions; 60 at first.", show_default=False),
-    ] = None,
+    round_s: Annotated[float, typer.Option("--round", help="Seconds between decisions.")] = 60.0,
     reaction_s: Annotated[
-        float | None,
-        typer.Option(
-            "--reaction",
-            help="Seconds from an arrival or exit to a decision of its own; 2 at first.",
-            show_default=False,
-        ),
-    ] = None,
+        float, typer.Option("--reaction", help="Seconds from an arrival or exit to a decision of its own.")
+    ] = DEFAULT_REACTION_S,
     stop_grace_s: Annotated[
         float, typer.Option("--grace", help="Seconds that replicas get to save their state.")
     ] = 30.0,
@@ -44,7 +39,7 @@ def up(
     """Run the scheduler. Ctrl-C stops it; its jobs run on, and the next `coadapt up` takes them over."""
     for name, seconds in (("--round", round_s), ("--reaction", reaction_s), ("--grace", stop_grace_s)):
         least = 1.0 if name == "--round" else 0.0
-        if seconds is not None and not least <= seconds <= SECONDS_MAX:
+        if not least <= seconds <= SECONDS_MAX:
             raise InputError(name, seconds, f"{least:g}..{SECONDS_MAX:g} seconds")
     if port is not None and not 0 <= port <= PORT_MAX:
         raise InputError("--port", port, f"0..{PORT_MAX}")
@@ -56,8 +51,7 @@ def up(
             state_dir=find_state_dir(state),
             slots=slots,
             policy=policy,
-            round_s=round_s,
-            reaction_s=reaction_s,
+            config=SchedulerConfig(round_s=round_s, reaction_s=reaction_s, resize_in_place=False),
             stop_grace_s=stop_grace_s,
             host=host,
             port=port,

@@ -6,6 +6,7 @@ An event about a job's replicas carries the generation that it speaks of; the co
 from dataclasses import dataclass
 from enum import StrEnum
 
+from coadapt.core.config import SchedulerConfig
 from coadapt.model import Forecast, JobId, JobSpec, Node, NodeId, Plan, TrainingReport
 
 
@@ -116,6 +117,14 @@ class SchedulerRestarted:
     at: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfigured:
+    """The operator gave the scheduler other settings; they count from here on."""
+
+    at: float
+    config: SchedulerConfig
+
+
 Event = (
     JobSubmitted
     | CancelRequested
@@ -129,4 +138,5 @@ Event = (
     | PlanFailed
     | TimerFired
     | SchedulerRestarted
+    | SchedulerConfigured
 )

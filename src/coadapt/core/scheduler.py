@@ -5,11 +5,11 @@ follow from a plan is converge.py; the books are accounting.py.
 """
 
 import math
-from dataclasses import dataclass
 from typing import assert_never
 
 from coadapt.core.accounting import accrue, job_view, note_report, note_rescale
 from coadapt.core.commands import Command, SetAlarm, Solve
+from coadapt.core.config import SchedulerConfig
 from coadapt.core.converge import converge, repeat_order
 from coadapt.core.events import (
     CancelRequested,
@@ -23,6 +23,7 @@ from coadapt.core.events import (
     ReplicasExited,
     ReplicasRescaled,
     ReplicasStarted,
+    SchedulerConfigured,
     SchedulerRestarted,
     TimerFired,
     TrainingReported,
@@ -32,40 +33,19 @@ from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import WAITING, ClusterView, JobId, Node, NodeId, Plan, PlanError, check_plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerConfig:
-    """Durations in seconds.
-
-    round_s: rounds happen at whole multiples of it while a job is active. reaction_s: how long after an
-    arrival, an exit or a node's change a round happens besides (None: only the periodic ones).
-    retry_s: an order without an answer is repeated after this. silence_s: a job that gave no sign of life for
-    this long is asked by repeating its order. solve_timeout_s: after this a missing plan is given up.
-    rescale_default_s: what a rescale is taken to cost before one was measured.
-    """
-
-    round_s: float = 60.0
-    reaction_s: float | None = None
-    retry_s: float = 120.0
-    silence_s: float = 180.0
-    solve_timeout_s: float = 300.0
-    rescale_default_s: float = 30.0
-    resize_in_place: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("round_s", "retry_s", "silence_s", "solve_timeout_s"):
-            if not (math.isfinite(value := getattr(self, name)) and value > 0):
-                raise ValueError(f"SchedulerConfig.{name} must be finite and > 0, got {value}")
-        if self.reaction_s is not None and self.reaction_s < 0:
-            raise ValueError(f"SchedulerConfig.reaction_s must be >= 0, got {self.reaction_s}")
-
-
 class Scheduler:
     """One scheduler's state and the rules that change it. No event makes it raise; a bug of ours may."""
 
     def __init__(self, config: SchedulerConfig | None = None, state: SchedulerState | None = None) -> None:
-        self.config = config or SchedulerConfig()
+        """`config` counts until the first SchedulerConfigured."""
+        self._config = config or SchedulerConfig()
         self.state = state or SchedulerState()
         self._active: list[JobId] = _submission_order(self.state)
+
+    @property
+    def config(self) -> SchedulerConfig:
+        """Return the settings in force."""
+        return self.state.config or self._config
 
     def handle(self, event: Event) -> list[Command]:
         """Book what happened and return the orders that follow from it."""
@@ -105,6 +85,8 @@ class Scheduler:
                 return self._timer_fired()
             case SchedulerRestarted():
                 return self._restarted()
+            case SchedulerConfigured():
+                return self._configured(event.config)
             case _:
                 assert_never(event)
 
@@ -283,6 +265,11 @@ class Scheduler:
         jobs = self._active_jobs()
         commands = [repeat_order(job, self.state.at) for job in jobs if job.state in HOLDING]
         return commands + (self._wake() if jobs else [])
+
+    def _configured(self, config: SchedulerConfig) -> list[Command]:
+        self.state.config = config
+        self.state.round_due_at = None
+        return self._wake()
 
     def _repeat_orders(self, jobs: list[JobRecord]) -> list[Command]:
         at, config = self.state.at, self.config

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from coadapt.core.config import SchedulerConfig
 from coadapt.core.lifecycle import JobState, Reason
 from coadapt.model import (
     WAITING,
@@ -69,14 +70,15 @@ class JobRecord:
 
 @dataclass(slots=True, kw_only=True)
 class SchedulerState:
-    """Everything that a Scheduler is, besides its configuration.
+    """Everything that a Scheduler is.
 
-    round: number of the last Solve, round_at: its instant; solve_at: the same until it was answered or void.
-    round_due_at: the instant of the next round, None when no job is active. plan_error: why the last plan was
-    refused, "" if it was not.
+    config: the last settings that an event brought, None before the first. round: number of the last Solve,
+    round_at: its instant; solve_at: the same until it was answered or void. round_due_at: the instant of the
+    next round, None when no job is active. plan_error: why the last plan was refused, "" if it was not.
     """
 
     at: float = 0.0
+    config: SchedulerConfig | None = None
     nodes: dict[str, Node] = field(default_factory=dict)
     jobs: dict[JobId, JobRecord] = field(default_factory=dict)
     round: int = 0

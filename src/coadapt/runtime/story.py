@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import CancelRequested, Event, ReplicasExited, ReplicasRescaled
-from coadapt.core.scheduler import Scheduler, SchedulerConfig
+from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord
 from coadapt.model import Allocation, JobId
 
@@ -20,7 +21,7 @@ class StoryLine:
 def story(events: Iterable[Event], job_id: JobId, config: SchedulerConfig) -> list[StoryLine]:
     """Return the job's life in order. Raises KeyError if the journal knows no such job.
 
-    `events` is a whole journal, `config` the one that the journal was written under.
+    `events` is a whole journal, `config` the one that it begins under.
     """
     scheduler = Scheduler(config)
     lines: list[StoryLine] = []

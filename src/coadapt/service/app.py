@@ -12,9 +12,9 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from coadapt import __version__
+from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import CancelRequested, Event, JobSubmitted, ReplicasRescaled, TrainingReported
 from coadapt.core.lifecycle import ENDED
-from coadapt.core.scheduler import SchedulerConfig
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import JobId, TrainingReport
 from coadapt.model.wire import Json, from_json, to_json
@@ -40,11 +40,12 @@ router = APIRouter(prefix="/v1")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """What the routes stand on. policy: its name, to be shown. decision_s: the latest decision times."""
+    """What the routes stand on. first_config: that the journal begins under. policy: its name, to
+    be shown. decision_s: the latest decision times."""
 
     loop: LiveLoop
     store: Store
-    config: SchedulerConfig
+    first_config: SchedulerConfig
     recorder: Recorder
     log_files: Callable[[JobId, int], Sequence[Path]]
     policy: str
@@ -132,7 +133,7 @@ async def tell_story(request: Request, job: JobId) -> dict[str, JsonValue]:
     """The whole life of one job, from the journal."""
     await _check_known(request, job)
     service = _service(request)
-    lines = await asyncio.to_thread(story, service.store.events(), job, service.config)
+    lines = await asyncio.to_thread(story, service.store.events(), job, service.first_config)
     return {"lines": [to_json(line) for line in lines]}
 
 

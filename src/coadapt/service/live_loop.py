@@ -8,7 +8,8 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from coadapt.core.commands import JobCommand
-from coadapt.core.events import Event, NodeJoined, NodeLost
+from coadapt.core.config import SchedulerConfig
+from coadapt.core.events import Event, NodeJoined, NodeLost, SchedulerConfigured
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
 from coadapt.model import Node
@@ -58,8 +59,8 @@ class LiveLoop:
         self._lock = threading.Lock()
         self._closed = threading.Event()
 
-    def recover(self, nodes: Sequence[Node]) -> None:
-        """Read the journal back, before `run`; `nodes` are those of now."""
+    def recover(self, nodes: Sequence[Node], config: SchedulerConfig) -> None:
+        """Read the journal back, before `run`; `nodes` and `config` are those of now."""
         self._runtime.recover()
         state = self._runtime.scheduler.state
         self._clock.advance(state.at)
@@ -67,6 +68,7 @@ class LiveLoop:
         gone = sorted(state.nodes.keys() - {node.id for node in nodes})
         self._runtime.post_all(
             [
+                *[SchedulerConfigured(at=at, config=config)] * (config != state.config),
                 *(NodeLost(at=at, node=node) for node in gone),
                 *(NodeJoined(at=at, node=node) for node in nodes if state.nodes.get(node.id) != node),
             ]

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import JobSubmitted
 from coadapt.core.lifecycle import ENDED
-from coadapt.core.scheduler import Scheduler, SchedulerConfig
+from coadapt.core.scheduler import Scheduler
 from coadapt.model import Node
 from coadapt.policies import create_policy, policy_options
 from coadapt.policies.base import Policy

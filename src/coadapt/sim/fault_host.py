@@ -3,9 +3,19 @@
 import copy
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from coadapt.core.commands import Command, SetAlarm
-from coadapt.core.events import CancelRequested, Event, JobSubmitted, NodeJoined, NodeLost, TrainingReported
+from coadapt.core.events import (
+    CancelRequested,
+    Event,
+    JobSubmitted,
+    NodeJoined,
+    NodeLost,
+    SchedulerConfigured,
+    SchedulerRestarted,
+    TrainingReported,
+)
 from coadapt.core.lifecycle import ENDED
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
@@ -22,6 +32,7 @@ MakeScheduler = Callable[[SchedulerState | None], Scheduler]
 
 SNAPSHOT_CHANCE = 0.5  # that a dying scheduler had a snapshot
 DARK_MAX_S = 120.0  # how long a power cut lasts at most
+ROUNDS_S = (60.0, 45.0, 90.0)  # of the lives of a scheduler, in turn
 
 # Hosts and users hold these back until the scheduler hears them; any other message to a dead one is lost.
 _HELD_BACK = (NodeJoined, NodeLost, JobSubmitted, CancelRequested)
@@ -113,9 +124,21 @@ class Host:
     def _begin_again(self) -> None:
         self._runtime = self._begin()
         self._run(self._runtime.recover)
+        self._configure()
         held_back, self._held_back = self._held_back, []
         for event in held_back:
             self.deliver(event)
+
+    def _configure(self) -> None:
+        """Give each life of the process other settings: a replay must decide as each of them did."""
+        num_lives = sum(isinstance(event, SchedulerRestarted) for event in self.store.events())
+        config = self._make(None).config
+        config = replace(
+            config,
+            round_s=ROUNDS_S[num_lives % len(ROUNDS_S)],
+            resize_in_place=config.resize_in_place and num_lives % 2 == 0,
+        )
+        self.deliver(SchedulerConfigured(at=self._wire.clock.now(), config=config))
 
     def _run(self, call: Callable[[], None]) -> None:
         try:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import (
     CancelRequested,
     Event,
@@ -21,7 +22,7 @@ from coadapt.core.events import (
     TimerFired,
 )
 from coadapt.core.lifecycle import ENDED, JobState
-from coadapt.core.scheduler import Scheduler, SchedulerConfig
+from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
 from coadapt.model import JobId
 from coadapt.policies import Policy, create_policy

@@ -20,6 +20,7 @@ from coadapt.core.events import (
     ReplicasExited,
     ReplicasRescaled,
     ReplicasStarted,
+    SchedulerConfigured,
     SchedulerRestarted,
     TimerFired,
     TrainingReported,
@@ -99,7 +100,7 @@ class BookChecker:
                 return event.round != before.round or before.solve_at is None or made_for != nodes_now
             case TimerFired():
                 return before.round_due_at is None or event.at < before.round_due_at
-            case SchedulerRestarted():
+            case SchedulerRestarted() | SchedulerConfigured():
                 return False
 
     def _wrong_failures(self, event: Event, state: SchedulerState) -> Iterator[str]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from coadapt.core.scheduler import SchedulerConfig
+from coadapt.core.config import SchedulerConfig
 from coadapt.model import (
     BatchLimits,
     JobSpec,
