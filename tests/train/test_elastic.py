@@ -14,6 +14,8 @@ from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
 from coadapt.model.contract_env import EXIT_STOPPED
+from coadapt.train.agreement import Agreement, Signals
+from coadapt.train.group import Group
 from tests.train.quadratic import measure_noise, true_noise_scale
 from tests.train.replicas import run_replicas
 from tests.train.toy import (
@@ -57,6 +59,28 @@ def test_a_rescaled_run_is_the_undisturbed_one(tmp_path: Path) -> None:
     toy = Toy(folder=str(tmp_path), num_epochs=4)
     live(toy, (1, 2), (3, 7), (2, 13), (1, None))
     assert_same_run(toy)
+
+
+def counted_toy(toy: Toy) -> None:
+    """`run_toy`, and how often the replicas talked, in `talks-<rank>.txt`."""
+    talks: list[None] = []
+    post = Agreement.post
+
+    def counting(agreement: Agreement, group: Group, signals: Signals) -> None:
+        talks.append(None)
+        post(agreement, group, signals)
+
+    Agreement.post = counting  # type: ignore[method-assign]  # in a process of its own
+    run_toy(toy)
+    Path(toy.folder, f"talks-{os.environ['RANK']}.txt").write_text(str(len(talks)))
+
+
+def test_replicas_with_short_steps_talk_seldom_and_stop_together(tmp_path: Path) -> None:
+    toy = Toy(folder=str(tmp_path), num_epochs=1, batch_size=2)
+    assert run_replicas(counted_toy, [toy, replace(toy, harm={90: signal.SIGTERM})], tmp_path) == [75, 75]
+    assert run_replicas(counted_toy, [toy, toy], tmp_path) == [0, 0]
+    assert_same_run(toy)
+    assert int((tmp_path / "talks-0.txt").read_text()) < 30  # of about 55 steps that were left
 
 
 def test_momentum_schedule_accumulation_and_uneven_shards_survive(tmp_path: Path) -> None:

@@ -16,13 +16,15 @@ from coadapt.train.noise import GradNorms
 class Signals:
     """What one replica says; after the sum, what all of them know. Flags count the replicas that say so.
 
-    Only rank 0 says `save`, `change` (a generation; 0: none) and the batch (all zeros: no change). The norms
-    of a step add up; `unusable` counts replicas whose norms were not finite.
+    Only rank 0 says `save`, `change` (a generation; 0: none), `stride` (steps until the word after the next)
+    and the batch (all zeros: no change). The norms of a step add up; `unusable` counts replicas whose norms
+    were not finite.
     """
 
     stop: float = 0.0
     save: float = 0.0
     change: float = 0.0
+    stride: float = 0.0
     batch_total: float = 0.0
     batch_atomic: float = 0.0
     batch_accumulation: float = 0.0

@@ -84,6 +84,8 @@ class StepGradients:
         if self._session.group.distributed:
             self._timer.mark("averaged")
             self.meter.end_pass(current.num_samples)
+        if not self.meter.active:
+            return
         parameters, grads = self._present()
         if self._session.group.distributed or self._held:
             self.meter.set_whole(parameters, grads, current.step_samples)
@@ -104,13 +106,15 @@ class StepGradients:
         if current is None:
             buffer.div_(self._session.group.size)
         else:
-            if self.meter.preconditioned:
+            # A view per parameter is asked for only where it is needed: that costs more than all the rest.
+            if self.meter.preconditioned and self.meter.active:
                 self.meter.add_part(bucket.parameters(), bucket.gradients(), current.num_samples)
             else:
                 self.meter.add_part((), [buffer], current.num_samples)
             if (weight := self._weight(current)) != 1.0:
                 buffer.mul_(weight)
-            self._add_held(bucket.parameters(), bucket.gradients())
+            if self._held:
+                self._add_held(bucket.parameters(), bucket.gradients())
         reduced = dist.all_reduce(buffer, async_op=True).get_future()
         averaged: torch.futures.Future[Tensor] = reduced.then(_first_value)
         return averaged
@@ -141,15 +145,16 @@ class StepGradients:
 
     def _merge(self, current: Pass) -> None:
         """Make `.grad` the step's gradient where there is no other replica."""
+        if not self._held:
+            return
         parameters, grads = self._present()
-        if self._held:
-            self.meter.add_part(parameters, grads, current.num_samples)
-            self.meter.end_pass(current.num_samples)
-            if (weight := self._weight(current)) != 1.0:
-                torch._foreach_mul_(grads, weight)
-            self._add_held(parameters, grads)
-            for parameter in self._held.keys() - set(parameters):
-                parameter.grad = self._held[parameter]
+        self.meter.add_part(parameters, grads, current.num_samples)
+        self.meter.end_pass(current.num_samples)
+        if (weight := self._weight(current)) != 1.0:
+            torch._foreach_mul_(grads, weight)
+        self._add_held(parameters, grads)
+        for parameter in self._held.keys() - set(parameters):
+            parameter.grad = self._held[parameter]
 
     def _add_held(self, parameters: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
         pairs = [(grad, self._held[p]) for p, grad in zip(parameters, grads, strict=True) if p in self._held]

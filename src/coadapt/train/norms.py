@@ -29,6 +29,11 @@ class NormMeter:
         self._loss_scale: Tensor | None = None
 
     @property
+    def active(self) -> bool:
+        """Return whether this step is measured."""
+        return self._active
+
+    @property
     def preconditioned(self) -> bool:
         """Return whether norms need to know which parameters the gradients belong to."""
         return self._preconditioner is not None
