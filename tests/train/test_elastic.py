@@ -76,7 +76,7 @@ def counted_toy(toy: Toy) -> None:
 
 
 def test_replicas_with_short_steps_talk_seldom_and_stop_together(tmp_path: Path) -> None:
-    toy = Toy(folder=str(tmp_path), num_epochs=1, batch_size=2)
+    toy = Toy(folder=str(tmp_path), num_epochs=1, batch_size=2, optimizer="adamw", double=True)
     assert run_replicas(counted_toy, [toy, replace(toy, harm={90: signal.SIGTERM})], tmp_path) == [75, 75]
     assert run_replicas(counted_toy, [toy, toy], tmp_path) == [0, 0]
     assert_same_run(toy)
