@@ -20,13 +20,14 @@ REPLICAS_MAX = 4
 NOTICE_MAX_S = 30.0
 
 
-def random_changes(folder: Path, seed: int) -> float:
+def random_changes(folder: Path, seed: int, stream: str = "") -> float:
     """Go through random numbers of replicas, with random survivors, and check that nothing came of it.
 
     Survivors may be none, and the first replica may be among those who leave. Returns 0: nothing was killed.
     """
     draw = random.Random(seed)
-    toy = Toy(folder=str(folder), num_epochs=80, pace_s=0.005, optimizer=draw.choice(["sgd", "adamw"]))
+    optimizer = draw.choice(["sgd", "adamw"])
+    toy = Toy(folder=str(folder), num_epochs=80, pace_s=0.005, optimizer=optimizer, stream=stream)
     run = Elastic(run_toy, toy, folder)
     try:
         run.start(draw.randint(1, REPLICAS_MAX))

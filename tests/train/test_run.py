@@ -2,14 +2,13 @@
 
 import logging
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
 from coadapt.model import BatchLimits, InputError
@@ -245,9 +244,9 @@ def test_no_batch_is_larger_than_the_data_set() -> None:
     assert run._session.data.limits == BatchLimits(initial=4, max_total=20)
 
 
-class Endless(IterableDataset[Tensor]):
-    def __iter__(self) -> Iterator[Tensor]:
-        yield torch.zeros(1)
+class Lengthless:
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.zeros(1)
 
 
 def test_what_is_wrong_is_said_in_one_line() -> None:
@@ -255,8 +254,8 @@ def test_what_is_wrong_is_said_in_one_line() -> None:
         ct.init().loader(points(0), batch_size=4)
     with pytest.raises(InputError, match=r"^loader\(dataset\): got '3 samples'; allowed: at least one batch"):
         ct.init().loader(points(3), batch_size=4)
-    with pytest.raises(InputError, match=r"^loader\(dataset\): got 'Endless'; allowed: a map-style dataset"):
-        ct.init().loader(Endless(), batch_size=4)
+    with pytest.raises(InputError, match=r"^loader\(dataset\): got 'Lengthless'; allowed: a dataset with"):
+        ct.init().loader(Lengthless(), batch_size=4)
     with pytest.raises(InputError, match=r"^prepare\(reduction\): got 'max'"):
         ct.init().prepare(nn.Linear(1, 1), torch.optim.SGD([torch.zeros(1)]), reduction="max")
 

@@ -4,14 +4,17 @@ import json
 import logging
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import coadapt.train as ct
+from coadapt.train.shards import SampleOrder
 
 NUM_SAMPLES, NUM_FEATURES = 301, 6
 
@@ -21,6 +24,7 @@ class Toy:
     """What one replica is to do. harm: signals that it sends itself, by the number of steps done before.
 
     pace_s: of waiting per pass. whole_group: not only itself gets the signal, but all processes of its group.
+    stream: the samples come as a stream, "reading" or with a "state" of its own.
     """
 
     folder: str
@@ -40,6 +44,7 @@ class Toy:
     double: bool = False
     clip: float | None = None
     pace_s: float = 0.0
+    stream: str = ""
 
 
 class Points(Dataset[tuple[Tensor, Tensor, int]]):
@@ -58,6 +63,55 @@ class Points(Dataset[tuple[Tensor, Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor, int]:
         return self.x[index], self.y[index], index
+
+
+class PointStream(IterableDataset[tuple[Tensor, Tensor, int]]):
+    """The points of an epoch in the order in which a shuffling loader would visit them.
+
+    In a fetch process it would split itself, as many streams do.
+    """
+
+    def __init__(self, toy: Toy) -> None:
+        self.points = Points(double=toy.double)
+        self.order = sample_order(toy)
+        self.epoch = 0
+        self.begin = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, int]]:
+        info = get_worker_info()
+        ids = self.order.epoch(self.epoch).tolist()[self.begin :]
+        for index in ids if info is None else ids[info.id :: info.num_workers]:
+            yield self.points[index]
+
+
+class StatefulPointStream(PointStream):
+    """Can tell where it stands. As in some libraries, what was loaded is in force for all later epochs."""
+
+    def __init__(self, toy: Toy) -> None:
+        super().__init__(toy)
+        self.given = 0
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, int]]:
+        self.given = self.begin
+        for point in super().__iter__():
+            self.given += 1
+            yield point
+
+    def state_dict(self) -> dict[str, object]:
+        return {"given": self.given, "nested": [torch.tensor(self.given), {"epoch": self.epoch}]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        assert state_dict["nested"][0] == state_dict["given"]
+        self.begin = state_dict["given"]
+
+
+def training_data(toy: Toy) -> Any:
+    if not toy.stream:
+        return Points(double=toy.double)
+    return StatefulPointStream(toy) if toy.stream == "state" else PointStream(toy)
 
 
 def make_model(toy: Toy) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -90,11 +144,11 @@ def run_toy(toy: Toy) -> None:
     if toy.scheduler:
         scheduler = run.prepare_scheduler(torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma=0.9))
     loader = run.loader(
-        Points(double=toy.double),
+        training_data(toy),
         batch_size=toy.batch_size,
         max_batch_size=toy.max_batch_size,
         max_atomic=toy.max_atomic,
-        shuffle=True,
+        shuffle=not toy.stream,
         drop_last=toy.drop_last,
         num_workers=toy.fetchers,
         multiprocessing_context="fork" if toy.fetchers else None,
@@ -115,8 +169,8 @@ def run_toy(toy: Toy) -> None:
                 run.sum(seen=len(x), index=index.sum())
                 run.mean(loss=loss)
                 time.sleep(toy.pace_s)
-                ids = loader.sample_ids
-                assert not ids or ids == index.tolist()
+                ids = index.tolist() if loader.sample_ids else []
+                assert toy.stream or ids == loader.sample_ids
                 print(json.dumps([epoch, run.progress.index, run.rank, ids]), file=log, flush=True)
             run.log(loss=loss)
             totals = run.totals()
@@ -153,12 +207,13 @@ def plain_parameters(toy: Toy) -> list[Tensor]:
     return [parameter.detach() for parameter in model.parameters()]
 
 
+def sample_order(toy: Toy) -> SampleOrder:
+    return SampleOrder(num_samples=NUM_SAMPLES, shuffle=True, drop_last=toy.drop_last, seed=toy.seed)
+
+
 def plain_batches(toy: Toy, epoch: int) -> list[list[int]]:
     """Return the sample ids of each step of `epoch`."""
-    from coadapt.train.shards import SampleOrder
-
-    order = SampleOrder(num_samples=NUM_SAMPLES, shuffle=True, drop_last=toy.drop_last, seed=toy.seed)
-    ids = order.epoch(epoch).tolist()
+    ids = sample_order(toy).epoch(epoch).tolist()
     stop = NUM_SAMPLES - NUM_SAMPLES % toy.batch_size if toy.drop_last else NUM_SAMPLES
     return [ids[start : min(start + toy.batch_size, stop)] for start in range(0, stop, toy.batch_size)]
 

@@ -22,14 +22,15 @@ from coadapt.train.session import Session
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A run between two steps. samples_left: to the end of its last epoch. tunes: it chooses its batch.
+    """A run between two steps. samples_left: to the end of its last epoch, None in a stream whose length is
+    not known. tunes: it chooses its batch.
 
     cautious: `grad` with the noise scale at the low end of its interval.
     """
 
     progress: float
     samples: float
-    samples_left: float
+    samples_left: float | None
     limits: BatchLimits
     batch: BatchConfig
     placement: Placement
@@ -58,12 +59,14 @@ class Advice:
 def take_snapshot(session: Session, num_epochs: int, step_time_s: float | None) -> Snapshot:
     """Return the snapshot of `session`, which is to end after `num_epochs` epochs."""
     data, progress, spec = session.data, session.progress, session.config.spec
-    left = (num_epochs - progress.epoch) * data.order.epoch_samples(data.batch) - progress.index
+    whole, left = data.order.epoch_samples(data.batch), None
+    if whole is not None:
+        left = float(max((num_epochs - progress.epoch) * whole - progress.index, 0))
     profile = session.profiles.builder(session.gpu_type)
     return Snapshot(
         progress=progress.progress,
         samples=float(progress.samples),
-        samples_left=float(max(left, 0)),
+        samples_left=left,
         limits=data.limits,
         batch=data.batch,
         placement=session.group.placement,
@@ -104,8 +107,10 @@ def advise(at: Snapshot) -> Advice:
     return Advice(report=report, params=params, batch=batch)
 
 
-def _target(at: Snapshot) -> float:
-    """Return the progress at the end, if the rest is done at the present efficiency."""
+def _target(at: Snapshot) -> float | None:
+    """Return the progress at the end, if the rest is done at the present efficiency; None if not known."""
+    if at.samples_left is None:
+        return None
     share = 1.0
     if at.adaptive and at.grad is not None:
         total = float(max(at.batch.total, at.limits.initial))
@@ -114,7 +119,7 @@ def _target(at: Snapshot) -> float:
 
 
 def _forecast(at: Snapshot, params: ThroughputParams | None) -> Forecast | None:
-    if params is None:
+    if params is None or at.samples_left is None:
         return None
     # A job on one node does not know how many GPUs nodes have, and is taken to fit on one.
     one_node = at.placement.num_nodes == 1

@@ -18,11 +18,12 @@ class Signals:
 
     Only rank 0 says `save`, `change` (a generation; 0: none), `stride` (steps until the word after the next)
     and the batch (all zeros: no change). The norms of a step add up; `unusable` counts replicas whose norms
-    were not finite.
+    were not finite. over: no step of the epoch is left.
     """
 
     stop: float = 0.0
     save: float = 0.0
+    over: float = 0.0
     change: float = 0.0
     stride: float = 0.0
     batch_total: float = 0.0

@@ -119,7 +119,7 @@ class TrainingCycle:
         progress.progress += step_samples * at.gain / at.scale
 
     def _say(self, norms: GradNorms | None, *, save: bool, last: bool = False) -> None:
-        signals = Signals(stop=float(self._rescaler.requested()))
+        signals = Signals(stop=float(self._rescaler.requested()), over=float(self._session.epoch_over))
         generation = 0 if last else self._rescaler.wanted()
         if self._session.group.rank == 0:
             signals = replace(
@@ -134,11 +134,16 @@ class TrainingCycle:
         self._agreement.post(self._session.group, signals)
 
     def _next_stride(self) -> int:
-        """Return after how many steps each the replicas should talk: a divisor of MEASURE_PERIOD."""
+        """Return after how many steps each the replicas should talk: a divisor of MEASURE_PERIOD.
+
+        After each one in a stream: a replica whose stream ends before the others' must hear of it at once.
+        """
         step, now = self._session.progress.step, time.monotonic()
         steps, since_s = step - self._talked_step, now - self._talked_at
         self._talked_step, self._talked_at = step, now
         if not self._session.group.distributed or step < MEASURED_AT_FIRST or not steps:
+            return 1
+        if self._session.data.order.stream:
             return 1
         fitting = min(int(TALK_EVERY_S * steps / since_s), MEASURE_PERIOD)
         return 1 << max(fitting.bit_length() - 1, 0)
@@ -152,6 +157,11 @@ class TrainingCycle:
             return False
         if said.stride:
             self._stride = int(said.stride)
+        if said.over not in (0.0, self._session.group.size):
+            raise RuntimeError(
+                f"the data ends in {said.over:.0f} of {self._session.group.size} replicas and goes on in the "
+                "others: every replica must be given the same samples"
+            )
         norms = None if self._said is None else norms_of(said, self._said)
         if norms is not None:
             self._session.data.noise.add(norms, float(self._session.progress.samples))

@@ -1,5 +1,7 @@
 """Which batches this run may use: the loop's own numbers, the job file's, and that they agree."""
 
+from dataclasses import replace
+
 from coadapt.goodput.batch import split_total
 from coadapt.goodput.efficiency import efficiency
 from coadapt.goodput.goodput import best_batch
@@ -15,7 +17,9 @@ from coadapt.model import (
     ThroughputParams,
 )
 from coadapt.model.contract_env import ENV_BATCH
-from coadapt.train.session import Session
+from coadapt.train.noise import NoiseScale
+from coadapt.train.session import Sampling, Session
+from coadapt.train.shards import SampleOrder
 
 # A change of batch costs a few slow steps and unsettles the optimiser (Pollux's product version).
 GAIN_MIN = 1.05
@@ -55,6 +59,25 @@ def resolve_limits(
         )
     _agree("max_atomic", max_atomic, said.max_atomic, "batch.max_atomic")
     return said
+
+
+def begin_sampling(session: Session, limits: BatchLimits, order: SampleOrder) -> None:
+    """Let `session` train on data of that order. Raises InputError where it has less than one batch."""
+    own, num_samples = limits.initial if session.adaptive else limits.requested, order.num_samples
+    if num_samples is not None and not order.stream:
+        if num_samples < own:
+            allowed = f"at least one batch of {own} samples"
+            raise InputError("loader(dataset)", f"{num_samples} samples", allowed)
+        if session.adaptive:
+            # A batch above the whole data set would be cut short, or with drop_last leave no step at all.
+            largest = min(limits.max_total, num_samples)
+            limits = replace(limits, max_total=largest, requested=min(limits.requested, largest))
+    session.sampling = Sampling(
+        limits=limits,
+        order=order,
+        batch=split_total(own, session.group.size, limits, exact=True),
+        noise=NoiseScale(limits.initial),
+    )
 
 
 def first_batch(session: Session) -> BatchConfig:

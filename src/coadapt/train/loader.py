@@ -1,18 +1,21 @@
 """The elastic data loader: this replica's own part of each step, whatever group and batch are by then."""
 
-import functools
-import signal
-from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Protocol
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol, cast
 
-import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from coadapt.goodput.batch import split_total
 from coadapt.model import BatchConfig, InputError, RescaleContract
+from coadapt.train.fetch import Fetcher, MapFetcher, StreamFetcher
 from coadapt.train.session import Session
-from coadapt.train.shards import Pass, cut_step
+from coadapt.train.shards import Pass, SampleOrder
+
+logger = logging.getLogger(__name__)
+
+# How to come back into the middle of a stream: by the dataset's own state if it has one, or from its start.
+RESUME_WAYS = ("state", "reading")
 
 
 class Boundary(Protocol):
@@ -40,33 +43,28 @@ class ElasticLoader:
 
     def __init__(
         self,
-        dataset: "Dataset[object]",
         session: Session,
         boundary: Boundary,
-        options: dict[str, object],
+        fetcher: Fetcher,
     ) -> None:
-        """`options`: further arguments of torch's DataLoader, which fetches and collates."""
-        self.order = session.data.order
         self._session = session
         self._boundary = boundary
+        self._fetcher = fetcher
         self._iterated_epoch = -1
-        self._planned: deque[tuple[Pass, list[int]]] = deque()
-        self._ids: list[int] = []
-        init = options.pop("worker_init_fn", None)
-        assert init is None or callable(init)
-        self._fetcher: DataLoader[object] = DataLoader(
-            dataset,
-            batch_sampler=_Plan(self._plan),
-            # Of its own: a new iterator draws a seed, and that must not advance the user's random numbers.
-            generator=torch.Generator(),
-            worker_init_fn=functools.partial(_start_fetching, init),
-            **options,  # type: ignore[arg-type]  # the user's
-        )
+        self._ids: Sequence[int] = []
 
     @property
     def sample_ids(self) -> list[int]:
-        """Return the dataset indices of the current pass; none for a stand-in, whose sample has no weight."""
-        return self._ids
+        """Return the dataset indices of the current pass, of a stream the positions in the epoch.
+
+        None for a stand-in, whose sample has no weight.
+        """
+        return list(self._ids)
+
+    @property
+    def order(self) -> SampleOrder:
+        """Return which samples an epoch visits, in which order."""
+        return self._session.data.order
 
     @property
     def batch(self) -> BatchConfig:
@@ -78,13 +76,16 @@ class ElasticLoader:
         contract = self._session.config.contract
         if contract is not RescaleContract.SELF:
             raise InputError("set_batch_size", total, f"only under contract self; this job's is {contract}")
-        if not 1 <= total <= self.order.num_samples:
-            raise InputError("set_batch_size", total, f"1..{self.order.num_samples}")
+        largest = self.order.num_samples
+        if total < 1 or (largest is not None and total > largest):
+            raise InputError("set_batch_size", total, f"1..{'' if largest is None else largest}")
         data = self._session.data
         data.batch = split_total(total, self._session.group.size, data.limits, exact=True)
 
     def __len__(self) -> int:
-        """Return the optimiser steps of a whole epoch at the present batch."""
+        """Return the optimiser steps of a whole epoch at the present batch. TypeError where nobody knows."""
+        if self.order.num_samples is None:
+            raise TypeError("the length of this stream is not known yet: see run.loader(num_samples=...)")
         full, rest = divmod(self.order.num_samples, self.batch.total)
         return full + (rest > 0 and not self.order.drop_last)
 
@@ -105,47 +106,59 @@ class ElasticLoader:
         """Yield passes until the epoch ends, or until batch or group change."""
         session = self._session
         batch, group = self.batch, session.group
-        self._planned.clear()
         self._boundary.begin_fetch()
-        for item in self._fetcher:
-            current, ids = self._planned.popleft()
-            self._ids = ids if current.num_samples else []
+        for fetched in self._fetcher.passes():
+            current, self._ids = fetched.current, fetched.ids
+            if fetched.note:
+                logger.info("%s", fetched.note)
             self._boundary.begin_pass(current)
-            yield item
+            yield fetched.data
             if current.synchronising:
                 session.progress.index += current.step_samples
+                session.data.stream = fetched.after
                 self._boundary.end_step()
                 if (self.batch, session.group) != (batch, group):
                     return
             self._boundary.begin_fetch()
-
-    def _plan(self) -> Iterator[list[int]]:
-        """Yield the sample ids of each coming pass; torch may ask for some passes in advance."""
-        session, index = self._session, self._session.progress.index
-        ids = self.order.epoch(session.progress.epoch)
-        while samples := self.order.step_samples(index, self.batch):
-            for current in cut_step(
-                index, samples, self.batch.atomic, rank=session.group.rank, num_replicas=session.group.size
-            ):
-                # A stand-in needs some sample to run on: the step's first.
-                own = ids[current.start : current.stop] if current.num_samples else ids[index : index + 1]
-                self._planned.append((current, own.tolist()))
-                yield self._planned[-1][1]
-            index += samples
+        session.end_stream()
 
 
-class _Plan:
-    """What torch iterates over anew for each of its iterators."""
+def order_of(
+    dataset: object, *, shuffle: bool, drop_last: bool, seed: int, num_samples: int | None
+) -> SampleOrder:
+    """Return the order of `dataset`'s samples; `num_samples`: what the user says of a stream's length.
 
-    def __init__(self, plan: Callable[[], Iterator[list[int]]]) -> None:
-        self._plan = plan
+    Raises InputError for what is no dataset, and where the arguments contradict it.
+    """
+    length = len(dataset) if hasattr(dataset, "__len__") else None
+    if is_stream(dataset):
+        if shuffle:
+            raise InputError("loader(shuffle)", True, "False: the order of a stream is its own")
+        if num_samples is not None and num_samples < 1:
+            raise InputError("loader(num_samples)", num_samples, "samples of an epoch, at least 1")
+        return SampleOrder(
+            num_samples=num_samples or length, shuffle=False, drop_last=drop_last, seed=seed, stream=True
+        )
+    if length is None or not hasattr(dataset, "__getitem__"):
+        allowed = "a dataset with __getitem__ and __len__, or one to iterate over"
+        raise InputError("loader(dataset)", type(dataset).__name__, allowed)
+    if num_samples not in (None, length):
+        raise InputError("loader(num_samples)", num_samples, f"{length}, the dataset's length")
+    return SampleOrder(num_samples=length, shuffle=shuffle, drop_last=drop_last, seed=seed)
 
-    def __iter__(self) -> Iterator[list[int]]:
-        return self._plan()
+
+def fetcher_for(dataset: object, session: Session, options: dict[str, object], *, resume: str) -> Fetcher:
+    """Return what fetches passes of `dataset`. Raises InputError unless `resume` is "state" or "reading"."""
+    if resume not in RESUME_WAYS:
+        raise InputError("loader(resume)", resume, " or ".join(RESUME_WAYS))
+    if is_stream(dataset):
+        by_state = resume == "state"
+        return StreamFetcher(cast("Iterable[object]", dataset), session, options, by_state=by_state)
+    return MapFetcher(cast("Dataset[object]", dataset), session, options)
 
 
-def _start_fetching(init: Callable[[int], None] | None, index: int) -> None:
-    """Run in each process that fetches data. SIGTERM to the whole process group is for the main process."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if init is not None:
-        init(index)
+def is_stream(dataset: object) -> bool:
+    """Return whether `dataset` can only be iterated over."""
+    return isinstance(dataset, IterableDataset) or (
+        hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
+    )

@@ -72,8 +72,10 @@ def make_record(session: Session, *, last_step_at: float, stopped: bool) -> RunR
 def resume(session: Session, record: RunRecord) -> None:
     """Bring `session` to where `record` left off. Raises InputError if this is not the same run."""
     data = session.data
-    if data.order != record.order:
+    if not data.order.same_run(record.order):
         raise InputError("loader", data.order, f"what the checkpoint was made with: {record.order}")
+    if record.order.num_samples is not None:
+        data.order = record.order  # of a stream: its length, as it was found
     frozen = RescaleContract.FROZEN
     if session.config.contract is frozen and session.group.size != record.num_replicas:
         raise InputError("replicas", session.group.size, f"{record.num_replicas}: the contract is frozen")

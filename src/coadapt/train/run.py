@@ -2,7 +2,7 @@
 
 import atexit
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Unpack
 
@@ -11,17 +11,15 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset
 
-from coadapt.goodput.batch import split_total
 from coadapt.model import BatchConfig, GradStats, InputError
 from coadapt.train.cycle import TrainingCycle
 from coadapt.train.env import Options, TrainConfig, read_config
 from coadapt.train.gradients import StepGradients
 from coadapt.train.group import form_group, leave_group, share_from_first
 from coadapt.train.inplace import InPlaceRescaler
-from coadapt.train.limits import first_batch, resolve_limits
-from coadapt.train.loader import ElasticLoader
+from coadapt.train.limits import begin_sampling, first_batch, resolve_limits
+from coadapt.train.loader import ElasticLoader, fetcher_for, order_of
 from coadapt.train.model import ElasticModel
-from coadapt.train.noise import NoiseScale
 from coadapt.train.norms import NormMeter
 from coadapt.train.optimizer import ElasticOptimizer, ElasticScheduler
 from coadapt.train.pause import Pause
@@ -31,8 +29,7 @@ from coadapt.train.reporter import HttpChannel, Reporter
 from coadapt.train.rescale import CheckpointRescaler, Rescaler
 from coadapt.train.saver import Saver, Stateful
 from coadapt.train.scaling import ScalingRule, resolve_rule
-from coadapt.train.session import Progress, Sampling, Session
-from coadapt.train.shards import SampleOrder
+from coadapt.train.session import Progress, Session
 from coadapt.train.stop import EXIT_UNSAVED, StopSignal, end_now
 from coadapt.train.switchboard import Switchboard
 from coadapt.train.telemetry import Telemetry, process_age_s
@@ -171,29 +168,33 @@ class Run:
 
     def loader(
         self,
-        dataset: "Dataset[object]",
+        dataset: "Dataset[object] | Iterable[object]",
         *,
         batch_size: int | None = None,
         max_batch_size: int | None = None,
         max_atomic: int | None = None,
         shuffle: bool = False,
         drop_last: bool = False,
+        num_samples: int | None = None,
+        resume: str = "state",
         **options: object,
     ) -> ElasticLoader:
-        """Return the loader of the training data, a map-style dataset; `options` go to torch's DataLoader.
+        """Return the loader of the training data; `options` go to torch's DataLoader.
 
         batch_size: of one optimiser step, over all replicas. max_batch_size: what an adaptive job may grow it
         to. max_atomic: the most samples that one replica can hold at a time; beyond it, gradients accumulate.
-        Under the scheduler the job file may say these instead. Raises InputError where they contradict.
+        Under the scheduler the job file may say these instead. Of a stream (a dataset without `__getitem__`):
+        num_samples, if you know how many an epoch has; resume, whether to come back into the middle of an
+        epoch by the dataset's own "state" or by "reading". Raises InputError where they contradict.
         """
         session = self._session
         if session.sampling is not None:
             raise InputError(
                 "loader", "a second call", "one training loader per run; validate with a DataLoader"
             )
-        if not hasattr(dataset, "__len__"):
-            raise InputError("loader(dataset)", type(dataset).__name__, "a map-style dataset, with __len__")
-        num_samples = len(dataset)
+        order = order_of(
+            dataset, shuffle=shuffle, drop_last=drop_last, seed=session.config.seed, num_samples=num_samples
+        )
         limits = resolve_limits(
             session.config.spec,
             session.config.contract,
@@ -201,24 +202,8 @@ class Run:
             max_batch_size=max_batch_size,
             max_atomic=max_atomic,
         )
-        own = limits.initial if session.adaptive else limits.requested
-        if num_samples < own:
-            allowed = f"at least one batch of {own} samples"
-            raise InputError("loader(dataset)", f"{num_samples} samples", allowed)
-        if session.adaptive:
-            # A batch above the whole data set would be cut short, or with drop_last leave no step at all.
-            largest = min(limits.max_total, num_samples)
-            limits = replace(limits, max_total=largest, requested=min(limits.requested, largest))
-        order = SampleOrder(
-            num_samples=num_samples, shuffle=shuffle, drop_last=drop_last, seed=session.config.seed
-        )
-        session.sampling = Sampling(
-            limits=limits,
-            order=order,
-            batch=split_total(own, session.group.size, limits, exact=True),
-            noise=NoiseScale(limits.initial),
-        )
-        return ElasticLoader(dataset, session, self._cycle, options)
+        begin_sampling(session, limits, order)
+        return ElasticLoader(session, self._cycle, fetcher_for(dataset, session, options, resume=resume))
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
         """Yield the number of each epoch that is still to be trained, until `num_epochs` are done.
@@ -230,11 +215,8 @@ class Run:
         session = self._session
         while session.progress.epoch < num_epochs:
             yield session.progress.epoch
-            progress = session.progress
-            progress.epoch += 1
-            progress.index = 0
-            self._session.totals.clear()
-            last = progress.epoch >= num_epochs
+            session.begin_epoch()
+            last = session.progress.epoch >= num_epochs
             self._cycle.settle(save=last or self._saver.due(epoch_ended=True), last=last)
 
     def log(self, **metrics: float | Tensor) -> None:

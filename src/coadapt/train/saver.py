@@ -14,6 +14,7 @@ from coadapt.train.group import gather_all, share_from_first
 from coadapt.train.record import RunRecord, make_record, resume
 from coadapt.train.rng import restore_rng, rng_state
 from coadapt.train.session import Session
+from coadapt.train.stream import StreamPosition
 from coadapt.train.totals import Sums
 from coadapt.train.writer import BackgroundWriter
 
@@ -93,7 +94,9 @@ class Saver:
         """
         record = make_record(self._session, last_step_at=self.last_step_at, stopped=stopped)
         objects = {name: item.state_dict() for name, item in self._objects.items()}
-        return {"run": to_json(record), "objects": objects, "totals": totals}
+        at = self._session.data.stream
+        stream = None if at is None else {"at": at.at, "state": at.state}
+        return {"run": to_json(record), "objects": objects, "totals": totals, "stream": stream}
 
     def load(self, state: object) -> RunRecord:
         """Take over what `state` returned elsewhere or earlier. Raises InputError if that was another run."""
@@ -104,6 +107,8 @@ class Saver:
         if set(objects) != set(self._objects):
             raise InputError("registered objects", sorted(self._objects), f"as saved: {sorted(objects)}")
         self._load_objects(objects)
+        stream = state.get("stream")
+        self._session.data.stream = None if stream is None else StreamPosition(**stream)
         self._session.totals.restore(state.get("totals", {}), self._session.group)
         self.last_step_at = record.last_step_at
         return record

@@ -1,6 +1,6 @@
 """What the parts of one training process share: who takes part, where training stands, what is running."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from coadapt.goodput.profile import ProfileBuilder
 from coadapt.model import BatchConfig, BatchLimits, GradStats, RescaleContract, ThroughputParams
@@ -9,6 +9,7 @@ from coadapt.train.group import Group
 from coadapt.train.noise import NoiseScale
 from coadapt.train.scaling import BatchScale, batch_scale
 from coadapt.train.shards import Pass, SampleOrder
+from coadapt.train.stream import StreamPosition
 from coadapt.train.totals import Totals
 
 
@@ -36,12 +37,16 @@ class Profiles:
 
 @dataclass(slots=True, kw_only=True)
 class Sampling:
-    """What follows from the training data and its loader: batches allowed and in use, order, noise seen."""
+    """What follows from the training data and its loader: batches allowed and in use, order, noise seen.
+
+    stream: where a stream stands, None at the start of its epochs and for other data.
+    """
 
     limits: BatchLimits
     order: SampleOrder
     batch: BatchConfig
     noise: NoiseScale
+    stream: StreamPosition | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,7 +88,33 @@ class Session:
     @property
     def epoch_over(self) -> bool:
         """Return whether the current epoch has no step left."""
-        return not self.data.order.step_samples(self.progress.index, self.data.batch)
+        data = self.data
+        if data.order.stream:
+            return data.stream is not None and data.stream.over
+        return not data.order.step_samples(self.progress.index, data.batch)
+
+    def end_stream(self) -> None:
+        """The loader has found no further step in this epoch. RuntimeError if it never found one."""
+        data = self.data
+        if not data.order.stream:
+            return
+        if not self.progress.index:
+            least = f"one batch of {data.batch.total} samples" if data.order.drop_last else "one sample"
+            raise RuntimeError(
+                f"the stream had less than {least} to give in epoch {self.progress.epoch}; it is iterated "
+                "over once per epoch, which a generator does not survive"
+            )
+        data.stream = StreamPosition(over=True)
+
+    def begin_epoch(self) -> None:
+        """The epoch before has ended: nothing of it is to be done any more."""
+        data, progress = self.data, self.progress
+        if data.stream is not None and data.stream.over:
+            data.order = replace(data.order, num_samples=progress.index)
+        data.stream = None
+        progress.epoch += 1
+        progress.index = 0
+        self.totals.clear()
 
     def grad_stats(self) -> GradStats | None:
         return self.data.noise.stats()
@@ -93,5 +124,7 @@ class Session:
         if not self.adaptive:
             return BatchScale(scale=1.0, gain=1.0)
         order = self.data.order
-        epochs = self.progress.epoch + (self.progress.index + step_samples) / order.num_samples
+        epochs = float(self.progress.epoch)
+        if order.num_samples:
+            epochs += (self.progress.index + step_samples) / order.num_samples
         return batch_scale(step_samples, self.data.limits.initial, self.grad_stats(), epochs)

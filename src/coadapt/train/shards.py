@@ -1,6 +1,6 @@
 """How an optimiser step is cut over replicas and passes; in which order an epoch visits its samples. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,28 +35,42 @@ class Pass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleOrder:
-    """On what it depends which samples an epoch visits, in which order; the same for all of a run."""
+    """On what it depends which samples an epoch visits, in which order; the same for all of a run.
 
-    num_samples: int
+    stream: the data set defines the order. num_samples: of an epoch; None: of a stream, not known (yet).
+    """
+
+    num_samples: int | None
     shuffle: bool
     drop_last: bool
     seed: int
+    stream: bool = False
+
+    def same_run(self, other: "SampleOrder") -> bool:
+        """Return whether `other` may be that of the same run; of a stream's length nothing is promised."""
+        return replace(self, num_samples=None) == replace(other, num_samples=None) and (
+            self.stream or self.num_samples == other.num_samples
+        )
 
     def epoch(self, epoch: int) -> NDArray[np.int64]:
         """Return the sample ids of `epoch` (num_samples,), in order."""
+        assert self.num_samples is not None, "the order of a stream is its own"
         if not self.shuffle:
             return np.arange(self.num_samples, dtype=np.int64)
         return np.random.default_rng((self.seed, epoch)).permutation(self.num_samples)
 
     def step_samples(self, index: int, batch: BatchConfig) -> int:
         """Return the size of the step that begins at position `index` of an epoch, 0 at the epoch's end."""
+        assert self.num_samples is not None, "a stream says by itself when it ends"
         rest = self.num_samples - index
         if rest < batch.total:
             return 0 if self.drop_last else rest
         return batch.total
 
-    def epoch_samples(self, batch: BatchConfig) -> int:
-        """Return how many samples a whole epoch uses."""
+    def epoch_samples(self, batch: BatchConfig) -> int | None:
+        """Return how many samples a whole epoch uses, None if that is not known."""
+        if self.num_samples is None:
+            return None
         return self.num_samples - (self.num_samples % batch.total if self.drop_last else 0)
 
 

@@ -1,0 +1,176 @@
+"""From a dataset to passes with collated samples, through torch's DataLoader and its processes."""
+
+import functools
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, cast
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
+from torch.utils.data._utils import worker as torch_worker
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from coadapt.train.session import Session
+from coadapt.train.shards import Pass, cut_step
+from coadapt.train.stream import Cut, PassReader, StreamPosition, StreamReader
+
+Collate = Callable[[list[object]], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A pass with its data. ids: of its samples. after: where a stream stands after the step."""
+
+    current: Pass
+    ids: Sequence[int]
+    data: object
+    after: StreamPosition | None = None
+    note: str = ""
+
+    def pin_memory(self) -> "Fetched":
+        """Return this with its data in page-locked memory, as torch's DataLoader asks for it."""
+        return replace(self, data=pin_memory(self.data))  # type: ignore[no-untyped-call]  # torch's own
+
+
+class Fetcher(Protocol):
+    """Yields passes from the session's position on, for its present batch and group."""
+
+    def passes(self) -> Iterator[Fetched]: ...
+
+
+class MapFetcher:
+    """For datasets with `__getitem__`: passes are planned here, and any process may fetch any of them."""
+
+    def __init__(self, dataset: "Dataset[object]", session: Session, options: dict[str, object]) -> None:
+        """`options`: further arguments of torch's DataLoader, which fetches and collates."""
+        self._session = session
+        self._planned: deque[tuple[Pass, list[int]]] = deque()
+        self._source = _data_loader(dataset, options, batch_sampler=_Plan(self._plan))
+
+    def passes(self) -> Iterator[Fetched]:
+        self._planned.clear()
+        for data in self._source:
+            current, ids = self._planned.popleft()
+            yield Fetched(current, ids if current.num_samples else [], data)
+
+    def _plan(self) -> Iterator[list[int]]:
+        """Yield the sample ids of each coming pass; torch may ask for some passes in advance."""
+        session, order = self._session, self._session.data.order
+        index, ids = session.progress.index, order.epoch(session.progress.epoch)
+        while samples := order.step_samples(index, session.data.batch):
+            for current in cut_step(
+                index,
+                samples,
+                session.data.batch.atomic,
+                rank=session.group.rank,
+                num_replicas=session.group.size,
+            ):
+                # A stand-in needs some sample to run on: the step's first.
+                own = ids[current.start : current.stop] if current.num_samples else ids[index : index + 1]
+                self._planned.append((current, own.tolist()))
+                yield self._planned[-1][1]
+            index += samples
+
+
+class StreamFetcher:
+    """For datasets that can only be iterated over.
+
+    Without fetch processes the stream stays open while batch and replicas change. Each fetch process reads
+    the stream anew, collates every n-th pass, and begins again when batch or replicas change.
+    """
+
+    def __init__(
+        self, dataset: Iterable[object], session: Session, options: dict[str, object], *, by_state: bool
+    ) -> None:
+        """`options`: as for MapFetcher. by_state: come back by the dataset's own state, if it has one."""
+        self._dataset = dataset
+        self._session = session
+        self._by_state = by_state
+        self._options = {name: value for name, value in options.items() if name != "persistent_workers"}
+        self._collate = cast("Collate", self._options.pop("collate_fn", None) or default_collate)
+        self._reader: PassReader | None = None
+
+    def passes(self) -> Iterator[Fetched]:
+        session = self._session
+        cut = Cut(
+            batch=session.data.batch,
+            drop_last=session.data.order.drop_last,
+            rank=session.group.rank,
+            num_replicas=session.group.size,
+        )
+        part = _Part(self._reader_here(), cut, self._collate)
+        for fetched in _data_loader(part, dict(self._options), batch_size=None, collate_fn=_as_it_is):
+            assert isinstance(fetched, Fetched)
+            yield fetched
+
+    def _reader_here(self) -> PassReader:
+        """Return a reader that stands where training does: the one before, if it does."""
+        session, reader = self._session, self._reader
+        epoch, index = session.progress.epoch, session.progress.index
+        if reader is None or (reader.epoch, reader.index) != (epoch, index):
+            start = session.data.stream or StreamPosition()
+            reader = StreamReader(self._dataset, epoch, index, start, by_state=self._by_state)
+        # Processes get copies of a reader that has not begun.
+        self._reader = None if self._options.get("num_workers") else reader
+        return reader
+
+
+class _Part(IterableDataset[Fetched]):
+    """What one process reads for one replica, for as long as batch and replicas stay the same."""
+
+    def __init__(self, reader: PassReader, cut: Cut, collate: Collate) -> None:
+        self._reader = reader
+        self._cut = cut
+        self._collate = collate
+
+    def __iter__(self) -> Iterator[Fetched]:
+        info = get_worker_info()
+        index, count = (0, 1) if info is None else (info.id, info.num_workers)
+        # Streams that would split themselves over fetch processes must not: the order is that of the whole.
+        vars(torch_worker).update(_worker_info=None)
+        for number, item in enumerate(self._reader.passes(self._cut)):
+            if number % count == index:
+                current = item.current
+                yield Fetched(
+                    current,
+                    range(current.start, current.stop),
+                    self._collate(item.samples),
+                    item.after,
+                    "" if number else self._reader.take_note(),
+                )
+
+
+class _Plan:
+    """What torch iterates over anew for each of its iterators."""
+
+    def __init__(self, plan: Callable[[], Iterator[list[int]]]) -> None:
+        self._plan = plan
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._plan()
+
+
+def _data_loader(dataset: object, options: dict[str, object], **ours: object) -> "DataLoader[object]":
+    init = options.pop("worker_init_fn", None)
+    assert init is None or callable(init)
+    return DataLoader(
+        dataset,  # type: ignore[arg-type]  # whatever the user iterates over
+        # Of its own: a new iterator draws a seed, and that must not advance the user's random numbers.
+        generator=torch.Generator(),
+        worker_init_fn=functools.partial(_start_fetching, init),
+        **ours,  # type: ignore[arg-type]  # named by the callers above
+        **options,  # type: ignore[arg-type]  # the user's
+    )
+
+
+def _start_fetching(init: Callable[[int], None] | None, index: int) -> None:
+    """Run in each process that fetches data. SIGTERM to the whole process group is for the main process."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if init is not None:
+        init(index)
+
+
+def _as_it_is(item: object) -> object:
+    return item

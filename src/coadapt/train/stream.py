@@ -1,0 +1,186 @@
+"""Reads a stream in its own order and cuts it into steps and passes, alike on every replica.
+
+Runs in the training process, or in the processes that fetch data for it.
+"""
+
+import copy
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from coadapt.model import BatchConfig
+from coadapt.train.shards import Pass, cut_step
+
+logger = logging.getLogger(__name__)
+
+_END = object()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPosition:
+    """Where a stream stands between two steps. over: the epoch has no step left.
+
+    state: the dataset's own state after `at` samples of the epoch, for it to go on from there; None: it has
+    none, and whoever comes back reads from its start.
+    """
+
+    over: bool = False
+    at: int = 0
+    state: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPass:
+    """A pass, its samples (of a stand-in: one without weight), and where the stream stands after its step."""
+
+    current: Pass
+    samples: list[object]
+    after: StreamPosition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """How a stream is cut: this replica's part of steps of one batch."""
+
+    batch: BatchConfig
+    drop_last: bool
+    rank: int
+    num_replicas: int
+
+
+class PassReader(Protocol):
+    """Reads one epoch. `index`: samples of it that were given out in whole steps."""
+
+    epoch: int
+    index: int
+
+    def take_note(self) -> str:
+        """Return what should be logged about the way to the first pass; once."""
+        ...
+
+    def passes(self, cut: Cut) -> Iterator[StreamPass]:
+        """Yield this replica's passes from `index` on. May be given up after any step, and called anew."""
+        ...
+
+
+class StreamReader:
+    """Reads all samples and gives out those of one replica: exact for any stream that repeats itself.
+
+    Every replica finds the end of the stream by itself, one sample ahead (with `drop_last`, one step ahead),
+    so that all know of an epoch's last step that it is the last.
+    """
+
+    def __init__(
+        self, dataset: Iterable[object], epoch: int, index: int, start: StreamPosition, *, by_state: bool
+    ) -> None:
+        """`start`: the latest known position at or before `index`. by_state: use the dataset's own state."""
+        self.epoch = epoch
+        self.index = index
+        self._note = ""
+        self._dataset = dataset
+        self._by_state = by_state and has_state(dataset)
+        self._known = start if self._by_state else StreamPosition()
+        self._iterator: Iterator[object] | None = None
+        # Read, but not given out yet.
+        self._ahead: deque[object] = deque()
+
+    def passes(self, cut: Cut) -> Iterator[StreamPass]:
+        if self._iterator is None:
+            self._iterator = self._open()
+        while samples := self._step(cut):
+            begin = self.index
+            self.index += len(samples)
+            after = self._look_ahead(cut)
+            for current in cut_step(
+                begin, len(samples), cut.batch.atomic, rank=cut.rank, num_replicas=cut.num_replicas
+            ):
+                own = samples[current.start - begin : current.stop - begin]
+                yield StreamPass(current=current, samples=own or samples[:1], after=after)
+
+    def take_note(self) -> str:
+        note, self._note = self._note, ""
+        return note
+
+    def _step(self, cut: Cut) -> list[object]:
+        total = cut.batch.total
+        self._read(total)
+        if cut.drop_last and len(self._ahead) < total:
+            return []
+        return [self._ahead.popleft() for _ in range(min(total, len(self._ahead)))]
+
+    def _look_ahead(self, cut: Cut) -> StreamPosition:
+        """Return the position after the step that was taken just now."""
+        if self._by_state and not self._ahead:
+            self._remember()
+        needed = cut.batch.total if cut.drop_last else 1
+        self._read(needed)
+        return StreamPosition(over=len(self._ahead) < needed, at=self._known.at, state=self._known.state)
+
+    def _read(self, count: int) -> None:
+        """Have `count` samples at hand, or all that are left."""
+        assert self._iterator is not None
+        while len(self._ahead) < count:
+            sample = next(self._iterator, _END)
+            if sample is _END:
+                return
+            self._ahead.append(sample)
+
+    def _remember(self) -> None:
+        """Keep the dataset's state: it has given out exactly `index` samples."""
+        try:
+            state = plain_copy(self._dataset.state_dict())  # type: ignore[attr-defined]  # it has one
+        except TypeError as error:
+            logger.warning("the stream's state is not used, it cannot be kept in a checkpoint: %s", error)
+            self._by_state, self._known = False, StreamPosition()
+            return
+        if isinstance(state, dict):
+            self._known = StreamPosition(at=self.index, state=state)
+
+    def _open(self) -> Iterator[object]:
+        """Return an iterator that stands at `index`. Raises RuntimeError if the stream ends before."""
+        if (set_epoch := getattr(self._dataset, "set_epoch", None)) is not None:
+            set_epoch(self.epoch)
+        if self._known.state is not None:
+            # A copy: some datasets begin every later epoch at a state that was loaded once.
+            self._dataset = copy.deepcopy(self._dataset)
+            self._dataset.load_state_dict(copy.deepcopy(self._known.state))  # type: ignore[attr-defined]  # as above
+        began_s, at = time.monotonic(), self._known.at
+        iterator = iter(self._dataset)
+        for count in range(at, self.index):
+            if next(iterator, _END) is _END:
+                raise RuntimeError(
+                    f"the stream ended after {count} samples of epoch {self.epoch}, of which {self.index} "
+                    "were used before: it is not the stream that the checkpoint was made with"
+                )
+        if self.index:
+            way = "its own state, then " if self._known.state is not None else ""
+            self._note = (
+                f"stream: at sample {self.index} of epoch {self.epoch} after "
+                f"{time.monotonic() - began_s:.1f} s ({way}{self.index - at} samples read past)"
+            )
+        return iterator
+
+
+def has_state(dataset: object) -> bool:
+    """Return whether `dataset` can tell where it stands and go on from there."""
+    return all(callable(getattr(dataset, name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+def plain_copy(value: object) -> object:
+    """Return a copy of nested plain values and tensors. Raises TypeError for anything else."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, Mapping):
+        return {plain_copy(key): plain_copy(item) for key, item in value.items()}
+    if type(value) is list:
+        return [plain_copy(item) for item in value]
+    if type(value) is tuple:
+        return tuple(plain_copy(item) for item in value)
+    raise TypeError(f"it holds a {type(value).__name__}")
