@@ -9,6 +9,7 @@ from coadapt.train.loader import ElasticLoader
 from coadapt.train.run import Run, init
 from coadapt.train.scaling import BatchScale, Scaled, ScalingRule, legw
 from coadapt.train.session import Progress
+from coadapt.train.validation import ValidationLoader
 
 __all__ = [
     "BatchConfig",
@@ -21,6 +22,7 @@ __all__ = [
     "Run",
     "Scaled",
     "ScalingRule",
+    "ValidationLoader",
     "init",
     "legw",
 ]

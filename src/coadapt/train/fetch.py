@@ -47,7 +47,7 @@ class MapFetcher:
         """`options`: further arguments of torch's DataLoader, which fetches and collates."""
         self._session = session
         self._planned: deque[tuple[Pass, list[int]]] = deque()
-        self._source = _data_loader(dataset, options, batch_sampler=_Plan(self._plan))
+        self._source = data_loader(dataset, options, batch_sampler=Plan(self._plan))
 
     def passes(self) -> Iterator[Fetched]:
         self._planned.clear()
@@ -101,7 +101,7 @@ class StreamFetcher:
             num_replicas=session.group.size,
         )
         part = _Part(self._reader_here(), cut, self._collate)
-        for fetched in _data_loader(part, dict(self._options), batch_size=None, collate_fn=_as_it_is):
+        for fetched in data_loader(part, dict(self._options), batch_size=None, collate_fn=as_it_is):
             assert isinstance(fetched, Fetched)
             yield fetched
 
@@ -126,10 +126,7 @@ class _Part(IterableDataset[Fetched]):
         self._collate = collate
 
     def __iter__(self) -> Iterator[Fetched]:
-        info = get_worker_info()
-        index, count = (0, 1) if info is None else (info.id, info.num_workers)
-        # Streams that would split themselves over fetch processes must not: the order is that of the whole.
-        vars(torch_worker).update(_worker_info=None)
+        index, count = stand_alone()
         for number, item in enumerate(self._reader.passes(self._cut)):
             if number % count == index:
                 current = item.current
@@ -142,7 +139,7 @@ class _Part(IterableDataset[Fetched]):
                 )
 
 
-class _Plan:
+class Plan:
     """What torch iterates over anew for each of its iterators."""
 
     def __init__(self, plan: Callable[[], Iterator[list[int]]]) -> None:
@@ -152,7 +149,8 @@ class _Plan:
         return self._plan()
 
 
-def _data_loader(dataset: object, options: dict[str, object], **ours: object) -> "DataLoader[object]":
+def data_loader(dataset: object, options: dict[str, object], **ours: object) -> "DataLoader[object]":
+    """Return torch's DataLoader with `options` of the user's and `ours`, which the user may not set."""
     init = options.pop("worker_init_fn", None)
     assert init is None or callable(init)
     return DataLoader(
@@ -165,6 +163,16 @@ def _data_loader(dataset: object, options: dict[str, object], **ours: object) ->
     )
 
 
+def stand_alone() -> tuple[int, int]:
+    """Return which fetch process this is, of how many, and let a stream see none of it from here on.
+
+    One that would split itself over fetch processes must not: the order is that of the whole.
+    """
+    info = get_worker_info()
+    vars(torch_worker).update(_worker_info=None)
+    return (0, 1) if info is None else (info.id, info.num_workers)
+
+
 def _start_fetching(init: Callable[[int], None] | None, index: int) -> None:
     """Run in each process that fetches data. SIGTERM to the whole process group is for the main process."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -172,5 +180,6 @@ def _start_fetching(init: Callable[[int], None] | None, index: int) -> None:
         init(index)
 
 
-def _as_it_is(item: object) -> object:
+def as_it_is(item: object) -> object:
+    """Collate nothing: `item` is whole already."""
     return item

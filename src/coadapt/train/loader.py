@@ -111,6 +111,7 @@ class ElasticLoader:
             current, self._ids = fetched.current, fetched.ids
             if fetched.note:
                 logger.info("%s", fetched.note)
+            session.validation = None  # one may have been left half-way
             self._boundary.begin_pass(current)
             yield fetched.data
             if current.synchronising:

@@ -40,6 +40,10 @@ class ElasticModel(nn.Module):
     def forward(self, *args: object, **kwargs: object) -> object:
         if not (self.module.training and torch.is_grad_enabled()):
             return self.module(*args, **kwargs)
+        if self._session.validation is not None:
+            raise RuntimeError(
+                "validate in eval() mode or under torch.no_grad(): replicas do so by themselves"
+            )
         if self._session.group.distributed:
             if not self._replica:
                 self._replica.append(self._wrap(same_state=False))

@@ -35,6 +35,7 @@ from coadapt.train.switchboard import Switchboard
 from coadapt.train.telemetry import Telemetry, process_age_s
 from coadapt.train.timing import StepSample, timer_for
 from coadapt.train.totals import values_of
+from coadapt.train.validation import ValidationLoader
 
 logger = logging.getLogger(__name__)
 
@@ -190,7 +191,7 @@ class Run:
         session = self._session
         if session.sampling is not None:
             raise InputError(
-                "loader", "a second call", "one training loader per run; validate with a DataLoader"
+                "loader", "a second call", "one training loader per run; validate with run.validation_loader"
             )
         order = order_of(
             dataset, shuffle=shuffle, drop_last=drop_last, seed=session.config.seed, num_samples=num_samples
@@ -204,6 +205,16 @@ class Run:
         )
         begin_sampling(session, limits, order)
         return ElasticLoader(session, self._cycle, fetcher_for(dataset, session, options, resume=resume))
+
+    def validation_loader(
+        self, dataset: "Dataset[object] | Iterable[object]", *, batch_size: int, **options: object
+    ) -> ValidationLoader:
+        """Return a loader of which each replica gets its own part: each sample once, none twice.
+
+        batch_size: samples of one pass on one replica. `options` go to torch's DataLoader. Any number of
+        loaders may be made, and iterated over anywhere. Raises InputError for what is no dataset.
+        """
+        return ValidationLoader(dataset, self._session, batch_size, options)
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
         """Yield the number of each epoch that is still to be trained, until `num_epochs` are done.
@@ -227,6 +238,7 @@ class Run:
     def sum(self, **figures: float | Tensor) -> None:
         """Add figures of this pass (correct answers, tokens) to the epoch's sums over passes and replicas.
 
+        While a validation loader is iterated over: to the sums of that loader.
         Tensors are not waited for. What a stand-in computes does not count.
         """
         self._add(figures, mean=False)
@@ -234,6 +246,7 @@ class Run:
     def mean(self, **figures: float | Tensor) -> None:
         """Add figures of this pass, each a mean over its samples (loss), to the epoch's means over samples.
 
+        While a validation loader is iterated over: to the means of that loader.
         Outside of the training loop each call weighs the same.
         """
         self._add(figures, mean=True)
@@ -246,12 +259,11 @@ class Run:
         return values_of(self._session.totals.gather(self._session.group))
 
     def _add(self, figures: Mapping[str, float | Tensor], *, mean: bool) -> None:
-        current = self._session.current
-        weight = 1.0 if current is None else float(current.num_samples)
+        totals, weight = self._session.scope
         if not weight:
             return
         for name, value in figures.items():
-            self._session.totals.add(name, value, weight if mean else None)
+            totals.add(name, value, weight if mean else None)
 
     def close(self) -> None:
         """Send the last report, finish the last checkpoint, leave the group. Called when the script ends."""

@@ -54,7 +54,8 @@ class Session:
     """The state of a run. Only the step boundary and the loader change it; everything else reads.
 
     group: replaced when replicas come or go. sampling: None until a loader exists. current: the pass that is
-    running, None outside the loader's loop.
+    running, None outside the loader's loop. validation: where figures add up, and how many samples the pass
+    has, while a validation loader is iterated over.
     """
 
     config: TrainConfig
@@ -65,6 +66,7 @@ class Session:
     current: Pass | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     totals: Totals = field(default_factory=Totals)
+    validation: tuple[Totals, float] | None = None
 
     @property
     def adaptive(self) -> bool:
@@ -73,6 +75,13 @@ class Session:
     @property
     def gpu_type(self) -> str:
         return self.config.gpu_type or self.group.device.type
+
+    @property
+    def scope(self) -> tuple[Totals, float]:
+        """Return where figures of the present pass add up, and how many samples it has."""
+        if self.validation is not None:
+            return self.validation
+        return self.totals, 1.0 if self.current is None else float(self.current.num_samples)
 
     @property
     def synchronising(self) -> bool:
