@@ -1,12 +1,14 @@
 """How far the measured gradient noise scale is from the truth, and how often its stated interval covers it.
 
 `python -m benchmarks.noise_scale` trains with a learning rate of 0, so that the truth stays where it is: on a
-quadratic with known covariance, and on a small CNN whose noise scale is found by brute force: the gradient of
-each sample. Each trial is one run of `coadapt.train` on samples drawn anew. Results go to
-benchmarks/results/noise_scale.json.
+quadratic with known covariance, and on a small CNN and a small transformer whose truth is found by brute
+force: the gradient of each sample. The estimator from normalisation layers is held against the noise scale of
+their own parameters; `over_whole_model` says how that compares with the whole. Each trial is one run of
+`coadapt.train` on samples drawn anew. Results go to benchmarks/results/noise_scale.json.
 """
 
 import argparse
+import copy
 import json
 import multiprocessing
 import os
@@ -28,6 +30,7 @@ RESULTS = Path(__file__).parent / "results" / "noise_scale.json"
 BATCH, DIM, POPULATION = 32, 10, 1024
 Z_90 = 1.645
 ESTIMATORS = ("passes", "differenced", "replicas", "preconditioned")
+CONTEXT, VOCABULARY, WIDTH = 8, 16, 16
 
 
 class Centre(nn.Module):
@@ -59,19 +62,49 @@ class SmallCNN(nn.Module):
         return nn.functional.cross_entropy(self.net(x), y, reduction="none")
 
 
+class SmallTransformer(nn.Module):
+    """Two blocks over eight tokens, next-token prediction; loss per sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+        self.positions = nn.Parameter(0.02 * torch.randn(CONTEXT, WIDTH))
+        block = nn.TransformerEncoderLayer(
+            WIDTH, 2, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True
+        )
+        self.body = nn.TransformerEncoder(block, 2, norm=nn.LayerNorm(WIDTH), enable_nested_tensor=False)
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(CONTEXT)
+        out = self.head(self.body(self.tokens(x) + self.positions, mask=mask, is_causal=True))
+        return nn.functional.cross_entropy(out.transpose(1, 2), y, reduction="none").mean(1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A model at a fixed point, how to draw samples, and the mean and variances of one sample's gradient."""
+    """A model at a fixed point, how to draw samples, and the mean and variances of one sample's gradient.
+
+    in_norms: which coordinates are scales and shifts of normalisation layers.
+    """
 
     model: nn.Module
     draw: Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
     mean: Tensor
     var: Tensor
+    in_norms: Tensor | None = None
 
-    def noise_scale(self, *, preconditioned: bool) -> float:
-        """Return the truth; `preconditioned`: each coordinate divided by the root of its second moment."""
-        metric = self.mean.square() + self.var / BATCH if preconditioned else torch.ones(())
-        return float((self.var / metric).sum() / (self.mean.square() / metric).sum())
+    def noise_scale(self, estimator: str) -> float:
+        """Return the truth of what `estimator` estimates.
+
+        Preconditioned: each coordinate is divided by the root of its second moment.
+        """
+        mean, var = self.mean, self.var
+        if estimator == "norm_layers":
+            assert self.in_norms is not None
+            mean, var = mean[self.in_norms], var[self.in_norms]
+        metric = mean.square() + var / BATCH if estimator == "preconditioned" else torch.ones(())
+        return float((var / metric).sum() / (mean.square() / metric).sum())
 
 
 def quadratic() -> Problem:
@@ -84,11 +117,23 @@ def quadratic() -> Problem:
 
 
 def cnn() -> Problem:
-    """Images of ten noisy prototypes; a few steps first, so that the model is at no special point."""
+    """Images of ten noisy prototypes."""
     torch.manual_seed(0)
     y = torch.randint(10, (POPULATION,))
     x = torch.randn(10, 1, 8, 8)[y] + 1.5 * torch.randn(POPULATION, 1, 8, 8)
-    model = SmallCNN()
+    return by_brute_force(SmallCNN(), x, y)
+
+
+def transformer() -> Problem:
+    """Random walks on a ring of tokens."""
+    torch.manual_seed(0)
+    start = torch.randint(VOCABULARY, (POPULATION, 1))
+    walks = (start + torch.randint(3, (POPULATION, CONTEXT + 1)).cumsum(1)) % VOCABULARY
+    return by_brute_force(SmallTransformer(), walks[:, :-1], walks[:, 1:])
+
+
+def by_brute_force(model: nn.Module, x: Tensor, y: Tensor) -> Problem:
+    """Take a few steps, so that `model` is at no special point; then the gradient of each sample."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     for _ in range(15):
         optimizer.zero_grad()
@@ -100,15 +145,19 @@ def cnn() -> Problem:
         model(x[index : index + 1], y[index : index + 1]).sum().backward()
         grads.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
     each = torch.stack(grads).double()
+    norms = {p for layer in model.modules() if isinstance(layer, nn.LayerNorm) for p in layer.parameters()}
+    in_norms = torch.cat([torch.full((p.numel(),), p in norms) for p in model.parameters()])
 
     def draw(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         ids = torch.randint(POPULATION, (count,), generator=generator)
         return x[ids], y[ids]
 
-    return Problem(model=model, draw=draw, mean=each.mean(0), var=each.var(0, correction=0))
+    return Problem(
+        model=model, draw=draw, mean=each.mean(0), var=each.var(0, correction=0), in_norms=in_norms
+    )
 
 
-PROBLEMS = {"quadratic": quadratic, "cnn": cnn}
+PROBLEMS = {"quadratic": quadratic, "cnn": cnn, "transformer": transformer}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +176,10 @@ def trial(problem: Problem, estimator: str, num_steps: int, seed: int) -> Measur
     data = problem.draw(num_steps * BATCH, generator)
     run = ct.init()
     kind = torch.optim.Adam if estimator == "preconditioned" else torch.optim.SGD
-    model, optimizer = run.prepare(problem.model, kind(problem.model.parameters(), lr=0.0))
+    noise = "norm-layers" if estimator == "norm_layers" else "gradients"
+    # Of its own: a meter stays with the layers that it watches.
+    model = copy.deepcopy(problem.model)
+    model, optimizer = run.prepare(model, kind(model.parameters(), lr=0.0), noise=noise)
     max_atomic = BATCH // 2 if estimator in ("passes", "preconditioned") else None
     loader = run.loader(TensorDataset(*data), batch_size=BATCH, max_atomic=max_atomic)
     for _ in run.epochs(1):
@@ -143,9 +195,10 @@ def trial(problem: Problem, estimator: str, num_steps: int, seed: int) -> Measur
 
 
 def summary(problem: Problem, estimator: str, trials: list[Measured]) -> dict[str, float]:
-    truth = problem.noise_scale(preconditioned=estimator == "preconditioned")
+    truth = problem.noise_scale(estimator)
     return {
         "truth": round(truth, 2),
+        "over_whole_model": round(truth / problem.noise_scale(""), 3),
         "mean_over_truth": round(statistics.fmean(each.noise_scale for each in trials) / truth, 4),
         "median_over_truth": round(statistics.median(each.noise_scale for each in trials) / truth, 4),
         "interval_covers": statistics.fmean(each.low <= truth <= each.high for each in trials),
@@ -212,6 +265,7 @@ def main(argv: list[str] | None = None) -> None:
     torch.set_num_threads(1)
     alone = [name for name in ESTIMATORS if name != "replicas"]
     found = {name: run_cases(name, alone, options.trials, options.steps) for name in PROBLEMS}
+    found["transformer"] |= run_cases("transformer", ["norm_layers"], options.trials, options.steps)
     for name, cases in on_replicas(options).items():
         found[name] |= cases
     result = {

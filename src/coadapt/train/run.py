@@ -20,6 +20,7 @@ from coadapt.train.inplace import InPlaceRescaler
 from coadapt.train.limits import begin_sampling, first_batch, resolve_limits
 from coadapt.train.loader import ElasticLoader, fetcher_for, order_of
 from coadapt.train.model import ElasticModel
+from coadapt.train.norm_layers import NormLayerMeter
 from coadapt.train.norms import NormMeter
 from coadapt.train.optimizer import ElasticOptimizer, ElasticScheduler
 from coadapt.train.pause import Pause
@@ -120,14 +121,17 @@ class Run:
         *,
         scaling: str | ScalingRule = "auto",
         reduction: str = "mean",
+        noise: str = "gradients",
         ddp: Mapping[str, object] | None = None,
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
         """Return model and optimiser to use in their place; the model is on `device` from now on.
 
         scaling: how the learning rate follows the batch: "auto" (AdaScale for SGD, square root for others),
         "adascale", "square-root", "linear", "legw", "adam", "none", or a function of `BatchScale`.
-        reduction: whether the loss is the "mean" or the "sum" over its samples. ddp: further arguments of
-        DistributedDataParallel. Raises InputError for another value, or when called twice.
+        reduction: whether the loss is the "mean" or the "sum" over its samples. noise: what the gradient
+        noise scale is measured on: whole "gradients", or the per-example gradients of "norm-layers", cheaper.
+        ddp: further arguments of DistributedDataParallel. Raises InputError for another value, or when called
+        twice.
         """
         if self._cycle.gradients is not None:
             raise InputError("prepare", "a second call", "one model and one optimiser per run")
@@ -136,7 +140,7 @@ class Run:
         rule = resolve_rule(scaling, optimizer)
         model.to(self.device)
         sums = reduction == "sum"
-        meter = NormMeter(preconditioner_for(optimizer), sums=sums)
+        meter = _meter(noise, model, optimizer, sums=sums)
         gradients = StepGradients(self._session, meter, self._timer, list(model.parameters()), sums=sums)
         self._cycle.gradients = gradients
         elastic = ElasticModel(model, self._session, gradients, dict(ddp or {}))
@@ -311,3 +315,15 @@ class Run:
     def _keep(self, sample: StepSample) -> None:
         builder = self._session.profiles.builder(self._session.gpu_type)
         builder.add(sample.placement, sample.atomic, sample.compute_s, sample.step_s)
+
+
+def _meter(noise: str, model: nn.Module, optimizer: torch.optim.Optimizer, *, sums: bool) -> NormMeter:
+    metric = preconditioner_for(optimizer)
+    if noise == "gradients":
+        return NormMeter(metric, sums=sums)
+    if noise != "norm-layers":
+        raise InputError("prepare(noise)", noise, "gradients or norm-layers")
+    try:
+        return NormLayerMeter(model, metric, sums=sums)
+    except ValueError as error:
+        raise InputError("prepare(noise)", noise, str(error)) from None
