@@ -10,6 +10,7 @@ from coadapt.model import BatchConfig
 from coadapt.train.agreement import Agreement, Signals, norms_of
 from coadapt.train.gradients import StepGradients
 from coadapt.train.noise import GradNorms
+from coadapt.train.pace import Pace, measures
 from coadapt.train.rescale import Rescaler
 from coadapt.train.saver import Saver
 from coadapt.train.session import Session
@@ -18,15 +19,6 @@ from coadapt.train.telemetry import Telemetry
 from coadapt.train.timing import Timer
 
 logger = logging.getLogger(__name__)
-
-# All steps are measured at first, then one of each period: a measured step costs 0.6 ms more (two replicas on
-# a busy CPU), and reading norms from a GPU waits for it. Two in a row where one replica without accumulation
-# compares successive gradients.
-MEASURED_AT_FIRST = 50
-MEASURE_PERIOD = 8
-# Replicas talk after every step that takes that long; shorter ones go up to MEASURE_PERIOD steps without a
-# word, which costs each step 0.3 ms (two replicas on a busy CPU).
-TALK_EVERY_S = 0.1
 
 
 class TrainingCycle:
@@ -47,8 +39,7 @@ class TrainingCycle:
         self._rescaler = rescaler
         self._agreement = Agreement()
         self._said: GradNorms | None = None
-        self._stride = 1
-        self._talked_at, self._talked_step = 0.0, 0
+        self._pace = Pace()
 
     def begin_fetch(self) -> None:
         if self.telemetry is not None:
@@ -59,9 +50,8 @@ class TrainingCycle:
         assert self.gradients is not None
         self._session.current = current
         if current.first:
-            step = self._session.progress.step
             compares = current.synchronising and not self._session.group.distributed
-            measure = step < MEASURED_AT_FIRST or step % MEASURE_PERIOD < (2 if compares else 1)
+            measure = measures(self._session.progress.step, compares=compares)
             self.gradients.meter.begin_step(measure=measure)
         self.gradients.begin_pass()
 
@@ -78,7 +68,7 @@ class TrainingCycle:
         self._saver.last_step_at = time.time()
         step = session.progress.step
         self._book(current.step_samples)
-        if step % self._stride:
+        if not self._pace.talks(step):
             return
         norms = self.gradients.meter.take(session.group.size, current.step_samples)
         said = self._agreement.collect()
@@ -109,7 +99,7 @@ class TrainingCycle:
         if self.gradients is not None:
             self.gradients.meter.forget()
         self._timer.restart()
-        self._stride = 1
+        self._pace = Pace()
         self._say(None, save=False)
 
     def _book(self, step_samples: int) -> None:
@@ -122,9 +112,11 @@ class TrainingCycle:
         signals = Signals(stop=float(self._rescaler.requested()), over=float(self._session.epoch_over))
         generation = 0 if last else self._rescaler.wanted()
         if self._session.group.rank == 0:
-            signals = replace(
-                signals, save=float(save), change=float(generation), stride=float(self._next_stride())
-            )
+            session = self._session
+            # Streams may end at different steps by mistake, which must be said before the next step.
+            each = not session.group.distributed or session.data.stream is not None
+            stride = 1 if each else self._pace.next(session.progress.step)
+            signals = replace(signals, save=float(save), change=float(generation), stride=float(stride))
             batch = None if self.telemetry is None else self.telemetry.take_batch()
             if batch is not None:
                 signals = signals.with_batch(batch)
@@ -132,21 +124,6 @@ class TrainingCycle:
             signals = signals.with_norms(norms)
         self._said = norms
         self._agreement.post(self._session.group, signals)
-
-    def _next_stride(self) -> int:
-        """Return after how many steps each the replicas should talk: a divisor of MEASURE_PERIOD.
-
-        After each one in a stream: a replica whose stream ends before the others' must hear of it at once.
-        """
-        step, now = self._session.progress.step, time.monotonic()
-        steps, since_s = step - self._talked_step, now - self._talked_at
-        self._talked_step, self._talked_at = step, now
-        if not self._session.group.distributed or step < MEASURED_AT_FIRST or not steps:
-            return 1
-        if self._session.data.order.stream:
-            return 1
-        fitting = min(int(TALK_EVERY_S * steps / since_s), MEASURE_PERIOD)
-        return 1 << max(fitting.bit_length() - 1, 0)
 
     def _act(self, said: Signals | None) -> bool:
         """Do what the replicas agreed on; return whether a new group has begun.
@@ -156,7 +133,7 @@ class TrainingCycle:
         if said is None:
             return False
         if said.stride:
-            self._stride = int(said.stride)
+            self._pace.stride = int(said.stride)
         if said.over not in (0.0, self._session.group.size):
             raise RuntimeError(
                 f"the data ends in {said.over:.0f} of {self._session.group.size} replicas and goes on in the "
