@@ -43,3 +43,28 @@ def test_a_gpu_trains_as_a_cpu_does(max_atomic: int | None) -> None:
     assert (
         gpu._session.profiles.builder("cuda").rows.keys() == cpu._session.profiles.builder("cpu").rows.keys()
     )
+
+
+def test_trials_find_what_fits_into_a_gpu() -> None:
+    """A sample needs 1 MiB, and torch may have 256."""
+    torch.cuda.empty_cache()
+    in_all = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(256 * 2**20 / in_all)
+    try:
+        run = ct.init()
+        model = nn.Linear(8, 1)
+        elastic, optimizer = run.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.01))
+
+        def trial(num_samples: int) -> None:
+            held = torch.empty(num_samples * 2**20, dtype=torch.uint8, device=run.device)
+            elastic(torch.ones(num_samples, 8, device=run.device)).sum().backward()
+            optimizer.step()
+            del held
+
+        found = run.find_max_atomic(trial, largest=4096)
+        assert 100 <= found <= 256
+        trial(found)
+        with pytest.raises(torch.OutOfMemoryError):
+            trial(2 * found)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from coadapt.model import Placement, RescaleContract
 from coadapt.model.rescale import RescaleOrder, member_name
 from coadapt.train.group import connect_group, leave_group, share_from_first
-from coadapt.train.limits import first_batch
+from coadapt.train.limits import settle_batch
 from coadapt.train.meeting import WAIT_S, Meeting
 from coadapt.train.pause import PauseClock
 from coadapt.train.rescale import CheckpointRescaler, leave
@@ -165,7 +165,7 @@ class InPlaceRescaler(CheckpointRescaler):
     def _settle_in(self, clock: PauseClock) -> None:
         """The state is here: settle the batch, and make the model fit the new group."""
         session = self._session
-        session.data.batch = share_from_first(session.group, first_batch(session))
+        settle_batch(session)
         clock.mark("transfer")
         assert self.model is not None
         self.model.rewrap()

@@ -1,5 +1,6 @@
 """Which batches this run may use: the loop's own numbers, the job file's, and that they agree."""
 
+import logging
 from dataclasses import replace
 
 from coadapt.goodput.batch import split_total
@@ -17,9 +18,13 @@ from coadapt.model import (
     ThroughputParams,
 )
 from coadapt.model.contract_env import ENV_BATCH
+from coadapt.train.group import gather_all
+from coadapt.train.memory import lowered
 from coadapt.train.noise import NoiseScale
 from coadapt.train.session import Sampling, Session
 from coadapt.train.shards import SampleOrder
+
+logger = logging.getLogger(__name__)
 
 # A change of batch costs a few slow steps and unsettles the optimiser (Pollux's product version).
 GAIN_MIN = 1.05
@@ -78,6 +83,24 @@ def begin_sampling(session: Session, limits: BatchLimits, order: SampleOrder) ->
         batch=split_total(own, session.group.size, limits, exact=True),
         noise=NoiseScale(limits.initial),
     )
+
+
+def settle_batch(session: Session) -> None:
+    """Let all begin with the first one's batch, in passes that fit into each one's memory. Collective."""
+    data = session.data
+    parts = gather_all(session.group, (first_batch(session), session.ceiling.most))
+    data.batch = parts[0][0]
+    most = min((most for _, most in parts if most is not None), default=None)
+    limits = lowered(data.limits, most)
+    if limits != data.limits:
+        logger.info(
+            "at most %s samples per pass: more did not fit into the memory of a %s before",
+            most,
+            session.gpu_type,
+        )
+        data.limits = limits
+    if limits.max_atomic is not None and data.batch.atomic > limits.max_atomic:
+        data.batch = split_total(data.batch.total, session.group.size, limits, exact=True)
 
 
 def first_batch(session: Session) -> BatchConfig:

@@ -99,6 +99,10 @@ class ElasticLoader:
         try:
             while not self._session.epoch_over:
                 yield from self._segment()
+        except GeneratorExit:
+            # The loop's body broke off or failed; if memory ran out, one has to know in which pass.
+            self._session.broken_off = self._session.current
+            raise
         finally:
             self._session.current = None
 

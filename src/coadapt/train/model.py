@@ -44,7 +44,7 @@ class ElasticModel(nn.Module):
             raise RuntimeError(
                 "validate in eval() mode or under torch.no_grad(): replicas do so by themselves"
             )
-        if self._session.group.distributed:
+        if self._session.group.distributed and not self._session.trial:
             if not self._replica:
                 self._replica.append(self._wrap(same_state=False))
             replica = self._replica[0]

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from coadapt.model import BatchConfig, InputError, RescaleContract, ThroughputParams
+from coadapt.train.memory import Ceiling
 from coadapt.train.noise import NoiseScale
 from coadapt.train.session import Progress, Session
 from coadapt.train.shards import SampleOrder
@@ -35,6 +36,7 @@ class RunRecord:
     noise: NoiseScale
     profile: tuple[ProfileRow, ...] = ()
     params: Mapping[str, ThroughputParams] = field(default_factory=dict)
+    ceilings: Mapping[str, Ceiling] = field(default_factory=dict)
     last_step_at: float = 0.0
     stopped: bool = False
 
@@ -64,6 +66,7 @@ def make_record(session: Session, *, last_step_at: float, stopped: bool) -> RunR
         noise=replace(session.data.noise),
         profile=tuple(rows),
         params=dict(session.profiles.params),
+        ceilings=dict(session.ceilings),
         last_step_at=last_step_at,
         stopped=stopped,
     )
@@ -86,3 +89,5 @@ def resume(session: Session, record: RunRecord) -> None:
         key = (row.num_nodes, row.num_racks, row.num_replicas, row.atomic)
         session.profiles.builder(row.gpu_type).rows[key] = (row.count, row.compute_s, row.step_s)
     session.profiles.params.update(record.params)
+    # What this process has read from the file is newer: a start that ran out of memory saved nothing else.
+    session.ceilings = {**record.ceilings, **session.ceilings}

@@ -14,10 +14,11 @@ from torch.utils.data import Dataset
 from coadapt.model import BatchConfig, GradStats, InputError
 from coadapt.train.cycle import TrainingCycle
 from coadapt.train.env import Options, TrainConfig, read_config
+from coadapt.train.finder import MemoryWatch
 from coadapt.train.gradients import StepGradients
-from coadapt.train.group import form_group, leave_group, share_from_first
+from coadapt.train.group import form_group, leave_group
 from coadapt.train.inplace import InPlaceRescaler
-from coadapt.train.limits import begin_sampling, first_batch, resolve_limits
+from coadapt.train.limits import begin_sampling, resolve_limits, settle_batch
 from coadapt.train.loader import ElasticLoader, fetcher_for, order_of
 from coadapt.train.model import ElasticModel
 from coadapt.train.norm_layers import NormLayerMeter
@@ -67,6 +68,7 @@ class Run:
             board = Switchboard(config.rescale_dir)
             self._rescaler = InPlaceRescaler(self._session, self._saver, self._stop, board)
         self._cycle = TrainingCycle(self._session, self._timer, self._saver, self._rescaler)
+        self._memory: MemoryWatch | None = None
         self._begun = False
         atexit.register(self._at_exit)
 
@@ -148,6 +150,7 @@ class Run:
         stepper = ElasticOptimizer(optimizer, self._session, gradients, rule)
         self.register("model", elastic)
         self.register("optimizer", stepper)
+        self._memory = MemoryWatch(self._session, self._saver, elastic)
         return elastic, stepper
 
     def prepare_scheduler(self, scheduler: LRScheduler) -> ElasticScheduler:
@@ -209,6 +212,23 @@ class Run:
         )
         begin_sampling(session, limits, order)
         return ElasticLoader(session, self._cycle, fetcher_for(dataset, session, options, resume=resume))
+
+    def find_max_atomic(self, trial: Callable[[int], object], *, largest: int) -> int:
+        """Return how many samples a pass may have on every replica's GPU, at most `largest`: see `loader`.
+
+        trial: does what the loop's body does, on so many samples of any content. It is called with growing
+        numbers, then to either side of the ceiling; what it changes in the model, the optimiser, registered
+        objects and random generators is undone. What was found is remembered per model and GPU type: later
+        starts do not search. RuntimeError before `prepare`, and if not even one sample fits.
+        """
+        if self._memory is None:
+            raise RuntimeError("call run.prepare(...) before run.find_max_atomic(...)")
+        if largest < 1:
+            raise InputError("find_max_atomic(largest)", largest, "at least 1 sample")
+        spec = self._session.config.spec
+        if spec is not None and spec.batch.max_atomic is not None:
+            return spec.batch.max_atomic
+        return self._memory.find(trial, largest)
 
     def validation_loader(
         self, dataset: "Dataset[object] | Iterable[object]", *, batch_size: int, **options: object
@@ -291,13 +311,15 @@ class Run:
         if session.sampling is None or self._cycle.gradients is None:
             raise RuntimeError("call run.prepare(...) and run.loader(...) before run.epochs(...)")
         self._begun = True
+        assert self._memory is not None
+        self._memory.install()
         in_place = self._rescaler.begin()
         self._cycle.report_from = lambda: self._telemetry(num_epochs, self._pause_s)
         if in_place:
             self._cycle.enter()
             return
         stop_cost_s = self._saver.restore() or 0.0
-        session.data.batch = share_from_first(session.group, first_batch(session))
+        settle_batch(session)
         self._cycle.telemetry = self._telemetry(num_epochs, lambda: stop_cost_s + process_age_s())
         self._cycle.settle()
 

@@ -2,6 +2,7 @@
 
 import io
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -93,10 +94,18 @@ class Saver:
         totals: `Totals.gather` of the whole group.
         """
         record = make_record(self._session, last_step_at=self.last_step_at, stopped=stopped)
-        objects = {name: item.state_dict() for name, item in self._objects.items()}
         at = self._session.data.stream
         stream = None if at is None else {"at": at.at, "state": at.state}
-        return {"run": to_json(record), "objects": objects, "totals": totals, "stream": stream}
+        return {"run": to_json(record), "objects": self.objects(), "totals": totals, "stream": stream}
+
+    def objects(self) -> dict[str, dict[str, object]]:
+        """Return the states of the registered objects, model and optimiser among them; tensors are in use."""
+        return {name: item.state_dict() for name, item in self._objects.items()}
+
+    def load_objects(self, objects: Mapping[str, dict[str, object]]) -> None:
+        """Take over what `objects` returned."""
+        for name, state in objects.items():
+            self._objects[name].load_state_dict(state)
 
     def load(self, state: object) -> RunRecord:
         """Take over what `state` returned elsewhere or earlier. Raises InputError if that was another run."""
@@ -106,7 +115,7 @@ class Saver:
         objects = state["objects"]
         if set(objects) != set(self._objects):
             raise InputError("registered objects", sorted(self._objects), f"as saved: {sorted(objects)}")
-        self._load_objects(objects)
+        self.load_objects(objects)
         stream = state.get("stream")
         self._session.data.stream = None if stream is None else StreamPosition(**stream)
         self._session.totals.restore(state.get("totals", {}), self._session.group)
@@ -125,7 +134,7 @@ class Saver:
         resume(self._session, from_json(RunRecord, notes["run"], "run"))
         objects = notes["objects"]
         assert isinstance(objects, dict)
-        self._load_objects(objects)
+        self.load_objects(objects)
 
     def restore(self) -> float | None:
         """Come back from the newest sound checkpoint, at whatever number of replicas.
@@ -145,10 +154,6 @@ class Saver:
         if group.rank < len(generators):
             restore_rng(generators[group.rank], group.device)
         return max(path.stat().st_mtime - record.last_step_at, 0.0) if record.stopped else None
-
-    def _load_objects(self, objects: dict[str, dict[str, object]]) -> None:
-        for name, state in objects.items():
-            self._objects[name].load_state_dict(state)
 
     def _newest(self) -> Path | None:
         """Rank 0 looks, so that all replicas take the same file."""

@@ -6,6 +6,7 @@ from coadapt.goodput.profile import ProfileBuilder
 from coadapt.model import BatchConfig, BatchLimits, GradStats, RescaleContract, ThroughputParams
 from coadapt.train.env import TrainConfig
 from coadapt.train.group import Group
+from coadapt.train.memory import Ceiling
 from coadapt.train.noise import NoiseScale
 from coadapt.train.scaling import BatchScale, batch_scale
 from coadapt.train.shards import Pass, SampleOrder
@@ -55,7 +56,8 @@ class Session:
 
     group: replaced when replicas come or go. sampling: None until a loader exists. current: the pass that is
     running, None outside the loader's loop. validation: where figures add up, and how many samples the pass
-    has, while a validation loader is iterated over.
+    has, while a validation loader is iterated over. ceilings: what fits into memory, per GPU type. trial: a
+    pass runs by itself, to see whether it fits. broken_off: the pass in which the loop was left.
     """
 
     config: TrainConfig
@@ -67,6 +69,9 @@ class Session:
     metrics: dict[str, float] = field(default_factory=dict)
     totals: Totals = field(default_factory=Totals)
     validation: tuple[Totals, float] | None = None
+    ceilings: dict[str, Ceiling] = field(default_factory=dict)
+    trial: bool = False
+    broken_off: Pass | None = None
 
     @property
     def adaptive(self) -> bool:
@@ -75,6 +80,11 @@ class Session:
     @property
     def gpu_type(self) -> str:
         return self.config.gpu_type or self.group.device.type
+
+    @property
+    def ceiling(self) -> Ceiling:
+        """Return what is known of the memory of this replica's GPU type."""
+        return self.ceilings.get(self.gpu_type, Ceiling())
 
     @property
     def scope(self) -> tuple[Totals, float]:
@@ -120,7 +130,7 @@ class Session:
         data, progress = self.data, self.progress
         if data.stream is not None and data.stream.over:
             data.order = replace(data.order, num_samples=progress.index)
-        data.stream = None
+        data.stream = self.broken_off = None
         progress.epoch += 1
         progress.index = 0
         self.totals.clear()

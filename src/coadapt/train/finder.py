@@ -1,0 +1,153 @@
+"""Finds by trial how many samples of a pass fit into memory, and remembers when one of training did not."""
+
+import gc
+import logging
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import cast
+
+import torch
+
+from coadapt.train.group import gather_all
+from coadapt.train.memory import Ceiling, CeilingFile, is_out_of_memory, search, signature
+from coadapt.train.model import ElasticModel
+from coadapt.train.rng import restore_rng, rng_state
+from coadapt.train.saver import Saver
+from coadapt.train.session import Session
+from coadapt.train.totals import Totals
+from coadapt.train.writer import copy_to_host
+
+logger = logging.getLogger(__name__)
+
+# What training may hold beside the trial's own, each as large as the gradients: buckets in which they
+# travel, gradients of earlier passes, and those of the step before (for the noise scale).
+COPIES_OF_GRADIENTS = 3
+
+
+class MemoryWatch:
+    """The memory ceilings of one model, on the GPU types that it has trained on."""
+
+    def __init__(self, session: Session, saver: Saver, model: ElasticModel) -> None:
+        self._session = session
+        self._saver = saver
+        self._model = model
+        self._file = CeilingFile(session.config.checkpoint_dir)
+        self._signature = signature(model.module)
+        session.ceilings.update(self._file.read(self._signature))
+
+    def find(self, trial: Callable[[int], object], largest: int) -> int:
+        """Return how many samples of a pass fit, at most `largest`, on all replicas: Run.find_max_atomic."""
+        session = self._session
+        found = self._search(trial, largest)
+        if session.config.joining:
+            # The others train already. What they agreed on comes with the state.
+            parts = [(session.gpu_type, found)]
+        else:
+            parts = gather_all(session.group, (session.gpu_type, found))
+        self._keep(parts)
+        most = min(largest, *(ceiling.fits for _, ceiling in parts))
+        if not most:
+            raise RuntimeError(f"not even one sample per pass fits into the memory of a {session.gpu_type}")
+        return most
+
+    def _search(self, trial: Callable[[int], object], largest: int) -> Ceiling:
+        """Return what is known once all trials that it takes were made; what they changed is undone."""
+        session, began_s, sizes = self._session, time.monotonic(), list[int]()
+        before: list[tuple[dict[str, object], dict[str, object]]] = []
+
+        def fits(num_samples: int) -> bool:
+            if not before:
+                before.append((copy_to_host(self._saver.objects()), rng_state(session.group.device)))
+            sizes.append(num_samples)
+            return self._fits(trial, num_samples)
+
+        session.trial = True
+        try:
+            found = search(fits, session.ceiling, largest)
+        finally:
+            session.trial = False
+            for objects, generators in before:
+                self._restore(objects, generators)
+        if sizes:
+            logger.info(
+                "%d samples per pass fit into the memory of a %s (%d trials, %.1f s)",
+                found.fits,
+                session.gpu_type,
+                len(sizes),
+                time.monotonic() - began_s,
+            )
+        return found
+
+    def _fits(self, trial: Callable[[int], object], num_samples: int) -> bool:
+        device, failed = self._session.group.device, False
+        reserve = self._reserve()
+        try:
+            trial(num_samples)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            failed = True
+        # After the handler: until then the error's traceback holds what the trial had allocated.
+        del reserve
+        for parameter in self._model.module.parameters():
+            parameter.grad = None
+        if failed:
+            gc.collect()  # frames of the error may refer to each other
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        return not failed
+
+    def _reserve(self) -> list[torch.Tensor]:
+        device = self._session.group.device
+        if device.type != "cuda":
+            return []
+        parameters = [p for p in self._model.module.parameters() if p.requires_grad]
+        return [torch.empty_like(p) for p in parameters for _ in range(COPIES_OF_GRADIENTS)]
+
+    def _restore(self, objects: dict[str, object], generators: dict[str, object]) -> None:
+        self._saver.load_objects(cast("dict[str, dict[str, object]]", objects))
+        restore_rng(generators, self._session.group.device)
+        self._session.totals = Totals()
+
+    def _keep(self, parts: list[tuple[str, Ceiling]]) -> None:
+        session = self._session
+        kept: dict[str, Ceiling] = {}
+        for gpu_type, ceiling in parts:
+            kept[gpu_type] = ceiling.weakest(kept.get(gpu_type, ceiling))
+        session.ceilings.update(kept)
+        if session.group.rank == 0:
+            self._file.write(self._signature, kept)
+
+    def explain(self, error: BaseException) -> str | None:
+        """Remember that a pass of training ran out of memory; return what to say. None: it did not."""
+        session, current = self._session, self._session.current or self._session.broken_off
+        if current is None or not current.num_samples or not is_out_of_memory(error):
+            return None
+        failed = current.num_samples
+        ceiling = session.ceilings[session.gpu_type] = session.ceiling.after_failure(failed)
+        self._file.write(self._signature, {session.gpu_type: ceiling})
+        where = (
+            f"replica {session.group.rank}: {failed} samples per pass do not fit into a {session.gpu_type}"
+        )
+        if failed == 1:
+            return f"{where}: not even one does"
+        if session.config.checkpoint_dir is None:
+            return f"{where}: try run.loader(max_atomic={ceiling.most}), then gradients accumulate"
+        return f"{where}: the next start takes at most {ceiling.most}, and accumulates"
+
+    def install(self) -> None:
+        """Say it in one line when the script ends because a pass of training ran out of memory."""
+        before = sys.excepthook
+
+        def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            said = self.explain(error)
+            if said is None:
+                before(kind, error, trace)
+            else:
+                sys.stderr.write(f"out of memory: {said}\n")
+
+        sys.excepthook = hook

@@ -1,0 +1,137 @@
+"""How many samples of a pass fit into the memory of a GPU type: what is known of it, and how it is kept."""
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from coadapt.model import BatchLimits, InputError
+from coadapt.model.wire import from_json, to_json
+
+logger = logging.getLogger(__name__)
+
+# Beside the checkpoints. By hand: what is removed from it may still stand in a checkpoint.
+CEILINGS_FILE = "memory.json"
+# A ceiling is found to one part in this many: each further halving costs a trial.
+PRECISION = 16
+# Of errors that are no torch.OutOfMemoryError: torch's CPU allocator, cuBLAS and cuDNN.
+OUT_OF_MEMORY_SIGNS = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceiling:
+    """What is known of one GPU type: the most samples of a pass that fit, the fewest that do not.
+
+    0 and None: nothing known.
+    """
+
+    fits: int = 0
+    fails: int | None = None
+
+    @property
+    def most(self) -> int | None:
+        """Return the samples per pass to try at most, None without a limit: half of what failed, at least."""
+        return None if self.fails is None else max(self.fits, self.fails // 2, 1)
+
+    def after_failure(self, num_samples: int) -> "Ceiling":
+        """Return what is known once a pass of `num_samples` has failed; it may have fitted before."""
+        return Ceiling(fits=self.fits if self.fits < num_samples else 0, fails=num_samples)
+
+    def weakest(self, other: "Ceiling") -> "Ceiling":
+        """Return what holds on both of two GPUs of one type."""
+        fails = [ceiling.fails for ceiling in (self, other) if ceiling.fails is not None]
+        return Ceiling(fits=min(self.fits, other.fits), fails=min(fails, default=None))
+
+
+def search(fits: Callable[[int], bool], known: Ceiling, largest: int) -> Ceiling:
+    """Return the ceiling, sought up to `largest`: by doubling, then by bisection to one part in 16.
+
+    The result may say that `largest` fits, or that not even one sample does (fits 0, fails 1).
+    """
+    low, high = min(known.fits, largest), known.fails
+    while low < largest and (high is None or high > 2 * low + 1):
+        # Not 1: batch normalisation refuses a single sample.
+        size = min(max(2 * low, 2), largest)
+        if not fits(size):
+            high = size
+            break
+        low = size
+    top = min(high or largest + 1, largest + 1)
+    while top - low > max(low // PRECISION, 1):
+        size = (low + top) // 2
+        if fits(size):
+            low = size
+        else:
+            top = high = size
+    return Ceiling(fits=max(low, known.fits), fails=high)
+
+
+def lowered(limits: BatchLimits, most: int | None) -> BatchLimits:
+    """Return `limits` with passes of at most `most` samples, but not below its own smallest."""
+    if most is None or (limits.max_atomic is not None and limits.max_atomic <= most):
+        return limits
+    return replace(limits, max_atomic=max(most, limits.min_atomic))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether a device or the machine had too little memory."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in OUT_OF_MEMORY_SIGNS)
+
+
+def signature(model: nn.Module) -> str:
+    """Return a name for what a model holds: parameters and buffers, their shapes and kinds."""
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    rows = [f"{name} {tuple(value.shape)} {value.dtype}" for name, value in tensors]
+    return hashlib.sha256("\n".join(rows).encode()).hexdigest()[:16]
+
+
+class CeilingFile:
+    """The ceilings of one job: signature of the model -> GPU type -> ceiling. No folder: nothing is kept."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._path = None if folder is None else folder / CEILINGS_FILE
+
+    def read(self, model: str) -> dict[str, Ceiling]:
+        """Return GPU type -> ceiling; nothing, with a warning, where the file is damaged."""
+        return self._all().get(model, {})
+
+    def write(self, model: str, ceilings: Mapping[str, Ceiling]) -> None:
+        """Keep `ceilings`, and what is known of other models and GPU types. Written beside and renamed."""
+        if self._path is None:
+            return
+        everything = self._all()
+        everything[model] = {**everything.get(model, {}), **ceilings}
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        beside = self._path.with_suffix(f".{os.getpid()}")
+        with open(beside, "w", encoding="utf-8") as file:
+            json.dump(to_json(everything), file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(self._path)
+
+    def _all(self) -> dict[str, dict[str, Ceiling]]:
+        if self._path is None or not self._path.exists():
+            return {}
+        try:
+            data = json.loads(self._path.read_text(encoding="utf-8"))
+            return {
+                model: {gpu_type: from_json(Ceiling, item, gpu_type) for gpu_type, item in rows.items()}
+                for model, rows in data.items()
+            }
+        except (ValueError, AttributeError, InputError) as error:
+            logger.warning("%s is damaged, what it knew is forgotten: %s", self._path.name, error)
+            return {}
