@@ -16,6 +16,7 @@ import coadapt.train as ct
 from coadapt.model.contract_env import EXIT_STOPPED
 from coadapt.train.agreement import Agreement, Signals
 from coadapt.train.group import Group
+from coadapt.train.noise import GradNorms
 from tests.train.quadratic import measure_noise, true_noise_scale
 from tests.train.replicas import run_replicas
 from tests.train.toy import (
@@ -66,9 +67,11 @@ def counted_toy(toy: Toy) -> None:
     talks: list[None] = []
     post = Agreement.post
 
-    def counting(agreement: Agreement, group: Group, signals: Signals) -> None:
+    def counting(
+        agreement: Agreement, group: Group, signals: Signals, norms: GradNorms | None = None
+    ) -> None:
         talks.append(None)
-        post(agreement, group, signals)
+        post(agreement, group, signals, norms)
 
     Agreement.post = counting  # type: ignore[method-assign]  # in a process of its own
     run_toy(toy)

@@ -74,12 +74,15 @@ class Agreement:
 
     def __init__(self) -> None:
         self._own: Signals | None = None
+        self._norms: GradNorms | None = None
         self._sum: tuple[torch.Tensor, dist.Work] | None = None
 
-    def post(self, group: Group, signals: Signals) -> None:
-        """Send this replica's word; `collect` gives the sum."""
+    def post(self, group: Group, signals: Signals, norms: GradNorms | None = None) -> None:
+        """Send this replica's word, and its norms of the step; `collect` gives the sum."""
         assert self._own is None, "collect before the next post"
-        self._own = signals
+        if norms is not None:
+            signals = signals.with_norms(norms)
+        self._own, self._norms = signals, norms
         if group.distributed:
             values = torch.tensor(_values(signals), dtype=torch.float64)
             work = dist.all_reduce(values, group=group.control, async_op=True)
@@ -95,11 +98,14 @@ class Agreement:
         work.wait()
         return Signals(**dict(zip(_NAMES, values.tolist(), strict=True)))
 
-
-def norms_of(said: Signals, own: GradNorms) -> GradNorms | None:
-    """Return the group's norms of the step that `own` is a part of; None if they are of no use."""
-    if said.unusable or said.count < 2.0:
-        return None
-    return replace(
-        own, small_sqr=said.small_sqr, inverse=said.inverse, count=said.count, big_sqr=said.big_sqr
-    )
+    def norms(self, said: Signals) -> GradNorms | None:
+        """Return the group's norms in what was collected last; None if there are none of use."""
+        if self._norms is None or said.unusable or said.count < 2.0:
+            return None
+        return replace(
+            self._norms,
+            small_sqr=said.small_sqr,
+            inverse=said.inverse,
+            count=said.count,
+            big_sqr=said.big_sqr,
+        )

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from coadapt.model import BatchConfig
-from coadapt.train.agreement import Agreement, Signals, norms_of
+from coadapt.train.agreement import Agreement, Signals
+from coadapt.train.branch import BranchTest
 from coadapt.train.gradients import StepGradients
 from coadapt.train.noise import GradNorms
 from coadapt.train.pace import Pace, measures
@@ -37,8 +38,8 @@ class TrainingCycle:
         self._timer = timer
         self._saver = saver
         self._rescaler = rescaler
+        self.branches = BranchTest(session, saver)
         self._agreement = Agreement()
-        self._said: GradNorms | None = None
         self._pace = Pace()
 
     def begin_fetch(self) -> None:
@@ -68,6 +69,9 @@ class TrainingCycle:
         self._saver.last_step_at = time.time()
         step = session.progress.step
         self._book(current.step_samples)
+        batch = self.branches.stepped()
+        if batch is not None:
+            self._change_batch(batch)
         if not self._pace.talks(step):
             return
         norms = self.gradients.meter.take(session.group.size, current.step_samples)
@@ -86,6 +90,7 @@ class TrainingCycle:
         """
         if self.telemetry is not None:
             self.telemetry.break_off()
+        self.branches.undo(position=False)
         said = self._agreement.collect()
         self._act(None if said is None else replace(said, change=0.0))
         self._say(None, save=save, last=last)
@@ -120,10 +125,7 @@ class TrainingCycle:
             batch = None if self.telemetry is None else self.telemetry.take_batch()
             if batch is not None:
                 signals = signals.with_batch(batch)
-        if norms is not None:
-            signals = signals.with_norms(norms)
-        self._said = norms
-        self._agreement.post(self._session.group, signals)
+        self._agreement.post(self._session.group, signals, norms)
 
     def _act(self, said: Signals | None) -> bool:
         """Do what the replicas agreed on; return whether a new group has begun.
@@ -139,23 +141,29 @@ class TrainingCycle:
                 f"the data ends in {said.over:.0f} of {self._session.group.size} replicas and goes on in the "
                 "others: every replica must be given the same samples"
             )
-        norms = None if self._said is None else norms_of(said, self._said)
+        norms = self._agreement.norms(said)
         if norms is not None:
             self._session.data.noise.add(norms, float(self._session.progress.samples))
+        if said.stop or said.change:
+            self.branches.undo()
         if said.stop:
             self._rescaler.stop()
         elif said.change:
             self._rescaler.change(int(said.change))
             self.enter()
             return True
-        elif said.save:
+        elif said.save and not self.branches.provisional:
             self._saver.save()
         if said.batch is not None and said.batch != self._session.data.batch:
-            self._change_batch(said.batch)
+            self._change_batch(self.branches.propose(said.batch))
         return False
 
     def _change_batch(self, batch: BatchConfig) -> None:
+        """Go on with `batch`, and say so if it is another one."""
+        self._timer.restart()
         session = self._session
+        if batch == session.data.batch:
+            return
         grad = session.grad_stats()
         noise = math.nan if grad is None else grad.noise_scale(session.data.limits.initial)
         logger.info(
@@ -172,4 +180,3 @@ class TrainingCycle:
             noise,
         )
         session.data.batch = batch
-        self._timer.restart()

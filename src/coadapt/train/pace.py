@@ -33,7 +33,7 @@ class Pace:
         """Return the stride that rank 0 finds right, a divisor of MEASURE_PERIOD; it talks now."""
         steps, now = step - self._talked_step, time.monotonic()
         since_s, self._talked_step, self._talked_at = now - self._talked_at, step, now
-        if step < MEASURED_AT_FIRST or not steps:
+        if step < MEASURED_AT_FIRST or steps <= 0:
             return 1
         fitting = min(int(TALK_EVERY_S * steps / since_s), MEASURE_PERIOD)
         return 1 << max(fitting.bit_length() - 1, 0)

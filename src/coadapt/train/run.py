@@ -240,6 +240,23 @@ class Run:
         """
         return ValidationLoader(dataset, self._session, batch_size, options)
 
+    def test_growth(self, num_samples: int, *, tolerance: float = 0.0) -> None:
+        """Let an adaptive batch grow only if a trial confirms it (Merrill et al. 2025).
+
+        Before each growth, `num_samples` samples are trained on with the larger batch, undone, and trained on
+        with the present one. The batch grows if the larger one's mean loss over the second half is at most
+        `tolerance` above the other's. The loop's body must call `run.mean(loss=...)`; what it changes besides
+        the run's own objects is not undone. Raises InputError for a value out of range, or for a stream.
+        """
+        if num_samples < 1:
+            raise InputError("test_growth(num_samples)", num_samples, "an integer >= 1")
+        if not tolerance >= 0.0:
+            raise InputError("test_growth(tolerance)", tolerance, "a number >= 0")
+        if self._session.sampling is not None and self._session.data.order.stream:
+            raise InputError("test_growth", "a stream", "data that can be trained on again")
+        self._cycle.branches.num_samples = num_samples
+        self._cycle.branches.tolerance = tolerance
+
     def epochs(self, num_epochs: int) -> Iterator[int]:
         """Yield the number of each epoch that is still to be trained, until `num_epochs` are done.
 

@@ -1,0 +1,164 @@
+"""Trying a larger batch first: what is undone leaves no trace, and the loss decides."""
+
+import logging
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import coadapt.train as ct
+from coadapt.goodput.batch import split_total
+from coadapt.model import BatchConfig, InputError
+from tests.train.replicas import run_replicas
+
+pytestmark = [pytest.mark.train]
+
+NUM_SAMPLES, BATCH, LARGER, BRANCH = 320, 4, 16, 64
+
+
+class Proposing:
+    """Telemetry that promises more from batch LARGER in each step from `since` on."""
+
+    def __init__(self, run: ct.Run, since: int) -> None:
+        self._run = run
+        self._since = since
+
+    def take_batch(self) -> BatchConfig | None:
+        run = self._run
+        if run.progress.step < self._since:
+            return None
+        return split_total(LARGER, run.num_replicas, run._session.data.limits, exact=True)
+
+    def begin_pass(self) -> None: ...
+    def end_step(self) -> None: ...
+    def break_off(self) -> None: ...
+    def retire(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def points() -> TensorDataset:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(NUM_SAMPLES, 5, generator=generator).double()
+    return TensorDataset(x, x.sum(1))
+
+
+def new_model() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 1)).double()
+
+
+def train(
+    rate: float,
+    *,
+    since: int = 10,
+    tolerance: float = 0.0,
+    says_loss: bool = True,
+    epochs: int = 2,
+    folder: Path | None = None,
+    body: Callable[[ct.Run], None] | None = None,
+) -> tuple[ct.Run, list[dict[str, float]], list[Tensor]]:
+    """Return the run, the totals of its epochs and the parameters in the end; `body` runs in each pass."""
+    run = ct.init(contract="adaptive", checkpoint_dir=folder, checkpoint_every_s=1e9)
+    model = new_model()
+    model, optimizer = run.prepare(
+        model, torch.optim.SGD(model.parameters(), lr=rate, momentum=0.5), scaling="none"
+    )
+    loader = run.loader(points(), batch_size=BATCH, max_batch_size=64, shuffle=True)
+    run.test_growth(BRANCH, tolerance=tolerance)
+    totals = []
+    for epoch in run.epochs(epochs):
+        if run.is_first and since >= 0 and not isinstance(run._cycle.telemetry, Proposing):
+            assert epoch >= 0
+            run._cycle.telemetry = Proposing(run, since)  # type: ignore[assignment]  # as far as it is used
+        for x, y in loader:
+            if body is not None:
+                body(run)
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(x)[:, 0], y)
+            loss.backward()
+            optimizer.step()
+            if says_loss:
+                run.mean(loss=loss)
+            run.sum(seen=len(x))
+        totals.append(run.totals())
+    return run, totals, [p.detach().clone() for p in model.parameters()]
+
+
+def test_a_larger_batch_that_learns_less_is_undone_without_a_trace(caplog: pytest.LogCaptureFixture) -> None:
+    """It makes a quarter of the steps; dropout's random numbers are those of the undisturbed run as well."""
+    with caplog.at_level(logging.INFO, "coadapt.train"):
+        run, totals, parameters = train(0.01)
+    run.close()
+    plain, plain_totals, wanted = train(0.01, since=-1)
+    plain.close()
+    assert totals == plain_totals
+    assert totals[0]["seen"] == NUM_SAMPLES
+    assert run.batch.total == BATCH
+    assert all(torch.equal(one, other) for one, other in zip(parameters, wanted, strict=True))
+    trials = [record.getMessage() for record in caplog.records if "trying batch" in record.getMessage()]
+    assert len(trials) == 1  # of two epochs: a refused batch is not tried again at once
+    assert "stays" in caplog.text
+
+
+def test_a_larger_batch_within_the_tolerance_is_taken(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "coadapt.train"):
+        run, totals, _ = train(0.01, tolerance=100.0)
+    run.close()
+    assert "grows" in caplog.text
+    assert run.batch.total == LARGER
+    assert [figures["seen"] for figures in totals] == [NUM_SAMPLES] * 2
+    assert run.progress.samples == 2 * NUM_SAMPLES
+
+
+def test_values_out_of_range_are_named() -> None:
+    run = ct.init(contract="adaptive")
+    with pytest.raises(InputError, match=r"^test_growth\(tolerance\): got -1"):
+        run.test_growth(8, tolerance=-1.0)
+    with pytest.raises(InputError, match=r"^test_growth\(num_samples\): got 0"):
+        run.test_growth(0)
+    run.close()
+
+
+def test_a_trial_fits_into_the_epoch_or_does_not_begin() -> None:
+    run, totals, _ = train(0.01, since=(NUM_SAMPLES - BRANCH) // BATCH, epochs=1)
+    run.close()
+    assert totals[0]["seen"] == NUM_SAMPLES
+    assert run.progress.samples == NUM_SAMPLES
+
+
+def test_without_a_loss_the_batch_stays_and_it_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    run, _, _ = train(0.01, says_loss=False)
+    run.close()
+    assert run.batch.total == BATCH
+    assert caplog.text.count("needs run.mean(loss=...)") == 1
+
+
+def _harmed(folder: str) -> None:
+    """One replica of two; rank 1 is told to stop in the middle of the larger batch's branch, once."""
+    torch.set_num_threads(1)
+    mark = Path(folder, "harmed")
+
+    def harm(run: ct.Run) -> None:
+        if run.rank == 1 and run.batch.total == LARGER and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    run, totals, parameters = train(0.01, folder=Path(folder, "checkpoints"), body=harm)
+    if run.is_first:
+        torch.save([totals[-1]["seen"], run.progress.samples, parameters], Path(folder, "end.pt"))
+    run.close()
+
+
+@pytest.mark.processes
+def test_a_stop_in_a_branch_saves_the_state_before_it(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    assert run_replicas(_harmed, [folder, folder], tmp_path) == [75, 75]
+    outputs = "".join(path.read_text() for path in tmp_path.glob("output-*"))
+    assert run_replicas(_harmed, [folder, folder], tmp_path) == [0, 0], outputs
+    seen, samples, _ = torch.load(tmp_path / "end.pt", weights_only=True)
+    assert (seen, samples) == (NUM_SAMPLES, 2 * NUM_SAMPLES)
