@@ -11,7 +11,9 @@ from coadapt.core.commands import Start
 from coadapt.executors.generation_dir import GenerationDir, JobDir, LaunchOrder
 from coadapt.executors.machine import Machine
 from coadapt.executors.replica_env import launch_order
+from coadapt.executors.seating import Seating
 from coadapt.model import Allocation, BatchConfig, BatchLimits, JobSpec, Launch, Node
+from coadapt.model.rescale import member_name
 from coadapt.model.wire import from_json
 
 GENERATION = GenerationDir(JobDir(Path("/state/jobs/a")), 3)
@@ -28,7 +30,9 @@ def order(machine: Machine, slots: dict[str, tuple[int, ...]], **envs: str) -> L
     allocation = Allocation(slots=tuple((node, len(chosen)) for node, chosen in slots.items()))
     batch = BatchConfig(total=8, atomic=4)
     command = Start(job="a", generation=3, spec=spec, allocation=allocation, batch=batch)
-    return launch_order(command, GENERATION, machine, slots, 5.0)
+    num_replicas = allocation.num_replicas
+    members = tuple(member_name(3, rank) for rank in range(num_replicas))
+    return launch_order(command, GENERATION, machine, Seating(members=members, slots=slots, root=3), 5.0)
 
 
 def test_the_contract_is_whole_and_ranks_follow_the_allocation() -> None:

@@ -24,6 +24,13 @@ def up(
     reaction_s: Annotated[
         float, typer.Option("--reaction", help="Seconds from an arrival or exit to a decision of its own.")
     ] = DEFAULT_REACTION_S,
+    in_place: Annotated[
+        bool,
+        typer.Option(
+            "--in-place/--no-in-place",
+            help="Whether running jobs that can change their number of replicas without a restart do so.",
+        ),
+    ] = True,
     stop_grace_s: Annotated[
         float, typer.Option("--grace", help="Seconds that replicas get to save their state.")
     ] = 30.0,
@@ -51,7 +58,7 @@ def up(
             state_dir=find_state_dir(state),
             slots=slots,
             policy=policy,
-            config=SchedulerConfig(round_s=round_s, reaction_s=reaction_s, resize_in_place=False),
+            config=SchedulerConfig(round_s=round_s, reaction_s=reaction_s, resize_in_place=in_place),
             stop_grace_s=stop_grace_s,
             host=host,
             port=port,

@@ -1,8 +1,9 @@
 """The files through which a launcher and the scheduler speak of one (job, generation). Standard library only.
 
 `order.json` what to do, `started` all replicas are up, `stop` somebody wants it to end, `exit.json` how it
-ended. Whoever holds the lock of the job directory is its one living launcher: the kernel gives the lock back
-when that process dies, so a recycled process id can never be taken for it.
+ended. A generation that replicas change into in place has the launcher of the one that they were started in,
+its root; `successor` there names it. Whoever holds the lock of the job directory is its one living launcher:
+the kernel gives the lock back when that process dies, so a recycled process id can never be taken for it.
 """
 
 import fcntl
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from coadapt.core.events import Outcome
+from coadapt.model.rescale import RescaleOrder
 from coadapt.model.wire import from_json, to_json
 
 # Job directories hold logs, checkpoints and the user's environment: for the owner's eyes only.
@@ -37,7 +39,12 @@ class ReplicaOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOrder:
-    """What a launcher has to do. `slots` is for the executor: the slots that are taken on each node."""
+    """What a launcher has to do.
+
+    replicas: those to start. slots: those taken on each node, in rank order; for the executor. roster: who
+    trains in this generation, None in orders of earlier versions. root: the generation whose launcher carries
+    this out, 0 in such orders; if it is another one, its replicas change in place.
+    """
 
     run: str
     setup: str
@@ -46,6 +53,8 @@ class LaunchOrder:
     replicas: tuple[ReplicaOrder, ...]
     slots: Mapping[str, tuple[int, ...]]
     stop_grace_s: float
+    roster: RescaleOrder | None = None
+    root: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +78,10 @@ class JobDir:
     @property
     def logs(self) -> Path:
         return self.path / "logs"
+
+    def log(self, member: str) -> Path:
+        """Return what the replica of that name (model/rescale.py) printed."""
+        return self.logs / f"{member}.log"
 
     @property
     def setup_done(self) -> Path:
@@ -112,13 +125,18 @@ class GenerationDir:
     def started_file(self) -> Path:
         return self.path / "started"
 
+    @property
+    def switchboard(self) -> Path:
+        """The directory of model/rescale.py, if this is a root."""
+        return self.path / "rescale"
+
     def make(self) -> None:
         job = self.job
         for folder in (job.path.parent, job.path, job.checkpoints, job.logs, self.path.parent, self.path):
             folder.mkdir(mode=PRIVATE_DIR, parents=True, exist_ok=True)
 
     def write_order(self, order: LaunchOrder) -> None:
-        _write_json(self.path / "order.json", order)
+        write_json(self.path / "order.json", order)
 
     def order(self) -> LaunchOrder | None:
         return _read_json(self.path / "order.json", LaunchOrder)
@@ -129,14 +147,21 @@ class GenerationDir:
     def mark_started(self) -> None:
         self.started_file.touch(PRIVATE_FILE)
 
+    def write_successor(self, number: int) -> None:
+        """Tell this generation's launcher of a later one, whose order is written."""
+        write_json(self.path / "successor", number)
+
+    def successor(self) -> int | None:
+        return _read_json(self.path / "successor", int)
+
     def write_fate(self, fate: Fate) -> None:
-        _write_json(self.path / "exit.json", fate)
+        write_json(self.path / "exit.json", fate)
 
     def fate(self) -> Fate | None:
         return _read_json(self.path / "exit.json", Fate)
 
 
-def _write_json(path: Path, value: object) -> None:
+def write_json(path: Path, value: object) -> None:
     """Write a value beside `path`, flush it to the disk, then rename: a reader sees all of it or nothing."""
     beside = path.with_suffix(f".{os.getpid()}.new")
     with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE), "w") as file:

@@ -1,22 +1,23 @@
-"""One small process per (job, generation): sets up, starts the replicas, waits, and writes how they ended.
+"""One small process per job that runs: sets up, starts the replicas, waits, and writes how they ended.
 
 It outlives the scheduler, so that a restarted scheduler finds the replicas as it left them. Standard library
 only: it is up in a blink. Started as `python -m coadapt.executors.launcher GENERATION_DIR`.
 """
 
-import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
 from types import FrameType
 
 from coadapt.core.events import Outcome
-from coadapt.executors.generation_dir import Fate, GenerationDir, JobDir, LaunchOrder
-from coadapt.executors.job_processes import kill_marked, marked_processes, terminate
-from coadapt.model.contract_env import EXIT_STOPPED
+from coadapt.executors.change import Change
+from coadapt.executors.generation_dir import Fate, GenerationDir, JobDir, LaunchOrder, write_json
+from coadapt.executors.job_processes import kill_marked, marked_processes
+from coadapt.executors.replica import OUTSIDE_SIGNALS, Replica, first_failed, spawn
+from coadapt.executors.seating import seating_of
+from coadapt.model.rescale import ORDER_FILE
 
 # How often children and the stop file are looked at: half of it is added to each stop, at 0.1 % of a core.
 POLL_S = 0.05
@@ -24,13 +25,6 @@ POLL_S = 0.05
 PEER_GRACE_S = 5.0
 # The launcher of the generation before may still be on its last lines when its successor starts.
 LOCK_WAIT_S = 10.0
-TAIL_LINES = 8
-TAIL_BYTES = 4096
-
-# Signals that an operator, the kernel's memory killer or a shutdown sends: not the script's own fault.
-OUTSIDE_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-# A shell reports a child that was killed by signal N as exit code 128 + N.
-SHELL_SIGNAL_BASE = 128
 
 
 def main(generation_dir: str, lock_wait_s: float = LOCK_WAIT_S) -> None:
@@ -42,19 +36,26 @@ def main(generation_dir: str, lock_wait_s: float = LOCK_WAIT_S) -> None:
             return
         order = directory.order()
         assert order is not None, f"{path} holds no order"
+        launcher = _Launcher(directory, order)
         try:
-            fate = _Launcher(directory, order).run()
+            fate = launcher.run()
         except OSError as error:
             fate = Fate(outcome=Outcome.FAILED, detail=f"could not be started: {error}")
         kill_marked(directory.job.checkpoints)
+        # The root's comes last: it also counts for a generation that was ordered too late to be taken up.
+        if launcher.newest != directory:
+            launcher.newest.write_fate(fate)
         directory.write_fate(fate)
 
 
 class _Launcher:
     def __init__(self, directory: GenerationDir, order: LaunchOrder) -> None:
-        self._directory = directory
+        self.newest = directory
+        self._root = directory
         self._order = order
+        self._change: Change | None = None
         self._told_to_stop = False
+        self._why_stopped = "stopped as ordered"
         for number in OUTSIDE_SIGNALS - {signal.SIGKILL}:
             signal.signal(number, self._on_signal)
 
@@ -67,119 +68,138 @@ class _Launcher:
             return fate
         if self._stopping():
             return Fate(outcome=Outcome.STOPPED, detail="stopped before its replicas were started")
-        port = {"MASTER_PORT": str(_free_port())}
-        commands = [(replica.log, {**replica.envs, **port}) for replica in self._order.replicas]
-        replicas = [self._spawn(self._order.run, log, envs) for log, envs in commands]
-        self._directory.mark_started()
-        first_failed = self._wait(replicas)
-        return self._judge(replicas, first_failed)
+        replicas = self._start(self._order)
+        self._root.mark_started()
+        return self._judge(replicas, self._wait(replicas))
 
     def _set_up(self) -> Fate | None:
         """Run `setup` unless an earlier generation did; return a fate only if the job ended by it."""
-        if not self._order.setup or self._directory.job.setup_done.exists():
+        if not self._order.setup or self._root.job.setup_done.exists():
             return None
-        log = str(self._directory.job.logs / "setup.log")
-        process = self._spawn(self._order.setup, log, {})
+        log = str(self._root.job.logs / "setup.log")
+        process = spawn(self._order, self._order.setup, "setup", log, {})
         self._wait([process])
         if self._stopping():
             return Fate(outcome=Outcome.STOPPED, detail="stopped during setup")
-        if process.returncode:
-            return Fate(outcome=Outcome.FAILED, detail=_report("setup", process.returncode, log))
-        self._directory.job.setup_done.touch()
+        if process.code:
+            return Fate(outcome=Outcome.FAILED, detail=process.report("setup"))
+        self._root.job.setup_done.touch()
         return None
 
-    def _spawn(self, command: str, log: str, envs: dict[str, str]) -> "subprocess.Popen[bytes]":
-        shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
-        with open(log, "ab") as output:
-            return subprocess.Popen(
-                [shell, "-c", command],
-                cwd=self._order.workdir,
-                env={**os.environ, **self._order.envs, **envs},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+    def _start(self, order: LaunchOrder) -> list[Replica]:
+        port = {"MASTER_PORT": str(_free_port())}
+        return [
+            spawn(order, order.run, Path(item.log).stem, item.log, {**item.envs, **port})
+            for item in order.replicas
+        ]
 
-    def _wait(self, processes: "list[subprocess.Popen[bytes]]") -> int | None:
+    def _wait(self, replicas: list[Replica]) -> Replica | None:
         """Wait until all are gone; end the rest once one failed or a stop was asked for.
 
-        Return the index of the process that failed first, None if none did before a stop was asked for.
+        `replicas` follows changes in place. Return the one that failed first, None if none did before a stop
+        was asked for.
         """
-        first_failed: int | None = None
+        failed: Replica | None = None
         kill_at: float | None = None
         asked: set[int] = set()
         # A shell dies of SIGTERM at once while the script below it still saves.
-        while sum(process.poll() is None for process in processes) or (
-            asked and asked.intersection(marked_processes(self._directory.job.checkpoints))
+        while sum(replica.code is None for replica in replicas) or (
+            asked and asked.intersection(marked_processes(self._root.job.checkpoints))
         ):
             if kill_at is None:
-                first_failed = _failed(processes)
+                self._follow_orders(replicas)
+                failed = first_failed(replicas)
                 if self._stopping():
                     kill_at = time.monotonic() + self._order.stop_grace_s
-                elif first_failed is not None:
-                    kill_at = time.monotonic() + PEER_GRACE_S
-                if kill_at is not None:
-                    living = [process.pid for process in processes if process.returncode is None]
-                    asked = asked.union(*map(terminate, living))
+                elif failed is not None or self._unneeded():
+                    kill_at = time.monotonic() + self._peer_grace_s(failed)
             elif time.monotonic() >= kill_at:
-                kill_marked(self._directory.job.checkpoints)
+                kill_marked(self._root.job.checkpoints)
+            if kill_at is not None:
+                asked = asked.union(*(replica.ask() for replica in self._to_ask(replicas)))
             time.sleep(POLL_S)
-        return first_failed if kill_at is not None else _failed(processes)
+        return failed if kill_at is not None else first_failed(replicas)
 
-    def _judge(self, replicas: "list[subprocess.Popen[bytes]]", first_failed: int | None) -> Fate:
-        if all(replica.returncode == 0 for replica in replicas):
+    def _peer_grace_s(self, failed: Replica | None) -> float:
+        change = self._change
+        if change is not None and failed in change.joiners and not change.begun:
+            return self._order.stop_grace_s  # it was no peer yet: the others are sound, and can save
+        return PEER_GRACE_S
+
+    def _to_ask(self, replicas: list[Replica]) -> list[Replica]:
+        """Return whom to tell to end, now that all are to: those who join come after those who train.
+
+        They may be needed still, if the others have begun to change; and then they hear it from them.
+        """
+        change = self._change
+        if change is None or change.old_are_gone:
+            return replicas
+        return [replica for replica in replicas if replica not in change.joiners]
+
+    def _judge(self, replicas: list[Replica], failed: Replica | None) -> Fate:
+        unneeded = self._unneeded()
+        replicas = [replica for replica in replicas if replica not in unneeded]
+        # After a change a step follows, so that nobody can have come to the end before it is done.
+        finished = self._change is None or self._change.done or not self._change.begun
+        if finished and all(replica.code == 0 for replica in replicas):
             return Fate(outcome=Outcome.SUCCEEDED)
         if self._stopping():
-            codes = ", ".join(str(replica.returncode) for replica in replicas)
-            return Fate(outcome=Outcome.STOPPED, detail=f"stopped as ordered; exit codes {codes}")
-        assert first_failed is not None
-        code = replicas[first_failed].returncode
-        detail = _report(f"replica {first_failed}", code, self._order.replicas[first_failed].log)
-        # A replica that stopped although nobody here asked it to obeyed a signal from outside.
-        lost = code == EXIT_STOPPED or _signal_number(code) in OUTSIDE_SIGNALS
-        return Fate(outcome=Outcome.LOST if lost else Outcome.FAILED, detail=detail)
+            codes = ", ".join(str(replica.code) for replica in replicas)
+            return Fate(outcome=Outcome.STOPPED, detail=f"{self._why_stopped}; exit codes {codes}")
+        if failed is None:
+            return Fate(outcome=Outcome.LOST, detail="all replicas left in the middle of a change in place")
+        detail = failed.report(f"replica {self._rank(failed)}")
+        return Fate(outcome=Outcome.LOST if failed.lost else Outcome.FAILED, detail=detail)
+
+    def _rank(self, replica: Replica) -> int:
+        members = seating_of(self._order, self.newest.number).members
+        return members.index(replica.name) if replica.name in members else int(replica.name.split("-")[1])
+
+    # -- changes in place -------------------------------------------------------------------------------
+
+    def _follow_orders(self, replicas: list[Replica]) -> None:
+        """Begin the change that was ordered last, or see how far the one under way is."""
+        change = self._change
+        if change is None:
+            successor = self._root.successor()
+            if successor is not None and successor > self.newest.number:
+                self._begin_change(self._root.job.generation(successor), replicas)
+        elif change.complete:
+            change.directory.mark_started()
+            members = seating_of(change.order, change.directory.number).members
+            replicas[:] = [replica for replica in replicas if replica.name in members]
+            self._change = None
+        elif why := change.hopeless():
+            self._give_up(why)
+
+    def _begin_change(self, directory: GenerationDir, replicas: list[Replica]) -> None:
+        order = directory.order()
+        assert order is not None, f"{directory.path} holds no order"
+        self.newest, self._order = directory, order
+        if self._stopping():
+            return
+        change = Change(root=self._root, directory=directory, order=order, old=tuple(replicas))
+        self._change = change
+        try:
+            write_json(self._root.switchboard / ORDER_FILE, order.roster)
+            change.joiners = self._start(order)
+        except OSError as error:
+            self._give_up(str(error))
+        replicas.extend(change.joiners)
+
+    def _give_up(self, why: str) -> None:
+        """Stop the job, so that it is started anew: the change will not come about."""
+        self._told_to_stop = True
+        self._why_stopped = f"stopped to change its replicas, in place was impossible: {why}"
+
+    def _unneeded(self) -> list[Replica]:
+        return [] if self._change is None else self._change.unneeded
 
     def _stopping(self) -> bool:
-        return self._told_to_stop or self._directory.stop_file.exists()
+        return self._told_to_stop or self.newest.stop_file.exists()
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._told_to_stop = True
-
-
-def _failed(processes: "list[subprocess.Popen[bytes]]") -> int | None:
-    """Return the index of a failed process, one ended by a signal first: its peers fail in its wake."""
-    failed = [index for index, process in enumerate(processes) if process.returncode]
-    return min(
-        failed, key=lambda index: (not _signal_number(processes[index].returncode), index), default=None
-    )
-
-
-def _signal_number(code: int) -> int:
-    """Return the signal that ended a process with this exit code, 0 if none did."""
-    if code < 0:
-        return -code
-    return code - SHELL_SIGNAL_BASE if SHELL_SIGNAL_BASE < code < SHELL_SIGNAL_BASE + signal.NSIG else 0
-
-
-def _report(who: str, code: int, log: str) -> str:
-    number = _signal_number(code)
-    known = number in {member.value for member in signal.Signals}
-    how = f"was killed by {signal.Signals(number).name}" if known else f"exited with code {code}"
-    if number == signal.SIGKILL:
-        how += " from outside (by a person, or by the kernel when memory ran out)"
-    tail = _tail(log)
-    # The last line alone often says it all, and it is what a table has room for.
-    last = f": {tail[-1].strip()}" if tail else ""
-    more = "\n".join(["\nthe end of its log:", *tail]) if len(tail) > 1 else ""
-    return f"{who} {how}{last}{more}"
-
-
-def _tail(log: str) -> list[str]:
-    with open(log, "rb") as file:
-        file.seek(max(file.seek(0, os.SEEK_END) - TAIL_BYTES, 0))
-        text = file.read().decode(errors="replace")
-    return text.rstrip().splitlines()[-TAIL_LINES:]
 
 
 def _free_port() -> int:

@@ -1,7 +1,7 @@
 """Replicas as processes of this machine. One thread takes orders and watches; launchers do the rest.
 
 What runs is written on disk before it runs, and launchers outlive the scheduler: a new LocalExecutor on the
-same directory finds every generation that its predecessor left, alive or dead.
+same directory finds every generation that its predecessor left, alive, dead, or changing in place.
 """
 
 import logging
@@ -18,14 +18,17 @@ from coadapt.core.commands import JobCommand, Resize, Start, Stop
 from coadapt.core.events import Outcome, ReplicasExited, ReplicasStarted
 from coadapt.executors import launcher
 from coadapt.executors.generation_dir import Fate, GenerationDir, JobDir
-from coadapt.executors.job_processes import kill_marked
 from coadapt.executors.machine import Machine
-from coadapt.executors.replica_env import Slots, launch_order
-from coadapt.model import Allocation, JobId, NodeId
+from coadapt.executors.replica_env import launch_order
+from coadapt.executors.running import Running, found
+from coadapt.executors.seating import Seating, seat, seating_of, union
+from coadapt.model import JobId, NodeId
 from coadapt.model.contract_env import ENV_CHECKPOINT_DIR, ENV_TOKEN, ENV_URL
+from coadapt.model.rescale import member_name
 from coadapt.runtime.ports import Post
 
 POLL_S = 0.05
+NEVER_STARTED = "stopped before it was started"
 
 logger = logging.getLogger(__name__)
 
@@ -49,17 +52,6 @@ class LocalConfig:
             raise ValueError(f"LocalConfig.stop_grace_s must be >= 0, got {self.stop_grace_s}")
 
 
-@dataclass(slots=True, kw_only=True)
-class _Running:
-    """A generation whose launcher lives, or died unnoticed. `process` is None if a predecessor started it."""
-
-    directory: GenerationDir
-    slots: Slots
-    process: "subprocess.Popen[bytes] | None" = None
-    post: Post | None = None
-    announced: bool = False
-
-
 class LocalExecutor:
     """The port Executor on this machine. All books are touched by one thread only, `run`'s."""
 
@@ -69,16 +61,21 @@ class LocalExecutor:
         self._config = config
         self._now = now
         self._orders: queue.SimpleQueue[tuple[JobCommand, Post]] = queue.SimpleQueue()
-        self._running: dict[JobId, _Running] = {}
+        self._running: dict[JobId, Running] = {}
         self._waiting: dict[JobId, tuple[JobCommand, Post]] = {}
         self._newest: dict[JobId, int] = {}
         self._closed = threading.Event()
         for entry in _folders(config.state_dir / "jobs"):
-            self._adopt(JobDir(entry))
+            job = JobDir(entry)
+            for directory in job.generations()[-1:]:
+                self._newest[entry.name] = directory.number
+            if (running := found(job)) is not None:
+                self._running[entry.name] = running
 
     @property
     def resizes_in_place(self) -> bool:
-        return False
+        """Replicas that cannot (yet) are stopped and started for a Resize."""
+        return True
 
     def execute(self, command: JobCommand, post: Post) -> None:
         self._orders.put((command, post))
@@ -103,8 +100,9 @@ class LocalExecutor:
     def log_files(self, job: JobId, rank: int) -> list[Path]:
         """Return the logs of the setup and then of replica `rank` in every generation, oldest first."""
         directory = self._job_dir(job)
-        logs = [directory.logs / f"{item.number}-{rank}.log" for item in directory.generations()]
-        return [log for log in (directory.logs / "setup.log", *logs) if log.exists()]
+        names = dict.fromkeys(_name(generation, rank) for generation in directory.generations())
+        logs = [directory.logs / "setup.log", *(directory.log(name) for name in names)]
+        return [log for log in logs if log.exists()]
 
     # -- orders -----------------------------------------------------------------------------------------
 
@@ -131,47 +129,50 @@ class LocalExecutor:
         elif (fate := directory.fate()) is not None:
             self._post_exit(order.job, order.generation, fate, post)
         else:
-            if running is not None:
+            if running is not None and not (isinstance(order, Resize) and running.changes_in_place()):
                 running.directory.request_stop()
             waiting, _ = self._waiting.get(order.job, (order, post))
             stopped = isinstance(waiting, Stop) and waiting.generation == order.generation
             self._waiting[order.job] = (waiting if stopped else order, post)
 
     def _attempt(self, job: JobId, order: JobCommand, post: Post) -> None:
-        """Carry out an order as soon as the generation before is gone and the slots are free."""
-        if job in self._running:
-            return
-        directory = self._job_dir(job).generation(order.generation)
+        """Carry out an order as soon as slots are free and the generation before is gone, or can follow."""
+        running = self._running.get(job)
         if isinstance(order, Stop):
-            directory.make()
-            fate = Fate(outcome=Outcome.STOPPED, detail="stopped before it was started")
-            directory.write_fate(fate)
-            self._post_exit(job, order.generation, fate, post)
-        else:
-            slots = self._free_slots(order.allocation)
-            if slots is None:
-                return
-            self._start(order, directory, slots, post)
-        del self._waiting[job]
+            if running is None:
+                self._end_unstarted(order, Fate(outcome=Outcome.STOPPED, detail=NEVER_STARTED), post)
+                del self._waiting[job]
+            return
+        if running is not None and not (
+            isinstance(order, Resize) and running.started and running.changes_in_place()
+        ):
+            return
+        present = None if running is None else running.seating
+        seating = seat(order.generation, order.allocation, self._free_slots(), present)
+        if seating is not None:
+            if running is None:
+                self._start(order, seating, post)
+            else:
+                self._change(order, seating, running, post)
+            del self._waiting[job]
 
-    def _free_slots(self, allocation: Allocation) -> dict[NodeId, tuple[int, ...]] | None:
-        """Return the lowest free slots for an allocation, None while there are too few."""
-        chosen: dict[NodeId, tuple[int, ...]] = {}
-        for node, count in allocation.slots:
-            taken = {slot for running in self._running.values() for slot in running.slots.get(node, ())}
-            num_slots = next((item.num_gpus for item in self._machine.nodes if item.id == node), 0)
-            free = [slot for slot in range(num_slots) if slot not in taken]
-            if len(free) < count:
-                return None
-            chosen[node] = tuple(free[:count])
-        return chosen
-
-    def _start(self, command: Start | Resize, directory: GenerationDir, slots: Slots, post: Post) -> None:
+    def _end_unstarted(self, order: JobCommand, fate: Fate, post: Post) -> None:
+        directory = self._job_dir(order.job).generation(order.generation)
         directory.make()
+        directory.write_fate(fate)
+        self._post_exit(order.job, order.generation, fate, post)
+
+    def _free_slots(self) -> dict[NodeId, list[int]]:
+        """Return the slots of each node that nobody holds, in ascending order."""
+        free: dict[NodeId, list[int]] = {}
+        for node in self._machine.nodes:
+            taken = {slot for running in self._running.values() for slot in running.held.get(node.id, ())}
+            free[node.id] = [slot for slot in range(node.num_gpus) if slot not in taken]
+        return free
+
+    def _start(self, command: Start | Resize, seating: Seating, post: Post) -> None:
         try:
-            directory.write_order(
-                launch_order(command, directory, self._machine, slots, self._config.stop_grace_s)
-            )
+            directory = self._write_order(command, seating)
             process = self._spawn_launcher(directory)
         except ValueError as error:
             fate = Fate(outcome=Outcome.FAILED, detail=str(error))
@@ -179,12 +180,27 @@ class LocalExecutor:
             # Too many processes, no memory: this machine's trouble, not the script's.
             fate = Fate(outcome=Outcome.LOST, detail=f"could not be started: {error}")
         else:
-            self._running[command.job] = _Running(
-                directory=directory, slots=slots, process=process, post=post
+            self._running[command.job] = Running(
+                directory=directory, seating=seating, held=seating.slots, process=process, post=post
             )
             return
-        directory.write_fate(fate)
-        self._post_exit(command.job, command.generation, fate, post)
+        self._end_unstarted(command, fate, post)
+
+    def _change(self, command: Start | Resize, seating: Seating, running: Running, post: Post) -> None:
+        """Hand the order over to the launcher that runs; it goes on even if nobody is here any more."""
+        directory = self._write_order(command, seating)
+        running.root.write_successor(directory.number)
+        held = union(running.held, seating.slots)
+        self._running[command.job] = Running(
+            directory=directory, seating=seating, held=held, process=running.process, post=post
+        )
+
+    def _write_order(self, command: Start | Resize, seating: Seating) -> GenerationDir:
+        directory = self._job_dir(command.job).generation(command.generation)
+        directory.make()
+        order = launch_order(command, directory, self._machine, seating, self._config.stop_grace_s)
+        directory.write_order(order)
+        return directory
 
     def _spawn_launcher(self, directory: GenerationDir) -> "subprocess.Popen[bytes]":
         # The checkpoint directory is the mark by which job_processes.py finds the launcher's descendants.
@@ -206,43 +222,23 @@ class LocalExecutor:
 
     # -- what runs --------------------------------------------------------------------------------------
 
-    def _adopt(self, job: JobDir) -> None:
-        for directory in job.generations():
-            self._newest[job.path.name] = directory.number
-            order = directory.order()
-            if order is not None and directory.fate() is None:
-                self._running[job.path.name] = _Running(directory=directory, slots=order.slots)
-
-    def _watch(self, job: JobId, running: _Running) -> None:
-        if running.post is not None and not running.announced and running.directory.started_file.exists():
+    def _watch(self, job: JobId, running: Running) -> None:
+        generation = running.directory.number
+        running.look()
+        if running.post is not None and running.started and not running.announced:
             running.announced = True
-            generation = running.directory.number
             running.post(ReplicasStarted(at=self._now(), job=job, generation=generation))
-        fate = running.directory.fate() or self._settle(running)
+        fate = running.fate()
         if fate is None:
             return
-        if running.process is not None:
-            running.process.wait()
         del self._running[job]
         if running.post is not None:
-            self._post_exit(job, running.directory.number, fate, running.post)
-
-    def _settle(self, running: _Running) -> Fate | None:
-        """If the launcher died without a word, end what it left behind and write that it is lost."""
-        if running.process is not None and running.process.poll() is None:
-            return None
-        directory = running.directory
-        with directory.job.lock() as held:
-            if not held:
-                return None
-            fate = directory.fate()
-            if fate is None:
-                count = kill_marked(directory.job.checkpoints)
-                fate = Fate(
-                    outcome=Outcome.LOST, detail=f"its launcher died; ended {count} remaining processes"
-                )
-                directory.write_fate(fate)
-            return fate
+            self._post_exit(job, generation, fate, running.post)
+        waiting = self._waiting.get(job)
+        if waiting is not None and isinstance(waiting[0], Resize) and fate.outcome is not Outcome.STOPPED:
+            # What was to be resized had ended by itself.
+            del self._waiting[job]
+            self._end_unstarted(waiting[0], fate, waiting[1])
 
     def _post_exit(self, job: JobId, generation: int, fate: Fate, post: Post) -> None:
         how = fate.detail.split("\n", 1)[0]
@@ -255,6 +251,13 @@ class LocalExecutor:
 
     def _job_dir(self, job: JobId) -> JobDir:
         return JobDir(self._config.state_dir / "jobs" / job)
+
+
+def _name(generation: GenerationDir, rank: int) -> str:
+    """Return the name of the replica that has `rank` in a generation."""
+    order = generation.order()
+    members = () if order is None else seating_of(order, generation.number).members
+    return members[rank] if rank < len(members) else member_name(generation.number, rank)
 
 
 def _folders(path: Path) -> list[Path]:

@@ -4,31 +4,31 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from coadapt.core.commands import Resize, Start
 from coadapt.executors.generation_dir import GenerationDir, LaunchOrder, ReplicaOrder
 from coadapt.executors.machine import CPU_SLOT_TYPE, Machine
-from coadapt.model import NodeId
+from coadapt.executors.seating import Seating
 from coadapt.model.contract_env import (
     ENV_BATCH,
     ENV_CHECKPOINT_DIR,
     ENV_GENERATION,
     ENV_GPU_TYPE,
     ENV_JOB,
+    ENV_JOINING,
     ENV_PLACEMENT,
+    ENV_RESCALE_DIR,
     ENV_SPEC,
 )
+from coadapt.model.rescale import RescaleOrder, member_name
 from coadapt.model.wire import to_json
-
-Slots = Mapping[NodeId, tuple[int, ...]]
 
 
 def launch_order(
-    command: Start | Resize, directory: GenerationDir, machine: Machine, slots: Slots, stop_grace_s: float
+    command: Start | Resize, directory: GenerationDir, machine: Machine, seating: Seating, stop_grace_s: float
 ) -> LaunchOrder:
-    """Return what the launcher has to do; replicas are in rank order, node by node as in the allocation.
+    """Return what the launcher has to do; ranks go node by node as in the allocation.
 
     Raises ValueError if the job has no command to run.
     """
@@ -41,6 +41,7 @@ def launch_order(
         **_defaults(gpu_type),
         **dict(launch.envs),
         **_job_envs(command, directory),
+        ENV_RESCALE_DIR: str(directory.job.generation(seating.root).switchboard),
         ENV_GPU_TYPE: gpu_type,
     }
     if command.batch is not None:
@@ -50,9 +51,16 @@ def launch_order(
         setup=launch.setup,
         workdir=launch.workdir,
         envs=envs,
-        replicas=_replicas(command, directory, machine, slots),
-        slots=slots,
+        replicas=_replicas(command, directory, machine, seating),
+        slots=seating.slots,
         stop_grace_s=stop_grace_s,
+        roster=RescaleOrder(
+            generation=directory.number,
+            members=seating.members,
+            placement=command.allocation.shape,
+            batch=command.batch,
+        ),
+        root=seating.root,
     )
 
 
@@ -80,15 +88,22 @@ def _job_envs(command: Start | Resize, directory: GenerationDir) -> dict[str, st
 
 
 def _replicas(
-    command: Start | Resize, directory: GenerationDir, machine: Machine, slots: Slots
+    command: Start | Resize, directory: GenerationDir, machine: Machine, seating: Seating
 ) -> tuple[ReplicaOrder, ...]:
+    """Return those that are to be started, in rank order."""
     replicas: list[ReplicaOrder] = []
+    joining = {ENV_JOINING: "1"} if seating.root != directory.number else {}
+    rank = -1
     for node, count in command.allocation.slots:
         devices = machine.devices.get(node)
         # As under torchrun, all of the node's devices are visible and LOCAL_RANK says which is whose.
-        visible = {"CUDA_VISIBLE_DEVICES": ",".join(devices[slot] for slot in slots[node])} if devices else {}
+        slots = seating.slots[node]
+        visible = {"CUDA_VISIBLE_DEVICES": ",".join(devices[slot] for slot in slots)} if devices else {}
         for local_rank in range(count):
-            rank = len(replicas)
+            rank += 1
+            name = member_name(directory.number, rank)
+            if seating.members[rank] != name:
+                continue  # stays
             envs = {
                 "RANK": str(rank),
                 "LOCAL_RANK": str(local_rank),
@@ -96,7 +111,7 @@ def _replicas(
                 "LOCAL_WORLD_SIZE": str(count),
                 "MASTER_ADDR": "127.0.0.1",
                 **visible,
+                **joining,
             }
-            log = str(directory.job.logs / f"{directory.number}-{rank}.log")
-            replicas.append(ReplicaOrder(log=log, envs=envs))
+            replicas.append(ReplicaOrder(log=str(directory.job.log(name)), envs=envs))
     return tuple(replicas)

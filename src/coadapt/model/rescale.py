@@ -57,6 +57,14 @@ def ready_file(member: str) -> str:
     return f"{member}.ready"
 
 
+def begun_file(generation: int) -> str:
+    """Return what the first replica writes as a change begins: who ends from here on leaves, or is lost.
+
+    Whoever ended before had come to the end of the training.
+    """
+    return f"{generation}.begun"
+
+
 def done_file(generation: int) -> str:
     """Return what the first replica of a generation writes after its first step."""
     return f"{generation}.done"

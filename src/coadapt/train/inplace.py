@@ -92,6 +92,8 @@ class InPlaceRescaler(CheckpointRescaler):
     def _change(self, order: RescaleOrder, clock: PauseClock) -> None:
         session, first, staying = self._session, self._members[0], self._staying(order)
         old = session.group
+        if old.rank == 0:
+            self._board.mark_begun(order.generation)
         giver = None
         if not staying:
             self._saver.save(stopped=True)

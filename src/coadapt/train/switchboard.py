@@ -8,6 +8,7 @@ from coadapt.model.rescale import (
     CAPABLE_FILE,
     ORDER_FILE,
     RescaleOrder,
+    begun_file,
     done_file,
     ready_file,
     store_file,
@@ -61,6 +62,9 @@ class Switchboard:
 
     def ready(self, member: str) -> bool:
         return (self._folder / ready_file(member)).exists()
+
+    def mark_begun(self, generation: int) -> None:
+        (self._folder / begun_file(generation)).touch()
 
     def mark_done(self, generation: int) -> None:
         (self._folder / done_file(generation)).touch()

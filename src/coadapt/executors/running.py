@@ -1,0 +1,94 @@
+"""A generation that lives, as the executor sees it, and how it is found again on disk."""
+
+import subprocess
+from dataclasses import dataclass
+
+from coadapt.core.events import Outcome
+from coadapt.executors.generation_dir import Fate, GenerationDir, JobDir, LaunchOrder
+from coadapt.executors.job_processes import kill_marked
+from coadapt.executors.seating import Seating, Slots, seating_of, union
+from coadapt.model.rescale import CAPABLE_FILE
+from coadapt.runtime.ports import Post
+
+
+@dataclass(slots=True, kw_only=True)
+class Running:
+    """A generation whose launcher lives, or died unnoticed. `process` is None if a predecessor started it.
+
+    held: the slots that it takes, and until it is started those of the generation that it follows as well.
+    """
+
+    directory: GenerationDir
+    seating: Seating
+    held: Slots
+    process: "subprocess.Popen[bytes] | None" = None
+    post: Post | None = None
+    started: bool = False
+    announced: bool = False
+
+    @property
+    def root(self) -> GenerationDir:
+        return self.directory.job.generation(self.seating.root)
+
+    def changes_in_place(self) -> bool:
+        """Return whether the replicas follow a Resize, now or once they have followed the one before."""
+        capable = (self.root.switchboard / CAPABLE_FILE).exists()
+        return capable and not self.directory.stop_file.exists()
+
+    def look(self) -> None:
+        """Note that it has started, if it has."""
+        if not self.started and self.directory.started_file.exists():
+            self.started = True
+            self.held = self.seating.slots
+
+    def fate(self) -> Fate | None:
+        """Return how it ended, None while it lives; its launcher is gone then.
+
+        Where that had ended before it could take this generation up, as its own did.
+        """
+        fate = self.directory.fate()
+        if fate is None and (fate := self.root.fate()) is not None:
+            self.directory.write_fate(fate)
+        fate = fate or self._settle()
+        if fate is not None and self.process is not None:
+            self.process.wait()
+        return fate
+
+    def _settle(self) -> Fate | None:
+        """If the launcher died without a word, end what it left behind and write that it is lost."""
+        if self.process is not None and self.process.poll() is None:
+            return None
+        job = self.directory.job
+        with job.lock() as held:
+            if not held:
+                return None
+            fate = self.directory.fate() or self.root.fate()
+            if fate is None:
+                count = kill_marked(job.checkpoints)
+                fate = Fate(
+                    outcome=Outcome.LOST, detail=f"its launcher died; ended {count} remaining processes"
+                )
+            self.directory.write_fate(fate)
+            return fate
+
+
+def found(job: JobDir) -> Running | None:
+    """Return the generation of a job that an executor before left unsettled, if there is one."""
+    ordered: list[tuple[GenerationDir, LaunchOrder]] = []
+    for directory in reversed(job.generations()):
+        if not ordered and directory.fate() is not None:
+            return None
+        if (order := directory.order()) is not None:
+            ordered.append((directory, order))
+            if order.root in (0, directory.number) or len(ordered) == 2:
+                break
+    if not ordered:
+        return None
+    directory, order = ordered[0]
+    seating = seating_of(order, directory.number)
+    running = Running(directory=directory, seating=seating, held=seating.slots)
+    if len(ordered) == 2:
+        running.held = union(seating.slots, ordered[1][1].slots)
+        # The executor may have died just before it could tell the launcher.
+        running.root.write_successor(directory.number)
+    return running
