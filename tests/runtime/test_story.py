@@ -46,6 +46,26 @@ def test_the_whole_life_of_a_job() -> None:
     ]
 
 
+def test_changes_in_place_tell_their_pause() -> None:
+    stage = Stage()
+    stage.running()
+    pause = {"agree": 0.012, "first step": 0.3}
+    for generation, num_gpus in ((2, 3), (3, 3)):
+        stage.round(
+            60.0 * generation,
+            {"a": on(n0=num_gpus)},
+            batches={"a": BatchConfig(total=8 * generation, atomic=8)},
+        )
+        stage.handle(ReplicasRescaled(at=200.0, job="a", generation=generation, rescale_s=0.312, pause=pause))
+        stage.started(generation=generation)
+    lines = [line.text for line in story(stage.journal, "a", SchedulerConfig())]
+    assert "resized 2 -> 3 in place, pause 0.31 s (agree 12, first step 300 ms)" in lines
+    assert "changed on 3 in place, pause 0.31 s (agree 12, first step 300 ms)" in lines
+    (job,) = cluster_snapshot(stage.scheduler.state, at=200.0)["jobs"]
+    assert (job["num_rescales"], job["num_in_place"], job["pause"]) == (1, 2, pause)
+    assert job["rescale_s"] == pytest.approx(0.312)
+
+
 def test_a_job_that_the_journal_does_not_know() -> None:
     with pytest.raises(KeyError, match="ghost"):
         told(Stage(CONFIG), "ghost")

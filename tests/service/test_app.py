@@ -177,6 +177,21 @@ def test_reports_reach_the_books_and_old_ones_do_not(client: TestClient, service
     assert len(kinds(service, ReplicasRescaled)) == 1
 
 
+def test_a_pause_is_told_wherever_one_would_look(client: TestClient, service: InProcess) -> None:
+    job = submitted(client, service)
+    until(lambda: client.get(f"/v1/jobs/{job}").json()["state"] == "running")
+    rescaled = {"generation": 1, "rescale_s": 0.25, "pause": {"agree": 0.05, "first step": 0.2}}
+    assert client.post(f"/v1/jobs/{job}/rescaled", json=rescaled).status_code == 202
+    found = client.get(f"/v1/jobs/{job}").json()
+    told = "resized 0 -> 1 in place, pause 0.25 s (agree 50, first step 200 ms)"
+    assert told in [entry["text"] for entry in found["decisions"]]
+    assert told in [line["text"] for line in client.get(f"/v1/jobs/{job}/story").json()["lines"]]
+    lines = client.get("/metrics").text.splitlines()
+    assert "coadapt_rescales_in_place_total 1.0" in lines
+    assert "coadapt_rescale_seconds_total 0.25" in lines
+    assert f'coadapt_job_pause_seconds{{job="{job}",part="first step"}} 0.2' in lines
+
+
 @pytest.mark.parametrize(
     "body",
     [

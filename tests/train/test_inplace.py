@@ -47,6 +47,12 @@ def test_the_first_replica_of_the_moment_reports_the_pause(tmp_path: Path) -> No
             run.kill()
     assert [body["generation"] for body in bodies] == [1, 2, 3]
     assert all(0.0 < float(str(body["rescale_s"])) < WAIT_S for body in bodies[1:])
+    assert "pause" not in bodies[0]
+    for body in bodies[1:]:
+        parts = body["pause"]
+        assert isinstance(parts, dict)
+        assert list(parts) == ["agree", "destroy", "form", "transfer", "wrap", "first step"]
+        assert sum(parts.values()) == pytest.approx(body["rescale_s"])
     assert_same_run(toy)
 
 

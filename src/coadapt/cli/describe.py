@@ -46,6 +46,7 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
     nodes = ", ".join(f"{node}: {count}" for node, count in cast("list[tuple[str, int]]", job["allocation"]))
     rescale_s = cast("float | None", job["rescale_s"])
     rescales = f"{job['num_rescales']}" + (f", {rescale_s:.1f} s each" if rescale_s is not None else "")
+    rescales += f", {job['num_in_place']} of them in place" if job["num_in_place"] else ""
     step_s = cast("float | None", job["step_time_s"])
     part = done(job)
     facts = [

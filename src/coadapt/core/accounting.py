@@ -3,6 +3,8 @@
 Functions on a JobRecord, called by Scheduler.handle only.
 """
 
+from collections.abc import Mapping
+
 from coadapt.core.lifecycle import HOLDING, JobState
 from coadapt.core.state import JobRecord
 from coadapt.model import WAITING, BatchConfig, JobView, NodeId, TrainingReport
@@ -32,12 +34,15 @@ def accrue(job: JobRecord, at: float) -> None:
     job.accounted_at = at
 
 
-def note_rescale(job: JobRecord, generation: int, rescale_s: float) -> None:
+def note_rescale(job: JobRecord, generation: int, rescale_s: float, pause: Mapping[str, float]) -> None:
     """Book one measured rescale; a second word about the same generation changes nothing."""
     if generation > job.rescaled_generation:
         job.rescaled_generation = generation
         job.rescale_total_s += rescale_s
         job.num_rescales_measured += 1
+        if pause:
+            job.num_in_place += 1
+            job.pause = pause
 
 
 def note_batch(job: JobRecord, batch: BatchConfig, at: float) -> None:

@@ -135,6 +135,7 @@ def _resize(job: JobRecord, at: float, free: dict[NodeId, float]) -> Resize:
 def _order(job: JobRecord, at: float, free: dict[NodeId, float]) -> None:
     held_before = held_gpus(job) if job.state is JobState.RESCALING else {}
     job.generation += 1
+    job.num_replicas_before = job.ordered.num_replicas
     job.ordered = job.target
     job.order_at = at
     job.num_attempts = 1

@@ -3,7 +3,8 @@
 An event about a job's replicas carries the generation that it speaks of; the core ignores old generations.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from coadapt.core.config import SchedulerConfig
@@ -62,12 +63,16 @@ class ReplicasStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicasRescaled:
-    """Training of this generation took its first step; the change cost `rescale_s` of training time."""
+    """Training of this generation took its first step; the change cost `rescale_s` of training time.
+
+    pause: of a change in place, the seconds that each part of it took; empty if replicas were started anew.
+    """
 
     at: float
     job: JobId
     generation: int
     rescale_s: float
+    pause: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,7 +65,7 @@ class Scheduler:
             case ReplicasRescaled():
                 if job := self._current(event.job, event.generation):
                     job.heard_at = at
-                    note_rescale(job, event.generation, event.rescale_s)
+                    note_rescale(job, event.generation, event.rescale_s, event.pause)
                 return []
             case ReplicasExited():
                 return self._exited(event)

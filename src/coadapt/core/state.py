@@ -25,7 +25,9 @@ class JobRecord:
     generation: that of the last order. allocation: what its replicas were last known to run on; ordered: what
     the last order says; until that order is answered the job holds both. target: what the present plan gives
     it. ordered_batch, target_batch: likewise, where the policy dictates. order_at: when the last order was
-    sent, None once it was answered. heard_at: last sign of life.
+    sent, None once it was answered. heard_at: last sign of life. num_replicas_before: what the
+    order before the last one said. num_in_place: of the rescales measured, those without a restart; pause:
+    the parts of the last of these, in seconds.
     """
 
     id: JobId
@@ -37,6 +39,7 @@ class JobRecord:
     generation: int = 0
     allocation: Allocation = WAITING
     ordered: Allocation = WAITING
+    num_replicas_before: int = 0
     target: Allocation = WAITING
     batch: BatchConfig | None = None
     ordered_batch: BatchConfig | None = None
@@ -52,6 +55,8 @@ class JobRecord:
     num_failures: int = 0
     rescale_total_s: float = 0.0
     num_rescales_measured: int = 0
+    num_in_place: int = 0
+    pause: Mapping[str, float] = field(default_factory=dict)
     rescaled_generation: int = 0
     attained_service_gpu_s: float = 0.0
     accounted_at: float = 0.0

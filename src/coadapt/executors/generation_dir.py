@@ -1,9 +1,8 @@
 """The files through which a launcher and the scheduler speak of one (job, generation). Standard library only.
 
-`order.json` what to do, `started` all replicas are up, `stop` somebody wants it to end, `exit.json` how it
-ended. A generation that replicas change into in place has the launcher of the one that they were started in,
-its root; `successor` there names it. Whoever holds the lock of the job directory is its one living launcher:
-the kernel gives the lock back when that process dies, so a recycled process id can never be taken for it.
+`order.json`, `started`, `stop` (somebody wants it to end), `exit.json`; and `successor`, which names a later
+generation that replicas change into in place, led by the launcher of their first one, the root. Whoever holds
+the lock of the job directory is its one living launcher; the kernel gives it back when that process dies.
 """
 
 import fcntl

@@ -24,12 +24,15 @@ from coadapt.core.lifecycle import ENDED, JobState
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import JobId, RescaleContract
 from coadapt.runtime.snapshot import job_efficiency
+from coadapt.runtime.story import told_in_place
 
 # Points kept per job: when full, every other one goes, so that a month of reports fits in memory and the
 # curve still spans the job's whole life.
 NUM_POINTS_MAX = 2000
 # Sentences kept per job: the first says why it began as it did, the latest say why it is where it is.
 NUM_REASONS_MAX = 500
+# Sentences about changes in place kept per job: the latest.
+NUM_CHANGES_MAX = 50
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,7 +63,10 @@ class Point:
 
 @dataclass(slots=True, kw_only=True)
 class JobHistory:
-    """The life of one job so far; `spans` are in order, without gaps, from submission to the end."""
+    """The life of one job so far; `spans` are in order, without gaps, from submission to the end.
+
+    reasons: why it is where it is; changes: how those in place went; each sentence with its instant.
+    """
 
     id: JobId
     name: str
@@ -74,6 +80,7 @@ class JobHistory:
     spans: list[Span] = field(default_factory=list)
     points: list[Point] = field(default_factory=list)
     reasons: list[tuple[float, str]] = field(default_factory=list)
+    changes: list[tuple[float, str]] = field(default_factory=list)
     num_rescales: int = 0
     rescale_total_s: float = 0.0
     attained_service_gpu_s: float = 0.0
@@ -125,6 +132,8 @@ class Recorder:
         match event:
             case TrainingReported():
                 self._add_point(event, state)
+            case ReplicasRescaled():
+                self._add_change(event, state)
             case NodeJoined() | NodeLost():
                 self._add_capacity(state)
             case PlanReady():
@@ -167,6 +176,14 @@ class Recorder:
             job.reasons.append((self._history.at, record.explanation))
         if record.state in ENDED:
             self._open.discard(record.id)
+
+    def _add_change(self, event: ReplicasRescaled, state: SchedulerState) -> None:
+        record = state.jobs.get(event.job)
+        if record is None or event.generation != record.generation or not event.pause:
+            return
+        changes = self._history.jobs[record.id].changes
+        changes.append((self._history.at, told_in_place(record, event)))
+        del changes[:-NUM_CHANGES_MAX]
 
     def _add_point(self, event: TrainingReported, state: SchedulerState) -> None:
         record = state.jobs.get(event.job)

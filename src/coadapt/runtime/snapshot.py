@@ -66,6 +66,8 @@ def job_snapshot(job: JobRecord, at: float) -> dict[str, Json]:
         "attained_service_gpu_s": job.attained_service_gpu_s + sum(held_gpus(job).values()) * unbooked_s,
         "num_rescales": job.num_rescales,
         "rescale_s": job.rescale_total_s / job.num_rescales_measured if job.num_rescales_measured else None,
+        "num_in_place": job.num_in_place,
+        "pause": to_json(job.pause),
         "num_failures": job.num_failures,
         "metrics": to_json(job.metrics),
     }

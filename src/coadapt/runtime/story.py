@@ -31,7 +31,7 @@ def story(events: Iterable[Event], job_id: JobId, config: SchedulerConfig) -> li
         job = scheduler.state.jobs.get(job_id)
         if job is None:
             continue
-        lines.extend(StoryLine(at=event.at, text=text) for text in _told_by(event, job_id))
+        lines.extend(StoryLine(at=event.at, text=text) for text in _told_by(event, job))
         now = _changes(job)
         if now != before:
             lines.append(StoryLine(at=event.at, text=_told_by_change(job, before, now)))
@@ -49,11 +49,22 @@ def shown_allocation(allocation: Allocation) -> str:
     return f"{allocation.num_replicas} GPU{'s' if allocation.num_replicas > 1 else ''} ({nodes})"
 
 
-def _told_by(event: Event, job_id: JobId) -> list[str]:
+def told_in_place(job: JobRecord, event: ReplicasRescaled) -> str:
+    """Return what a change in place of `job` was, and where the time went that training stood still."""
+    before, now = job.num_replicas_before, job.ordered.num_replicas
+    what = f"resized {before} -> {now}" if before != now else f"changed on {now}"
+    parts = ", ".join(f"{name} {1e3 * seconds:.0f}" for name, seconds in event.pause.items())
+    return f"{what} in place, pause {event.rescale_s:.2f} s ({parts} ms)"
+
+
+def _told_by(event: Event, job: JobRecord) -> list[str]:
+    job_id = job.id
     match event:
         case CancelRequested() if event.job == job_id:
             return ["its user asked to cancel it"]
         case ReplicasRescaled() if event.job == job_id:
+            if event.pause:
+                return [told_in_place(job, event)]
             return [
                 f"generation {event.generation} took its first step; the change cost {event.rescale_s:.1f} s"
             ]

@@ -34,6 +34,8 @@ from coadapt.service.submission import check_possible, job_id
 DECISIONS_SHOWN = 10
 
 T = TypeVar("T")
+PartName = Annotated[str, Field(max_length=40)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 router = APIRouter(prefix="/v1")
 
@@ -62,11 +64,15 @@ class ReportBody(BaseModel):
 
 
 class RescaledBody(BaseModel):
-    """A generation took its first step; the change cost `rescale_s` of training time."""
+    """A generation took its first step; the change cost `rescale_s` of training time.
+
+    `pause`: if it was one in place, the seconds that each part of it took.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
     generation: int = Field(ge=0)
     rescale_s: float = Field(ge=0, allow_inf_nan=False)
+    pause: dict[PartName, Seconds] = Field(default={}, max_length=20)
 
 
 def create_app(service: Service) -> FastAPI:
@@ -180,7 +186,9 @@ async def rescaled(request: Request, job: JobId, body: RescaledBody) -> dict[str
     """Note that a generation took its first step, and what the change cost."""
     await _check_known(request, job)
     at = _service(request).loop.now()
-    event = ReplicasRescaled(at=at, job=job, generation=body.generation, rescale_s=body.rescale_s)
+    event = ReplicasRescaled(
+        at=at, job=job, generation=body.generation, rescale_s=body.rescale_s, pause=body.pause
+    )
     await _commit(request, event)
     return {"id": job}
 
@@ -223,7 +231,7 @@ async def _check_known(request: Request, job: JobId) -> None:
 
 def _description(recorder: Recorder, record: JobRecord, at: float) -> dict[str, Json]:
     history = recorder.history.jobs.get(record.id)
-    decisions = history.reasons[-DECISIONS_SHOWN:] if history else []
+    decisions = sorted([*history.reasons, *history.changes])[-DECISIONS_SHOWN:] if history else []
     spans = history.spans[-DECISIONS_SHOWN:] if history else []
     return {
         **job_snapshot(record, at),

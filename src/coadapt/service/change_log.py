@@ -4,10 +4,11 @@ import logging
 from collections.abc import Sequence
 
 from coadapt.core.commands import Command
-from coadapt.core.events import Event, PlanFailed, PlanReady
+from coadapt.core.events import Event, PlanFailed, PlanReady, ReplicasRescaled
 from coadapt.core.lifecycle import ENDED
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import JobId
+from coadapt.runtime.story import told_in_place
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +25,7 @@ class ChangeLog:
         self._speaking = True
 
     def __call__(self, event: Event, _: Sequence[Command], state: SchedulerState) -> None:
+        self._tell_pause(event, state)
         job_id = getattr(event, "job", None)
         touched = state.jobs.keys() if job_id is None else {job_id} & state.jobs.keys()
         for job in [state.jobs[name] for name in sorted(touched)]:
@@ -35,6 +37,12 @@ class ChangeLog:
             if state.plan_error and state.plan_error != self._plan_error:
                 logger.warning("round %d kept the old allocations: %s", state.round, state.plan_error)
             self._plan_error = state.plan_error
+
+    def _tell_pause(self, event: Event, state: SchedulerState) -> None:
+        if self._speaking and isinstance(event, ReplicasRescaled) and event.pause:
+            job = state.jobs.get(event.job)
+            if job is not None and job.generation == event.generation:
+                logger.info("job %s generation %d: %s", job.id, job.generation, told_in_place(job, event))
 
 
 def _line(job: JobRecord) -> str:

@@ -47,6 +47,16 @@ def _cluster_metrics(state: SchedulerState) -> list[Metric]:
         CounterMetricFamily("coadapt_rounds", "Decisions asked for", value=state.round),
         CounterMetricFamily("coadapt_rescales", "Rescales", value=sum(job.num_rescales for job in records)),
         CounterMetricFamily(
+            "coadapt_rescales_in_place",
+            "Rescales without a restart",
+            value=sum(job.num_in_place for job in records),
+        ),
+        CounterMetricFamily(
+            "coadapt_rescale_seconds",
+            "Training time that rescales cost",
+            value=sum(job.rescale_total_s for job in records),
+        ),
+        CounterMetricFamily(
             "coadapt_failures", "Failed starts", value=sum(job.num_failures for job in records)
         ),
     ]
@@ -57,16 +67,23 @@ def _job_metrics(state: SchedulerState) -> list[Metric]:
     batch = GaugeMetricFamily("coadapt_job_batch", "Total batch size, samples", labels=["job"])
     progress = GaugeMetricFamily("coadapt_job_progress", "Scale-invariant samples so far", labels=["job"])
     efficiency = GaugeMetricFamily("coadapt_job_efficiency", "Statistical efficiency, (0, 1]", labels=["job"])
+    pause = GaugeMetricFamily(
+        "coadapt_job_pause_seconds",
+        "Part of the time that training stood still in the last change in place",
+        labels=["job", "part"],
+    )
     for job_id, job in sorted(state.jobs.items()):
         if job.state in ENDED:
             continue
         gpus.add_metric([job_id], job.ordered.num_replicas)
         progress.add_metric([job_id], job.progress)
+        for part, seconds in job.pause.items():
+            pause.add_metric([job_id, part], seconds)
         if job.batch is not None:
             batch.add_metric([job_id], job.batch.total)
         if (share := job_efficiency(job)) is not None:
             efficiency.add_metric([job_id], share)
-    return [gpus, batch, progress, efficiency]
+    return [gpus, batch, progress, efficiency, pause]
 
 
 def _decisions(seconds: Sequence[float]) -> Metric:

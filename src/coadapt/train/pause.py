@@ -22,13 +22,18 @@ class Pause:
 
     @property
     def total_s(self) -> float:
-        return float(sum(getattr(self, part.name) for part in fields(self)))
+        return sum(self.parts.values())
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Return the seconds of each part, by its name in words."""
+        return {
+            part.name.removesuffix("_s").replace("_", " "): float(getattr(self, part.name))
+            for part in fields(self)
+        }
 
     def __str__(self) -> str:
-        parts = ", ".join(
-            f"{part.name.removesuffix('_s').replace('_', ' ')} {1e3 * getattr(self, part.name):.0f}"
-            for part in fields(self)
-        )
+        parts = ", ".join(f"{name} {1e3 * seconds:.0f}" for name, seconds in self.parts.items())
         return f"{self.total_s:.3f} s ({parts} ms)"
 
 

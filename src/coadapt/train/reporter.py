@@ -13,6 +13,7 @@ from typing import Protocol
 from coadapt.model import BatchConfig, ThroughputParams
 from coadapt.model.wire import to_json
 from coadapt.train.advice import Snapshot, advise
+from coadapt.train.pause import Pause
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class Reporter:
         """`channel` None: nobody to report to; it only advises."""
         self._channel = channel
         self._generation = generation
-        self._queue: deque[Snapshot | float] = deque(maxlen=QUEUE_MAX)
+        self._queue: deque[Snapshot | Pause | float] = deque(maxlen=QUEUE_MAX)
         self._wake = threading.Condition()
         self._closing = False
         self._failed = False
@@ -65,8 +66,11 @@ class Reporter:
         self._thread = threading.Thread(target=self._run, name="coadapt-reporter", daemon=True)
         self._thread.start()
 
-    def offer(self, item: Snapshot | float) -> None:
-        """Queue a snapshot, or the seconds that this generation's rescale took. Returns at once."""
+    def offer(self, item: Snapshot | Pause | float) -> None:
+        """Queue a snapshot, or what this generation's change cost: a pause, or a restart's seconds.
+
+        Returns at once.
+        """
         with self._wake:
             self._queue.append(item)
             self._wake.notify()
@@ -104,6 +108,8 @@ class Reporter:
                 advice = advise(item)
                 self._params, self._batch = advice.params, advice.batch
                 self._send("reports", {"report": to_json(advice.report)})
+            elif isinstance(item, Pause):
+                self._send("rescaled", {"rescale_s": item.total_s, "pause": item.parts})
             else:
                 self._send("rescaled", {"rescale_s": item})
 

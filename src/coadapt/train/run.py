@@ -331,7 +331,7 @@ class Run:
         assert self._memory is not None
         self._memory.install()
         in_place = self._rescaler.begin()
-        self._cycle.report_from = lambda: self._telemetry(num_epochs, self._pause_s)
+        self._cycle.report_from = lambda: self._telemetry(num_epochs, self._last_pause)
         if in_place:
             self._cycle.enter()
             return
@@ -340,16 +340,16 @@ class Run:
         self._cycle.telemetry = self._telemetry(num_epochs, lambda: stop_cost_s + process_age_s())
         self._cycle.settle()
 
-    def _telemetry(self, num_epochs: int, cost_s: Callable[[], float]) -> Telemetry | None:
+    def _telemetry(self, num_epochs: int, cost: Callable[[], Pause | float]) -> Telemetry | None:
         """Return what reports from here on, None where this replica has nothing to report or nobody to."""
         config = self._session.config
         if self.rank != 0 or not (config.url or self._session.adaptive):
             return None
         channel = HttpChannel(config.url, config.token, config.job) if config.url else None
-        return Telemetry(self._session, Reporter(channel, config.generation), num_epochs, cost_s)
+        return Telemetry(self._session, Reporter(channel, config.generation), num_epochs, cost)
 
-    def _pause_s(self) -> float:
-        return 0.0 if self._rescaler.pause is None else self._rescaler.pause.total_s
+    def _last_pause(self) -> Pause:
+        return self._rescaler.pause or Pause()
 
     def _keep(self, sample: StepSample) -> None:
         builder = self._session.profiles.builder(self._session.gpu_type)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from coadapt.model import BatchConfig
 from coadapt.train.advice import take_snapshot
+from coadapt.train.pause import Pause
 from coadapt.train.reporter import Reporter
 from coadapt.train.session import Session
 
@@ -22,13 +23,13 @@ class Telemetry:
     """Between the training loop of rank 0 and its reporter; does nothing slow."""
 
     def __init__(
-        self, session: Session, reporter: Reporter, num_epochs: int, cost_s: Callable[[], float]
+        self, session: Session, reporter: Reporter, num_epochs: int, cost: Callable[[], Pause | float]
     ) -> None:
-        """`cost_s`: asked after the first step, what it cost training to come that far."""
+        """`cost`: asked after the first step, what it cost training to come that far."""
         self._session = session
         self._reporter = reporter
         self._num_epochs = num_epochs
-        self._cost_s: Callable[[], float] | None = cost_s
+        self._cost: Callable[[], Pause | float] | None = cost
         self._due_at = time.monotonic() + min(FIRST_REPORT_S, session.config.report_every_s)
         self._began_at: float | None = None
         self._step_time_s: float | None = None
@@ -49,9 +50,9 @@ class Telemetry:
         step_s, self._began_at = now - self._began_at, None
         before_s = step_s if self._step_time_s is None else self._step_time_s
         self._step_time_s = before_s + STEP_TIME_WEIGHT * (step_s - before_s)
-        if self._cost_s is not None:
-            self._reporter.offer(self._cost_s())
-            self._cost_s = None
+        if self._cost is not None:
+            self._reporter.offer(self._cost())
+            self._cost = None
         if self._reporter.params is not None:
             self._session.profiles.params[self._session.gpu_type] = self._reporter.params
         if now >= self._due_at:

@@ -1,0 +1,113 @@
+"""Real training under a real scheduler that changes its replicas in place, and kill -9 in the middle of it."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.live_cluster import LiveCluster, run_cli, until
+from tests.train.test_elastic import assert_same_parameters, assert_same_run
+from tests.train.toy import Toy
+
+pytestmark = [pytest.mark.train, pytest.mark.processes]
+
+
+class Training:
+    """One job of the toy on a cluster whose policy does as the test says."""
+
+    def __init__(self, folder: Path, toy: Toy) -> None:
+        self.folder = folder
+        self.cluster = LiveCluster(folder, policy="tests.cli.by_file:ByFile")
+        self.cluster.up()
+        self.toy = toy
+        script = f"from tests.train.toy import Toy, run_toy; run_toy({toy!r})"
+        job = {
+            "name": "toy",
+            "run": f'{sys.executable} -c "{script}"',
+            "workdir": str(Path.cwd()),
+            "batch": {"initial": toy.batch_size},
+            "resources": {"gpus": "1..4"},
+        }
+        self.job = str(self.cluster.client.post("/v1/jobs", job)["id"])
+        until(lambda: any(self.folder.glob("ids-*")), "training begins")
+
+    def give(self, num_gpus: int) -> None:
+        (self.folder / "gpus").write_text(str(num_gpus))
+
+    def await_changes(self, count: int) -> None:
+        until(lambda: self.cluster.job(self.job)["num_in_place"] == count, f"{count} changes: {self.told()}")
+
+    def pid(self, member: str) -> int:
+        """Return the process that was started under a name."""
+        generation, rank = member.split("-")
+        marks = {f"COADAPT_GENERATION={generation}", f"RANK={rank}", f"COADAPT_JOB={self.job}"}
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                environ = (entry / "environ").read_bytes().decode().split("\0")
+                command = (entry / "cmdline").read_bytes()
+            except (OSError, UnicodeDecodeError):
+                continue
+            if marks <= set(environ) and b"run_toy" in command and b"bash" not in command:
+                return int(entry.name)
+        raise AssertionError(f"{member} does not live")
+
+    def finish(self) -> None:
+        (self.folder / "fast").touch()
+        assert self.cluster.wait_for(self.job, "succeeded", "failed")["state"] == "succeeded", self.told()
+
+    def told(self) -> str:
+        lines = self.cluster.client.get(f"/v1/jobs/{self.job}/story")["lines"]
+        return "\n".join(str(line) for line in lines)  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Training]:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    monkeypatch.setenv("COADAPT_TEST_GPUS", str(tmp_path / "gpus"))
+    (tmp_path / "gpus").write_text("1")
+    toy = Toy(folder=str(tmp_path), num_epochs=100, pace_s=0.2, checkpoint_every_s=0.5, double=True)
+    training = Training(tmp_path, toy)
+    yield training
+    training.cluster.close()
+
+
+def test_a_job_grows_and_shrinks_in_place_even_if_the_scheduler_dies_meanwhile(training: Training) -> None:
+    first = training.pid("1-0")
+    training.give(2)
+    training.await_changes(1)
+    training.give(3)
+    until(lambda: training.cluster.job(training.job)["state"] == "rescaling", "the change is ordered")
+    training.cluster.kill()
+    training.cluster.up()
+    training.await_changes(2)
+    training.give(1)
+    training.await_changes(3)
+    assert training.pid("1-0") == first
+    described = run_cli("describe", training.job, state=training.cluster.state).stdout
+    assert "3 of them in place" in described
+    assert "resized 3 -> 1 in place, pause 0." in described
+    training.finish()
+    assert_same_run(training.toy)
+    assert training.cluster.job(training.job)["generation"] == 4
+    story = run_cli("story", training.job, state=training.cluster.state).stdout
+    for change in ("1 -> 2", "2 -> 3", "3 -> 1"):
+        assert story.count(f"resized {change} in place, pause ") == 1, story
+    assert "ended: succeeded" in story
+    assert story.count("replicas of generation") == 1
+
+
+def test_the_first_replica_killed_in_the_change_costs_steps_only(training: Training) -> None:
+    training.give(2)
+    board = training.cluster.state / "jobs" / training.job / "generations" / "1" / "rescale"
+    until((board / "2-1.ready").exists, "the change begins")
+    os.kill(training.pid("1-0"), signal.SIGKILL)
+    until(lambda: training.cluster.job(training.job)["generation"] == 3, "the job starts anew")
+    training.cluster.wait_for(training.job, "running")
+    training.finish()
+    assert_same_parameters(training.toy)
+    assert "replicas of generation 2 ended: lost" in training.told()
