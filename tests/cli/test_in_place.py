@@ -1,4 +1,4 @@
-"""Real training under a real scheduler that changes its replicas in place, and kill -9 in the middle of it."""
+"""Real training under a real scheduler changes its replicas in place, and kill -9 in the middle of it."""
 
 import os
 import signal

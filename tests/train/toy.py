@@ -24,8 +24,8 @@ class Toy:
     """What one replica is to do. harm: signals that it sends itself, by the number of steps done before.
 
     pace_s: of waiting per pass, until the file `fast` is in the folder. whole_group: not only itself gets the
-    signal, but all processes of its group. stream: the samples come as a stream, "reading" or with a "state" of
-    its own.
+    signal, but all processes of its group. stream: the samples come as a stream, "reading" or with a "state"
+    of its own.
     """
 
     folder: str
