@@ -49,6 +49,7 @@ GROWING = (
     "num_failures",
     "rescale_total_s",
     "num_rescales_measured",
+    "num_in_place",
     "num_replicas_profiled",
 )
 
