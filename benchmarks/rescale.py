@@ -7,6 +7,7 @@ same way for all three. Results go to benchmarks/results/rescale.json.
 """
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -110,10 +111,14 @@ class Way:
         return sorted(rows, key=lambda row: float(row["at"]))
 
     def close(self) -> None:
+        """Leave nothing behind: torchrun's workers are in sessions of their own."""
         for process in self.processes.values():
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        for pid in {int(str(row["pid"])) for row in self.rows()}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 class InPlace(Way):
