@@ -54,7 +54,7 @@ def cut(
     total: int, *, drop_last: bool = False, rank: int = 0, num_replicas: int = 1, atomic: int = 99
 ) -> Cut:
     batch = BatchConfig(total=total, atomic=atomic)
-    return Cut(batch=batch, drop_last=drop_last, rank=rank, num_replicas=num_replicas)
+    return Cut(batch=batch, drop_last=drop_last, max_atomic=None, rank=rank, num_replicas=num_replicas)
 
 
 def reader(numbers: Numbers, index: int = 0, start: StreamPosition = StreamPosition()) -> StreamReader:  # noqa: B008  # frozen

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ class Toy:
     """What one replica is to do. harm: signals that it sends itself, by the number of steps done before.
 
     pace_s: of waiting per pass, until the file `fast` is in the folder. whole_group: not only itself gets the
-    signal, but all processes of its group. stream: the samples come as a stream, "reading" or with a "state"
-    of its own.
+    signal, but all processes of its group. stream: the samples come as a stream, "reading", with a "state"
+    of its own, or in "shards".
     """
 
     folder: str
@@ -109,7 +110,25 @@ class StatefulPointStream(PointStream):
         self.begin = state_dict["given"]
 
 
+class PointShards(ct.ShardedStream[range, tuple[Tensor, Tensor, int]]):
+    """The points in shards of different sizes."""
+
+    def __init__(self, toy: Toy) -> None:
+        points, ends = Points(double=toy.double), [0, 20, 61, 65, 140, 141, 200, NUM_SAMPLES]
+        shards = [range(*pair) for pair in pairwise(ends)]
+        super().__init__(
+            shards,
+            lambda ids: (points[index] for index in ids),
+            num_samples=[len(ids) for ids in shards],
+            num_lanes=5,
+            shuffle=True,
+            seed=toy.seed,
+        )
+
+
 def training_data(toy: Toy) -> Any:
+    if toy.stream == "shards":
+        return PointShards(toy)
     if not toy.stream:
         return Points(double=toy.double)
     return StatefulPointStream(toy) if toy.stream == "state" else PointStream(toy)
@@ -216,6 +235,10 @@ def sample_order(toy: Toy) -> SampleOrder:
 def plain_batches(toy: Toy, epoch: int) -> list[list[int]]:
     """Return the sample ids of each step of `epoch`."""
     ids = sample_order(toy).epoch(epoch).tolist()
+    if toy.stream == "shards":
+        shards = PointShards(toy)
+        shards.set_epoch(epoch)
+        ids = [index for _, _, index in shards]
     stop = NUM_SAMPLES - NUM_SAMPLES % toy.batch_size if toy.drop_last else NUM_SAMPLES
     return [ids[start : min(start + toy.batch_size, stop)] for start in range(0, stop, toy.batch_size)]
 

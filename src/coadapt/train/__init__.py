@@ -9,6 +9,7 @@ from coadapt.train.loader import ElasticLoader
 from coadapt.train.run import Run, init
 from coadapt.train.scaling import BatchScale, Scaled, ScalingRule, legw
 from coadapt.train.session import Progress
+from coadapt.train.sharded import ShardedStream
 from coadapt.train.validation import ValidationLoader
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Run",
     "Scaled",
     "ScalingRule",
+    "ShardedStream",
     "ValidationLoader",
     "init",
     "legw",

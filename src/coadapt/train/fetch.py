@@ -13,6 +13,7 @@ from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from coadapt.train.session import Session
+from coadapt.train.sharded import ShardedStream, ShardReader
 from coadapt.train.shards import Pass, cut_step
 from coadapt.train.stream import Cut, PassReader, StreamPosition, StreamReader
 
@@ -97,6 +98,7 @@ class StreamFetcher:
         cut = Cut(
             batch=session.data.batch,
             drop_last=session.data.order.drop_last,
+            max_atomic=session.data.limits.max_atomic,
             rank=session.group.rank,
             num_replicas=session.group.size,
         )
@@ -110,8 +112,11 @@ class StreamFetcher:
         session, reader = self._session, self._reader
         epoch, index = session.progress.epoch, session.progress.index
         if reader is None or (reader.epoch, reader.index) != (epoch, index):
-            start = session.data.stream or StreamPosition()
-            reader = StreamReader(self._dataset, epoch, index, start, by_state=self._by_state)
+            if isinstance(self._dataset, ShardedStream):
+                reader = ShardReader(self._dataset, epoch, index)
+            else:
+                start = session.data.stream or StreamPosition()
+                reader = StreamReader(self._dataset, epoch, index, start, by_state=self._by_state)
         # Processes get copies of a reader that has not begun.
         self._reader = None if self._options.get("num_workers") else reader
         return reader
@@ -129,10 +134,9 @@ class _Part(IterableDataset[Fetched]):
         index, count = stand_alone()
         for number, item in enumerate(self._reader.passes(self._cut)):
             if number % count == index:
-                current = item.current
                 yield Fetched(
-                    current,
-                    range(current.start, current.stop),
+                    item.current,
+                    item.ids,
                     self._collate(item.samples),
                     item.after,
                     "" if number else self._reader.take_note(),

@@ -7,7 +7,7 @@ import copy
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,10 +36,14 @@ class StreamPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPass:
-    """A pass, its samples (of a stand-in: one without weight), and where the stream stands after its step."""
+    """A pass, its samples (of a stand-in: one without weight), and where the stream stands after its step.
+
+    ids: positions of the samples in the epoch.
+    """
 
     current: Pass
     samples: list[object]
+    ids: Sequence[int]
     after: StreamPosition
 
 
@@ -49,6 +53,7 @@ class Cut:
 
     batch: BatchConfig
     drop_last: bool
+    max_atomic: int | None
     rank: int
     num_replicas: int
 
@@ -100,7 +105,8 @@ class StreamReader:
                 begin, len(samples), cut.batch.atomic, rank=cut.rank, num_replicas=cut.num_replicas
             ):
                 own = samples[current.start - begin : current.stop - begin]
-                yield StreamPass(current=current, samples=own or samples[:1], after=after)
+                ids = range(current.start, current.stop)
+                yield StreamPass(current=current, samples=own or samples[:1], ids=ids, after=after)
 
     def take_note(self) -> str:
         note, self._note = self._note, ""
