@@ -39,6 +39,13 @@ def test_under_torchrun() -> None:
     )
 
 
+def test_a_job_whose_command_is_torchrun_has_torchruns_replicas() -> None:
+    environ = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "COADAPT_PLACEMENT": "1"}
+    with pytest.raises(InputError, match="COADAPT_PLACEMENT"):
+        parse_config({}, environ)
+    assert parse_config({}, {**environ, "TORCHELASTIC_RUN_ID": "none"}).placement == Placement((2,))
+
+
 def test_under_the_scheduler() -> None:
     environ = {
         "RANK": "2",
@@ -55,6 +62,7 @@ def test_under_the_scheduler() -> None:
         "COADAPT_CHECKPOINT_EVERY_S": "7.5",
         "COADAPT_REPORT_EVERY_S": "2",
         "COADAPT_STOP_TIMEOUT_S": "9",
+        "COADAPT_LISTENERS_DIR": "/state/job-1/4/listeners",
     }
     assert parse_config({}, environ) == TrainConfig(
         rank=2,
@@ -72,6 +80,7 @@ def test_under_the_scheduler() -> None:
         checkpoint_every_s=7.5,
         report_every_s=2.0,
         stop_timeout_s=9.0,
+        listeners_dir=Path("/state/job-1/4/listeners"),
     )
 
 

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.train, pytest.mark.processes]
 
 
 def installed(timeout_s: float = 60.0) -> StopSignal:
-    stop = StopSignal(timeout_s)
+    stop = StopSignal(timeout_s, repeat_s=0.05)
     stop.install()
     return stop
 
@@ -45,6 +45,16 @@ def twice(_: object) -> None:
     time.sleep(0.1)
     terminate()
     time.sleep(60.0)
+
+
+def echoed(_: object) -> None:
+    """As `timeout` does: to the process, then to its group; shells in between may pass it on once more."""
+    stop = StopSignal(60.0)
+    stop.install()
+    for _ in range(3):
+        terminate()
+        time.sleep(0.1)
+    assert stop.requested
 
 
 def too_long(_: object) -> None:
@@ -87,6 +97,7 @@ def hang_at_the_end(_: object) -> None:
     [
         (notice, 0),
         (twice, EXIT_UNSAVED),
+        (echoed, 0),
         (too_long, EXIT_UNSAVED),
         (twice_in_torch, EXIT_STOPPED),
         (end_a_child, 0),

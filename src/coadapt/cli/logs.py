@@ -8,6 +8,9 @@ import typer
 from coadapt.cli.client import find_client
 from coadapt.cli.state_dir import StateOption
 
+# Reasons whose explanation names a replica and what it said last.
+FAILED = frozenset({"script_failed", "replicas_lost", "too_many_failures"})
+
 
 def logs(
     job: Annotated[str, typer.Argument(help="Id of the job, or its beginning.")],
@@ -25,3 +28,7 @@ def logs(
             sys.stdout.buffer.flush()
     except KeyboardInterrupt:
         raise typer.Exit from None
+    found = client.get(client.job_path(job))
+    if found["reason"] in FAILED:
+        # The log of another replica may be the one to look at.
+        typer.echo(f"{found['id']} {str(found['explanation']).splitlines()[0]}", err=True)

@@ -129,9 +129,15 @@ class GenerationDir:
         """The directory of model/rescale.py, if this is a root."""
         return self.path / "rescale"
 
+    @property
+    def listeners(self) -> Path:
+        """The directory of listeners.py, if this is a root."""
+        return self.path / "listeners"
+
     def make(self) -> None:
         job = self.job
-        for folder in (job.path.parent, job.path, job.checkpoints, job.logs, self.path.parent, self.path):
+        folders = (job.path.parent, job.path, job.checkpoints, job.logs)
+        for folder in (*folders, self.path.parent, self.path, self.listeners):
             folder.mkdir(mode=PRIVATE_DIR, parents=True, exist_ok=True)
 
     def write_order(self, order: LaunchOrder) -> None:

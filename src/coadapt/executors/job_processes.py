@@ -29,14 +29,27 @@ def marked_processes(checkpoints: Path) -> list[int]:
 
 
 def terminate(leader: int) -> set[int]:
-    """Send SIGTERM to `leader` and, where that is a shell, to the commands below it; return all of them.
+    """Send SIGTERM to `leader` and, where it passes nothing on, to the commands below it; return all of them.
 
     Not to a whole process group: a data loader's workers would die at once, and fail the training process
     above them while it still has to save its state.
     """
-    children = _children(leader) if _is_shell(leader) else []
-    _kill(leader, signal.SIGTERM)
+    children = _children(leader) if _is_shell(leader) or not _catches(leader, signal.SIGTERM) else []
+    ask(leader)
     return {leader}.union(*(terminate(child) for child in children))
+
+
+def ask(pid: int) -> None:
+    """Send SIGTERM to one process."""
+    _kill(pid, signal.SIGTERM)
+
+
+def parents(pid: int) -> set[int]:
+    """Return the ids of the living processes above `pid`."""
+    found = set[int]()
+    while pid := _parent(pid):
+        found.add(pid)
+    return found
 
 
 def kill_marked(checkpoints: Path) -> int:
@@ -57,6 +70,24 @@ def _environ(process: Path) -> list[bytes]:
         return (process / "environ").read_bytes().split(b"\0")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return []
+
+
+def _parent(pid: int) -> int:
+    return int(_status(pid).get("PPid", "0"))
+
+
+def _catches(pid: int, number: int) -> bool:
+    """Return whether a process has a handler of its own for a signal."""
+    return bool(int(_status(pid).get("SigCgt", "0"), 16) >> (number - 1) & 1)
+
+
+def _status(pid: int) -> dict[str, str]:
+    """Return the fields of /proc/PID/status, none for a process that is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def _children(pid: int) -> list[int]:

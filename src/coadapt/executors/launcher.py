@@ -15,7 +15,8 @@ from coadapt.core.events import Outcome
 from coadapt.executors.change import Change
 from coadapt.executors.generation_dir import Fate, GenerationDir, JobDir, LaunchOrder, write_json
 from coadapt.executors.job_processes import kill_marked, marked_processes
-from coadapt.executors.replica import OUTSIDE_SIGNALS, Replica, first_failed, spawn
+from coadapt.executors.listeners import listening_processes, state_was_saved
+from coadapt.executors.replica import OUTSIDE_SIGNALS, Replica, cause_of, first_failed, spawn
 from coadapt.executors.seating import seating_of
 from coadapt.model.rescale import ORDER_FILE
 
@@ -116,7 +117,8 @@ class _Launcher:
             elif time.monotonic() >= kill_at:
                 kill_marked(self._root.job.checkpoints)
             if kill_at is not None:
-                asked = asked.union(*(replica.ask() for replica in self._to_ask(replicas)))
+                listening = listening_processes(self._root.listeners, self._root.job.checkpoints)
+                asked = asked.union(*(replica.ask(listening) for replica in self._to_ask(replicas)))
             time.sleep(POLL_S)
         return failed if kill_at is not None else first_failed(replicas)
 
@@ -141,15 +143,21 @@ class _Launcher:
         replicas = [replica for replica in replicas if replica not in unneeded]
         # After a change a step follows, so that nobody can have come to the end before it is done.
         finished = self._change is None or self._change.done or not self._change.begun
-        if finished and all(replica.code == 0 for replica in replicas):
+        # What stands above a training process may report 0 although that one only stopped.
+        saved = state_was_saved(self._root.listeners)
+        if finished and not saved and all(replica.code == 0 for replica in replicas):
             return Fate(outcome=Outcome.SUCCEEDED)
         if self._stopping():
             codes = ", ".join(str(replica.code) for replica in replicas)
             return Fate(outcome=Outcome.STOPPED, detail=f"{self._why_stopped}; exit codes {codes}")
         if failed is None:
-            return Fate(outcome=Outcome.LOST, detail="all replicas left in the middle of a change in place")
+            why = "all replicas left in the middle of a change in place"
+            why = "was told to stop from outside, and saved its state" if saved else why
+            return Fate(outcome=Outcome.LOST, detail=why)
+        failed = cause_of(failed, replicas)
+        lost = failed.lost or (failed.lost_peers and all(replica.code != 0 for replica in replicas))
         detail = failed.report(f"replica {self._rank(failed)}")
-        return Fate(outcome=Outcome.LOST if failed.lost else Outcome.FAILED, detail=detail)
+        return Fate(outcome=Outcome.LOST if lost else Outcome.FAILED, detail=detail)
 
     def _rank(self, replica: Replica) -> int:
         members = seating_of(self._order, self.newest.number).members

@@ -1,17 +1,26 @@
 """One process of a job, as its launcher sees it: how it is started, and what its end means."""
 
 import os
+import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 
 from coadapt.executors.generation_dir import LaunchOrder
-from coadapt.executors.job_processes import terminate
-from coadapt.model.contract_env import EXIT_STOPPED
+from coadapt.executors.job_processes import ask, parents, terminate
+from coadapt.model.contract_env import EXIT_PEER_LOST, EXIT_STOPPED
 
 TAIL_LINES = 8
 TAIL_BYTES = 4096
+# How Python ends a traceback, after torch's prefix perhaps, and how coadapt.train says why a replica ends.
+TELLING_LINE = re.compile(
+    r"(?:\[rank\d+\]: )?((?:[\w.]*(?:Error|Exception)(?:: |$)|error: |out of memory: |replica \d+ ends ).*)"
+)
+# A wrapper needs a moment to pass on how its command ended; a script may go on to its next command instead.
+WRAPPER_GRACE_S = 1.0
 
 # Signals that an operator, the kernel's memory killer or a shutdown sends: not the script's own fault.
 OUTSIDE_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
@@ -21,12 +30,16 @@ SHELL_SIGNAL_BASE = 128
 
 @dataclass(slots=True, eq=False)
 class Replica:
-    """A process under its name (model/rescale.py), and its log. asked: it was told to end."""
+    """A process under its name (model/rescale.py), and its log. asked: those of its processes told to end.
+
+    spared_until: on the monotonic clock; `process` itself is not told before.
+    """
 
     name: str
     log: str
     process: "subprocess.Popen[bytes]"
-    asked: bool = False
+    asked: set[int] = field(default_factory=set)
+    spared_until: float = 0.0
 
     @property
     def code(self) -> int | None:
@@ -41,12 +54,30 @@ class Replica:
         """
         return self.code == EXIT_STOPPED or _signal_number(self.code or 0) in OUTSIDE_SIGNALS
 
-    def ask(self) -> set[int]:
-        """Tell it once to save and end; return the ids of the processes that were told."""
-        if self.asked or self.code is not None:
+    @property
+    def lost_peers(self) -> bool:
+        """Return whether it ended only because another one had."""
+        return self.code == EXIT_PEER_LOST
+
+    def ask(self, listening: AbstractSet[int]) -> set[int]:
+        """Tell it to save and end, nobody twice; return the ids of the processes that are told now.
+
+        listening: processes (listeners.py); those below it are told. Itself it is told where there are
+        none, and where it lives on after they ended.
+        """
+        if self.code is not None:
             return set()
-        self.asked = True
-        return terminate(self.process.pid)
+        leader, now = self.process.pid, time.monotonic()
+        own = {pid for pid in listening if leader in {pid, *parents(pid)}}
+        told = own - self.asked
+        for pid in told:
+            ask(pid)
+        if own:
+            self.spared_until = now + WRAPPER_GRACE_S
+        elif leader not in self.asked and now >= self.spared_until:
+            told = terminate(leader)
+        self.asked |= told
+        return told
 
     def report(self, who: str) -> str:
         """Return how it failed, in words, with the end of its log."""
@@ -57,8 +88,8 @@ class Replica:
         if number == signal.SIGKILL:
             how += " from outside (by a person, or by the kernel when memory ran out)"
         tail = _tail(self.log)
-        # The last line alone often says it all, and it is what a table has room for.
-        last = f": {tail[-1].strip()}" if tail else ""
+        # One line often says it all, and it is what a table has room for.
+        last = f": {_telling_line(tail)}" if tail else ""
         more = "\n".join(["\nthe end of its log:", *tail]) if len(tail) > 1 else ""
         return f"{who} {how}{last}{more}"
 
@@ -82,7 +113,17 @@ def spawn(order: LaunchOrder, command: str, name: str, log: str, envs: Mapping[s
 def first_failed(replicas: Iterable[Replica]) -> Replica | None:
     """Return one that failed, if any: one ended by a signal first, since its peers fail in its wake."""
     failed = [replica for replica in replicas if replica.code]
-    return min(failed, key=lambda replica: not _signal_number(replica.code or 0), default=None)
+    return min(
+        failed, key=lambda replica: (not _signal_number(replica.code or 0), replica.lost_peers), default=None
+    )
+
+
+def cause_of(failed: Replica, replicas: Iterable[Replica]) -> Replica:
+    """Return `failed`, or if it only lost its peers, one that failed by itself although it ended later."""
+    if not failed.lost_peers:
+        return failed
+    ours = {0, EXIT_PEER_LOST, EXIT_STOPPED, -signal.SIGTERM, -signal.SIGKILL}
+    return next((replica for replica in replicas if replica.code not in ours), failed)
 
 
 def _signal_number(code: int) -> int:
@@ -90,6 +131,12 @@ def _signal_number(code: int) -> int:
     if code < 0:
         return -code
     return code - SHELL_SIGNAL_BASE if SHELL_SIGNAL_BASE < code < SHELL_SIGNAL_BASE + signal.NSIG else 0
+
+
+def _telling_line(tail: list[str]) -> str:
+    """Return the line that says why, even if libraries had more to say after it; else the last one."""
+    found = (TELLING_LINE.match(line) for line in reversed(tail))
+    return next((match[1] for match in found if match), tail[-1]).strip()
 
 
 def _tail(log: str) -> list[str]:

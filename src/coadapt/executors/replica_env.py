@@ -17,6 +17,7 @@ from coadapt.model.contract_env import (
     ENV_GPU_TYPE,
     ENV_JOB,
     ENV_JOINING,
+    ENV_LISTENERS_DIR,
     ENV_PLACEMENT,
     ENV_RESCALE_DIR,
     ENV_SPEC,
@@ -42,6 +43,7 @@ def launch_order(
         **dict(launch.envs),
         **_job_envs(command, directory),
         ENV_RESCALE_DIR: str(directory.job.generation(seating.root).switchboard),
+        ENV_LISTENERS_DIR: str(directory.job.generation(seating.root).listeners),
         ENV_GPU_TYPE: gpu_type,
     }
     if command.batch is not None:

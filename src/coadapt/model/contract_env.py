@@ -14,6 +14,10 @@ ENV_URL = "COADAPT_URL"  # the scheduler's API, http://127.0.0.1:PORT
 ENV_TOKEN = "COADAPT_TOKEN"  # bearer token for it
 ENV_CHECKPOINT_DIR = "COADAPT_CHECKPOINT_DIR"  # survives generations; private to the job
 
+# A process that saves its state on SIGTERM puts a file named by its id here, which holds EXIT_STOPPED once
+# it is saved: so it is asked itself, and heard, whatever stands between it and its executor.
+ENV_LISTENERS_DIR = "COADAPT_LISTENERS_DIR"
+
 # Where replicas hear of their next generation (model/rescale.py); unset: they only ever stop.
 ENV_RESCALE_DIR = "COADAPT_RESCALE_DIR"
 ENV_JOINING = "COADAPT_JOINING"  # "1": the others train already; RANK and WORLD_SIZE are those to come
@@ -23,4 +27,5 @@ ENV_CHECKPOINT_EVERY_S = "COADAPT_CHECKPOINT_EVERY_S"
 ENV_REPORT_EVERY_S = "COADAPT_REPORT_EVERY_S"
 ENV_STOP_TIMEOUT_S = "COADAPT_STOP_TIMEOUT_S"  # from SIGTERM to a forced end of the replica
 
+EXIT_PEER_LOST = 69  # another replica failed first (EX_UNAVAILABLE): never the cause of a job's end
 EXIT_STOPPED = 75  # told to stop, state is saved (EX_TEMPFAIL of sysexits.h: try again later)

@@ -69,6 +69,7 @@ class TrainingCycle:
         self._saver.last_step_at = time.time()
         step = session.progress.step
         self._book(current.step_samples)
+        self.gradients.check.end_step()
         batch = self.branches.stepped()
         if batch is not None:
             self._change_batch(batch)
@@ -144,6 +145,8 @@ class TrainingCycle:
         norms = self._agreement.norms(said)
         if norms is not None:
             self._session.data.noise.add(norms, float(self._session.progress.samples))
+        if self.gradients is not None and (norms is not None or said.unusable):
+            self.gradients.check.norms(self._session.progress.step, unusable=bool(said.unusable))
         if said.stop or said.change:
             self.branches.undo()
         if said.stop:

@@ -20,6 +20,7 @@ from coadapt.model.contract_env import (
     ENV_GPU_TYPE,
     ENV_JOB,
     ENV_JOINING,
+    ENV_LISTENERS_DIR,
     ENV_PLACEMENT,
     ENV_REPORT_EVERY_S,
     ENV_RESCALE_DIR,
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CHECKPOINT_EVERY_S = 30.0
+TORCHRUN_MARK = "TORCHELASTIC_RUN_ID"  # torchrun sets it for its workers
 REPORT_EVERY_S = 30.0  # Pollux's agents refit and report at this period
 STOP_TIMEOUT_S = 25.0  # below the 30 s after which an executor kills
 
@@ -60,7 +62,8 @@ class TrainConfig:
     """Everything that a training process was told.
 
     rank and world_size are those of its start; generation, placement and batch follow changes in place.
-    rescale_dir: where it hears of these. joining: the others train already.
+    rescale_dir: where it hears of these. joining: the others train already. listeners_dir: where it says
+    that it heeds SIGTERM.
     """
 
     rank: int = 0
@@ -79,6 +82,7 @@ class TrainConfig:
     device: str = ""
     rescale_dir: Path | None = None
     joining: bool = False
+    listeners_dir: Path | None = None
     checkpoint_dir: Path | None = None
     checkpoint_every_s: float = CHECKPOINT_EVERY_S
     report_every_s: float = REPORT_EVERY_S
@@ -98,7 +102,7 @@ def parse_config(options: Options, environ: Mapping[str, str]) -> TrainConfig:
     if rank >= world_size:
         raise InputError("RANK", rank, f"0..{world_size - 1}, below WORLD_SIZE")
     checkpoint_dir = options.get("checkpoint_dir") or environ.get(ENV_CHECKPOINT_DIR)
-    rescale_dir = environ.get(ENV_RESCALE_DIR)
+    rescale_dir, listeners_dir = environ.get(ENV_RESCALE_DIR), environ.get(ENV_LISTENERS_DIR)
     return TrainConfig(
         rank=rank,
         world_size=world_size,
@@ -116,6 +120,7 @@ def parse_config(options: Options, environ: Mapping[str, str]) -> TrainConfig:
         device=options.get("device", ""),
         rescale_dir=Path(rescale_dir) if rescale_dir else None,
         joining=environ.get(ENV_JOINING) == "1",
+        listeners_dir=Path(listeners_dir) if listeners_dir else None,
         checkpoint_dir=Path(checkpoint_dir) if checkpoint_dir else None,
         checkpoint_every_s=_seconds(
             options.get("checkpoint_every_s"), environ, ENV_CHECKPOINT_EVERY_S, CHECKPOINT_EVERY_S
@@ -137,8 +142,11 @@ def _contract(given: str | None, spec: JobSpec | None) -> RescaleContract:
 
 
 def _placement(environ: Mapping[str, str], world_size: int) -> Placement:
-    """Return replicas per node: the scheduler's word, else torchrun's equal nodes."""
-    text = environ.get(ENV_PLACEMENT)
+    """Return replicas per node: the scheduler's word, else torchrun's equal nodes.
+
+    A job's command may be torchrun itself: then the replicas are torchrun's.
+    """
+    text = None if TORCHRUN_MARK in environ else environ.get(ENV_PLACEMENT)
     if text is None:
         local = min(_count(environ, "LOCAL_WORLD_SIZE", world_size, at_least=1), world_size)
         full, rest = divmod(world_size, local)

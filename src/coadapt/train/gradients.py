@@ -11,6 +11,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import GradBucket  # dist.GradBucket, as its stub knows it
 
 from coadapt.train.norms import NormMeter
+from coadapt.train.script_check import ScriptCheck
 from coadapt.train.session import Session
 from coadapt.train.shards import Pass
 from coadapt.train.timing import Timer
@@ -35,6 +36,7 @@ class StepGradients:
     ) -> None:
         """`parameters`: those of the model. `sums`: losses are summed over samples, not averaged."""
         self.meter = meter
+        self.check = ScriptCheck(parameters, speaks=session.group.rank == 0)
         self._session = session
         self._timer = timer
         self._parameters = list(parameters)
@@ -52,6 +54,7 @@ class StepGradients:
 
     def watch(self, output: object) -> None:
         """Be told of the backward from `output`: anything that holds tensors."""
+        self.check.use.forwards += 1
         self._queued = False
         for tensor in _tensors(output):
             if tensor.requires_grad:
@@ -127,6 +130,7 @@ class StepGradients:
 
     def _on_computed(self) -> None:
         self._queued = False
+        self.check.use.backwards += 1
         self.computed()
         # DDP's own callback, queued meanwhile, waits for the exchange: ours comes after it.
         _at_backward_end(self.averaged)

@@ -85,6 +85,7 @@ class ElasticOptimizer(torch.optim.Optimizer):
 
     @contextmanager
     def _scaled(self) -> Iterator[None]:
+        self._gradients.check.use.steps += 1
         current = self._session.current
         said = 1.0 if current is None else self._rule(self._session.scale(current.step_samples))
         scaled = said if isinstance(said, Scaled) else Scaled(rate=said)

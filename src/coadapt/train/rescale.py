@@ -63,7 +63,7 @@ class CheckpointRescaler:
 
     def stop(self) -> None:
         self._saver.save(stopped=True)
-        self._stop.exit_code = EXIT_STOPPED
+        self._stop.saved()
         logger.info("stopped at step %d, state saved", self._session.progress.step)
         leave(EXIT_STOPPED)
 

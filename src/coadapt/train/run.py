@@ -18,6 +18,7 @@ from coadapt.train.finder import MemoryWatch
 from coadapt.train.gradients import StepGradients
 from coadapt.train.group import form_group, leave_group
 from coadapt.train.inplace import InPlaceRescaler
+from coadapt.train.last_words import LastWords
 from coadapt.train.limits import begin_sampling, resolve_limits, settle_batch
 from coadapt.train.loader import ElasticLoader, fetcher_for, order_of
 from coadapt.train.model import ElasticModel
@@ -58,9 +59,11 @@ class Run:
 
     def __init__(self, config: TrainConfig) -> None:
         self._session = Session(config=config, group=form_group(config))
-        self._stop = StopSignal(config.stop_timeout_s)
+        self._stop = StopSignal(config.stop_timeout_s, listeners_dir=config.listeners_dir)
         if config.checkpoint_dir is not None:
             self._stop.install()
+        self._last_words = LastWords(self._session, self._stop)
+        self._last_words.install()
         self._saver = Saver(self._session)
         self._timer = timer_for(self.device, self._keep)
         self._rescaler: Rescaler = CheckpointRescaler(self._session, self._saver, self._stop)
@@ -69,7 +72,7 @@ class Run:
             self._rescaler = InPlaceRescaler(self._session, self._saver, self._stop, board)
         self._cycle = TrainingCycle(self._session, self._timer, self._saver, self._rescaler)
         self._memory: MemoryWatch | None = None
-        self._begun = False
+        self._begun = self._ended = False
         atexit.register(self._at_exit)
 
     @property
@@ -270,6 +273,9 @@ class Run:
             session.begin_epoch()
             last = session.progress.epoch >= num_epochs
             self._cycle.settle(save=last or self._saver.due(epoch_ended=True), last=last)
+        self._ended = True
+        if self._cycle.gradients is not None:
+            self._cycle.gradients.check.end_training(session.progress.step)
 
     def log(self, **metrics: float | Tensor) -> None:
         """Note figures of the user's own (loss, accuracy); the newest of each name goes into reports."""
@@ -321,7 +327,9 @@ class Run:
         if self._stop.exit_code != EXIT_UNSAVED:
             # Nobody waits for a last report: the next generation begins with one.
             end_now(self._stop.exit_code)
+        self._last_words.leave(unfinished=self._begun and not self._ended)
         self.close()
+        self._last_words.said()
 
     def _begin(self, num_epochs: int) -> None:
         session = self._session

@@ -6,21 +6,35 @@ import signal
 import socket
 import sys
 import threading
+import time
+from pathlib import Path
 from types import FrameType
+
+from coadapt.model.contract_env import EXIT_STOPPED
 
 logger = logging.getLogger(__name__)
 
 # What a shell reports for a process that SIGTERM ended: nothing was saved.
 EXIT_UNSAVED = 128 + signal.SIGTERM
+# `timeout` signals its child, and then the group that the child is in; shells and launchers pass signals on
+# that their children got already. Within this time it is still the first one.
+REPEAT_S = 2.0
 
 
 class StopSignal:
     """Asked to stop or not. `exit_code` is what a forced end reports: set it once the state is saved."""
 
-    def __init__(self, timeout_s: float) -> None:
-        """`timeout_s`: from the first signal to the forced end."""
+    def __init__(
+        self, timeout_s: float, *, repeat_s: float = REPEAT_S, listeners_dir: Path | None = None
+    ) -> None:
+        """`timeout_s`: from the first signal to the forced end. `repeat_s`: a second one is the first's echo.
+
+        listeners_dir: where this process says that it listens, and that it has saved its state.
+        """
         self.exit_code = EXIT_UNSAVED
         self._timeout_s = timeout_s
+        self._repeat_s = repeat_s
+        self._notice = None if listeners_dir is None else listeners_dir / str(os.getpid())
         self._requested = threading.Event()
 
     @property
@@ -45,6 +59,14 @@ class StopSignal:
         os.register_at_fork(after_in_child=_forget_handlers)
         watch = threading.Thread(target=self._watch, args=(reader, writer), name="coadapt-stop", daemon=True)
         watch.start()
+        if self._notice is not None:
+            self._notice.touch()
+
+    def saved(self) -> None:
+        """The state is on disk: this process ends, and may be ended."""
+        self.exit_code = EXIT_STOPPED
+        if self._notice is not None:
+            self._notice.write_text(str(EXIT_STOPPED))
 
     def request(self) -> None:
         self._requested.set()
@@ -57,10 +79,11 @@ class StopSignal:
         while signal.SIGTERM not in reader.recv(16):
             pass
         self.request()
-        reader.settimeout(self._timeout_s)
+        began, again = time.monotonic(), False
         try:
-            while signal.SIGTERM not in reader.recv(16):
-                pass
+            while not again:
+                reader.settimeout(max(began + self._timeout_s - time.monotonic(), 0.001))
+                again = signal.SIGTERM in reader.recv(16) and time.monotonic() > began + self._repeat_s
         except TimeoutError:
             logger.error("no step boundary within %g s of SIGTERM: ending at once", self._timeout_s)
         os._exit(self.exit_code)

@@ -1,0 +1,58 @@
+"""A training script with one bug out of several: `python -m tests.train.bugs BUG`."""
+
+import os
+import signal
+import sys
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import coadapt.train as ct
+
+NUM_SAMPLES = 480
+BATCH_SIZE = 8
+BUG_AT = 10
+
+
+def train(bug: str) -> None:
+    torch.set_num_threads(1)
+    run = ct.init()
+    torch.manual_seed(0)
+    num_samples = 3 if bug == "short" else NUM_SAMPLES
+    data = TensorDataset(torch.randn(num_samples, 4), torch.randn(num_samples, 1))
+    net = nn.Linear(4, 1)
+    sgd = torch.optim.SGD(net.parameters(), lr=0.01)
+    model, optimizer = run.prepare(net, sgd)
+    if bug == "unwrapped":
+        model, optimizer = net, sgd
+    if bug == "bare model":
+        model = net
+    loader = run.loader(data, batch_size=BATCH_SIZE, shuffle=True)
+    for _ in run.epochs(2):
+        for index, (x, y) in enumerate(loader):
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(x), y)
+            if bug == "nan" and index > BUG_AT:
+                loss = loss * float("nan")
+            if bug != "no backward":
+                loss.backward()
+            if index == BUG_AT:
+                break_here(bug, run.rank)
+            if bug != "no step":
+                optimizer.step()
+    if run.is_first:
+        print("done", flush=True)
+
+
+def break_here(bug: str, rank: int) -> None:
+    if bug == "all" or (bug == "one" and rank == 1):
+        raise ValueError(f"boom in {rank}")
+    if bug == "leaves" and rank == 1:
+        sys.exit(0)
+    if bug == "killed" and rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    train(sys.argv[1])

@@ -1,0 +1,119 @@
+"""A script with a bug tells it once, whatever the number of replicas, and all of them end within seconds."""
+
+import atexit
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from coadapt.model.contract_env import EXIT_PEER_LOST
+from tests.train.bugs import train
+from tests.train.replicas import run_replicas
+
+pytestmark = [pytest.mark.train, pytest.mark.processes]
+
+# From the failure to the end of the last replica: a wait of 3 s, on a busy machine.
+END_S = 20.0
+
+
+def as_script(bug: str) -> None:
+    """Run `train` as the interpreter runs a script: hook, then exit handlers."""
+    atexit._clear()  # what the server of these processes registered
+    code = 0
+    try:
+        train(bug)
+    except SystemExit:
+        pass
+    except Exception:  # noqa: BLE001  # the hook shows it
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def outcome(bug: str, folder: Path, num_replicas: int = 2) -> tuple[list[int], list[str]]:
+    """Return the replicas' exit codes, and what each printed."""
+    began = time.monotonic()
+    codes = run_replicas(as_script, [bug] * num_replicas, folder)
+    assert time.monotonic() - began < END_S
+    return codes, [(folder / f"output-{rank}.txt").read_text() for rank in range(num_replicas)]
+
+
+def test_an_exception_in_one_replica_is_told_by_it_and_named_by_the_first(tmp_path: Path) -> None:
+    codes, (first, second, third) = outcome("one", tmp_path, 3)
+    assert codes == [EXIT_PEER_LOST, 1, EXIT_PEER_LOST]
+    assert first == "replica 0 ends at step 11: replica 1 failed first: ValueError: boom in 1\n"
+    assert second.count("Traceback") == 1
+    assert second.endswith("[rank1]: ValueError: boom in 1\n")
+    assert "break_here" in second
+    assert third == ""
+
+
+def test_the_same_mistake_of_all_is_told_once(tmp_path: Path) -> None:
+    codes, outputs = outcome("all", tmp_path)
+    assert sorted(codes) == [1, EXIT_PEER_LOST]
+    assert sorted(text.count("Traceback") for text in outputs) == [0, 1]
+    assert "".join(outputs).count("boom") == 2  # in the line of code, and in the message
+
+
+def test_bad_input_is_one_line_once(tmp_path: Path) -> None:
+    codes, outputs = outcome("short", tmp_path)
+    assert sorted(codes) == [1, EXIT_PEER_LOST]
+    why = "got '3 samples'; allowed: at least one batch of 8 samples"
+    assert re.fullmatch(rf"error: loader\(dataset\): {why} \(bugs\.py, line \d+\)\n", "".join(outputs))
+
+
+def test_a_replica_that_leaves_early_is_named(tmp_path: Path) -> None:
+    codes, (first, second) = outcome("leaves", tmp_path)
+    assert codes == [EXIT_PEER_LOST, 0]
+    why = "replica 1 failed first: SystemExit: it ended before training was over"
+    assert first == f"replica 0 ends at step 11: {why}\n"
+    assert second == ""
+
+
+def test_a_killed_replica_leaves_no_word(tmp_path: Path) -> None:
+    codes, (first, _) = outcome("killed", tmp_path)
+    assert codes == [EXIT_PEER_LOST, -9]
+    why = "lost contact with another replica, which left no word; its log may say why"
+    assert first == f"replica 0 ends at step 11: {why}\n"
+
+
+@pytest.mark.slow
+def test_under_torchrun_the_traceback_comes_once(tmp_path: Path) -> None:
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    done = subprocess.run(
+        [sys.executable, "-m", *torchrun, "tests.train.bugs", "one"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 1
+    # torchrun adds a traceback of its own, and a summary with the replica that failed first as the cause.
+    assert done.stderr.count("ValueError: boom in 1") == 2  # the traceback's, and replica 0's line
+    assert done.stderr.count("[rank1]: Traceback") == 1
+    assert "[rank0]" not in done.stderr
+    cause = done.stderr.partition("Root Cause")[2]
+    assert "rank      : 1" in cause
+
+
+@pytest.mark.slow
+def test_alone_it_is_the_users_own_traceback(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.train.bugs", "all"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("Traceback (most recent call last):\n")
+    assert done.stderr.endswith("ValueError: boom in 0\n")
+    assert done.stderr.count("boom in 0") == 1
