@@ -28,8 +28,10 @@ def test_a_step_is_cut_without_loss(start: int, step_samples: int, atomic: int, 
         for item in passes:
             assert item.start == position
             assert item.num_samples <= atomic
-            assert item.num_samples >= 1 or len(passes) == 1
             position = item.stop
+        idle = [item.num_samples == 0 for item in passes]
+        assert idle == sorted(idle, reverse=True), "stand-ins come first"
+    assert len({len(passes) for passes in shards}) == 1, "or a replica would wait for others that are done"
     assert position == start + step_samples
     sizes = [sum(item.num_samples for item in passes) for passes in shards]
     assert max(sizes) - min(sizes) <= 1

@@ -54,6 +54,26 @@ def test_each_sample_is_on_exactly_one_replica_in_the_same_batches(num_replicas:
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
+@pytest.mark.parametrize("num_replicas", [1, 2, 4, 8])
+@pytest.mark.parametrize("data", [Numbers(), numbers()])
+def test_sharded_models_get_equally_many_batches_and_stand_ins_do_not_count(
+    num_replicas: int, data: Any
+) -> None:
+    run = ct.init()
+    run._session.sharded = True
+    counts, seen = [], 0
+    for rank in range(num_replicas):
+        run._session.group = Group(rank=rank, size=num_replicas)
+        loader = run.validation_loader(data, batch_size=4)
+        counts.append(0)
+        for _ in loader:
+            assert run._session.validation is not None
+            counts[-1] += 1
+            seen += int(run._session.validation[1])
+    assert counts == [-(-6 // num_replicas)] * num_replicas
+    assert seen == NUM_SAMPLES
+
+
 @pytest.mark.parametrize("data", [Numbers(), numbers()])
 def test_fetch_processes_change_nothing(data: Any) -> None:
     run = ct.init()

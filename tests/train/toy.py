@@ -47,6 +47,7 @@ class Toy:
     clip: float | None = None
     pace_s: float = 0.0
     stream: str = ""
+    strategy: str = "ddp"
 
 
 class Points(Dataset[tuple[Tensor, Tensor, int]]):
@@ -160,7 +161,7 @@ def run_toy(toy: Toy) -> None:
         checkpoint_every_s=toy.checkpoint_every_s,
         stop_timeout_s=20.0,
     )
-    model, optimizer = run.prepare(*make_model(toy))
+    model, optimizer = run.prepare(*make_model(toy), shard=toy.strategy == "fsdp")
     scheduler = None
     if toy.scheduler:
         scheduler = run.prepare_scheduler(torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma=0.9))
@@ -197,17 +198,19 @@ def run_toy(toy: Toy) -> None:
             totals = run.totals()
             if run.is_first:
                 (folder / f"totals-{epoch}.json").write_text(json.dumps(totals))
+            if run.is_first or toy.strategy == "fsdp":
                 evaluate(model)
+    state = model.full_state_dict()
     if run.is_first:
-        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, folder / "final.pt")
+        torch.save({"model": state}, folder / "final.pt")
     run.close()
 
 
 @torch.no_grad()
 def evaluate(model: nn.Module) -> None:
-    """On one replica alone: nothing in it may wait for the others."""
+    """On one replica alone where each has the whole model: nothing in it may wait for the others."""
     model.eval()
-    model(next(model.parameters())[:1, :NUM_FEATURES])
+    model(torch.zeros(1, NUM_FEATURES, dtype=next(model.parameters()).dtype))
     model.train()
 
 

@@ -1,11 +1,16 @@
-"""Checkpoints on disk: written beside, flushed, renamed; the name carries the checksum; the last two stay."""
+"""Checkpoints on disk: written beside, flushed, renamed; the name carries the checksum; the last two stay.
+
+A file each; or a folder, where each replica writes a part, with a manifest of its files' checksums.
+"""
 
 import hashlib
+import json
 import logging
 import os
 import re
+import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -15,8 +20,12 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1
 KEEP = 2  # the newest, and the one to fall back to
-# checkpoint-<number>-<first digits of the SHA-256 of the file>.pt
-NAME = re.compile(r"checkpoint-(\d{8})-([0-9a-f]{16})\.pt")
+# checkpoint-<number>-<first digits of the SHA-256>: of the file, whose name ends in .pt, or of the manifest
+NAME = re.compile(r"checkpoint-(\d{8})-([0-9a-f]{16})(\.pt)?")
+DIGITS = 16
+MANIFEST = "manifest.json"
+# The state in a folder, without the tensors that are in parts.
+STATE_FILE = "state.pt"
 UNFINISHED = ".writing"
 DAMAGED = ".damaged"
 
@@ -43,15 +52,40 @@ class CheckpointStore:
 
     def _save(self, state: State) -> Path:
         self._folder.mkdir(parents=True, exist_ok=True)
-        files = self._files()
-        number = files[-1][0] + 1 if files else 1
-        beside = self._folder / f"{number:08d}{UNFINISHED}"
-        with open(beside, "wb") as file:
-            hashing = _HashingFile(file)
-            torch.save({"format": FORMAT, **state}, hashing)  # type: ignore[arg-type]  # write and flush suffice
+        beside = self._beside()
+        digest = _write_state(state, beside)
+        return self._put_in_place(beside, f"{digest[:DIGITS]}.pt")
+
+    def begin_folder(self) -> Path:
+        """Return a new folder beside, for the files of all replicas."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        beside = self._beside()
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir()
+        return beside
+
+    def finish_folder(self, beside: Path, state: State, digests: Mapping[str, str]) -> Path:
+        """Make what `begin_folder` gave a checkpoint and return its path; then drop all but the last `KEEP`.
+
+        digests: file name -> SHA-256 of what the replicas have written, durably; `state` joins it.
+        """
+        files = {**digests, STATE_FILE: _write_state(state, beside / STATE_FILE)}
+        manifest = json.dumps({"format": FORMAT, "files": files}, indent=1, sort_keys=True).encode()
+        with open(beside / MANIFEST, "wb") as file:
+            file.write(manifest)
             file.flush()
             os.fsync(file.fileno())
-        path = self._folder / f"checkpoint-{number:08d}-{hashing.digest()}.pt"
+        _sync_folder(beside)
+        with _writing:
+            return self._put_in_place(beside, hashlib.sha256(manifest).hexdigest()[:DIGITS])
+
+    def _beside(self) -> Path:
+        files = self._files()
+        number = files[-1][0] + 1 if files else 1
+        return self._folder / f"{number:08d}{UNFINISHED}"
+
+    def _put_in_place(self, beside: Path, ending: str) -> Path:
+        path = self._folder / f"checkpoint-{beside.stem}-{ending}"
         beside.rename(path)
         _sync_folder(self._folder)
         self._prune()
@@ -71,6 +105,7 @@ class CheckpointStore:
             if _sound(path):
                 return path
             logger.warning("checkpoint %s is damaged (checksum differs): falling back", path.name)
+            _remove([path.with_suffix(DAMAGED)])
             path.rename(path.with_suffix(DAMAGED))
         if any(self._folder.glob(f"*{DAMAGED}")):
             raise RuntimeError(f"all checkpoints in {self._folder} are damaged; remove them to start afresh")
@@ -85,13 +120,16 @@ class CheckpointStore:
     def _prune(self) -> None:
         """Drop old checkpoints, damaged ones, and what a killed process left unfinished."""
         old = [path for _, path in self._files()[:-KEEP]]
-        for path in (*old, *self._folder.glob(f"*{DAMAGED}"), *self._folder.glob(f"*{UNFINISHED}")):
-            path.unlink(missing_ok=True)
+        _remove([*old, *self._folder.glob(f"*{DAMAGED}"), *self._folder.glob(f"*{UNFINISHED}")])
 
 
 def read_checkpoint(path: Path) -> dict[str, object]:
-    """Return the state in `path`, tensors on the CPU. Raises ValueError for a newer format."""
-    state: dict[str, object] = torch.load(path, map_location="cpu", weights_only=True)
+    """Return the state in `path`, tensors on the CPU. Raises ValueError for a newer format.
+
+    Of a folder, it has marks in place of the tensors in parts.
+    """
+    file = path / STATE_FILE if path.is_dir() else path
+    state: dict[str, object] = torch.load(file, map_location="cpu", weights_only=True)
     version = state.pop("format")
     if not isinstance(version, int) or version > FORMAT:
         raise ValueError(f"{path.name} has format {version}; this coadapt reads up to {FORMAT}")
@@ -113,14 +151,43 @@ class _HashingFile:
         self._file.flush()
 
     def digest(self) -> str:
-        return self._hash.hexdigest()[:16]
+        return self._hash.hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sound(path: Path) -> bool:
     match = NAME.fullmatch(path.name)
     assert match is not None, f"{path.name} is no checkpoint's name"
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16] == match[2]
+    if not path.is_dir():
+        return file_digest(path)[:DIGITS] == match[2]
+    manifest = path / MANIFEST
+    if not manifest.is_file() or file_digest(manifest)[:DIGITS] != match[2]:
+        return False
+    files = json.loads(manifest.read_bytes())["files"]
+    return all((path / name).is_file() and file_digest(path / name) == sha for name, sha in files.items())
+
+
+def _write_state(state: State, path: Path) -> str:
+    """Write `state` durably, and return the SHA-256 of the file."""
+    with open(path, "wb") as file:
+        hashing = _HashingFile(file)
+        torch.save({"format": FORMAT, **state}, hashing)  # type: ignore[arg-type]  # write and flush suffice
+        file.flush()
+        os.fsync(file.fileno())
+    return hashing.digest()
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:

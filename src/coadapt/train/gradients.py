@@ -4,6 +4,7 @@ Works on whole lists and buckets (torch._foreach_*, a DDP communication hook); n
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -11,10 +12,19 @@ from torch import Tensor
 from torch._C._distributed_c10d import GradBucket  # dist.GradBucket, as its stub knows it
 
 from coadapt.train.norms import NormMeter
+from coadapt.train.parts import own_parts
 from coadapt.train.script_check import ScriptCheck
 from coadapt.train.session import Session
 from coadapt.train.shards import Pass
 from coadapt.train.timing import Timer
+
+
+class Exchange(Protocol):
+    """Weights and sums the gradients of each pass where every replica holds a part of the parameters."""
+
+    def settle(self) -> None:
+        """A backward is over."""
+        ...
 
 
 class StepGradients:
@@ -40,11 +50,18 @@ class StepGradients:
         self._session = session
         self._timer = timer
         self._parameters = list(parameters)
+        self._parts: Exchange | None = None
         self._sums = sums
         self._held: dict[Tensor, Tensor] = {}
         self._computed = False
         self._averaged = False
         self._queued = False
+
+    def rebind(self, parameters: Sequence[Tensor], parts: Exchange | None) -> None:
+        """The model has other parameters from now on. `parts`: what exchanges gradients if they are cut."""
+        self._parameters = list(parameters)
+        self._parts = parts
+        self.meter.parted = parts is not None
 
     def begin_pass(self) -> None:
         """The next backward belongs to the session's current pass."""
@@ -68,12 +85,16 @@ class StepGradients:
         again, self._computed = self._computed, True
         if again:
             self.meter.cancel()
+        if self._parts is not None:
+            self._parts.settle()
         if not current.synchronising:
             self._hold(current)
             return
         if again and self._held:
             raise RuntimeError("two backward passes in one step cannot be told apart while accumulating")
-        if self._session.group.distributed:
+        if self._parts is not None:
+            self._put_back(*self._present())
+        elif self._session.group.distributed:
             self._timer.mark("computed")
         elif not again:
             self._merge(current)
@@ -91,7 +112,7 @@ class StepGradients:
             return
         parameters, grads = self._present()
         if self._session.group.distributed or self._held:
-            self.meter.set_whole(parameters, grads, current.step_samples)
+            self.meter.set_whole(parameters, own_parts(grads), current.step_samples)
         elif grads:
             self.meter.add_alone(parameters, grads, current.num_samples)
 
@@ -136,12 +157,13 @@ class StepGradients:
         _at_backward_end(self.averaged)
 
     def _hold(self, current: Pass) -> None:
-        """Take the gradients of a pass out of `.grad`, weighted."""
+        """Take the gradients of a pass out of `.grad`, weighted; in parts they were before."""
         parameters, grads = self._present()
-        self.meter.add_part(parameters, grads, current.num_samples)
+        if self._parts is None:
+            self.meter.add_part(parameters, grads, current.num_samples)
+            if (weight := self._weight(current)) != 1.0:
+                torch._foreach_mul_(grads, weight)
         self.meter.end_pass(current.num_samples)
-        if (weight := self._weight(current)) != 1.0:
-            torch._foreach_mul_(grads, weight)
         for parameter, grad in zip(parameters, grads, strict=True):
             held = self._held.get(parameter)
             self._held[parameter] = grad if held is None else held.add_(grad)
@@ -156,6 +178,10 @@ class StepGradients:
         self.meter.end_pass(current.num_samples)
         if (weight := self._weight(current)) != 1.0:
             torch._foreach_mul_(grads, weight)
+        self._put_back(parameters, grads)
+
+    def _put_back(self, parameters: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
+        """Add what passes before have left to `.grad`."""
         self._add_held(parameters, grads)
         for parameter in self._held.keys() - set(parameters):
             parameter.grad = self._held[parameter]

@@ -49,7 +49,7 @@ class InPlaceRescaler(CheckpointRescaler):
         config = self._session.config
         if config.joining:
             self._join()
-        elif config.contract is not RescaleContract.FROZEN and config.rank == 0:
+        elif config.contract is not RescaleContract.FROZEN and config.rank == 0 and not self._session.sharded:
             self._board.announce()
         return config.joining
 

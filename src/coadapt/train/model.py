@@ -1,13 +1,18 @@
 """The model as the user's loop sees it: the module itself, or wrapped for the replicas of the moment."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from coadapt.train.gradients import StepGradients
+from coadapt.train.parts import cut_like, gather_whole
 from coadapt.train.session import Session
+
+if TYPE_CHECKING:
+    from coadapt.train.sharding import Sharding
 
 
 class ElasticModel(nn.Module):
@@ -20,14 +25,20 @@ class ElasticModel(nn.Module):
     module: nn.Module
 
     def __init__(
-        self, module: nn.Module, session: Session, gradients: StepGradients, ddp: Mapping[str, object]
+        self,
+        module: nn.Module,
+        session: Session,
+        gradients: StepGradients,
+        ddp: Mapping[str, object],
+        sharding: "Sharding | None" = None,
     ) -> None:
-        """`ddp`: further arguments of DistributedDataParallel."""
+        """`ddp`: further arguments of DistributedDataParallel. `sharding`: used instead, if given."""
         super().__init__()
         self.module = module
         self._session = session
         self._gradients = gradients
         self._ddp = ddp
+        self._sharding = sharding
         # In a list, so that it does not become a submodule: its parameters are those of `module`.
         self._replica: list[DistributedDataParallel] = []
 
@@ -37,14 +48,30 @@ class ElasticModel(nn.Module):
         if self._session.group.distributed:
             self._replica.append(self._wrap(same_state=True))
 
+    def begin(self) -> None:
+        """Before the first use: go to the device, or be cut, with the first replica's values."""
+        group = self._session.group
+        if self._sharding is None:
+            self.module.to(group.device)
+            return
+        self._sharding.check(self.module)
+        if group.distributed and not self._session.config.joining:
+            self._sharding.send_from_first(self.module, group)
+            self._cut(self._sharding)
+        elif not group.distributed:
+            self.module.to(group.device)
+
     def forward(self, *args: object, **kwargs: object) -> object:
         if not (self.module.training and torch.is_grad_enabled()):
-            return self.module(*args, **kwargs)
+            output = self.module(*args, **kwargs)
+            if self._sharding is not None:
+                self._sharding.give_back(self.module)
+            return output
         if self._session.validation is not None:
             raise RuntimeError(
                 "validate in eval() mode or under torch.no_grad(): replicas do so by themselves"
             )
-        if self._session.group.distributed and not self._session.trial:
+        if self._session.group.distributed and not self._session.trial and self._sharding is None:
             if not self._replica:
                 self._replica.append(self._wrap(same_state=False))
             replica = self._replica[0]
@@ -58,14 +85,34 @@ class ElasticModel(nn.Module):
     def state_dict(self, *args: object, **kwargs: object) -> dict[str, object]:  # type: ignore[override]  # torch overloads it
         return self.module.state_dict(*args, **kwargs)  # type: ignore[call-overload, no-any-return]  # passed through
 
-    def load_state_dict(self, *args: object, **kwargs: object) -> object:
-        return self.module.load_state_dict(*args, **kwargs)  # type: ignore[arg-type]  # passed through
+    def load_state_dict(self, state_dict: Mapping[str, object], *args: object, **kwargs: object) -> object:
+        """As that of `module`; of a tensor that is cut, this replica takes its part from the whole."""
+        own = self.module.state_dict()
+        state = {
+            name: cut_like(value, own[name]) if isinstance(value, Tensor) and name in own else value
+            for name, value in state_dict.items()
+        }
+        return self.module.load_state_dict(state, *args, **kwargs)  # type: ignore[arg-type]  # passed through
+
+    def full_state_dict(self) -> dict[str, object]:
+        """Return `state_dict` with whole tensors in host memory on the first replica, {} on the others.
+
+        All replicas must call it alike.
+        """
+        first = self._session.group.rank == 0
+        state = gather_whole(self.state_dict(), keep=first)
+        assert isinstance(state, dict)
+        return state if first else {}
 
     def __getattr__(self, name: str) -> object:  # type: ignore[override]  # nn.Module promises a tensor or a module
         try:
             return super().__getattr__(name)
         except AttributeError:
             return getattr(super().__getattr__("module"), name)
+
+    def _cut(self, sharding: "Sharding") -> None:
+        sharding.cut(self.module, self._session.group)
+        self._gradients.rebind(list(self.module.parameters()), sharding.exchange)
 
     def _wrap(self, *, same_state: bool) -> DistributedDataParallel:
         device = self._session.group.device

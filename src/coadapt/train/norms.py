@@ -24,6 +24,8 @@ class NormMeter:
         self._small: list[Tensor] = []
         self._sizes: list[int] = []
         self._big: Tensor | None = None
+        # Whether `set_whole` gets this replica's part of the step's gradient, not all of it.
+        self.parted = False
         self._before: tuple[list[Tensor], Tensor, int] | None = None
         self._pair: tuple[Tensor, Tensor, int] | None = None
         self._loss_scale: Tensor | None = None
@@ -53,6 +55,8 @@ class NormMeter:
     def forget(self) -> None:
         """What was measured so far has nothing to do with what comes."""
         self.begin_step(measure=False)
+        if self._preconditioner is not None:
+            self._preconditioner.forget()
 
     def cancel(self) -> None:
         """Do not measure this step after all."""
@@ -62,6 +66,18 @@ class NormMeter:
         """Add a part (a bucket, or all) of a pass's own gradient over `num_samples` samples."""
         if self._active and num_samples:
             self._small.append(self._sqr(parameters, grads) / self._divisor(num_samples))
+
+    def squares(self, grads: Tensor, num_samples: int) -> Tensor | None:
+        """Return the squares of a pass's own gradients, zeros for a stand-in; None if nothing is measured."""
+        if not self._active:
+            return None
+        wide = grads.float() if grads.dtype.itemsize < 4 else grads
+        return wide.square().mul_(1.0 / self._divisor(num_samples) if num_samples else 0.0)
+
+    def add_squares(self, parameters: Sequence[Tensor], squares: Sequence[Tensor]) -> None:
+        """Add what `squares` gave, summed over the replicas, for this replica's parts of `parameters`."""
+        if self._active and self._preconditioner is not None:
+            self._small.append(self._preconditioner.sqr_norm(parameters, squares))
 
     def end_pass(self, num_samples: int) -> None:
         """All parts of the pass are in."""
@@ -111,7 +127,7 @@ class NormMeter:
             small_sqr=float(torch.stack(self._small).sum()) / scale_sqr if self._small else 0.0,
             inverse=sum(1.0 / size for size in self._sizes),
             count=float(len(self._sizes)),
-            big_sqr=float(self._big) / num_replicas / scale_sqr,
+            big_sqr=float(self._big) / (1 if self.parted else num_replicas) / scale_sqr,
             samples=float(step_samples),
         )
 

@@ -5,9 +5,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
 from coadapt.train.gradients import StepGradients
+from coadapt.train.parts import cut_like
 from coadapt.train.scaling import Scaled, ScalingRule
 from coadapt.train.session import Session
 
@@ -72,7 +74,18 @@ class ElasticOptimizer(torch.optim.Optimizer):
         return self._inner.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, object]) -> None:
-        self._inner.load_state_dict(state_dict)
+        """As that of `inner`; of a parameter that is cut, this replica takes its part of the state."""
+        parameters = [parameter for group in self._inner.param_groups for parameter in group["params"]]
+        saved = state_dict["state"]
+        assert isinstance(saved, dict)
+        state = {
+            index: {
+                name: cut_like(value, parameters[index]) if isinstance(value, Tensor) else value
+                for name, value in values.items()
+            }
+            for index, values in saved.items()
+        }
+        self._inner.load_state_dict({**state_dict, "state": state})
 
     def add_param_group(self, param_group: dict[str, object]) -> None:
         self._inner.add_param_group(param_group)

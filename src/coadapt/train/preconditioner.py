@@ -6,6 +6,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from coadapt.train.parts import own_parts
+
 # Before that many optimiser steps the second moment is mostly its first samples (Pollux's artifact).
 READY_STEPS = 5
 # Measured steps between two looks at the second moment, which forgets over about 1 / (1 - 0.999) steps.
@@ -19,6 +21,14 @@ class Preconditioner(Protocol):
 
     def apply(self, parameters: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
         """Return new tensors: the gradients of `parameters` in the metric."""
+        ...
+
+    def sqr_norm(self, parameters: Sequence[Tensor], squares: Sequence[Tensor]) -> Tensor:
+        """Return the squared norm in the metric of gradients of `parameters` of which `squares` are given."""
+        ...
+
+    def forget(self) -> None:
+        """Parameters or optimiser state are no longer what they were."""
         ...
 
 
@@ -45,6 +55,14 @@ class AdamPreconditioner:
         scaled = torch._foreach_div([grads[index].to(divisors[0].dtype) for index in known], divisors)
         return list(scaled)
 
+    def sqr_norm(self, parameters: Sequence[Tensor], squares: Sequence[Tensor]) -> Tensor:
+        roots = torch._foreach_sqrt(list(squares))
+        norms = torch._foreach_norm(self.apply(parameters, roots), 2)
+        return torch.stack([norm.float() for norm in norms]).square().sum() if norms else torch.zeros(())
+
+    def forget(self) -> None:
+        self._divisors = {}
+
     @torch.no_grad()
     def _current(self) -> dict[Tensor, Tensor]:
         divisors: dict[Tensor, Tensor] = {}
@@ -57,7 +75,7 @@ class AdamPreconditioner:
             if steps < READY_STEPS:
                 return {}
             correction = (1.0 - group["betas"][1] ** steps) ** 0.5
-            roots = torch._foreach_sqrt([state["exp_avg_sq"] for state in states])
+            roots = torch._foreach_sqrt(own_parts([state["exp_avg_sq"] for state in states]))
             torch._foreach_div_(roots, correction)
             torch._foreach_add_(roots, group["eps"])
             divisors.update(zip(parameters, roots, strict=True))

@@ -4,7 +4,7 @@ import atexit
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,9 @@ from coadapt.train.telemetry import Telemetry, process_age_s
 from coadapt.train.timing import StepSample, timer_for
 from coadapt.train.totals import values_of
 from coadapt.train.validation import ValidationLoader
+
+if TYPE_CHECKING:
+    from coadapt.train.sharding import Shard
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +130,9 @@ class Run:
         scaling: str | ScalingRule = "auto",
         reduction: str = "mean",
         noise: str = "gradients",
+        shard: "Shard" = False,
         ddp: Mapping[str, object] | None = None,
+        fsdp: Mapping[str, object] | None = None,
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
         """Return model and optimiser to use in their place; the model is on `device` from now on.
 
@@ -135,20 +140,32 @@ class Run:
         "adascale", "square-root", "linear", "legw", "adam", "none", or a function of `BatchScale`.
         reduction: whether the loss is the "mean" or the "sum" over its samples. noise: what the gradient
         noise scale is measured on: whole "gradients", or the per-example gradients of "norm-layers", cheaper.
-        ddp: further arguments of DistributedDataParallel. Raises InputError for another value, or when called
-        twice.
+        shard: let each replica hold a part of the model only (FSDP2): True, a list of the module classes that
+        are gathered one by one, or a function of model and device mesh that calls `fully_shard`. ddp, fsdp:
+        further arguments of DistributedDataParallel or `fully_shard`. Raises InputError for another value, or
+        when called twice.
         """
         if self._cycle.gradients is not None:
             raise InputError("prepare", "a second call", "one model and one optimiser per run")
         if reduction not in REDUCTIONS:
             raise InputError("prepare(reduction)", reduction, " or ".join(REDUCTIONS))
         rule = resolve_rule(scaling, optimizer)
-        model.to(self.device)
         sums = reduction == "sum"
         meter = _meter(noise, model, optimizer, sums=sums)
         gradients = StepGradients(self._session, meter, self._timer, list(model.parameters()), sums=sums)
         self._cycle.gradients = gradients
-        elastic = ElasticModel(model, self._session, gradients, dict(ddp or {}))
+        sharding = None
+        if shard is not False:
+            if noise != "gradients":
+                raise InputError("prepare(noise)", noise, "gradients, where the model is sharded")
+            from coadapt.train.exchange import PartExchange
+            from coadapt.train.sharding import Sharding
+
+            exchange = PartExchange(self._session, meter, self._timer, sums=sums)
+            self._session.sharded = True
+            sharding = Sharding(shard, dict(fsdp or {}), optimizer, exchange)
+        elastic = ElasticModel(model, self._session, gradients, dict(ddp or {}), sharding)
+        elastic.begin()
         self._rescaler.model = elastic
         stepper = ElasticOptimizer(optimizer, self._session, gradients, rule)
         self.register("model", elastic)
@@ -228,6 +245,9 @@ class Run:
             raise RuntimeError("call run.prepare(...) before run.find_max_atomic(...)")
         if largest < 1:
             raise InputError("find_max_atomic(largest)", largest, "at least 1 sample")
+        if self._session.sharded:
+            allowed = "a model that is not sharded; tell run.loader(max_atomic=...)"
+            raise InputError("find_max_atomic", "a sharded one", allowed)
         spec = self._session.config.spec
         if spec is not None and spec.batch.max_atomic is not None:
             return spec.batch.max_atomic
@@ -317,11 +337,13 @@ class Run:
         if self._cycle.telemetry is not None:
             self._cycle.telemetry.close()
             self._cycle.telemetry = None
-        leave_group(self._session.group)
+        try:
+            self._saver.wait()
+        finally:
+            leave_group(self._session.group)
         # Its last reference: gloo's threads end here. One that lets go of a tensor while the interpreter is
         # taken down aborts the process ("terminate called without an active exception").
         self._session.group = replace(self._session.group, control=None)
-        self._saver.wait()
 
     def _at_exit(self) -> None:
         if self._stop.exit_code != EXIT_UNSAVED:

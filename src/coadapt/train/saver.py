@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from coadapt.model import InputError
 from coadapt.model.wire import from_json, to_json
 from coadapt.train.checkpoint import CheckpointStore, read_checkpoint
 from coadapt.train.group import gather_all, share_from_first
+from coadapt.train.parts import make_room, put_in, take_out
 from coadapt.train.record import RunRecord, make_record, resume
 from coadapt.train.rng import restore_rng, rng_state
 from coadapt.train.session import Session
@@ -21,6 +23,8 @@ from coadapt.train.writer import BackgroundWriter
 
 # Epochs of a fraction of a second need no checkpoint each: a flush to disk takes 5-50 ms.
 EPOCH_GAP_MIN_S = 1.0
+# What each replica may have a part of.
+CUT = frozenset({"model", "optimizer"})
 # What all replicas have alike in any case.
 SHARED = frozenset({"model", "optimizer", "scheduler", "scaler"})
 
@@ -52,7 +56,7 @@ class Saver:
         if name in self._objects:
             raise InputError("register(name)", name, "a name that is not taken")
         if self._store is not None:
-            _check_plain(name, item.state_dict())
+            _check_plain(name, take_out(item.state_dict(), {}))
         self._objects[name] = item
 
     def due(self, *, epoch_ended: bool = False) -> bool:
@@ -75,10 +79,14 @@ class Saver:
         session = self._session
         generators = gather_all(session.group, rng_state(session.group.device))
         totals = session.totals.gather(session.group)
-        if session.group.rank == 0:
-            state = {**self.state(totals, stopped=stopped), "rng": generators}
+        first, cut = session.group.rank == 0, session.sharded and session.group.distributed
+        state = {**self.state(totals, stopped=stopped), "rng": generators} if first else {}
+        if cut:
+            self._write_parts(state)
+        elif first:
             (self._writer.write_now if stopped else self._writer.write)(state)
         if stopped:
+            self._writer.wait()
             # The others must not end first: a launcher may take that for a failure and end rank 0 as well.
             share_from_first(session.group, True)
         self._saved_at = time.monotonic()
@@ -148,12 +156,35 @@ class Saver:
         if path is None:
             return None
         state = read_checkpoint(path)
+        if path.is_dir():
+            state = self._with_parts(path, state)
         record = self.load(state)
         generators, group = state["rng"], self._session.group
         assert isinstance(generators, list)
         if group.rank < len(generators):
             restore_rng(generators[group.rank], group.device)
         return max(path.stat().st_mtime - record.last_step_at, 0.0) if record.stopped else None
+
+    def _write_parts(self, state: dict[str, object]) -> None:
+        """Have this replica's parts written, and `state`, the first one's, without them."""
+        assert self._writer is not None
+        parts: dict[str, Tensor] = {}
+        outline = take_out(state or {"objects": self._cut_states()}, parts)
+        assert isinstance(outline, dict)
+        self._writer.write_parts(outline, parts, self._session.group)
+
+    def _cut_states(self) -> dict[str, object]:
+        return {name: item.state_dict() for name, item in self._objects.items() if name in CUT}
+
+    def _with_parts(self, folder: Path, state: dict[str, object]) -> dict[str, object]:
+        """Return `state` with the tensors that `folder` has in parts, cut as this replica's own are."""
+        from coadapt.train.sharded_files import read_parts
+
+        own: dict[str, Tensor] = {}
+        take_out({"objects": self._cut_states()}, own)
+        whole = put_in(state, read_parts(folder, make_room(state, own)))
+        assert isinstance(whole, dict)
+        return whole
 
     def _newest(self) -> Path | None:
         """Rank 0 looks, so that all replicas take the same file."""
@@ -167,7 +198,7 @@ class Saver:
         return Path(name) if name else None
 
 
-def _check_plain(name: str, state: dict[str, object]) -> None:
+def _check_plain(name: str, state: object) -> None:
     """Raise InputError unless torch can load `state` without running code: better now than after a crash."""
     buffer = io.BytesIO()
     torch.save(state, buffer)

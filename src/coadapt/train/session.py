@@ -58,6 +58,7 @@ class Session:
     running, None outside the loader's loop. validation: where figures add up, and how many samples the pass
     has, while a validation loader is iterated over. ceilings: what fits into memory, per GPU type. trial: a
     pass runs by itself, to see whether it fits. broken_off: the pass in which the loop was left.
+    sharded: several replicas have a part of the model each.
     """
 
     config: TrainConfig
@@ -72,6 +73,7 @@ class Session:
     ceilings: dict[str, Ceiling] = field(default_factory=dict)
     trial: bool = False
     broken_off: Pass | None = None
+    sharded: bool = False
 
     @property
     def adaptive(self) -> bool:

@@ -14,7 +14,8 @@ class Pass:
 
     step_samples: samples of the whole optimiser step, over all replicas and passes. synchronising: the step's
     last pass, which averages gradients and updates parameters. A replica for which a small last batch leaves
-    no sample runs one pass with `start == stop`: a stand-in, of weight 0, so that all replicas synchronise.
+    no sample, or fewer than passes, runs passes with `start == stop`: stand-ins, of weight 0, so that all
+    replicas run the same number of passes.
     """
 
     start: int
@@ -78,14 +79,16 @@ def cut_step(start: int, step_samples: int, atomic: int, *, rank: int, num_repli
     """Return the passes of replica `rank` for the `step_samples` samples that begin at `start`.
 
     Shards are contiguous in rank order and differ by at most one sample, the larger ones first; a shard is
-    cut likewise into as few passes of at most `atomic` samples as the largest shard needs.
+    cut likewise into as few passes of at most `atomic` samples as the largest shard needs, stand-ins first.
     """
     shard_start, shard_stop = _part(start, start + step_samples, num_replicas, rank)
     largest_shard = -(-step_samples // num_replicas)
-    num_passes = max(min(-(-largest_shard // atomic), shard_stop - shard_start), 1)
+    num_passes = -(-largest_shard // atomic)
+    num_own = min(num_passes, shard_stop - shard_start)
     passes = []
     for index in range(num_passes):
-        first, last = _part(shard_start, shard_stop, num_passes, index)
+        own = index - (num_passes - num_own)
+        first, last = (shard_start,) * 2 if own < 0 else _part(shard_start, shard_stop, num_own, own)
         passes.append(
             Pass(
                 start=first,

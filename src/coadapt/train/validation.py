@@ -8,6 +8,7 @@ from torch.utils.data import IterableDataset, default_collate
 
 from coadapt.model import InputError
 from coadapt.train.fetch import Collate, Plan, as_it_is, data_loader, stand_alone
+from coadapt.train.group import Group
 from coadapt.train.loader import is_stream
 from coadapt.train.session import Session
 from coadapt.train.totals import Totals, values_of
@@ -18,7 +19,8 @@ class ValidationLoader:
 
     The data set is cut into batches in its own order, whatever the replicas; each takes every n-th of them.
     So replicas may get different numbers of batches: the model must run without the others, as it does in
-    `eval()` mode or under `no_grad`.
+    `eval()` mode or under `no_grad`. A sharded one cannot: there, who lacks a batch in the last round gets a
+    stand-in, whose figures do not count.
     """
 
     def __init__(
@@ -63,41 +65,57 @@ class ValidationLoader:
     def _batches(self) -> Iterator[tuple[int, object]]:
         """Yield the number of samples and the data of each batch of this replica."""
         if self._length is not None:
-            yield from zip((len(ids) for ids in self._own_ids()), self._source, strict=True)
+            counts = (num_samples for num_samples, _ in self._own_batches())
+            yield from zip(counts, self._source, strict=True)
             return
         options = {name: value for name, value in self._options.items() if name != "persistent_workers"}
         collate = cast("Collate", options.pop("collate_fn", None) or default_collate)
         group = self._session.group
         stream = cast("Iterable[object]", self._dataset)
-        part = _OwnBatches(stream, self._batch_size, collate, group.rank, group.size)
+        part = _OwnBatches(stream, self._batch_size, collate, group, even=self._session.sharded)
         for item in data_loader(part, options, batch_size=None, collate_fn=as_it_is):
             yield cast("tuple[int, object]", item)
 
     def _own_ids(self) -> Iterator[list[int]]:
+        return (ids for _, ids in self._own_batches())
+
+    def _own_batches(self) -> Iterator[tuple[int, list[int]]]:
+        """Yield the number of samples and the sample ids of each batch of this replica."""
         assert self._length is not None
         size, group = self._batch_size, self._session.group
-        for begin in range(group.rank * size, self._length, group.size * size):
-            yield list(range(begin, min(begin + size, self._length)))
+        for begin in range(0, self._length, group.size * size):
+            ids = list(range(begin + group.rank * size, min(begin + (group.rank + 1) * size, self._length)))
+            if ids:
+                yield len(ids), ids
+            elif self._session.sharded:
+                yield 0, [begin]
 
 
 class _OwnBatches(IterableDataset[tuple[int, object]]):
     """The batches of a stream that are one replica's; every replica reads the whole stream."""
 
     def __init__(
-        self, stream: Iterable[object], batch_size: int, collate: Collate, rank: int, num_replicas: int
+        self, stream: Iterable[object], batch_size: int, collate: Collate, group: Group, *, even: bool
     ) -> None:
+        """`even`: each replica gets equally many, the last of them a stand-in of no samples if need be."""
         self._stream = stream
         self._batch_size = batch_size
         self._collate = collate
-        self._rank = rank
-        self._num_replicas = num_replicas
+        self._rank = group.rank
+        self._num_replicas = group.size
+        self._even = even
 
     def __iter__(self) -> Iterator[tuple[int, object]]:
         index, count = stand_alone()
         own = self._rank + self._num_replicas * index
         samples = iter(self._stream)
         number = 0
-        while batch := list(islice(samples, self._batch_size)):
+        batch: list[object] = []
+        while following := list(islice(samples, self._batch_size)):
+            batch = following
             if number % (self._num_replicas * count) == own:
                 yield len(batch), self._collate(batch)
             number += 1
+        rounds, rest = divmod(number, self._num_replicas)
+        if self._even and 0 < rest <= self._rank and rounds % count == index:
+            yield 0, self._collate(batch)

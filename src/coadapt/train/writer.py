@@ -1,11 +1,18 @@
 """Writes checkpoints in a thread of its own, so that training waits for the copy to host memory only."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
-from coadapt.train.checkpoint import CheckpointStore, State
+from coadapt.train.checkpoint import CheckpointStore, State, file_digest
+from coadapt.train.group import Group, gather_all, share_from_first
+from coadapt.train.parts import copy_parts, own_parts
 
 
 class BackgroundWriter:
@@ -15,6 +22,7 @@ class BackgroundWriter:
         self._store = store
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
+        self._talking: tuple[Group, Group] | None = None
 
     @property
     def busy(self) -> bool:
@@ -23,16 +31,21 @@ class BackgroundWriter:
     def write(self, state: State) -> None:
         """Copy `state` and have it written; it may change once this returns. Waits for a write before."""
         self.wait()
-        # Not a daemon: a script that ends without `Run.close` still gets its last checkpoint.
-        self._thread = threading.Thread(
-            target=self._run, args=(copy_to_host(state),), name="coadapt-checkpoint", daemon=False
-        )
-        self._thread.start()
+        self._start(partial(self._store.save, copy_to_host(state)))
 
     def write_now(self, state: State) -> None:
         """Write `state` before this returns."""
         self.wait()
         self._store.save(state)
+
+    def write_parts(self, state: State, parts: Mapping[str, Tensor], group: Group) -> None:
+        """As `write`, all replicas together: each its `parts`, the first one also `state`, that of all."""
+        self.wait()
+        if self._talking is None or self._talking[0] is not group:
+            # Of its own: what the threads say must not come between what training says.
+            self._talking = (group, replace(group, control=dist.new_group(backend="gloo")))
+        job = partial(_write_folder, self._store, copy_to_host(state), copy_parts(parts), self._talking[1])
+        self._start(job)
 
     def wait(self) -> None:
         """Return when nothing is being written. Raises what the last write raised, once."""
@@ -43,11 +56,31 @@ class BackgroundWriter:
         if error is not None:
             raise error
 
-    def _run(self, state: State) -> None:
+    def _start(self, job: Callable[[], object]) -> None:
+        # Not a daemon: a script that ends without `Run.close` still gets its last checkpoint.
+        self._thread = threading.Thread(
+            target=self._run, args=(job,), name="coadapt-checkpoint", daemon=False
+        )
+        self._thread.start()
+
+    def _run(self, job: Callable[[], object]) -> None:
         try:
-            self._store.save(state)
+            job()
         except Exception as error:  # noqa: BLE001  # raised again in the thread that trains
             self._error = error
+
+
+def _write_folder(store: CheckpointStore, state: State, parts: Mapping[str, Tensor], group: Group) -> None:
+    """Write one checkpoint with all replicas of `group`. It is there for all of them when this returns."""
+    from coadapt.train.sharded_files import write_parts
+
+    assert group.control is not None
+    folder = Path(share_from_first(group, str(store.begin_folder()) if group.rank == 0 else ""))
+    files = write_parts(folder, parts, group.control)
+    digests = gather_all(group, {file.name: file_digest(file) for file in files})
+    if group.rank == 0:
+        store.finish_folder(folder, state, {name: sha for own in digests for name, sha in own.items()})
+    share_from_first(group, True)
 
 
 def copy_to_host(state: State) -> dict[str, object]:
@@ -56,8 +89,9 @@ def copy_to_host(state: State) -> dict[str, object]:
 
     def copied(value: object) -> object:
         if isinstance(value, torch.Tensor):
-            key = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride())
-            if not value.numel() or key not in copies:
+            own = own_parts([value])[0]
+            key = (own.device, own.data_ptr(), own.dtype, value.shape, own.stride())
+            if not own.numel() or key not in copies:
                 copies[key] = value.detach().to("cpu", copy=True)
             return copies[key]
         if isinstance(value, Mapping):
