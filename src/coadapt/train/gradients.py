@@ -4,6 +4,7 @@ Works on whole lists and buckets (torch._foreach_*, a DDP communication hook); n
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -25,6 +26,15 @@ class Exchange(Protocol):
     def settle(self) -> None:
         """A backward is over."""
         ...
+
+
+@dataclass(slots=True)
+class _Backward:
+    """How far the backward of the present pass is. queued: it has begun, and will tell when it is over."""
+
+    queued: bool = False
+    computed: bool = False
+    averaged: bool = False
 
 
 class StepGradients:
@@ -53,26 +63,25 @@ class StepGradients:
         self._parts: Exchange | None = None
         self._sums = sums
         self._held: dict[Tensor, Tensor] = {}
-        self._computed = False
-        self._averaged = False
-        self._queued = False
+        self._backward = _Backward()
 
     def rebind(self, parameters: Sequence[Tensor], parts: Exchange | None) -> None:
         """The model has other parameters from now on. `parts`: what exchanges gradients if they are cut."""
         self._parameters = list(parameters)
         self._parts = parts
         self.meter.parted = parts is not None
+        self.check.follow(parameters)
 
     def begin_pass(self) -> None:
         """The next backward belongs to the session's current pass."""
-        self._computed = self._averaged = False
+        self._backward = _Backward()
         if self._session.current is None or self._session.current.first:
             self._held = {}
 
     def watch(self, output: object) -> None:
         """Be told of the backward from `output`: anything that holds tensors."""
         self.check.use.forwards += 1
-        self._queued = False
+        self._backward.queued = False
         for tensor in _tensors(output):
             if tensor.requires_grad:
                 tensor.register_hook(self._on_backward)  # type: ignore[no-untyped-call]  # torch's own
@@ -82,7 +91,7 @@ class StepGradients:
         current = self._session.current
         if current is None:
             return
-        again, self._computed = self._computed, True
+        again, self._backward.computed = self._backward.computed, True
         if again:
             self.meter.cancel()
         if self._parts is not None:
@@ -102,9 +111,9 @@ class StepGradients:
     def averaged(self) -> None:
         """A backward and all exchange of gradients are over: `.grad` is the step's gradient."""
         current = self._session.current
-        if current is None or not current.synchronising or self._averaged:
+        if current is None or not current.synchronising or self._backward.averaged:
             return
-        self._averaged = True
+        self._backward.averaged = True
         if self._session.group.distributed:
             self._timer.mark("averaged")
             self.meter.end_pass(current.num_samples)
@@ -118,7 +127,7 @@ class StepGradients:
 
     def finish(self) -> None:
         """Before the optimiser's step: do what no backward hook could do (outputs without plain tensors)."""
-        if not self._computed:
+        if not self._backward.computed:
             self.computed()
         if self._session.synchronising:
             self.averaged()
@@ -145,12 +154,12 @@ class StepGradients:
 
     def _on_backward(self, _grad: Tensor) -> None:
         """Called when a backward begins, once for each output that takes part in it."""
-        if not self._queued:
-            self._queued = True
+        if not self._backward.queued:
+            self._backward.queued = True
             _at_backward_end(self._on_computed)
 
     def _on_computed(self) -> None:
-        self._queued = False
+        self._backward.queued = False
         self.check.use.backwards += 1
         self.computed()
         # DDP's own callback, queued meanwhile, waits for the exchange: ours comes after it.

@@ -75,6 +75,11 @@ class ScriptCheck:
         self._finite = FiniteCheck()
         self._handle = register_optimizer_step_post_hook(self._on_any_optimizer)
 
+    def follow(self, parameters: Sequence[Tensor]) -> None:
+        """The model has other parameters from now on."""
+        self._parameters = list(parameters)
+        self._ids = {id(parameter) for parameter in parameters}
+
     def end_step(self) -> None:
         """An optimiser step's last pass is over."""
         if not self._watching:
