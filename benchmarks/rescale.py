@@ -117,8 +117,9 @@ class Way:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         for pid in {int(str(row["pid"])) for row in self.rows()}:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if JOB.name in Path(f"/proc/{pid}/cmdline").read_text():
+                    os.kill(pid, signal.SIGKILL)
 
 
 class InPlace(Way):
