@@ -141,7 +141,7 @@ def _reasons(scheduler: LiveScheduler, job: str) -> list[str]:
     return [
         line.split(maxsplit=1)[1]
         for line in lines
-        if re.search(r"starting; |stopping; (?!batch|starts|keeps)|lost|failed", line)
+        if re.search(r"starting; |(stopping|rescaling); (?!batch|starts|keeps)|in place|lost|failed", line)
     ]
 
 
