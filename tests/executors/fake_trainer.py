@@ -53,6 +53,8 @@ def enter(new: RescaleOrder) -> None:
     global generation, rank
     generation, rank = new.generation, new.members.index(me)
     while (folder / "stuck").exists():
+        if told_to_stop.is_set() and os.environ.get(ENV_JOINING) == "1":
+            leave(0)
         time.sleep(LOOK_S)
     say(f"={me} {generation} {rank}")
     if rank == 0:

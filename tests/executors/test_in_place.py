@@ -214,6 +214,27 @@ def test_a_stop_during_a_change_lets_those_who_train_save(site: Stage) -> None:
     assert sorted(site.lives()[-3:]) == ["-1-0 75", "-1-1 75", "-2-2 75"]
 
 
+def test_all_may_be_replaced_at_once(site: Stage) -> None:
+    executor, inbox = site.start(1)
+    stuck = site.set("stuck")
+    executor.execute(site.resize(0, 2), inbox.post)
+    until(lambda: site.alive() == {"2-0", "2-1"})
+    inbox.stays_empty()
+    stuck.unlink()
+    inbox.wait(started("a", 2))
+
+
+def test_a_stop_while_all_are_replaced_is_no_success(site: Stage) -> None:
+    """The old ones have left with code 0, and the new ones, told to stop, end in the same way."""
+    executor, inbox = site.start(1)
+    site.set("stuck")
+    executor.execute(site.resize(0, 1), inbox.post)
+    until(lambda: site.alive() == {"2-0"})
+    executor.execute(Stop(job="a", generation=2), inbox.post)
+    inbox.wait(exited("a", 2, Outcome.STOPPED))
+    assert site.lives() == ["+1-0", "+2-0", "-1-0 0", "-2-0 0"]
+
+
 def test_a_stop_before_a_change_begins_ends_those_who_wait_last(site: Stage) -> None:
     executor, inbox = site.start(1)
     site.set("slow")
