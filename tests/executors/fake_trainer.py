@@ -2,7 +2,7 @@
 
 It leaves `+name`, `=name generation rank` and `-name code` in the file `lives`. Files in its folder steer it:
 `finish` ends the training, `slow` keeps those who join from being ready, `stuck` keeps a change from being
-done, `incapable` keeps it from changing at all.
+done, `linger` those who leave from ending, and `incapable` keeps it from changing at all.
 """
 
 import json
@@ -26,6 +26,7 @@ from coadapt.model.rescale import (
 from coadapt.model.wire import from_json
 
 LOOK_S = 0.01
+SAVE_S = 0.3
 
 folder = Path()
 board = Path(os.environ[ENV_RESCALE_DIR])
@@ -45,7 +46,10 @@ def order() -> RescaleOrder | None:
 
 
 def leave(code: int) -> None:
+    time.sleep(SAVE_S if code == EXIT_STOPPED else 0.0)
     say(f"-{me} {code}")
+    while (folder / "linger").exists():
+        time.sleep(LOOK_S)
     sys.exit(code)
 
 

@@ -128,6 +128,41 @@ def test_slots_of_those_who_left_are_free_and_of_those_who_stay_are_not(site: St
     assert site.alive() == {"1-0", "3-1"}
 
 
+def test_a_change_is_over_when_those_who_left_are_gone(site: Stage) -> None:
+    executor, inbox = site.start(2)
+    linger = site.set("linger")
+    executor.execute(site.resize(1), inbox.post)
+    until((site.job().generation(1).switchboard / "2.done").exists)
+    inbox.stays_empty()
+    linger.unlink()
+    inbox.wait(started("a", 2))
+
+
+def test_the_next_change_waits_for_the_one_under_way(site: Stage) -> None:
+    executor, inbox = site.start(1)
+    stuck = site.set("stuck")
+    executor.execute(site.resize(2), inbox.post)
+    until((site.job().generation(1).switchboard / "2.begun").exists)
+    executor.execute(site.resize(1, generation=3), inbox.post)
+    inbox.stays_empty()
+    assert site.job().generation(3).order() is None
+    stuck.unlink()
+    inbox.wait(started("a", 2), started("a", 3))
+    assert site.alive() == {"1-0"}
+
+
+def test_a_run_that_ends_while_its_change_waits_for_slots_is_not_started_anew(site: Stage) -> None:
+    executor, inbox = site.start(1)
+    rival = Start(**{**site.terms(1, (1,)), "job": "b", "spec": spec("sleep 60", site.folder)})
+    executor.execute(rival, inbox.post)
+    inbox.wait(started("b", 1))
+    executor.execute(site.resize(2), inbox.post)
+    inbox.stays_empty()
+    site.set("finish")
+    inbox.wait(exited("a", 1, Outcome.SUCCEEDED), exited("a", 2, Outcome.SUCCEEDED))
+    assert site.lives() == ["+1-0", "-1-0 0"]
+
+
 def test_a_script_that_cannot_change_yet_is_stopped_and_started(site: Stage) -> None:
     site.set("incapable")
     executor, inbox = site.executor(), Inbox()

@@ -97,8 +97,8 @@ class _Launcher:
     def _wait(self, replicas: list[Replica]) -> Replica | None:
         """Wait until all are gone; end the rest once one failed or a stop was asked for.
 
-        `replicas` follows changes in place. Return the one that failed first, None if none did before a stop
-        was asked for.
+        Those who join in place are added to `replicas`. Return the one that failed first, None if none did
+        before a stop was asked for.
         """
         failed: Replica | None = None
         kill_at: float | None = None
@@ -174,8 +174,6 @@ class _Launcher:
                 self._begin_change(self._root.job.generation(successor), replicas)
         elif change.complete:
             change.directory.mark_started()
-            members = seating_of(change.order, change.directory.number).members
-            replicas[:] = [replica for replica in replicas if replica.name in members]
             self._change = None
         elif why := change.hopeless():
             self._give_up(why)

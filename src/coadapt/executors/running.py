@@ -42,20 +42,17 @@ class Running:
             self.held = self.seating.slots
 
     def fate(self) -> Fate | None:
-        """Return how it ended, None while it lives; its launcher is gone then.
-
-        Where that had ended before it could take this generation up, as its own did.
-        """
-        fate = self.directory.fate()
-        if fate is None and (fate := self.root.fate()) is not None:
-            self.directory.write_fate(fate)
-        fate = fate or self._settle()
+        """Return how it ended, None while it lives; its launcher is gone then."""
+        fate = self.directory.fate() or self._settle()
         if fate is not None and self.process is not None:
             self.process.wait()
         return fate
 
     def _settle(self) -> Fate | None:
-        """If the launcher died without a word, end what it left behind and write that it is lost."""
+        """If the launcher died without a word, end what it left behind and write that it is lost.
+
+        If it had ended before it could take this generation up, what it wrote for the root counts.
+        """
         if self.process is not None and self.process.poll() is None:
             return None
         job = self.directory.job
