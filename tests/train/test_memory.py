@@ -321,3 +321,30 @@ def test_a_replica_that_joins_does_not_search(tmp_path: Path) -> None:
         run.kill()
     assert (tmp_path / "trials-2-2").read_text() == "0"
     assert (tmp_path / "found-2-2").read_text() == str(BatchConfig(total=100, atomic=17, accumulation=1))
+
+
+def run_out(folder: str) -> None:
+    """Replica 1 has less memory than replica 0, and neither accumulates yet."""
+    run = ct.init(checkpoint_dir=folder)
+    inner = Limited(20 if run.rank == 1 else 40)
+    model, optimizer = run.prepare(inner, torch.optim.SGD(inner.parameters(), lr=0.1))
+    loader = run.loader(TensorDataset(torch.randn(240, 2)), batch_size=60)
+    try:
+        for _ in run.epochs(1):
+            for (x,) in loader:
+                model(x).mean().backward()
+                optimizer.step()
+    except RuntimeError as error:  # what the interpreter does at the end of a script
+        sys.excepthook(type(error), error, error.__traceback__)
+        raise SystemExit(1) from None
+    Path(folder, f"passes-{run.rank}").write_text(str(inner.sizes))
+
+
+@pytest.mark.processes
+def test_one_replica_that_ran_out_of_memory_lowers_the_passes_of_all(tmp_path: Path) -> None:
+    assert run_replicas(run_out, [str(tmp_path)] * 2, tmp_path) == [1, 1]
+    said = (tmp_path / "output-1.txt").read_text()
+    assert said.startswith("out of memory: replica 1: 30 samples per pass do not fit into a cpu")
+    assert "Traceback" not in said
+    assert run_replicas(run_out, [str(tmp_path)] * 2, tmp_path) == [0, 0]
+    assert {(tmp_path / f"passes-{rank}").read_text() for rank in range(2)} == {str([15] * 8)}

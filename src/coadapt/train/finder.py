@@ -2,10 +2,8 @@
 
 import gc
 import logging
-import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import cast
 
 import torch
@@ -130,24 +128,10 @@ class MemoryWatch:
         failed = current.num_samples
         ceiling = session.ceilings[session.gpu_type] = session.ceiling.after_failure(failed)
         self._file.write(self._signature, {session.gpu_type: ceiling})
-        where = (
-            f"replica {session.group.rank}: {failed} samples per pass do not fit into a {session.gpu_type}"
-        )
+        rank, gpu_type = session.group.rank, session.gpu_type
+        where = f"out of memory: replica {rank}: {failed} samples per pass do not fit into a {gpu_type}"
         if failed == 1:
             return f"{where}: not even one does"
         if session.config.checkpoint_dir is None:
             return f"{where}: try run.loader(max_atomic={ceiling.most}), then gradients accumulate"
         return f"{where}: the next start takes at most {ceiling.most}, and accumulates"
-
-    def install(self) -> None:
-        """Say it in one line when the script ends because a pass of training ran out of memory."""
-        before = sys.excepthook
-
-        def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-            said = self.explain(error)
-            if said is None:
-                before(kind, error, trace)
-            else:
-                sys.stderr.write(f"out of memory: {said}\n")
-
-        sys.excepthook = hook

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -63,6 +64,8 @@ class LastWords:
 
     def __init__(self, session: Session, stop: StopSignal) -> None:
         self.exit_code: int | None = None
+        # Returns a line to print in place of the traceback, None for errors that it does not know.
+        self.explain: Callable[[Exception], str | None] = lambda _: None
         self._session = session
         self._stop = stop
         self._otherwise = sys.excepthook
@@ -105,7 +108,7 @@ class LastWords:
         if not isinstance(error, Exception):
             self._otherwise(kind, error, trace)
             return
-        lost = is_lost_contact(error)
+        lost, explained = is_lost_contact(error), self.explain(error)
         group = self._session.group
         if group.rank and not lost:
             time.sleep(PRECEDENCE_S)
@@ -122,6 +125,8 @@ class LastWords:
                 self._say(f"replica {first.rank} failed first: {first}")
         elif lost:
             self._say("lost contact with another replica, which left no word; its log may say why")
+        elif explained is not None:
+            sys.stderr.write(f"{explained}\n")
         elif isinstance(error, InputError):
             sys.stderr.write(f"error: {error} ({failure.where})\n")
         else:

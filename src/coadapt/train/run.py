@@ -359,7 +359,7 @@ class Run:
             raise RuntimeError("call run.prepare(...) and run.loader(...) before run.epochs(...)")
         self._begun = True
         assert self._memory is not None
-        self._memory.install()
+        self._last_words.explain = self._memory.explain
         in_place = self._rescaler.begin()
         self._cycle.report_from = lambda: self._telemetry(num_epochs, self._last_pause)
         if in_place:
