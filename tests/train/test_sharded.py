@@ -87,19 +87,22 @@ def test_replicas_share_each_step_also_when_their_number_changes(
         while len(readers) < num_replicas:
             readers.append(ShardReader(Opened().stream(sizes, num_lanes), 0, index))
         step: list[tuple[int, int]] = []
-        overs = set()
+        overs, counts = set(), set()
         for rank, reader in enumerate(readers):
-            for item in reader.passes(cut(total, rank, num_replicas, max_atomic)):
+            passes = reader.passes(cut(total, rank, num_replicas, max_atomic))
+            for count, item in enumerate(passes, 1):
                 assert len(item.samples) <= (max_atomic or total)
                 assert len(item.ids) == item.current.num_samples
                 step += zip(item.ids, map(int, item.samples), strict=False)  # type: ignore[call-overload]  # numbers
                 if item.current.synchronising:
                     overs.add(item.after.over)
+                    counts.add(count)
                     break
         size = min(total, len(wanted) - index)
         assert sorted(step) == list(enumerate(wanted))[index : index + size]
         index += size
         assert overs == {index == len(wanted)}
+        assert len(counts) == 1
         if index == len(wanted):
             return
 

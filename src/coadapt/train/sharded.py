@@ -6,8 +6,9 @@ at a time, so the order of an epoch does not depend on how many replicas share t
 
 import time
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -15,7 +16,7 @@ import numpy as np
 from torch.utils.data import IterableDataset
 
 from coadapt.model import InputError
-from coadapt.train.shards import Pass, cut_step
+from coadapt.train.shards import cut_share
 from coadapt.train.stream import Cut, StreamPass, StreamPosition
 
 S = TypeVar("S")
@@ -200,12 +201,14 @@ class ShardReader(Generic[S, T]):
         order = turns(self._lengths, self.index)
         while size := self._step_size(cut):
             begin = self.index
-            turn = enumerate(islice(order, size), begin)
-            own = [(position, lane) for position, lane in turn if lane in self._opened]
+            lanes = list(islice(order, size))
+            own = [(position, lane) for position, lane in enumerate(lanes, begin) if lane in self._opened]
             samples = [self._opened[lane].next() for _, lane in own]
             self.index += size
             after = StreamPosition(over=not self._step_size(cut))
-            for current in _cut_share(len(own), size, cut):
+            # All replicas run equally many passes, so the largest share counts.
+            largest = max(Counter(lane % cut.num_replicas for lane in lanes).values())
+            for current in cut_share(0, len(own), _num_passes(largest, cut), step_samples=size):
                 yield StreamPass(
                     current=current,
                     samples=list(samples[current.start : current.stop]) or self._stand_in(samples),
@@ -243,10 +246,7 @@ class ShardReader(Generic[S, T]):
         return list(self._spare)
 
 
-def _cut_share(share: int, step_samples: int, cut: Cut) -> list[Pass]:
-    """Return the passes for `share` samples, as many as the batch has, if memory allows passes so large."""
-    atomic = max(-(-share // (cut.batch.accumulation + 1)), 1)
-    if cut.max_atomic is not None:
-        atomic = min(atomic, cut.max_atomic)
-    passes = cut_step(0, share, atomic, rank=0, num_replicas=1)
-    return [replace(item, step_samples=step_samples) for item in passes]
+def _num_passes(largest: int, cut: Cut) -> int:
+    """Return how many passes a share of `largest` samples takes: as the batch says, or as memory demands."""
+    demanded = 1 if cut.max_atomic is None else -(-largest // cut.max_atomic)
+    return max(min(cut.batch.accumulation + 1, largest), demanded)

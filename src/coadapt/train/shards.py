@@ -83,12 +83,16 @@ def cut_step(start: int, step_samples: int, atomic: int, *, rank: int, num_repli
     """
     shard_start, shard_stop = _part(start, start + step_samples, num_replicas, rank)
     largest_shard = -(-step_samples // num_replicas)
-    num_passes = -(-largest_shard // atomic)
-    num_own = min(num_passes, shard_stop - shard_start)
+    return cut_share(shard_start, shard_stop, -(-largest_shard // atomic), step_samples=step_samples)
+
+
+def cut_share(start: int, stop: int, num_passes: int, *, step_samples: int) -> list[Pass]:
+    """Return a replica's share of a step in passes that differ by at most one sample, stand-ins first."""
+    num_own = min(num_passes, stop - start)
     passes = []
     for index in range(num_passes):
         own = index - (num_passes - num_own)
-        first, last = (shard_start,) * 2 if own < 0 else _part(shard_start, shard_stop, num_own, own)
+        first, last = (start, start) if own < 0 else _part(start, stop, num_own, own)
         passes.append(
             Pass(
                 start=first,
