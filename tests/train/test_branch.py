@@ -117,10 +117,16 @@ def test_a_larger_batch_within_the_tolerance_is_taken(caplog: pytest.LogCaptureF
 
 def test_values_out_of_range_are_named() -> None:
     run = ct.init(contract="adaptive")
+    with pytest.raises(RuntimeError, match=r"run.prepare\(...\) before run.test_growth"):
+        run.test_growth(8)
+    model = new_model()
+    run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), shard=True)
     with pytest.raises(InputError, match=r"^test_growth\(tolerance\): got -1"):
         run.test_growth(8, tolerance=-1.0)
     with pytest.raises(InputError, match=r"^test_growth\(num_samples\): got 0"):
         run.test_growth(0)
+    with pytest.raises(InputError, match=r"^test_growth: got 'a sharded model'"):
+        run.test_growth(8)
     run.close()
 
 
