@@ -1,6 +1,7 @@
 """Random schedules of changes in place, undisturbed or with a replica killed at a random moment.
 
-`python -m tests.train.schedules --changes 20 --kills 50 --out FILE` goes through many; the suite has a few.
+`python -m tests.train.schedules --changes 20 --kills 50 --out FILE` goes through many, `--strategy fsdp` with
+sharded models; the suite has a few.
 """
 
 import argparse
@@ -8,6 +9,8 @@ import json
 import random
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from tests.train.replicas import Elastic
@@ -20,7 +23,7 @@ REPLICAS_MAX = 4
 NOTICE_MAX_S = 30.0
 
 
-def random_changes(folder: Path, seed: int, stream: str = "") -> float:
+def random_changes(folder: Path, seed: int, stream: str = "", strategy: str = "ddp") -> float:
     """Go through random numbers of replicas, with random survivors, and check that nothing came of it.
 
     Survivors may be none, and the first replica may be among those who leave. Returns 0: nothing was killed.
@@ -28,6 +31,7 @@ def random_changes(folder: Path, seed: int, stream: str = "") -> float:
     draw = random.Random(seed)
     optimizer = draw.choice(["sgd", "adamw"])
     toy = Toy(folder=str(folder), num_epochs=80, pace_s=0.005, optimizer=optimizer, stream=stream)
+    toy = replace(toy, strategy=strategy)
     run = Elastic(run_toy, toy, folder)
     try:
         run.start(draw.randint(1, REPLICAS_MAX))
@@ -46,13 +50,14 @@ def random_changes(folder: Path, seed: int, stream: str = "") -> float:
     return 0.0
 
 
-def killed_at_random(folder: Path, seed: int) -> float:
+def killed_at_random(folder: Path, seed: int, strategy: str = "ddp") -> float:
     """Kill one of three replicas around a change, start again from the checkpoint, check the parameters.
 
     Returns the seconds until the last of the others had ended.
     """
     draw = random.Random(seed)
     toy = Toy(folder=str(folder), num_epochs=60, pace_s=0.005, checkpoint_every_s=0.05, double=True)
+    toy = replace(toy, strategy=strategy)
     run = Elastic(run_toy, toy, folder)
     try:
         run.start(3)
@@ -88,21 +93,25 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--changes", type=int, default=20)
     parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--strategy", choices=["ddp", "fsdp"], default="ddp")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     failed: list[str] = []
     ends_s: list[float] = []
-    cases = [(random_changes, seed) for seed in range(options.changes)]
+    cases: list[tuple[Callable[..., float], int]] = [
+        (random_changes, seed) for seed in range(options.changes)
+    ]
     cases += [(killed_at_random, seed) for seed in range(options.kills)]
     for check, seed in cases:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                ends_s.append(check(Path(folder), seed))
+                ends_s.append(check(Path(folder), seed, strategy=options.strategy))
                 print(check.__name__, seed, "kept the promise", flush=True)
             except AssertionError as error:
                 failed.append(f"{check.__name__} {seed}")
                 print(failed[-1], error, flush=True)
     result = {
+        "strategy": options.strategy,
         "schedules": options.changes,
         "kills": options.kills,
         "failed": failed,

@@ -12,6 +12,9 @@ from coadapt.train.parts import own_parts
 from coadapt.train.session import Session
 from coadapt.train.timing import Timer
 
+# Its name since torch 2.13, which warns of the one before.
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 
 class PartExchange:
     """Sums this step's gradients over the replicas, after each pass, into the parts that they hold.
@@ -47,7 +50,7 @@ class PartExchange:
             weight = float(current.num_samples > 0) if self._sums else current.weight
             if weight != 1.0:
                 own.mul_(weight)
-        dist.reduce_scatter_tensor(output, own, group=group)
+        _reduce_scatter(output, own, group=group)
 
     def settle(self) -> None:
         """A backward is over: bring the squares that came in into the optimiser's metric."""
@@ -75,7 +78,7 @@ class PartExchange:
         squares = self._meter.squares(own, current.num_samples)
         if squares is not None:
             summed = torch.empty(output.shape, dtype=squares.dtype, device=output.device)
-            dist.reduce_scatter_tensor(summed, squares, group=group)
+            _reduce_scatter(summed, squares, group=group)
             self._squares.append((unit, summed))
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import cast
 
 from coadapt.model import Placement, RescaleContract
 from coadapt.model.rescale import RescaleOrder, member_name
@@ -21,7 +22,7 @@ from coadapt.train.limits import settle_batch
 from coadapt.train.meeting import WAIT_S, Meeting
 from coadapt.train.pause import PauseClock
 from coadapt.train.rescale import CheckpointRescaler, leave
-from coadapt.train.saver import Saver
+from coadapt.train.saver import CUT, Saver
 from coadapt.train.session import Session
 from coadapt.train.stop import EXIT_UNSAVED, StopSignal, exit_after
 from coadapt.train.switchboard import Switchboard
@@ -49,7 +50,7 @@ class InPlaceRescaler(CheckpointRescaler):
         config = self._session.config
         if config.joining:
             self._join()
-        elif config.contract is not RescaleContract.FROZEN and config.rank == 0 and not self._session.sharded:
+        elif config.contract is not RescaleContract.FROZEN and config.rank == 0:
             self._board.announce()
         return config.joining
 
@@ -104,8 +105,13 @@ class InPlaceRescaler(CheckpointRescaler):
             self._saver.load_notes(share_from_first(old, self._saver.notes()))
             giver = order.members.index(staying[0])
         totals = session.totals.gather(old) if staying else {}
+        whole = None
+        if session.sharded and giver is not None:
+            whole = self._saver.whole_state(totals, keep=order.members[giver] == self._me)
         if old.rank == 0 and order.joiners:
             self._meeting.call(order, giver)
+        if session.sharded:
+            self._saver.wait()  # what all replicas write together ends before the group does
         leave_group(old)
         if self._me not in staying:
             logger.info("no part of generation %d: leaves", order.generation)
@@ -115,11 +121,30 @@ class InPlaceRescaler(CheckpointRescaler):
         clock.mark("destroy")
         self._form(order)
         clock.mark("form")
-        if session.group.rank == giver and order.joiners:
+        if whole is not None:
+            self._share(order, giver, whole)
+        elif session.group.rank == giver and order.joiners:
             receivers = [order.members.index(name) for name in order.joiners]
             send_state(session.group, self._saver.state(totals), receivers)
         session.totals.restore(totals, session.group)
         self._settle_in(clock)
+
+    def _share(self, order: RescaleOrder, giver: int | None, whole: dict[str, object]) -> None:
+        """Cut the model for the new group; each takes its part of the state that `giver` has whole."""
+        assert self.model is not None
+        assert giver is not None
+        self.model.reshape()
+        group = self._session.group
+        if group.rank == giver:
+            objects = whole["objects"]
+            assert isinstance(objects, dict)
+            cut = {name: objects[name] for name in CUT}
+            joining = [order.members.index(name) for name in order.joiners]
+            send_state(group, cut, [rank for rank in range(group.size) if rank not in (giver, *joining)])
+            send_state(group, whole, joining)
+        else:
+            cut = cast("dict[str, dict[str, object]]", receive_state(group, giver, None))
+        self._saver.load_objects(cut)
 
     def _join(self) -> None:
         generation = self._session.config.generation
@@ -135,10 +160,16 @@ class InPlaceRescaler(CheckpointRescaler):
             called_at = time.time()
             self._form(order)
             clock.mark("form")
+            own = None
+            if self._session.sharded:
+                assert self.model is not None
+                self.model.reshape()
+            elif giver is not None:
+                own = self._saver.state({})
             if giver is None:
                 self._saver.restore()
             else:
-                self._saver.load(receive_state(self._session.group, giver, self._saver.state({})))
+                self._saver.load(receive_state(self._session.group, giver, own))
             clock.add("destroy", called_at - self._saver.last_step_at)
             self._settle_in(clock)
 

@@ -45,8 +45,18 @@ class ElasticModel(nn.Module):
     def rewrap(self) -> None:
         """The group has changed, and all of it has the same state: build the wrapper anew."""
         self._replica.clear()
-        if self._session.group.distributed:
+        if self._session.group.distributed and self._sharding is None:
             self._replica.append(self._wrap(same_state=True))
+
+    def reshape(self) -> None:
+        """The group has changed: cut a sharded model for it. Its values are lost: load them next."""
+        assert self._sharding is not None
+        self._sharding.make_whole(self.module)
+        if self._session.group.distributed:
+            self._cut(self._sharding)
+        else:
+            self.module.to(self._session.group.device)
+            self._gradients.rebind(list(self.module.parameters()), None)
 
     def begin(self) -> None:
         """Before the first use: go to the device, or be cut, with the first replica's values."""

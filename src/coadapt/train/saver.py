@@ -13,13 +13,13 @@ from coadapt.model import InputError
 from coadapt.model.wire import from_json, to_json
 from coadapt.train.checkpoint import CheckpointStore, read_checkpoint
 from coadapt.train.group import gather_all, share_from_first
-from coadapt.train.parts import make_room, put_in, take_out
+from coadapt.train.parts import gather_whole, make_room, put_in, take_out
 from coadapt.train.record import RunRecord, make_record, resume
 from coadapt.train.rng import restore_rng, rng_state
 from coadapt.train.session import Session
 from coadapt.train.stream import StreamPosition
 from coadapt.train.totals import Sums
-from coadapt.train.writer import BackgroundWriter
+from coadapt.train.writer import BackgroundWriter, copy_to_host
 
 # Epochs of a fraction of a second need no checkpoint each: a flush to disk takes 5-50 ms.
 EPOCH_GAP_MIN_S = 1.0
@@ -115,6 +115,19 @@ class Saver:
         for name, state in objects.items():
             self._objects[name].load_state_dict(state)
 
+    def cut_states(self) -> dict[str, object]:
+        """Return the states of which each replica may have a part, by name."""
+        return {name: item.state_dict() for name, item in self._objects.items() if name in CUT}
+
+    def whole_state(self, totals: Sums, *, keep: bool) -> dict[str, object]:
+        """Return `state` with all tensors whole, in host memory, where `keep`; {} elsewhere. Collective."""
+        whole = gather_whole(self.cut_states(), keep=keep)
+        if not keep:
+            return {}
+        assert isinstance(whole, dict)
+        state = {**self.state(totals), "objects": {**self.objects(), **whole}}
+        return copy_to_host(state) if self._session.group.device.type == "cuda" else state
+
     def load(self, state: object) -> RunRecord:
         """Take over what `state` returned elsewhere or earlier. Raises InputError if that was another run."""
         assert isinstance(state, dict)
@@ -169,19 +182,16 @@ class Saver:
         """Have this replica's parts written, and `state`, the first one's, without them."""
         assert self._writer is not None
         parts: dict[str, Tensor] = {}
-        outline = take_out(state or {"objects": self._cut_states()}, parts)
+        outline = take_out(state or {"objects": self.cut_states()}, parts)
         assert isinstance(outline, dict)
         self._writer.write_parts(outline, parts, self._session.group)
-
-    def _cut_states(self) -> dict[str, object]:
-        return {name: item.state_dict() for name, item in self._objects.items() if name in CUT}
 
     def _with_parts(self, folder: Path, state: dict[str, object]) -> dict[str, object]:
         """Return `state` with the tensors that `folder` has in parts, cut as this replica's own are."""
         from coadapt.train.sharded_files import read_parts
 
         own: dict[str, Tensor] = {}
-        take_out({"objects": self._cut_states()}, own)
+        take_out({"objects": self.cut_states()}, own)
         whole = put_in(state, read_parts(folder, make_room(state, own)))
         assert isinstance(whole, dict)
         return whole

@@ -13,6 +13,7 @@ from typing import BinaryIO
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -41,9 +42,12 @@ ALLOWED = {
 def write_parts(folder: Path, parts: Mapping[str, Tensor], group: dist.ProcessGroup) -> list[Path]:
     """Write this replica's `parts` into `folder`, durably, and return its own files. Collective.
 
-    Raises CheckpointException on every replica if one cannot write.
+    Raises OSError on every replica if one cannot write.
     """
-    save(dict(parts), storage_writer=FileSystemWriter(folder), process_group=group)
+    try:
+        save(dict(parts), storage_writer=FileSystemWriter(folder), process_group=group)
+    except CheckpointException as error:  # which is no Exception
+        raise OSError(f"no checkpoint in {folder}: {error}") from None
     rank = dist.get_rank(group)
     return [*folder.glob(f"__{rank}_*"), *([folder / INDEX] if rank == 0 else [])]
 
@@ -51,14 +55,18 @@ def write_parts(folder: Path, parts: Mapping[str, Tensor], group: dist.ProcessGr
 def read_parts(folder: Path, room: dict[str, Tensor]) -> dict[str, Tensor]:
     """Fill the tensors in `room` with what `folder` has under their names, however it was cut; return them.
 
-    Each replica reads for itself. Raises pickle.UnpicklingError if the index is not one.
+    Each replica reads for itself. Raises pickle.UnpicklingError if the index is not one, OSError if it has
+    not what is asked for.
     """
     if room:
         reader = _Reader(folder)
         with warnings.catch_warnings():
             # That no other process takes part, which is meant.
             warnings.filterwarnings("ignore", category=UserWarning, message="torch.distributed is disabled")
-            load(room, storage_reader=reader, no_dist=True)
+            try:
+                load(room, storage_reader=reader, no_dist=True)
+            except CheckpointException as error:
+                raise OSError(f"{folder} cannot be read: {error}") from None
     return room
 
 

@@ -45,6 +45,7 @@ class Sharding:
         self._shard = shard
         self._options = options
         self._optimizer = optimizer
+        self._num_cuts = 0
 
     def check(self, model: nn.Module) -> None:
         """Raise InputError unless the optimiser is new and holds parameters of `model` only."""
@@ -73,7 +74,11 @@ class Sharding:
         """Leave this replica its part of `model`, which is alike on all replicas. Forgets optimiser state."""
         if any(tensor.is_meta for tensor in model.parameters()):
             raise InputError("prepare(model)", "parameters on the meta device", "a model with its weights")
-        mesh = init_device_mesh(group.device.type, (group.size,))
+        # A name of its own: torch remembers layouts by mesh, and takes two of one size and name for the same,
+        # though this replica may have had another rank in the other.
+        self._num_cuts += 1
+        name = f"cut{self._num_cuts}"
+        mesh = init_device_mesh(group.device.type, (group.size,), mesh_dim_names=(name,))
         before = _names(model)
         if callable(self._shard):
             self._shard(model, mesh)
@@ -88,17 +93,16 @@ class Sharding:
 
     def make_whole(self, model: nn.Module) -> None:
         """Undo `cut`. The values of parameters and the optimiser's state are lost: load them afterwards."""
-        for module in model.modules():
-            if isinstance(module, FSDPModule):
-                _detach(module)
+        units = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        if not units:
+            return
+        for unit in units:
+            _detach(unit)
         before = _names(model)
-        wholes: dict[nn.Parameter, nn.Parameter] = {}
+        wholes = {parameter: _empty(parameter) for parameter in before}
         for module in model.modules():
-            for name, parameter in module._parameters.items():
-                if parameter is not None and parameter in before:
-                    if parameter not in wholes:
-                        wholes[parameter] = _empty(parameter)
-                    module._parameters[name] = wholes[parameter]
+            for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+                setattr(module, name, wholes[parameter])
         self._follow(model, before)
 
     def _fully_shard(self, module: nn.Module, mesh: DeviceMesh) -> None:
@@ -152,7 +156,7 @@ def _names(model: nn.Module) -> dict[Tensor, list[str]]:
     return names
 
 
-def _empty(parameter: nn.Parameter) -> nn.Parameter:
+def _empty(parameter: Tensor) -> nn.Parameter:
     values = torch.empty(parameter.shape, dtype=parameter.dtype)
     return nn.Parameter(values, requires_grad=parameter.requires_grad)
 
@@ -165,10 +169,11 @@ def _detach(unit: FSDPModule) -> None:
     for group in state._fsdp_param_groups:
         hooks += group._module_to_pre_save_state_dict_hook_handle.values()
         hooks += group._module_to_pre_load_state_dict_hook_handle.values()
+        hooks += [item._post_load_hook_handle for item in group.fsdp_params]
     for hook in hooks:
         hook.remove()
     module = cast("nn.Module", unit)
-    _module_state_mapping.pop(module)
-    module.__dict__.pop(STATE_KEY)
-    module.__dict__.pop(REGISTRY_KEY)
+    _module_state_mapping.pop(module, None)
+    module.__dict__.pop(STATE_KEY, None)
+    module.__dict__.pop(REGISTRY_KEY, None)
     module.__class__ = type(module).__mro__[2]  # FSDPLinear, FSDPModule, Linear
