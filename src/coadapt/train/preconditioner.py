@@ -52,7 +52,7 @@ class AdamPreconditioner:
         divisors = [self._divisors[parameters[index]] for index in known]
         if not known:
             return []
-        scaled = torch._foreach_div([grads[index].to(divisors[0].dtype) for index in known], divisors)
+        scaled = torch._foreach_div([grads[index].to(divisors[0]) for index in known], divisors)
         return list(scaled)
 
     def sqr_norm(self, parameters: Sequence[Tensor], squares: Sequence[Tensor]) -> Tensor:

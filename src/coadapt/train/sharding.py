@@ -96,8 +96,11 @@ class Sharding:
         units = [module for module in model.modules() if isinstance(module, FSDPModule)]
         if not units:
             return
-        for unit in units:
-            _detach(unit)
+        try:
+            for unit in units:
+                _detach(unit)
+        except AttributeError as error:
+            raise RuntimeError(f"torch {torch.__version__} keeps other notes of a cut: {error}") from None
         before = _names(model)
         wholes = {parameter: _empty(parameter) for parameter in before}
         for module in model.modules():
