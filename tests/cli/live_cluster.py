@@ -60,11 +60,11 @@ class LiveCluster:
     def client(self) -> Client:
         return find_client(self.state)
 
-    def up(self, slots: int = 4, *, round_s: int = 1) -> None:
+    def up(self, slots: int = 4, *, round_s: int = 1, in_place: bool = True) -> None:
         port = [] if (self.state / "connection.json").exists() else ["--port", "0"]
         timing = ["--round", str(round_s), "--reaction", "0.1", "--grace", "5"]
         where = ["--slots", str(slots), "--state", str(self.state), "--policy", self.policy]
-        arguments = ["up", *where, *timing, *port]
+        arguments = ["up", *where, *timing, *port, "--in-place" if in_place else "--no-in-place"]
         with (self.folder / "up.log").open("ab") as log:
             self._process = subprocess.Popen([*COMMAND, *arguments], stdout=log, stderr=log)
         until(self._answers, f"the scheduler answers: {(self.folder / 'up.log').read_text()}")

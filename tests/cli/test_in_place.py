@@ -14,13 +14,15 @@ from tests.train.toy import Toy
 
 pytestmark = [pytest.mark.train, pytest.mark.processes]
 
+POLICY = "tests.cli.by_file:ByFile"
+
 
 class Training:
     """One job of the toy on a cluster whose policy does as the test says."""
 
     def __init__(self, folder: Path, toy: Toy) -> None:
         self.folder = folder
-        self.cluster = LiveCluster(folder, policy="tests.cli.by_file:ByFile")
+        self.cluster = LiveCluster(folder, policy=POLICY)
         self.cluster.up()
         self.toy = toy
         script = f"from tests.train.toy import Toy, run_toy; run_toy({toy!r})"
@@ -65,12 +67,34 @@ class Training:
         return "\n".join(str(line) for line in lines)  # type: ignore[union-attr]
 
 
+def test_an_operator_may_have_none_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that cannot change in place shows what the scheduler ordered, and starts anew both times."""
+    monkeypatch.setenv("COADAPT_TEST_GPUS", str(tmp_path / "gpus"))
+    (tmp_path / "gpus").write_text("1")
+    cluster = LiveCluster(tmp_path, policy=POLICY)
+    try:
+        cluster.up(in_place=False)
+        job = cluster.submit("sleeper", "trap 'exit 75' TERM; while true; do sleep 0.05; done", gpus="1..4")
+        cluster.wait_for(job, "running")
+        for generation, orders in ((2, ["stopping"]), (3, ["stopping", "rescaling"])):
+            (tmp_path / "gpus").write_text(str(generation))
+            until(lambda count=generation: cluster.job(job)["generation"] == count, "it is changed")  # type: ignore[misc]
+            cluster.wait_for(job, "running")
+            lines = cluster.client.get(f"/v1/jobs/{job}/story")["lines"]
+            told = [str(line["text"]).split("; ")[0] for line in lines]  # type: ignore[index, union-attr]
+            assert [order for order in told if order in ("stopping", "rescaling")] == orders
+            cluster.kill()
+            cluster.up()
+    finally:
+        cluster.close()
+
+
 @pytest.fixture
 def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Training]:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
     monkeypatch.setenv("COADAPT_TEST_GPUS", str(tmp_path / "gpus"))
     (tmp_path / "gpus").write_text("1")
-    toy = Toy(folder=str(tmp_path), num_epochs=100, pace_s=0.2, checkpoint_every_s=0.5, double=True)
+    toy = Toy(folder=str(tmp_path), num_epochs=60, pace_s=0.4, checkpoint_every_s=0.5, double=True)
     training = Training(tmp_path, toy)
     yield training
     training.cluster.close()
