@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -16,7 +17,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 import coadapt.train as ct
 from coadapt.model import BatchConfig, InputError
 from coadapt.train.run import Run
-from coadapt.train.stream import Cut, StreamPass, StreamPosition, StreamReader, plain_copy
+from coadapt.train.stream import Cut, StreamPass, StreamPosition, StreamReader, plain_copy, same
 from tests.train.replicas import run_replicas
 from tests.train.schedules import random_changes
 from tests.train.test_elastic import assert_same_run, live
@@ -58,7 +59,7 @@ def cut(
 
 
 def reader(numbers: Numbers, index: int = 0, start: StreamPosition = StreamPosition()) -> StreamReader:  # noqa: B008  # frozen
-    return StreamReader(numbers, 0, index, start, by_state=True)
+    return StreamReader(numbers, 0, index, start, resume="auto")
 
 
 def steps(passes: Iterator[StreamPass]) -> Iterator[tuple[list[object], StreamPosition]]:
@@ -126,7 +127,7 @@ def test_a_reader_goes_on_with_another_batch_and_another_process_at_the_same_pla
             return
 
 
-def test_a_state_spares_the_reading(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_state_spares_the_reading() -> None:
     one = steps(reader(StatefulNumbers(50)).passes(cut(10)))
     next(one)
     _, after = next(one)
@@ -142,14 +143,68 @@ def test_a_stream_that_became_shorter_is_not_the_same() -> None:
         next(reader(Numbers(20), 30).passes(cut(10)))
 
 
-def test_a_state_that_no_checkpoint_can_hold_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_state_that_no_checkpoint_can_hold_is_not_used() -> None:
     class Odd(StatefulNumbers):
         def state_dict(self) -> dict[str, object]:
             return {"path": Path("x")}
 
     found = [after for _, after in steps(reader(Odd(30)).passes(cut(10)))]
     assert [after.state for after in found] == [None] * 3
-    assert caplog.text.count("it holds a") == 1
+    assert "cannot be kept in a checkpoint: it holds a" in found[0].doubt
+
+
+class Buffered(StatefulNumbers):
+    """Gives out pairs in turned order; its state knows nothing of the one that it still holds."""
+
+    def __iter__(self) -> Iterator[int]:
+        numbers = super().__iter__()
+        for held in numbers:
+            other = next(numbers, None)
+            if other is not None:
+                yield other
+            torch.rand(())
+            yield held
+
+
+def test_a_state_that_does_not_lead_back_is_not_used_unless_the_user_says_so() -> None:
+    torch.manual_seed(0)
+    found = [after for _, after in steps(reader(Buffered(30)).passes(cut(9)))]
+    drawn = torch.rand(())
+    assert [(after.state, after.doubt) for after in found] == [
+        (None, "does not lead back to the next sample")
+    ] * 4
+    trusting = StreamReader(Buffered(30), 0, 0, StreamPosition(), resume="state")
+    torch.manual_seed(0)
+    assert None not in [after.state for _, after in steps(trusting.passes(cut(9)))]
+    assert torch.rand(()) == drawn
+
+
+def test_a_stream_that_cannot_be_copied_is_read() -> None:
+    class Open(StatefulNumbers):
+        def __deepcopy__(self, memo: object) -> "Open":
+            raise TypeError("an open file")
+
+    found = [after for _, after in steps(reader(Open(30)).passes(cut(10)))]
+    assert [after.state for after in found] == [None] * 3
+    assert "the stream cannot be copied (an open file)" in found[0].doubt
+    came_back = StreamReader(Open(30), 0, 20, StreamPosition(at=20, state={"given": 20}), resume="state")
+    assert [own for own, _ in steps(came_back.passes(cut(10)))] == [list(range(20, 30))]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        ({"a": [torch.ones(2), "x"]}, {"a": [torch.ones(2), "x"]}, True),
+        ({"a": torch.ones(2)}, {"a": torch.zeros(2)}, False),
+        ((np.ones(3), 1.5), (np.ones(3), 1.5), True),
+        ([np.ones(3)], [np.zeros(3)], False),
+        ([1, 2], [1], False),
+        (torch.ones(1), 1.0, False),
+        (object(), object(), False),
+    ],
+)
+def test_equal_samples(one: object, other: object, equal: bool) -> None:
+    assert same(one, other) is equal
 
 
 def test_states_are_copied() -> None:
@@ -169,6 +224,10 @@ class Values(IterableDataset[Tensor]):
     def __iter__(self) -> Iterator[Tensor]:
         count = self.counts.pop(0) if len(self.counts) > 1 else self.counts[0]
         return (torch.tensor([float(value)]) for value in range(count))
+
+
+def floats(samples: list[int]) -> Tensor:
+    return torch.tensor(samples, dtype=torch.float32).reshape(-1, 1)
 
 
 def train(run: Run, loader: ct.ElasticLoader, num_epochs: int) -> list[list[int]]:
@@ -232,7 +291,7 @@ def test_a_self_job_changes_its_batch_in_the_middle_of_a_stream() -> None:
     assert seen == [[0, 1, 2, 3], list(range(4, 11)), list(range(11, 18)), [18, 19]]
 
 
-@pytest.mark.parametrize("resume", ["state", "reading"])
+@pytest.mark.parametrize("resume", ["auto", "state", "reading"])
 def test_the_same_run_goes_on_in_the_middle_of_a_stream(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, resume: str
 ) -> None:
@@ -259,9 +318,18 @@ def test_the_same_run_goes_on_in_the_middle_of_a_stream(
     with caplog.at_level(logging.INFO, "coadapt.train"):
         rest, run = points(None)
     assert first + rest == whole
-    said = "its own state, then 0 samples" if resume == "state" else "(150 samples"
+    said = "(150 samples" if resume == "reading" else "its own state, then 0 samples"
     assert f"{said} read past)" in caplog.text
     assert run.progress.samples == 2 * NUM_SAMPLES
+
+
+@pytest.mark.parametrize("fetchers", [0, 2])
+def test_a_state_that_is_not_used_is_mentioned_once(fetchers: int, caplog: pytest.LogCaptureFixture) -> None:
+    run = ct.init()
+    options = {"multiprocessing_context": "fork"} if fetchers else {}
+    loader = run.loader(Buffered(30), batch_size=9, num_workers=fetchers, collate_fn=floats, **options)
+    assert [len(step) for step in train(run, loader, 3)] == [9, 9, 9, 3] * 3
+    assert caplog.text.count("its own state does not lead back to the next sample") == 1
 
 
 def test_reports_of_a_stream_say_no_target_before_its_length_is_known() -> None:
@@ -288,7 +356,7 @@ def test_what_is_wrong_with_a_stream_is_said_in_one_line() -> None:
         ct.init().loader(Values(3), batch_size=4, num_samples=0)
     with pytest.raises(InputError, match=r"loader\(num_samples\): got 4; allowed: 3, the dataset's length"):
         ct.init().loader(TensorDataset(torch.zeros(3)), batch_size=3, num_samples=4)
-    with pytest.raises(InputError, match=r"loader\(resume\): got 'x'; allowed: state or reading"):
+    with pytest.raises(InputError, match=r"loader\(resume\): got 'x'; allowed: auto or state or reading"):
         ct.init().loader(Values(3), batch_size=4, resume="x")
     for numbers, drop_last, least in ((Values(0), False, "one sample"), (Values(3), True, "one batch of 4")):
         run = ct.init()

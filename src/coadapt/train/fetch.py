@@ -1,6 +1,7 @@
 """From a dataset to passes with collated samples, through torch's DataLoader and its processes."""
 
 import functools
+import logging
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,6 +17,8 @@ from coadapt.train.session import Session
 from coadapt.train.sharded import ShardedStream, ShardReader
 from coadapt.train.shards import Pass, cut_step
 from coadapt.train.stream import Cut, PassReader, StreamPosition, StreamReader
+
+logger = logging.getLogger(__name__)
 
 Collate = Callable[[list[object]], object]
 
@@ -83,12 +86,12 @@ class StreamFetcher:
     """
 
     def __init__(
-        self, dataset: Iterable[object], session: Session, options: dict[str, object], *, by_state: bool
+        self, dataset: Iterable[object], session: Session, options: dict[str, object], *, resume: str
     ) -> None:
-        """`options`: as for MapFetcher. by_state: come back by the dataset's own state, if it has one."""
+        """`options`: as for MapFetcher. resume: one of RESUME_WAYS."""
         self._dataset = dataset
         self._session = session
-        self._by_state = by_state
+        self._resume = resume
         self._options = {name: value for name, value in options.items() if name != "persistent_workers"}
         self._collate = cast("Collate", self._options.pop("collate_fn", None) or default_collate)
         self._reader: PassReader | None = None
@@ -105,6 +108,12 @@ class StreamFetcher:
         part = _Part(self._reader_here(), cut, self._collate)
         for fetched in data_loader(part, dict(self._options), batch_size=None, collate_fn=as_it_is):
             assert isinstance(fetched, Fetched)
+            if fetched.after is not None and fetched.after.doubt and self._resume != "reading":
+                self._resume = "reading"
+                logger.warning(
+                    "to come back, the stream will be read from its start: its own state %s",
+                    fetched.after.doubt,
+                )
             yield fetched
 
     def _reader_here(self) -> PassReader:
@@ -116,7 +125,7 @@ class StreamFetcher:
                 reader = ShardReader(self._dataset, epoch, index)
             else:
                 start = session.data.stream or StreamPosition()
-                reader = StreamReader(self._dataset, epoch, index, start, by_state=self._by_state)
+                reader = StreamReader(self._dataset, epoch, index, start, resume=self._resume)
         # Processes get copies of a reader that has not begun.
         self._reader = None if self._options.get("num_workers") else reader
         return reader

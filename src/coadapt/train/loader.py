@@ -11,11 +11,9 @@ from coadapt.model import BatchConfig, InputError, RescaleContract
 from coadapt.train.fetch import Fetcher, MapFetcher, StreamFetcher
 from coadapt.train.session import Session
 from coadapt.train.shards import Pass, SampleOrder
+from coadapt.train.stream import RESUME_WAYS
 
 logger = logging.getLogger(__name__)
-
-# How to come back into the middle of a stream: by the dataset's own state if it has one, or from its start.
-RESUME_WAYS = ("state", "reading")
 
 
 class Boundary(Protocol):
@@ -153,12 +151,11 @@ def order_of(
 
 
 def fetcher_for(dataset: object, session: Session, options: dict[str, object], *, resume: str) -> Fetcher:
-    """Return what fetches passes of `dataset`. Raises InputError unless `resume` is "state" or "reading"."""
+    """Return what fetches passes of `dataset`. Raises InputError unless `resume` is one of RESUME_WAYS."""
     if resume not in RESUME_WAYS:
         raise InputError("loader(resume)", resume, " or ".join(RESUME_WAYS))
     if is_stream(dataset):
-        by_state = resume == "state"
-        return StreamFetcher(cast("Iterable[object]", dataset), session, options, by_state=by_state)
+        return StreamFetcher(cast("Iterable[object]", dataset), session, options, resume=resume)
     return MapFetcher(cast("Dataset[object]", dataset), session, options)
 
 

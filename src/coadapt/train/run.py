@@ -204,7 +204,7 @@ class Run:
         shuffle: bool = False,
         drop_last: bool = False,
         num_samples: int | None = None,
-        resume: str = "state",
+        resume: str = "auto",
         **options: object,
     ) -> ElasticLoader:
         """Return the loader of the training data; `options` go to torch's DataLoader.
@@ -213,7 +213,8 @@ class Run:
         to. max_atomic: the most samples that one replica can hold at a time; beyond it, gradients accumulate.
         Under the scheduler the job file may say these instead. Of a stream (a dataset without `__getitem__`):
         num_samples, if you know how many an epoch has; resume, whether to come back into the middle of an
-        epoch by the dataset's own "state" or by "reading". Raises InputError where they contradict.
+        epoch by the dataset's own "state", by "reading", or ("auto") by a state that proves to lead there.
+        Raises InputError where they contradict.
         """
         session = self._session
         if session.sampling is not None:

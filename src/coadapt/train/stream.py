@@ -4,19 +4,23 @@ Runs in the training process, or in the processes that fetch data for it.
 """
 
 import copy
-import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from coadapt.model import BatchConfig
+from coadapt.train.rng import restore_rng, rng_state
 from coadapt.train.shards import Pass, cut_step
 
-logger = logging.getLogger(__name__)
+# How to come back into the middle of a stream: by its own state, if it has one (auto: and if that was seen to
+# lead to the right sample), or by reading it from its start.
+RESUME_WAYS = ("auto", "state", "reading")
 
 _END = object()
 
@@ -26,12 +30,13 @@ class StreamPosition:
     """Where a stream stands between two steps. over: the epoch has no step left.
 
     state: the dataset's own state after `at` samples of the epoch, for it to go on from there; None: it has
-    none, and whoever comes back reads from its start.
+    none, and whoever comes back reads from its start. doubt: why its states are not used.
     """
 
     over: bool = False
     at: int = 0
     state: Mapping[str, object] | None = None
+    doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,15 +86,17 @@ class StreamReader:
     """
 
     def __init__(
-        self, dataset: Iterable[object], epoch: int, index: int, start: StreamPosition, *, by_state: bool
+        self, dataset: Iterable[object], epoch: int, index: int, start: StreamPosition, *, resume: str
     ) -> None:
-        """`start`: the latest known position at or before `index`. by_state: use the dataset's own state."""
+        """`start`: the latest known position at or before `index`. resume: one of RESUME_WAYS."""
         self.epoch = epoch
         self.index = index
-        self._note = ""
+        self._note = self._doubt = ""
         self._dataset = dataset
-        self._by_state = by_state and has_state(dataset)
-        self._known = start if self._by_state else StreamPosition()
+        self._resume = resume if has_state(dataset) else "reading"
+        self._known = StreamPosition() if self._resume == "reading" else start
+        # To try a state on; a state that one came back with was tried when it was taken.
+        self._fresh: Iterable[object] | None = None
         self._iterator: Iterator[object] | None = None
         # Read, but not given out yet.
         self._ahead: deque[object] = deque()
@@ -121,11 +128,16 @@ class StreamReader:
 
     def _look_ahead(self, cut: Cut) -> StreamPosition:
         """Return the position after the step that was taken just now."""
-        if self._by_state and not self._ahead:
+        if self._resume != "reading" and not self._ahead:
             self._remember()
         needed = cut.batch.total if cut.drop_last else 1
         self._read(needed)
-        return StreamPosition(over=len(self._ahead) < needed, at=self._known.at, state=self._known.state)
+        if self._fresh is not None and self._known.at == self.index and self._ahead:
+            self._try_state(self._fresh)
+            self._fresh = None
+        return StreamPosition(
+            over=len(self._ahead) < needed, at=self._known.at, state=self._known.state, doubt=self._doubt
+        )
 
     def _read(self, count: int) -> None:
         """Have `count` samples at hand, or all that are left."""
@@ -136,25 +148,50 @@ class StreamReader:
                 return
             self._ahead.append(sample)
 
+    def _copy(self) -> Iterable[object] | None:
+        """Return a copy of the stream before it has begun; None, and no trust in states, if there is none."""
+        try:
+            return copy.deepcopy(self._dataset)
+        except Exception as error:  # noqa: BLE001  # whatever the user's dataset raises
+            self._distrust(f"does not serve, because the stream cannot be copied ({error!s:.100})")
+            return None
+
     def _remember(self) -> None:
         """Keep the dataset's state: it has given out exactly `index` samples."""
         try:
             state = plain_copy(self._dataset.state_dict())  # type: ignore[attr-defined]  # it has one
         except TypeError as error:
-            logger.warning("the stream's state is not used, it cannot be kept in a checkpoint: %s", error)
-            self._by_state, self._known = False, StreamPosition()
+            self._distrust(f"cannot be kept in a checkpoint: {error}")
             return
         if isinstance(state, dict):
             self._known = StreamPosition(at=self.index, state=state)
+
+    def _try_state(self, fresh: Iterable[object]) -> None:
+        """See whether the state leads to the next sample. A state may lack a shuffle buffer, for example."""
+        device = torch.device("cpu")
+        generators = rng_state(device)
+        fresh.load_state_dict(copy.deepcopy(self._known.state))  # type: ignore[attr-defined]  # it has one
+        found = next(iter(fresh), _END)
+        restore_rng(generators, device)
+        if not same(found, self._ahead[0]):
+            self._distrust("does not lead back to the next sample")
+
+    def _distrust(self, why: str) -> None:
+        self._doubt = why
+        self._resume, self._known = "reading", StreamPosition()
 
     def _open(self) -> Iterator[object]:
         """Return an iterator that stands at `index`. Raises RuntimeError if the stream ends before."""
         if (set_epoch := getattr(self._dataset, "set_epoch", None)) is not None:
             set_epoch(self.epoch)
-        if self._known.state is not None:
-            # A copy: some datasets begin every later epoch at a state that was loaded once.
-            self._dataset = copy.deepcopy(self._dataset)
-            self._dataset.load_state_dict(copy.deepcopy(self._known.state))  # type: ignore[attr-defined]  # as above
+        if self._resume == "auto" or self._known.state is not None:
+            # Not the dataset itself: some begin every later epoch at a state that was loaded once.
+            fresh = self._copy()
+            if self._known.state is None:
+                self._fresh = fresh
+            elif fresh is not None:
+                self._dataset = fresh
+                fresh.load_state_dict(copy.deepcopy(self._known.state))  # type: ignore[attr-defined]  # it has one
         began_s, at = time.monotonic(), self._known.at
         iterator = iter(self._dataset)
         for count in range(at, self.index):
@@ -175,6 +212,17 @@ class StreamReader:
 def has_state(dataset: object) -> bool:
     """Return whether `dataset` can tell where it stands and go on from there."""
     return all(callable(getattr(dataset, name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+def same(one: object, other: object) -> bool:
+    """Return whether two samples are equal; of objects without an equality of their own, they are not."""
+    if isinstance(one, Tensor) or isinstance(other, Tensor):
+        return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(np.all(one == other))
 
 
 def plain_copy(value: object) -> object:
