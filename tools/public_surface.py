@@ -41,9 +41,13 @@ def lines() -> list[str]:
 
 
 def _python_names() -> Iterator[str]:
-    """What each package's __init__ exports; read as text, so that nothing heavy is imported."""
-    for path in sorted(PACKAGE.rglob("__init__.py")):
-        package = ".".join(("coadapt", *path.relative_to(PACKAGE).parts[:-1]))
+    """What each package's __init__ exports; read as text, so that nothing heavy is imported.
+
+    Each module of train/integrations is a surface of its own: it needs its own library.
+    """
+    for path in sorted({*PACKAGE.rglob("__init__.py"), *PACKAGE.glob("train/integrations/*.py")}):
+        module = path.parent if path.name == "__init__.py" else path.with_suffix("")
+        package = ".".join(("coadapt", *module.relative_to(PACKAGE).parts))
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
                 yield from (f"python {package}.{name}" for name in ast.literal_eval(node.value))

@@ -94,6 +94,11 @@ def read_config(**options: Unpack[Options]) -> TrainConfig:
     return parse_config(options, os.environ)
 
 
+def meeting_point() -> tuple[str, int]:
+    """Return the address and the port at which the replicas of a start find each other."""
+    return os.environ.get("MASTER_ADDR", "127.0.0.1"), _count(os.environ, "MASTER_PORT", 29500)
+
+
 def parse_config(options: Options, environ: Mapping[str, str]) -> TrainConfig:
     """Return the settings that `options` and `environ` give together. Raises InputError."""
     spec = _json(environ, ENV_SPEC, JobSpec)

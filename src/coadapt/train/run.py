@@ -4,6 +4,7 @@ import atexit
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 import torch
@@ -89,6 +90,11 @@ class Run:
     @property
     def num_replicas(self) -> int:
         return self._session.group.size
+
+    @property
+    def checkpoint_dir(self) -> Path | None:
+        """Return the directory of the checkpoints, private to the run."""
+        return self._session.config.checkpoint_dir
 
     @property
     def is_first(self) -> bool:

@@ -36,6 +36,7 @@ class StopSignal:
         self._repeat_s = repeat_s
         self._notice = None if listeners_dir is None else listeners_dir / str(os.getpid())
         self._requested = threading.Event()
+        self._installed = False
 
     @property
     def requested(self) -> bool:
@@ -56,11 +57,17 @@ class StopSignal:
         if earlier != -1:
             signal.set_wakeup_fd(earlier)
         signal.signal(signal.SIGTERM, self._on_signal)
+        self._installed = True
         os.register_at_fork(after_in_child=_forget_handlers)
         watch = threading.Thread(target=self._watch, args=(reader, writer), name="coadapt-stop", daemon=True)
         watch.start()
         if self._notice is not None:
             self._notice.touch()
+
+    def take_back(self) -> None:
+        """Be asked again, where another library has put a handler of its own in the place of this one."""
+        if self._installed and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._on_signal)
 
     def saved(self) -> None:
         """The state is on disk: this process ends, and may be ended."""

@@ -1,0 +1,188 @@
+"""Lightning: a cluster environment, a callback that stops and saves, and a loader that resumes in mid-epoch.
+
+Lightning owns the loop and what is in a checkpoint. See docs/integrations.md for what is promised.
+"""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.plugins.environments import ClusterEnvironment
+from torch.utils.data import DataLoader, Dataset
+
+from coadapt.train.env import TrainConfig, meeting_point, read_config
+from coadapt.train.integrations.guest import Agreed, Guest
+from coadapt.train.shards import SampleOrder
+
+__all__ = ["CoadaptCallback", "CoadaptEnvironment", "ResumableLoader"]
+
+KEEP = 2
+
+
+class CoadaptEnvironment(ClusterEnvironment):  # type: ignore[misc]  # no types where Lightning is missing
+    """The replicas as torchrun and Coadapt's executors start them; their numbers per node may differ."""
+
+    def __init__(self, config: TrainConfig | None = None) -> None:
+        self._config = read_config() if config is None else config
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        return True
+
+    @property
+    def main_address(self) -> str:
+        return meeting_point()[0]
+
+    @property
+    def main_port(self) -> int:
+        return meeting_point()[1]
+
+    @staticmethod
+    def detect() -> bool:
+        """Return whether somebody started this process as a replica."""
+        return read_config().world_size > 1
+
+    def world_size(self) -> int:
+        return self._config.world_size
+
+    def set_world_size(self, size: int) -> None:
+        """Do nothing: whoever started the replicas knows."""
+
+    def global_rank(self) -> int:
+        return self._config.rank
+
+    def set_global_rank(self, rank: int) -> None:
+        """Do nothing: whoever started the replicas knows."""
+
+    def local_rank(self) -> int:
+        return self._config.local_rank
+
+    def node_rank(self) -> int:
+        first = self._config.rank - self._config.local_rank
+        ends = itertools.accumulate(self._config.placement.replicas_per_node)
+        return sum(end <= first for end in ends)
+
+
+class ResumableLoader:
+    """This replica's share of each step's samples; Lightning keeps its place in checkpoints.
+
+    Samples that do not fill a step are left out at the end of each epoch.
+    """
+
+    def __init__(
+        self, guest: Guest, dataset: "Dataset[object]", order: SampleOrder, options: dict[str, object]
+    ) -> None:
+        self._guest = guest
+        self._dataset = dataset
+        self._order = order
+        self._options = options
+        self._epoch = 0
+        self._step = 0
+
+    def __len__(self) -> int:
+        """Return the steps of a whole epoch."""
+        assert self._order.num_samples is not None
+        return self._order.num_samples // self._guest.batch_size
+
+    def __iter__(self) -> Iterator[object]:
+        """Yield the rest of the epoch, or where that is over, the next one."""
+        if self._step >= len(self):
+            self._epoch, self._step = self._epoch + 1, 0
+        total, share, rank = self._guest.batch_size, self._guest.share, self._guest.config.rank
+        ids = self._order.epoch(self._epoch).tolist()
+        starts = [step * total + rank * share for step in range(self._step, len(self))]
+        fetcher: DataLoader[object] = DataLoader(
+            self._dataset,
+            batch_sampler=[ids[start : start + share] for start in starts],
+            generator=torch.Generator(),
+            **self._options,  # type: ignore[arg-type]  # the user's
+        )
+        for item in fetcher:
+            self._step += 1
+            yield item
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self._epoch, "step": self._step}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._epoch, self._step = state["epoch"], state["step"]
+
+
+class CoadaptCallback(Callback):  # type: ignore[misc]  # no types where Lightning is missing
+    """Makes a Trainer stoppable: it ends with exit code 75 once its state is saved, and is started again."""
+
+    def __init__(self, batch_size: int | None = None) -> None:
+        """`batch_size`: of an optimiser step over all replicas; InputError if they cannot share it."""
+        self._guest = Guest(batch_size)
+        self._pending = Agreed(stop=False, save=False)
+
+    def arguments(self) -> dict[str, object]:
+        """Return arguments of Trainer."""
+        config = self._guest.config
+        nodes = config.placement.replicas_per_node
+        environment = CoadaptEnvironment(config)
+        return {
+            "num_nodes": len(nodes),
+            "devices": nodes[environment.node_rank()],
+            "strategy": "ddp" if config.world_size > 1 else "auto",
+            "plugins": [environment],
+            "callbacks": [self],
+            "use_distributed_sampler": False,
+        }
+
+    def loader(
+        self, dataset: "Dataset[object]", *, shuffle: bool = False, **options: object
+    ) -> ResumableLoader:
+        """Return the loader of the training data; `options` go to torch's DataLoader."""
+        assert hasattr(dataset, "__len__")
+        order = SampleOrder(
+            num_samples=len(dataset), shuffle=shuffle, drop_last=True, seed=self._guest.config.seed
+        )
+        return ResumableLoader(self._guest, dataset, order, options)
+
+    def last_checkpoint(self) -> str | None:
+        """Return the newest checkpoint, for `Trainer.fit(ckpt_path=...)`."""
+        files = self._files()
+        return str(files[-1]) if files else None
+
+    def on_train_start(self, trainer: Trainer, _module: LightningModule) -> None:
+        self._guest.begin(int(trainer.num_training_batches), trainer.max_epochs or 1)
+
+    def on_train_batch_start(
+        self, _trainer: Trainer, _module: LightningModule, _batch: object, _index: int
+    ) -> None:
+        self._guest.begin_step()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, _module: LightningModule, _outputs: object, _batch: object, batch_idx: int
+    ) -> None:
+        num_steps = int(trainer.num_training_batches)
+        said = self._guest.end_step(trainer.global_step, num_steps)
+        self._pending = Agreed(said.stop or self._pending.stop, said.save or self._pending.save)
+        if batch_idx + 1 >= num_steps:
+            return  # what follows an epoch (validation, its hooks) belongs to it
+        if self._pending.stop or self._pending.save:
+            self._save(trainer)
+        if self._pending.stop:
+            self._guest.leave()
+        self._pending = Agreed(stop=False, save=False)
+
+    def _save(self, trainer: Trainer) -> None:
+        folder = self._guest.config.checkpoint_dir
+        if folder is None:
+            return
+        beside = folder / "lightning.writing"
+        trainer.save_checkpoint(beside)
+
+        def keep() -> None:
+            beside.rename(folder / f"lightning-{trainer.global_step:08d}.ckpt")
+            for old in self._files()[:-KEEP]:
+                old.unlink()
+
+        self._guest.once_saved(keep)
+
+    def _files(self) -> list[Path]:
+        folder = self._guest.config.checkpoint_dir
+        return [] if folder is None else sorted(folder.glob("lightning-*.ckpt"))

@@ -1,0 +1,98 @@
+"""One run of an experiment tracker for all of a training run, however often its replicas change."""
+
+import atexit
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Protocol
+
+from torch import Tensor
+
+from coadapt.train.run import Run
+
+__all__ = ["Sink", "Tracker"]
+
+# Suffix of the series whose x-axis is progress (scale-invariant samples), beside the one over steps.
+BY_PROGRESS = "_by_progress"
+
+
+class Sink(Protocol):
+    """Where figures go: TensorBoard, Weights & Biases, MLflow."""
+
+    name: str
+
+    def open(self, run_id: str) -> str:
+        """Go on with the run `run_id`, or begin one if that is empty; return its id."""
+        ...
+
+    def write(self, step: int, progress: float, figures: Mapping[str, float]) -> None:
+        """Write figures so that they outlive this process."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What must outlive a process: the tracker's run, and up to which step each figure was written."""
+
+    run_id: str = ""
+    written: dict[str, int] = field(default_factory=dict)
+
+
+class Tracker:
+    """Writes figures at the present step and progress, from the first replica only, each step once."""
+
+    def __init__(self, run: Run, sink: Sink) -> None:
+        self._run = run
+        self._sink = sink
+        folder = run.checkpoint_dir
+        # Beside the checkpoints, not in them: one older than the last figures must not bring them twice.
+        self._file = None if folder is None else folder / f"{sink.name}.json"
+        self._ledger: Ledger | None = None
+        self._before: dict[str, int] = {}
+        # Before the run's own handler, which ends a stopped process at once.
+        atexit.register(self.close)
+
+    def log(self, **figures: float | Tensor) -> None:
+        """Write figures; those of a step that an earlier process has written already are left out."""
+        if not self._run.is_first:
+            self.close()  # this replica may have been the first one before a change in place
+            return
+        ledger = self._ledger or self._open()
+        step, progress = self._run.progress.step, self._run.progress.progress
+        new = {
+            name: float(value.detach() if isinstance(value, Tensor) else value)
+            for name, value in figures.items()
+            if step > self._before.get(name, -1)
+        }
+        if not new:
+            return
+        ledger.written.update(dict.fromkeys(new, step))
+        # First noted, then written: a process that is killed in between loses one figure, and doubles none.
+        self._keep(ledger)
+        self._sink.write(step, progress, new)
+
+    def close(self) -> None:
+        """Let go of the tracker's run; a later `log` goes on with it."""
+        if self._ledger is not None:
+            self._sink.close()
+            self._ledger = None
+
+    def _open(self) -> Ledger:
+        ledger = Ledger()
+        if self._file is not None and self._file.exists():
+            ledger = Ledger(**json.loads(self._file.read_text()))
+        self._before = dict(ledger.written)
+        ledger.run_id = self._sink.open(ledger.run_id)
+        self._ledger = ledger
+        self._keep(ledger)
+        return ledger
+
+    def _keep(self, ledger: Ledger) -> None:
+        if self._file is None:
+            return
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        beside = self._file.with_suffix(".new")
+        beside.write_text(json.dumps(asdict(ledger)))
+        beside.replace(self._file)

@@ -1,0 +1,95 @@
+"""Hugging Face Trainer: a callback that stops, saves, resumes and reports as the scheduler needs it.
+
+The Trainer owns the loop, the data and the checkpoints. See docs/integrations.md for what is promised.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from coadapt.model import InputError
+from coadapt.train.integrations.guest import Guest
+
+__all__ = ["CoadaptCallback"]
+
+# A file in a checkpoint that is whole: the Trainer writes into its folder, and may be killed meanwhile.
+WHOLE = "coadapt-whole"
+
+
+class CoadaptCallback(TrainerCallback):  # type: ignore[misc]  # transformers has no types where it is missing
+    """Makes a Trainer stoppable: it ends with exit code 75 once its state is saved, and is started again."""
+
+    def __init__(self, batch_size: int | None = None, *, accumulation: int = 1) -> None:
+        """`batch_size`: of an optimiser step over all replicas. accumulation: passes that it takes on each.
+
+        Raises InputError where replicas and passes cannot share it equally.
+        """
+        self._guest = Guest(batch_size)
+        if self._guest.share % accumulation:
+            raise InputError("accumulation", accumulation, f"a divisor of {self._guest.share} samples")
+        self._accumulation = accumulation
+        self._num_steps = 1
+        self._stopping = False
+
+    def arguments(self) -> dict[str, object]:
+        """Return arguments of TrainingArguments: batch, data order and checkpoints as the run needs them."""
+        folder = self._guest.config.checkpoint_dir
+        return {
+            **({} if folder is None else {"output_dir": str(folder)}),
+            "per_device_train_batch_size": self._guest.share // self._accumulation,
+            "gradient_accumulation_steps": self._accumulation,
+            "dataloader_drop_last": True,
+            "data_seed": self._guest.config.seed,
+            "save_strategy": "no",
+            "save_total_limit": 2,
+        }
+
+    def last_checkpoint(self) -> str | None:
+        """Return the newest whole checkpoint, for `Trainer.train(resume_from_checkpoint=...)`."""
+        folder = self._guest.config.checkpoint_dir
+        if folder is None:
+            return None
+        whole = [path.parent for path in folder.glob(f"checkpoint-*/{WHOLE}")]
+        newest = max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+        return None if newest is None else str(newest)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._num_steps = max(len(kwargs["train_dataloader"]) // self._accumulation, 1)
+        self._guest.begin(self._num_steps, int(args.num_train_epochs))
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._guest.begin_step()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        agreed = self._guest.end_step(state.global_step, self._num_steps)
+        if agreed.stop:
+            self._stopping = control.should_training_stop = True
+        if agreed.stop or agreed.save:
+            control.should_save = True
+        return control
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        for name, value in (kwargs.get("logs") or {}).items():
+            if isinstance(value, int | float):
+                self._guest.log(name, float(value))
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        self._guest.once_saved((folder / WHOLE).touch)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self._stopping:
+            self._guest.leave()

@@ -1,0 +1,77 @@
+"""Where another library owns the loop: stopped in mid-epoch, a run goes on as if nothing had been."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+from coadapt.model.contract_env import EXIT_STOPPED
+from tests.train.replicas import free_port
+
+pytestmark = [pytest.mark.train, pytest.mark.slow, pytest.mark.processes]
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "examples" / "integrations"
+
+
+def run(name: str, folder: Path, num_replicas: int, stop_at: int = 0, *options: str) -> list[int]:
+    """Run an example on so many replicas; the last gets SIGTERM after step `stop_at`. Return exit codes."""
+    port = str(free_port())
+    processes = []
+    for rank in range(num_replicas):
+        environ = {
+            **os.environ,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(num_replicas),
+            "LOCAL_WORLD_SIZE": str(num_replicas),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+            "OMP_NUM_THREADS": "1",
+            "COADAPT_CHECKPOINT_DIR": str(folder / "checkpoints"),
+        }
+        alarm = stop_at if rank == num_replicas - 1 else 0
+        stopper = [str(Path(__file__).parent / "stop_at.py"), str(alarm)]
+        with (folder / f"output-{rank}.txt").open("a") as output:
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, *stopper, str(EXAMPLES / f"{name}.py"), *options],
+                    env=environ,
+                    cwd=folder,
+                    stdout=output,
+                    stderr=output,
+                )
+            )
+    codes = [process.wait(timeout=120) for process in processes]
+    print(*(path.read_text() for path in sorted(folder.glob("output-*.txt"))))
+    return codes
+
+
+@pytest.mark.parametrize(
+    ("name", "library", "numbers"),
+    [
+        ("lightning_regression", "lightning", (2, 1)),
+        ("transformers_trainer", "transformers", (2, 1)),
+        ("accelerate_loop", "accelerate", (2, 1)),
+    ],
+)
+def test_a_run_that_changes_its_replicas_in_an_epoch_ends_the_same(
+    name: str, library: str, numbers: tuple[int, ...], tmp_path: Path
+) -> None:
+    if find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    alone, changing = tmp_path / "alone", tmp_path / "changing"
+    alone.mkdir()
+    changing.mkdir()
+    assert run(name, alone, 1, 0, "--save", "final.pt", "--epochs", "2") == [0]
+    for number in numbers[:-1]:
+        assert run(name, changing, number, 7, "--epochs", "2") == [EXIT_STOPPED] * number
+    assert run(name, changing, numbers[-1], 0, "--save", "final.pt", "--epochs", "2") == [0] * numbers[-1]
+    expected, got = (torch.load(folder / "final.pt", weights_only=True) for folder in (alone, changing))
+    assert expected.keys() == got.keys()
+    for key, value in expected.items():
+        torch.testing.assert_close(got[key], value, rtol=1e-5, atol=1e-6)
