@@ -18,7 +18,9 @@ from coadapt.model.wire import to_json
 TIMEOUT_S = 200.0
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch._dynamo", "coadapt.train", "tests.train.toy"])
+_context.set_forkserver_preload(
+    ["torch", "torch._dynamo", "torch.distributed.fsdp", "coadapt.train", "tests.train.toy"]
+)
 
 
 def run_replicas(

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import cast
 
 from coadapt.model import Placement, RescaleContract
 from coadapt.model.rescale import RescaleOrder, member_name
@@ -22,8 +21,9 @@ from coadapt.train.limits import settle_batch
 from coadapt.train.meeting import WAIT_S, Meeting
 from coadapt.train.pause import PauseClock
 from coadapt.train.rescale import CheckpointRescaler, leave
-from coadapt.train.saver import CUT, Saver
+from coadapt.train.saver import Saver
 from coadapt.train.session import Session
+from coadapt.train.sharing import give_parts, take_cut, take_parts
 from coadapt.train.stop import EXIT_UNSAVED, StopSignal, exit_after
 from coadapt.train.switchboard import Switchboard
 from coadapt.train.transfer import receive_state, send_state
@@ -105,7 +105,7 @@ class InPlaceRescaler(CheckpointRescaler):
             self._saver.load_notes(share_from_first(old, self._saver.notes()))
             giver = order.members.index(staying[0])
         totals = session.totals.gather(old) if staying else {}
-        whole = None
+        whole: dict[str, object] = {}
         if session.sharded and giver is not None:
             whole = self._saver.whole_state(totals, keep=order.members[giver] == self._me)
         if old.rank == 0 and order.joiners:
@@ -121,30 +121,17 @@ class InPlaceRescaler(CheckpointRescaler):
         clock.mark("destroy")
         self._form(order)
         clock.mark("form")
-        if whole is not None:
-            self._share(order, giver, whole)
-        elif session.group.rank == giver and order.joiners:
-            receivers = [order.members.index(name) for name in order.joiners]
-            send_state(session.group, self._saver.state(totals), receivers)
+        joining = [order.members.index(name) for name in order.joiners]
+        if session.sharded:
+            self._reshape()
+            if session.group.rank == giver:
+                give_parts(self._saver, session.group, whole, joining)
+            elif giver is not None:
+                take_cut(self._saver, session.group, giver)
+        elif session.group.rank == giver and joining:
+            send_state(session.group, self._saver.state(totals), joining)
         session.totals.restore(totals, session.group)
         self._settle_in(clock)
-
-    def _share(self, order: RescaleOrder, giver: int | None, whole: dict[str, object]) -> None:
-        """Cut the model for the new group; each takes its part of the state that `giver` has whole."""
-        assert self.model is not None
-        assert giver is not None
-        self.model.reshape()
-        group = self._session.group
-        if group.rank == giver:
-            objects = whole["objects"]
-            assert isinstance(objects, dict)
-            cut = {name: objects[name] for name in CUT}
-            joining = [order.members.index(name) for name in order.joiners]
-            send_state(group, cut, [rank for rank in range(group.size) if rank not in (giver, *joining)])
-            send_state(group, whole, joining)
-        else:
-            cut = cast("dict[str, dict[str, object]]", receive_state(group, giver, None))
-        self._saver.load_objects(cut)
 
     def _join(self) -> None:
         generation = self._session.config.generation
@@ -160,16 +147,15 @@ class InPlaceRescaler(CheckpointRescaler):
             called_at = time.time()
             self._form(order)
             clock.mark("form")
-            own = None
-            if self._session.sharded:
-                assert self.model is not None
-                self.model.reshape()
-            elif giver is not None:
-                own = self._saver.state({})
+            session, saver = self._session, self._saver
+            if session.sharded:
+                self._reshape()
             if giver is None:
-                self._saver.restore()
+                saver.restore()
+            elif session.sharded:
+                saver.load(take_parts(saver, session.group, giver))
             else:
-                self._saver.load(receive_state(self._session.group, giver, own))
+                saver.load(receive_state(session.group, giver, saver.state({})))
             clock.add("destroy", called_at - self._saver.last_step_at)
             self._settle_in(clock)
 
@@ -194,6 +180,10 @@ class InPlaceRescaler(CheckpointRescaler):
         session.group = connect_group(session.config, session.group.device, store)
         limit.cancel()
         self._members = order.members
+
+    def _reshape(self) -> None:
+        assert self.model is not None
+        self.model.reshape()
 
     def _settle_in(self, clock: PauseClock) -> None:
         """The state is here: settle the batch, and make the model fit the new group."""

@@ -3,7 +3,7 @@
 Loads `torch.distributed.tensor` (0.4 s) only where there are parts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeGuard
 
 import torch
@@ -11,6 +11,8 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
+
+Which = Callable[[str, Tensor], bool]
 
 # Where a state names a tensor in parts, under this key of a dict of its own.
 MARK = "coadapt.parts"
@@ -27,9 +29,14 @@ def own_parts(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def cut_like(whole: Tensor, like: Tensor) -> Tensor:
-    """Return `whole`, which all replicas have, cut as `like` is; `like` may be whole too."""
-    if not in_parts(like) or whole.shape != like.shape:
+    """Return `whole`, which all replicas have, cut as `like` is; or what is cut made whole, if `like` is.
+
+    Collective where `whole` is cut.
+    """
+    if whole.shape != like.shape:
         return whole
+    if not in_parts(like):
+        return whole.full_tensor() if in_parts(whole) else whole
     if in_parts(whole):
         return whole.redistribute(like.device_mesh, like.placements)
     from torch.distributed.tensor import distribute_tensor
@@ -38,15 +45,20 @@ def cut_like(whole: Tensor, like: Tensor) -> Tensor:
     return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
 
 
-def take_out(value: object, parts: dict[str, Tensor], path: str = "") -> object:
-    """Return `value` with a mark for each tensor in parts, which goes into `parts` under its path."""
-    if in_parts(value):
+def take_out(
+    value: object, parts: dict[str, Tensor], path: str = "", *, which: Which | None = None
+) -> object:
+    """Return `value` with marks for tensors, which go into `parts` under their paths.
+
+    which: of a path and its tensor, whether it is taken out; those in parts by default.
+    """
+    if isinstance(value, Tensor) and (in_parts(value) if which is None else which(path, value)):
         parts[path] = value
         return {MARK: path, "shape": list(value.shape), "dtype": value.dtype}
     if isinstance(value, Mapping):
-        return {key: take_out(item, parts, f"{path}/{key}") for key, item in value.items()}
+        return {key: take_out(item, parts, f"{path}/{key}", which=which) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        items = [take_out(item, parts, f"{path}/{index}") for index, item in enumerate(value)]
+        items = [take_out(item, parts, f"{path}/{index}", which=which) for index, item in enumerate(value)]
         return tuple(items) if type(value) is tuple else items
     return value
 

@@ -125,8 +125,26 @@ class Saver:
         if not keep:
             return {}
         assert isinstance(whole, dict)
-        state = {**self.state(totals), "objects": {**self.objects(), **whole}}
-        return copy_to_host(state) if self._session.group.device.type == "cuda" else state
+        own = {name: state for name, state in self.objects().items() if name not in CUT}
+        rest: dict[str, object] = {**self.state(totals), "objects": own}
+        if self._session.group.device.type == "cuda":
+            rest = copy_to_host(rest)
+            whole = whole if self._session.group.distributed else copy_to_host(whole)
+        assert isinstance(rest["objects"], dict)
+        return {**rest, "objects": {**rest["objects"], **whole}}
+
+    def room(self, state: object) -> dict[str, Tensor]:
+        """Return what to load into for each mark in `state`, by path, cut as this replica's own tensors."""
+        return make_room(state, self._own_parts())
+
+    def part_paths(self) -> set[str]:
+        """Return the paths within `state` of the tensors of which this replica has a part."""
+        return set(self._own_parts())
+
+    def _own_parts(self) -> dict[str, Tensor]:
+        own: dict[str, Tensor] = {}
+        take_out({"objects": self.cut_states()}, own)
+        return own
 
     def load(self, state: object) -> RunRecord:
         """Take over what `state` returned elsewhere or earlier. Raises InputError if that was another run."""
@@ -190,9 +208,7 @@ class Saver:
         """Return `state` with the tensors that `folder` has in parts, cut as this replica's own are."""
         from coadapt.train.sharded_files import read_parts
 
-        own: dict[str, Tensor] = {}
-        take_out({"objects": self.cut_states()}, own)
-        whole = put_in(state, read_parts(folder, make_room(state, own)))
+        whole = put_in(state, read_parts(folder, self.room(state)))
         assert isinstance(whole, dict)
         return whole
 
