@@ -2,14 +2,18 @@
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from coadapt.model.rescale import ORDER_FILE, RescaleOrder, member_name
 from coadapt.model.wire import to_json
+from coadapt.train.meeting import Meeting
 from coadapt.train.pause import Pause, PauseClock
+from coadapt.train.stop import StopSignal
 from coadapt.train.switchboard import Switchboard
+from tests.train.replicas import start
 
 pytestmark = pytest.mark.train
 
@@ -79,3 +83,29 @@ def test_the_parts_of_a_pause_add_up_from_the_last_step_on(monkeypatch: pytest.M
     assert pause == Pause(agree_s=0.5, destroy_s=0.25, form_s=1.5)
     assert pause.total_s == 2.25
     assert str(pause) == "2.250 s (agree 500, destroy 250, form 1500, transfer 0, wrap 0, first step 0 ms)"
+
+
+def keep_a_store(folder: str) -> None:
+    """What the first replica does until the other is ready, and then it is gone."""
+    board = Switchboard(Path(folder))
+    meeting = Meeting(board, "1-0")
+    while not meeting.prepare(order(2, "1-0", "2-1")):
+        time.sleep(0.01)
+
+
+@pytest.mark.processes
+def test_who_waits_to_join_others_that_have_ended_ends_well(tmp_path: Path) -> None:
+    keeper = start(keep_a_store, str(tmp_path), {}, tmp_path / "output")
+    stop = StopSignal(1.0)
+    with pytest.raises(SystemExit) as end:
+        Meeting(Switchboard(tmp_path), "2-1").await_call(order(2, "1-0", "2-1"), stop)
+    assert (end.value.code, stop.exit_code) == (0, 0)
+    keeper.join()
+
+
+def test_who_waits_to_join_may_be_told_that_it_is_not_needed(tmp_path: Path) -> None:
+    stop = StopSignal(1.0)
+    stop.request()
+    with pytest.raises(SystemExit) as end:
+        Meeting(Switchboard(tmp_path), "2-0").await_call(order(2, "2-0"), stop)
+    assert (end.value.code, stop.exit_code) == (0, 0)

@@ -1,14 +1,18 @@
 """Where the replicas of a coming generation find each other: a store that its first replica keeps for it."""
 
+import logging
 import time
 from datetime import timedelta
+from typing import NoReturn
 
 from torch._C._distributed_c10d import TCPStore  # dist.TCPStore, as its stub knows it
-from torch.distributed import DistStoreError
+from torch.distributed import DistNetworkError, DistStoreError
 
 from coadapt.model.rescale import RescaleOrder
 from coadapt.train.stop import StopSignal
 from coadapt.train.switchboard import Switchboard
+
+logger = logging.getLogger(__name__)
 
 # Orders come from executors whose replicas share a machine.
 HOST = "127.0.0.1"
@@ -58,22 +62,26 @@ class Meeting:
     def await_call(self, order: RescaleOrder, stop: StopSignal) -> int | None:
         """Say ready, and wait to be called; return `giver`.
 
-        Raises RuntimeError if that takes too long, SystemExit if this replica is told to stop.
+        Raises RuntimeError if that takes too long, SystemExit if this replica is told to stop or the others
+        have ended without it.
         """
         deadline = time.monotonic() + JOIN_TIMEOUT_S
         while order.members[0] != self._me and self._board.store_address(order.generation) is None:
             _go_on(deadline, order, stop)
             time.sleep(FIND_S)
-        store = self.store(order)
-        self._board.mark_ready(self._me)
-        while True:
-            _go_on(deadline, order, stop)
-            try:
-                store.wait([GO], timedelta(seconds=LOOK_S))
-            except DistStoreError:
-                continue
-            said = store.get(GO).decode()
-            return None if said == SAVED else int(said)
+        try:
+            store = self.store(order)
+            self._board.mark_ready(self._me)
+            while True:
+                _go_on(deadline, order, stop)
+                try:
+                    store.wait([GO], timedelta(seconds=LOOK_S))
+                except DistStoreError:
+                    continue
+                said = store.get(GO).decode()
+                return None if said == SAVED else int(said)
+        except DistNetworkError:
+            _dismiss(f"the others ended before generation {order.generation} began", stop)
 
     def _keep(self, order: RescaleOrder) -> TCPStore:
         if self._kept is None or self._kept[0] != order.generation:
@@ -89,8 +97,14 @@ def _needed(order: RescaleOrder) -> bool:
     return len(order.members) > 1 or bool(order.joiners)
 
 
+def _dismiss(why: str, stop: StopSignal) -> NoReturn:
+    logger.info("not needed to join: %s", why)
+    stop.exit_code = 0
+    raise SystemExit(0)
+
+
 def _go_on(deadline: float, order: RescaleOrder, stop: StopSignal) -> None:
     if stop.requested:
-        raise SystemExit(0)
+        _dismiss("told to stop", stop)
     if time.monotonic() >= deadline:
         raise RuntimeError(f"generation {order.generation} did not come within {JOIN_TIMEOUT_S:g} s")
