@@ -80,8 +80,9 @@ class MemoryWatch:
 
     def _fits(self, trial: Callable[[int], object], num_samples: int) -> bool:
         device, failed = self._session.group.device, False
-        reserve = self._reserve()
+        reserve: list[torch.Tensor] = []
         try:
+            reserve += self._reserve()
             trial(num_samples)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
@@ -90,7 +91,7 @@ class MemoryWatch:
                 raise
             failed = True
         # After the handler: until then the error's traceback holds what the trial had allocated.
-        del reserve
+        reserve.clear()
         for parameter in self._model.module.parameters():
             parameter.grad = None
         if failed:
