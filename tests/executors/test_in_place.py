@@ -13,7 +13,7 @@ import pytest
 from coadapt.core.commands import Resize, Start, Stop
 from coadapt.core.events import Outcome
 from coadapt.executors import launcher
-from coadapt.executors.change import JOIN_LIMIT_S, Change
+from coadapt.executors.change import GONE_LIMIT_S, JOIN_LIMIT_S, Change
 from coadapt.executors.generation_dir import JobDir, LaunchOrder
 from coadapt.executors.job_processes import kill_marked, marked_processes
 from coadapt.executors.local import LocalExecutor
@@ -318,18 +318,6 @@ def test_an_order_that_no_launcher_heard_of_is_handed_over_again(site: Stage) ->
     assert site.alive() == {"1-0", "2-1"}
 
 
-def test_one_that_ends_instead_of_joining_makes_the_job_start_anew(site: Stage) -> None:
-    executor, inbox = site.start(1)
-    site.set("slow")
-    executor.execute(site.resize(2), inbox.post)
-    until(lambda: "+2-1" in site.lives())
-    os.kill(site.pid("2-1"), signal.SIGTERM)
-    end = end_of(inbox)
-    assert (end.generation, end.outcome) == (2, Outcome.STOPPED)
-    assert "in place was impossible: a replica that was to join has ended" in end.detail
-    assert site.lives()[-2:] == ["-2-1 0", "-1-0 75"]
-
-
 def test_logs_follow_the_rank(site: Stage) -> None:
     executor, inbox = site.start(1, 1)
     executor.execute(site.resize(0, 1), inbox.post)
@@ -338,19 +326,33 @@ def test_logs_follow_the_rank(site: Stage) -> None:
     assert names == ["1-0.log", "1-1.log"]
 
 
-def test_those_who_join_are_waited_for_a_long_time_but_not_for_ever(tmp_path: Path) -> None:
+@pytest.fixture
+def under_way(tmp_path: Path) -> Iterator[Change]:
+    """A change of one replica that lives."""
     directory = JobDir(tmp_path).generation(1)
+    directory.switchboard.mkdir(parents=True)
     order = LaunchOrder(run="", setup="", workdir="", envs={}, replicas=(), slots={}, stop_grace_s=1.0)
-    process = subprocess.Popen(["sleep", "60"])
-    try:
-        old = Replica(name="1-0", log="", process=process)
-        change = Change(root=directory, directory=directory.job.generation(2), order=order, old=(old,))
-        assert change.hopeless() == ""
-        change.began_at -= JOIN_LIMIT_S
-        assert change.hopeless() == "it did not come about within 600 s"
-        directory.switchboard.mkdir(parents=True)
-        (directory.switchboard / "2.begun").touch()
-        assert change.hopeless() == ""
-    finally:
-        process.kill()
-        process.wait()
+    old = Replica(name="1-0", log="", process=subprocess.Popen(["sleep", "60"]))
+    yield Change(root=directory, directory=directory.job.generation(2), order=order, old=(old,))
+    old.process.kill()
+    old.process.wait()
+
+
+def test_those_who_join_are_waited_for_a_long_time_but_not_for_ever(under_way: Change) -> None:
+    assert under_way.hopeless() == ""
+    under_way.began_at -= JOIN_LIMIT_S
+    assert under_way.hopeless() == "it did not come about within 600 s"
+    (under_way.root.switchboard / "2.begun").touch()
+    assert under_way.hopeless() == ""
+
+
+def test_one_that_ends_instead_of_joining_is_not_waited_for(under_way: Change) -> None:
+    under_way.joiners.append(Replica(name="2-1", log="", process=subprocess.Popen(["true"])))
+    under_way.joiners[0].process.wait()
+    assert under_way.hopeless() == ""
+    assert under_way.gone_at is not None
+    under_way.gone_at -= GONE_LIMIT_S
+    assert under_way.hopeless() == "a replica that was to join has ended"
+    under_way.old[0].process.kill()
+    under_way.old[0].process.wait()
+    assert under_way.hopeless() == ""

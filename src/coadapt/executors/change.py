@@ -9,6 +9,8 @@ from coadapt.model.rescale import begun_file, done_file
 
 # Training goes on while those who join prepare, so there is time; but the job can do nothing else meanwhile.
 JOIN_LIMIT_S = 600.0
+# Those who wait to join end when the others' first process does, perhaps a while before all of these have.
+GONE_LIMIT_S = 30.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -21,6 +23,7 @@ class Change:
     old: tuple[Replica, ...]
     joiners: list[Replica] = field(default_factory=list)
     began_at: float = field(default_factory=time.monotonic)
+    gone_at: float | None = None
 
     @property
     def begun(self) -> bool:
@@ -53,8 +56,11 @@ class Change:
         """Return why it will not come about although the old replicas train on, "" if it may."""
         if self.begun or self.old_are_gone:
             return ""
-        if any(replica.code == 0 for replica in self.joiners):
+        now = time.monotonic()
+        if self.gone_at is None and any(replica.code == 0 for replica in self.joiners):
+            self.gone_at = now
+        if self.gone_at is not None and now - self.gone_at > GONE_LIMIT_S:
             return "a replica that was to join has ended"
-        if time.monotonic() - self.began_at > JOIN_LIMIT_S:
+        if now - self.began_at > JOIN_LIMIT_S:
             return f"it did not come about within {JOIN_LIMIT_S:g} s"
         return ""
