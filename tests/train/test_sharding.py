@@ -109,13 +109,15 @@ def make_odd(seed: int = 0) -> tuple[Odd, torch.optim.Optimizer]:
     return odd, torch.optim.SGD([p for p in odd.parameters() if p.requires_grad], lr=0.02)
 
 
-def train_odd(model: nn.Module, optimizer: Any, batches: Any, scaler: Any = None) -> None:
+def train_odd(model: nn.Module, optimizer: Any, batches: Any, scaler: Any = None, note: Any = None) -> None:
     scaler = scaler or torch.amp.GradScaler("cpu", enabled=False)
     for x, y, _ in batches:
         optimizer.zero_grad()
         scaler.scale(nn.functional.mse_loss(model(x).float(), y)).backward()
         scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if note is not None:
+            note(norm=norm)
         scaler.step(optimizer)
         scaler.update()
 
@@ -153,7 +155,8 @@ def run_odd(arguments: tuple[str, str]) -> None:
     scaler = run.prepare_scaler(torch.amp.GradScaler("cpu", init_scale=64.0))
     loader = run.loader(Points(double=False), batch_size=50)
     for _ in run.epochs(1):
-        train_odd(model, stepper, loader, scaler)
+        train_odd(model, stepper, loader, scaler, note=run.mean)
+        assert run.totals()["norm"] > 0.0
     assert [name for name, module in odd.named_modules() if isinstance(module, FSDPModule)] == units
     assert run.grad_stats is not None
     assert validate(run, model) == {"seen": NUM_SAMPLES}
@@ -271,7 +274,7 @@ class Harmful:
 
 
 def test_an_index_cannot_run_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from coadapt.train.sharded_files import INDEX, read_parts
+    from coadapt.train.parts_files import INDEX, read_parts
 
     (tmp_path / INDEX).write_bytes(pickle.dumps(Harmful()))
     with pytest.raises(pickle.UnpicklingError, match=r"does not name builtins\.print"):

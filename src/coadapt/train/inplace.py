@@ -19,11 +19,11 @@ from coadapt.model.rescale import RescaleOrder, member_name
 from coadapt.train.group import connect_group, leave_group, share_from_first
 from coadapt.train.limits import settle_batch
 from coadapt.train.meeting import WAIT_S, Meeting
+from coadapt.train.parts_handover import give_parts, take_cut, take_parts
 from coadapt.train.pause import PauseClock
 from coadapt.train.rescale import CheckpointRescaler, leave
 from coadapt.train.saver import Saver
 from coadapt.train.session import Session
-from coadapt.train.sharing import give_parts, take_cut, take_parts
 from coadapt.train.stop import EXIT_UNSAVED, StopSignal, exit_after
 from coadapt.train.switchboard import Switchboard
 from coadapt.train.transfer import receive_state, send_state

@@ -12,7 +12,7 @@ from coadapt.train.parts import cut_like, gather_whole
 from coadapt.train.session import Session
 
 if TYPE_CHECKING:
-    from coadapt.train.sharding import Sharding
+    from coadapt.train.fsdp import Sharding
 
 
 class ElasticModel(nn.Module):

@@ -42,7 +42,7 @@ from coadapt.train.totals import values_of
 from coadapt.train.validation import ValidationLoader
 
 if TYPE_CHECKING:
-    from coadapt.train.sharding import Shard
+    from coadapt.train.fsdp import Shard
 
 logger = logging.getLogger(__name__)
 
@@ -165,7 +165,7 @@ class Run:
             if noise != "gradients":
                 raise InputError("prepare(noise)", noise, "gradients, where the model is sharded")
             from coadapt.train.exchange import PartExchange
-            from coadapt.train.sharding import Sharding
+            from coadapt.train.fsdp import Sharding
 
             exchange = PartExchange(self._session, meter, self._timer, sums=sums)
             self._session.sharded = True

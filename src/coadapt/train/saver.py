@@ -206,7 +206,7 @@ class Saver:
 
     def _with_parts(self, folder: Path, state: dict[str, object]) -> dict[str, object]:
         """Return `state` with the tensors that `folder` has in parts, cut as this replica's own are."""
-        from coadapt.train.sharded_files import read_parts
+        from coadapt.train.parts_files import read_parts
 
         whole = put_in(state, read_parts(folder, self.room(state)))
         assert isinstance(whole, dict)

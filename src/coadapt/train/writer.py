@@ -72,7 +72,7 @@ class BackgroundWriter:
 
 def _write_folder(store: CheckpointStore, state: State, parts: Mapping[str, Tensor], group: Group) -> None:
     """Write one checkpoint with all replicas of `group`. It is there for all of them when this returns."""
-    from coadapt.train.sharded_files import write_parts
+    from coadapt.train.parts_files import write_parts
 
     assert group.control is not None
     folder = Path(share_from_first(group, str(store.begin_folder()) if group.rank == 0 else ""))

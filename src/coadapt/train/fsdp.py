@@ -1,5 +1,6 @@
 """Cut a model's parameters over the replicas (FSDP2), the optimiser following; and make them whole again."""
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
@@ -19,6 +20,7 @@ Shard = bool | Sequence[type[nn.Module]] | Callable[[nn.Module, DeviceMesh], obj
 
 # Containers without a `forward`.
 UNCALLED = (nn.ModuleList, nn.ModuleDict)
+_cuts = itertools.count(1)
 
 
 class Sharding:
@@ -45,7 +47,6 @@ class Sharding:
         self._shard = shard
         self._options = options
         self._optimizer = optimizer
-        self._num_cuts = 0
 
     def check(self, model: nn.Module) -> None:
         """Raise InputError unless the optimiser is new and holds parameters of `model` only."""
@@ -76,8 +77,7 @@ class Sharding:
             raise InputError("prepare(model)", "parameters on the meta device", "a model with its weights")
         # A name of its own: torch remembers layouts by mesh, and takes two of one size and name for the same,
         # though this replica may have had another rank in the other.
-        self._num_cuts += 1
-        name = f"cut{self._num_cuts}"
+        name = f"cut{next(_cuts)}"
         mesh = init_device_mesh(group.device.type, (group.size,), mesh_dim_names=(name,))
         before = _names(model)
         if callable(self._shard):
