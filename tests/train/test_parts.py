@@ -1,4 +1,4 @@
-"""States with tensors that go apart from the rest: taken out, and put back in. In one process; none is cut."""
+"""States with tensors that go apart from the rest: taken out, and put back in. None of them is cut here."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def state() -> dict[str, object]:
 
 def test_what_is_taken_out_can_be_put_back_in() -> None:
     taken: dict[str, torch.Tensor] = {}
-    outline = take_out(state(), taken, which=lambda path, tensor: tensor.dim() > 0)
+    outline = take_out(state(), taken, which=lambda _, tensor: tensor.dim() > 0)
     assert {path: tensor.shape for path, tensor in taken.items()} == {"/model/a": (2, 3), "/model/b": (4,)}
     room = make_room(outline, {})
     assert {path: (t.shape, t.dtype) for path, t in room.items()} == {
@@ -29,7 +29,7 @@ def test_what_is_taken_out_can_be_put_back_in() -> None:
 
 def test_an_outline_is_plain_data(tmp_path: object) -> None:
     taken: dict[str, torch.Tensor] = {}
-    outline = take_out(state(), taken, which=lambda path, tensor: path == "/model/b")
+    outline = take_out(state(), taken, which=lambda path, _: path == "/model/b")
     torch.save(outline, f"{tmp_path}/outline.pt")
     assert repr(torch.load(f"{tmp_path}/outline.pt", weights_only=True)) == repr(outline)
 

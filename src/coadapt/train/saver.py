@@ -125,13 +125,10 @@ class Saver:
         if not keep:
             return {}
         assert isinstance(whole, dict)
-        own = {name: state for name, state in self.objects().items() if name not in CUT}
-        rest: dict[str, object] = {**self.state(totals), "objects": own}
-        if self._session.group.device.type == "cuda":
-            rest = copy_to_host(rest)
-            whole = whole if self._session.group.distributed else copy_to_host(whole)
-        assert isinstance(rest["objects"], dict)
-        return {**rest, "objects": {**rest["objects"], **whole}}
+        if not self._session.group.distributed:
+            whole = copy_to_host(whole)
+        own = {name: item.state_dict() for name, item in self._objects.items() if name not in CUT}
+        return {**self.state(totals), "objects": {**copy_to_host(own), **whole}}
 
     def room(self, state: object) -> dict[str, Tensor]:
         """Return what to load into for each mark in `state`, by path, cut as this replica's own tensors."""
