@@ -48,7 +48,7 @@ def test_a_sharded_run_is_the_plain_one(tmp_path: Path, num_replicas: int) -> No
 def leave_grad_stats(toy: Toy) -> None:
     """Train; leave what was measured of the gradient's noise in `stats-<strategy>.pt`."""
     torch.set_num_threads(1)
-    run = ct.init()
+    run = ct.init(device="cpu")
     model, optimizer = run.prepare(*make_model(toy), shard=toy.strategy == "fsdp")
     loader = run.loader(Points(double=False), batch_size=toy.batch_size, max_atomic=toy.max_atomic)
     for _ in run.epochs(4):
@@ -59,6 +59,9 @@ def leave_grad_stats(toy: Toy) -> None:
     stats, interval = run.grad_stats, run.noise_scale_interval
     assert stats is not None
     assert interval is not None
+    rows = run._session.profiles.builder("cpu").rows
+    assert rows
+    assert all(0.0 < compute_s <= step_s for _, compute_s, step_s in rows.values())
     if run.is_first:
         found = [stats.sqr, stats.var, stats.noise_scale_stderr, *interval]
         torch.save(found, Path(toy.folder) / f"stats-{toy.strategy}.pt")
@@ -111,9 +114,10 @@ def make_odd(seed: int = 0) -> tuple[Odd, torch.optim.Optimizer]:
 
 def train_odd(model: nn.Module, optimizer: Any, batches: Any, scaler: Any = None, note: Any = None) -> None:
     scaler = scaler or torch.amp.GradScaler("cpu", enabled=False)
+    device = next(model.parameters()).device
     for x, y, _ in batches:
         optimizer.zero_grad()
-        scaler.scale(nn.functional.mse_loss(model(x).float(), y)).backward()
+        scaler.scale(nn.functional.mse_loss(model(x.to(device)).float(), y.to(device))).backward()
         scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         if note is not None:
@@ -145,14 +149,14 @@ KINDS: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
 }  # fmt: skip
 
 
-def run_odd(arguments: tuple[str, str]) -> None:
-    folder, kind = arguments
+def run_odd(arguments: tuple[str, str, str]) -> None:
+    folder, kind, device = arguments
     torch.set_num_threads(1)
-    run = ct.init()
+    run = ct.init(device=device)
     odd, optimizer = make_odd(seed=run.rank)  # all take the first replica's values
     shard, options, units = KINDS[kind]
     model, stepper = run.prepare(odd, optimizer, shard=shard, fsdp=options)
-    scaler = run.prepare_scaler(torch.amp.GradScaler("cpu", init_scale=64.0))
+    scaler = run.prepare_scaler(torch.amp.GradScaler(run.device.type, init_scale=64.0))
     loader = run.loader(Points(double=False), batch_size=50)
     for _ in run.epochs(1):
         train_odd(model, stepper, loader, scaler, note=run.mean)
@@ -173,14 +177,20 @@ def validate(run: Run, model: nn.Module) -> dict[str, float]:
     """301 samples in batches of 50: one of two replicas has a batch less."""
     loader = run.validation_loader(Points(double=False), batch_size=50)
     for x, _, _ in loader:
-        model(x)
+        model(x.to(run.device))
         run.sum(seen=len(x))
     return loader.totals()
 
 
+TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two NVIDIA GPUs")
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("", marks=TWO_GPUS)])
 @pytest.mark.parametrize("kind", ["default", "function", "bf16"])
-def test_shared_and_frozen_weights_scaled_losses_and_mixed_precision(tmp_path: Path, kind: str) -> None:
-    run(run_odd, (str(tmp_path), kind), 2, tmp_path)
+def test_shared_and_frozen_weights_scaled_losses_and_mixed_precision(
+    tmp_path: Path, kind: str, device: str
+) -> None:
+    run(run_odd, (str(tmp_path), kind, device), 2, tmp_path)
     state, wanted = torch.load(tmp_path / "state.pt"), plain_odd()
     assert state.keys() == wanted.keys()
     tolerance = 0.02 if kind == "bf16" else 1e-5
@@ -189,7 +199,7 @@ def test_shared_and_frozen_weights_scaled_losses_and_mixed_precision(tmp_path: P
 
 
 def test_shared_weights_cannot_be_cut_apart(tmp_path: Path) -> None:
-    assert run_replicas(run_odd, [(str(tmp_path), "classes")] * 2, tmp_path) == [1, 1]
+    assert run_replicas(run_odd, [(str(tmp_path), "classes", "cpu")] * 2, tmp_path) == [1, 1]
     text = (tmp_path / "output-0.txt").read_text()
     assert "read.weight and blocks.2.weight" in text
 
