@@ -35,6 +35,5 @@ def test_any_schedule_of_changes_is_the_undisturbed_run(tmp_path: Path, seed: in
     random_changes(tmp_path, seed, strategy="fsdp")
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_replica_killed_around_a_change_costs_steps_only(tmp_path: Path, seed: int) -> None:
-    killed_at_random(tmp_path, seed, strategy="fsdp")
+def test_a_replica_killed_around_a_change_costs_steps_only(tmp_path: Path) -> None:
+    killed_at_random(tmp_path, seed=1, strategy="fsdp")
