@@ -193,6 +193,23 @@ def test_a_job_can_ask_its_own_scheduler(cluster: LiveCluster) -> None:
 
 
 @pytest.mark.processes
+def test_the_replica_that_failed_first_is_named_with_its_last_line(cluster: LiveCluster) -> None:
+    """Its peer ends because of it, as coadapt.train does: with a code of its own, and no error to show."""
+    script = (
+        'if [ $RANK = 1 ]; then echo "[rank1]: ValueError: boom"; echo "some library: bye"; exit 1; fi; '
+        "echo working; sleep 0.3; exit 69"
+    )
+    job = cluster.submit("breaks", script, "2")
+    cluster.wait_for(job, "failed")
+    said = "replica 1 exited with code 1: ValueError: boom"
+    logs = run_cli("logs", job, state=cluster.state)
+    assert "working" in logs.stdout
+    assert logs.stderr.strip().endswith(said)
+    assert said in run_cli("describe", job, state=cluster.state).stdout.replace("\n", "")
+    assert said in run_cli("story", job, state=cluster.state).stdout
+
+
+@pytest.mark.processes
 def test_mistakes_with_a_scheduler_are_one_line_too(cluster: LiveCluster) -> None:
     path = cluster.folder / "large.yaml"
     path.write_text(JOB.replace("1..2", "8..16"))
