@@ -76,6 +76,15 @@ def test_a_replica_that_leaves_early_is_named(tmp_path: Path) -> None:
     assert second == ""
 
 
+def test_a_backward_that_one_replica_skips_is_told(tmp_path: Path) -> None:
+    """Its peers wait for it, and take its next one: gradients of different steps would mix."""
+    codes, outputs = outcome("skips 12", tmp_path)
+    assert sorted(codes) == [1, EXIT_PEER_LOST]
+    why = "RuntimeError: 1 of 2 replicas ran no backward in a step that others did"
+    assert why in "".join(outputs)
+    assert "".join(outputs).count("Traceback") == 1
+
+
 def test_a_killed_replica_leaves_no_word(tmp_path: Path) -> None:
     codes, (first, _) = outcome("killed", tmp_path)
     assert codes == [EXIT_PEER_LOST, -9]

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, fields, replace
+from datetime import timedelta
 from operator import attrgetter
 
 import torch
@@ -18,12 +19,14 @@ class Signals:
 
     Only rank 0 says `save`, `change` (a generation; 0: none), `stride` (steps until the word after the next)
     and the batch (all zeros: no change). The norms of a step add up; `unusable` counts replicas whose norms
-    were not finite. over: no step of the epoch is left.
+    were not finite. over: no step of the epoch is left. skipped: steps without a backward since
+    the last word.
     """
 
     stop: float = 0.0
     save: float = 0.0
     over: float = 0.0
+    skipped: float = 0.0
     change: float = 0.0
     stride: float = 0.0
     batch_total: float = 0.0
@@ -65,6 +68,10 @@ class Signals:
         )
 
 
+# A replica that skipped a backward may wait for others who wait for that. Where all skipped it, one may be
+# busy with something else: an evaluation of its own.
+SKIPPED_WAIT = timedelta(minutes=1)
+
 _NAMES = tuple(item.name for item in fields(Signals))
 _values = attrgetter(*_NAMES)
 
@@ -75,6 +82,7 @@ class Agreement:
     def __init__(self) -> None:
         self._own: Signals | None = None
         self._norms: GradNorms | None = None
+        self.skipped = 0.0
         self._sum: tuple[torch.Tensor, dist.Work] | None = None
 
     def post(self, group: Group, signals: Signals, norms: GradNorms | None = None) -> None:
@@ -83,6 +91,7 @@ class Agreement:
         if norms is not None:
             signals = signals.with_norms(norms)
         self._own, self._norms = signals, norms
+        self.skipped = signals.skipped
         if group.distributed:
             values = torch.tensor(_values(signals), dtype=torch.float64)
             work = dist.all_reduce(values, group=group.control, async_op=True)
@@ -95,7 +104,11 @@ class Agreement:
         if self._sum is None:
             return own
         (values, work), self._sum = self._sum, None
-        work.wait()
+        assert own is not None
+        if own.skipped:
+            _wait_for_sure(work)
+        else:
+            work.wait()
         return Signals(**dict(zip(_NAMES, values.tolist(), strict=True)))
 
     def norms(self, said: Signals) -> GradNorms | None:
@@ -109,3 +122,21 @@ class Agreement:
             count=said.count,
             big_sqr=said.big_sqr,
         )
+
+
+def skipped_here_only(skipped: float, size: int) -> str:
+    """Return what to say where `skipped` of `size` replicas ran no backward in a step."""
+    return (
+        f"{skipped:.0f} of {size} replicas ran no backward in a step that others did: all must, or their "
+        "gradients mix; to leave samples out, multiply their loss by 0"
+    )
+
+
+def _wait_for_sure(work: dist.Work) -> None:
+    """Wait for the others, who may wait for a backward that this replica did not run."""
+    try:
+        work.wait(SKIPPED_WAIT)
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"no word within {SKIPPED_WAIT} after a step without a backward: {error}"
+        ) from None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from coadapt.model import BatchConfig
-from coadapt.train.agreement import Agreement, Signals
+from coadapt.train.agreement import Agreement, Signals, skipped_here_only
 from coadapt.train.branch import BranchTest
 from coadapt.train.gradients import StepGradients
 from coadapt.train.noise import GradNorms
@@ -126,6 +126,8 @@ class TrainingCycle:
             batch = None if self.telemetry is None else self.telemetry.take_batch()
             if batch is not None:
                 signals = signals.with_batch(batch)
+        if self.gradients is not None:
+            signals = replace(signals, skipped=float(self.gradients.check.use.take_skipped()))
         self._agreement.post(self._session.group, signals, norms)
 
     def _act(self, said: Signals | None) -> bool:
@@ -142,6 +144,8 @@ class TrainingCycle:
                 f"the data ends in {said.over:.0f} of {self._session.group.size} replicas and goes on in the "
                 "others: every replica must be given the same samples"
             )
+        if said.skipped != self._agreement.skipped * self._session.group.size:
+            raise RuntimeError(skipped_here_only(said.skipped, self._session.group.size))
         norms = self._agreement.norms(said)
         if norms is not None:
             self._session.data.noise.add(norms, float(self._session.progress.samples))

@@ -19,11 +19,25 @@ UNUSABLE_MIN = 5
 
 @dataclass(slots=True)
 class Use:
-    """How often the parts that `Run.prepare` returned were used, in training."""
+    """How often the parts that `Run.prepare` returned were used, in training.
+
+    skipped: steps without a backward of which the other replicas were not told yet.
+    """
 
     forwards: int = 0
     backwards: int = 0
     steps: int = 0
+    skipped: int = 0
+    _backwards_before: int = 0
+
+    def end_step(self) -> None:
+        self.skipped += self.backwards == self._backwards_before
+        self._backwards_before = self.backwards
+
+    def take_skipped(self) -> int:
+        """Return `skipped`, once."""
+        skipped, self.skipped = self.skipped, 0
+        return skipped
 
 
 @dataclass(slots=True)
@@ -82,6 +96,7 @@ class ScriptCheck:
 
     def end_step(self) -> None:
         """An optimiser step's last pass is over."""
+        self.use.end_step()
         if not self._watching:
             return
         self._steps += 1
