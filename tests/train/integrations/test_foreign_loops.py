@@ -1,10 +1,14 @@
 """Where another library owns the loop: stopped in mid-epoch, a run goes on as if nothing had been."""
 
+import json
 import os
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -75,3 +79,33 @@ def test_a_run_that_changes_its_replicas_in_an_epoch_ends_the_same(
     assert expected.keys() == got.keys()
     for key, value in expected.items():
         torch.testing.assert_close(got[key], value, rtol=1e-5, atol=1e-6)
+
+
+class Inbox(BaseHTTPRequestHandler):
+    """Keeps what is posted."""
+
+    bodies: ClassVar[list[dict[str, Any]]] = []
+
+    def do_POST(self) -> None:
+        self.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *_: object) -> None:  # noqa: A002  # the base class's
+        """Say nothing."""
+
+
+def test_progress_is_reported_from_a_foreign_loop_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("lightning")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Inbox)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("COADAPT_URL", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("COADAPT_JOB", "job")
+    assert run("lightning_regression", tmp_path, 1) == [0]
+    server.shutdown()
+    *_, last = (body["report"] for body in Inbox.bodies if "report" in body)
+    assert (last["progress"], last["progress_target"], last["samples"]) == (4800.0, 4800.0, 4800.0)
+    assert last["batch"] == {"total": 24, "atomic": 24, "accumulation": 0}
+    assert last["step_time_s"] > 0.0
