@@ -105,7 +105,8 @@ def test_under_torchrun_the_traceback_comes_once(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     # torchrun adds a traceback of its own, and a summary with the replica that failed first as the cause.
-    assert done.stderr.count("ValueError: boom in 1") == 2  # the traceback's, and replica 0's line
+    # Once in the traceback, and in replica 0's line unless torchrun ends that one first.
+    assert done.stderr.count("ValueError: boom in 1") in (1, 2)
     assert done.stderr.count("[rank1]: Traceback") == 1
     assert "[rank0]" not in done.stderr
     cause = done.stderr.partition("Root Cause")[2]
