@@ -6,7 +6,7 @@ import pytest
 
 from coadapt.model import BatchConfig, BatchLimits, InputError, Placement, RescaleContract, ThroughputParams
 from coadapt.model.wire import from_json, to_json
-from coadapt.train.agreement import Agreement, Signals, norms_of
+from coadapt.train.agreement import Agreement, Signals
 from coadapt.train.env import TrainConfig
 from coadapt.train.group import Group
 from coadapt.train.noise import GradNorms, NoiseScale
@@ -82,13 +82,13 @@ def test_records_of_an_earlier_version_may_lack_what_has_a_default() -> None:
 def test_alone_one_agrees_with_oneself() -> None:
     agreement = Agreement()
     assert agreement.collect() is None
-    said = Signals(stop=1.0).with_batch(BatchConfig(total=6, atomic=2, accumulation=2)).with_norms(NORMS)
-    agreement.post(Group(), said)
+    said = Signals(stop=1.0).with_batch(BatchConfig(total=6, atomic=2, accumulation=2))
+    agreement.post(Group(), said, NORMS)
     heard = agreement.collect()
-    assert heard == said
+    assert heard == said.with_norms(NORMS)
     assert heard is not None
     assert heard.batch == BatchConfig(total=6, atomic=2, accumulation=2)
-    assert norms_of(heard, NORMS) == NORMS
+    assert agreement.norms(heard) == NORMS
     assert agreement.collect() is None
     assert Signals().batch is None
 
@@ -96,5 +96,15 @@ def test_alone_one_agrees_with_oneself() -> None:
 def test_norms_that_are_not_finite_spoil_no_sum() -> None:
     for bad in (replace(NORMS, small_sqr=float("inf")), replace(NORMS, big_sqr=float("nan"))):
         assert Signals().with_norms(bad) == Signals(unusable=1.0)
-        assert norms_of(Signals(unusable=1.0, count=5.0), bad) is None
-    assert norms_of(Signals(count=1.0), NORMS) is None
+        assert heard_norms(bad) is None
+    assert heard_norms(NORMS) == NORMS
+    assert heard_norms(replace(NORMS, count=1.0)) is None
+    assert heard_norms(None) is None
+
+
+def heard_norms(norms: GradNorms | None) -> GradNorms | None:
+    agreement = Agreement()
+    agreement.post(Group(), Signals(), norms)
+    heard = agreement.collect()
+    assert heard is not None
+    return agreement.norms(heard)
