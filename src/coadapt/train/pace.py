@@ -8,8 +8,8 @@ import time
 MEASURED_AT_FIRST = 50
 MEASURE_PERIOD = 8
 # Replicas talk after every step that takes that long; shorter ones go up to MEASURE_PERIOD steps without a
-# word, which costs each step 0.3 ms (two replicas on a busy CPU).
-TALK_EVERY_S = 0.1
+# word, each of which costs 0.3-0.6 ms (two replicas on a busy CPU).
+TALK_EVERY_S = 0.4
 
 
 def measures(step: int, *, compares: bool) -> bool:
