@@ -10,10 +10,8 @@ import argparse
 import importlib.util
 import json
 import math
-import multiprocessing
 import os
 import platform
-import socket
 import statistics
 import time
 from dataclasses import dataclass
@@ -25,6 +23,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
+from benchmarks._replicas import on_two_replicas
 
 RESULTS = Path(__file__).parent / "results" / "adaptive.json"
 EXAMPLE = Path(__file__).parents[1] / "examples" / "train" / "classify.py"
@@ -77,12 +76,8 @@ def train(arm: Arm, seed: int, target: float, example: ModuleType) -> dict[str, 
     return {"seconds": math.inf, "epochs": MAX_EPOCHS, "batch": run.batch.total}
 
 
-def replica(
-    rank: int, port: int, options: argparse.Namespace, result: "multiprocessing.Queue[object]"
-) -> None:
-    """Be one of two replicas in all arms; the first one puts the results."""
-    torch.set_num_threads(1)
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+def run_arms(options: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
+    """Be one of two replicas in all arms of all seeds."""
     spec = importlib.util.spec_from_file_location("classify", EXAMPLE)
     assert spec is not None
     assert spec.loader is not None
@@ -93,31 +88,8 @@ def replica(
     for seed in range(options.seeds):
         for arm in arms():
             found[arm.name].append(train(arm, seed, options.target, example))
-            if rank == 0:
+            if torch.distributed.get_rank() == 0:
                 print(f"seed {seed} {arm.name}: {found[arm.name][-1]}", flush=True)
-    torch.distributed.destroy_process_group()
-    if rank == 0:
-        result.put(found)
-
-
-def on_two_replicas(options: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
-    result = context.Queue()
-    processes = [
-        context.Process(target=replica, args=(rank, port, options, result), daemon=True) for rank in range(2)
-    ]
-    for process in processes:
-        process.start()
-    while result.empty():
-        if any(process.exitcode for process in processes):
-            raise SystemExit("a replica failed, see above")
-        time.sleep(0.1)
-    found: dict[str, list[dict[str, float]]] = result.get()
-    for process in processes:
-        process.join()
     return found
 
 
@@ -133,7 +105,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--target", type=float, default=0.95, help="validation accuracy")
     parser.add_argument("--no-store", action="store_true", help="leave benchmarks/results as it is")
     options = parser.parse_args(argv)
-    found = on_two_replicas(options)
+    found = on_two_replicas(run_arms, options)
     medians = {name: statistics.median(each["seconds"] for each in rows) for name, rows in found.items()}
     fixed = {name: value for name, value in medians.items() if name != "adaptive"}
     best = min(fixed, key=fixed.__getitem__)

@@ -10,12 +10,9 @@ their own parameters; `over_whole_model` says how that compares with the whole. 
 import argparse
 import copy
 import json
-import multiprocessing
 import os
 import platform
-import socket
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +22,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
+from benchmarks._replicas import on_two_replicas
 
 RESULTS = Path(__file__).parent / "results" / "noise_scale.json"
 BATCH, DIM, POPULATION = 32, 10, 1024
@@ -221,37 +219,9 @@ def run_cases(
     return results
 
 
-def replica(
-    rank: int, port: int, options: argparse.Namespace, result: "multiprocessing.Queue[object]"
-) -> None:
-    """Be one of two replicas for all trials of all problems; the first one puts the results."""
-    torch.set_num_threads(1)
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    found = {name: run_cases(name, ["replicas"], options.trials, options.steps) for name in PROBLEMS}
-    torch.distributed.destroy_process_group()
-    if rank == 0:
-        result.put(found)
-
-
-def on_replicas(options: argparse.Namespace) -> dict[str, dict[str, dict[str, float]]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
-    result = context.Queue()
-    processes = [
-        context.Process(target=replica, args=(rank, port, options, result), daemon=True) for rank in range(2)
-    ]
-    for process in processes:
-        process.start()
-    while result.empty():
-        if any(process.exitcode for process in processes):
-            raise SystemExit("a replica failed, see above")
-        time.sleep(0.1)
-    found: dict[str, dict[str, dict[str, float]]] = result.get()
-    for process in processes:
-        process.join()
-    return found
+def run_replicas(options: argparse.Namespace) -> dict[str, dict[str, dict[str, float]]]:
+    """Be one of two replicas for all trials of all problems."""
+    return {name: run_cases(name, ["replicas"], options.trials, options.steps) for name in PROBLEMS}
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -266,7 +236,7 @@ def main(argv: list[str] | None = None) -> None:
     alone = [name for name in ESTIMATORS if name != "replicas"]
     found = {name: run_cases(name, alone, options.trials, options.steps) for name in PROBLEMS}
     found["transformer"] |= run_cases("transformer", ["norm_layers"], options.trials, options.steps)
-    for name, cases in on_replicas(options).items():
+    for name, cases in on_two_replicas(run_replicas, options).items():
         found[name] |= cases
     result = {
         "batch": BATCH,

@@ -8,10 +8,8 @@ same processes: plain, coadapt, and the noise scale by one hook per parameter, a
 
 import argparse
 import json
-import multiprocessing
 import os
 import platform
-import socket
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 import coadapt.train as ct
+from benchmarks._replicas import on_two_replicas
 from benchmarks.models import GPT, GPT_124M, GPT_SMALL, ConvNet, ResNet50
 
 RESULTS = Path(__file__).parent / "results"
@@ -234,41 +233,9 @@ def _ratios(seconds: dict[str, list[float]], way: str) -> dict[str, float]:
     }
 
 
-def replica(
-    rank: int, port: int, options: argparse.Namespace, result: "multiprocessing.Queue[dict[str, object]]"
-) -> None:
-    torch.set_num_threads(1)
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    found = run_cases(options)
-    torch.distributed.destroy_process_group()
-    if rank == 0:
-        result.put(found)
-
-
 def run_cases(options: argparse.Namespace) -> dict[str, object]:
     cases = [case for case in CASES[options.device] if options.case in (None, case.name)]
     return {case.name: measure(case, ct.init(device=options.device), options.turns) for case in cases}
-
-
-def on_two_replicas(options: argparse.Namespace) -> dict[str, object]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
-    result = context.Queue()
-    processes = [
-        context.Process(target=replica, args=(rank, port, options, result), daemon=True) for rank in range(2)
-    ]
-    for process in processes:
-        process.start()
-    while result.empty():
-        if any(process.exitcode for process in processes):
-            raise SystemExit("a replica failed, see above")
-        time.sleep(0.1)
-    found: dict[str, object] = result.get()
-    for process in processes:
-        process.join()
-    return found
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -287,7 +254,9 @@ def main(argv: list[str] | None = None) -> None:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
         "torch": torch.__version__,
         "turns": options.turns,
-        "step_time_over_plain": run_cases(options) if options.device == "cuda" else on_two_replicas(options),
+        "step_time_over_plain": run_cases(options)
+        if options.device == "cuda"
+        else on_two_replicas(run_cases, options),
     }
     if not options.no_store and options.case is None:
         RESULTS.mkdir(exist_ok=True)

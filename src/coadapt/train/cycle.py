@@ -57,7 +57,7 @@ class TrainingCycle:
         self.gradients.begin_pass()
 
     def end_step(self) -> None:
-        """Book the step, hear what the others said a step ago, act on it, and say what is new here."""
+        """Book the step. If replicas talk now: hear what all said last, act on it, say what is new."""
         session, current = self._session, self._session.current
         assert current is not None
         assert self.gradients is not None
