@@ -14,6 +14,7 @@ from coadapt.core.events import (
     PlanFailed,
     PlanReady,
     ReplicasExited,
+    ReplicasRescaled,
     ReplicasStarted,
     TimerFired,
     TrainingReported,
@@ -33,7 +34,7 @@ from coadapt.model import (
     TrainingReport,
 )
 from coadapt.runtime import history
-from coadapt.runtime.history import JobHistory, Point, Recorder, Round, Span
+from coadapt.runtime.history import JobHistory, Point, Recorder, Rescale, Round, Span
 
 SPEC = JobSpec(
     name="mnist",
@@ -118,6 +119,22 @@ def test_an_ended_job_stays_as_it_was(books: Books) -> None:
     assert books.job.spans[-1].end == 200.0
     assert books.job.reasons == [(60.0, "first in line")]
     assert books.recorder.history.at == 600.0
+
+
+def test_what_starts_and_changes_cost_is_kept_once(books: Books) -> None:
+    record = books.submit(0.0)
+    record.state, record.ordered, record.generation = JobState.RUNNING, TWO, 1
+    books.tell(ReplicasRescaled(at=9.0, job="j", generation=1, rescale_s=8.0))
+    record.num_replicas_before, record.generation = 1, 2
+    parts = {"transfer": 0.25}
+    told = ReplicasRescaled(at=20.0, job="j", generation=2, rescale_s=0.25, pause=parts)
+    for event in (told, told, ReplicasRescaled(at=21.0, job="j", generation=1, rescale_s=7.0)):
+        books.tell(event)
+    assert books.job.rescales == [
+        Rescale(at=9.0, generation=1, before=0, now=2, cost_s=8.0, pause={}),
+        Rescale(at=20.0, generation=2, before=1, now=2, cost_s=0.25, pause=parts),
+    ]
+    assert books.job.changes == [(20.0, "resized 1 -> 2 in place, pause 0.25 s (transfer 250 ms)")]
 
 
 def test_open_spans_reach_to_the_last_event(books: Books) -> None:

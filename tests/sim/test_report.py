@@ -9,8 +9,9 @@ import pytest
 
 from coadapt.core.lifecycle import JobState
 from coadapt.model import RescaleContract
-from coadapt.runtime.history import History, JobHistory, Point, Round, Span
+from coadapt.runtime.history import History, JobHistory, Point, Rescale, Round, Span
 from coadapt.sim.report import ReportRun, render_report, write_report
+from coadapt.sim.report_changes import live_figures
 from coadapt.sim.report_data import NUM_BINS, NUM_JOBS_MAX, run_values
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -37,7 +38,10 @@ def job(name: str = "j", submitted_at: float = 0.0, **fields: object) -> JobHist
 
 
 def one_job() -> History:
-    """A job that waits 10 s, starts for 10 s, runs on 2 GPUs for 60 s, and grows to 4 for 20 s."""
+    """A job that waits 10 s, starts for 10 s, runs on 2 GPUs for 60 s, and grows to 4 for 20 s.
+
+    Its first step is done 5 s after it runs; while it grows, it trains, but for half a second.
+    """
     life = job(
         "first",
         started_at=10.0,
@@ -52,6 +56,12 @@ def one_job() -> History:
             span(20.0, 80.0, 2),
             span(80.0, 85.0, 4, JobState.RESCALING),
             span(85.0, 100.0, 4),
+        ],
+        rescales=[
+            Rescale(at=25.0, generation=1, before=0, now=2, cost_s=14.0, pause={}),
+            Rescale(
+                at=85.0, generation=2, before=2, now=4, cost_s=0.5, pause={"wrap": 0.1, "first step": 0.4}
+            ),
         ],
         points=[
             Point(at=50.0, total_batch=32, efficiency=None, progress=1.0, step_time_s=0.1),
@@ -96,13 +106,20 @@ def test_the_values_of_one_job() -> None:
         "ended": 100.0,
         "rescales": 1,
         "rescale_s": 15.0,
+        "in_place": 1,
+        "pause_p50_s": 0.5,
+        "pause_max_s": 0.5,
+        "changes": [
+            [25.0, 0, 2, 14.0, {}],
+            [85.0, 2, 4, 0.5, {"wrap": 0.1, "first step": 0.4}],
+        ],
         "gpu_s": 220.0,
         "progress": None,
         "metrics": {"loss": 0.25, "worst": None},
         "spans": [
             [0.0, 10.0, 0, "", 0.0, 0],
-            [10.0, 80.0, 2, "2", 10.0, 1],
-            [80.0, 100.0, 4, "4", 5.0, 2],
+            [10.0, 80.0, 2, "2", 15.0, 1],
+            [80.0, 100.0, 4, "4", 0.5, 2],
         ],
         "reasons": [[0.0, 0], [10.0, 1], [80.0, 2], [100.0, 3]],
         "points": [[50.0, 32, None], [90.0, 64, 0.5]],
@@ -131,11 +148,32 @@ def test_capacity_that_changes_is_the_measure_of_use() -> None:
     assert (used[NUM_BINS // 4], used[3 * NUM_BINS // 4], used[-1]) == (0.5, 0.25, 0.5)
 
 
-def test_instants_of_a_live_run_count_from_its_beginning() -> None:
-    live = History(at=1e9 + 5, jobs={"j": job(submitted_at=1e9 + 1)}, capacity=[(1e9, 4)])
+def test_instants_of_a_live_run_count_from_its_first_job() -> None:
+    life = job(submitted_at=1e9 + 100, spans=[span(1e9 + 100, 1e9 + 105, 4)])
+    live = History(at=1e9 + 105, jobs={"j": life}, capacity=[(1e9, 4)])
     values = run_values(ReportRun(label="live", history=live, wall_clock=True))
-    assert (values["began_at"], values["end"]) == (1e9, 5.0)
-    assert values["jobs"][0]["submitted"] == 1.0  # type: ignore[index,call-overload]
+    assert (values["began_at"], values["end"]) == (1e9 + 100, 5.0)
+    assert values["jobs"][0]["submitted"] == 0.0  # type: ignore[index,call-overload]
+    curves = values["curves"]
+    assert isinstance(curves, dict)
+    assert curves["used"] == [1.0] * NUM_BINS
+
+
+def test_only_starts_pauses_and_stops_count_as_time_without_training() -> None:
+    assert live_figures(History()) == {}
+    figures = live_figures(one_job())
+    assert figures == pytest.approx(
+        {
+            "num_rescales": 1.0,
+            "num_in_place": 1.0,
+            "pause_ms_p50": 500.0,
+            "pause_ms_max": 500.0,
+            "jct_mean_s": 100.0,
+            "time_goodput": 0.745,
+            "time_wait": 0.1,
+            "time_idle": 0.155,
+        }
+    )
 
 
 def test_refused_rounds_and_unfinished_jobs_are_told() -> None:
@@ -336,14 +374,38 @@ def test_a_selected_job_shows_its_own_decisions(opened) -> None:  # type: ignore
     page = opened([ReportRun(label="live", history=one_job(), wall_clock=True)])
     page.locator("#jobs-table tbody tr").first.click()
     assert page.locator("#decisions-title").inner_text() == "Decisions about first"
+    told = "2 → 4 in place: training stood still for 500 ms, no step lost (first step 400 ms, wrap 100 ms)"
     assert page.locator("#decisions li").all_inner_texts() == [
         "0:00:00\nwaits: submitted",
         "0:00:10\nstarts on 2",
         "0:01:20\ngrows",
+        f"0:01:25\n{told}",
         "0:01:40\ndone",
     ]
     page.get_by_role("button", name="State").click()
     assert page.locator("th[aria-sort=ascending]").inner_text().startswith("State")
+
+
+def test_changes_in_place_are_drawn_with_their_parts(opened) -> None:  # type: ignore[no-untyped-def]
+    page = opened([ReportRun(label="live", history=one_job(), wall_clock=True)])
+    heads = page.locator("#jobs-table th").all_inner_texts()
+    cells = page.locator("#jobs-table tbody tr").first.locator("td").all_inner_texts()
+    row = dict(zip(heads, cells, strict=True))
+    assert (row["Rescales"], row["In place"], row["Pause, median"], row["Longest"]) == (
+        "1",
+        "1",
+        "500 ms",
+        "500 ms",
+    )
+    drawn = page.evaluate(
+        "['changes', 'parts'].map((id) => at('chart-' + id).data.map((each) => [each.name, ...each.y]))"
+    )
+    assert drawn == [[["in place", 0.5], ["start or restart", 14]], [["wrap", 100], ["first step", 400]]]
+    restarted = one_job()
+    restarted.jobs["first"].rescales.pop()
+    page = opened([ReportRun(label="simulated", history=restarted)])
+    assert not page.locator("#changes").is_visible()
+    assert not page.locator("#parts").is_visible()
 
 
 def test_hostile_names_stay_text(opened) -> None:  # type: ignore[no-untyped-def]

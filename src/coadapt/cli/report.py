@@ -18,6 +18,7 @@ def report(
     from coadapt.runtime.history import Recorder
     from coadapt.runtime.journal import Journal
     from coadapt.sim.report import ReportRun, write_report
+    from coadapt.sim.report_changes import live_figures
 
     directory = find_state_dir(state)
     if not directory.journal.exists():
@@ -30,6 +31,7 @@ def report(
         recorder(event, scheduler.handle(event), scheduler.state)
     journal.close()
     policy = (directory.last_run() or {}).get("policy", "live")
-    run = ReportRun(label=policy, history=recorder.history, wall_clock=True)
+    history = recorder.history
+    run = ReportRun(label=policy, history=history, metrics=live_figures(history), wall_clock=True)
     write_report(page, [run], title=f"Coadapt on {', '.join(sorted(scheduler.state.nodes)) or 'no node'}")
     typer.echo(str(page))

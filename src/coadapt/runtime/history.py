@@ -33,6 +33,8 @@ NUM_POINTS_MAX = 2000
 NUM_REASONS_MAX = 500
 # Sentences about changes in place kept per job: the latest.
 NUM_CHANGES_MAX = 50
+# Measured starts and changes kept per job: the latest.
+NUM_RESCALES_MAX = 2000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,11 +63,28 @@ class Point:
     step_time_s: float | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rescale:
+    """A start or a change of replicas, measured: at `at` the first step of a generation was done.
+
+    before, now: replicas. cost_s: of training time, up to that instant. pause: of a change in place, the
+    seconds of each part; empty if replicas were started.
+    """
+
+    at: float
+    generation: int
+    before: int
+    now: int
+    cost_s: float
+    pause: Mapping[str, float]
+
+
 @dataclass(slots=True, kw_only=True)
 class JobHistory:
     """The life of one job so far; `spans` are in order, without gaps, from submission to the end.
 
     reasons: why it is where it is; changes: how those in place went; each sentence with its instant.
+    rescales: what starts and changes cost, one per generation that has told.
     """
 
     id: JobId
@@ -81,6 +100,7 @@ class JobHistory:
     points: list[Point] = field(default_factory=list)
     reasons: list[tuple[float, str]] = field(default_factory=list)
     changes: list[tuple[float, str]] = field(default_factory=list)
+    rescales: list[Rescale] = field(default_factory=list)
     num_rescales: int = 0
     rescale_total_s: float = 0.0
     attained_service_gpu_s: float = 0.0
@@ -179,11 +199,26 @@ class Recorder:
 
     def _add_change(self, event: ReplicasRescaled, state: SchedulerState) -> None:
         record = state.jobs.get(event.job)
-        if record is None or event.generation != record.generation or not event.pause:
+        if record is None or event.generation != record.generation:
             return
-        changes = self._history.jobs[record.id].changes
-        changes.append((self._history.at, told_in_place(record, event)))
-        del changes[:-NUM_CHANGES_MAX]
+        job = self._history.jobs[record.id]
+        last = job.rescales[-1] if job.rescales else None
+        if last is not None and last.generation >= event.generation:
+            return
+        job.rescales.append(
+            Rescale(
+                at=self._history.at,
+                generation=event.generation,
+                before=record.num_replicas_before or (0 if last is None else last.now),
+                now=record.ordered.num_replicas,
+                cost_s=event.rescale_s,
+                pause=event.pause,
+            )
+        )
+        del job.rescales[:-NUM_RESCALES_MAX]
+        if event.pause:
+            job.changes.append((self._history.at, told_in_place(record, event)))
+            del job.changes[:-NUM_CHANGES_MAX]
 
     def _add_point(self, event: TrainingReported, state: SchedulerState) -> None:
         record = state.jobs.get(event.job)

@@ -1,18 +1,21 @@
 """From a History to the plain values that the report page draws. No HTML lives here.
 
-Instants in the page are seconds after the run's first event, so that runs of different days lie on one axis.
+Instants in the page are seconds after the first job was submitted, so that runs of different days lie on one
+axis, and the hours in which a scheduler waited for jobs take no room.
 """
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coadapt.core.lifecycle import JobState
 from coadapt.runtime.history import History, JobHistory, Point, Span
+from coadapt.sim.report_changes import idle_times, in_place, overlap_s
 
 Json = str | float | int | bool | None | list["Json"] | dict[str, "Json"]
 
@@ -22,9 +25,7 @@ NUM_BINS = 240  # of the curves over time: about one per four pixels
 NUM_POINTS_PER_RUN_MAX = 16_000
 NUM_REASONS_PER_RUN_MAX = 3_000
 NUM_REASONS_PER_JOB_MIN = 6
-
-# States in which GPUs are held but nothing is learnt.
-_UNPRODUCTIVE = frozenset({JobState.STARTING, JobState.RESCALING, JobState.STOPPING})
+NUM_CHANGES_PER_RUN_MAX = 4_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +75,7 @@ class _Texts:
 
 
 def _origin(history: History) -> float:
-    starts = [job.submitted_at for job in history.jobs.values()]
-    starts += [at for at, _ in history.capacity[:1]]
-    return min(starts, default=history.at)
+    return min((job.submitted_at for job in history.jobs.values()), default=history.at)
 
 
 def _count_states(jobs: Sequence[JobHistory]) -> dict[str, Json]:
@@ -112,10 +111,11 @@ def _job_values(job: JobHistory, origin: float, texts: _Texts, num_jobs: int) ->
         "ended": None if job.ended_at is None else round(job.ended_at - origin, 3),
         "rescales": job.num_rescales,
         "rescale_s": round(job.rescale_total_s, 1),
+        **_change_values(job, origin, max(NUM_CHANGES_PER_RUN_MAX // num_jobs, 2)),
         "gpu_s": round(sum((span.end - span.start) * span.num_gpus for span in job.spans), 1),
         "progress": round(job.progress / job.progress_target, 4) if job.progress_target else None,
         "metrics": {key: _finite(value) for key, value in sorted(job.metrics.items())},
-        "spans": [_span_values(stay, job, origin, texts) for stay in _stays(job.spans)],
+        "spans": _all_span_values(job, origin, texts),
         "reasons": [[round(at - origin, 3), texts.add(text)] for at, text in reasons],
         "points": [
             [
@@ -128,30 +128,57 @@ def _job_values(job: JobHistory, origin: float, texts: _Texts, num_jobs: int) ->
     }
 
 
+def _change_values(job: JobHistory, origin: float, limit: int) -> dict[str, Json]:
+    """Return what is told of changes in place, and the latest starts and changes, each as
+    [instant, replicas before, replicas now, seconds, {part: seconds}].
+    """
+    pauses_s = [rescale.cost_s for rescale in in_place(job)]
+    return {
+        "in_place": len(pauses_s),
+        "pause_p50_s": round(median(pauses_s), 4) if pauses_s else None,
+        "pause_max_s": round(max(pauses_s), 4) if pauses_s else None,
+        "changes": [
+            [
+                round(rescale.at - origin, 3),
+                rescale.before,
+                rescale.now,
+                round(rescale.cost_s, 4),
+                {part: round(seconds, 4) for part, seconds in rescale.pause.items()},
+            ]
+            for rescale in job.rescales[-limit:]
+        ],
+    }
+
+
 @dataclass(slots=True)
 class _Stay:
-    """Neighbouring spans with the same GPUs, whatever the state; `idle_s` of it went to starting."""
+    """Neighbouring spans with the same GPUs, whatever the state."""
 
     span: Span
     end: float
-    idle_s: float
 
 
 def _stays(spans: Sequence[Span]) -> list[_Stay]:
     stays: list[_Stay] = []
     for span in spans:
-        idle_s = span.end - span.start if span.state in _UNPRODUCTIVE else 0.0
         same = stays and (stays[-1].span.num_gpus, stays[-1].span.shape) == (span.num_gpus, span.shape)
         if same and span.state is not JobState.STARTING:
             stays[-1].end = span.end
-            stays[-1].idle_s += idle_s
         else:
-            stays.append(_Stay(span, span.end, idle_s))
+            stays.append(_Stay(span, span.end))
     return stays
 
 
-def _span_values(stay: _Stay, job: JobHistory, origin: float, texts: _Texts) -> Json:
-    """Return [start, end, GPUs, shape, idle seconds, index of the reason or -1]."""
+def _all_span_values(job: JobHistory, origin: float, texts: _Texts) -> list[Json]:
+    idle = idle_times(job)
+    return [
+        _span_values(stay, job, origin, texts, overlap_s(idle, stay.span.start, stay.end))
+        for stay in _stays(job.spans)
+    ]
+
+
+def _span_values(stay: _Stay, job: JobHistory, origin: float, texts: _Texts, idle_s: float) -> Json:
+    """Return [start, end, GPUs, shape, idle seconds (0 while it waits), index of the reason or -1]."""
     span = stay.span
     reason = -1
     if len(texts.index_of) < NUM_REASONS_PER_RUN_MAX:
@@ -165,7 +192,7 @@ def _span_values(stay: _Stay, job: JobHistory, origin: float, texts: _Texts) -> 
         round(stay.end - origin, 3),
         span.num_gpus,
         "+".join(str(count) for count in span.shape),
-        round(stay.idle_s, 1),
+        round(idle_s if span.num_gpus else 0.0, 2),
         reason,
     ]
 

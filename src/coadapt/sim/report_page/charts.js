@@ -17,7 +17,9 @@ const GPU_CLASSES = [
 const INK = "#1f2328", GRID = "#e6e9ed";
 const CONFIG = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
 const JCT_MARGIN = 1.15; // of the axis of completion times, on both sides
-const ROW_PX_MIN = 6, ROW_PX_LABELS = 14, ROW_PX_MAX = 26, GANTT_PX = 900, LABEL_LETTERS = 26;
+const NUM_PAUSES_SHOWN = 60; // bars in the chart of the pauses' parts
+const ROW_PX_MIN = 6, ROW_PX_LABELS = 14, ROW_PX_MAX = 26, GANTT_PX = 900, LABEL_LETTERS = 26, NARROW_PX = 600;
+const CROWD = 300; // marks from which on they are small
 
 function colourOf(index) { return COLOURS[index % COLOURS.length]; }
 function dashOf(index) { return DASHES[Math.floor(index / COLOURS.length) % DASHES.length]; }
@@ -80,7 +82,7 @@ function spanText(run, job, span) {
   const [start, end, gpus, shape, idle, reason] = span;
   const what = gpus ? `${count(gpus, "GPU")} (${shape} per node)` : "waits";
   const lines = [`<b>${plain(job.name)}</b>`, `${what}, ${instant(start)} to ${instant(end)} (${duration(end - start)})`];
-  if (idle > 0) lines.push(`of which ${duration(idle)} starting, rescaling or stopping`);
+  if (idle > 0) lines.push(`of which ${duration(idle)} without training: starts, pauses, stops`);
   if (reason >= 0) lines.push(wrapped(run.texts[reason], 70));
   return lines.join("<br>");
 }
@@ -123,16 +125,66 @@ function drawGantt(element, run, unit, { job: selected, tall, range }) {
     type: "rect", xref: "paper", x0: 0, x1: 1, y0: selected - 0.5, y1: selected + 0.5, layer: "below",
     line: { width: 0 }, fillcolor: "#ffe9a8",
   }];
-  const height = rows * rowPx + 78;
+  const height = rows * rowPx + 78, narrow = element.clientWidth < NARROW_PX;
   element.style.height = `${height}px`;
   return Plotly.react(element, ganttTraces(run, unit), layout({
-    margin: { l: 190, t: 34, b: 44 },
+    margin: { l: narrow ? 96 : 190, t: 34, b: 44 },
     x: { title: titled(`time, ${unit.name}`), range: range || wholeRange(run, unit), mirror: "allticks" },
     y: {
       range: [rows - 0.5, -0.5], tickvals: labelled, showgrid: false, ticks: "", tickfont: { size: rowPx < 13 ? 9 : 11 },
-      ticktext: labelled.map((row) => plain(shortened(run.jobs[row].name, LABEL_LETTERS))),
+      ticktext: labelled.map((row) => plain(shortened(run.jobs[row].name, narrow ? LABEL_LETTERS / 2 : LABEL_LETTERS))),
     },
     more: { barmode: "overlay", bargap: 0, shapes, height, legend: { orientation: "h", x: 0, y: 1, yanchor: "bottom", font: { size: 11 } } },
+  }), CONFIG);
+}
+
+function changeText(job, change) {
+  const [when, before, now, seconds, parts] = change;
+  const lines = [`<b>${plain(job.name)}</b>`, `${changeWords(before, now, parts)} at ${instant(when)}: ${pauseTime(seconds)}`];
+  const named = partsByTime(parts).map(([part, time]) => `${part} ${pauseTime(time)}`);
+  if (named.length) lines.push(plain(named.join(", ")));
+  return lines.join("<br>");
+}
+
+const CHANGE_KINDS = [
+  { name: "in place", symbol: "circle", colour: COLOURS[0], of: (change) => Object.keys(change[4]).length > 0 },
+  { name: "start or restart", symbol: "diamond-open", colour: COLOURS[1], of: (change) => !Object.keys(change[4]).length },
+];
+
+function drawChanges(element, run, unit, { job: selected, range }) {
+  const traces = CHANGE_KINDS.map((kind) => {
+    const rows = run.jobs.flatMap((job, row) => (selected < 0 || row === selected ? job.changes.filter(kind.of).map((change) => [job, row, change]) : []));
+    return {
+      type: "scatter", mode: "markers", name: kind.name, x: rows.map(([, , change]) => change[0] / unit.seconds),
+      y: rows.map(([, , change]) => Math.max(change[3], 0.001)), customdata: rows.map(([, row]) => row), hoverinfo: "text",
+      hovertext: rows.map(([job, , change]) => changeText(job, change)), marker: { symbol: kind.symbol, color: kind.colour, size: 8, line: { width: 1.5, color: kind.colour } },
+    };
+  }).filter((trace) => trace.x.length);
+  if (!traces.length) return noData(element, "No job has told of one.");
+  const seconds = traces.flatMap((trace) => trace.y);
+  if (seconds.length > CROWD) for (const trace of traces) Object.assign(trace.marker, { size: 4, opacity: 0.6 });
+  const [low, high] = [Math.min(...seconds), Math.max(...seconds)];
+  const ticks = numberTicks([low / 2, high * 2]);
+  return Plotly.react(element, traces, layout({
+    x: { title: titled(`time, ${unit.name}`), range: range || wholeRange(run, unit) },
+    y: { type: "log", title: titled("seconds (log scale)"), range: [Math.log10(low / 2), Math.log10(high * 2)], tickvals: ticks.tickvals, ticktext: ticks.tickvals.map(pauseTime) },
+  }), CONFIG);
+}
+
+function drawParts(element, run, { job: selected }) {
+  const rows = run.jobs.flatMap((job, row) => (selected < 0 || row === selected ? job.changes.filter(CHANGE_KINDS[0].of).map((change) => [job, change]) : []));
+  if (!rows.length) return noData(element, "No change was in place.");
+  const shown = rows.sort((a, b) => a[1][0] - b[1][0]).slice(-NUM_PAUSES_SHOWN);
+  const parts = [...new Set(shown.flatMap(([, change]) => Object.keys(change[4])))];
+  const traces = parts.map((part, index) => ({
+    type: "bar", name: plain(part), x: shown.map((_, number) => number), y: shown.map(([, change]) => 1000 * (change[4][part] || 0)),
+    marker: { color: colourOf(index) }, hoverinfo: "text", hovertext: shown.map(([job, change]) => changeText(job, change)),
+  }));
+  const every = Math.ceil(shown.length / 12), labels = shown.map(([, change]) => `${change[1]}→${change[2]}`);
+  const ticks = shown.map((_, number) => number).filter((number) => number % every === 0);
+  return Plotly.react(element, traces, layout({
+    x: { title: titled("replicas before → after, in order of time"), tickvals: ticks, ticktext: ticks.map((number) => labels[number]), showgrid: false, range: [-0.5, Math.max(shown.length, 8) - 0.5] },
+    y: { title: titled("milliseconds"), rangemode: "tozero" }, more: { barmode: "stack", bargap: 0.25 },
   }), CONFIG);
 }
 

@@ -24,10 +24,27 @@ function precise(value) {
 
 function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
-  if (seconds < 100) return `${number(Math.round(seconds * 10) / 10)} s`;
+  if (seconds < 100) return `${Number(seconds.toFixed(1))} s`;
   if (seconds < 100 * MINUTE_S) return `${(seconds / MINUTE_S).toFixed(1)} min`;
   if (seconds < 100 * HOUR_S) return `${(seconds / HOUR_S).toFixed(2)} h`;
   return `${(seconds / DAY_S).toFixed(1)} days`;
+}
+
+// Pauses last milliseconds, starts seconds.
+function pauseTime(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  if (seconds >= 1) return duration(seconds);
+  return seconds >= 0.01 ? `${Math.round(seconds * 1000)} ms` : `${Number((seconds * 1000).toFixed(1))} ms`;
+}
+
+function changeWords(before, now, parts) {
+  if (Object.keys(parts).length) return before === now ? `changed on ${now} in place` : `${before} → ${now} in place`;
+  return before ? `started anew, ${before} → ${now}` : `started on ${now}`;
+}
+
+// Returns the parts of a pause that took noticeable time, the longest first.
+function partsByTime(parts) {
+  return Object.entries(parts).filter(([, seconds]) => seconds >= 0.0005).sort((a, b) => b[1] - a[1]);
 }
 
 function instant(seconds) {
@@ -42,7 +59,8 @@ const TIME_TICKS = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 18000,
 function timeTicks(low, high) {
   const values = TIME_TICKS.filter((value) => value >= low / 1.5 && value <= high * 1.5);
   const every = Math.ceil(values.length / 9);
-  const kept = values.filter((_, index) => index % every === 0);
+  let kept = values.filter((_, index) => index % every === 0);
+  if (kept.length < 2) kept = low < high ? [low, high] : [low];
   return { tickvals: kept, ticktext: kept.map((value) => duration(value).replace(/\.0+ /, " ")) };
 }
 
@@ -94,7 +112,11 @@ const FIGURES = {
   time_wait: ["Use of the cluster", "Time waiting", "share", -1, "share of the jobs' time spent without a GPU"],
   time_start: ["Use of the cluster", "Time starting", "share", -1, "share of the jobs' time spent in first starts"],
   time_rescale: ["Use of the cluster", "Time rescaling", "share", -1, "share of the jobs' time spent in changes of allocation"],
-  num_rescales: ["Use of the cluster", "Rescales", "number", -1, "changes of allocation after the first start"],
+  time_idle: ["Use of the cluster", "Time not training", "share", -1, "share of the jobs' time in which GPUs were held for starts, pauses and stops"],
+  num_rescales: ["Changes of replicas", "Rescales", "number", -1, "changes of allocation after the first start"],
+  num_in_place: ["Changes of replicas", "In place", "number", 1, "changes without a restart: no step is lost"],
+  pause_ms_p50: ["Changes of replicas", "Pause, median", "milliseconds", -1, "how long a change in place kept training waiting"],
+  pause_ms_max: ["Changes of replicas", "Pause, longest", "milliseconds", -1, "how long a change in place kept training waiting"],
   decision_ms_p50: ["Cost", "Decision, median", "milliseconds", -1, "CPU time of the policy for one round"],
   decision_ms_max: ["Cost", "Decision, worst", "milliseconds", -1, "CPU time of the policy for one round"],
   cpu_s: ["Cost", "CPU time", "time", -1, "of the whole run"],

@@ -5,6 +5,9 @@ const DECISIONS_MAX = 400;
 // range: the stretch of time that the user zoomed to, in the unit of the run; null is all of it.
 const view = { run: 0, job: -1, tall: false, range: null, sort: { column: -1, down: false }, zooming: false };
 
+// Charts over the run's time: zoomed together.
+const TIMED = ["chart-gantt", "chart-batch", "chart-job-efficiency", "chart-changes"];
+
 function at(id) { return document.getElementById(id); }
 
 function node(tag, text, attributes = {}) {
@@ -30,7 +33,7 @@ function showSubtitle() {
   if (same("gpus") && first.gpus) parts.push(count(first.gpus, "GPU"));
   if (DATA.runs.length > 1) parts.push(count(DATA.runs.length, "run"));
   parts.push(duration(Math.max(...DATA.runs.map((run) => run.end))) + (DATA.runs.length > 1 ? " at most" : ""));
-  if (first.began_at !== null) parts.push(`began ${new Date(first.began_at * 1000).toISOString().replace("T", " ").slice(0, 19)} UTC`);
+  if (first.began_at !== null) parts.push(`first job at ${new Date(first.began_at * 1000).toISOString().replace("T", " ").slice(0, 19)} UTC`);
   at("subtitle").textContent = parts.join(" · ");
 }
 
@@ -142,6 +145,9 @@ function showRun(index) {
   const states = Object.entries(run.states).map(([state, number_]) => `${number(number_)} ${state}`);
   if (run.jobs.length < run.num_jobs) states.push(`the newest ${number(run.jobs.length)} are shown`);
   at("states").textContent = states.join(" · ");
+  const inPlace = run.jobs.some((job) => job.in_place);
+  at("parts").hidden = !inPlace;
+  at("changes").hidden = !inPlace && (run.began_at === null || !run.jobs.some((job) => job.changes.length > 1));
   at("labels-toggle").hidden = run.jobs.length * ROW_PX_LABELS <= GANTT_PX;
   const options = run.jobs.map((job, row) => node("option", job.name, { value: row }));
   at("job-select").replaceChildren(node("option", "all jobs", { value: -1 }), ...options);
@@ -158,11 +164,14 @@ function showSelection() {
   at("job-select").value = String(view.job);
   const unit = timeUnit(run.end);
   if (!run.jobs.length) {
-    for (const id of ["chart-gantt", "chart-batch", "chart-job-efficiency"]) noData(at(id), "No job was submitted.");
+    for (const id of TIMED) noData(at(id), "No job was submitted.");
+    noData(at("chart-parts"), "No job was submitted.");
   } else {
     drawGantt(at("chart-gantt"), run, unit, view);
     drawJobLines(at("chart-batch"), run, unit, 1, view, { type: "log", title: titled("samples per step (log scale)") });
     drawJobLines(at("chart-job-efficiency"), run, unit, 2, view, { range: [0, 1.04], tickformat: ".0%", title: titled("progress per sample") });
+    drawChanges(at("chart-changes"), run, unit, view);
+    drawParts(at("chart-parts"), run, view);
     listenToCharts();
   }
   showJobs(run);
@@ -170,14 +179,15 @@ function showSelection() {
 }
 
 function listenToCharts() {
-  const timed = ["chart-gantt", "chart-batch", "chart-job-efficiency"].map(at).filter((chart) => chart.data);
-  const gantt = at("chart-gantt");
+  const timed = TIMED.map(at).filter((chart) => chart.data);
   for (const chart of timed) {
     chart.removeAllListeners("plotly_relayout");
     chart.on("plotly_relayout", (change) => zoomTogether(timed, change));
   }
-  gantt.removeAllListeners("plotly_click");
-  gantt.on("plotly_click", (event) => select(event.points[0].customdata));
+  for (const chart of ["chart-gantt", "chart-changes"].map(at).filter((each) => each.data)) {
+    chart.removeAllListeners("plotly_click");
+    chart.on("plotly_click", (event) => select(event.points[0].customdata));
+  }
 }
 
 async function zoomTogether(charts, change) {
@@ -195,6 +205,7 @@ async function zoomTogether(charts, change) {
 function jobColumns(run) {
   const named = [...new Set(run.jobs.flatMap((job) => Object.keys(job.metrics)))].slice(0, 4);
   const waited = (job) => (job.started === null ? null : job.started - job.submitted);
+  const inPlace = run.jobs.some((job) => job.in_place);
   // A column in which all jobs are alike tells nothing.
   const varied = (key) => new Set(run.jobs.map((job) => job[key])).size > 1;
   return [
@@ -207,8 +218,11 @@ function jobColumns(run) {
     { title: "Waited", value: waited, show: duration },
     { title: "JCT", value: (job) => (job.ended === null ? null : job.ended - job.submitted), show: duration },
     { title: "GPU h", value: (job) => job.gpu_s / HOUR_S, show: number },
-    { title: "Rescales", value: (job) => job.rescales, show: number },
-    { title: "Start, rescale", value: (job) => job.rescale_s, show: duration },
+    { title: "Rescales", value: (job) => job.rescales, show: number, meaning: "changes of allocation after the first start" },
+    inPlace && { title: "In place", value: (job) => job.in_place, show: number, meaning: "changes without a restart; none loses a step" },
+    inPlace && { title: "Pause, median", value: (job) => job.pause_p50_s, show: pauseTime, meaning: "how long a change in place kept training waiting" },
+    inPlace && { title: "Longest", value: (job) => job.pause_max_s, show: pauseTime, meaning: "the longest pause of a change in place" },
+    { title: "Starts, pauses", value: (job) => job.rescale_s, show: duration, meaning: "training time that starts and changes cost, as the job measured it" },
   ].filter(Boolean);
 }
 
@@ -218,7 +232,7 @@ function showJobs(run) {
     const sorted = view.sort.column === index;
     const cell = node("th", undefined, { scope: "col", class: column.text ? "text" : "number" });
     if (sorted) cell.setAttribute("aria-sort", view.sort.down ? "descending" : "ascending");
-    const button = node("button", column.title + (sorted ? (view.sort.down ? " ▾" : " ▴") : ""), { type: "button" });
+    const button = node("button", column.title + (sorted ? (view.sort.down ? " ▾" : " ▴") : ""), { type: "button", title: column.meaning || "" });
     button.addEventListener("click", () => {
       view.sort = { column: index, down: sorted && !view.sort.down };
       showJobs(run);
@@ -258,6 +272,9 @@ function showDecisions(run) {
   const chosen = view.job < 0 ? run.jobs : [run.jobs[view.job]];
   const lines = chosen.flatMap((job) => job.reasons.map(([when, text]) => [when, job.name, run.texts[text]]));
   if (view.job < 0) for (const [when, round, error] of run.refused) lines.push([when, `round ${round}`, `no new plan: ${error}`]);
+  for (const job of chosen) for (const [when, before, now, seconds, parts] of job.changes) {
+    if (Object.keys(parts).length) lines.push([when, job.name, changeSentence(before, now, seconds, parts)]);
+  }
   lines.sort((a, b) => a[0] - b[0]);
   const shown = lines.slice(-DECISIONS_MAX);
   at("decisions-title").textContent = view.job < 0 ? "Decisions" : `Decisions about ${run.jobs[view.job].name}`;
@@ -270,6 +287,11 @@ function showDecisions(run) {
   });
   if (shown.length < lines.length) items.unshift(node("li", `… and ${number(lines.length - shown.length)} earlier ones: select a job to see its own`, { class: "wide" }));
   at("decisions").replaceChildren(...(items.length ? items : [node("p", "No decision was made.", { class: "empty" })]));
+}
+
+function changeSentence(before, now, seconds, parts) {
+  const named = partsByTime(parts).map(([part, time]) => `${part} ${pauseTime(time)}`).join(", ");
+  return `${changeWords(before, now, parts)}: training stood still for ${pauseTime(seconds)}, no step lost${named ? ` (${named})` : ""}`;
 }
 
 // -- start ----------------------------------------------------------------------------------------------
