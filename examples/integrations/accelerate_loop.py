@@ -7,11 +7,11 @@ run instead of `accelerator.prepare`. Expected: a loss of about 0.01 (noise of 0
 import argparse
 
 import torch
-from accelerate import Accelerator
 from torch import nn
 from torch.utils.data import TensorDataset
 
 import coadapt.train as ct  # (coadapt)
+from coadapt.train.integrations.accelerate import CoadaptAccelerator  # (coadapt)
 
 NUM_SAMPLES, NUM_FEATURES, NOISE = 1200, 8, 0.1
 
@@ -33,7 +33,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     run = ct.init()  # (coadapt)
-    accelerator = Accelerator(cpu=True)
+    accelerator = CoadaptAccelerator(run)  # (coadapt) was Accelerator()
     model = nn.Linear(NUM_FEATURES, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     model, optimizer = run.prepare(model, optimizer)  # (coadapt) was accelerator.prepare

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ from coadapt.model import (
     ReplicaLimits,
     RescaleContract,
 )
+from coadapt.model.contract_env import ENV_PLACEMENT
 from coadapt.model.wire import to_json
-from coadapt.train.env import Options, TrainConfig, parse_config
+from coadapt.train.env import Options, TrainConfig, as_if_alone, parse_config, tell_placement
 
 pytestmark = pytest.mark.train
 
@@ -120,3 +122,24 @@ def test_what_is_out_of_range_is_named(options: Options, environ: dict[str, str]
     with pytest.raises(InputError) as raised:
         parse_config(options, environ)
     assert str(raised.value).startswith(said)
+
+
+def test_fewer_replicas_than_were_started_are_told_to_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", ENV_PLACEMENT):
+        monkeypatch.setenv(name, "9")
+    tell_placement(TrainConfig(rank=2, local_rank=0, world_size=3, placement=Placement((2, 1))))
+    told = {name: os.environ[name] for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", ENV_PLACEMENT)}
+    assert told == {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "1", ENV_PLACEMENT: "2,1"}
+
+
+def test_alone_means_no_word_of_other_replicas_and_only_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("DEVICE_OF_MINE", raising=False)
+    before = dict(os.environ)
+    with as_if_alone({"DEVICE_OF_MINE": "cpu"}):
+        inside = dict(os.environ)
+    assert inside == {k: v for k, v in before.items() if k not in ("RANK", "WORLD_SIZE")} | {
+        "DEVICE_OF_MINE": "cpu"
+    }
+    assert dict(os.environ) == before

@@ -6,8 +6,10 @@ Argument beats environment beats default. One exception: the job file's contract
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import TypedDict, TypeVar, Unpack
 
@@ -97,6 +99,30 @@ def read_config(**options: Unpack[Options]) -> TrainConfig:
 def meeting_point() -> tuple[str, int]:
     """Return the address and the port at which the replicas of a start find each other."""
     return os.environ.get("MASTER_ADDR", "127.0.0.1"), _count(os.environ, "MASTER_PORT", 29500)
+
+
+def tell_placement(config: TrainConfig) -> None:
+    """Let libraries that read torchrun's variables know of the replicas that `config` has."""
+    counts = config.placement.replicas_per_node
+    first = config.rank - config.local_rank
+    node = sum(end <= first for end in accumulate(counts))
+    os.environ["WORLD_SIZE"] = str(config.world_size)
+    os.environ["LOCAL_WORLD_SIZE"] = str(counts[node])
+    os.environ[ENV_PLACEMENT] = ",".join(str(count) for count in counts)
+
+
+@contextmanager
+def as_if_alone(variables: Mapping[str, str]) -> Iterator[None]:
+    """Let what runs inside find no other replicas, and `variables` set."""
+    replaced = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", *variables)
+    before = {name: os.environ.pop(name) for name in replaced if name in os.environ}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 def parse_config(options: Options, environ: Mapping[str, str]) -> TrainConfig:

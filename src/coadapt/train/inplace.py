@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+import torch.distributed as dist
+
 from coadapt.model import Placement, RescaleContract
 from coadapt.model.rescale import RescaleOrder, member_name
 from coadapt.train.group import connect_group, leave_group, share_from_first
@@ -51,7 +53,10 @@ class InPlaceRescaler(CheckpointRescaler):
         if config.joining:
             self._join()
         elif config.contract is not RescaleContract.FROZEN and config.rank == 0:
-            self._board.announce()
+            if dist.is_initialized() and not self._session.group.distributed:
+                logger.warning("not in place: this process has a process group that the run did not form")
+            else:
+                self._board.announce()
         return config.joining
 
     def wanted(self) -> int:

@@ -85,9 +85,14 @@ def resume(session: Session, record: RunRecord) -> None:
     session.progress = replace(record.progress)
     data.noise = replace(record.noise, initial=data.noise.initial)
     data.batch = record.batch
+    recall_times(session, record)
+    # What this process has read from the file is newer: a start that ran out of memory saved nothing else.
+    session.ceilings = {**record.ceilings, **session.ceilings}
+
+
+def recall_times(session: Session, record: RunRecord) -> None:
+    """Let `session` know the step times that the run has measured so far."""
     for row in record.profile:
         key = (row.num_nodes, row.num_racks, row.num_replicas, row.atomic)
         session.profiles.builder(row.gpu_type).rows[key] = (row.count, row.compute_s, row.step_s)
     session.profiles.params.update(record.params)
-    # What this process has read from the file is newer: a start that ran out of memory saved nothing else.
-    session.ceilings = {**record.ceilings, **session.ceilings}

@@ -60,7 +60,6 @@ def run(name: str, folder: Path, num_replicas: int, stop_at: int = 0, *options: 
     [
         ("lightning_regression", "lightning", (2, 1)),
         ("transformers_trainer", "transformers", (2, 1)),
-        ("accelerate_loop", "accelerate", (2, 1)),
     ],
 )
 def test_a_run_that_changes_its_replicas_in_an_epoch_ends_the_same(
@@ -109,3 +108,6 @@ def test_progress_is_reported_from_a_foreign_loop_too(
     assert (last["progress"], last["progress_target"], last["samples"]) == (4800.0, 4800.0, 4800.0)
     assert last["batch"] == {"total": 24, "atomic": 24, "accumulation": 0}
     assert last["step_time_s"] > 0.0
+    # Without a profile no policy would ever give it a second replica.
+    assert last["num_replicas_profiled"] == 1
+    assert list(last["throughput"]) == ["cpu"]

@@ -23,7 +23,7 @@ def test_each_line_that_the_page_adds_stands_in_an_example() -> None:
     blocks = re.findall(r"```diff\n(.*?)```", page, re.DOTALL)
     added = [line[1:] for block in blocks for line in block.splitlines() if line.startswith("+")]
     assert len(blocks) == 4
-    assert len(added) == 14
+    assert len(added) == 15
     missing = [line for line in added if code_of(line) not in scripts]
     assert missing == []
 

@@ -4,26 +4,37 @@ The batch is fixed, and replicas change by a checkpoint of that library's own an
 """
 
 import atexit
+import json
+import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from coadapt.model import InputError, RescaleContract
-from coadapt.train.env import TrainConfig, read_config
+from coadapt.model import InputError, Placement, RescaleContract
+from coadapt.model.wire import from_json, to_json
+from coadapt.train.env import TrainConfig, read_config, tell_placement
 from coadapt.train.group import Group, choose_device
 from coadapt.train.last_words import LastWords
 from coadapt.train.limits import begin_sampling, resolve_limits
+from coadapt.train.record import RunRecord, make_record, recall_times
 from coadapt.train.reporter import HttpChannel, Reporter
 from coadapt.train.rescale import leave
 from coadapt.train.session import Progress, Session
 from coadapt.train.shards import SampleOrder
 from coadapt.train.stop import EXIT_UNSAVED, StopSignal, end_now
 from coadapt.train.telemetry import Telemetry, process_age_s
+from coadapt.train.timing import StepSample, timer_for
+
+logger = logging.getLogger(__name__)
 
 CONTRACTS = (RescaleContract.FIXED, RescaleContract.FROZEN)
+# What was measured so far, beside the other library's checkpoints.
+NOTES_FILE = "coadapt-notes.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +48,14 @@ class Agreed:
 class Guest:
     """One replica of a run whose loop is not ours."""
 
-    def __init__(self, batch_size: int | None) -> None:
-        """`batch_size`: of one optimiser step over all replicas; None: the job file's.
+    def __init__(self, batch_size: int | None, num_passes: int = 1) -> None:
+        """`batch_size`: of one optimiser step over all replicas; None: the job file's. num_passes: that it
+        takes on each of them.
 
-        Raises InputError where the replicas cannot share it equally, or the contract needs a loop of ours.
+        Where the replicas cannot share it equally, as many as can train: SystemExit in the others. Raises
+        InputError where the passes cannot, or the contract needs a loop of ours.
         """
         self.config: TrainConfig = read_config()
-        if self.config.contract not in CONTRACTS:
-            raise InputError(
-                "contract", str(self.config.contract), "fixed or frozen: the loop is not coadapt's"
-            )
-        self._limits = resolve_limits(
-            self.config.spec,
-            self.config.contract,
-            batch_size=batch_size,
-            max_batch_size=None,
-            max_atomic=None,
-        )
-        if self.batch_size % self.config.world_size:
-            allowed = f"a multiple of the {self.config.world_size} replicas"
-            raise InputError("batch_size", self.batch_size, allowed)
         device = choose_device(self.config)
         group = Group(
             rank=self.config.rank,
@@ -70,8 +69,24 @@ class Guest:
             self._stop.install()
         self._last_words = LastWords(self._session, self._stop)
         self._last_words.install()
+        if self.config.contract not in CONTRACTS:
+            allowed = "fixed or frozen: only a loop of your own, with coadapt.train, can do more"
+            raise InputError("contract", str(self.config.contract), allowed)
+        self._limits = resolve_limits(
+            self.config.spec,
+            self.config.contract,
+            batch_size=batch_size,
+            max_batch_size=None,
+            max_atomic=None,
+        )
+        if self.batch_size % num_passes:
+            raise InputError("accumulation", num_passes, f"a divisor of the batch of {self.batch_size}")
+        self._num_passes = num_passes
+        self._leave_out(self.batch_size // num_passes)
         self._telemetry: Telemetry | None = None
+        self._timer = timer_for(device, self._keep)
         self._saved_at = time.monotonic()
+        self._last_step_at = time.time()
         atexit.register(self._at_exit)
 
     @property
@@ -84,6 +99,27 @@ class Guest:
         """Return the samples of one optimiser step on this replica."""
         return self.batch_size // self.config.world_size
 
+    def _leave_out(self, num_shares: int) -> None:
+        """Let the largest number of replicas train that divides `num_shares`; the last ones end."""
+        world_size, rank = self.config.world_size, self.config.rank
+        size = max(count for count in range(1, world_size + 1) if num_shares % count == 0)
+        if size == world_size:
+            return
+        if rank >= size:
+            logger.warning(
+                "a batch of %s in %s pass(es) cannot be shared by %s replicas: %s train, this one ends",
+                self.batch_size,
+                self._num_passes,
+                world_size,
+                size,
+            )
+            raise SystemExit(0)
+        shape = _first(self.config.placement, size)
+        self.config = replace(self.config, world_size=size, placement=shape)
+        self._session.config = self.config
+        self._session.group = replace(self._session.group, size=size, placement=shape)
+        tell_placement(self.config)
+
     def begin(self, num_steps: int, num_epochs: int) -> None:
         """Training begins: `num_steps` optimiser steps per epoch."""
         # Lightning's own handler waits for the other replicas inside the signal.
@@ -91,17 +127,23 @@ class Guest:
         num_samples = num_steps * self.batch_size
         order = SampleOrder(num_samples=num_samples, shuffle=False, drop_last=True, seed=self.config.seed)
         begin_sampling(self._session, self._limits, order)
+        stop_cost_s = self._recall()
         if self.config.url and self.config.rank == 0:
             channel = HttpChannel(self.config.url, self.config.token, self.config.job)
             reporter = Reporter(channel, self.config.generation)
-            self._telemetry = Telemetry(self._session, reporter, num_epochs, process_age_s)
+            self._telemetry = Telemetry(
+                self._session, reporter, num_epochs, lambda: stop_cost_s + process_age_s()
+            )
 
     def begin_step(self) -> None:
         if self._telemetry is not None:
             self._telemetry.begin_pass()
+        self._timer.start()
 
     def end_step(self, step: int, num_steps: int) -> Agreed:
         """`step` steps are done, of which an epoch has `num_steps`; return what all replicas agree on."""
+        self._timer.end(self.config.placement, self.share // self._num_passes, count=True)
+        self._last_step_at = time.time()
         epoch, index = divmod(step, num_steps)
         samples = step * self.batch_size
         self._session.progress = Progress(
@@ -122,6 +164,7 @@ class Guest:
 
     def leave(self) -> None:
         """End this process: the state is saved. All replicas call alike."""
+        self._note(stopped=True)
         self._sum(stop=True, save=False)  # the others must not end before rank 0 has written
         self._stop.saved()
         leave(self._stop.exit_code)
@@ -131,6 +174,40 @@ class Guest:
         self._sum(stop=False, save=False)
         if self.config.rank == 0:
             write()
+        self._note(stopped=False)
+
+    def _keep(self, sample: StepSample) -> None:
+        """Note a step's time per pass. What of it was waiting for peers is not known here, so none is."""
+        pass_s = sample.step_s / self._num_passes
+        builder = self._session.profiles.builder(self._session.gpu_type)
+        builder.add(sample.placement, sample.atomic, pass_s, pass_s)
+
+    def _notes_file(self) -> Path | None:
+        folder = self.config.checkpoint_dir
+        return None if folder is None or self.config.rank else folder / NOTES_FILE
+
+    def _note(self, *, stopped: bool) -> None:
+        """Keep what was measured for the next start: it has other replicas, and would know of those only."""
+        path = self._notes_file()
+        if path is None or self._session.sampling is None:
+            return
+        record = make_record(self._session, last_step_at=self._last_step_at, stopped=stopped)
+        beside = path.with_suffix(".new")
+        beside.write_text(json.dumps(to_json(record)))
+        beside.replace(path)
+
+    def _recall(self) -> float:
+        """Take over what an earlier start has noted; return the seconds that stopping it cost."""
+        path = self._notes_file()
+        if path is None or not path.exists():
+            return 0.0
+        try:
+            record = from_json(RunRecord, json.loads(path.read_text()), NOTES_FILE)
+        except ValueError as error:
+            logger.warning("%s is left aside: %s", path, error)
+            return 0.0
+        recall_times(self._session, record)
+        return max(path.stat().st_mtime - record.last_step_at, 0.0) if record.stopped else 0.0
 
     def _sum(self, *, stop: bool, save: bool) -> Agreed:
         if not (self.config.world_size > 1 and dist.is_initialized()):
@@ -149,3 +226,12 @@ class Guest:
             self._telemetry.close()
             self._telemetry = None
         self._last_words.said()
+
+
+def _first(placement: Placement, size: int) -> Placement:
+    """Return the shape of the first `size` replicas."""
+    ends = list(accumulate(placement.replicas_per_node))
+    counts = [
+        min(count, size - end + count) for count, end in zip(placement.replicas_per_node, ends, strict=True)
+    ]
+    return replace(placement, replicas_per_node=tuple(count for count in counts if count > 0))

@@ -114,7 +114,7 @@ class CoadaptCallback(Callback):  # type: ignore[misc]  # no types where Lightni
     """Makes a Trainer stoppable: it ends with exit code 75 once its state is saved, and is started again."""
 
     def __init__(self, batch_size: int | None = None) -> None:
-        """`batch_size`: of an optimiser step over all replicas; InputError if they cannot share it."""
+        """`batch_size`: of an optimiser step over all replicas. Those that cannot share in it equally end."""
         self._guest = Guest(batch_size)
         self._pending = Agreed(stop=False, save=False)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from coadapt.model import InputError
 from coadapt.train.integrations.guest import Guest
 
 __all__ = ["CoadaptCallback"]
@@ -23,11 +22,10 @@ class CoadaptCallback(TrainerCallback):  # type: ignore[misc]  # transformers ha
     def __init__(self, batch_size: int | None = None, *, accumulation: int = 1) -> None:
         """`batch_size`: of an optimiser step over all replicas. accumulation: passes that it takes on each.
 
-        Raises InputError where replicas and passes cannot share it equally.
+        Where the replicas cannot share it equally, as many as can train, the others end. Raises InputError
+        where the passes cannot.
         """
-        self._guest = Guest(batch_size)
-        if self._guest.share % accumulation:
-            raise InputError("accumulation", accumulation, f"a divisor of {self._guest.share} samples")
+        self._guest = Guest(batch_size, accumulation)
         self._accumulation = accumulation
         self._num_steps = 1
         self._stopping = False
