@@ -1,7 +1,8 @@
 """Compiled relaxations of the Pollux round: a proven bound on its objective, and the counts that reach it.
 
-Two facts of any lawful plan survive: the replicas of all jobs fit the GPUs, and, where jobs that span nodes
-must not meet, their nodes fit the cluster. Where exactly a job stands, and who kept what, is forgotten.
+Three facts of any lawful plan survive, as resources R: replicas fit the GPUs; the nodes of jobs that span
+nodes, which must not meet, fit the cluster; and a node holds one piece of more than half of the largest node,
+or two of just half of it (wide pieces). Where exactly a job stands is forgotten.
 """
 
 from typing import NamedTuple
@@ -9,33 +10,31 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.policies.compiled import compiled
-from coadapt.policies.pollux_kernels import Costs, Prices
+from coadapt.policies.pollux_books import GPUS, NODES, NUM_RESOURCES, WIDE, Costs, Market
 from coadapt.policies.pollux_objective import FloatArray, IntArray
 
 KEEP = -1  # in place of a replica count: the job keeps what it holds
-MULTIPLIER_STEPS = 40  # halvings of each multiplier's interval
+HALVINGS = 25  # of the interval in which a price is searched
 
 
 class Choices(NamedTuple):
-    """What each job may choose: replicas, nodes that it spans, its cost. O options, of which size_J are used.
+    """What each job may choose: a count, what it uses of each resource, its cost. O options, size_J used.
 
     count_JO is the replica count as the solver knows it: KEEP where the job keeps what it holds.
     """
 
     count_JO: IntArray
-    gpus_JO: IntArray
-    nodes_JO: IntArray
+    use_JOR: FloatArray
     cost_JO: FloatArray
     size_J: IntArray
 
 
 def list_choices(costs: Costs) -> Choices:
-    """Return each job's choices, without those that cost no less than a smaller one."""
-    num_jobs, width = costs.wait_J.size, costs.change_JSK.shape[2] + 2
+    """Return each job's choices, without those that cost no less than a smaller one of their kind."""
+    num_jobs, width = costs.wait_J.size, 3 * costs.change_JSK.shape[2] + 2
     choices = Choices(
         count_JO=np.zeros((num_jobs, width), dtype=np.int64),
-        gpus_JO=np.zeros((num_jobs, width), dtype=np.int64),
-        nodes_JO=np.zeros((num_jobs, width), dtype=np.int64),
+        use_JOR=np.zeros((num_jobs, width, NUM_RESOURCES)),
         cost_JO=np.zeros((num_jobs, width)),
         size_J=np.zeros(num_jobs, dtype=np.int64),
     )
@@ -47,67 +46,222 @@ def list_choices(costs: Costs) -> Choices:
 
 @compiled
 def _fill_choices(costs: Costs, choices: Choices, fewest_K: IntArray) -> None:
-    count_JO, gpus_JO, nodes_JO = choices.count_JO, choices.gpus_JO, choices.nodes_JO
-    cost_JO, size_J = choices.cost_JO, choices.size_J
-    num_gpus = fewest_K.size - 1
-    for job in range(size_J.size):
-        held, spanned = _held(costs, job)
-        size = 0
-        if not (costs.pinned_J[job] and held > 0):
-            cost_JO[job, 0] = costs.wait_J[job]
-            size = 1
-        if held > 0:
-            count_JO[job, size] = KEEP
-            gpus_JO[job, size] = held
-            nodes_JO[job, size] = spanned
-            cost_JO[job, size] = costs.keep_J[job]
-            size += 1
+    for job in range(choices.size_J.size):
+        held = _offer_present(costs, choices, job)
+        if costs.pinned_J[job] and held > 0:
+            continue
         least = costs.wait_J[job]
-        most = 0 if costs.pinned_J[job] else min(costs.max_J[job], num_gpus)
-        for count in range(costs.min_J[job], most + 1):
-            num_nodes = fewest_K[count]
-            cost = costs.change_JSK[job, 1, count] if count > 1 else np.inf
-            if num_nodes == 1:
-                cost = min(cost, costs.change_JSK[job, 0, count])
-            if cost < least and num_nodes <= costs.max_nodes:
+        for count in range(costs.min_J[job], min(costs.max_J[job], fewest_K.size - 1) + 1):
+            cost = costs.change_JSK[job, 0, count]
+            if fewest_K[count] == 1 and cost < least:
                 least = cost
-                count_JO[job, size] = count
-                gpus_JO[job, size] = count
-                nodes_JO[job, size] = num_nodes if num_nodes > 1 and costs.exclusive else 0
-                cost_JO[job, size] = cost
-                size += 1
-        size_J[job] = size
+                _offer(choices, job, count, cost)
+                choices.use_JOR[job, choices.size_J[job] - 1, WIDE] = costs.wide_K[count]
+        _offer_spanning(costs, choices, job, fewest_K)
 
 
 @compiled
-def _held(costs: Costs, job: int) -> tuple[int, int]:
-    """Return the replicas that the job holds, and its nodes if it spans several and may meet no other."""
-    total = 0
+def _offer(choices: Choices, job: int, count: int, cost: float) -> None:
+    place = choices.size_J[job]
+    choices.count_JO[job, place] = count
+    choices.cost_JO[job, place] = cost
+    choices.use_JOR[job, place, GPUS] = count
+    choices.size_J[job] += 1
+
+
+@compiled
+def _offer_present(costs: Costs, choices: Choices, job: int) -> int:
+    """Offer to wait (not to a pinned job that holds GPUs) and to keep; return the GPUs that the job holds."""
+    held = 0
     num_nodes = 0
+    wide = 0.0
     for node in range(costs.capacity_N.size):
-        if costs.current_JN[job, node] > 0:
-            total += costs.current_JN[job, node]
-            num_nodes += 1
-    spans = costs.exclusive and num_nodes > 1 and not costs.pinned_J[job]
-    return total, num_nodes if spans else 0
+        piece = costs.current_JN[job, node]
+        held += piece
+        num_nodes += piece > 0
+        wide += costs.wide_K[piece]
+    if held == 0 or not costs.pinned_J[job]:
+        _offer(choices, job, 0, costs.wait_J[job])
+    if held > 0:
+        place = choices.size_J[job]
+        _offer(choices, job, held, costs.keep_J[job])
+        choices.count_JO[job, place] = KEEP
+        choices.use_JOR[job, place, WIDE] = wide
+        if costs.exclusive and num_nodes > 1 and not costs.pinned_J[job]:
+            choices.use_JOR[job, place, NODES] = num_nodes
+    return held
 
 
 @compiled
-def exact_relaxation(costs: Costs, choices: Choices) -> tuple[float, IntArray]:
-    """Return the least cost that fits GPUs and nodes, and each job's choice: dynamic programming over both.
+def _offer_spanning(costs: Costs, choices: Choices, job: int, fewest_K: IntArray) -> None:
+    """Offer each count on several nodes twice: on as few as possible, and on so many that no piece is wide.
 
-    Work: jobs x options x GPUs x nodes.
+    r replicas on n nodes have at least (r - n·narrow) / (largest - narrow) wide pieces, which is linear in n:
+    what lies between the two offers is no better at any prices.
+    """
+    largest = costs.capacity_N.max()
+    narrow = (largest + 1) // 2 - 1  # the largest piece that is not wide at all
+    least = costs.wait_J[job]
+    for count in range(max(costs.min_J[job], 2), min(costs.max_J[job], fewest_K.size - 1) + 1):
+        cost = costs.change_JSK[job, 1, count]
+        fewest = max(fewest_K[count], 2)
+        if cost >= least or fewest > costs.max_nodes:
+            continue
+        least = cost
+        wide = max((count - fewest * narrow) / (largest - narrow), 0.0)
+        for num_nodes, num_wide in ((fewest, wide), (max(count // max(narrow, 1), fewest), 0.0)):
+            if num_wide > 0.0 or narrow > 0:
+                place = choices.size_J[job]
+                _offer(choices, job, count, cost)
+                choices.use_JOR[job, place, WIDE] = num_wide
+                choices.use_JOR[job, place, NODES] = num_nodes if costs.exclusive else 0
+
+
+def room_of(costs: Costs) -> FloatArray:
+    """Return what the cluster has of each resource (num_resources,)."""
+    wide = costs.wide_K[costs.capacity_N].sum()
+    return np.array([costs.capacity_N.sum(), costs.capacity_N.size, wide], dtype=np.float64)
+
+
+def priced_relaxation(costs: Costs, choices: Choices) -> tuple[Market, IntArray]:
+    """Return prices of the resources with the bound that they prove, and choices near it that fit the GPUs.
+
+    The Lagrangian dual is concave in the prices. Those of wide pieces and of nodes are raised from 0, one
+    after the other, while too many are sold; GPUs are priced anew each time. Any prices prove a bound, so
+    stopping early costs tightness only.
     """
     num_jobs = costs.wait_J.size
-    num_gpus = costs.capacity_N.sum()
-    num_nodes = costs.capacity_N.size if costs.exclusive else 0
+    price_R, option_J = np.zeros(NUM_RESOURCES), np.zeros(num_jobs, dtype=np.int64)
+    dearest = float((costs.wait_J - choices.cost_JO.min(axis=1)).max())
+    bound = _price_all(choices, room_of(costs), dearest, price_R, option_J)
+    ideal_J = np.zeros(num_jobs)
+    _buy(choices, price_R, ideal_J, np.zeros(num_jobs, dtype=np.int64))
+    return Market(bound, price_R, ideal_J), option_J
+
+
+@compiled
+def _price_all(
+    choices: Choices, room_R: FloatArray, dearest: float, price_R: FloatArray, option_J: IntArray
+) -> float:
+    trial_R = np.zeros_like(price_R)
+    trial_J = np.zeros_like(option_J)
+    bound = _price_gpus(choices, room_R, dearest, trial_R, trial_J)
+    _copy(trial_R, price_R)
+    _copy(trial_J, option_J)
+    for side in (WIDE, NODES):
+        low, high = 0.0, dearest
+        for _ in range(HALVINGS):
+            sold = 0.0
+            for job in range(trial_J.size):
+                sold += choices.use_JOR[job, trial_J[job], side]
+            if sold > room_R[side]:
+                low = trial_R[side]
+            else:
+                high = trial_R[side]
+            if high == 0.0:
+                break
+            _copy(price_R, trial_R)
+            trial_R[side] = 0.5 * (low + high)
+            value = _price_gpus(choices, room_R, dearest, trial_R, trial_J)
+            if value > bound:
+                bound = value
+                _copy(trial_R, price_R)
+                _copy(trial_J, option_J)
+        _copy(price_R, trial_R)
+        _copy(option_J, trial_J)
+    return bound
+
+
+@compiled
+def _copy(source: FloatArray | IntArray, target: FloatArray | IntArray) -> None:
+    for place in range(source.size):
+        target[place] = source[place]
+
+
+@compiled
+def _price_gpus(
+    choices: Choices, room_R: FloatArray, dearest: float, price_R: FloatArray, option_J: IntArray
+) -> float:
+    """Search the price of GPUs by halving; the choices are those just dear enough to fit, then filled up.
+
+    Writes the price and the choices; returns the bound.
+    """
+    ideal_J = np.zeros(option_J.size)
+    cheap_J = np.zeros_like(option_J)
+    trial_J = np.zeros_like(option_J)
+    low, high, best, best_price = 0.0, dearest, -np.inf, 0.0
+    for step in range(HALVINGS + 1):
+        price_R[GPUS] = 0.0 if step == 0 else 0.5 * (low + high)
+        bound = _buy(choices, price_R, ideal_J, trial_J)
+        used = 0.0
+        for resource in range(room_R.size):
+            bound -= price_R[resource] * room_R[resource]
+        for job in range(option_J.size):
+            used += choices.use_JOR[job, trial_J[job], GPUS]
+        if bound > best:
+            best, best_price = bound, price_R[GPUS]
+        if used > room_R[GPUS]:
+            low = price_R[GPUS]
+            _copy(trial_J, cheap_J)
+        else:
+            high = price_R[GPUS]
+            _copy(trial_J, option_J)
+            if step == 0:
+                _copy(trial_J, cheap_J)
+                break
+    price_R[GPUS] = best_price
+    _fill_up(choices, room_R[GPUS], cheap_J, option_J)
+    return best
+
+
+@compiled
+def _fill_up(choices: Choices, num_gpus: float, cheap_J: IntArray, option_J: IntArray) -> None:
+    """Let jobs choose as at a lower price, one after the other, while the GPUs last.
+
+    Alike jobs change their choice at the same price: without this their GPUs would lie idle all at once.
+    """
+    left = num_gpus
+    for job in range(option_J.size):
+        left -= choices.use_JOR[job, option_J[job], GPUS]
+    for job in range(option_J.size):
+        more = choices.use_JOR[job, cheap_J[job], GPUS] - choices.use_JOR[job, option_J[job], GPUS]
+        if 0.0 < more <= left:
+            option_J[job] = cheap_J[job]
+            left -= more
+
+
+@compiled
+def _buy(choices: Choices, price_R: FloatArray, ideal_J: FloatArray, option_J: IntArray) -> float:
+    """Let each job choose at these prices; write what it pays and its choice, return the sum of payments."""
+    total = 0.0
+    for job in range(option_J.size):
+        ideal_J[job] = np.inf
+        for option in range(choices.size_J[job]):
+            paid = choices.cost_JO[job, option]
+            for resource in range(price_R.size):
+                paid += price_R[resource] * choices.use_JOR[job, option, resource]
+            if paid < ideal_J[job]:
+                ideal_J[job] = paid
+                option_J[job] = option
+        total += ideal_J[job]
+    return total
+
+
+@compiled
+def exact_relaxation(
+    choices: Choices, num_gpus: int, num_nodes: int, wide_price: float, option_J: IntArray
+) -> float:
+    """Return the least sum of costs and of `wide_price` per wide piece that fits GPUs and nodes.
+
+    Writes each job's choice. Dynamic programming; work: options of all jobs x GPUs x nodes.
+    """
     best_GN = np.zeros((num_gpus + 1, num_nodes + 1))
-    taken_JGN = np.zeros((num_jobs, num_gpus + 1, num_nodes + 1), np.int16)
-    for job in range(num_jobs):
+    taken_JGN = np.zeros((option_J.size, num_gpus + 1, num_nodes + 1), np.int16)
+    for job in range(option_J.size):
         next_GN = np.full((num_gpus + 1, num_nodes + 1), np.inf)
         for option in range(choices.size_J[job]):
-            gpus, nodes = choices.gpus_JO[job, option], choices.nodes_JO[job, option]
-            cost = choices.cost_JO[job, option]
+            gpus, nodes = int(choices.use_JOR[job, option, GPUS]), int(choices.use_JOR[job, option, NODES])
+            cost = choices.cost_JO[job, option] + wide_price * choices.use_JOR[job, option, WIDE]
             for g in range(gpus, num_gpus + 1):
                 for n in range(nodes, num_nodes + 1):
                     total = best_GN[g - gpus, n - nodes] + cost
@@ -115,100 +269,9 @@ def exact_relaxation(costs: Costs, choices: Choices) -> tuple[float, IntArray]:
                         next_GN[g, n] = total
                         taken_JGN[job, g, n] = option
         best_GN = next_GN
-    option_J = np.zeros(num_jobs, np.int64)
     g, n = num_gpus, num_nodes
-    for job in range(num_jobs - 1, -1, -1):
+    for job in range(option_J.size - 1, -1, -1):
         option_J[job] = taken_JGN[job, g, n]
-        g -= choices.gpus_JO[job, option_J[job]]
-        n -= choices.nodes_JO[job, option_J[job]]
-    return best_GN[num_gpus, num_nodes], option_J
-
-
-@compiled
-def priced_relaxation(costs: Costs, choices: Choices) -> tuple[Prices, IntArray]:
-    """Return prices on GPUs and nodes with the bound that they prove, and choices near it that fit the GPUs.
-
-    The Lagrangian dual is concave in both prices: a ternary search on the price of nodes around a bisection
-    on that of GPUs. Any pair of prices proves a bound, so stopping early costs tightness only.
-    """
-    low, high = 0.0, _dearest(choices) if costs.exclusive else 0.0
-    best, option_J = _price_gpus(costs, choices, 0.0)
-    steps = MULTIPLIER_STEPS if costs.exclusive else 0
-    for _ in range(steps):
-        third = (high - low) / 3.0
-        left, option_left_J = _price_gpus(costs, choices, low + third)
-        right, option_right_J = _price_gpus(costs, choices, high - third)
-        if left.bound >= right.bound:
-            high -= third
-        else:
-            low += third
-        if left.bound > best.bound:
-            best, option_J = left, option_left_J
-        if right.bound > best.bound:
-            best, option_J = right, option_right_J
-    return best, option_J
-
-
-@compiled
-def _dearest(choices: Choices) -> float:
-    """Return a price at which nobody would buy anything."""
-    dearest = 0.0
-    for job in range(choices.size_J.size):
-        for option in range(choices.size_J[job]):
-            dearest = max(dearest, choices.cost_JO[job, 0] - choices.cost_JO[job, option])
-    return dearest
-
-
-@compiled
-def _price_gpus(costs: Costs, choices: Choices, node_price: float) -> tuple[Prices, IntArray]:
-    num_gpus, num_nodes = costs.capacity_N.sum(), costs.capacity_N.size
-    low, high = 0.0, _dearest(choices)
-    best = Prices(-np.inf, 0.0, node_price)
-    option_J = np.zeros(costs.wait_J.size, np.int64)
-    trial_J = np.zeros(costs.wait_J.size, np.int64)
-    for step in range(MULTIPLIER_STEPS + 1):
-        price = 0.0 if step == 0 else 0.5 * (low + high)
-        value, used = _buy(choices, price, node_price, trial_J)
-        bound = value - price * num_gpus - node_price * num_nodes
-        if bound > best.bound:
-            best = Prices(bound, price, node_price)
-        if used > num_gpus:
-            low = price
-        else:
-            high = price
-            option_J[:] = trial_J
-            if step == 0:
-                break
-    return best, option_J
-
-
-@compiled
-def _buy(choices: Choices, price: float, node_price: float, option_J: IntArray) -> tuple[float, int]:
-    """Let each job choose at these prices; return the sum of what they pay and the GPUs that they take."""
-    total = 0.0
-    used = 0
-    for job in range(choices.size_J.size):
-        least = np.inf
-        for option in range(choices.size_J[job]):
-            cost = (
-                choices.cost_JO[job, option]
-                + price * choices.gpus_JO[job, option]
-                + node_price * choices.nodes_JO[job, option]
-            )
-            if cost < least:
-                least = cost
-                option_J[job] = option
-        total += least
-        used += choices.gpus_JO[job, option_J[job]]
-    return total, used
-
-
-@compiled
-def ideal_costs(choices: Choices, prices: Prices) -> FloatArray:
-    """Return the least that each job can pay, cost and prices together (num_jobs,)."""
-    ideal_J = np.full(choices.size_J.size, np.inf)
-    for job in range(choices.size_J.size):
-        for option in range(choices.size_J[job]):
-            paid = choices.cost_JO[job, option] + prices.gpu * choices.gpus_JO[job, option]
-            ideal_J[job] = min(ideal_J[job], paid + prices.node * choices.nodes_JO[job, option])
-    return ideal_J
+        g -= int(choices.use_JOR[job, option_J[job], GPUS])
+        n -= int(choices.use_JOR[job, option_J[job], NODES])
+    return float(best_GN[num_gpus, num_nodes])

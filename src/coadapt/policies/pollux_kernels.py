@@ -3,64 +3,14 @@
 Axes as in pollux_objective. Costs are those of job_cost: the plan with the least sum is the best one.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from coadapt.policies.compiled import compiled
+from coadapt.policies.pollux_books import GPUS, NODES, WIDE, Books, Costs, Market
 from coadapt.policies.pollux_objective import BoolArray, FloatArray, IntArray
 
 # A move must gain more than this share of the cost that it touches, so that rounding cannot loop (1).
 LEAST_GAIN = 1e-10
-
-
-class Costs(NamedTuple):
-    """A round problem with its costs. wait_J, keep_J: of holding nothing, of keeping current_JN.
-
-    change_JSK: of any other row. least_J: the least cost that the job could have at all.
-    """
-
-    capacity_N: IntArray
-    current_JN: IntArray
-    pinned_J: BoolArray
-    min_J: IntArray
-    max_J: IntArray
-    wait_J: FloatArray
-    keep_J: FloatArray
-    change_JSK: FloatArray
-    least_J: FloatArray
-    tenant_J: IntArray
-    quota_T: IntArray
-    max_nodes: int
-    exclusive: bool
-
-
-class Prices(NamedTuple):
-    """A lower bound on the cost of any plan, and the prices per GPU and per spanned node that prove it."""
-
-    bound: float
-    gpu: float
-    node: float
-
-
-class Market(NamedTuple):
-    """What prices tell the search. ideal_J: the least that each job could pay, cost and price together."""
-
-    prices: Prices
-    ideal_J: FloatArray
-
-
-class Books(NamedTuple):
-    """A plan under construction: rows, their costs, and what they leave over."""
-
-    row_JN: IntArray
-    cost_J: FloatArray
-    free_N: IntArray
-    spanning_N: IntArray  # jobs that span nodes, per node
-    left_T: IntArray
-    order_N: IntArray  # scratch
-    trial_IN: IntArray  # scratch rows
-    saved_JN: IntArray  # scratch
 
 
 def open_books(costs: Costs) -> Books:
@@ -71,6 +21,7 @@ def open_books(costs: Costs) -> Books:
         cost_J=costs.wait_J.copy(),
         free_N=costs.capacity_N.copy(),
         spanning_N=np.zeros(num_nodes, dtype=np.int64),
+        wide_N=costs.wide_K[costs.capacity_N],
         left_T=costs.quota_T.copy(),
         order_N=np.zeros(num_nodes, dtype=np.int64),
         trial_IN=np.zeros((6, num_nodes), dtype=np.int64),
@@ -115,6 +66,7 @@ def _book(costs: Costs, books: Books, job: int, row_N: IntArray, sign: int) -> N
             total += row_N[node]
             num_nodes += 1
             books.free_N[node] -= sign * row_N[node]
+            books.wide_N[node] -= sign * costs.wide_K[row_N[node]]
     books.left_T[costs.tenant_J[job]] -= sign * total
     if num_nodes > 1:
         for node in range(row_N.size):
@@ -234,21 +186,27 @@ def best_row(costs: Costs, books: Books, job: int, row_N: IntArray) -> float:
 def place_counts(costs: Costs, books: Books, count_J: IntArray, order_J: IntArray) -> None:
     """Give each job of `order_J` its count if possible, first those that keep (-1), pinned ones foremost.
 
-    `books` must be those of the plan in which every job waits.
+    A job that finds no place in one node may get fewer replicas, whatever costs it least. `books` must be
+    those of the plan in which every job waits.
     """
-    row_N = books.trial_IN[0]
+    row_N, best_N = books.trial_IN[0], books.trial_IN[1]
     for pinned in (True, False):
         for job in range(count_J.size):
             if count_J[job] < 0 and costs.pinned_J[job] == pinned and can_keep(costs, books, job):
                 enter(costs, books, job, costs.current_JN[job], costs.keep_J[job])
     for place_of in range(order_J.size):
         job = order_J[place_of]
-        count = count_J[job]
-        if count <= 0 or count > books.left_T[costs.tenant_J[job]]:
-            continue
-        cost = _candidate(costs, books, job, count, row_N)
-        if cost < np.inf:
-            enter(costs, books, job, row_N, cost)
+        best = books.cost_J[job]
+        _clear(best_N)
+        for count in range(min(count_J[job], books.left_T[costs.tenant_J[job]]), costs.min_J[job] - 1, -1):
+            if count < 1 or _cheapest(costs, job, count) >= best:
+                continue
+            cost = _candidate(costs, books, job, count, row_N)
+            if cost < best:
+                best = cost
+                _copy(row_N, best_N)
+        if count_J[job] > 0 and best < books.cost_J[job]:
+            enter(costs, books, job, best_N, best)
 
 
 @compiled
@@ -290,7 +248,7 @@ def _improve_pairs(costs: Costs, books: Books, market: Market, max_trials: int) 
     for job in range(num_jobs):
         slack_J[job] = _slack(costs, books, market, job)
     _sort_falling(slack_J, order_J)
-    idle = _idle(books, market.prices)
+    idle = _idle(books, market)
     improved = False
     trials = 0
     for one in range(num_jobs):
@@ -306,7 +264,7 @@ def _improve_pairs(costs: Costs, books: Books, market: Market, max_trials: int) 
                 improved = True
                 slack_J[first] = _slack(costs, books, market, first)
                 slack_J[second] = _slack(costs, books, market, second)
-                idle = _idle(books, market.prices)
+                idle = _idle(books, market)
     return improved, trials
 
 
@@ -325,22 +283,24 @@ def _sort_falling(value_J: FloatArray, order_J: IntArray) -> None:
 def _slack(costs: Costs, books: Books, market: Market, job: int) -> float:
     total = 0
     num_nodes = 0
+    wide = 0.0
     for node in range(books.free_N.size):
         total += books.row_JN[job, node]
         num_nodes += books.row_JN[job, node] > 0
+        wide += costs.wide_K[books.row_JN[job, node]]
     spanned = num_nodes if num_nodes > 1 and not costs.pinned_J[job] else 0
-    paid = books.cost_J[job] + market.prices.gpu * total + market.prices.node * spanned
-    return float(paid - market.ideal_J[job])
+    used = market.price_R[GPUS] * total + market.price_R[NODES] * spanned + market.price_R[WIDE] * wide
+    return float(books.cost_J[job] + used - market.ideal_J[job])
 
 
 @compiled
-def _idle(books: Books, prices: Prices) -> float:
-    """Return the price of all GPUs and nodes that are free for a job that spans nodes."""
+def _idle(books: Books, market: Market) -> float:
+    """Return the price of all that is free: GPUs, nodes for a job that spans nodes, room for wide pieces."""
     value = 0.0
     for node in range(books.free_N.size):
-        value += prices.gpu * books.free_N[node]
+        value += market.price_R[GPUS] * books.free_N[node] + market.price_R[WIDE] * books.wide_N[node]
         if books.spanning_N[node] == 0:
-            value += prices.node
+            value += market.price_R[NODES]
     return value
 
 
@@ -373,7 +333,7 @@ def _reseat_pair(costs: Costs, books: Books, market: Market, first: int, second:
     cost_first, cost_second = old_first, old_second
     withdraw(costs, books, first)
     withdraw(costs, books, second)
-    rest = market.ideal_J[second] - _idle(books, market.prices)
+    rest = market.ideal_J[second] - _idle(books, market)
     least = costs.least_J[second]
     gained = False
     spent = 0
@@ -384,10 +344,10 @@ def _reseat_pair(costs: Costs, books: Books, market: Market, first: int, second:
         if 0 < count < costs.min_J[first]:
             continue
         cost = _cheapest(costs, first, count)
-        if cost + max(least, market.prices.gpu * max(count, 0) + rest) >= target:
+        if cost + max(least, market.price_R[GPUS] * max(count, 0) + rest) >= target:
             continue
         cost = _candidate(costs, books, first, count, row_first_N)
-        if cost + max(least, market.prices.gpu * _total(row_first_N) + rest) >= target:
+        if cost + max(least, _price_of(costs, market, row_first_N) + rest) >= target:
             continue
         enter(costs, books, first, row_first_N, cost)
         other = best_row(costs, books, second, row_second_N)
@@ -466,6 +426,16 @@ def _make_way(costs: Costs, books: Books, job: int, wants_J: BoolArray) -> bool:
         if wants_J[other] or other == job:
             enter(costs, books, other, books.saved_JN[other], old_J[other])
     return False
+
+
+@compiled
+def _price_of(costs: Costs, market: Market, row_N: IntArray) -> float:
+    """Return the price of the GPUs and wide pieces of a row."""
+    value = 0.0
+    for node in range(row_N.size):
+        value += market.price_R[GPUS] * row_N[node]
+        value += market.price_R[WIDE] * costs.wide_K[row_N[node]]
+    return value
 
 
 @compiled
