@@ -24,6 +24,9 @@ EXIT_FAILED = 1
 EXIT_INPUT = 2
 EXIT_INTERRUPTED = 130  # what shells report after Ctrl-C
 
+# Modules that come with the extra `service`, which `coadapt simulate` does without.
+SERVICE_MODULES = frozenset({"fastapi", "prometheus_client", "pynvml", "sqlalchemy", "uvicorn", "yaml"})
+
 # Typer shows no name for the errors of its parser but that of one of them.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
@@ -64,6 +67,10 @@ def main() -> None:
         _fail(str(error), EXIT_INPUT if 400 <= error.status < 500 and error.status != 401 else EXIT_FAILED)
     except UnreachableError as error:
         _fail(str(error), EXIT_FAILED)
+    except ModuleNotFoundError as error:
+        if error.name not in SERVICE_MODULES:
+            raise
+        _fail(f"this needs {error.name}, which is not installed: pip install 'coadapt[service]'", EXIT_FAILED)
     except typer.Abort:
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:

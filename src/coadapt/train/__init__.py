@@ -3,6 +3,15 @@
 Works alone, under torchrun, and under the scheduler.
 """
 
+try:
+    import torch as torch  # before the modules that cannot do without
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ModuleNotFoundError(
+        "coadapt.train needs PyTorch: pip install 'coadapt[train]'", name="torch"
+    ) from None
+
 from coadapt.model import BatchConfig, InputError, RescaleContract
 from coadapt.train.env import Options
 from coadapt.train.loader import ElasticLoader
