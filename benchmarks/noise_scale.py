@@ -1,10 +1,12 @@
 """How far the measured gradient noise scale is from the truth, and how often its stated interval covers it.
 
 `python -m benchmarks.noise_scale` trains with a learning rate of 0, so that the truth stays where it is: on a
-quadratic with known covariance, and on a small CNN and a small transformer whose truth is found by brute
-force: the gradient of each sample. The estimator from normalisation layers is held against the noise scale of
-their own parameters; `over_whole_model` says how that compares with the whole. Each trial is one run of
-`coadapt.train` on samples drawn anew. Results go to benchmarks/results/noise_scale.json.
+quadratic with known covariance, and on small models whose truth is found by brute force: the gradient of each
+sample. Those with normalisation layers are measured with `noise="norm-layers"` too, against the truth of the
+whole model; `layers_over_whole` says what their own parameters alone would give. Each trial is one run of
+`coadapt.train` on samples drawn anew; "passes by formula" are trials without a run, fed with norms from the
+inner products of all samples' gradients: the same, a thousand times faster. Results go to
+benchmarks/results/noise_scale.json.
 """
 
 import argparse
@@ -23,11 +25,16 @@ from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
 from benchmarks._replicas import on_two_replicas
+from coadapt.model import GradStats
+from coadapt.train.noise import GradNorms, NoiseScale
+from coadapt.train.pace import measures
 
 RESULTS = Path(__file__).parent / "results" / "noise_scale.json"
 BATCH, DIM, POPULATION = 32, 10, 1024
 Z_90 = 1.645
-ESTIMATORS = ("passes", "differenced", "replicas", "preconditioned")
+BY_FORMULA, FORMULA_TRIALS = "passes by formula", 2000
+WITH_LAYERS = ("norm_layers passes", "norm_layers differenced")
+ESTIMATORS = ("passes", BY_FORMULA, "differenced", "preconditioned", *WITH_LAYERS)
 CONTEXT, VOCABULARY, WIDTH = 8, 16, 16
 
 
@@ -60,6 +67,26 @@ class SmallCNN(nn.Module):
         return nn.functional.cross_entropy(self.net(x), y, reduction="none")
 
 
+class NormalisedCNN(nn.Module):
+    """As SmallCNN, each convolution followed by a GroupNorm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Conv2d(1, 4, 3, stride=2, padding=1),
+            nn.GroupNorm(2, 4),
+            nn.Tanh(),
+            nn.Conv2d(4, 8, 3, stride=2, padding=1),
+            nn.GroupNorm(2, 8),
+            nn.Tanh(),
+            nn.Flatten(),
+            nn.Linear(32, 10),
+        )
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(self.net(x), y, reduction="none")
+
+
 class SmallTransformer(nn.Module):
     """Two blocks over eight tokens, next-token prediction; loss per sample."""
 
@@ -83,7 +110,8 @@ class SmallTransformer(nn.Module):
 class Problem:
     """A model at a fixed point, how to draw samples, and the mean and variances of one sample's gradient.
 
-    in_norms: which coordinates are scales and shifts of normalisation layers.
+    in_norms: which coordinates are scales and shifts of normalisation layers. products: of the samples'
+    gradients, each with each, where there is a population of them.
     """
 
     model: nn.Module
@@ -91,6 +119,7 @@ class Problem:
     mean: Tensor
     var: Tensor
     in_norms: Tensor | None = None
+    products: Tensor | None = None
 
     def noise_scale(self, estimator: str) -> float:
         """Return the truth of what `estimator` estimates.
@@ -98,11 +127,15 @@ class Problem:
         Preconditioned: each coordinate is divided by the root of its second moment.
         """
         mean, var = self.mean, self.var
-        if estimator == "norm_layers":
-            assert self.in_norms is not None
-            mean, var = mean[self.in_norms], var[self.in_norms]
         metric = mean.square() + var / BATCH if estimator == "preconditioned" else torch.ones(())
         return float((var / metric).sum() / (mean.square() / metric).sum())
+
+    @property
+    def layers_over_whole(self) -> float:
+        """Return the noise scale of the normalisation layers' own parameters over that of all."""
+        assert self.in_norms is not None
+        of_layers = self.var[self.in_norms].sum() / self.mean[self.in_norms].square().sum()
+        return float(of_layers) / self.noise_scale("")
 
 
 def quadratic() -> Problem:
@@ -114,12 +147,16 @@ def quadratic() -> Problem:
     return Problem(model=Centre(), draw=draw, mean=mean, var=spread.square())
 
 
-def cnn() -> Problem:
+def cnn(kind: type[nn.Module] = SmallCNN) -> Problem:
     """Images of ten noisy prototypes."""
     torch.manual_seed(0)
     y = torch.randint(10, (POPULATION,))
     x = torch.randn(10, 1, 8, 8)[y] + 1.5 * torch.randn(POPULATION, 1, 8, 8)
-    return by_brute_force(SmallCNN(), x, y)
+    return by_brute_force(kind(), x, y)
+
+
+def normalised_cnn() -> Problem:
+    return cnn(NormalisedCNN)
 
 
 def transformer() -> Problem:
@@ -143,7 +180,8 @@ def by_brute_force(model: nn.Module, x: Tensor, y: Tensor) -> Problem:
         model(x[index : index + 1], y[index : index + 1]).sum().backward()
         grads.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
     each = torch.stack(grads).double()
-    norms = {p for layer in model.modules() if isinstance(layer, nn.LayerNorm) for p in layer.parameters()}
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.LayerNorm | nn.GroupNorm)]
+    norms = {p for layer in layers for p in layer.parameters()}
     in_norms = torch.cat([torch.full((p.numel(),), p in norms) for p in model.parameters()])
 
     def draw(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -151,11 +189,16 @@ def by_brute_force(model: nn.Module, x: Tensor, y: Tensor) -> Problem:
         return x[ids], y[ids]
 
     return Problem(
-        model=model, draw=draw, mean=each.mean(0), var=each.var(0, correction=0), in_norms=in_norms
+        model=model,
+        draw=draw,
+        mean=each.mean(0),
+        var=each.var(0, correction=0),
+        in_norms=in_norms if norms else None,
+        products=each @ each.T,
     )
 
 
-PROBLEMS = {"quadratic": quadratic, "cnn": cnn, "transformer": transformer}
+PROBLEMS = {"quadratic": quadratic, "cnn": cnn, "normalised cnn": normalised_cnn, "transformer": transformer}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,18 +217,42 @@ def trial(problem: Problem, estimator: str, num_steps: int, seed: int) -> Measur
     data = problem.draw(num_steps * BATCH, generator)
     run = ct.init()
     kind = torch.optim.Adam if estimator == "preconditioned" else torch.optim.SGD
-    noise = "norm-layers" if estimator == "norm_layers" else "gradients"
+    noise = "norm-layers" if estimator.startswith("norm_layers") else "gradients"
     # Of its own: a meter stays with the layers that it watches.
     model = copy.deepcopy(problem.model)
     model, optimizer = run.prepare(model, kind(model.parameters(), lr=0.0), noise=noise)
-    max_atomic = BATCH // 2 if estimator in ("passes", "preconditioned") else None
+    whole = estimator in ("replicas", "differenced", "norm_layers differenced")
+    max_atomic = None if whole else BATCH // 2
     loader = run.loader(TensorDataset(*data), batch_size=BATCH, max_atomic=max_atomic)
     for _ in run.epochs(1):
         for x, y in loader:
             optimizer.zero_grad()
             model(x, y).mean().backward()
             optimizer.step()
-    stats, interval = run.grad_stats, run.noise_scale_interval
+    return measured(run.grad_stats, run.noise_scale_interval)
+
+
+def trial_by_formula(products: Tensor, num_steps: int, seed: int) -> Measured:
+    """Return what `trial` would with two passes per step, on one draw from the population."""
+    generator = torch.Generator().manual_seed(seed)
+    noise, half = NoiseScale(BATCH), BATCH // 2
+    for step in range(num_steps):
+        if not measures(step, compares=False):
+            continue
+        ids = torch.randint(POPULATION, (BATCH,), generator=generator)
+        inner = products[ids][:, ids]
+        norms = GradNorms(
+            small_sqr=float(inner[:half, :half].sum() + inner[half:, half:].sum()) / half**2,
+            inverse=2 / half,
+            count=2,
+            big_sqr=float(inner.sum()) / BATCH**2,
+            samples=BATCH,
+        )
+        noise.add(norms, float(BATCH * (step + 1)))
+    return measured(noise.stats(), noise.interval())
+
+
+def measured(stats: GradStats | None, interval: tuple[float, float] | None) -> Measured:
     assert stats is not None
     assert interval is not None
     stderr = float("inf") if stats.noise_scale_stderr is None else stats.noise_scale_stderr
@@ -194,9 +261,11 @@ def trial(problem: Problem, estimator: str, num_steps: int, seed: int) -> Measur
 
 def summary(problem: Problem, estimator: str, trials: list[Measured]) -> dict[str, float]:
     truth = problem.noise_scale(estimator)
-    return {
+    layers = {}
+    if estimator in WITH_LAYERS:
+        layers["layers_over_whole"] = round(problem.layers_over_whole, 3)
+    return layers | {
         "truth": round(truth, 2),
-        "over_whole_model": round(truth / problem.noise_scale(""), 3),
         "mean_over_truth": round(statistics.fmean(each.noise_scale for each in trials) / truth, 4),
         "median_over_truth": round(statistics.median(each.noise_scale for each in trials) / truth, 4),
         "interval_covers": statistics.fmean(each.low <= truth <= each.high for each in trials),
@@ -209,19 +278,27 @@ def summary(problem: Problem, estimator: str, trials: list[Measured]) -> dict[st
 
 
 def run_cases(
-    name: str, estimators: list[str], num_trials: int, num_steps: int
+    name: str, estimators: tuple[str, ...], num_trials: int, num_steps: int
 ) -> dict[str, dict[str, float]]:
+    """Measure `estimators`, as far as they make sense for that problem."""
     problem = PROBLEMS[name]()
     results = {}
     for estimator in estimators:
-        trials = [trial(problem, estimator, num_steps, seed) for seed in range(num_trials)]
+        if estimator in WITH_LAYERS and problem.in_norms is None:
+            continue
+        if estimator == BY_FORMULA:
+            if problem.products is None:
+                continue
+            trials = [trial_by_formula(problem.products, num_steps, seed) for seed in range(FORMULA_TRIALS)]
+        else:
+            trials = [trial(problem, estimator, num_steps, seed) for seed in range(num_trials)]
         results[estimator] = summary(problem, estimator, trials)
     return results
 
 
 def run_replicas(options: argparse.Namespace) -> dict[str, dict[str, dict[str, float]]]:
     """Be one of two replicas for all trials of all problems."""
-    return {name: run_cases(name, ["replicas"], options.trials, options.steps) for name in PROBLEMS}
+    return {name: run_cases(name, ("replicas",), options.trials, options.steps) for name in PROBLEMS}
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -233,9 +310,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--no-store", action="store_true", help="leave benchmarks/results as it is")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
-    alone = [name for name in ESTIMATORS if name != "replicas"]
-    found = {name: run_cases(name, alone, options.trials, options.steps) for name in PROBLEMS}
-    found["transformer"] |= run_cases("transformer", ["norm_layers"], options.trials, options.steps)
+    found = {name: run_cases(name, ESTIMATORS, options.trials, options.steps) for name in PROBLEMS}
     for name, cases in on_two_replicas(run_replicas, options).items():
         found[name] |= cases
     result = {
@@ -253,7 +328,7 @@ def main(argv: list[str] | None = None) -> None:
         return
     for name, cases in found.items():
         for estimator, row in cases.items():
-            print(f"{name:10} {estimator:15}", *(f"{key} {value:g}" for key, value in row.items()))
+            print(f"{name:14} {estimator:23}", *(f"{key} {value:g}" for key, value in row.items()))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coadapt.train.noise import DECAY, GradNorms, NoiseScale, estimate
+from coadapt.train.calibration import DECAY
+from coadapt.train.noise import GradNorms, NoiseScale, estimate
 
 pytestmark = pytest.mark.train
 

@@ -17,6 +17,7 @@ from coadapt.train.shards import SampleOrder
 pytestmark = pytest.mark.train
 
 NORMS = GradNorms(small_sqr=3.0, inverse=0.5, count=2, big_sqr=1.0, samples=8)
+LAYERS = GradNorms(small_sqr=9.0, inverse=8.0, count=8.0, big_sqr=0.5, samples=8.0)
 
 
 def session(contract: RescaleContract = RescaleContract.FIXED, num_replicas: int = 1) -> Session:
@@ -36,7 +37,7 @@ def trained(contract: RescaleContract = RescaleContract.FIXED) -> Session:
     one = session(contract)
     one.progress = Progress(epoch=2, index=40, step=30, samples=240, progress=240.0)
     one.data.batch = BatchConfig(total=16, atomic=8, accumulation=1)
-    one.data.noise.add(NORMS, 240.0)
+    one.data.noise.add(replace(NORMS, layers=LAYERS), 240.0)
     one.profiles.builder("cpu").add(Placement((2, 1)), 8, 0.5, 0.75)
     one.profiles.params["cpu"] = ThroughputParams(alpha_c=0.1, beta_c=0.01)
     return one
@@ -58,9 +59,11 @@ def test_a_record_does_not_change_with_the_run() -> None:
     one = trained()
     record = make_record(one, last_step_at=5.0, stopped=True)
     one.progress.step += 1
-    one.data.noise.add(NORMS, 300.0)
+    one.data.noise.add(replace(NORMS, layers=LAYERS), 300.0)
     assert record.progress.step == 30
     assert record.noise.at_samples == 240.0
+    assert record.noise.layers is not None
+    assert record.noise.layers.num_compared == 1
 
 
 def test_frozen_is_refused_at_another_number_of_replicas() -> None:
@@ -100,6 +103,18 @@ def test_norms_that_are_not_finite_spoil_no_sum() -> None:
     assert heard_norms(NORMS) == NORMS
     assert heard_norms(replace(NORMS, count=1.0)) is None
     assert heard_norms(None) is None
+
+
+def test_normalisation_layers_count_if_all_examples_do() -> None:
+    """In two successive steps that are compared, those of the last one; also where nothing is compared."""
+    seen = replace(NORMS, layers=LAYERS)
+    assert heard_norms(seen) == seen
+    assert heard_norms(replace(seen, samples=9)) == replace(NORMS, samples=9)
+    pair = replace(seen, samples=16, differenced=True)
+    assert heard_norms(pair) == pair
+    first = replace(seen, small_sqr=0.0, inverse=0.0, count=0.0, big_sqr=0.0)
+    assert heard_norms(first) == first
+    assert heard_norms(replace(seen, layers=replace(LAYERS, big_sqr=float("inf")))) is None
 
 
 def heard_norms(norms: GradNorms | None) -> GradNorms | None:

@@ -36,6 +36,9 @@ class Signals:
     inverse: float = 0.0
     count: float = 0.0
     big_sqr: float = 0.0
+    layers_small_sqr: float = 0.0
+    layers_count: float = 0.0
+    layers_big_sqr: float = 0.0
     unusable: float = 0.0
 
     @property
@@ -57,14 +60,26 @@ class Signals:
         )
 
     def with_norms(self, norms: GradNorms) -> "Signals":
-        if not (math.isfinite(norms.small_sqr) and math.isfinite(norms.big_sqr)):
+        layers = norms.layers
+        sums = [norms.small_sqr, norms.big_sqr]
+        if layers is not None:
+            sums += [layers.small_sqr, layers.big_sqr]
+        if not all(math.isfinite(value) for value in sums):
             return replace(self, unusable=1.0)
-        return replace(
+        signals = replace(
             self,
             small_sqr=norms.small_sqr,
             inverse=norms.inverse,
             count=norms.count,
             big_sqr=norms.big_sqr,
+        )
+        if layers is None:
+            return signals
+        return replace(
+            signals,
+            layers_small_sqr=layers.small_sqr,
+            layers_count=layers.count,
+            layers_big_sqr=layers.big_sqr,
         )
 
 
@@ -113,14 +128,27 @@ class Agreement:
 
     def norms(self, said: Signals) -> GradNorms | None:
         """Return the group's norms in what was collected last; None if there are none of use."""
-        if self._norms is None or said.unusable or said.count < 2.0:
+        if self._norms is None or said.unusable:
+            return None
+        layers, own = None, self._norms
+        # Of all examples of the step, or of its last half where two successive ones are compared.
+        if said.layers_count and said.layers_count == own.samples / (2.0 if own.differenced else 1.0):
+            layers = GradNorms(
+                small_sqr=said.layers_small_sqr,
+                inverse=said.layers_count,
+                count=said.layers_count,
+                big_sqr=said.layers_big_sqr,
+                samples=said.layers_count,
+            )
+        if layers is None and said.count < 2.0:
             return None
         return replace(
-            self._norms,
+            own,
             small_sqr=said.small_sqr,
             inverse=said.inverse,
             count=said.count,
             big_sqr=said.big_sqr,
+            layers=layers,
         )
 
 

@@ -75,7 +75,8 @@ class TrainingCycle:
             self._change_batch(batch)
         if not self._pace.talks(step):
             return
-        norms = self.gradients.meter.take(session.group.size, current.step_samples)
+        holders = 1 if session.sharded else session.group.size
+        norms = self.gradients.meter.take(holders, current.step_samples)
         said = self._agreement.collect()
         if said is not None and session.epoch_over:
             # What the loop does after an epoch may use the variables of its body: a process that came back
@@ -148,7 +149,7 @@ class TrainingCycle:
             raise RuntimeError(skipped_here_only(said.skipped, self._session.group.size))
         norms = self._agreement.norms(said)
         if norms is not None:
-            self._session.data.noise.add(norms, float(self._session.progress.samples))
+            self._learn(norms)
         if self.gradients is not None and (norms is not None or said.unusable):
             self.gradients.check.norms(self._session.progress.step, unusable=bool(said.unusable))
         if said.stop or said.change:
@@ -164,6 +165,18 @@ class TrainingCycle:
         if said.batch is not None and said.batch != self._session.data.batch:
             self._change_batch(self.branches.propose(said.batch))
         return False
+
+    def _learn(self, norms: GradNorms) -> None:
+        """Take in norms of gradients; say so once the normalisation layers' noise scale means something."""
+        noise, progress = self._session.data.noise, self._session.progress
+        before = noise.calibration
+        noise.add(norms, float(progress.samples))
+        if before is None and noise.calibration is not None and self._session.group.rank == 0:
+            logger.info(
+                "step %d: the noise scale is taken from the normalisation layers: %.2f times theirs",
+                progress.step,
+                noise.calibration,
+            )
 
     def _change_batch(self, batch: BatchConfig) -> None:
         """Go on with `batch`, and say so if it is another one."""

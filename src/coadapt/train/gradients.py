@@ -69,7 +69,7 @@ class StepGradients:
         """The model has other parameters from now on. `parts`: what exchanges gradients if they are cut."""
         self._parameters = list(parameters)
         self._parts = parts
-        self.meter.parted = parts is not None
+        self.meter.follow()
         self.check.follow(parameters)
 
     def begin_pass(self) -> None:

@@ -5,12 +5,12 @@ Fieller 1954 for the interval of the ratio of two averages.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coadapt.model import GradStats
+from coadapt.train.calibration import DECAY, LayerNoise
+from coadapt.train.ratio import fieller
 
-# Decay of the running averages per initial batch of samples trained on (Pollux's artifact).
-DECAY = 0.999
 # The variance is at least this share of the squared norm: an estimate may come out negative.
 # Departure from the artifact, whose absolute floor of 1e-6 swamps models with small gradients.
 VAR_MIN_SHARE = 1e-6
@@ -26,7 +26,7 @@ class GradNorms:
 
     small_sqr: sum over `count` mean gradients of few samples each; inverse: sum of 1 / their samples.
     big_sqr: of the mean gradient over all `samples` samples. differenced: the small ones are of successive
-    steps.
+    steps. layers: of normalisation layers alone, in the same step or (differenced) in its last one.
     """
 
     small_sqr: float
@@ -35,6 +35,7 @@ class GradNorms:
     big_sqr: float
     samples: float
     differenced: bool = False
+    layers: "GradNorms | None" = None
 
 
 def estimate(norms: GradNorms) -> tuple[float, float] | None:
@@ -57,7 +58,8 @@ class NoiseScale:
     """Bias-corrected moving averages of both estimates. initial: M0. at_samples: when the last came in.
 
     weight_sqr, sqr_sqr, trace_sqr, cross: averages of the weights' and the estimates' squares and of their
-    product, for the uncertainty.
+    product, for the uncertainty. layers: what normalisation layers add, if they are measured: once they have
+    been compared with the whole often enough, the noise scale is theirs times the ratio found.
     """
 
     initial: int
@@ -70,6 +72,9 @@ class NoiseScale:
     sqr_sqr: float = 0.0
     trace_sqr: float = 0.0
     cross: float = 0.0
+    layers: LayerNoise | None = None
+    # What `stats` returns until the next estimate: asked for in every step of an adaptive run.
+    _known: GradStats | None = field(default=None, init=False, compare=False)
 
     def add(self, norms: GradNorms, at_samples: float) -> None:
         """Take in one step, after `at_samples` samples of training.
@@ -77,7 +82,8 @@ class NoiseScale:
         It weighs as much as the samples that it was made of, however many steps before it went unmeasured.
         The first estimate that is not differenced throws away those that are: they are biased.
         """
-        found = estimate(norms)
+        found, self._known = estimate(norms), None
+        self._add_layers(norms, found, at_samples)
         if found is None:
             return
         if self.differenced and not norms.differenced:
@@ -99,18 +105,17 @@ class NoiseScale:
 
     def stats(self) -> GradStats | None:
         """Return the averages, variance at the initial batch size; None before the first estimate."""
-        if self.weight == 0.0:
-            return None
-        sqr = max(self.sqr / self.weight, 0.0)
-        var = max(self.trace / self.weight / self.initial, VAR_MIN_SHARE * sqr)
-        return GradStats(sqr=sqr, var=var, noise_scale_stderr=self._stderr())
+        if self._known is None:
+            self._known = self._stats()
+        return self._known
 
     def interval(self) -> tuple[float, float] | None:
         """Return the 90 % interval of the noise scale in samples; None before a few estimates are in.
 
-        Fieller's: all φ for which mean(trace) - φ mean(sqr) is within its own error of zero. Its upper end is
-        infinite as long as the gradient cannot be told from zero.
+        See `fieller`; its upper end is infinite as long as the gradient cannot be told from zero.
         """
+        if self.layers is not None and self._calibrated() is not None:
+            return self.layers.interval()
         moments = self._moments()
         if moments is None:
             return None
@@ -119,12 +124,12 @@ class NoiseScale:
         freedom = 1.0 / share - 1.0
         quantile = Z_90 + (Z_90**3 + Z_90) / (4.0 * freedom)  # Student's, to first order
         error = quantile**2 * share / (1.0 - share)
-        a = sqr**2 - error * moments[0]
-        b = sqr * trace - error * moments[2]
-        c = trace**2 - error * moments[1]
-        root = math.sqrt(max(b * b - a * c, 0.0))
-        low = c / (b + root) if c > 0.0 else 0.0
-        return low, (b + root) / a if a > 0.0 else math.inf
+        return fieller(sqr, trace, (error * moments[0], error * moments[1], error * moments[2]))
+
+    @property
+    def calibration(self) -> float | None:
+        """Return the noise scale over that of the normalisation layers; None: it does not come from them."""
+        return None if self.layers is None else self.layers.ratio
 
     def cautious(self) -> GradStats | None:
         """Return the averages with the noise scale at the low end of its interval; None if it has none yet.
@@ -139,6 +144,34 @@ class NoiseScale:
             # Only the ratio counts, and it is finite.
             return GradStats(sqr=self.initial / low, var=1.0) if low > 0.0 else GradStats(sqr=1.0, var=0.0)
         return GradStats(sqr=stats.sqr, var=stats.sqr * min(low / self.initial, stats.var / stats.sqr))
+
+    def _stats(self) -> GradStats | None:
+        found, stderr = self._calibrated(), None
+        if found is not None:
+            assert self.layers is not None
+            stderr = self.layers.stderr()
+        elif self.weight:
+            found, stderr = (max(self.sqr / self.weight, 0.0), self.trace / self.weight), self._stderr()
+        else:
+            return None
+        sqr, trace = found
+        var = max(trace / self.initial, VAR_MIN_SHARE * sqr)
+        return GradStats(sqr=sqr, var=var, noise_scale_stderr=stderr)
+
+    def _add_layers(self, norms: GradNorms, whole: tuple[float, float] | None, at_samples: float) -> None:
+        layers = None if norms.layers is None else estimate(norms.layers)
+        if norms.layers is None or layers is None:
+            return
+        if self.layers is None:
+            self.layers = LayerNoise()
+        own = max(norms.layers.samples / self.initial, 1.0)
+        self.layers.add(layers, own, at_samples / self.initial)
+        if whole is not None:
+            own = max(norms.samples / self.initial, 1.0)
+            self.layers.compare(whole, own, differenced=norms.differenced)
+
+    def _calibrated(self) -> tuple[float, float] | None:
+        return None if self.layers is None else self.layers.estimate()
 
     def _fade(self, factor: float) -> None:
         self.weight *= factor

@@ -1,4 +1,4 @@
-"""The noise scale from normalisation layers alone, whose per-example gradients cost next to nothing.
+"""The gradients of normalisation layers, example by example, which cost next to nothing.
 
 Gray et al. 2024, "Normalization Layer Per-Example Gradients are Sufficient to Predict Gradient Noise Scale in
 Transformers". The gradient of a scale or shift for one example is a sum over its positions of what backward
@@ -12,74 +12,102 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from coadapt.train.noise import GradNorms
-from coadapt.train.norms import NormMeter
-from coadapt.train.preconditioner import Preconditioner
+from coadapt.train.parts import whole_like
+from coadapt.train.preconditioner import Preconditioner, sqr_norm
 
 LAYERS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
+# Which parameter of which layer.
+Place = tuple[nn.Module, str]
 
 
-class NormLayerMeter(NormMeter):
+class LayerRows:
     """Measures the scales and shifts of the model's normalisation layers, in every measured step.
 
     Examples lie along the first dimension of a layer's input, as many as the pass has samples; a step where
-    that is not so measures nothing. Nothing is kept between steps, and no copy of the gradient.
+    that is not so measures nothing. The parameters may be cut over the replicas: in the loop's forward and
+    backward they are whole.
     """
 
-    def __init__(self, model: nn.Module, preconditioner: Preconditioner | None, *, sums: bool) -> None:
-        """See NormMeter. Raises ValueError if `model` has no such layer with parameters that are trained."""
-        super().__init__(preconditioner, sums=sums)
+    def __init__(self, model: nn.Module, preconditioner: Preconditioner | None) -> None:
+        """`preconditioner`: its metric counts. Raises ValueError if no such layer of `model` is trained."""
         layers = [layer for layer in model.modules() if isinstance(layer, LAYERS)]
-        self._parameters = [
-            parameter for layer in layers for parameter in layer.parameters() if parameter.requires_grad
-        ]
-        if not self._parameters:
+        first: dict[Tensor, Place] = {}
+        self._places: dict[Place, Place] = {}
+        for layer in layers:
+            for name, parameter in layer.named_parameters():
+                if parameter.requires_grad:
+                    # What several layers share is one parameter: that of the first.
+                    self._places[layer, name] = first.setdefault(parameter, (layer, name))
+        if not first:
             raise ValueError("a model with LayerNorm, RMSNorm or GroupNorm whose scales are trained")
-        self._rows: dict[Tensor, Tensor] = {}
-        self._small_sqr: list[Tensor] = []
+        self._preconditioner = preconditioner
+        self._owners: dict[Tensor, Place] = {}
+        self._metric: dict[Place, tuple[Tensor, Tensor]] = {}  # this replica's part, and the whole
+        self._active = False
+        self._rows: dict[Place, Tensor] = {}
+        self._small: list[Tensor] = []
         self._count = 0
+        self._big: Tensor | None = None
+        self.follow()
         for layer in layers:
             layer.register_forward_hook(self._watch)
 
-    def begin_step(self, *, measure: bool) -> None:
-        super().begin_step(measure=measure)
-        self._rows, self._small_sqr, self._count = {}, [], 0
+    def follow(self) -> None:
+        """The layers have other parameters from now on."""
+        self._owners = {place[0].get_parameter(place[1]): place for place in self._places.values()}
+        self._metric = {}
 
-    def add_part(self, parameters: Sequence[Tensor], grads: Sequence[Tensor], num_samples: int) -> None:
-        """Gradients over whole passes are not looked at."""
+    def begin_step(self, *, active: bool) -> None:
+        """Forget the step before; measure this one if `active`. Collective where parameters are cut."""
+        self._rows, self._small, self._count, self._big = {}, [], 0, None
+        self._active = active
+        if active and self._preconditioner is not None:
+            self._refresh(self._preconditioner)
 
-    def end_pass(self, num_samples: int) -> None:
+    def end_pass(self, num_samples: int, divisor: float) -> None:
+        """A backward over `num_samples` samples is over. divisor: of squared norms, from sums to means."""
         rows, self._rows = self._rows, {}
         if not (self._active and num_samples):
             return
         if not rows or any(len(row) != num_samples for row in rows.values()):
-            self.cancel()
+            self._active = False
             return
+        if self._preconditioner is not None:
+            metric = {place: self._metric[place][1] for place in rows if place in self._metric}
+            rows = {place: rows[place] / divisors for place, divisors in metric.items()}
         # The loss is a mean over the pass, an example's own gradient is not.
-        own = [row if self._sums else row * num_samples for row in rows.values()]
-        self._small_sqr.append(self._sqr(list(rows), own))
+        self._small.append(sqr_norm(list(rows.values())) * (num_samples**2 / divisor))
         self._count += num_samples
 
-    def set_whole(self, parameters: Sequence[Tensor], grads: Sequence[Tensor], step_samples: int) -> None:  # noqa: ARG002  # it knows its own
-        if self._active:
-            present = [parameter for parameter in self._parameters if parameter.grad is not None]
-            own = [parameter.grad for parameter in present if parameter.grad is not None]
-            self._big = self._sqr(present, own) / self._divisor(step_samples)
+    def set_whole(self, parameters: Sequence[Tensor], grads: Sequence[Tensor], divisor: float) -> None:
+        """Pick the layers' own out of the step's gradient."""
+        own = [pair for pair in zip(parameters, grads, strict=True) if pair[0] in self._owners]
+        if not (self._active and own):
+            return
+        found, of_them = [parameter for parameter, _ in own], [grad for _, grad in own]
+        if self._preconditioner is not None:
+            of_them = self._preconditioner.apply(found, of_them)
+        self._big = sqr_norm(of_them) / divisor
 
-    def add_alone(self, parameters: Sequence[Tensor], grads: Sequence[Tensor], num_samples: int) -> None:
-        self.end_pass(num_samples)
-        self.set_whole(parameters, grads, num_samples)
-
-    def take(self, num_replicas: int, step_samples: int) -> GradNorms | None:
-        if self._big is None:
+    def take(self, num_holders: int, step_samples: int, scale_sqr: float) -> GradNorms | None:
+        """Return sums that add up over replicas, of which `num_holders` have the step's gradient each."""
+        if self._big is None or not self._active:
             return None
-        scale_sqr = self._scale_sqr()
         return GradNorms(
-            small_sqr=float(torch.stack(self._small_sqr).sum()) / scale_sqr if self._small_sqr else 0.0,
+            small_sqr=float(torch.stack(self._small).sum()) / scale_sqr if self._small else 0.0,
             inverse=float(self._count),
             count=float(self._count),
-            big_sqr=float(self._big) / num_replicas / scale_sqr,
+            big_sqr=float(self._big) / num_holders / scale_sqr,
             samples=float(step_samples),
         )
+
+    def _refresh(self, preconditioner: Preconditioner) -> None:
+        for parameter, place in self._owners.items():
+            part = preconditioner.divisors(parameter)
+            if part is None:
+                self._metric.pop(place, None)
+            elif place not in self._metric or self._metric[place][0] is not part:
+                self._metric[place] = (part, whole_like(part, parameter))
 
     def _watch(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if self._active and output.requires_grad:
@@ -96,12 +124,12 @@ class NormLayerMeter(NormMeter):
             between = tuple(range(2, grad.dim()))
         else:
             between = tuple(range(1, grad.dim() - len(layer.normalized_shape)))
-        shift = None if isinstance(layer, nn.RMSNorm) else layer.bias
-        for parameter, part in ((layer.weight, grad * unit), (shift, grad)):
-            if parameter is not None and parameter.requires_grad:
+        for name, part in (("weight", grad * unit), ("bias", grad)):
+            place = self._places.get((layer, name))
+            if place is not None:
                 row = part.sum(between) if between else part
-                before = self._rows.get(parameter)
-                self._rows[parameter] = row if before is None else before + row
+                before = self._rows.get(place)
+                self._rows[place] = row if before is None else before + row
 
 
 def _normalised(layer: nn.Module, x: Tensor) -> Tensor:

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from coadapt.train.noise import GradNorms
-from coadapt.train.preconditioner import Preconditioner
+from coadapt.train.norm_layers import LayerRows
+from coadapt.train.preconditioner import Preconditioner, sqr_norm
 
 
 class NormMeter:
@@ -16,16 +17,20 @@ class NormMeter:
     (differenced), at the price of one kept copy of the gradient.
     """
 
-    def __init__(self, preconditioner: Preconditioner | None, *, sums: bool) -> None:
-        """`preconditioner`: its metric counts. `sums`: gradients come summed over samples, not averaged."""
+    def __init__(
+        self, preconditioner: Preconditioner | None, *, sums: bool, layers: LayerRows | None = None
+    ) -> None:
+        """`preconditioner`: its metric counts. `sums`: gradients come summed over samples, not averaged.
+
+        layers: measured as well.
+        """
+        self._layers = layers
         self._preconditioner = preconditioner
         self._sums = sums
         self._active = False
         self._small: list[Tensor] = []
         self._sizes: list[int] = []
         self._big: Tensor | None = None
-        # Whether `set_whole` gets this replica's part of the step's gradient, not all of it.
-        self.parted = False
         self._before: tuple[list[Tensor], Tensor, int] | None = None
         self._pair: tuple[Tensor, Tensor, int] | None = None
         self._loss_scale: Tensor | None = None
@@ -40,6 +45,11 @@ class NormMeter:
         """Return whether norms need to know which parameters the gradients belong to."""
         return self._preconditioner is not None
 
+    def follow(self) -> None:
+        """The model has other parameters from now on."""
+        if self._layers is not None:
+            self._layers.follow()
+
     def begin_step(self, *, measure: bool) -> None:
         """Forget the step before; measure this one if `measure` and if the optimiser's metric is known."""
         self._small, self._sizes, self._big, self._pair = [], [], None, None
@@ -47,6 +57,8 @@ class NormMeter:
         self._active = measure and (self._preconditioner is None or self._preconditioner.refresh())
         if not self._active:
             self._before = None
+        if self._layers is not None:
+            self._layers.begin_step(active=self._active)
 
     def set_loss_scale(self, scale: Tensor) -> None:
         """The loss of this step was multiplied by `scale`, one number on the device, against underflow."""
@@ -61,6 +73,8 @@ class NormMeter:
     def cancel(self) -> None:
         """Do not measure this step after all."""
         self._active, self._big, self._pair = False, None, None
+        if self._layers is not None:
+            self._layers.begin_step(active=False)
 
     def add_part(self, parameters: Sequence[Tensor], grads: Sequence[Tensor], num_samples: int) -> None:
         """Add a part (a bucket, or all) of a pass's own gradient over `num_samples` samples."""
@@ -83,18 +97,27 @@ class NormMeter:
         """All parts of the pass are in."""
         if self._active and num_samples:
             self._sizes.append(num_samples)
+            if self._layers is not None:
+                self._layers.end_pass(num_samples, self._divisor(num_samples))
 
     def set_whole(self, parameters: Sequence[Tensor], grads: Sequence[Tensor], step_samples: int) -> None:
         """Set the step's gradient over all `step_samples` samples."""
         if self._active:
-            self._big = self._sqr(parameters, grads) / self._divisor(step_samples)
+            divisor = self._divisor(step_samples)
+            self._big = self._sqr(parameters, grads) / divisor
+            if self._layers is not None:
+                self._layers.set_whole(parameters, grads, divisor)
 
     def add_alone(self, parameters: Sequence[Tensor], grads: Sequence[Tensor], num_samples: int) -> None:
         """Take the one gradient of a step of one pass on one replica; every second one completes a pair."""
         if not self._active:
             return
+        if self._layers is not None:
+            divisor = self._divisor(num_samples)
+            self._layers.end_pass(num_samples, divisor)
+            self._layers.set_whole(parameters, grads, divisor)
         seen = self._in_metric(parameters, grads)
-        sqr = _sqr_norm(seen)
+        sqr = sqr_norm(seen)
         before, self._before = self._before, None
         if before is None or before[2] != num_samples or len(before[0]) != len(seen):
             copies = list(seen) if seen is not grads else [grad.clone() for grad in grads]
@@ -102,16 +125,21 @@ class NormMeter:
             return
         total, before_sqr, _ = before
         torch._foreach_add_(total, list(seen))
-        self._pair = (sqr + before_sqr, _sqr_norm(total) / 4.0, num_samples)
+        self._pair = (sqr + before_sqr, sqr_norm(total) / 4.0, num_samples)
 
-    def take(self, num_replicas: int, step_samples: int) -> GradNorms | None:
+    def take(self, num_holders: int, step_samples: int) -> GradNorms | None:
         """Return what this replica measured of the step: sums that add up over replicas; None if nothing.
 
-        Waits for the device. `big_sqr` is this replica's share, so that it adds up as well.
+        num_holders: how many replicas `set_whole` gave the same gradient; 1 if each gets a part of its own.
+        Waits for the device.
         """
+        scale_sqr = self._scale_sqr()
+        layers = None
+        if self._layers is not None:
+            layers = self._layers.take(num_holders, step_samples, scale_sqr)
         if self._pair is not None:
             small, big, size = self._pair
-            divisor = self._divisor(size) * self._scale_sqr()
+            divisor = self._divisor(size) * scale_sqr
             return GradNorms(
                 small_sqr=float(small) / divisor,
                 inverse=2.0 / size,
@@ -119,16 +147,17 @@ class NormMeter:
                 big_sqr=float(big) / divisor,
                 samples=2.0 * size,
                 differenced=True,
+                layers=layers,
             )
-        if self._big is None:
+        if self._big is None and layers is None:
             return None
-        scale_sqr = self._scale_sqr()
         return GradNorms(
             small_sqr=float(torch.stack(self._small).sum()) / scale_sqr if self._small else 0.0,
             inverse=sum(1.0 / size for size in self._sizes),
             count=float(len(self._sizes)),
-            big_sqr=float(self._big) / (1 if self.parted else num_replicas) / scale_sqr,
+            big_sqr=0.0 if self._big is None else float(self._big) / num_holders / scale_sqr,
             samples=float(step_samples),
+            layers=layers,
         )
 
     def _scale_sqr(self) -> float:
@@ -138,18 +167,9 @@ class NormMeter:
         return float(num_samples) ** 2 if self._sums else 1.0
 
     def _sqr(self, parameters: Sequence[Tensor], grads: Sequence[Tensor]) -> Tensor:
-        return _sqr_norm(self._in_metric(parameters, grads))
+        return sqr_norm(self._in_metric(parameters, grads))
 
     def _in_metric(self, parameters: Sequence[Tensor], grads: Sequence[Tensor]) -> Sequence[Tensor]:
         if self._preconditioner is None:
             return grads
         return self._preconditioner.apply(parameters, grads)
-
-
-def _sqr_norm(tensors: Sequence[Tensor]) -> Tensor:
-    if not tensors:
-        return torch.zeros(())
-    # In the type of the gradients, the norms of 16-bit ones would overflow and keep three digits.
-    wide = torch.float32 if tensors[0].dtype.itemsize < 4 else None
-    norms = torch._foreach_norm(list(tensors), 2, dtype=wide)
-    return torch.stack([norm.float() for norm in norms]).square().sum()

@@ -45,6 +45,17 @@ def cut_like(whole: Tensor, like: Tensor) -> Tensor:
     return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
 
 
+def whole_like(part: Tensor, like: Tensor) -> Tensor:
+    """Return the whole of which each replica has a `part`, cut as `like` is. Collective, if it is cut."""
+    if not in_parts(like):
+        return part
+    from torch.distributed.tensor import DTensor
+
+    mesh, placements = like.device_mesh, like.placements
+    cut = DTensor.from_local(part, mesh, placements, shape=like.shape, stride=like.stride())
+    return cut.full_tensor()
+
+
 def take_out(
     value: object, parts: dict[str, Tensor], path: str = "", *, which: Which | None = None
 ) -> object:

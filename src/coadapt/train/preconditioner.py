@@ -23,6 +23,13 @@ class Preconditioner(Protocol):
         """Return new tensors: the gradients of `parameters` in the metric."""
         ...
 
+    def divisors(self, parameter: Tensor) -> Tensor | None:
+        """Return what gradients of `parameter` (this replica's part) are divided by, None if not known.
+
+        Until it changes, the same object.
+        """
+        ...
+
     def sqr_norm(self, parameters: Sequence[Tensor], squares: Sequence[Tensor]) -> Tensor:
         """Return the squared norm in the metric of gradients of `parameters` of which `squares` are given."""
         ...
@@ -55,10 +62,12 @@ class AdamPreconditioner:
         scaled = torch._foreach_div([grads[index].to(divisors[0]) for index in known], divisors)
         return list(scaled)
 
+    def divisors(self, parameter: Tensor) -> Tensor | None:
+        return self._divisors.get(parameter)
+
     def sqr_norm(self, parameters: Sequence[Tensor], squares: Sequence[Tensor]) -> Tensor:
         roots = torch._foreach_sqrt(list(squares))
-        norms = torch._foreach_norm(self.apply(parameters, roots), 2)
-        return torch.stack([norm.float() for norm in norms]).square().sum() if norms else torch.zeros(())
+        return sqr_norm(self.apply(parameters, roots))
 
     def forget(self) -> None:
         self._divisors = {}
@@ -86,3 +95,13 @@ def preconditioner_for(optimizer: torch.optim.Optimizer) -> Preconditioner | Non
     """Return the metric of `optimizer`, None where it is that of plain gradients, or not known."""
     kinds = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam)
     return AdamPreconditioner(optimizer) if isinstance(optimizer, kinds) else None
+
+
+def sqr_norm(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the squared norm of all `tensors` together, in the metric of plain gradients."""
+    if not tensors:
+        return torch.zeros(())
+    # In the type of the gradients, the norms of 16-bit ones would overflow and keep three digits.
+    wide = torch.float32 if tensors[0].dtype.itemsize < 4 else None
+    norms = torch._foreach_norm(list(tensors), 2, dtype=wide)
+    return torch.stack([norm.float() for norm in norms]).square().sum()

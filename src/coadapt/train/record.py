@@ -1,5 +1,6 @@
 """The part of a checkpoint that is the run's own: plain values that go through the wire codec and back."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -63,7 +64,7 @@ def make_record(session: Session, *, last_step_at: float, stopped: bool) -> RunR
         batch=session.data.batch,
         progress=replace(session.progress),
         order=session.data.order,
-        noise=replace(session.data.noise),
+        noise=copy.deepcopy(session.data.noise),
         profile=tuple(rows),
         params=dict(session.profiles.params),
         ceilings=dict(session.ceilings),

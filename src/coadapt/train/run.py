@@ -23,7 +23,7 @@ from coadapt.train.last_words import LastWords
 from coadapt.train.limits import begin_sampling, resolve_limits, settle_batch
 from coadapt.train.loader import ElasticLoader, fetcher_for, order_of
 from coadapt.train.model import ElasticModel
-from coadapt.train.norm_layers import NormLayerMeter
+from coadapt.train.norm_layers import LayerRows
 from coadapt.train.norms import NormMeter
 from coadapt.train.optimizer import ElasticOptimizer, ElasticScheduler
 from coadapt.train.pause import Pause
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REDUCTIONS = ("mean", "sum")
+NOISE = ("gradients", "norm-layers")
 
 
 def init(**options: Unpack[Options]) -> "Run":
@@ -128,6 +129,14 @@ class Run:
         """Return the 90 % interval of the gradient noise scale in samples, None before a few estimates."""
         return self._session.data.noise.interval()
 
+    @property
+    def noise_calibration(self) -> float | None:
+        """Return the gradient noise scale over that of the normalisation layers, as it was found so far.
+
+        None as long as `grad_stats` is not calculated from those layers: see `prepare(noise=...)`.
+        """
+        return self._session.data.noise.calibration
+
     def prepare(
         self,
         model: nn.Module,
@@ -145,7 +154,7 @@ class Run:
         scaling: how the learning rate follows the batch: "auto" (AdaScale for SGD, square root for others),
         "adascale", "square-root", "linear", "legw", "adam", "none", or a function of `BatchScale`.
         reduction: whether the loss is the "mean" or the "sum" over its samples. noise: what the gradient
-        noise scale is measured on: whole "gradients", or the per-example gradients of "norm-layers", cheaper.
+        noise scale is measured on: whole "gradients", or also the per-example gradients of "norm-layers".
         shard: let each replica hold a part of the model only (FSDP2): True, a list of the module classes that
         are gathered one by one, or a function of model and device mesh that calls `fully_shard`. ddp, fsdp:
         further arguments of DistributedDataParallel or `fully_shard`. Raises InputError for another value, or
@@ -162,8 +171,6 @@ class Run:
         self._cycle.gradients = gradients
         sharding = None
         if shard is not False:
-            if noise != "gradients":
-                raise InputError("prepare(noise)", noise, "gradients, where the model is sharded")
             from coadapt.train.exchange import PartExchange
             from coadapt.train.fsdp import Sharding
 
@@ -399,12 +406,12 @@ class Run:
 
 
 def _meter(noise: str, model: nn.Module, optimizer: torch.optim.Optimizer, *, sums: bool) -> NormMeter:
-    metric = preconditioner_for(optimizer)
-    if noise == "gradients":
-        return NormMeter(metric, sums=sums)
-    if noise != "norm-layers":
-        raise InputError("prepare(noise)", noise, "gradients or norm-layers")
-    try:
-        return NormLayerMeter(model, metric, sums=sums)
-    except ValueError as error:
-        raise InputError("prepare(noise)", noise, str(error)) from None
+    metric, layers = preconditioner_for(optimizer), None
+    if noise not in NOISE:
+        raise InputError("prepare(noise)", noise, " or ".join(NOISE))
+    if noise == "norm-layers":
+        try:
+            layers = LayerRows(model, metric)
+        except ValueError as error:
+            raise InputError("prepare(noise)", noise, str(error)) from None
+    return NormMeter(metric, sums=sums, layers=layers)
