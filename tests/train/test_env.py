@@ -116,6 +116,7 @@ def test_the_job_files_contract_beats_the_argument(caplog: pytest.LogCaptureFixt
         ({}, {"COADAPT_BATCH": '{"total": 3}'}, "COADAPT_BATCH.atomic: got None"),
         ({"report_every_s": 0.0}, {}, "COADAPT_REPORT_EVERY_S: got 0.0; allowed: a number of seconds > 0"),
         ({}, {"COADAPT_STOP_TIMEOUT_S": "soon"}, "COADAPT_STOP_TIMEOUT_S: got 'soon'"),
+        ({"seed": -1}, {}, "init(seed): got -1; allowed: a whole number >= 0"),
     ],
 )
 def test_what_is_out_of_range_is_named(options: Options, environ: dict[str, str], said: str) -> None:

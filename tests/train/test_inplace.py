@@ -1,16 +1,25 @@
 """Changing the replicas of living processes, with real ones: whatever happens, the same run."""
 
+import json
+import time
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
 
+import coadapt.train as ct
 from coadapt.model.contract_env import ENV_JOB, ENV_URL
+from coadapt.model.rescale import ORDER_FILE, RescaleOrder
+from coadapt.model.wire import to_json
+from coadapt.train.checkpoint import CheckpointStore
 from coadapt.train.meeting import WAIT_S
 from tests.train.replicas import Elastic
 from tests.train.schedules import killed_at_random, random_changes
 from tests.train.test_elastic import assert_same_run
 from tests.train.test_reporter import serving
-from tests.train.toy import Toy, run_toy
+from tests.train.toy import NUM_FEATURES, Toy, run_toy
 
 pytestmark = [pytest.mark.train, pytest.mark.processes]
 
@@ -78,3 +87,86 @@ def test_any_schedule_of_changes_is_the_undisturbed_run(tmp_path: Path, seed: in
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 def test_a_replica_killed_around_a_change_costs_steps_only(tmp_path: Path, seed: int) -> None:
     killed_at_random(tmp_path, seed)
+
+
+def slow_to_write(toy: Toy) -> None:
+    """`run_toy`, where a checkpoint takes long to come into its place."""
+    real = CheckpointStore._put_in_place
+
+    def slow(store: CheckpointStore, beside: Path, ending: str) -> Path:
+        time.sleep(0.5)
+        return real(store, beside, ending)
+
+    CheckpointStore._put_in_place = slow  # type: ignore[method-assign]  # in a process of its own
+    run_toy(toy)
+
+
+@pytest.mark.parametrize("keep", [[1], [1, 0]])
+def test_a_checkpoint_in_flight_is_written_before_another_replica_writes(
+    tmp_path: Path, keep: list[int]
+) -> None:
+    """The first replica leaves, or stays but is no longer the first, while it writes."""
+    toy = Toy(folder=str(tmp_path), num_epochs=20, pace_s=0.01, checkpoint_every_s=0.1)
+    run = Elastic(slow_to_write, toy, tmp_path)
+    try:
+        run.start(2)
+        while not list((tmp_path / "checkpoints").glob("*.writing")):
+            assert run.alive(), run.outputs()
+            time.sleep(0.01)
+        leaving = run.order(len(keep), keep=keep)
+        run.await_done()
+        assert run.join(leaving) == [0] * len(leaving), run.outputs()
+        assert run.join(run.members) == [0] * len(keep), run.outputs()
+    finally:
+        run.kill()
+    assert_same_run(toy)
+    assert "damaged" not in run.outputs()
+
+
+def begin_unlike(folder: str) -> None:
+    """Train from weights that each replica drew for itself, before the first of which the replicas change."""
+    torch.set_num_threads(1)
+    run = ct.init()
+    torch.manual_seed(run.rank)
+    net = nn.Linear(NUM_FEATURES, 1)
+    model, optimizer = run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01))
+    loader = run.loader(TensorDataset(torch.ones(80, NUM_FEATURES)), batch_size=8)
+    for _ in run.epochs(1):
+        for (x,) in loader:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+    torch.save(net.weight, Path(folder, f"weight-{run.rank}.pt"))
+    run.close()
+
+
+def test_a_change_before_the_first_step_leaves_all_with_the_same_weights(tmp_path: Path) -> None:
+    run = Elastic(begin_unlike, str(tmp_path), tmp_path)
+    order = RescaleOrder(generation=2, members=("1-0", "1-1"), placement=(2,))
+    (run.board / ORDER_FILE).write_text(json.dumps(to_json(order)))
+    try:
+        run.start(3)
+        assert run.join(run.members) == [0, 0, 0], run.outputs()
+    finally:
+        run.kill()
+    first, second = (torch.load(tmp_path / f"weight-{rank}.pt") for rank in range(2))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_connections_of_former_groups_are_closed(tmp_path: Path, strategy: str) -> None:
+    """Else a run that changes often reaches its limit of open files."""
+    toy = Toy(folder=str(tmp_path), num_epochs=1000, pace_s=0.005, strategy=strategy)
+    run = Elastic(run_toy, toy, tmp_path)
+    num_open = []
+    try:
+        run.start(1)
+        for num_replicas in (2, 1, 2, 1, 2):
+            run.order(num_replicas)
+            run.await_done()
+            assert run.done(), run.outputs()
+            num_open.append(len(list(Path(f"/proc/{run.processes['1-0'].pid}/fd").iterdir())))
+    finally:
+        run.kill()
+    # Each group of two has over ten of them; a checkpoint in between opens one more.
+    assert num_open[4] - num_open[0] < 30, num_open

@@ -36,3 +36,9 @@ def test_a_run_that_went_back_talks_after_each_step_at_first() -> None:
     mine = Pace()
     mine.next(200)
     assert mine.next(150) == 1
+
+
+def test_the_time_before_the_first_word_says_nothing_of_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that comes back after a million steps, on a machine that has just been switched on."""
+    monkeypatch.setattr(pace.time, "monotonic", lambda: 60.0)
+    assert Pace().next(1_000_000) == 1

@@ -83,7 +83,7 @@ def test_records_of_an_earlier_version_may_lack_what_has_a_default() -> None:
 
 
 def test_alone_one_agrees_with_oneself() -> None:
-    agreement = Agreement()
+    agreement = Agreement(60.0)
     assert agreement.collect() is None
     said = Signals(stop=1.0).with_batch(BatchConfig(total=6, atomic=2, accumulation=2))
     agreement.post(Group(), said, NORMS)
@@ -118,7 +118,7 @@ def test_normalisation_layers_count_if_all_examples_do() -> None:
 
 
 def heard_norms(norms: GradNorms | None) -> GradNorms | None:
-    agreement = Agreement()
+    agreement = Agreement(60.0)
     agreement.post(Group(), Signals(), norms)
     heard = agreement.collect()
     assert heard is not None

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -232,3 +232,15 @@ def test_a_scheduler_that_is_gone_is_mentioned_once(caplog: pytest.LogCaptureFix
         reporter.close()
     assert caplog.text.count("not delivered to the scheduler") == 1
     assert "training goes on" in caplog.text
+
+
+def test_a_snapshot_that_cannot_be_judged_ends_no_reporting(caplog: pytest.LogCaptureFixture) -> None:
+    with serving() as scheduler:
+        reporter = Reporter(HttpChannel(scheduler.url, "", "job"), generation=1)
+        # No limits are left to choose a batch in.
+        reporter.offer(replace(snapshot(1.0), limits=None, tunes=True))  # type: ignore[arg-type]  # on purpose
+        reporter.offer(snapshot(2.0))
+        bodies = scheduler.wait("reports", 1)
+        reporter.close()
+    assert [from_json(TrainingReport, body["report"]).progress for body in bodies] == [2.0]
+    assert caplog.messages == ["no report from this snapshot; training goes on"]

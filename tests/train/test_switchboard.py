@@ -26,8 +26,8 @@ def give(folder: Path, value: RescaleOrder) -> None:
     beside = folder / "order.new"
     beside.write_text(json.dumps(to_json(value)))
     beside.replace(folder / ORDER_FILE)
-    # Two files of one test may be written within one tick of the file system's clock.
-    os.utime(folder / ORDER_FILE, ns=(value.generation, value.generation))
+    # Two orders may be written within one tick of the file system's clock.
+    os.utime(folder / ORDER_FILE, ns=(1, 1))
 
 
 def test_the_newest_order_counts(tmp_path: Path) -> None:

@@ -69,6 +69,31 @@ def test_a_failed_write_is_raised_in_the_training_thread_once(tmp_path: Path) ->
     writer.wait()
 
 
+class FullDisk(CheckpointStore):
+    """Has no room for the first write."""
+
+    full = True
+
+    def save(self, state: State) -> Path:
+        if self.full:
+            self.full = False
+            raise OSError("no space left on device")
+        return super().save(state)
+
+
+def test_a_stop_saves_although_the_write_before_failed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = BackgroundWriter(FullDisk(tmp_path))
+    writer.write({"value": 1})
+    writer.write_now({"value": 2})
+    newest = CheckpointStore(tmp_path).newest()
+    assert newest is not None
+    assert read_checkpoint(newest) == {"value": 2}
+    assert caplog.messages == ["the checkpoint before was not written: no space left on device"]
+    writer.wait()
+
+
 def test_copies_share_what_was_shared() -> None:
     tensor = torch.arange(4.0, requires_grad=True)
     copy = copy_to_host({"a": tensor, "b": [tensor], "part": tensor[:2], "empty": torch.empty(0)})

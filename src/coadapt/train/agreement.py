@@ -19,13 +19,14 @@ class Signals:
 
     Only rank 0 says `save`, `change` (a generation; 0: none), `stride` (steps until the word after the next)
     and the batch (all zeros: no change). The norms of a step add up; `unusable` counts replicas whose norms
-    were not finite. over: no step of the epoch is left. skipped: steps without a backward since
-    the last word.
+    were not finite. over: no step of the epoch is left. step: how many were done. skipped: which of those
+    since the last word went without a backward, a power of two for each.
     """
 
     stop: float = 0.0
     save: float = 0.0
     over: float = 0.0
+    step: float = 0.0
     skipped: float = 0.0
     change: float = 0.0
     stride: float = 0.0
@@ -83,10 +84,6 @@ class Signals:
         )
 
 
-# A replica that skipped a backward may wait for others who wait for that. Where all skipped it, one may be
-# busy with something else: an evaluation of its own.
-SKIPPED_WAIT = timedelta(minutes=1)
-
 _NAMES = tuple(item.name for item in fields(Signals))
 _values = attrgetter(*_NAMES)
 
@@ -94,11 +91,13 @@ _values = attrgetter(*_NAMES)
 class Agreement:
     """Sums `Signals` over the group. Every replica must call in the same order."""
 
-    def __init__(self) -> None:
+    def __init__(self, skipped_wait_s: float) -> None:
+        """skipped_wait_s: for the others' word, where this replica skipped a backward that they may need."""
+        self._skipped_wait = timedelta(seconds=skipped_wait_s)
         self._own: Signals | None = None
         self._norms: GradNorms | None = None
-        self.skipped = 0.0
         self._sum: tuple[torch.Tensor, dist.Work] | None = None
+        self._size = 1
 
     def post(self, group: Group, signals: Signals, norms: GradNorms | None = None) -> None:
         """Send this replica's word, and its norms of the step; `collect` gives the sum."""
@@ -106,25 +105,29 @@ class Agreement:
         if norms is not None:
             signals = signals.with_norms(norms)
         self._own, self._norms = signals, norms
-        self.skipped = signals.skipped
         if group.distributed:
             values = torch.tensor(_values(signals), dtype=torch.float64)
             work = dist.all_reduce(values, group=group.control, async_op=True)
             assert work is not None
-            self._sum = (values, work)
+            self._sum, self._size = (values, work), group.size
 
     def collect(self) -> Signals | None:
-        """Return what all said at the last post, None if nothing is under way. Waits for the slowest."""
+        """Return what all said at the last post, None if nothing is under way. Waits for the slowest.
+
+        Raises RuntimeError where the others are at another step, or ran a backward that this replica did not.
+        """
         own, self._own = self._own, None
         if self._sum is None:
             return own
         (values, work), self._sum = self._sum, None
         assert own is not None
         if own.skipped:
-            _wait_for_sure(work)
+            self._wait_for_sure(work)
         else:
             work.wait()
-        return Signals(**dict(zip(_NAMES, values.tolist(), strict=True)))
+        said = Signals(**dict(zip(_NAMES, values.tolist(), strict=True)))
+        _check_alike(own, said, self._size)
+        return said
 
     def norms(self, said: Signals) -> GradNorms | None:
         """Return the group's norms in what was collected last; None if there are none of use."""
@@ -151,20 +154,29 @@ class Agreement:
             layers=layers,
         )
 
+    def _wait_for_sure(self, work: dist.Work) -> None:
+        """Wait for the others, who may wait for a backward that this replica did not run."""
+        try:
+            work.wait(self._skipped_wait)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"no word within {self._skipped_wait.total_seconds():g} s after a step without a backward: "
+                f"{error}"
+            ) from None
 
-def skipped_here_only(skipped: float, size: int) -> str:
-    """Return what to say where `skipped` of `size` replicas ran no backward in a step."""
-    return (
-        f"{skipped:.0f} of {size} replicas ran no backward in a step that others did: all must, or their "
-        "gradients mix; to leave samples out, multiply their loss by 0"
-    )
 
+def _check_alike(own: Signals, said: Signals, size: int) -> None:
+    """Raise RuntimeError unless all of `size` replicas did the same steps, each with a backward or without.
 
-def _wait_for_sure(work: dist.Work) -> None:
-    """Wait for the others, who may wait for a backward that this replica did not run."""
-    try:
-        work.wait(SKIPPED_WAIT)
-    except RuntimeError as error:
+    Where they do not, at least one of them finds that the sum is not `size` times its own.
+    """
+    if said.step != own.step * size:
         raise RuntimeError(
-            f"no word within {SKIPPED_WAIT} after a step without a backward: {error}"
-        ) from None
+            f"after {own.step:.0f} steps here, not all of {size} replicas are at the same one: all must "
+            "leave the loop over the loader together"
+        )
+    if said.skipped != own.skipped * size:
+        raise RuntimeError(
+            f"not all of {size} replicas ran a backward in the same steps: all must, or their gradients mix; "
+            "to leave samples out, multiply their loss by 0"
+        )

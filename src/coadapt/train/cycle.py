@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from coadapt.model import BatchConfig
-from coadapt.train.agreement import Agreement, Signals, skipped_here_only
+from coadapt.train.agreement import Agreement, Signals
 from coadapt.train.branch import BranchTest
 from coadapt.train.gradients import StepGradients
 from coadapt.train.noise import GradNorms
@@ -39,7 +39,7 @@ class TrainingCycle:
         self._saver = saver
         self._rescaler = rescaler
         self.branches = BranchTest(session, saver)
-        self._agreement = Agreement()
+        self._agreement = Agreement(session.config.skipped_wait_s)
         self._pace = Pace()
 
     def begin_fetch(self) -> None:
@@ -70,6 +70,7 @@ class TrainingCycle:
         step = session.progress.step
         self._book(current.step_samples)
         self.gradients.check.end_step()
+        self.gradients.skipped.end_step()
         batch = self.branches.stepped()
         if batch is not None:
             self._change_batch(batch)
@@ -116,7 +117,11 @@ class TrainingCycle:
         progress.progress += step_samples * at.gain / at.scale
 
     def _say(self, norms: GradNorms | None, *, save: bool, last: bool = False) -> None:
-        signals = Signals(stop=float(self._rescaler.requested()), over=float(self._session.epoch_over))
+        signals = Signals(
+            stop=float(self._rescaler.requested()),
+            over=float(self._session.epoch_over),
+            step=float(self._session.progress.step),
+        )
         generation = 0 if last else self._rescaler.wanted()
         if self._session.group.rank == 0:
             session = self._session
@@ -128,7 +133,7 @@ class TrainingCycle:
             if batch is not None:
                 signals = signals.with_batch(batch)
         if self.gradients is not None:
-            signals = replace(signals, skipped=float(self.gradients.check.use.take_skipped()))
+            signals = replace(signals, skipped=float(self.gradients.skipped.take()))
         self._agreement.post(self._session.group, signals, norms)
 
     def _act(self, said: Signals | None) -> bool:
@@ -145,8 +150,6 @@ class TrainingCycle:
                 f"the data ends in {said.over:.0f} of {self._session.group.size} replicas and goes on in the "
                 "others: every replica must be given the same samples"
             )
-        if said.skipped != self._agreement.skipped * self._session.group.size:
-            raise RuntimeError(skipped_here_only(said.skipped, self._session.group.size))
         norms = self._agreement.norms(said)
         if norms is not None:
             self._learn(norms)

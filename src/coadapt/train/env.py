@@ -40,6 +40,9 @@ CHECKPOINT_EVERY_S = 30.0
 TORCHRUN_MARK = "TORCHELASTIC_RUN_ID"  # torchrun sets it for its workers
 REPORT_EVERY_S = 30.0  # Pollux's agents refit and report at this period
 STOP_TIMEOUT_S = 25.0  # below the 30 s after which an executor kills
+# A replica that skipped a backward may wait for others who wait for that. Where all skipped it, one may be
+# busy with something else: an evaluation of its own.
+SKIPPED_WAIT_S = 60.0
 
 
 class Options(TypedDict, total=False):
@@ -65,7 +68,7 @@ class TrainConfig:
 
     rank and world_size are those of its start; generation, placement and batch follow changes in place.
     rescale_dir: where it hears of these. joining: the others train already. listeners_dir: where it says
-    that it heeds SIGTERM.
+    that it heeds SIGTERM. skipped_wait_s: for the others, after a step without a backward.
     """
 
     rank: int = 0
@@ -89,6 +92,7 @@ class TrainConfig:
     checkpoint_every_s: float = CHECKPOINT_EVERY_S
     report_every_s: float = REPORT_EVERY_S
     stop_timeout_s: float = STOP_TIMEOUT_S
+    skipped_wait_s: float = SKIPPED_WAIT_S
 
 
 def read_config(**options: Unpack[Options]) -> TrainConfig:
@@ -147,7 +151,7 @@ def parse_config(options: Options, environ: Mapping[str, str]) -> TrainConfig:
         url=environ.get(ENV_URL, "").rstrip("/"),
         token=environ.get(ENV_TOKEN, ""),
         contract=_contract(options.get("contract"), spec),
-        seed=options.get("seed", 0),
+        seed=_seed(options.get("seed", 0)),
         device=options.get("device", ""),
         rescale_dir=Path(rescale_dir) if rescale_dir else None,
         joining=environ.get(ENV_JOINING) == "1",
@@ -159,6 +163,12 @@ def parse_config(options: Options, environ: Mapping[str, str]) -> TrainConfig:
         report_every_s=_seconds(options.get("report_every_s"), environ, ENV_REPORT_EVERY_S, REPORT_EVERY_S),
         stop_timeout_s=_seconds(options.get("stop_timeout_s"), environ, ENV_STOP_TIMEOUT_S, STOP_TIMEOUT_S),
     )
+
+
+def _seed(given: int) -> int:
+    if given < 0:
+        raise InputError("init(seed)", given, "a whole number >= 0")
+    return given
 
 
 def _contract(given: str | None, spec: JobSpec | None) -> RescaleContract:

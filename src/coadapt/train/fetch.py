@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
 from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from coadapt.model import InputError
 from coadapt.train.session import Session
 from coadapt.train.sharded import ShardedStream, ShardReader
 from coadapt.train.shards import Pass, cut_step
@@ -55,6 +57,8 @@ class MapFetcher:
 
     def passes(self) -> Iterator[Fetched]:
         self._planned.clear()
+        assert self._source.generator is not None
+        self._source.generator.manual_seed(fetch_seed(self._session))
         for data in self._source:
             current, ids = self._planned.popleft()
             yield Fetched(current, ids if current.num_samples else [], data)
@@ -106,7 +110,10 @@ class StreamFetcher:
             num_replicas=session.group.size,
         )
         part = _Part(self._reader_here(), cut, self._collate)
-        for fetched in data_loader(part, dict(self._options), batch_size=None, collate_fn=as_it_is):
+        source = data_loader(part, dict(self._options), batch_size=None, collate_fn=as_it_is)
+        assert source.generator is not None
+        source.generator.manual_seed(fetch_seed(session))
+        for fetched in source:
             assert isinstance(fetched, Fetched)
             if fetched.after is not None and fetched.after.doubt and self._resume != "reading":
                 self._resume = "reading"
@@ -163,7 +170,12 @@ class Plan:
 
 
 def data_loader(dataset: object, options: dict[str, object], **ours: object) -> "DataLoader[object]":
-    """Return torch's DataLoader with `options` of the user's and `ours`, which the user may not set."""
+    """Return torch's DataLoader with `options` of the user's and `ours`, which the user may not set.
+
+    Raises InputError for an option that would break the order.
+    """
+    if not options.get("in_order", True):
+        raise InputError("loader(in_order)", False, "True: the order of samples is a promise")
     init = options.pop("worker_init_fn", None)
     assert init is None or callable(init)
     return DataLoader(
@@ -174,6 +186,13 @@ def data_loader(dataset: object, options: dict[str, object], **ours: object) -> 
         **ours,  # type: ignore[arg-type]  # named by the callers above
         **options,  # type: ignore[arg-type]  # the user's
     )
+
+
+def fetch_seed(session: Session) -> int:
+    """Return the seed of what fetch processes draw: another for each replica and each place in the run."""
+    at = session.progress
+    place = (session.config.seed, at.epoch, at.index, session.group.rank)
+    return int(np.random.SeedSequence(place).generate_state(1, np.uint64)[0])
 
 
 def stand_alone() -> tuple[int, int]:

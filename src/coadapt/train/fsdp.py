@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed._composable.contract import REGISTRY_KEY, STATE_KEY
 from torch.distributed._composable_state import _module_state_mapping
@@ -45,6 +44,7 @@ class Sharding:
             raise InputError("prepare(shard)", f"torch {torch.__version__}", "a newer torch")
         self.exchange = exchange
         self._shard = shard
+        self._mesh: DeviceMesh | None = None
         self._options = options
         self._optimizer = optimizer
 
@@ -60,12 +60,6 @@ class Sharding:
                 "prepare(optimizer)", f"one with parameters of shape {shapes}", "the model's parameters"
             )
 
-    def send_from_first(self, model: nn.Module, group: Group) -> None:
-        """Give all replicas the first one's parameters and buffers. Collective."""
-        for tensor in (*model.parameters(), *model.buffers()):
-            carrier = group.control if tensor.device.type == "cpu" else None
-            dist.broadcast(tensor.detach(), src=0, group=carrier)
-
     def give_back(self, model: nn.Module) -> None:
         """After a forward without a backward: else the model would go on computing with what it gathered."""
         if isinstance(model, FSDPModule):
@@ -79,6 +73,7 @@ class Sharding:
         # though this replica may have had another rank in the other.
         name = f"cut{next(_cuts)}"
         mesh = init_device_mesh(group.device.type, (group.size,), mesh_dim_names=(name,))
+        self._mesh = mesh
         before = _names(model)
         if callable(self._shard):
             self._shard(model, mesh)
@@ -101,6 +96,8 @@ class Sharding:
                 _detach(unit)
         except AttributeError as error:
             raise RuntimeError(f"torch {torch.__version__} keeps other notes of a cut: {error}") from None
+        # torch's caches of layouts keep the mesh for ever, and the mesh the connections of its replicas.
+        getattr(self._mesh, "_pg_registry", {}).clear()
         before = _names(model)
         wholes = {parameter: _empty(parameter) for parameter in before}
         for module in model.modules():

@@ -4,7 +4,7 @@ Works on whole lists and buckets (torch._foreach_*, a DDP communication hook); n
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Protocol
 
 import torch
@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import GradBucket  # dist.GradBucket, as its stu
 
 from coadapt.train.norms import NormMeter
 from coadapt.train.parts import own_parts
-from coadapt.train.script_check import ScriptCheck
+from coadapt.train.script_check import ScriptCheck, SkippedSteps
 from coadapt.train.session import Session
 from coadapt.train.shards import Pass
 from coadapt.train.timing import Timer
@@ -57,6 +57,7 @@ class StepGradients:
         """`parameters`: those of the model. `sums`: losses are summed over samples, not averaged."""
         self.meter = meter
         self.check = ScriptCheck(parameters, speaks=session.group.rank == 0)
+        self.skipped = SkippedSteps()
         self._session = session
         self._timer = timer
         self._parameters = list(parameters)
@@ -161,6 +162,7 @@ class StepGradients:
     def _on_computed(self) -> None:
         self._backward.queued = False
         self.check.use.backwards += 1
+        self.skipped.exchanged |= self._session.synchronising
         self.computed()
         # DDP's own callback, queued meanwhile, waits for the exchange: ours comes after it.
         _at_backward_end(self.averaged)
@@ -175,7 +177,11 @@ class StepGradients:
         self.meter.end_pass(current.num_samples)
         for parameter, grad in zip(parameters, grads, strict=True):
             held = self._held.get(parameter)
-            self._held[parameter] = grad if held is None else held.add_(grad)
+            if held is None:
+                # A view of one of DDP's buckets (gradient_as_bucket_view) will be written over.
+                self._held[parameter] = grad.clone() if grad._is_view() else grad
+            else:
+                held.add_(grad)
             parameter.grad = None
 
     def _merge(self, current: Pass) -> None:
@@ -219,9 +225,11 @@ def _at_backward_end(callback: Callable[[], None]) -> None:
 
 
 def _tensors(output: object) -> list[Tensor]:
-    """Return the tensors in nested tuples, lists and mappings (model output classes are mappings)."""
+    """Return the tensors in nested tuples, lists, mappings and dataclasses, as model outputs are."""
     if isinstance(output, Tensor):
         return [output]
+    if is_dataclass(output):
+        output = vars(output)
     if isinstance(output, Mapping):
         output = list(output.values())
     if isinstance(output, list | tuple):

@@ -109,6 +109,10 @@ class InPlaceRescaler(CheckpointRescaler):
             # What only the first replica knows must not leave with it.
             self._saver.load_notes(share_from_first(old, self._saver.notes()))
             giver = order.members.index(staying[0])
+        if staying and order.members[0] != first:
+            # Another will write checkpoints: not before this one has.
+            self._saver.wait()
+            share_from_first(old, True)
         totals = session.totals.gather(old) if staying else {}
         whole: dict[str, object] = {}
         if session.sharded and giver is not None:
@@ -121,7 +125,6 @@ class InPlaceRescaler(CheckpointRescaler):
         if self._me not in staying:
             logger.info("no part of generation %d: leaves", order.generation)
             self._stop.exit_code = 0
-            self._saver.wait()
             leave(0)
         clock.mark("destroy")
         self._form(order)

@@ -76,6 +76,11 @@ class LastWords:
         self._otherwise = sys.excepthook
         sys.excepthook = self._on_exception
 
+    def uninstall(self) -> None:
+        """Hear of no more exceptions, unless somebody has put a hook of their own before this one."""
+        if sys.excepthook == self._on_exception:
+            sys.excepthook = self._otherwise
+
     def leave(self, *, unfinished: bool) -> None:
         """End this process if another one failed first, but after that one.
 

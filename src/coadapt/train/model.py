@@ -1,13 +1,16 @@
 """The model as the user's loop sees it: the module itself, or wrapped for the replicas of the moment."""
 
+import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from coadapt.train.gradients import StepGradients
+from coadapt.train.group import Group
 from coadapt.train.parts import cut_like, gather_whole
 from coadapt.train.session import Session
 
@@ -60,16 +63,16 @@ class ElasticModel(nn.Module):
 
     def begin(self) -> None:
         """Before the first use: go to the device, or be cut, with the first replica's values."""
-        group = self._session.group
-        if self._sharding is None:
+        group, connected = self._session.group, not self._session.config.joining
+        if self._sharding is not None:
+            self._sharding.check(self.module)
+        if self._sharding is None or not group.distributed:
             self.module.to(group.device)
-            return
-        self._sharding.check(self.module)
-        if group.distributed and not self._session.config.joining:
-            self._sharding.send_from_first(self.module, group)
-            self._cut(self._sharding)
-        elif not group.distributed:
-            self.module.to(group.device)
+        if group.distributed and connected:
+            # Not left to DistributedDataParallel: before it is built, some may validate, or leave.
+            _send_from_first(self.module, group)
+            if self._sharding is not None:
+                self._cut(self._sharding)
 
     def forward(self, *args: object, **kwargs: object) -> object:
         if not (self.module.training and torch.is_grad_enabled()):
@@ -114,6 +117,10 @@ class ElasticModel(nn.Module):
         assert isinstance(state, dict)
         return state if first else {}
 
+    def __deepcopy__(self, memo: dict[int, object]) -> nn.Module:
+        """Return a copy of `module` alone, as averages of weights want it: it trains with nobody."""
+        return copy.deepcopy(self.module, memo)
+
     def __getattr__(self, name: str) -> object:  # type: ignore[override]  # nn.Module promises a tensor or a module
         try:
             return super().__getattr__(name)
@@ -131,3 +138,10 @@ class ElasticModel(nn.Module):
         replica = DistributedDataParallel(self.module, device_ids=ids, **options)  # type: ignore[arg-type]  # the user's
         replica.register_comm_hook(self._gradients, StepGradients.exchange)
         return replica
+
+
+def _send_from_first(module: nn.Module, group: Group) -> None:
+    """Give all replicas the first one's parameters and buffers. Collective."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        carrier = group.control if tensor.device.type == "cpu" else None
+        dist.broadcast(tensor.detach(), src=0, group=carrier)

@@ -22,8 +22,7 @@ class Pace:
 
     def __init__(self) -> None:
         self.stride = 1
-        self._talked_at = 0.0
-        self._talked_step = 0
+        self._talked: tuple[int, float] | None = None
 
     def talks(self, step: int) -> bool:
         """Return whether the replicas talk at the end of `step`."""
@@ -31,9 +30,9 @@ class Pace:
 
     def next(self, step: int) -> int:
         """Return the stride that rank 0 finds right, a divisor of MEASURE_PERIOD; it talks now."""
-        steps, now = step - self._talked_step, time.monotonic()
-        since_s, self._talked_step, self._talked_at = now - self._talked_at, step, now
-        if step < MEASURED_AT_FIRST or steps <= 0:
+        before, self._talked = self._talked, (step, time.monotonic())
+        if before is None or step < MEASURED_AT_FIRST or step <= before[0]:
             return 1
+        steps, since_s = step - before[0], self._talked[1] - before[1]
         fitting = min(int(TALK_EVERY_S * steps / since_s), MEASURE_PERIOD)
         return 1 << max(fitting.bit_length() - 1, 0)

@@ -82,7 +82,8 @@ class Reporter:
 
     def take_batch(self) -> BatchConfig | None:
         """Return a better batch, once."""
-        batch, self._batch = self._batch, None
+        with self._wake:
+            batch, self._batch = self._batch, None
         return batch
 
     def retire(self) -> None:
@@ -105,13 +106,22 @@ class Reporter:
                     return
                 item = self._queue.popleft()
             if isinstance(item, Snapshot):
-                advice = advise(item)
-                self._params, self._batch = advice.params, advice.batch
-                self._send("reports", {"report": to_json(advice.report)})
+                self._report(item)
             elif isinstance(item, Pause):
                 self._send("rescaled", {"rescale_s": item.total_s, "pause": item.parts})
             else:
                 self._send("rescaled", {"rescale_s": item})
+
+    def _report(self, item: Snapshot) -> None:
+        try:
+            advice = advise(item)
+        except Exception:
+            # The thread must live: later snapshots may do, and the pause of a change is still to be told.
+            logger.exception("no report from this snapshot; training goes on")
+            return
+        with self._wake:
+            self._params, self._batch = advice.params, advice.batch
+        self._send("reports", {"report": to_json(advice.report)})
 
     def _send(self, path: str, body: dict[str, object]) -> None:
         if self._channel is None:

@@ -122,12 +122,12 @@ class Run:
     @property
     def grad_stats(self) -> GradStats | None:
         """Return what is known of the gradient's noise, None before the first estimate."""
-        return self._session.grad_stats()
+        return None if self._session.sampling is None else self._session.grad_stats()
 
     @property
     def noise_scale_interval(self) -> tuple[float, float] | None:
         """Return the 90 % interval of the gradient noise scale in samples, None before a few estimates."""
-        return self._session.data.noise.interval()
+        return None if self._session.sampling is None else self._session.sampling.noise.interval()
 
     @property
     def noise_calibration(self) -> float | None:
@@ -168,17 +168,17 @@ class Run:
         sums = reduction == "sum"
         meter = _meter(noise, model, optimizer, sums=sums)
         gradients = StepGradients(self._session, meter, self._timer, list(model.parameters()), sums=sums)
-        self._cycle.gradients = gradients
         sharding = None
         if shard is not False:
             from coadapt.train.exchange import PartExchange
             from coadapt.train.fsdp import Sharding
 
             exchange = PartExchange(self._session, meter, self._timer, sums=sums)
-            self._session.sharded = True
             sharding = Sharding(shard, dict(fsdp or {}), optimizer, exchange)
         elastic = ElasticModel(model, self._session, gradients, dict(ddp or {}), sharding)
         elastic.begin()
+        self._session.sharded = sharding is not None
+        self._cycle.gradients = gradients
         self._rescaler.model = elastic
         stepper = ElasticOptimizer(optimizer, self._session, gradients, rule)
         self.register("model", elastic)
@@ -244,8 +244,9 @@ class Run:
             max_batch_size=max_batch_size,
             max_atomic=max_atomic,
         )
+        fetcher = fetcher_for(dataset, session, options, resume=resume)
         begin_sampling(session, limits, order)
-        return ElasticLoader(session, self._cycle, fetcher_for(dataset, session, options, resume=resume))
+        return ElasticLoader(session, self._cycle, fetcher)
 
     def find_max_atomic(self, trial: Callable[[int], object], *, largest: int) -> int:
         """Return how many samples a pass may have on every replica's GPU, at most `largest`: see `loader`.
@@ -363,6 +364,12 @@ class Run:
         # Its last reference: gloo's threads end here. One that lets go of a tensor while the interpreter is
         # taken down aborts the process ("terminate called without an active exception").
         self._session.group = replace(self._session.group, control=None)
+        if self._cycle.gradients is not None:
+            self._cycle.gradients.check.close()
+        if self._ended or not self._begun:
+            # A notebook may go on for long, and begin other runs: this one's model is to be forgotten.
+            atexit.unregister(self._at_exit)
+            self._last_words.uninstall()
 
     def _at_exit(self) -> None:
         if self._stop.exit_code != EXIT_UNSAVED:

@@ -13,7 +13,7 @@ from coadapt.model import InputError
 from coadapt.model.wire import from_json, to_json
 from coadapt.train.checkpoint import CheckpointStore, read_checkpoint
 from coadapt.train.group import gather_all, share_from_first
-from coadapt.train.parts import gather_whole, make_room, put_in, take_out
+from coadapt.train.parts import gather_whole, in_parts, make_room, put_in, take_out
 from coadapt.train.record import RunRecord, make_record, resume
 from coadapt.train.rng import restore_rng, rng_state
 from coadapt.train.session import Session
@@ -56,7 +56,7 @@ class Saver:
         if name in self._objects:
             raise InputError("register(name)", name, "a name that is not taken")
         if self._store is not None:
-            _check_plain(name, take_out(item.state_dict(), {}))
+            _check_plain(name, take_out(item.state_dict(), {}, which=_loads_safely))
         self._objects[name] = item
 
     def due(self, *, epoch_ended: bool = False) -> bool:
@@ -219,6 +219,11 @@ class Saver:
             name = str(newest) if newest else ""
         name = share_from_first(self._session.group, name)
         return Path(name) if name else None
+
+
+def _loads_safely(_path: str, tensor: Tensor) -> bool:
+    """Return whether a tensor need not be tried: it may be large, and all are alike."""
+    return in_parts(tensor) or type(tensor) in (Tensor, torch.nn.Parameter)
 
 
 def _check_plain(name: str, state: object) -> None:

@@ -19,25 +19,31 @@ UNUSABLE_MIN = 5
 
 @dataclass(slots=True)
 class Use:
-    """How often the parts that `Run.prepare` returned were used, in training.
-
-    skipped: steps without a backward of which the other replicas were not told yet.
-    """
+    """How often the parts that `Run.prepare` returned were used, in training."""
 
     forwards: int = 0
     backwards: int = 0
     steps: int = 0
-    skipped: int = 0
-    _backwards_before: int = 0
+
+
+@dataclass(slots=True)
+class SkippedSteps:
+    """Which steps, since the replicas last talked, had no backward in the pass that exchanges gradients."""
+
+    exchanged: bool = False
+    _bits: int = 0
+    _next: int = 1
 
     def end_step(self) -> None:
-        self.skipped += self.backwards == self._backwards_before
-        self._backwards_before = self.backwards
+        if not self.exchanged:
+            self._bits |= self._next
+        self.exchanged = False
+        self._next <<= 1
 
-    def take_skipped(self) -> int:
-        """Return `skipped`, once."""
-        skipped, self.skipped = self.skipped, 0
-        return skipped
+    def take(self) -> int:
+        """Return a power of two for each of them, the first step 1; once."""
+        bits, self._bits, self._next = self._bits, 0, 1
+        return bits
 
 
 @dataclass(slots=True)
@@ -96,7 +102,6 @@ class ScriptCheck:
 
     def end_step(self) -> None:
         """An optimiser step's last pass is over."""
-        self.use.end_step()
         if not self._watching:
             return
         self._steps += 1
@@ -110,7 +115,7 @@ class ScriptCheck:
             self._judge()
             if not (self._told or self.use.steps):
                 self._warn("training ended after %d steps without one optimizer.step()", self._steps)
-        self._close()
+        self.close()
 
     def norms(self, step: int, *, unusable: bool) -> None:
         """The gradients of `step` were measured; `unusable`: they are infinite or not numbers."""
@@ -130,7 +135,7 @@ class ScriptCheck:
         backwards = use.backwards - window.before.backwards
         steps = use.steps - window.before.steps
         if steps and backwards:
-            self._close()
+            self.close()
         elif steps and any(parameter.requires_grad for parameter in self._parameters):
             why = "loss.backward() is missing" if forwards else "use it, not the model that prepare was given"
             self._warn("%d steps without a backward through the model of run.prepare: %s", window.steps, why)
@@ -145,7 +150,7 @@ class ScriptCheck:
                 "%d steps with a backward but without optimizer.step(): nothing is learnt", window.steps
             )
         if self._told:
-            self._close()
+            self.close()
 
     def _on_any_optimizer(self, optimizer: torch.optim.Optimizer, _args: object, _kwargs: object) -> None:
         if any(id(item) in self._ids for group in optimizer.param_groups for item in group["params"]):
@@ -158,7 +163,7 @@ class ScriptCheck:
         if self._speaks:
             logger.warning(text, *values)
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """Stop watching what is used."""
         self._watching = False
         self._handle.remove()

@@ -23,14 +23,16 @@ class Switchboard:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._seen = 0
+        self._seen = (0, 0)
         self._order: RescaleOrder | None = None
 
     def order(self) -> RescaleOrder | None:
         """Return the newest order, None if there never was one. Costs one `stat` where nothing is new."""
         path = self._folder / ORDER_FILE
         try:
-            changed = path.stat().st_mtime_ns
+            found = path.stat()
+            # Two orders may fall into one tick of the file system's clock, but are never one file.
+            changed = (found.st_mtime_ns, found.st_ino)
             if changed != self._seen:
                 self._order = from_json(RescaleOrder, json.loads(path.read_text()), str(path))
                 self._seen = changed

@@ -15,7 +15,9 @@ from coadapt.train.session import Session
 FIRST_REPORT_S = 2.0
 # Weight of the newest step in the reported step time.
 STEP_TIME_WEIGHT = 0.1
-# Field 22 of /proc/<pid>/stat, counted from the one after the command's name (proc(5)).
+_loaded_at = time.monotonic()
+PROCESS_STAT = Path("/proc/self/stat")
+# Field 22 of it, counted from the one after the command's name (proc(5)).
 START_TIME_FIELD = 19
 
 
@@ -76,8 +78,10 @@ class Telemetry:
         self._reporter.offer(take_snapshot(self._session, self._num_epochs, self._step_time_s))
 
 
-def process_age_s() -> float:
-    """Return the seconds since this process was started, imports included."""
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+def process_age_s(stat: Path = PROCESS_STAT) -> float:
+    """Return the seconds since this process was started; without `stat`, since it loaded this file."""
+    if not stat.exists():  # not on Linux
+        return time.monotonic() - _loaded_at
+    fields = stat.read_text().rpartition(")")[2].split()
     started_s = int(fields[START_TIME_FIELD]) / os.sysconf("SC_CLK_TCK")
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started_s

@@ -1,5 +1,6 @@
 """Writes checkpoints in a thread of its own, so that training waits for the copy to host memory only."""
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -13,6 +14,8 @@ from torch import Tensor
 from coadapt.train.checkpoint import CheckpointStore, State, file_digest
 from coadapt.train.group import Group, gather_all, share_from_first
 from coadapt.train.parts import copy_parts, own_parts
+
+logger = logging.getLogger(__name__)
 
 
 class BackgroundWriter:
@@ -34,8 +37,11 @@ class BackgroundWriter:
         self._start(partial(self._store.save, copy_to_host(state)))
 
     def write_now(self, state: State) -> None:
-        """Write `state` before this returns."""
-        self.wait()
+        """Write `state` before this returns, also if the write before failed."""
+        self._join()
+        if self._error is not None:
+            logger.warning("the checkpoint before was not written: %s", self._error)
+            self._error = None
         self._store.save(state)
 
     def write_parts(self, state: State, parts: Mapping[str, Tensor], group: Group) -> None:
@@ -49,12 +55,15 @@ class BackgroundWriter:
 
     def wait(self) -> None:
         """Return when nothing is being written. Raises what the last write raised, once."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self._join()
         error, self._error = self._error, None
         if error is not None:
             raise error
+
+    def _join(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
 
     def _start(self, job: Callable[[], object]) -> None:
         # Not a daemon: a script that ends without `Run.close` still gets its last checkpoint.

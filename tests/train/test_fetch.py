@@ -1,0 +1,65 @@
+"""What fetch processes draw: nothing twice, on whatever replica and in whatever epoch."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset
+
+import coadapt.train as ct
+from tests.train.replicas import run_replicas
+
+pytestmark = [pytest.mark.train, pytest.mark.processes]
+
+NUM_SAMPLES, NUM_EPOCHS = 8, 2
+
+
+class Augmented(Dataset[Tensor]):
+    """Samples that are drawn, as a random crop is."""
+
+    def __len__(self) -> int:
+        return NUM_SAMPLES
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.rand(1)
+
+
+class AugmentedStream(IterableDataset[Tensor]):
+    def __iter__(self) -> Iterator[Tensor]:
+        return (torch.rand(1) for _ in range(NUM_SAMPLES))
+
+
+def note_draws(argument: tuple[str, Any]) -> None:
+    folder, dataset = argument
+    torch.set_num_threads(1)
+    run = ct.init()
+    net = nn.Linear(1, 1)
+    model, optimizer = run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01))
+    loader = run.loader(dataset, batch_size=4, num_workers=1, multiprocessing_context="fork")
+    seen = []
+    for _ in run.epochs(NUM_EPOCHS):
+        for x in loader:
+            seen += x.flatten().tolist()
+            model(x).mean().backward()
+            optimizer.step()
+    Path(folder, f"seen-{run.rank}.json").write_text(json.dumps(seen))
+    run.close()
+
+
+@pytest.mark.parametrize("dataset", [Augmented(), AugmentedStream()])
+def test_replicas_and_epochs_draw_anew(tmp_path: Path, dataset: object) -> None:
+    assert run_replicas(note_draws, [(str(tmp_path), dataset)] * 2, tmp_path) == [0, 0]
+    seen = [json.loads((tmp_path / f"seen-{rank}.json").read_text()) for rank in range(2)]
+    assert len({value for own in seen for value in own}) == NUM_SAMPLES * NUM_EPOCHS
+
+
+def test_the_same_place_draws_the_same(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert run_replicas(note_draws, [(str(tmp_path), Augmented())], tmp_path) == [0]
+        (tmp_path / "seen-0.json").rename(tmp_path / f"run-{len(list(tmp_path.glob('run-*')))}.json")
+    first, second = (json.loads((tmp_path / f"run-{index}.json").read_text()) for index in range(2))
+    assert first == second
