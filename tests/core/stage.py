@@ -11,6 +11,7 @@ from coadapt.core.events import (
     Outcome,
     PlanReady,
     ReplicasExited,
+    ReplicasKept,
     ReplicasStarted,
     TimerFired,
     TrainingReported,
@@ -92,6 +93,9 @@ class Stage:
 
     def started(self, job: str = "a", generation: int = 1) -> list[Command]:
         return self.handle(ReplicasStarted(at=self.at, job=job, generation=generation))
+
+    def kept(self, job: str = "a", generation: int = 2, detail: str = "") -> list[Command]:
+        return self.handle(ReplicasKept(at=self.at, job=job, generation=generation, detail=detail))
 
     def exited(
         self, outcome: Outcome, job: str = "a", generation: int = 1, detail: str = ""

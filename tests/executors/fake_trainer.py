@@ -1,8 +1,9 @@
 """A training script without training: it changes in place by the switchboard's files, as coadapt.train does.
 
 It leaves `+name`, `=name generation rank` and `-name code` in the file `lives`. Files in its folder steer it:
-`finish` ends the training, `slow` keeps those who join from being ready, `stuck` keeps a change from being
-done, `linger` those who leave from ending, and `incapable` keeps it from changing at all.
+`finish` ends the training, `slow` keeps those who join from being ready, `broken` makes them fail then, and
+`deaf` has them ignore what they are told; `stuck` keeps a change from being done, `linger` those who leave from
+ending, and `incapable` keeps it from changing at all.
 """
 
 import json
@@ -19,6 +20,7 @@ from coadapt.model.rescale import (
     ORDER_FILE,
     RescaleOrder,
     begun_file,
+    decided_file,
     done_file,
     member_name,
     ready_file,
@@ -70,7 +72,9 @@ def join() -> None:
     assert new is not None
     assert new.generation == generation
     while (folder / "slow").exists():
-        if told_to_stop.is_set():
+        if (folder / "broken").exists():
+            raise RuntimeError("boom")
+        if told_to_stop.is_set() and not (folder / "deaf").exists():
             leave(0)
         time.sleep(LOOK_S)
     (board / ready_file(me)).touch()
@@ -86,6 +90,10 @@ def change() -> None:
     if new is None or new.generation <= generation:
         return
     if rank == 0 and all((board / ready_file(name)).exists() for name in new.joiners):
+        try:
+            (board / decided_file(new.generation)).touch(exist_ok=False)
+        except FileExistsError:
+            return
         (board / begun_file(new.generation)).touch()
     if (board / begun_file(new.generation)).exists():
         if me not in new.members:

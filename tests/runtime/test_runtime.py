@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from coadapt.core.commands import JobCommand, Resize, Start, Stop
+from coadapt.core.commands import JobCommand, Resize, Retract, Start, Stop
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import (
     Event,
@@ -64,6 +64,8 @@ class ObedientExecutor:
         match command:
             case Start() | Resize():
                 post(ReplicasStarted(at=at, job=job, generation=generation))
+            case Retract():
+                raise AssertionError("there is never anything to take back")
             case Stop():
                 post(ReplicasExited(at=at, job=job, generation=generation, outcome=Outcome.STOPPED))
 

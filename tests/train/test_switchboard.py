@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coadapt.model.rescale import ORDER_FILE, RescaleOrder, member_name
+from coadapt.model.rescale import ORDER_FILE, RescaleOrder, decided_file, member_name
 from coadapt.model.wire import to_json
 from coadapt.train.meeting import Meeting
 from coadapt.train.pause import Pause, PauseClock
@@ -53,6 +53,12 @@ def test_ready_and_capable_are_said_by_name(tmp_path: Path) -> None:
     board.mark_ready("2-1")
     assert (board.ready("2-1"), board.ready("2-2")) == (True, False)
     assert sorted(path.name for path in (tmp_path / "rescale").iterdir()) == ["2-1.ready", "capable"]
+
+
+def test_an_order_stands_unless_it_was_taken_back_before(tmp_path: Path) -> None:
+    board = Switchboard(tmp_path)
+    (tmp_path / decided_file(2)).touch()  # by the executor
+    assert (board.claim(2), board.claim(3), board.claim(3)) == (False, True, False)
 
 
 def test_joiners_are_those_of_the_order_s_own_generation() -> None:

@@ -34,6 +34,20 @@ def accrue(job: JobRecord, at: float) -> None:
     job.accounted_at = at
 
 
+def may_train(job: JobRecord, generation: int) -> bool:
+    """Return whether `generation` is the one that trains, as far as is known, or was ordered to."""
+    return generation in (job.trained, job.generation)
+
+
+def note_change(job: JobRecord, at: float) -> None:
+    """Book that the last order has come about."""
+    job.num_replicas_before = job.allocation.num_replicas
+    job.allocation, job.allocation_batch = job.ordered, job.ordered_batch
+    job.trained = job.generation
+    if job.ordered_batch is not None:
+        note_batch(job, job.ordered_batch, at)
+
+
 def note_rescale(job: JobRecord, generation: int, rescale_s: float, pause: Mapping[str, float]) -> None:
     """Book one measured rescale; a second word about the same generation changes nothing."""
     if generation > job.rescaled_generation:

@@ -1,8 +1,8 @@
 """Orders: the only output of the core.
 
-Start, Resize and Stop are idempotent per (job, generation): an executor that has carried one out answers a
-repeat with the present fate of that generation (ReplicasStarted or ReplicasExited), and ignores a generation
-lower than one it has already seen for that job.
+Start, Resize, Retract and Stop are idempotent per (job, generation): an executor that has carried one out
+answers a repeat with the present fate of that generation (ReplicasStarted, ReplicasKept or ReplicasExited),
+and ignores a generation lower than one it has already seen for that job.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,8 @@ class Start:
 class Resize:
     """Bring the running replicas to `allocation` in place; they are of generation `generation` from then on.
 
-    Answer ReplicasStarted (new generation), or ReplicasExited (new generation) if the job ended meanwhile.
+    Answer ReplicasStarted (new generation), ReplicasKept if it did not come about, or ReplicasExited (new
+    generation) if the job ended meanwhile.
     """
 
     job: JobId
@@ -41,6 +42,17 @@ class Resize:
     spec: JobSpec
     allocation: Allocation
     batch: BatchConfig | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retract:
+    """Take back the Resize of this generation, if the replicas have not begun to change; they train on.
+
+    Answer ReplicasKept, or if it is too late what became of the Resize. One that comes later is not followed.
+    """
+
+    job: JobId
+    generation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,5 +70,5 @@ class SetAlarm:
     at: float
 
 
-Command = Solve | Start | Resize | Stop | SetAlarm
-JobCommand = Start | Resize | Stop
+Command = Solve | Start | Resize | Retract | Stop | SetAlarm
+JobCommand = Start | Resize | Retract | Stop

@@ -62,6 +62,20 @@ class ReplicasStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicasKept:
+    """The Resize of this generation did not and will not come about: the replicas of before train on.
+
+    detail: why, "" if it was taken back as asked. The replicas go on to report under the number that they
+    had, while orders, and their end, go by this one.
+    """
+
+    at: float
+    job: JobId
+    generation: int
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicasRescaled:
     """Training of this generation took its first step; the change cost `rescale_s` of training time.
 
@@ -136,6 +150,7 @@ Event = (
     | NodeJoined
     | NodeLost
     | ReplicasStarted
+    | ReplicasKept
     | ReplicasRescaled
     | ReplicasExited
     | TrainingReported

@@ -25,6 +25,7 @@ class Reason(StrEnum):
     ALLOCATED = "allocated"
     PREEMPTED = "preempted"
     RESCALED = "rescaled"
+    RESIZE_FAILED = "resize_failed"  # the replicas of before train on
     NODE_LOST = "node_lost"
     REPLICAS_LOST = "replicas_lost"
     SCRIPT_FAILED = "script_failed"
@@ -36,6 +37,7 @@ class Reason(StrEnum):
 class Trigger(StrEnum):
     ALLOCATED = "allocated"  # a plan gives GPUs to a job that has none
     REPLICAS_STARTED = "replicas_started"
+    REPLICAS_KEPT = "replicas_kept"  # a resize did not come about
     RESIZE_ORDERED = "resize_ordered"
     STOP_ORDERED = "stop_ordered"
     SUCCEEDED = "succeeded"
@@ -54,6 +56,7 @@ TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
     (S.RUNNING, T.RESIZE_ORDERED): S.RESCALING,
     (S.RUNNING, T.STOP_ORDERED): S.STOPPING,
     (S.RESCALING, T.REPLICAS_STARTED): S.RUNNING,
+    (S.RESCALING, T.REPLICAS_KEPT): S.RUNNING,
     (S.RESCALING, T.STOP_ORDERED): S.STOPPING,
     **{(state, T.SUCCEEDED): S.SUCCEEDED for state in (S.STARTING, S.RUNNING, S.RESCALING, S.STOPPING)},
     **{(state, T.GAVE_UP): S.FAILED for state in (S.STARTING, S.RUNNING, S.RESCALING, S.STOPPING)},

@@ -7,10 +7,10 @@ follow from a plan is converge.py; the books are accounting.py.
 import math
 from typing import assert_never
 
-from coadapt.core.accounting import accrue, job_view, note_report, note_rescale
+from coadapt.core.accounting import accrue, job_view, may_train, note_change, note_report, note_rescale
 from coadapt.core.commands import Command, SetAlarm, Solve
 from coadapt.core.config import SchedulerConfig
-from coadapt.core.converge import converge, repeat_order
+from coadapt.core.converge import RESIZES_FAILED_MAX, converge, note_answer, repeat_order
 from coadapt.core.events import (
     CancelRequested,
     Event,
@@ -21,6 +21,7 @@ from coadapt.core.events import (
     PlanFailed,
     PlanReady,
     ReplicasExited,
+    ReplicasKept,
     ReplicasRescaled,
     ReplicasStarted,
     SchedulerConfigured,
@@ -29,6 +30,7 @@ from coadapt.core.events import (
     TrainingReported,
 )
 from coadapt.core.lifecycle import ENDED, HOLDING, JobState, Reason, Trigger, advance
+from coadapt.core.reasons import failure, release_reason, resize_failure, waiting_reason
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import WAITING, ClusterView, JobId, Node, NodeId, Plan, PlanError, check_plan
 
@@ -62,15 +64,17 @@ class Scheduler:
                 return self._node_lost(event.node)
             case ReplicasStarted():
                 return self._started(event)
+            case ReplicasKept():
+                return self._kept(event)
             case ReplicasRescaled():
-                if job := self._current(event.job, event.generation):
+                if job := self._training(event.job, event.generation):
                     job.heard_at = at
                     note_rescale(job, event.generation, event.rescale_s, event.pause)
                 return []
             case ReplicasExited():
                 return self._exited(event)
             case TrainingReported():
-                if job := self._current(event.job, event.generation):
+                if job := self._training(event.job, event.generation):
                     job.heard_at = at
                     note_report(job, event.report, at)
                 return []
@@ -164,9 +168,33 @@ class Scheduler:
         if job.state not in (JobState.STARTING, JobState.RESCALING):
             return []
         accrue(job, self.state.at)
+        if job.state is JobState.RESCALING:
+            job.num_rescales += job.allocation != job.ordered
+            note_change(job, self.state.at)
         job.state = advance(job.state, Trigger.REPLICAS_STARTED)
-        job.allocation = job.ordered
-        job.order_at = None
+        job.num_resizes_failed = 0
+        note_answer(job)
+        return self._converge()
+
+    def _kept(self, event: ReplicasKept) -> list[Command]:
+        job = self._current(event.job, event.generation)
+        if job is None:
+            return []
+        job.heard_at = self.state.at
+        if job.state is not JobState.RESCALING:
+            return []
+        accrue(job, self.state.at)
+        job.state = advance(job.state, Trigger.REPLICAS_KEPT)
+        job.reason = Reason.ALLOCATED
+        job.num_resizes_failed += bool(event.detail)
+        # Ordered again at once it would fail again; but what took its place meanwhile was asked for later.
+        if event.detail and not job.retracting:
+            job.waits_for_plan = True
+            job.reason = Reason.RESIZE_FAILED
+            restarts = job.num_resizes_failed >= RESIZES_FAILED_MAX
+            job.explanation = resize_failure(job, event.detail, restarts=restarts)
+        job.ordered, job.ordered_batch = job.allocation, job.allocation_batch
+        note_answer(job)
         return self._converge()
 
     def _exited(self, event: ReplicasExited) -> list[Command]:
@@ -178,7 +206,8 @@ class Scheduler:
         foreseen = job.state is JobState.STOPPING and event.outcome is Outcome.STOPPED
         foreseen = foreseen and not job.cancel_requested and job.reason is not Reason.NODE_LOST
         job.allocation = job.ordered = WAITING
-        job.order_at = None
+        job.waits_for_plan = False
+        note_answer(job)
         node_lost = job.reason is Reason.NODE_LOST
         if event.outcome is Outcome.SUCCEEDED:
             self._end(job, Trigger.SUCCEEDED, Reason.FINISHED, "finished")
@@ -186,12 +215,12 @@ class Scheduler:
             self._end(job, Trigger.CANCELLED, Reason.CANCELLED_BY_USER, "cancelled by its user")
         elif self._is_failure(job, event.outcome) and job.num_failures + 1 > job.spec.max_failures:
             job.num_failures += 1
-            self._end(job, Trigger.GAVE_UP, Reason.TOO_MANY_FAILURES, _failure(job, event.detail))
+            self._end(job, Trigger.GAVE_UP, Reason.TOO_MANY_FAILURES, failure(job, event.detail))
         else:
             job.num_failures += self._is_failure(job, event.outcome)
             job.state = advance(job.state, Trigger.RELEASED)
             if not node_lost:
-                job.reason, job.explanation = _release_reason(job, event)
+                job.reason, job.explanation = release_reason(job, event)
         return self._converge() + ([] if foreseen else self._wake())
 
     def _is_failure(self, job: JobRecord, outcome: Outcome) -> bool:
@@ -242,20 +271,13 @@ class Scheduler:
         return self._converge()
 
     def _set_target(self, job: JobRecord, plan: Plan) -> None:
+        job.waits_for_plan = False
         job.target = plan.allocations.get(job.id, WAITING)
         job.target_batch = plan.batches.get(job.id)
         if job.target:
             job.explanation = plan.reasons.get(job.id, f"runs on {job.target.num_replicas} GPUs")
             return
-        largest = _largest_pool(self.state)
-        if job.spec.replicas.min > largest:
-            reason = Reason.IMPOSSIBLE
-            job.explanation = (
-                f"waits: needs at least {job.spec.replicas.min} GPUs, the cluster has {largest} of one type"
-            )
-        else:
-            reason = Reason.NO_CAPACITY if job.state is JobState.PENDING else Reason.PREEMPTED
-            job.explanation = plan.reasons.get(job.id, "waits: the policy gave it no GPU this round")
+        reason, job.explanation = waiting_reason(job, plan, self.state)
         if job.state is not JobState.STOPPING:
             job.reason = reason
 
@@ -304,9 +326,14 @@ class Scheduler:
     # -- shared -----------------------------------------------------------------------------------------
 
     def _current(self, job_id: JobId, generation: int) -> JobRecord | None:
-        """Return the job if `generation` is its present one and its replicas may be alive, else None."""
+        """Return the job if `generation` is that of its last order and replicas may be alive, else None."""
+        job = self._training(job_id, generation)
+        return job if job is not None and job.generation == generation else None
+
+    def _training(self, job_id: JobId, generation: int) -> JobRecord | None:
+        """Return the job if replicas of `generation` may train now, else None."""
         job = self.state.jobs.get(job_id)
-        if job is None or job.generation != generation or job.state not in HOLDING:
+        if job is None or not may_train(job, generation) or job.state not in HOLDING:
             return None
         return job
 
@@ -322,7 +349,7 @@ class Scheduler:
         job.explanation = explanation
         job.ended_at = self.state.at
         job.target = job.ordered = job.allocation = WAITING
-        job.target_batch = job.ordered_batch = None
+        job.target_batch = job.ordered_batch = job.allocation_batch = None
         self._active.remove(job.id)
         if not self._active:
             self.state.round_due_at = None
@@ -346,28 +373,3 @@ def _without_departed(plan: Plan, view: ClusterView, state: SchedulerState) -> P
         reasons={key: value for key, value in plan.reasons.items() if keep(key)},
         diagnostics=plan.diagnostics,
     )
-
-
-def _largest_pool(state: SchedulerState) -> int:
-    pools: dict[str, int] = {}
-    for node in state.nodes.values():
-        pools[node.gpu_type] = pools.get(node.gpu_type, 0) + node.num_gpus
-    return max(pools.values(), default=0)
-
-
-def _failure(job: JobRecord, detail: str) -> str:
-    times = "once" if job.num_failures == 1 else f"{job.num_failures} times"
-    return f"failed {times}" + (f": {detail}" if detail else "")
-
-
-def _release_reason(job: JobRecord, event: ReplicasExited) -> tuple[Reason, str]:
-    match event.outcome:
-        case Outcome.FAILED:
-            return Reason.SCRIPT_FAILED, f"restarts: {_failure(job, event.detail)}"
-        case Outcome.LOST:
-            detail = f": {event.detail}" if event.detail else ""
-            return Reason.REPLICAS_LOST, f"restarts from its last checkpoint: replicas were lost{detail}"
-        case _:
-            if job.target:
-                return Reason.RESCALED, job.explanation
-            return Reason.PREEMPTED, job.explanation

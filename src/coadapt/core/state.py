@@ -22,12 +22,14 @@ from coadapt.model import (
 class JobRecord:
     """All that the core knows of one job. Only Scheduler.handle changes it.
 
-    generation: that of the last order. allocation: what its replicas were last known to run on; ordered: what
-    the last order says; until that order is answered the job holds both. target: what the present plan gives
-    it. ordered_batch, target_batch: likewise, where the policy dictates. order_at: when the last order was
-    sent, None once it was answered. heard_at: last sign of life. num_replicas_before: what the
-    order before the last one said. num_in_place: of the rescales measured, those without a restart; pause:
-    the parts of the last of these, in seconds.
+    generation: that of the last order; trained: the one under which its replicas were last known to train.
+    allocation: what these were last known to run on; ordered: what the last order says; until that order is
+    answered the job holds both. target: what the present plan gives it. allocation_batch, ordered_batch,
+    target_batch: likewise, where the policy dictates. retracting: the last order was a resize, and is being
+    taken back. waits_for_plan: its last resize failed, so the present target is let be; num_resizes_failed:
+    so many in a row. order_at: when the last order was sent, None once it was answered. heard_at: last sign
+    of life. num_replicas_before: how many trained before `allocation` was. num_in_place: of the rescales
+    measured, those without a restart; pause: the parts of the last of these, in seconds.
     """
 
     id: JobId
@@ -37,13 +39,18 @@ class JobRecord:
     reason: Reason = Reason.SUBMITTED
     explanation: str = ""
     generation: int = 0
+    trained: int = 0
     allocation: Allocation = WAITING
     ordered: Allocation = WAITING
     num_replicas_before: int = 0
     target: Allocation = WAITING
     batch: BatchConfig | None = None
+    allocation_batch: BatchConfig | None = None
     ordered_batch: BatchConfig | None = None
     target_batch: BatchConfig | None = None
+    retracting: bool = False
+    waits_for_plan: bool = False
+    num_resizes_failed: int = 0
     order_at: float | None = None
     num_attempts: int = 0
     heard_at: float = 0.0

@@ -2,28 +2,46 @@
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from coadapt.executors.generation_dir import GenerationDir, LaunchOrder
-from coadapt.executors.replica import Replica
-from coadapt.model.rescale import begun_file, done_file
+from coadapt.executors.job_processes import kill_marked, marked_processes
+from coadapt.executors.listeners import listening_processes
+from coadapt.executors.replica import Replica, first_failed
+from coadapt.model.rescale import ORDER_FILE, begun_file, decided_file, done_file
 
-# Training goes on while those who join prepare, so there is time; but the job can do nothing else meanwhile.
+# Training goes on while those who join prepare, so there is time; but they hold their slots meanwhile.
 JOIN_LIMIT_S = 600.0
 # Those who wait to join end when the others' first process does, perhaps a while before all of these have.
 GONE_LIMIT_S = 30.0
+# Those who are not to join any more have no state to save.
+DISMISS_GRACE_S = 5.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Change:
-    """From the replicas `old` to those of `directory`'s generation; `joiners` were started for it."""
+    """From the replicas `old` to those of `directory`'s generation; `joiners` were started for it.
+
+    before: the order that the old ones follow. trouble: why the joiners could not all be started.
+    taken_back: why it will not come about, None while it may; kill_at: when to end the joiners then.
+    """
 
     root: GenerationDir
     directory: GenerationDir
+    before: LaunchOrder
     order: LaunchOrder
     old: tuple[Replica, ...]
     joiners: list[Replica] = field(default_factory=list)
+    trouble: str = ""
     began_at: float = field(default_factory=time.monotonic)
     gone_at: float | None = None
+    taken_back: str | None = None
+    kill_at: float = 0.0
+
+    @property
+    def decided(self) -> bool:
+        """Return whether it will be carried out, or was taken back."""
+        return self._decided_file.exists()
 
     @property
     def begun(self) -> bool:
@@ -52,15 +70,52 @@ class Change:
         # In this order: whoever begins a change says so before it ends.
         return self.joiners if self.old_are_gone and not self.begun else []
 
-    def hopeless(self) -> str:
-        """Return why it will not come about although the old replicas train on, "" if it may."""
+    @property
+    def overdue(self) -> bool:
+        return time.monotonic() - self.began_at > JOIN_LIMIT_S
+
+    def unwanted(self) -> str | None:
+        """Return why it is to be taken back while the old replicas train, "" if that was asked for."""
         if self.begun or self.old_are_gone:
+            return None
+        if self.directory.retract_file.exists():
             return ""
+        if self.trouble:
+            return self.trouble
+        if (failed := first_failed(self.joiners)) is not None:
+            return failed.report(f"replica {self._rank(failed)}, which was to join,")
         now = time.monotonic()
         if self.gone_at is None and any(replica.code == 0 for replica in self.joiners):
             self.gone_at = now
         if self.gone_at is not None and now - self.gone_at > GONE_LIMIT_S:
             return "a replica that was to join has ended"
-        if now - self.began_at > JOIN_LIMIT_S:
-            return f"it did not come about within {JOIN_LIMIT_S:g} s"
-        return ""
+        return f"it did not come about within {JOIN_LIMIT_S:g} s" if self.overdue else None
+
+    def take_back(self, why: str) -> bool:
+        """Return whether that succeeds: not if the replicas have agreed on the change already."""
+        try:
+            self._decided_file.touch(exist_ok=False)
+        except OSError:  # it is there, or the disk is full
+            return False
+        (self.root.switchboard / ORDER_FILE).unlink(missing_ok=True)
+        self.taken_back, self.kill_at = why, time.monotonic() + DISMISS_GRACE_S
+        return True
+
+    def see_off(self) -> bool:
+        """Have the joiners end; return whether they, and all that they started, are gone."""
+        checkpoints, number = self.root.job.checkpoints, self.directory.number
+        listening = listening_processes(self.root.listeners, checkpoints)
+        for joiner in self.joiners:
+            joiner.ask(listening)
+        if time.monotonic() >= self.kill_at or all(joiner.code is not None for joiner in self.joiners):
+            kill_marked(checkpoints, number)
+        gone = all(joiner.code is not None for joiner in self.joiners)
+        return gone and not marked_processes(checkpoints, number)
+
+    @property
+    def _decided_file(self) -> Path:
+        return self.root.switchboard / decided_file(self.directory.number)
+
+    def _rank(self, joiner: Replica) -> int:
+        members = () if self.order.roster is None else self.order.roster.members
+        return members.index(joiner.name)

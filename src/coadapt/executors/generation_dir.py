@@ -1,8 +1,9 @@
 """The files through which a launcher and the scheduler speak of one (job, generation). Standard library only.
 
-`order.json`, `started`, `stop` (somebody wants it to end), `exit.json`; and `successor`, which names a later
-generation that replicas change into in place, led by the launcher of their first one, the root. Whoever holds
-the lock of the job directory is its one living launcher; the kernel gives it back when that process dies.
+`order.json`, `started`, `stop` (somebody wants it to end), `exit.json`. `successor` names a later generation
+that replicas change into in place, led by the launcher of their first one, the root; of that, `retract` says
+that it is not wanted any more, `kept.json` that it did not come about. Whoever holds the lock of the job
+directory is its one living launcher; the kernel gives it back when that process dies.
 """
 
 import fcntl
@@ -121,6 +122,10 @@ class GenerationDir:
         return self.path / "stop"
 
     @property
+    def retract_file(self) -> Path:
+        return self.path / "retract"
+
+    @property
     def started_file(self) -> Path:
         return self.path / "started"
 
@@ -158,6 +163,17 @@ class GenerationDir:
 
     def successor(self) -> int | None:
         return _read_json(self.path / "successor", int)
+
+    def request_retraction(self) -> None:
+        self.retract_file.touch(PRIVATE_FILE)
+
+    def write_kept(self, why: str) -> None:
+        """Say that the replicas of before train on; `why`: "" if that was asked for."""
+        write_json(self.path / "kept.json", why)
+
+    def kept(self) -> str | None:
+        """Return why the replicas of before train on, None if they do not."""
+        return _read_json(self.path / "kept.json", str)
 
     def write_fate(self, fate: Fate) -> None:
         write_json(self.path / "exit.json", fate)

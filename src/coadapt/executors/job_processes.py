@@ -9,7 +9,7 @@ import signal
 import time
 from pathlib import Path
 
-from coadapt.model.contract_env import ENV_CHECKPOINT_DIR
+from coadapt.model.contract_env import ENV_CHECKPOINT_DIR, ENV_GENERATION
 
 # SIGKILL cannot be refused; a process that outlives this is stuck in the kernel and frees nothing anyway.
 KILL_WAIT_S = 5.0
@@ -18,13 +18,18 @@ POLL_S = 0.01
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "busybox"})
 
 
-def marked_processes(checkpoints: Path) -> list[int]:
-    """Return the ids of living processes, except this one, that carry the mark of `checkpoints`."""
-    mark = f"{ENV_CHECKPOINT_DIR}={checkpoints}".encode()
+def marked_processes(checkpoints: Path, generation: int | None = None) -> list[int]:
+    """Return the ids of living processes, except this one, that carry the mark of `checkpoints`.
+
+    generation: only of those that were started for it.
+    """
+    marks = {f"{ENV_CHECKPOINT_DIR}={checkpoints}".encode()}
+    if generation is not None:
+        marks.add(f"{ENV_GENERATION}={generation}".encode())
     return [
         int(entry.name)
         for entry in Path("/proc").iterdir()
-        if entry.name.isdigit() and int(entry.name) != os.getpid() and mark in _environ(entry)
+        if entry.name.isdigit() and int(entry.name) != os.getpid() and marks.issubset(_environ(entry))
     ]
 
 
@@ -52,11 +57,11 @@ def parents(pid: int) -> set[int]:
     return found
 
 
-def kill_marked(checkpoints: Path) -> int:
+def kill_marked(checkpoints: Path, generation: int | None = None) -> int:
     """End all marked processes and wait until they are gone; return how many there were."""
     deadline = time.monotonic() + KILL_WAIT_S
     found = set[int]()
-    while (alive := marked_processes(checkpoints)) and time.monotonic() < deadline:
+    while (alive := marked_processes(checkpoints, generation)) and time.monotonic() < deadline:
         found.update(alive)
         for pid in alive:
             _kill(pid, signal.SIGKILL)

@@ -109,7 +109,7 @@ class _Launcher:
         ):
             if kill_at is None:
                 self._follow_orders(replicas)
-                failed = first_failed(replicas)
+                failed = self._first_failed(replicas)
                 if self._stopping():
                     kill_at = time.monotonic() + self._order.stop_grace_s
                 elif failed is not None or self._unneeded():
@@ -121,6 +121,13 @@ class _Launcher:
                 asked = asked.union(*(replica.ask(listening) for replica in self._to_ask(replicas)))
             time.sleep(POLL_S)
         return failed if kill_at is not None else first_failed(replicas)
+
+    def _first_failed(self, replicas: list[Replica]) -> Replica | None:
+        """Return one that failed, if any; of those who join, only once the others count on them."""
+        change = self._change
+        if change is not None and not change.decided:
+            replicas = [replica for replica in replicas if replica not in change.joiners]
+        return first_failed(replicas)
 
     def _peer_grace_s(self, failed: Replica | None) -> float:
         change = self._change
@@ -171,32 +178,42 @@ class _Launcher:
         if change is None:
             successor = self._root.successor()
             if successor is not None and successor > self.newest.number:
-                self._begin_change(self._root.job.generation(successor), replicas)
+                self._take_up(self._root.job.generation(successor), replicas)
+        elif change.taken_back is not None:
+            if change.see_off():
+                change.directory.write_kept(change.taken_back)
+                self._change = None
         elif change.complete:
             change.directory.mark_started()
             self._change = None
-        elif why := change.hopeless():
-            self._give_up(why)
+        elif (why := change.unwanted()) is not None:
+            self._take_back(change, why, replicas)
 
-    def _begin_change(self, directory: GenerationDir, replicas: list[Replica]) -> None:
+    def _take_up(self, directory: GenerationDir, replicas: list[Replica]) -> None:
+        self.newest = directory
+        if directory.kept() is not None or self._stopping():
+            return
         order = directory.order()
         assert order is not None, f"{directory.path} holds no order"
-        self.newest, self._order = directory, order
-        if self._stopping():
-            return
-        change = Change(root=self._root, directory=directory, order=order, old=tuple(replicas))
-        self._change = change
+        change = Change(
+            root=self._root, directory=directory, before=self._order, order=order, old=tuple(replicas)
+        )
+        self._change, self._order = change, order
         try:
             write_json(self._root.switchboard / ORDER_FILE, order.roster)
             change.joiners = self._start(order)
         except OSError as error:
-            self._give_up(str(error))
+            change.trouble = str(error)
         replicas.extend(change.joiners)
 
-    def _give_up(self, why: str) -> None:
-        """Stop the job, so that it is started anew: the change will not come about."""
-        self._told_to_stop = True
-        self._why_stopped = f"stopped to change its replicas, in place was impossible: {why}"
+    def _take_back(self, change: Change, why: str, replicas: list[Replica]) -> None:
+        """Let the old replicas train on, unless they have agreed on the change by now."""
+        if change.take_back(why):
+            self._order = change.before
+            replicas[:] = change.old
+        elif change.overdue:
+            self._told_to_stop = True
+            self._why_stopped = f"stopped to change its replicas, in place was impossible: {why}"
 
     def _unneeded(self) -> list[Replica]:
         return [] if self._change is None else self._change.unneeded

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from coadapt.core.commands import JobCommand, Resize, Start, Stop
-from coadapt.core.events import Outcome, ReplicasExited, ReplicasStarted
+from coadapt.core.commands import JobCommand, Resize, Retract, Start, Stop
+from coadapt.core.events import Outcome, ReplicasExited, ReplicasKept, ReplicasStarted
 from coadapt.executors import launcher
 from coadapt.executors.generation_dir import Fate, GenerationDir, JobDir
 from coadapt.executors.machine import Machine
@@ -126,14 +126,16 @@ class LocalExecutor:
                 directory.request_stop()
             else:
                 running.announced = False
+            if isinstance(order, Retract):
+                directory.request_retraction()
         elif (fate := directory.fate()) is not None:
             self._post_exit(order.job, order.generation, fate, post)
         else:
-            if running is not None and not (isinstance(order, Resize) and running.changes_in_place()):
+            if running is not None and not _spares(order, running):
                 running.directory.request_stop()
             waiting, _ = self._waiting.get(order.job, (order, post))
-            stopped = isinstance(waiting, Stop) and waiting.generation == order.generation
-            self._waiting[order.job] = (waiting if stopped else order, post)
+            stands = waiting.generation == order.generation and _stands(waiting, order, running)
+            self._waiting[order.job] = (waiting if stands else order, post)
 
     def _attempt(self, job: JobId, order: JobCommand, post: Post) -> None:
         """Carry out an order as soon as slots are free and the generation before is gone, or can follow."""
@@ -142,6 +144,9 @@ class LocalExecutor:
             if running is None:
                 self._end_unstarted(order, Fate(outcome=Outcome.STOPPED, detail=NEVER_STARTED), post)
                 del self._waiting[job]
+            return
+        if isinstance(order, Retract):
+            self._keep(order, running, post)
             return
         if running is not None and not (
             isinstance(order, Resize) and running.started and running.changes_in_place()
@@ -155,6 +160,29 @@ class LocalExecutor:
             else:
                 self._change(order, seating, running, post)
             del self._waiting[job]
+
+    def _keep(self, order: Retract, running: Running | None, post: Post) -> None:
+        """The change was not begun. Have those who run go on under its number, or tell how they ended."""
+        directory = self._job_dir(order.job).generation(order.generation)
+        if running is None:
+            fates = [each.fate() for each in directory.job.generations()]
+            last = next((fate for fate in reversed(fates) if fate is not None), None)
+            self._end_unstarted(order, last or Fate(outcome=Outcome.LOST, detail="nothing of it runs"), post)
+        elif running.started and not running.directory.stop_file.exists():
+            directory.make()
+            directory.write_kept("")
+            running.root.write_successor(directory.number)
+            self._running[order.job] = Running(
+                directory=directory,
+                seating=running.seating,
+                former=running.seating,
+                held=running.held,
+                process=running.process,
+                post=post,
+            )
+        else:
+            return
+        del self._waiting[order.job]
 
     def _end_unstarted(self, order: JobCommand, fate: Fate, post: Post) -> None:
         directory = self._job_dir(order.job).generation(order.generation)
@@ -192,7 +220,12 @@ class LocalExecutor:
         running.root.write_successor(directory.number)
         held = union(running.held, seating.slots)
         self._running[command.job] = Running(
-            directory=directory, seating=seating, held=held, process=running.process, post=post
+            directory=directory,
+            seating=seating,
+            former=running.seating,
+            held=held,
+            process=running.process,
+            post=post,
         )
 
     def _write_order(self, command: Start | Resize, seating: Seating) -> GenerationDir:
@@ -227,7 +260,12 @@ class LocalExecutor:
         running.look()
         if running.post is not None and running.started and not running.announced:
             running.announced = True
-            running.post(ReplicasStarted(at=self._now(), job=job, generation=generation))
+            at, why = self._now(), running.kept
+            running.post(
+                ReplicasStarted(at=at, job=job, generation=generation)
+                if why is None
+                else ReplicasKept(at=at, job=job, generation=generation, detail=why)
+            )
         fate = running.fate()
         if fate is None:
             return
@@ -251,6 +289,23 @@ class LocalExecutor:
 
     def _job_dir(self, job: JobId) -> JobDir:
         return JobDir(self._config.state_dir / "jobs" / job)
+
+
+def _spares(order: JobCommand, running: Running) -> bool:
+    """Return whether those who run may go on although an order of a later generation came."""
+    return isinstance(order, Retract) or (isinstance(order, Resize) and running.changes_in_place())
+
+
+def _stands(waiting: JobCommand, order: JobCommand, running: Running | None) -> bool:
+    """Return whether `waiting` is carried out although `order`, of the same generation, came after it."""
+    match order:
+        case Stop():
+            return False
+        case Retract():
+            ending = running is None or running.directory.stop_file.exists()
+            return isinstance(waiting, Stop) or ending
+        case _:
+            return isinstance(waiting, Stop | Retract)
 
 
 def _name(generation: GenerationDir, rank: int) -> str:

@@ -4,7 +4,7 @@ import subprocess
 from dataclasses import dataclass
 
 from coadapt.core.events import Outcome
-from coadapt.executors.generation_dir import Fate, GenerationDir, JobDir, LaunchOrder
+from coadapt.executors.generation_dir import Fate, GenerationDir, JobDir
 from coadapt.executors.job_processes import kill_marked
 from coadapt.executors.seating import Seating, Slots, seating_of, union
 from coadapt.model.rescale import CAPABLE_FILE
@@ -15,12 +15,15 @@ from coadapt.runtime.ports import Post
 class Running:
     """A generation whose launcher lives, or died unnoticed. `process` is None if a predecessor started it.
 
-    held: the slots that it takes, and until it is started those of the generation that it follows as well.
+    former: of the generation that it follows in place. held: the slots that it takes, and until it is started
+    those of `former` as well. kept: why the replicas of `former` train on under its number, None if not.
     """
 
     directory: GenerationDir
     seating: Seating
     held: Slots
+    former: Seating | None = None
+    kept: str | None = None
     process: "subprocess.Popen[bytes] | None" = None
     post: Post | None = None
     started: bool = False
@@ -36,10 +39,15 @@ class Running:
         return capable and not self.directory.stop_file.exists()
 
     def look(self) -> None:
-        """Note that it has started, if it has."""
-        if not self.started and self.directory.started_file.exists():
-            self.started = True
-            self.held = self.seating.slots
+        """Note that it has started, or that the replicas of before train on under its number."""
+        if self.started:
+            return
+        if self.former is not None and (why := self.directory.kept()) is not None:
+            self.kept, self.seating = why, self.former
+        elif not self.directory.started_file.exists():
+            return
+        self.started = True
+        self.held = self.seating.slots
 
     def fate(self) -> Fate | None:
         """Return how it ended, None while it lives; its launcher is gone then."""
@@ -71,21 +79,27 @@ class Running:
 
 def found(job: JobDir) -> Running | None:
     """Return the generation of a job that an executor before left unsettled, if there is one."""
-    ordered: list[tuple[GenerationDir, LaunchOrder]] = []
+    newest: GenerationDir | None = None
+    ordered: list[tuple[GenerationDir, Seating]] = []
     for directory in reversed(job.generations()):
-        if not ordered and directory.fate() is not None:
+        if newest is None and directory.fate() is not None:
             return None
-        if (order := directory.order()) is not None:
-            ordered.append((directory, order))
-            if order.root in (0, directory.number) or len(ordered) == 2:
+        order, kept = directory.order(), directory.kept()
+        if newest is None and (order is not None or kept is not None):
+            newest = directory
+        if order is not None and kept is None:
+            ordered.append((directory, seating_of(order, directory.number)))
+            if ordered[-1][1].root == directory.number or len(ordered) == 2:
                 break
-    if not ordered:
+    if newest is None or not ordered:
         return None
-    directory, order = ordered[0]
-    seating = seating_of(order, directory.number)
-    running = Running(directory=directory, seating=seating, held=seating.slots)
-    if len(ordered) == 2:
-        running.held = union(seating.slots, ordered[1][1].slots)
+    seating, former = ordered[0][1], ordered[-1][1]
+    if newest != ordered[0][0]:
+        former = seating
+    running = Running(
+        directory=newest, seating=seating, former=former, held=union(seating.slots, former.slots)
+    )
+    if newest.number != seating.root:
         # The executor may have died just before it could tell the launcher.
-        running.root.write_successor(directory.number)
+        running.root.write_successor(newest.number)
     return running

@@ -9,7 +9,8 @@ from coadapt.model.batch import BatchConfig
 
 # Written by the replicas once they can change in place: the script has reached its epochs.
 CAPABLE_FILE = "capable"
-# Written by the executor, whole, before it starts those who join. The next one only after DONE of this one.
+# Written by the executor, whole, before it starts those who join; removed when it is taken back. The next one
+# only after that, or after DONE of this one.
 ORDER_FILE = "order.json"
 
 
@@ -55,6 +56,13 @@ def store_file(generation: int) -> str:
 def ready_file(member: str) -> str:
     """Return what a joiner writes once it only waits for the others."""
     return f"{member}.ready"
+
+
+def decided_file(generation: int) -> str:
+    """Return what is created once, by the first replica as it offers the change to the others, or by the
+    executor to take the order back: whoever finds it there has come too late.
+    """
+    return f"{generation}.decided"
 
 
 def begun_file(generation: int) -> str:

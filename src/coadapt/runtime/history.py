@@ -5,7 +5,7 @@ alike. Metrics and the report page read it; the core does not know it.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coadapt.core.accounting import held_gpus
+from coadapt.core.accounting import held_gpus, may_train
 from coadapt.core.commands import Command, SetAlarm, Solve
 from coadapt.core.events import (
     CancelRequested,
@@ -16,6 +16,7 @@ from coadapt.core.events import (
     PlanFailed,
     PlanReady,
     ReplicasExited,
+    ReplicasKept,
     ReplicasRescaled,
     ReplicasStarted,
     TrainingReported,
@@ -24,7 +25,7 @@ from coadapt.core.lifecycle import ENDED, JobState
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import JobId, RescaleContract
 from coadapt.runtime.snapshot import job_efficiency
-from coadapt.runtime.story import told_in_place
+from coadapt.runtime.story import replicas_of_change, told_in_place
 
 # Points kept per job: when full, every other one goes, so that a month of reports fits in memory and the
 # curve still spans the job's whole life.
@@ -171,6 +172,7 @@ class Recorder:
                 | CancelRequested()
                 | TrainingReported()
                 | ReplicasStarted()
+                | ReplicasKept()
                 | ReplicasRescaled()
                 | ReplicasExited()
             ):
@@ -199,18 +201,19 @@ class Recorder:
 
     def _add_change(self, event: ReplicasRescaled, state: SchedulerState) -> None:
         record = state.jobs.get(event.job)
-        if record is None or event.generation != record.generation:
+        if record is None or not may_train(record, event.generation):
             return
         job = self._history.jobs[record.id]
         last = job.rescales[-1] if job.rescales else None
         if last is not None and last.generation >= event.generation:
             return
+        before, now = replicas_of_change(record, event.generation)
         job.rescales.append(
             Rescale(
                 at=self._history.at,
                 generation=event.generation,
-                before=record.num_replicas_before or (0 if last is None else last.now),
-                now=record.ordered.num_replicas,
+                before=before or (0 if last is None else last.now),
+                now=now,
                 cost_s=event.rescale_s,
                 pause=event.pause,
             )
@@ -222,7 +225,7 @@ class Recorder:
 
     def _add_point(self, event: TrainingReported, state: SchedulerState) -> None:
         record = state.jobs.get(event.job)
-        if record is None or event.generation != record.generation or record.id not in self._open:
+        if record is None or not may_train(record, event.generation) or record.id not in self._open:
             return
         job = self._history.jobs[record.id]
         job.points.append(

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
-from coadapt.core.commands import Command, Resize, SetAlarm, Solve, Start, Stop
+from coadapt.core.commands import Command, Resize, Retract, SetAlarm, Solve, Start, Stop
 from coadapt.core.events import Event, SchedulerRestarted, TimerFired
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
@@ -96,7 +96,7 @@ class Runtime:
                 if self._cancel_alarm is not None:
                     self._cancel_alarm()
                 self._cancel_alarm = self.clock.call_at(command.at, self._ring, last=True)
-            case Start() | Resize() | Stop():
+            case Start() | Resize() | Retract() | Stop():
                 self.executor.execute(command, self.post)
             case _:
                 assert_never(command)

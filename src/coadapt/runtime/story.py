@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from coadapt.core.config import SchedulerConfig
-from coadapt.core.events import CancelRequested, Event, ReplicasExited, ReplicasRescaled
+from coadapt.core.events import CancelRequested, Event, ReplicasExited, ReplicasKept, ReplicasRescaled
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord
 from coadapt.model import Allocation, JobId
@@ -49,9 +49,17 @@ def shown_allocation(allocation: Allocation) -> str:
     return f"{allocation.num_replicas} GPU{'s' if allocation.num_replicas > 1 else ''} ({nodes})"
 
 
+def replicas_of_change(job: JobRecord, generation: int) -> tuple[int, int]:
+    """Return how many replicas trained before `generation`, and in it; it may train, as far as is known."""
+    if generation == job.trained:
+        return job.num_replicas_before, job.allocation.num_replicas
+    # It took its first step before all who left were gone.
+    return job.allocation.num_replicas, job.ordered.num_replicas
+
+
 def told_in_place(job: JobRecord, event: ReplicasRescaled) -> str:
     """Return what a change in place of `job` was, and where the time went that training stood still."""
-    before, now = job.num_replicas_before, job.ordered.num_replicas
+    before, now = replicas_of_change(job, event.generation)
     what = f"resized {before} -> {now}" if before != now else f"changed on {now}"
     parts = ", ".join(f"{name} {1e3 * seconds:.0f}" for name, seconds in event.pause.items())
     return f"{what} in place, pause {event.rescale_s:.2f} s ({parts} ms)"
@@ -68,6 +76,10 @@ def _told_by(event: Event, job: JobRecord) -> list[str]:
             return [
                 f"generation {event.generation} took its first step; the change cost {event.rescale_s:.1f} s"
             ]
+        case ReplicasKept() if event.job == job_id:
+            if event.detail:
+                return [f"the change of generation {event.generation} failed ({event.detail}); it trains on"]
+            return [f"the change of generation {event.generation} was taken back in time; it trains on"]
         case ReplicasExited() if event.job == job_id:
             detail = f" ({event.detail})" if event.detail else ""
             return [f"replicas of generation {event.generation} ended: {event.outcome.value}{detail}"]

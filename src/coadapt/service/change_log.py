@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 
+from coadapt.core.accounting import may_train
 from coadapt.core.commands import Command
 from coadapt.core.events import Event, PlanFailed, PlanReady, ReplicasRescaled
 from coadapt.core.lifecycle import ENDED
@@ -41,8 +42,8 @@ class ChangeLog:
     def _tell_pause(self, event: Event, state: SchedulerState) -> None:
         if self._speaking and isinstance(event, ReplicasRescaled) and event.pause:
             job = state.jobs.get(event.job)
-            if job is not None and job.generation == event.generation:
-                logger.info("job %s generation %d: %s", job.id, job.generation, told_in_place(job, event))
+            if job is not None and may_train(job, event.generation):
+                logger.info("job %s generation %d: %s", job.id, event.generation, told_in_place(job, event))
 
 
 def _line(job: JobRecord) -> str:

@@ -118,6 +118,8 @@ class Ordeal:
             case DisasterKind.VANISH:
                 if self.scenario.world.rescale_s > VANISH_S:
                     self._cursed[target] = (VANISH_S, Outcome.LOST)
+            case DisasterKind.JOINERS_FAIL:
+                self.world.joiners_fail.add(target)
             case DisasterKind.NODE_LOST:
                 self._lose_node(target, disaster.lasts_s)
             case DisasterKind.NODE_REPLACED:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from coadapt.core.accounting import held_gpus
-from coadapt.core.commands import Command, Resize, SetAlarm, Solve, Start, Stop
+from coadapt.core.commands import Command, Resize, Retract, SetAlarm, Solve, Start, Stop
 from coadapt.core.events import (
     CancelRequested,
     Event,
@@ -18,6 +18,7 @@ from coadapt.core.events import (
     PlanFailed,
     PlanReady,
     ReplicasExited,
+    ReplicasKept,
     ReplicasRescaled,
     ReplicasStarted,
     SchedulerConfigured,
@@ -93,8 +94,11 @@ class BookChecker:
                 return before.nodes.get(event.node.id) == event.node
             case NodeLost():
                 return event.node not in before.nodes
-            case ReplicasStarted() | ReplicasRescaled() | ReplicasExited() | TrainingReported():
+            case ReplicasStarted() | ReplicasKept() | ReplicasExited():
                 return job is None or job.generation != event.generation or job.state not in HOLDING
+            case ReplicasRescaled() | TrainingReported():
+                known = () if job is None else (job.trained, job.generation)
+                return job is None or event.generation not in known or job.state not in HOLDING
             case PlanReady() | PlanFailed():
                 nodes_now = tuple(before.nodes[node] for node in sorted(before.nodes))
                 made_for = self._solved_for.get(event.round, nodes_now)
@@ -133,7 +137,7 @@ class BookChecker:
                 case SetAlarm():
                     if command.at < state.at:
                         yield f"the alarm is set to {command.at}, which has passed"
-                case Start() | Resize() | Stop():
+                case Start() | Resize() | Retract() | Stop():
                     if command.job in ordered:
                         yield f"job {command.job} got two orders at once"
                     ordered.add(command.job)
@@ -166,16 +170,35 @@ def _wrong_steps(before: SchedulerState, event: Event, state: SchedulerState) ->
         for name in GROWING:
             if getattr(job, name) < getattr(old, name):
                 yield f"job {job_id}: {name} fell from {getattr(old, name)} to {getattr(job, name)}"
+        yield from _wrong_change(old, event, job)
+
+
+def _wrong_change(old: JobRecord, event: Event, job: JobRecord) -> Iterator[str]:
+    """What replicas train on changes, and counts as a rescale, when they say so or are started."""
+    started = isinstance(event, ReplicasStarted) and (event.job, event.generation) == (job.id, old.generation)
+    fresh = job.num_starts > old.num_starts
+    if job.num_rescales > old.num_rescales and not started and not fresh:
+        yield f"job {job.id}: a rescale was counted that did not come about"
+    if job.allocation and job.allocation != old.allocation and not started and not fresh:
+        yield f"job {job.id} trains on {job.allocation.slots}, which nobody said"
+    if old.state is JobState.RESCALING and started and job.allocation != old.ordered:
+        yield f"job {job.id} was to change to {old.ordered.slots}, it is on {job.allocation.slots}"
+    if job.state is JobState.RUNNING and job.allocation != job.ordered:
+        yield f"job {job.id} runs on {job.allocation.slots}, but {job.ordered.slots} are held for it as well"
 
 
 def _wrong_order(
-    event: Event, command: Start | Resize | Stop, before: JobRecord | None, job: JobRecord
+    event: Event, command: Start | Resize | Retract | Stop, before: JobRecord | None, job: JobRecord
 ) -> Iterator[str]:
     if command.generation != job.generation:
         yield f"job {job.id}: order of generation {command.generation}, the books say {job.generation}"
     if isinstance(command, Stop):
         if job.state is not JobState.STOPPING:
             yield f"job {job.id} is told to stop, but is {job.state}"
+        return
+    if isinstance(command, Retract):
+        if job.state is not JobState.RESCALING or not job.retracting:
+            yield f"job {job.id} is {job.state}, but its order is taken back"
         return
     if command.allocation != job.ordered or not command.allocation:
         yield f"job {job.id}: order for {command.allocation.slots}, the books say {job.ordered.slots}"
@@ -229,6 +252,10 @@ def _wrong_record(job: JobRecord, state: SchedulerState) -> Iterator[str]:
     for allocation in (job.ordered, job.target):
         if allocation and not limits.min <= allocation.num_replicas <= limits.max:
             yield f"job {job.id}: {allocation.num_replicas} replicas, allowed {limits.min}..{limits.max}"
+    if job.retracting and job.state is not JobState.RESCALING:
+        yield f"job {job.id} is {job.state}, there is no order to take back"
+    if job.trained > job.generation:
+        yield f"job {job.id} trains as generation {job.trained}, the last order is {job.generation}"
     if job.num_rescales_measured > job.generation:
         yield f"job {job.id}: {job.num_rescales_measured} rescales booked in {job.generation} generations"
     if job.num_failures > job.spec.max_failures + 1:
@@ -279,6 +306,8 @@ def _unknown_to_books(world: World, state: SchedulerState) -> Iterator[str]:
                 f"the books say {job.state} in generation {job.generation}"
             )
             continue
+        if job.state is JobState.RUNNING and job.trained != generation:
+            yield f"job {job_id} trains as generation {generation}, the books say {job.trained}"
         booked = held_gpus(job)
         for node_id, held in world.ledger.held.items():
             if held.get(job_id, 0.0) > booked.get(node_id, 0.0) + SLACK_GPUS:

@@ -39,6 +39,14 @@ class Ledger:
             gpus = self.nodes[node].num_gpus
             assert sum(held.values()) <= gpus + SLACK_GPUS, f"{node} has {gpus} GPUs, held are {held}"
 
+    def take_more(self, job: JobId, allocation: Allocation) -> None:
+        """Book for `job` what `allocation` has beyond what it holds already."""
+        for node, count in allocation.slots:
+            held = self._held[node]
+            held[job] = max(held.get(job, 0.0), count * allocation.gpu_share)
+            gpus = self.nodes[node].num_gpus
+            assert sum(held.values()) <= gpus + SLACK_GPUS, f"{node} has {gpus} GPUs, held are {held}"
+
     def release(self, job: JobId) -> None:
         """Free whatever `job` holds."""
         for held in self._held.values():

@@ -28,6 +28,7 @@ class DisasterKind(StrEnum):
     SCRIPT_FAILS = "script_fails"
     POISON = "poison"  # from here on the script fails soon after every start
     VANISH = "vanish"  # from here on the replicas vanish before their first step
+    JOINERS_FAIL = "joiners_fail"  # from here on whoever is to join in place fails
     NODE_LOST = "node_lost"  # for `lasts_s`
     NODE_REPLACED = "node_replaced"  # by one of another size, and nobody tells of the loss
     NODE_REPEATED = "node_repeated"  # a node that is there says once more that it is
@@ -112,6 +113,7 @@ def draw_scenario(seed: int) -> Scenario:
         ),
         world=WorldConfig(
             rescale_s=rng.choice((0.0, 10.0, 30.0)),
+            prepare_s=rng.choice((0.0, 20.0, 100.0)),
             checkpoint_s=rng.choice((0.0, 200.0)),
             interference=rng.choice((0.0, 0.0, 0.3)),
             resizes_in_place=in_place,

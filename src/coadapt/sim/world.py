@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import assert_never
 
-from coadapt.core.commands import JobCommand, Resize, Start, Stop
+from coadapt.core.commands import JobCommand, Resize, Retract, Start, Stop
 from coadapt.core.events import (
     NodeJoined,
     NodeLost,
     Outcome,
     ReplicasExited,
+    ReplicasKept,
     ReplicasRescaled,
     ReplicasStarted,
     TrainingReported,
@@ -32,13 +33,15 @@ class WorldConfig:
     """How the world behaves. Durations in seconds.
 
     report_s: running jobs report at whole multiples of it. rescale_s: training time that each start and each
-    change of allocation costs. checkpoint_s: least time between checkpoints, which are made at reports.
+    change of allocation costs. prepare_s: how long a change in place is prepared while training goes on.
+    checkpoint_s: least time between checkpoints, which are made at reports.
     interference: the part of its speed that a job on several nodes loses while it shares a node with another
     such job (Pollux, OSDI'21, §5.3.2).
     """
 
     report_s: float = 60.0
     rescale_s: float = 30.0
+    prepare_s: float = 0.0
     checkpoint_s: float = 0.0
     interference: float = 0.0
     resizes_in_place: bool = True
@@ -46,7 +49,7 @@ class WorldConfig:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.report_s) and self.report_s > 0.0):
             raise ValueError(f"report_s must be finite and > 0, got {self.report_s}")
-        for name in ("rescale_s", "checkpoint_s"):
+        for name in ("rescale_s", "prepare_s", "checkpoint_s"):
             if not (math.isfinite(value := getattr(self, name)) and value >= 0.0):
                 raise ValueError(f"{name} must be finite and >= 0, got {value}")
         if not 0.0 <= self.interference < 1.0:
@@ -55,8 +58,12 @@ class WorldConfig:
 
 @dataclass(slots=True, kw_only=True)
 class _Replicas:
-    """A generation that is alive: `training` at instant `since`, and the `segment` after it at `speed`."""
+    """A generation that is alive: `training` at instant `since`, and the `segment` after it at `speed`.
 
+    cancel_change: while those who join prepare, ends that.
+    """
+
+    generation: int
     assignment: Assignment
     allocation: Allocation
     post: Post
@@ -66,11 +73,15 @@ class _Replicas:
     segment: Segment | None = None
     cancel_exit: Cancel | None = None
     cancel_rescaled: Cancel | None = None
+    cancel_change: Cancel | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class _Job:
-    """One job in the world: the highest generation seen, its replicas or how they ended, its checkpoint."""
+    """One job in the world: the highest generation seen, its replicas or how they ended, its checkpoint.
+
+    detail: of their end, or why they were kept.
+    """
 
     trace: TraceJob
     application: Application
@@ -99,6 +110,7 @@ class World:
     ) -> None:
         self.config = config or WorldConfig()
         self.ledger = Ledger()
+        self.joiners_fail: set[JobId] = set()  # the jobs whose changes fail while they are prepared
         self._clock = clock
         self._oracle = oracle
         self._jobs = {job.id: _Job(trace=job, application=applications[job.application]) for job in jobs}
@@ -119,9 +131,14 @@ class World:
             return
         repeated = command.generation == job.generation
         job.generation = command.generation
+        if job.replicas is not None and not repeated:
+            job.detail = ""
         match command:
             case Stop():
                 self._stop(job, post)
+            case Retract():
+                self._keep(job)
+                self._answer(job, post)
             case _ if repeated:
                 self._answer(job, post)
             case Start():
@@ -143,12 +160,20 @@ class World:
         return True
 
     def lose_node(self, node_id: NodeId, post: Post) -> None:
-        """Take a node away, and every job that has a replica on it down with it."""
-        ended = [self._jobs[job_id] for job_id in sorted(self.ledger.held[node_id])]
-        posts = [self._end(job, Outcome.LOST, f"node {node_id} went away") for job in ended]
+        """Take a node away, and every job that trains on it down with it, and changes that need it."""
+        why = f"node {node_id} went away"
+        touched = [self._jobs[job_id] for job_id in sorted(self.ledger.held[node_id])]
+        posts = []
+        for job in touched:
+            assert job.replicas is not None
+            posts.append(job.replicas.post)
+            if job.replicas.allocation.on(node_id):
+                self._end(job, Outcome.LOST, why)
+            else:
+                self._keep(job, why)
         self.ledger.remove(node_id)
         post(NodeLost(at=self._clock.now(), node=node_id))
-        for job, job_post in zip(ended, posts, strict=True):
+        for job, job_post in zip(touched, posts, strict=True):
             self._answer(job, job_post)
 
     def restore_node(self, node: Node, post: Post) -> None:
@@ -157,8 +182,12 @@ class World:
         post(NodeJoined(at=self._clock.now(), node=node))
 
     def alive(self) -> dict[JobId, int]:
-        """Return the generation of each job that has replicas."""
-        return {job_id: job.generation for job_id, job in self._running.items()}
+        """Return the generation that trains of each job that has replicas."""
+        return {
+            job_id: job.replicas.generation
+            for job_id, job in self._running.items()
+            if job.replicas is not None
+        }
 
     # -- orders -----------------------------------------------------------------------------------------
 
@@ -177,9 +206,41 @@ class World:
             self._answer(job, post)
             return
         if missing := self.ledger.missing(command.allocation):
-            self._end(job, Outcome.LOST, f"node {missing[0]} is down")
+            job.detail = f"node {missing[0]} is down"
             self._answer(job, post)
             return
+        if self.config.prepare_s:
+            self._prepare(job, replicas, command, post)
+        else:
+            self._change(job, replicas, command, post)
+
+    def _prepare(self, job: _Job, replicas: _Replicas, command: Resize, post: Post) -> None:
+        """Hold the GPUs of both allocations until those who join are ready, or fail halfway."""
+        prepare_s, job_id = self.config.prepare_s, job.trace.id
+        self.ledger.take_more(job_id, command.allocation)
+        ready_at = self._clock.now() + prepare_s
+        change = partial(self._change, job, replicas, command, post)
+        if job_id in self.joiners_fail:
+            ready_at -= prepare_s / 2.0
+            change = partial(self._fail_to_join, job, post)
+        replicas.cancel_change = self._clock.call_at(ready_at, change)
+
+    def _fail_to_join(self, job: _Job, post: Post) -> None:
+        self._keep(job, "a replica that was to join failed")
+        self._answer(job, post)
+
+    def _keep(self, job: _Job, detail: str = "") -> None:
+        """Take back the change that is being prepared, if one is."""
+        replicas = job.replicas
+        if replicas is None or replicas.cancel_change is None:
+            return
+        replicas.cancel_change()
+        replicas.cancel_change = None
+        job.detail = detail
+        self.ledger.release(job.trace.id)
+        self.ledger.take(job.trace.id, replicas.allocation)
+
+    def _change(self, job: _Job, replicas: _Replicas, command: Resize, post: Post) -> None:
         training = self._cut(job)
         self._forget(job)
         same = command.allocation == replicas.allocation
@@ -209,6 +270,7 @@ class World:
             gpu_type=self.ledger.nodes[allocation.slots[0][0]].gpu_type,
         )
         job.replicas = _Replicas(
+            generation=command.generation,
             assignment=assignment,
             allocation=allocation,
             post=post,
@@ -231,14 +293,16 @@ class World:
         job.replicas.cancel_rescaled = self._clock.call_at(rescaled.at, lambda: post(rescaled))
 
     def _answer(self, job: _Job, post: Post) -> None:
-        """Post the present fate of the job's generation."""
-        now, job_id, generation = self._clock.now(), job.trace.id, job.generation
-        if job.replicas is not None:
+        """Post the present fate of the job's generation; of a change that is being prepared, later."""
+        now, job_id, generation, detail = self._clock.now(), job.trace.id, job.generation, job.detail
+        if job.replicas is None:
+            post(
+                ReplicasExited(at=now, job=job_id, generation=generation, outcome=job.outcome, detail=detail)
+            )
+        elif job.replicas.generation == generation:
             post(ReplicasStarted(at=now, job=job_id, generation=generation))
-            return
-        post(
-            ReplicasExited(at=now, job=job_id, generation=generation, outcome=job.outcome, detail=job.detail)
-        )
+        elif job.replicas.cancel_change is None:
+            post(ReplicasKept(at=now, job=job_id, generation=generation, detail=detail))
 
     def _end(self, job: _Job, outcome: Outcome, detail: str = "") -> Post:
         """End the job's replicas, and return where to post that."""
@@ -251,7 +315,8 @@ class World:
     def _forget(self, job: _Job) -> None:
         """Take the job's replicas out of the books."""
         assert job.replicas is not None
-        for cancel in (job.replicas.cancel_exit, job.replicas.cancel_rescaled):
+        replicas = job.replicas
+        for cancel in (replicas.cancel_exit, replicas.cancel_rescaled, replicas.cancel_change):
             if cancel is not None:
                 cancel()
         job.replicas = None
@@ -343,5 +408,7 @@ class World:
                 job.saved, job.saved_at = training, now
             forecast = self._oracle(job.application, job.trace.spec, training.epoch)
             told = report(job.application, replicas.assignment, training, forecast)
-            replicas.post(TrainingReported(at=now, job=job.trace.id, generation=job.generation, report=told))
+            replicas.post(
+                TrainingReported(at=now, job=job.trace.id, generation=replicas.generation, report=told)
+            )
         self._next_report_at = None

@@ -47,6 +47,7 @@ class InPlaceRescaler(CheckpointRescaler):
         self._members = tuple(member_name(config.generation, rank) for rank in range(config.world_size))
         self._meeting = Meeting(board, self._me)
         self._clock: PauseClock | None = None
+        self._claimed = 0
 
     def begin(self) -> bool:
         config = self._session.config
@@ -68,7 +69,7 @@ class InPlaceRescaler(CheckpointRescaler):
         if len(order.members) > 1 and SLOW_IMPORT not in sys.modules:
             _load_beside_training(SLOW_IMPORT)
             return 0
-        return order.generation if self._meeting.prepare(order) else 0
+        return order.generation if self._meeting.prepare(order) and self._claim(order.generation) else 0
 
     def change(self, generation: int) -> None:
         self._clock = PauseClock(self._saver.last_step_at)
@@ -94,6 +95,14 @@ class InPlaceRescaler(CheckpointRescaler):
                 session.group.size,
                 self.pause,
             )
+
+    def _claim(self, generation: int) -> bool:
+        """Return whether the order may be offered to all; it cannot be taken back then."""
+        if self._session.group.rank == 0 and self._claimed != generation:
+            if not self._board.claim(generation):
+                return False
+            self._claimed = generation
+        return True
 
     def _change(self, order: RescaleOrder, clock: PauseClock) -> None:
         session, first, staying = self._session, self._members[0], self._staying(order)

@@ -9,6 +9,7 @@ from coadapt.model.rescale import (
     ORDER_FILE,
     RescaleOrder,
     begun_file,
+    decided_file,
     done_file,
     ready_file,
     store_file,
@@ -64,6 +65,14 @@ class Switchboard:
 
     def ready(self, member: str) -> bool:
         return (self._folder / ready_file(member)).exists()
+
+    def claim(self, generation: int) -> bool:
+        """Return whether the order stands from now on; False if it was taken back before. Ask once."""
+        try:
+            (self._folder / decided_file(generation)).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
 
     def mark_begun(self, generation: int) -> None:
         (self._folder / begun_file(generation)).touch()
