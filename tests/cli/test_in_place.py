@@ -25,7 +25,8 @@ class Training:
         self.cluster = LiveCluster(folder, policy=POLICY)
         self.cluster.up()
         self.toy = toy
-        script = f"from tests.train.toy import Toy, run_toy; run_toy({toy!r})"
+        obey = f"from tests.cli.joiners import obey; obey('{folder}')"
+        script = f"{obey}; from tests.train.toy import Toy, run_toy; run_toy({toy!r})"
         job = {
             "name": "toy",
             "run": f'{sys.executable} -c "{script}"',
@@ -35,6 +36,10 @@ class Training:
         }
         self.job = str(self.cluster.client.post("/v1/jobs", job)["id"])
         until(lambda: any(self.folder.glob("ids-*")), "training begins")
+
+    @property
+    def generations(self) -> Path:
+        return self.cluster.state / "jobs" / self.job / "generations"
 
     def give(self, num_gpus: int) -> None:
         (self.folder / "gpus").write_text(str(num_gpus))
@@ -127,11 +132,52 @@ def test_a_job_grows_and_shrinks_in_place_even_if_the_scheduler_dies_meanwhile(t
 
 def test_the_first_replica_killed_in_the_change_costs_steps_only(training: Training) -> None:
     training.give(2)
-    board = training.cluster.state / "jobs" / training.job / "generations" / "1" / "rescale"
-    until((board / "2-1.ready").exists, "the change begins")
+    until((training.generations / "1" / "rescale" / "2-1.ready").exists, "the change begins")
     os.kill(training.pid("1-0"), signal.SIGKILL)
     until(lambda: training.cluster.job(training.job)["generation"] == 3, "the job starts anew")
     training.cluster.wait_for(training.job, "running")
     training.finish()
     assert_same_parameters(training.toy)
     assert "replicas of generation 2 ended: lost" in training.told()
+
+
+def test_another_plan_or_one_that_fails_to_join_costs_the_training_nothing(training: Training) -> None:
+    first = training.pid("1-0")
+    (training.folder / "slow").touch()
+    training.give(3)
+    until((training.generations / "2" / "order.json").exists, "others prepare to join")
+    training.give(2)
+    until(lambda: "the change of generation 2 was taken back in time" in training.told(), "it is taken back")
+    (training.folder / "slow").unlink()
+    training.await_changes(1)
+    (training.folder / "broken").touch()
+    training.give(3)
+    until(lambda: "which was to join, exited with code 1: RuntimeError: boom" in training.told(), "one fails")
+    assert training.pid("1-0") == first
+    training.give(2)
+    training.finish()
+    assert_same_run(training.toy)
+    told = training.told()
+    assert "trains on with 2 GPUs, a later round may try again: the change to 3 failed: replica 2" in told
+    assert "resized 1 -> 2 in place" in told
+    assert training.cluster.job(training.job)["num_rescales"] == 1
+    assert training.cluster.job(training.job)["num_failures"] == 0
+
+
+def test_another_plan_that_comes_too_late_follows_after_the_change(training: Training) -> None:
+    training.give(2)
+    board = training.generations / "1" / "rescale"
+    until((board / "2-1.ready").exists, "the change may begin")
+    joiner = training.pid("2-1")
+    os.kill(joiner, signal.SIGSTOP)
+    until((board / "2.begun").exists, "the change begins")
+    training.give(3)
+    until((training.generations / "2" / "retract").exists, "the order is to be taken back")
+    os.kill(joiner, signal.SIGCONT)
+    training.await_changes(2)
+    training.finish()
+    assert_same_run(training.toy)
+    told = training.told()
+    assert "resized 1 -> 2 in place" in told
+    assert "resized 2 -> 3 in place" in told
+    assert "taken back" not in told

@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from coadapt.core.commands import Start, Stop
-from coadapt.core.events import Event, Outcome, ReplicasExited, ReplicasStarted
+from coadapt.core.commands import Resize, Retract, Start, Stop
+from coadapt.core.events import Event, Outcome, ReplicasExited, ReplicasKept, ReplicasStarted
 from coadapt.model import Allocation, BatchLimits, JobSpec, Launch, ReplicaLimits
 from coadapt.runtime.ports import Executor
 
@@ -206,6 +206,25 @@ class ExecutorContract:
         assert self.lives(site) == ["+a-1-0", "-a-1-0", "+a-2-0"]
         executor.execute(Stop(job="a", generation=2), inbox.post)
         inbox.wait(exited("a", 2, Outcome.STOPPED))
+
+    def test_a_retraction_keeps_what_runs_and_forbids_its_order(self, site: Site) -> None:
+        inbox, executor = Inbox(), site.executor()
+        order = self.start(site, self.sleeper(site))
+        executor.execute(order, inbox.post)
+        inbox.wait(started("a", 1))
+        until(lambda: len(self.lives(site)) == 1)
+        kept = ReplicasKept(at=0.0, job="a", generation=2)
+        executor.execute(Retract(job="a", generation=2), inbox.post)
+        inbox.wait(kept)
+        resize = Resize(job="a", generation=2, spec=order.spec, allocation=order.allocation)
+        for repeated in (resize, replace(order, generation=2), Retract(job="a", generation=2)):
+            executor.execute(repeated, inbox.post)
+            inbox.wait(kept)
+        executor.execute(Retract(job="a", generation=1), inbox.post)
+        inbox.stays_empty()
+        executor.execute(Stop(job="a", generation=2), inbox.post)
+        inbox.wait(exited("a", 2, Outcome.STOPPED))
+        assert self.lives(site) == ["+a-1-0", "-a-1-0"]
 
     def test_a_job_without_a_command_fails(self, site: Site) -> None:
         inbox = Inbox()

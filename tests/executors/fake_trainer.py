@@ -2,8 +2,8 @@
 
 It leaves `+name`, `=name generation rank` and `-name code` in the file `lives`. Files in its folder steer it:
 `finish` ends the training, `slow` keeps those who join from being ready, `broken` makes them fail then, and
-`deaf` has them ignore what they are told; `stuck` keeps a change from being done, `linger` those who leave from
-ending, and `incapable` keeps it from changing at all.
+`deaf` has them ignore what they are told; `stuck` keeps a change from being done, `linger` those who leave
+from ending, and `incapable` keeps it from changing at all.
 """
 
 import json

@@ -1,5 +1,6 @@
 """The SQLite journal: order, durability settings, snapshots, damage, versions, and a killed writer."""
 
+import json
 import os
 import signal
 import sqlite3
@@ -9,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from coadapt.core.events import Event, JobSubmitted, NodeJoined, PlanReady, TimerFired
+from coadapt.core.events import Event, JobSubmitted, NodeJoined, PlanReady, ReplicasKept, TimerFired
+from coadapt.core.lifecycle import JobState
 from coadapt.core.scheduler import Scheduler
 from coadapt.model import Allocation, BatchLimits, InputError, JobSpec, Node, Plan
 from coadapt.runtime.journal import Journal
 from coadapt.runtime.memory_store import MemoryStore
 from coadapt.runtime.ports import Store
+from tests.core.stage import Stage, on
 
 SPEC = JobSpec(name="job", batch=BatchLimits(initial=8))
 EVENTS: list[Event] = [
@@ -130,6 +133,28 @@ def test_an_event_written_before_a_field_existed_still_loads(tmp_path: Path) -> 
         database.execute("UPDATE events SET payload = replace(payload, ',\"forecast\":null', '')")
         assert "forecast" not in database.execute("SELECT payload FROM events").fetchone()[0]
     assert list(journal.events()) == EVENTS[1:2]
+
+
+def test_a_snapshot_written_before_changes_could_be_taken_back_still_loads(tmp_path: Path) -> None:
+    stage = Stage()
+    stage.running()
+    stage.round(120.0, {"a": on(n0=4)})
+    path = tmp_path / "journal.db"
+    journal = Journal.at_path(path)
+    journal.save_snapshot(stage.scheduler.state, 1)
+    added = ("trained", "allocation_batch", "retracting", "waits_for_plan", "num_resizes_failed")
+    with sqlite3.connect(path) as database:
+        (payload,) = database.execute("SELECT payload FROM snapshots").fetchone()
+        snapshot = json.loads(payload)
+        for key in added:
+            del snapshot["data"]["jobs"]["a"][key]
+        database.execute("UPDATE snapshots SET payload = ?", (json.dumps(snapshot),))
+    loaded = journal.latest_snapshot()
+    assert loaded is not None
+    old = Scheduler(state=loaded[0])
+    old.handle(ReplicasKept(at=130.0, job="a", generation=2, detail="boom"))
+    assert old.state.jobs["a"].ordered == on(n0=2)
+    assert old.state.jobs["a"].state is JobState.RUNNING
 
 
 @pytest.mark.processes

@@ -66,6 +66,32 @@ def test_changes_in_place_tell_their_pause() -> None:
     assert job["rescale_s"] == pytest.approx(0.312)
 
 
+def test_changes_that_did_not_come_about_are_told() -> None:
+    stage = Stage()
+    stage.running()
+    stage.round(120.0, {"a": on(n0=4)})
+    pause = {"agree": 0.01}
+    stage.handle(ReplicasRescaled(at=121.0, job="a", generation=1, rescale_s=0.01, pause=pause))
+    lasting = "trains on with 2 GPUs, a later round may try again:"
+    why = "replica 2, which was to join, exited with code 1: RuntimeError: boom"
+    stage.at = 150.0
+    stage.kept(detail=why)
+    stage.round(180.0, {"a": on(n0=3)})
+    stage.round(240.0, {"a": on(n0=2)})
+    stage.kept(generation=3)
+    told = [(line.at, line.text) for line in story(stage.journal, "a", SchedulerConfig())]
+    assert told[3:] == [
+        (120.0, "rescaling; generation 2 on 4 GPUs (n0: 4); runs on 4 GPUs"),
+        (121.0, "resized 0 -> 2 in place, pause 0.01 s (agree 10 ms)"),
+        (150.0, f"the change of generation 2 failed ({why}); it trains on"),
+        (150.0, f"running; generation 2 on 2 GPUs (n0: 2); {lasting} the change to 4 failed: {why}"),
+        (180.0, "rescaling; generation 3 on 3 GPUs (n0: 3); runs on 3 GPUs"),
+        (240.0, "rescaling; runs on 2 GPUs"),
+        (240.0, "the change of generation 3 was taken back in time; it trains on"),
+        (240.0, "running; generation 3 on 2 GPUs (n0: 2)"),
+    ]
+
+
 def test_a_job_that_the_journal_does_not_know() -> None:
     with pytest.raises(KeyError, match="ghost"):
         told(Stage(CONFIG), "ghost")

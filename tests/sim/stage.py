@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from coadapt.core.commands import Resize, Start, Stop
+from coadapt.core.commands import Resize, Retract, Start, Stop
 from coadapt.core.events import Event, ReplicasExited
 from coadapt.model import (
     Allocation,
@@ -88,6 +88,9 @@ class Stage:
         batch = BatchConfig(total=total, atomic=max(total // allocation.num_replicas, 1))
         order = Resize(job=job, generation=generation, spec=spec(), allocation=allocation, batch=batch)
         self.world.execute(order, self.told.append)
+
+    def retract(self, job: str, generation: int) -> None:
+        self.world.execute(Retract(job=job, generation=generation), self.told.append)
 
     def stop(self, job: str, generation: int) -> None:
         self.world.execute(Stop(job=job, generation=generation), self.told.append)

@@ -164,6 +164,96 @@ class TestOrders:
             stage.start("b", 1, on(n0=2))
 
 
+def kept(at: float, generation: int, detail: str = "") -> ReplicasKept:
+    return ReplicasKept(at=at, job="a", generation=generation, detail=detail)
+
+
+class TestPreparing:
+    """Changes that take 40 s to come about while the training goes on, and may be taken back meanwhile."""
+
+    CONFIG = WorldConfig(prepare_s=40.0)
+
+    def preparing(self) -> Stage:
+        """Return job a at 90 s, with 60 of 300 steps done, told to go from n0 to n1."""
+        stage = Stage(self.CONFIG)
+        stage.start("a", 1, on(n0=1))
+        stage.until(90.0)
+        stage.resize("a", 2, on(n0=1, n1=1))
+        return stage
+
+    def test_both_allocations_are_held_until_the_change(self) -> None:
+        stage = self.preparing()
+        assert stage.world.ledger.held == {"n0": {"a": 1.0}, "n1": {"a": 1.0}, "n2": {}}
+        stage.resize("a", 2, on(n0=1, n1=1))
+        told = stage.until(129.0)
+        assert [(type(event), event.generation) for event in told] == [(TrainingReported, 1)]  # type: ignore[union-attr]
+        assert stage.world.alive() == {"a": 1}
+        assert stage.until(130.0) == [started(130.0, 2)]
+        # 100 steps were done at 130 s; 200 are left, at 2 s each after 30 s.
+        assert stage.exits() == [exited(560.0, 2, Outcome.SUCCEEDED)]
+
+    def test_one_that_is_taken_back_leaves_no_trace(self) -> None:
+        stage = self.preparing()
+        stage.until(100.0)
+        for _ in range(2):
+            stage.retract("a", 2)
+        stage.resize("a", 2, on(n0=1, n1=1))
+        assert stage.told == [kept(100.0, 2)] * 3
+        assert stage.world.ledger.held == {"n0": {"a": 1.0}, "n1": {}, "n2": {}}
+        told = stage.until(1000.0)
+        assert {event.generation for event in told if isinstance(event, TrainingReported)} == {1}
+        assert told[-1] == exited(330.0, 2, Outcome.SUCCEEDED)
+        stage.retract("a", 2)
+        assert stage.told == [exited(1000.0, 2, Outcome.SUCCEEDED)]
+
+    def test_one_that_comes_too_late_is_told_what_became_of_the_order(self) -> None:
+        stage = self.preparing()
+        stage.until(131.0)
+        stage.retract("a", 2)
+        assert stage.told == [started(131.0, 2)]
+
+    def test_one_that_overtakes_its_order_forbids_it(self) -> None:
+        stage = Stage(self.CONFIG)
+        stage.start("a", 1, on(n0=1))
+        stage.until(90.0)
+        stage.retract("a", 2)
+        stage.resize("a", 2, on(n1=1))
+        assert stage.told == [kept(90.0, 2)] * 2
+
+    def test_who_fails_to_join_costs_no_training(self) -> None:
+        stage = Stage(self.CONFIG)
+        stage.world.joiners_fail.add("a")
+        stage.start("a", 1, on(n0=1))
+        stage.until(90.0)
+        stage.resize("a", 2, on(n1=1))
+        why = "a replica that was to join failed"
+        assert stage.until(110.0) == [kept(110.0, 2, why)]
+        stage.world.joiners_fail.clear()
+        stage.resize("a", 3, on(n1=1))
+        stage.retract("a", 3)
+        assert stage.told == [kept(110.0, 3)]
+        assert stage.exits() == [exited(330.0, 3, Outcome.SUCCEEDED)]
+
+    def test_a_node_that_is_lost_meanwhile_ends_the_change_or_the_training(self) -> None:
+        stage = self.preparing()
+        stage.told.clear()
+        stage.world.lose_node("n1", stage.told.append)
+        assert stage.told == [NodeLost(at=90.0, node="n1"), kept(90.0, 2, "node n1 went away")]
+        assert stage.world.ledger.held == {"n0": {"a": 1.0}, "n2": {}}
+        stage.resize("a", 3, on(n2=1))
+        stage.told.clear()
+        stage.world.lose_node("n0", stage.told.append)
+        assert stage.told[1:] == [exited(90.0, 3, Outcome.LOST, "node n0 went away")]
+        assert stage.world.ledger.held == {"n2": {}}
+
+    def test_a_stop_meanwhile_saves_what_was_done(self) -> None:
+        stage = self.preparing()
+        stage.until(100.0)
+        stage.stop("a", 2)
+        assert stage.told == [exited(100.0, 2, Outcome.STOPPED)]
+        assert stage.world.ledger.held == {"n0": {}, "n1": {}, "n2": {}}
+
+
 class TestBreaking:
     """Crashes and lost nodes, at any time."""
 
@@ -282,7 +372,13 @@ class TestInterference:
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("report_s", 0.0), ("rescale_s", -1.0), ("checkpoint_s", float("inf")), ("interference", 1.0)],
+    [
+        ("report_s", 0.0),
+        ("rescale_s", -1.0),
+        ("prepare_s", -1.0),
+        ("checkpoint_s", float("inf")),
+        ("interference", 1.0),
+    ],
 )
 def test_settings_have_limits(setting: str, value: float) -> None:
     with pytest.raises(ValueError, match=setting):

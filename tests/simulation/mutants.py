@@ -128,7 +128,24 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
     ),
     # -- replicas
-    Mutant("messages of another generation are ignored", "scheduler", "job.generation != generation or ", ""),
+    Mutant(
+        "messages of replicas that do not train any more are ignored",
+        "scheduler",
+        "not may_train(job, generation) or ",
+        "",
+    ),
+    Mutant(
+        "answers to another order are ignored",
+        "scheduler",
+        "return job if job is not None and job.generation == generation else None",
+        "return job",
+    ),
+    Mutant(
+        "who trains on while others prepare is heard",
+        "accounting",
+        "return generation in (job.trained, job.generation)",
+        "return generation == job.generation",
+    ),
     Mutant(
         "messages about replicas that are gone are ignored",
         "scheduler",
@@ -174,8 +191,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "service is booked when replicas start",
         "scheduler",
-        "accrue(job, self.state.at)\n        job.state = advance(job.state, Trigger.REPLICAS_STARTED)",
-        "job.state = advance(job.state, Trigger.REPLICAS_STARTED)",
+        "        accrue(job, self.state.at)\n        if job.state is JobState.RESCALING:",
+        "        if job.state is JobState.RESCALING:",
     ),
     Mutant("a rescale is booked once", "accounting", "if generation > job.rescaled_generation:", "if True:"),
     Mutant(
@@ -251,8 +268,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "only running jobs are resized",
         "converge",
-        "if job.state is JobState.RUNNING and _differs(job)):",
-        "if job.target and _differs(job)):",
+        "return job.state is JobState.RUNNING and not job.waits_for_plan and _differs(job)",
+        "return bool(job.target) and not job.waits_for_plan and _differs(job)",
     ),
     Mutant(
         "a start waits until its GPUs are free",
@@ -263,8 +280,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "growth waits until its GPUs are free",
         "converge",
-        "_differs(job)):\n        if _fits(job, job.target, free):",
-        "_differs(job)):\n        if True:",
+        "_must_change(job)):\n        if _fits(job, job.target, free):",
+        "_must_change(job)):\n        if True:",
     ),
     Mutant("GPUs that are held are not free", "converge", "free[node] -= gpus", "pass"),
     Mutant(
@@ -288,7 +305,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a running job is only stopped for a ring if nothing else moves",
         "converge",
-        "if blocked and not commands and not any(job.state in _IN_FLIGHT for job in jobs):",
+        "if blocked and not commands and not any(_moves_soon(job) for job in jobs):",
         "if blocked and not commands:",
     ),
     Mutant(
@@ -300,8 +317,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a change of mind waits for the answer to the order before",
         "converge",
-        "return job.state is JobState.RUNNING and _differs(job) and not resizable",
-        "return _differs(job) and not resizable",
+        "return _must_change(job) and not (resizable",
+        "return _differs(job) and not (resizable",
     ),
     Mutant(
         "an order without an answer is repeated",
@@ -314,6 +331,97 @@ MUTANTS: tuple[Mutant, ...] = (
         "scheduler",
         "if unanswered or silent:",
         "if unanswered:",
+    ),
+    # -- changes in place that do not come about
+    Mutant(
+        "an order that is not wanted any more is taken back",
+        "converge",
+        "return job.state is JobState.RESCALING and not job.retracting and _differs(job)",
+        "return False",
+    ),
+    Mutant(
+        "an order is taken back once",
+        "converge",
+        "job.state is JobState.RESCALING and not job.retracting and _differs(job)",
+        "job.state is JobState.RESCALING and _differs(job)",
+    ),
+    Mutant(
+        "only a resize is taken back",
+        "converge",
+        "job.state is JobState.RESCALING and not job.retracting and _differs(job)",
+        "job.state in _IN_FLIGHT and not job.retracting and _differs(job)",
+    ),
+    Mutant(
+        "a retraction without an answer is repeated",
+        "converge",
+        "    if job.retracting:\n        return Retract(",
+        "    if False:\n        return Retract(",
+    ),
+    Mutant(
+        "a job that is stopped has nothing to take back",
+        "converge",
+        "    job.retracting = False\n    job.order_at = at\n",
+        "    job.order_at = at\n",
+    ),
+    Mutant(
+        "what was taken back is booked once",
+        "scheduler",
+        "        if job.state is not JobState.RESCALING:\n            return []\n",
+        "",
+    ),
+    Mutant(
+        "GPUs of an order that was taken back are free",
+        "scheduler",
+        "        job.ordered, job.ordered_batch = job.allocation, job.allocation_batch\n",
+        "",
+    ),
+    Mutant(
+        "service is booked when an order was taken back",
+        "scheduler",
+        "        accrue(job, self.state.at)\n        job.state = advance(job.state, Trigger.REPLICAS_KEPT)",
+        "        job.state = advance(job.state, Trigger.REPLICAS_KEPT)",
+    ),
+    Mutant(
+        "only a change of the allocation counts as a rescale",
+        "scheduler",
+        "job.num_rescales += job.allocation != job.ordered",
+        "job.num_rescales += 1",
+    ),
+    Mutant(
+        "a change that failed waits for another plan",
+        "scheduler",
+        "            job.waits_for_plan = True\n",
+        "",
+    ),
+    Mutant(
+        "a change that failed in place of a newer one does not wait",
+        "scheduler",
+        "if event.detail and not job.retracting:",
+        "if event.detail:",
+    ),
+    Mutant(
+        "another plan may ask again for a change that failed",
+        "scheduler",
+        "        job.waits_for_plan = False\n        job.target = plan",
+        "        job.target = plan",
+    ),
+    Mutant(
+        "nobody is stopped for GPUs that a failed change still holds",
+        "converge",
+        "return job.state in _IN_FLIGHT or job.waits_for_plan",
+        "return job.state in _IN_FLIGHT",
+    ),
+    Mutant(
+        "changes that fail again and again end in a restart",
+        "converge",
+        "not (resizable and job.num_resizes_failed < RESIZES_FAILED_MAX)",
+        "not resizable",
+    ),
+    Mutant(
+        "a change that came about forgives those that failed",
+        "scheduler",
+        "        job.num_resizes_failed = 0\n",
+        "",
     ),
     # -- restart
     Mutant(

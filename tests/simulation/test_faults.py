@@ -48,6 +48,28 @@ def test_the_seeds_meet_every_disaster_and_every_end() -> None:
     assert sum(each.num_deaths for each in survived) > 10
 
 
+def test_the_seeds_meet_changes_that_are_taken_back_in_every_way() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(40):
+        told: list[str] = []
+        run_seed(seed, tell=lambda _, text, told=told: told.append(text))  # type: ignore[misc]
+        asked: set[str] = set()
+        for line in told:
+            happened, _, orders = line.strip().partition(" -> ")
+            kind, _, what = happened.partition(" ")
+            if kind == "ReplicasKept":
+                why = what.split(" ", 2)[2:]
+                seen["failed" if why else "in time"] += 1
+            elif kind == "ReplicasStarted" and what in asked:
+                seen["too late"] += 1
+            elif kind == "lost:" and ("ReplicasKept" in what or "Retract" in what):
+                seen["lost"] += 1
+            elif ", one of two: ReplicasKept" in happened or ", one of two: Retract" in happened:
+                seen["twice"] += 1
+            asked.update(order.removeprefix("Retract ") for order in orders.split(", "))
+    assert all(seen[way] > 2 for way in ("in time", "too late", "failed", "lost", "twice")), seen
+
+
 class Deaf(Scheduler):
     """A scheduler that forgets to look at its alarms."""
 

@@ -14,8 +14,12 @@ from coadapt.sim.faults import run_seed
 from tests.simulation.mutants import MUTANTS, Mutant, installed
 
 ROOT = Path(__file__).parents[2]
-NUM_SEEDS = 60
-STORIES = ("tests/core/test_scheduler.py", "tests/simulation/test_guard_stories.py")
+NUM_SEEDS = 25
+STORIES = (
+    "tests/core/test_scheduler.py",
+    "tests/core/test_retract.py",
+    "tests/simulation/test_guard_stories.py",
+)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.guard)

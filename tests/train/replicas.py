@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coadapt.model.contract_env import ENV_GENERATION, ENV_JOINING, ENV_RESCALE_DIR
-from coadapt.model.rescale import ORDER_FILE, RescaleOrder, done_file, member_name
+from coadapt.model.rescale import ORDER_FILE, RescaleOrder, decided_file, done_file, member_name
 from coadapt.model.wire import to_json
 
 TIMEOUT_S = 200.0
@@ -102,6 +102,7 @@ class Elastic:
         self.board.mkdir()
         self.generation = 0
         self.members: tuple[str, ...] = ()
+        self._former: tuple[str, ...] = ()
         self.processes: dict[str, Any] = {}
 
     def start(self, num_replicas: int) -> None:
@@ -131,8 +132,22 @@ class Elastic:
         for rank in joining:
             self._spawn(rank, num_replicas, {ENV_JOINING: "1"})
         leaving = [name for name in self.members if name not in members]
-        self.members = members
+        self._former, self.members = self.members, members
         return leaving
+
+    def take_back(self) -> bool:
+        """Take the last order back, and end those who were to join; return whether that came in time."""
+        try:
+            (self.board / decided_file(self.generation)).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        (self.board / ORDER_FILE).unlink()
+        joiners = [name for name in self.members if name not in self._former]
+        for name in joiners:
+            self.processes[name].kill()
+        self.join(joiners)
+        self.members = self._former
+        return True
 
     def done(self) -> bool:
         """Return whether the last order was carried out."""

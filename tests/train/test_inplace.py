@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,11 @@ from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
 from coadapt.model.contract_env import ENV_JOB, ENV_URL
-from coadapt.model.rescale import ORDER_FILE, RescaleOrder
+from coadapt.model.rescale import ORDER_FILE, RescaleOrder, begun_file, decided_file, ready_file
 from coadapt.model.wire import to_json
 from coadapt.train.checkpoint import CheckpointStore
 from coadapt.train.meeting import WAIT_S
-from tests.train.replicas import Elastic
+from tests.train.replicas import TIMEOUT_S, Elastic
 from tests.train.schedules import killed_at_random, random_changes
 from tests.train.test_elastic import assert_same_run
 from tests.train.test_reporter import serving
@@ -38,6 +39,58 @@ def test_a_run_that_changes_in_place_is_the_undisturbed_one(tmp_path: Path) -> N
     finally:
         run.kill()
     assert_same_run(toy)
+
+
+def test_orders_are_taken_back_or_have_begun_and_the_run_goes_on(tmp_path: Path) -> None:
+    toy = Toy(folder=str(tmp_path), num_epochs=80, pace_s=0.005)
+    run = Elastic(run_toy, toy, tmp_path)
+    won = []
+    try:
+        run.start(1)
+        for seen, num_replicas in ((ORDER_FILE, 3), ("{}-1.ready", 2), ("{}.decided", 3), (ORDER_FILE, 1)):
+            leaving = run.order(num_replicas)
+            until((run.board / seen.format(run.generation)).exists)
+            won.append(run.take_back())
+            if not won[-1]:
+                run.await_done()
+                assert run.done(), run.outputs()
+                assert run.join(leaving) == [0] * len(leaving), run.outputs()
+        (tmp_path / "fast").touch()
+        assert run.join(run.members) == [0] * len(run.members), run.outputs()
+    finally:
+        run.kill()
+    assert (won[0], won[2]) == (True, False)
+    assert_same_run(toy)
+
+
+def test_an_order_that_was_taken_back_is_not_followed_though_all_are_ready(tmp_path: Path) -> None:
+    toy = Toy(folder=str(tmp_path), num_epochs=80, pace_s=0.005)
+    run = Elastic(run_toy, toy, tmp_path)
+    try:
+        run.start(1)
+        (run.board / decided_file(2)).touch()
+        run.order(2)
+        until((run.board / ready_file("2-1")).exists)
+        # They talk every 0.4 s at most, that is 80 steps.
+        enough = num_passes(tmp_path) + 160
+        until(lambda: num_passes(tmp_path) > enough or not run.alive())
+        assert not (run.board / begun_file(2)).exists()
+        (tmp_path / "fast").touch()
+        assert run.join(["1-0"]) == [0], run.outputs()
+    finally:
+        run.kill()
+    assert_same_run(toy)
+
+
+def num_passes(folder: Path) -> int:
+    return sum(path.read_text().count("\n") for path in folder.glob("ids-*.jsonl"))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {TIMEOUT_S:g} s"
+        time.sleep(0.001)
 
 
 def test_the_first_replica_of_the_moment_reports_the_pause(tmp_path: Path) -> None:

@@ -206,7 +206,6 @@ class Scheduler:
         foreseen = job.state is JobState.STOPPING and event.outcome is Outcome.STOPPED
         foreseen = foreseen and not job.cancel_requested and job.reason is not Reason.NODE_LOST
         job.allocation = job.ordered = WAITING
-        job.waits_for_plan = False
         note_answer(job)
         node_lost = job.reason is Reason.NODE_LOST
         if event.outcome is Outcome.SUCCEEDED:
