@@ -125,7 +125,7 @@ def test_what_starts_and_changes_cost_is_kept_once(books: Books) -> None:
     record = books.submit(0.0)
     record.state, record.ordered, record.generation = JobState.RUNNING, TWO, 1
     books.tell(ReplicasRescaled(at=9.0, job="j", generation=1, rescale_s=8.0))
-    record.num_replicas_before, record.generation = 1, 2
+    record.num_replicas_before, record.generation, record.trained, record.allocation = 1, 2, 2, TWO
     parts = {"transfer": 0.25}
     told = ReplicasRescaled(at=20.0, job="j", generation=2, rescale_s=0.25, pause=parts)
     for event in (told, told, ReplicasRescaled(at=21.0, job="j", generation=1, rescale_s=7.0)):

@@ -1,9 +1,7 @@
 """The files through which a launcher and the scheduler speak of one (job, generation). Standard library only.
 
-`order.json`, `started`, `stop` (somebody wants it to end), `exit.json`. `successor` names a later generation
-that replicas change into in place, led by the launcher of their first one, the root; of that, `retract` says
-that it is not wanted any more, `kept.json` that it did not come about. Whoever holds the lock of the job
-directory is its one living launcher; the kernel gives it back when that process dies.
+A later generation may follow in place, led by the launcher of the first one, the root. Whoever holds the lock
+of the job directory is its one living launcher; the kernel gives it back when that process dies.
 """
 
 import fcntl
@@ -108,7 +106,12 @@ class JobDir:
 
 @dataclass(frozen=True, slots=True)
 class GenerationDir:
-    """The files of one generation: `<job>/generations/<number>`."""
+    """The files of one generation: `<job>/generations/<number>`.
+
+    `order.json`, `started`, `stop` (somebody wants it to end), `exit.json`. `successor` names a later one, into
+    which its replicas change in place; of that, `retract` says that it is not wanted any more, and `kept.json`
+    that it did not come about.
+    """
 
     job: JobDir
     number: int
