@@ -108,9 +108,9 @@ class JobDir:
 class GenerationDir:
     """The files of one generation: `<job>/generations/<number>`.
 
-    `order.json`, `started`, `stop` (somebody wants it to end), `exit.json`. `successor` names a later one, into
-    which its replicas change in place; of that, `retract` says that it is not wanted any more, and `kept.json`
-    that it did not come about.
+    `order.json`, `started`, `stop` (somebody wants it to end), `exit.json`. `successor` names a later one,
+    into which its replicas change in place; of that, `retract` says that it is not wanted any more, and
+    `kept.json` that it did not come about.
     """
 
     job: JobDir
