@@ -85,6 +85,13 @@ def test_a_backward_that_one_replica_skips_is_told(tmp_path: Path) -> None:
     assert "".join(outputs).count("Traceback") == 1
 
 
+def test_a_last_checkpoint_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
+    codes, (text,) = outcome("no disk", tmp_path, 1)
+    assert codes == [1]
+    assert text.startswith("done\nthe last checkpoint was not written\nTraceback")
+    assert text.count("Traceback") == 1
+
+
 def test_a_killed_replica_leaves_no_word(tmp_path: Path) -> None:
     codes, (first, _) = outcome("killed", tmp_path)
     assert codes == [EXIT_PEER_LOST, -9]

@@ -224,6 +224,23 @@ def test_a_self_job_changes_its_batch_between_steps() -> None:
         loader.set_batch_size(21)
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+def test_processes_that_fetched_ahead_are_told_of_another_batch(persistent: bool) -> None:
+    run = ct.init(contract="self")
+    loader = run.loader(points(40), batch_size=4, num_workers=2, persistent_workers=persistent)
+    model, optimizer = prepared(run)
+    seen: list[list[int]] = []
+    for _ in run.epochs(2):
+        for (x,) in loader:
+            model(x).mean().backward()
+            optimizer.step()
+            assert loader.sample_ids == [int(value) for value in x]
+            seen.append(loader.sample_ids)
+            loader.set_batch_size(4 + len(seen) % 3)
+    assert [sample for step in seen for sample in step] == [*range(40)] * 2
+    run.close()
+
+
 def test_other_jobs_may_not() -> None:
     loader = ct.init(contract="adaptive").loader(points(), batch_size=4)
     with pytest.raises(InputError, match="only under contract self; this job's is adaptive"):

@@ -19,7 +19,7 @@ from coadapt.train.finder import MemoryWatch
 from coadapt.train.gradients import StepGradients
 from coadapt.train.group import form_group, leave_group
 from coadapt.train.inplace import InPlaceRescaler
-from coadapt.train.last_words import LastWords
+from coadapt.train.last_words import EXIT_FAILED, LastWords
 from coadapt.train.limits import begin_sampling, resolve_limits, settle_batch
 from coadapt.train.loader import ElasticLoader, fetcher_for, order_of
 from coadapt.train.model import ElasticModel
@@ -376,7 +376,12 @@ class Run:
             # Nobody waits for a last report: the next generation begins with one.
             end_now(self._stop.exit_code)
         self._last_words.leave(unfinished=self._begun and not self._ended)
-        self.close()
+        try:
+            self.close()
+        except OSError:
+            # Python prints what an exit handler raises, and ends with code 0.
+            logger.exception("the last checkpoint was not written")
+            end_now(EXIT_FAILED)
         self._last_words.said()
 
     def _begin(self, num_epochs: int) -> None:
