@@ -14,6 +14,8 @@ from torch.utils.data import TensorDataset
 import coadapt.train as ct
 from coadapt.goodput.batch import split_total
 from coadapt.model import BatchConfig, InputError
+from coadapt.train.checkpoint import CheckpointStore, State, read_checkpoint
+from coadapt.train.writer import BackgroundWriter
 from tests.train.replicas import run_replicas
 
 pytestmark = [pytest.mark.train]
@@ -60,10 +62,14 @@ def train(
     says_loss: bool = True,
     epochs: int = 2,
     folder: Path | None = None,
-    body: Callable[[ct.Run], None] | None = None,
+    every_s: float = 1e9,
+    body: Callable[[ct.Run], object] = lambda _: None,
 ) -> tuple[ct.Run, list[dict[str, float]], list[Tensor]]:
-    """Return the run, the totals of its epochs and the parameters in the end; `body` runs in each pass."""
-    run = ct.init(contract="adaptive", checkpoint_dir=folder, checkpoint_every_s=1e9)
+    """Return the run, the totals of its epochs and the parameters in the end.
+
+    `body` runs in each pass; True leaves the loop over the loader.
+    """
+    run = ct.init(contract="adaptive", checkpoint_dir=folder, checkpoint_every_s=every_s)
     model = new_model()
     model, optimizer = run.prepare(
         model, torch.optim.SGD(model.parameters(), lr=rate, momentum=0.5), scaling="none"
@@ -76,8 +82,8 @@ def train(
             assert epoch >= 0
             run._cycle.telemetry = Proposing(run, since)  # type: ignore[assignment]  # as far as it is used
         for x, y in loader:
-            if body is not None:
-                body(run)
+            if body(run):
+                break
             optimizer.zero_grad()
             loss = nn.functional.mse_loss(model(x)[:, 0], y)
             loss.backward()
@@ -113,6 +119,41 @@ def test_a_larger_batch_within_the_tolerance_is_taken(caplog: pytest.LogCaptureF
     assert run.batch.total == LARGER
     assert [figures["seen"] for figures in totals] == [NUM_SAMPLES] * 2
     assert run.progress.samples == 2 * NUM_SAMPLES
+
+
+def test_what_will_be_undone_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[State] = []
+    monkeypatch.setattr(BackgroundWriter, "write", lambda _, state: saved.append(state))
+    run, _, _ = train(0.01, folder=tmp_path, every_s=1e-9)
+    run.close()
+    assert len(saved) > NUM_SAMPLES // BATCH
+    assert all(is_of_the_narrow_batch(state) for state in saved)
+
+
+def is_of_the_narrow_batch(state: State) -> bool:
+    """Return whether nothing but steps of BATCH led to `state`."""
+    record = state["run"]
+    assert isinstance(record, dict)
+    progress = record["progress"]
+    return bool(record["batch"]["total"] == BATCH and progress["samples"] == BATCH * progress["step"])
+
+
+def test_a_loop_that_is_left_in_a_branch_goes_on_from_before_it() -> None:
+    left: list[int] = []
+
+    def leave(run: ct.Run) -> bool:
+        if run.batch.total == LARGER and not left:
+            left.append(run.progress.step)
+            return True
+        assert not left or run.batch.total == BATCH or run.progress.step > left[0]
+        return False
+
+    run, totals, _ = train(0.01, body=leave)
+    run.close()
+    assert left
+    assert run.progress.epoch == 2
+    assert totals[1]["seen"] == NUM_SAMPLES
+    assert run.progress.samples == BATCH * run.progress.step
 
 
 def test_values_out_of_range_are_named() -> None:
@@ -165,6 +206,9 @@ def test_a_stop_in_a_branch_saves_the_state_before_it(tmp_path: Path) -> None:
     folder = str(tmp_path)
     assert run_replicas(_harmed, [folder, folder], tmp_path) == [75, 75]
     outputs = "".join(path.read_text() for path in tmp_path.glob("output-*"))
+    newest = CheckpointStore(tmp_path / "checkpoints").newest()
+    assert newest is not None
+    assert is_of_the_narrow_batch(read_checkpoint(newest))
     assert run_replicas(_harmed, [folder, folder], tmp_path) == [0, 0], outputs
     seen, samples, _ = torch.load(tmp_path / "end.pt", weights_only=True)
     assert (seen, samples) == (NUM_SAMPLES, 2 * NUM_SAMPLES)

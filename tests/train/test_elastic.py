@@ -48,12 +48,15 @@ def assert_same_parameters(toy: Toy) -> None:
 
 
 def assert_same_run(toy: Toy) -> None:
-    """Besides, every step had its samples, each once and in order."""
+    """Besides, every step had its samples, each once and in order, and so had the totals of every epoch."""
     assert_same_parameters(toy)
     seen = seen_steps(Path(toy.folder))
     for epoch in range(toy.num_epochs):
         steps = [ids for (when, _), ids in sorted(seen.items()) if when == epoch]
         wanted = plain_batches(toy, epoch)
+        totals = json.loads(Path(toy.folder, f"totals-{epoch}.json").read_text())
+        assert totals["seen"] == sum(map(len, wanted))
+        assert totals["index"] == sum(map(sum, wanted))
         if toy.stream == "shards":  # which replica has which samples of a step depends on their number
             steps, wanted = ([sorted(ids) for ids in each] for each in (steps, wanted))
         assert steps == wanted

@@ -14,6 +14,7 @@ import coadapt.train as ct
 from coadapt.model.contract_env import ENV_JOB, ENV_URL
 from coadapt.model.rescale import ORDER_FILE, RescaleOrder, begun_file, decided_file, ready_file
 from coadapt.model.wire import to_json
+from coadapt.train import pace
 from coadapt.train.checkpoint import CheckpointStore
 from coadapt.train.meeting import WAIT_S
 from tests.train.replicas import TIMEOUT_S, Elastic
@@ -174,6 +175,72 @@ def test_a_checkpoint_in_flight_is_written_before_another_replica_writes(
         run.kill()
     assert_same_run(toy)
     assert "damaged" not in run.outputs()
+
+
+def taciturn(toy: Toy) -> None:
+    """`run_toy`, where replicas talk as seldom as they ever do."""
+    pace.TALK_EVERY_S = 1e6
+    run_toy(toy)
+
+
+def test_replicas_that_talk_seldom_and_those_who_join_keep_step(tmp_path: Path) -> None:
+    toy = Toy(folder=str(tmp_path), num_epochs=60, pace_s=0.005)
+    run = Elastic(taciturn, toy, tmp_path)
+    try:
+        run.start(2)
+        while sum(len(path.read_text().splitlines()) for path in tmp_path.glob("ids-*")) < 2 * 60:
+            time.sleep(0.01)
+        for num_replicas in (3, 2):
+            leaving = run.order(num_replicas)
+            run.await_done()
+            assert run.join(leaving) == [0] * len(leaving), run.outputs()
+        assert run.join(run.members) == [0, 0], run.outputs()
+    finally:
+        run.kill()
+    assert_same_run(toy)
+
+
+class Note:
+    """What one replica alone knows."""
+
+    def __init__(self, value: str) -> None:
+        self.value = value
+
+    def state_dict(self) -> dict[str, object]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
+        self.value = str(state_dict["value"])
+
+
+def train_with_a_note(folder: str) -> None:
+    torch.set_num_threads(1)
+    run = ct.init()
+    note = Note(f"of {run.rank}")
+    run.register("note", note)
+    net = nn.Linear(NUM_FEATURES, 1)
+    model, optimizer = run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01))
+    loader = run.loader(TensorDataset(torch.ones(3000, NUM_FEATURES)), batch_size=8)
+    for _ in run.epochs(1):
+        for (x,) in loader:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+            time.sleep(0.01)
+    Path(folder, f"note-{run.rank}.txt").write_text(note.value)
+    run.close()
+
+
+def test_what_only_the_first_replica_knows_does_not_leave_with_it(tmp_path: Path) -> None:
+    run = Elastic(train_with_a_note, str(tmp_path), tmp_path)
+    try:
+        run.start(2)
+        leaving = run.order(2, keep=[1])
+        run.await_done()
+        assert run.join([*leaving, *run.members]) == [0, 0, 0], run.outputs()
+    finally:
+        run.kill()
+    assert [(tmp_path / f"note-{rank}.txt").read_text() for rank in range(2)] == ["of 0"] * 2
 
 
 def begin_unlike(folder: str) -> None:

@@ -397,11 +397,11 @@ def test_a_stream_follows_changes_in_place(tmp_path: Path, seed: int) -> None:
 
 
 def shorter_for_some(toy: Toy) -> None:
-    """Replica 1 gets a stream that ends two steps earlier."""
+    """Replica 1 gets a stream that ends two steps earlier, when steps have long been short."""
     run = ct.init()
     model = nn.Linear(1, 1)
     elastic, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    loader = run.loader(Values(40 - 8 * run.rank), batch_size=4)
+    loader = run.loader(Values(400 - 8 * run.rank), batch_size=4)
     for _ in run.epochs(2):
         for x in loader:
             optimizer.zero_grad()

@@ -122,6 +122,7 @@ class BranchTest:
             if not position:
                 back = self._session.progress
                 self._session.progress = Progress(at.epoch, at.index, back.step, back.samples, back.progress)
+                self._session.totals.clear()  # those of the epoch in which the trial began
         self._trial = None
 
     def _restore(self, trial: _Trial) -> None:
