@@ -52,7 +52,10 @@ class TrainingCycle:
         self._session.current = current
         if current.first:
             compares = current.synchronising and not self._session.group.distributed
-            measure = measures(self._session.progress.step, compares=compares)
+            # Where measured steps are cut in two, the others have nothing to compare.
+            measure = measures(self._session.progress.step, compares=compares) and not (
+                compares and self._session.halved
+            )
             self.gradients.meter.begin_step(measure=measure)
         self.gradients.begin_pass()
 

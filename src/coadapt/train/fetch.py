@@ -1,6 +1,7 @@
 """From a dataset to passes with collated samples, through torch's DataLoader and its processes."""
 
 import functools
+import itertools
 import logging
 import signal
 from collections import deque
@@ -65,16 +66,14 @@ class MapFetcher:
 
     def _plan(self) -> Iterator[list[int]]:
         """Yield the sample ids of each coming pass; torch may ask for some passes in advance."""
-        session, order = self._session, self._session.data.order
+        session, order, cut = self._session, self._session.data.order, cut_of(self._session)
         index, ids = session.progress.index, order.epoch(session.progress.epoch)
-        while samples := order.step_samples(index, session.data.batch):
-            for current in cut_step(
-                index,
-                samples,
-                session.data.batch.atomic,
-                rank=session.group.rank,
-                num_replicas=session.group.size,
-            ):
+        for number in itertools.count():
+            samples = order.step_samples(index, cut.batch)
+            if not samples:
+                return
+            atomic = cut.batch_of(number, samples).atomic
+            for current in cut_step(index, samples, atomic, rank=cut.rank, num_replicas=cut.num_replicas):
                 # A stand-in needs some sample to run on: the step's first.
                 own = ids[current.start : current.stop] if current.num_samples else ids[index : index + 1]
                 self._planned.append((current, own.tolist()))
@@ -101,14 +100,7 @@ class StreamFetcher:
         self._reader: PassReader | None = None
 
     def passes(self) -> Iterator[Fetched]:
-        session = self._session
-        cut = Cut(
-            batch=session.data.batch,
-            drop_last=session.data.order.drop_last,
-            max_atomic=session.data.limits.max_atomic,
-            rank=session.group.rank,
-            num_replicas=session.group.size,
-        )
+        cut = cut_of(self._session)
         part = _Part(self._reader_here(), cut, self._collate)
         source = data_loader(part, dict(self._options), batch_size=None, collate_fn=as_it_is)
         assert source.generator is not None
@@ -157,6 +149,20 @@ class _Part(IterableDataset[Fetched]):
                     item.after,
                     "" if number else self._reader.take_note(),
                 )
+
+
+def cut_of(session: Session) -> Cut:
+    """Return how data is cut from the present step on, for as long as batch and replicas stay the same."""
+    data = session.data
+    return Cut(
+        batch=data.batch,
+        drop_last=data.order.drop_last,
+        max_atomic=data.limits.max_atomic,
+        rank=session.group.rank,
+        num_replicas=session.group.size,
+        step=session.progress.step,
+        halved=session.halved,
+    )
 
 
 class Plan:

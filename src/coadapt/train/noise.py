@@ -134,9 +134,12 @@ class NoiseScale:
     def cautious(self) -> GradStats | None:
         """Return the averages with the noise scale at the low end of its interval; None if it has none yet.
 
-        What a batch may grow on: a noise scale that was overestimated costs samples.
+        What a batch may grow on: a noise scale that was overestimated costs samples. Successive steps support
+        no growth at all: the interval knows nothing of their bias.
         """
         stats, interval = self.stats(), self.interval()
+        if self._biased:
+            return None
         if stats is None or interval is None:
             return None
         low = interval[0]
@@ -144,6 +147,12 @@ class NoiseScale:
             # Only the ratio counts, and it is finite.
             return GradStats(sqr=self.initial / low, var=1.0) if low > 0.0 else GradStats(sqr=1.0, var=0.0)
         return GradStats(sqr=stats.sqr, var=stats.sqr * min(low / self.initial, stats.var / stats.sqr))
+
+    @property
+    def _biased(self) -> bool:
+        if self.layers is not None and self._calibrated() is not None:
+            return self.layers.differenced
+        return self.differenced
 
     def _stats(self) -> GradStats | None:
         found, stderr = self._calibrated(), None

@@ -17,6 +17,11 @@ def measures(step: int, *, compares: bool) -> bool:
     return step < MEASURED_AT_FIRST or step % MEASURE_PERIOD < (2 if compares else 1)
 
 
+def cut_in_two(step: int) -> bool:
+    """Return whether `step`, in a single pass otherwise, takes two passes so that they can be compared."""
+    return step % 2 == 0 and measures(step, compares=False)
+
+
 class Pace:
     """All replicas have the same stride: rank 0 says the next one, and all take it over at the same step."""
 

@@ -114,6 +114,22 @@ class Session:
             return data.stream is not None and data.stream.over
         return not data.order.step_samples(self.progress.index, data.batch)
 
+    @property
+    def halved(self) -> BatchConfig | None:
+        """Return the batch in two passes, as one replica of an adaptive job takes it to measure its noise.
+
+        What one pass leaves can only be compared with that of the next step, from other parameters: where
+        learning rates are such that steps overshoot, that finds any noise scale, infinite ones too. None: the
+        batch is measured as it is, or may not be cut.
+        """
+        data = self.data
+        batch, half = data.batch, data.batch.total // 2
+        alone = self.adaptive and not self.group.distributed and not batch.accumulation
+        # Not 1: batch normalisation refuses a single sample.
+        if not (alone and data.limits.accumulation and half >= max(data.limits.min_atomic, 2)):
+            return None
+        return BatchConfig(total=batch.total, atomic=-(-batch.total // 2), accumulation=1)
+
     def end_stream(self) -> None:
         """The loader has found no further step in this epoch. RuntimeError if it never found one."""
         data = self.data

@@ -4,18 +4,18 @@ Shards are dealt to lanes, and an epoch takes one sample of each lane in turn. A
 at a time, so the order of an epoch does not depend on how many replicas share the lanes.
 """
 
+import itertools
 import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Generic, TypeVar
 
 import numpy as np
 from torch.utils.data import IterableDataset
 
-from coadapt.model import InputError
+from coadapt.model import BatchConfig, InputError
 from coadapt.train.shards import cut_share
 from coadapt.train.stream import Cut, StreamPass, StreamPosition
 
@@ -199,16 +199,20 @@ class ShardReader(Generic[S, T]):
     def passes(self, cut: Cut) -> Iterator[StreamPass]:
         self._open(range(cut.rank, len(self._lanes), cut.num_replicas))
         order = turns(self._lengths, self.index)
-        while size := self._step_size(cut):
+        for number in itertools.count():
+            size = self._step_size(cut)
+            if not size:
+                return
             begin = self.index
-            lanes = list(islice(order, size))
+            lanes = list(itertools.islice(order, size))
             own = [(position, lane) for position, lane in enumerate(lanes, begin) if lane in self._opened]
             samples = [self._opened[lane].next() for _, lane in own]
             self.index += size
             after = StreamPosition(over=not self._step_size(cut))
             # All replicas run equally many passes, so the largest share counts.
             largest = max(Counter(lane % cut.num_replicas for lane in lanes).values())
-            for current in cut_share(0, len(own), _num_passes(largest, cut), step_samples=size):
+            num_passes = _num_passes(largest, cut, cut.batch_of(number, size))
+            for current in cut_share(0, len(own), num_passes, step_samples=size):
                 yield StreamPass(
                     current=current,
                     samples=list(samples[current.start : current.stop]) or self._stand_in(samples),
@@ -246,7 +250,7 @@ class ShardReader(Generic[S, T]):
         return list(self._spare)
 
 
-def _num_passes(largest: int, cut: Cut) -> int:
+def _num_passes(largest: int, cut: Cut, batch: BatchConfig) -> int:
     """Return how many passes a share of `largest` samples takes: as the batch says, or as memory demands."""
     demanded = 1 if cut.max_atomic is None else -(-largest // cut.max_atomic)
-    return max(min(cut.batch.accumulation + 1, largest), demanded)
+    return max(min(batch.accumulation + 1, largest), demanded)

@@ -4,6 +4,7 @@ Runs in the training process, or in the processes that fetch data for it.
 """
 
 import copy
+import itertools
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from coadapt.model import BatchConfig
+from coadapt.train.pace import cut_in_two
 from coadapt.train.rng import restore_rng, rng_state
 from coadapt.train.shards import Pass, cut_step
 
@@ -54,13 +56,23 @@ class StreamPass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """How a stream is cut: this replica's part of steps of one batch."""
+    """How a stream is cut: this replica's part of steps of one batch.
+
+    step: the number of the first one. halved: the batch of those that `cut_in_two` names.
+    """
 
     batch: BatchConfig
     drop_last: bool
     max_atomic: int | None
     rank: int
     num_replicas: int
+    step: int = 0
+    halved: BatchConfig | None = None
+
+    def batch_of(self, number: int, step_samples: int) -> BatchConfig:
+        """Return the batch of the step `number` after the first one, which has that many samples."""
+        whole = step_samples == self.batch.total
+        return self.halved if self.halved and whole and cut_in_two(self.step + number) else self.batch
 
 
 class PassReader(Protocol):
@@ -104,12 +116,16 @@ class StreamReader:
     def passes(self, cut: Cut) -> Iterator[StreamPass]:
         if self._iterator is None:
             self._iterator = self._open()
-        while samples := self._step(cut):
+        for number in itertools.count():
+            samples = self._step(cut)
+            if not samples:
+                return
+            batch = cut.batch_of(number, len(samples))
             begin = self.index
             self.index += len(samples)
             after = self._look_ahead(cut)
             for current in cut_step(
-                begin, len(samples), cut.batch.atomic, rank=cut.rank, num_replicas=cut.num_replicas
+                begin, len(samples), batch.atomic, rank=cut.rank, num_replicas=cut.num_replicas
             ):
                 own = samples[current.start - begin : current.stop - begin]
                 ids = range(current.start, current.stop)
