@@ -104,7 +104,7 @@ class StreamFetcher:
         part = _Part(self._reader_here(), cut, self._collate)
         source = data_loader(part, dict(self._options), batch_size=None, collate_fn=as_it_is)
         assert source.generator is not None
-        source.generator.manual_seed(fetch_seed(session))
+        source.generator.manual_seed(fetch_seed(self._session))
         for fetched in source:
             assert isinstance(fetched, Fetched)
             if fetched.after is not None and fetched.after.doubt and self._resume != "reading":
