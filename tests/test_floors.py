@@ -14,6 +14,7 @@ pytestmark = pytest.mark.processes
 FLOORS = "Floors: a module imports from lower floors only"
 TRAIN = "Nobody imports train"
 WING = "train stands on goodput and model only"
+SHAPE = "train: parts, session, what works on it, cycle, run"
 PURE = "Pure floors know no clock, file, network, thread or global randomness"
 
 CROSSINGS = [
@@ -27,7 +28,9 @@ CROSSINGS = [
     ("executors", "import coadapt.cli", FLOORS),
     ("executors", "import torch", TRAIN),
     ("cli", "import coadapt.train", TRAIN),
-    ("train", "import coadapt.runtime", WING),
+    ("train/run", "import coadapt.runtime", WING),
+    ("train/totals", "import coadapt.train.session", SHAPE),
+    ("train/in_no_line", "", SHAPE),
     ("model", "import os.path", PURE),
     ("goodput", "from random import random", PURE),
     ("core", "import time", PURE),
@@ -47,7 +50,7 @@ def broken_contracts(folder: Path) -> set[str]:
     contracts = [
         line.rsplit(" ", 1) for line in run.stdout.splitlines() if line.endswith((" KEPT", " BROKEN"))
     ]
-    assert len(contracts) == 4, run.stdout + run.stderr
+    assert len(contracts) == 5, run.stdout + run.stderr
     return {name for name, verdict in contracts if verdict == "BROKEN"}
 
 
@@ -74,7 +77,10 @@ def test_each_contract_bites(tmp_path: Path, floor: str, statement: str, contrac
         (tmp_path / "src" / "coadapt" / package).mkdir(parents=True, exist_ok=True)
         (tmp_path / "src" / "coadapt" / package / "__init__.py").touch()
     (tmp_path / "src" / "coadapt" / "core" / "commands.py").touch()
-    (tmp_path / "src" / "coadapt" / floor / "crossing.py").write_text(f"{statement}\n")
+    for path in (PACKAGE / "train").iterdir():
+        (tmp_path / "src" / "coadapt" / "train" / path.name).with_suffix(".py").touch()
+    where = floor if "/" in floor else f"{floor}/crossing"
+    (tmp_path / "src" / "coadapt" / f"{where}.py").write_text(f"{statement}\n")
     assert broken_contracts(tmp_path) == {contract}
 
 
