@@ -48,7 +48,8 @@ def test_a_name_has_one_meaning() -> None:
 
 def test_every_epoch_begins_anew() -> None:
     run = ct.init()
-    run.prepare(nn.Linear(1, 1), torch.optim.SGD([torch.zeros(1)]))
+    model = nn.Linear(1, 1)
+    run.prepare(model, torch.optim.SGD(model.parameters()))
     loader = run.loader(TensorDataset(torch.arange(10.0).reshape(-1, 1)), batch_size=4, max_atomic=3)
     found = []
     for _ in run.epochs(2):

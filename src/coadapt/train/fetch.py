@@ -5,7 +5,7 @@ import itertools
 import logging
 import signal
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
@@ -22,6 +22,8 @@ from coadapt.train.shards import Pass, cut_step
 from coadapt.train.stream import Cut, PassReader, StreamPosition, StreamReader
 
 logger = logging.getLogger(__name__)
+
+ORDERING = ("sampler", "batch_sampler", "generator")
 
 Collate = Callable[[list[object]], object]
 
@@ -173,6 +175,14 @@ class Plan:
 
     def __iter__(self) -> Iterator[list[int]]:
         return self._plan()
+
+
+def check_options(where: str, options: Mapping[str, object]) -> None:
+    """Raise InputError for options of torch's DataLoader that would decide which samples come when."""
+    for name in ORDERING:
+        if name in options:
+            allowed = "none: the run orders the samples; for an order of your own, wrap the dataset"
+            raise InputError(f"{where}({name})", type(options[name]).__name__, allowed)
 
 
 def data_loader(dataset: object, options: dict[str, object], **ours: object) -> "DataLoader[object]":

@@ -3,7 +3,7 @@
 Works on whole lists and buckets (torch._foreach_*, a DDP communication hook); no hook per parameter.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from typing import Protocol
 
@@ -65,6 +65,10 @@ class StepGradients:
         self._sums = sums
         self._held: dict[Tensor, Tensor] = {}
         self._backward = _Backward()
+
+    def covers(self, parameters: Iterable[Tensor]) -> bool:
+        """Return whether these are the parameters of the model, no more and no fewer."""
+        return {id(parameter) for parameter in parameters} == {id(own) for own in self._parameters}
 
     def rebind(self, parameters: Sequence[Tensor], parts: Exchange | None) -> None:
         """The model has other parameters from now on. `parts`: what exchanges gradients if they are cut."""

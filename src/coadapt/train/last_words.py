@@ -129,7 +129,9 @@ class LastWords:
             if group.rank == 0 and not failure.same_mistake(first):
                 self._say(f"replica {first.rank} failed first: {first}")
         elif lost:
-            self._say("lost contact with another replica, which left no word; its log may say why")
+            self._say(
+                "lost contact with another replica, which left no word: killed, or left its epochs early"
+            )
         elif explained is not None:
             sys.stderr.write(f"{explained}\n")
         elif isinstance(error, InputError):
@@ -153,6 +155,19 @@ class LastWords:
     def _say(self, text: str) -> None:
         rank, step = self._session.group.rank, self._session.progress.step
         sys.stderr.write(f"replica {rank} ends at step {step}: {text}\n")
+
+
+def tell_input_errors() -> None:
+    """Let an InputError that ends this process print one line, before there is a run that could."""
+    otherwise = sys.excepthook
+
+    def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, InputError):
+            sys.stderr.write(f"error: {error} ({_failure(0, error, trace).where})\n")
+        else:
+            otherwise(kind, error, trace)
+
+    sys.excepthook = tell
 
 
 def is_lost_contact(error: BaseException) -> bool:

@@ -4,11 +4,11 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol, cast
 
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from coadapt.goodput.batch import split_total
 from coadapt.model import BatchConfig, InputError, RescaleContract
-from coadapt.train.fetch import Fetcher, MapFetcher, StreamFetcher
+from coadapt.train.fetch import Fetcher, MapFetcher, StreamFetcher, check_options
 from coadapt.train.session import Session
 from coadapt.train.shards import Pass, SampleOrder
 from coadapt.train.stream import RESUME_WAYS
@@ -49,6 +49,7 @@ class ElasticLoader:
         self._boundary = boundary
         self._fetcher = fetcher
         self._iterated_epoch = -1
+        self._in_epochs = False
         self._ids: Sequence[int] = []
 
     @property
@@ -80,6 +81,17 @@ class ElasticLoader:
         data = self._session.data
         data.batch = split_total(total, self._session.group.size, data.limits, exact=True)
 
+    def begin(self) -> None:
+        """`Run.epochs` was called: the loader may be iterated over, also from where that broke off."""
+        self._in_epochs = True
+        self._iterated_epoch = -1
+
+    def end_epoch(self) -> None:
+        """The body of `Run.epochs` is over. RuntimeError where it trained on something else."""
+        epoch = self._session.progress.epoch
+        if self._iterated_epoch != epoch:
+            raise RuntimeError(f"epoch {epoch} ended without training: iterate over what run.loader returned")
+
     def __len__(self) -> int:
         """Return the optimiser steps of a whole epoch at the present batch. TypeError where nobody knows."""
         if self.order.num_samples is None:
@@ -89,6 +101,8 @@ class ElasticLoader:
 
     def __iter__(self) -> Iterator[object]:
         epoch = self._session.progress.epoch
+        if not self._in_epochs:
+            raise RuntimeError("iterate over the loader inside of `for epoch in run.epochs(n)`")
         if self._iterated_epoch == epoch:
             raise RuntimeError(
                 f"the loader was iterated twice in epoch {epoch}: iterate it once per epoch of run.epochs(n)"
@@ -133,6 +147,9 @@ def order_of(
 
     Raises InputError for what is no dataset, and where the arguments contradict it.
     """
+    if isinstance(dataset, DataLoader):
+        allowed = "its dataset: run.loader(loader.dataset, batch_size=...) makes the batches"
+        raise InputError("loader(dataset)", "a DataLoader", allowed)
     length = len(dataset) if hasattr(dataset, "__len__") else None
     if is_stream(dataset):
         if shuffle:
@@ -154,6 +171,7 @@ def fetcher_for(dataset: object, session: Session, options: dict[str, object], *
     """Return what fetches passes of `dataset`. Raises InputError unless `resume` is one of RESUME_WAYS."""
     if resume not in RESUME_WAYS:
         raise InputError("loader(resume)", resume, " or ".join(RESUME_WAYS))
+    check_options("loader", options)
     if is_stream(dataset):
         return StreamFetcher(cast("Iterable[object]", dataset), session, options, resume=resume)
     return MapFetcher(cast("Dataset[object]", dataset), session, options)

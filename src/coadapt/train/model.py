@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from coadapt.model import InputError
 from coadapt.train.gradients import StepGradients
 from coadapt.train.group import Group
 from coadapt.train.parts import cut_like, gather_whole
@@ -44,6 +45,12 @@ class ElasticModel(nn.Module):
         self._sharding = sharding
         # In a list, so that it does not become a submodule: its parameters are those of `module`.
         self._replica: list[DistributedDataParallel] = []
+
+    def check_unchanged(self) -> None:
+        """Raise InputError if parameters came or went since the model was prepared."""
+        if self._sharding is None and not self._gradients.covers(self.module.parameters()):
+            allowed = "the model as it will be trained: add or exchange layers before run.prepare"
+            raise InputError("prepare(model)", "parameters that came or went afterwards", allowed)
 
     def rewrap(self) -> None:
         """The group has changed, and all of it has the same state: build the wrapper anew."""

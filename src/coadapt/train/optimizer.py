@@ -5,9 +5,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
+from coadapt.model import InputError
 from coadapt.train.gradients import StepGradients
 from coadapt.train.parts import cut_like
 from coadapt.train.scaling import Scaled, ScalingRule
@@ -16,6 +17,17 @@ from coadapt.train.session import Session
 # What a scaling rule may change for the duration of a step.
 SCALED_OPTIONS = ("lr", "betas", "eps")
 UNSCALED = Scaled(rate=1.0)
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    """Raise InputError if `optimizer` has no parameter of `model`."""
+    own = {id(parameter) for parameter in model.parameters()}
+    if not any(id(item) in own for group in optimizer.param_groups for item in group["params"]):
+        raise InputError(
+            "prepare(optimizer)",
+            "parameters of another model",
+            "one made with model.parameters() of this one",
+        )
 
 
 class ElasticOptimizer(torch.optim.Optimizer):

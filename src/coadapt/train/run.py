@@ -19,13 +19,13 @@ from coadapt.train.finder import MemoryWatch
 from coadapt.train.gradients import StepGradients
 from coadapt.train.group import form_group, leave_group
 from coadapt.train.inplace import InPlaceRescaler
-from coadapt.train.last_words import EXIT_FAILED, LastWords
+from coadapt.train.last_words import EXIT_FAILED, LastWords, tell_input_errors
 from coadapt.train.limits import begin_sampling, resolve_limits, settle_batch
 from coadapt.train.loader import ElasticLoader, fetcher_for, order_of
 from coadapt.train.model import ElasticModel
 from coadapt.train.norm_layers import LayerRows
 from coadapt.train.norms import NormMeter
-from coadapt.train.optimizer import ElasticOptimizer, ElasticScheduler
+from coadapt.train.optimizer import ElasticOptimizer, ElasticScheduler, check_optimizer
 from coadapt.train.pause import Pause
 from coadapt.train.precision import ElasticScaler
 from coadapt.train.preconditioner import preconditioner_for
@@ -38,7 +38,7 @@ from coadapt.train.stop import EXIT_UNSAVED, StopSignal, end_now
 from coadapt.train.switchboard import Switchboard
 from coadapt.train.telemetry import Telemetry, process_age_s
 from coadapt.train.timing import StepSample, timer_for
-from coadapt.train.totals import values_of
+from coadapt.train.totals import whole_values
 from coadapt.train.validation import ValidationLoader
 
 if TYPE_CHECKING:
@@ -56,7 +56,12 @@ def init(**options: Unpack[Options]) -> "Run":
     Works alone (a script, a notebook), under torchrun, and under the scheduler. Raises InputError for a
     setting that is out of its range.
     """
-    return Run(read_config(**options))
+    try:
+        config = read_config(**options)
+    except InputError:
+        tell_input_errors()
+        raise
+    return Run(config)
 
 
 class Run:
@@ -77,7 +82,8 @@ class Run:
             self._rescaler = InPlaceRescaler(self._session, self._saver, self._stop, board)
         self._cycle = TrainingCycle(self._session, self._timer, self._saver, self._rescaler)
         self._memory: MemoryWatch | None = None
-        self._begun = self._ended = False
+        self._loader: ElasticLoader | None = None
+        self._training: bool | None = None  # None: not begun, False: over
         atexit.register(self._at_exit)
 
     @property
@@ -164,6 +170,7 @@ class Run:
             raise InputError("prepare", "a second call", "one model and one optimiser per run")
         if reduction not in REDUCTIONS:
             raise InputError("prepare(reduction)", reduction, " or ".join(REDUCTIONS))
+        check_optimizer(optimizer, model)
         rule = resolve_rule(scaling, optimizer)
         sums = reduction == "sum"
         meter = _meter(noise, model, optimizer, sums=sums)
@@ -245,8 +252,9 @@ class Run:
             max_atomic=max_atomic,
         )
         fetcher = fetcher_for(dataset, session, options, resume=resume)
-        begin_sampling(session, limits, order)
-        return ElasticLoader(session, self._cycle, fetcher)
+        begin_sampling(session, limits, order)  # last: a call that was refused may be made again
+        self._loader = ElasticLoader(session, self._cycle, fetcher)
+        return self._loader
 
     def find_max_atomic(self, trial: Callable[[int], object], *, largest: int) -> int:
         """Return how many samples a pass may have on every replica's GPU, at most `largest`: see `loader`.
@@ -303,17 +311,24 @@ class Run:
     def epochs(self, num_epochs: int) -> Iterator[int]:
         """Yield the number of each epoch that is still to be trained, until `num_epochs` are done.
 
-        State comes back from the last checkpoint when the first one begins.
+        State comes back from the last checkpoint when the first one begins. Called again, it goes on where
+        training was interrupted, in the middle of an epoch perhaps, or to a larger number of epochs.
         """
-        if not self._begun:
+        if self._training is None:
             self._begin(num_epochs)
-        session = self._session
+        self._training = True
+        session, loader = self._session, self._loader
+        assert loader is not None
+        loader.begin()
+        if self._cycle.telemetry is not None:
+            self._cycle.telemetry.break_off()  # in a notebook, minutes may lie between
         while session.progress.epoch < num_epochs:
             yield session.progress.epoch
+            loader.end_epoch()
             session.begin_epoch()
             last = session.progress.epoch >= num_epochs
             self._cycle.settle(save=last or self._saver.due(epoch_ended=True), last=last)
-        self._ended = True
+        self._training = False
         if self._cycle.gradients is not None:
             self._cycle.gradients.check.end_training(session.progress.step)
 
@@ -343,7 +358,7 @@ class Run:
 
         All replicas must call it alike. The next epoch begins anew.
         """
-        return values_of(self._session.totals.gather(self._session.group))
+        return whole_values(self._session.totals, self._session.group)
 
     def _add(self, figures: Mapping[str, float | Tensor], *, mean: bool) -> None:
         totals, weight = self._session.scope
@@ -366,7 +381,7 @@ class Run:
         self._session.group = replace(self._session.group, control=None)
         if self._cycle.gradients is not None:
             self._cycle.gradients.check.close()
-        if self._ended or not self._begun:
+        if not self._training:
             # A notebook may go on for long, and begin other runs: this one's model is to be forgotten.
             atexit.unregister(self._at_exit)
             self._last_words.uninstall()
@@ -375,7 +390,7 @@ class Run:
         if self._stop.exit_code != EXIT_UNSAVED:
             # Nobody waits for a last report: the next generation begins with one.
             end_now(self._stop.exit_code)
-        self._last_words.leave(unfinished=self._begun and not self._ended)
+        self._last_words.leave(unfinished=self._training is True)
         try:
             self.close()
         except OSError:
@@ -388,7 +403,9 @@ class Run:
         session = self._session
         if session.sampling is None or self._cycle.gradients is None:
             raise RuntimeError("call run.prepare(...) and run.loader(...) before run.epochs(...)")
-        self._begun = True
+        assert self._rescaler.model is not None
+        self._rescaler.model.check_unchanged()
+        self._training = True
         assert self._memory is not None
         self._last_words.explain = self._memory.explain
         in_place = self._rescaler.begin()

@@ -1,5 +1,7 @@
 """Figures that add up over the passes and replicas of an epoch, and stay whole when replicas change."""
 
+import logging
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -7,6 +9,11 @@ import torch
 from torch import Tensor
 
 from coadapt.train.group import Group, gather_all
+
+logger = logging.getLogger(__name__)
+
+# After this long, that a replica waits for figures of the others is worth a word.
+LONG_WAIT_S = 30.0
 
 Figure = float | Tensor
 # name -> (sum over all replicas, weight); a plain sum has no weight
@@ -53,6 +60,22 @@ class Totals:
         if group.rank == 0:
             self._sums = {name: value for name, (value, _) in whole.items()}
             self._weights = {name: weight for name, (_, weight) in whole.items() if weight is not None}
+
+
+def whole_values(totals: Totals, group: Group, *, patience_s: float = LONG_WAIT_S) -> dict[str, float]:
+    """Return the sums and means over all replicas. Collective.
+
+    After `patience_s` a replica that waits for the others says so.
+    """
+    said = "replica %d has waited %g s in totals() for the others: all replicas must call it, alike"
+    word = threading.Timer(patience_s, logger.warning, (said, group.rank, patience_s))
+    word.daemon = True
+    if group.distributed:
+        word.start()
+    try:
+        return values_of(totals.gather(group))
+    finally:
+        word.cancel()
 
 
 def values_of(whole: Sums) -> dict[str, float]:

@@ -4,14 +4,14 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import cast
 
-from torch.utils.data import IterableDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from coadapt.model import InputError
-from coadapt.train.fetch import Collate, Plan, as_it_is, data_loader, stand_alone
+from coadapt.train.fetch import Collate, Plan, as_it_is, check_options, data_loader, stand_alone
 from coadapt.train.group import Group
 from coadapt.train.loader import is_stream
 from coadapt.train.session import Session
-from coadapt.train.totals import Totals, values_of
+from coadapt.train.totals import Totals, whole_values
 
 
 class ValidationLoader:
@@ -29,6 +29,9 @@ class ValidationLoader:
         """`options`: further arguments of torch's DataLoader. Raises InputError."""
         if batch_size < 1:
             raise InputError("validation_loader(batch_size)", batch_size, "at least 1 sample")
+        if isinstance(dataset, DataLoader):
+            raise InputError("validation_loader(dataset)", "a DataLoader", "its dataset: loader.dataset")
+        check_options("validation_loader", options)
         self._dataset = dataset
         self._session = session
         self._batch_size = batch_size
@@ -60,7 +63,7 @@ class ValidationLoader:
 
     def totals(self) -> dict[str, float]:
         """Return the sums and means of the last iteration, over all replicas, which must call it alike."""
-        return values_of(self._totals.gather(self._session.group))
+        return whole_values(self._totals, self._session.group)
 
     def _batches(self) -> Iterator[tuple[int, object]]:
         """Yield the number of samples and the data of each batch of this replica."""
