@@ -18,6 +18,7 @@ from coadapt.executors.local import LocalExecutor
 from coadapt.executors.replica import Replica
 from coadapt.model.rescale import ORDER_FILE, decided_file
 from tests.contracts.executor_contract import Inbox, exited, spec, started, until
+from tests.executors.changes import RandomOrders
 from tests.executors.elastic_site import Stage, staged
 from tests.executors.test_local import end_of
 
@@ -207,6 +208,35 @@ def test_a_new_executor_finds_what_was_taken_back(site: Stage) -> None:
     assert site.alive() == {"1-0"}
 
 
+def test_a_new_executor_passes_over_what_was_taken_back_before(site: Stage) -> None:
+    """A later order is under way when it comes, and is taken back as well: the first one's slots are held."""
+    executor, before = preparing(site, 2, 1)
+    executor.execute(RETRACT, before.post)
+    before.wait(kept())
+    executor.execute(site.resize(1, 1, generation=3), before.post)
+    until(lambda: "+3-1" in site.lives())
+    executor, inbox = site.executor(), Inbox()
+    assert executor.running() == [("a", 3)]
+    executor.execute(Retract(job="a", generation=3), inbox.post)
+    inbox.wait(kept(3))
+    rival = {**site.terms(1, (1, 2)), "job": "b", "spec": spec("sleep 60", site.folder)}
+    executor.execute(Start(**rival), inbox.post)
+    inbox.wait(started("b", 1))
+    executor.execute(site.resize(1, generation=4), inbox.post)
+    inbox.wait(started("a", 4))
+
+
+def test_after_an_order_was_taken_back_replicas_have_the_ranks_of_before(site: Stage) -> None:
+    executor, inbox = site.start(1, 1)
+    site.set("slow")
+    executor.execute(site.resize(0, 2), inbox.post)
+    until(lambda: "+2-1" in site.lives())
+    executor.execute(RETRACT, inbox.post)
+    inbox.wait(kept())
+    os.kill(site.pid("1-1"), signal.SIGKILL)
+    assert "replica 1 was killed by SIGKILL" in end_of(inbox).detail
+
+
 def test_an_order_kept_before_its_launcher_heard_of_it_is_handed_over_again(site: Stage) -> None:
     """The executor died before it could tell the launcher under which number the replicas go on."""
     executor, inbox = site.start(1)
@@ -220,6 +250,11 @@ def test_an_order_kept_before_its_launcher_heard_of_it_is_handed_over_again(site
     site.executor().execute(Stop(job="a", generation=2), inbox.post)
     end = end_of(inbox)
     assert (end.generation, end.outcome) == (2, Outcome.STOPPED)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_any_order_is_answered_in_one_way_only(site: Stage, seed: int) -> None:
+    RandomOrders(site, seed).run()
 
 
 @pytest.fixture

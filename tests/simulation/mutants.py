@@ -280,8 +280,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "growth waits until its GPUs are free",
         "converge",
-        "_must_change(job)):\n        if _fits(job, job.target, free):",
-        "_must_change(job)):\n        if True:",
+        "job.ordered.num_replicas):\n        if _fits(job, job.target, free):",
+        "job.ordered.num_replicas):\n        if True:",
     ),
     Mutant("GPUs that are held are not free", "converge", "free[node] -= gpus", "pass"),
     Mutant(
@@ -317,8 +317,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a change of mind waits for the answer to the order before",
         "converge",
-        "return _must_change(job) and not (resizable",
-        "return _differs(job) and not (resizable",
+        "RESIZES_FAILED_MAX) and _must_change(job)",
+        "RESIZES_FAILED_MAX) and _differs(job)",
     ),
     Mutant(
         "an order without an answer is repeated",
@@ -336,20 +336,20 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an order that is not wanted any more is taken back",
         "converge",
-        "return job.state is JobState.RESCALING and not job.retracting and _differs(job)",
-        "return False",
+        "for job in rescaling if not job.retracting and _differs(job)]",
+        "for job in rescaling if False]",
     ),
     Mutant(
         "an order is taken back once",
         "converge",
-        "job.state is JobState.RESCALING and not job.retracting and _differs(job)",
-        "job.state is JobState.RESCALING and _differs(job)",
+        "for job in rescaling if not job.retracting and _differs(job)]",
+        "for job in rescaling if _differs(job)]",
     ),
     Mutant(
         "only a resize is taken back",
         "converge",
-        "job.state is JobState.RESCALING and not job.retracting and _differs(job)",
-        "job.state in _IN_FLIGHT and not job.retracting and _differs(job)",
+        "rescaling = [job for job in jobs if job.state is JobState.RESCALING]",
+        "rescaling = [job for job in jobs if job.state in _IN_FLIGHT]",
     ),
     Mutant(
         "a retraction without an answer is repeated",

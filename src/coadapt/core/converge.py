@@ -23,11 +23,13 @@ _IN_FLIGHT = frozenset({JobState.STARTING, JobState.RESCALING, JobState.STOPPING
 def converge(state: SchedulerState, jobs: list[JobRecord], in_place: bool) -> list[Command]:
     """Return the orders that bring `jobs` (active, in submission order) closer to their targets."""
     commands: list[Command] = [stop(job, state.at) for job in jobs if _must_stop(job, in_place)]
-    commands += [_retract(job, state.at) for job in jobs if _must_retract(job)]
+    rescaling = [job for job in jobs if job.state is JobState.RESCALING]
+    commands += [_retract(job, state.at) for job in rescaling if not job.retracting and _differs(job)]
     free = free_gpus(state, jobs)
     blocked: list[JobRecord] = []
-    shrinking_first = sorted(jobs, key=lambda job: job.target.num_replicas - job.ordered.num_replicas)
-    for job in (job for job in shrinking_first if _must_change(job)):
+    changing = [job for job in jobs if _must_change(job)]
+    # Those that shrink first.
+    for job in sorted(changing, key=lambda job: job.target.num_replicas - job.ordered.num_replicas):
         if _fits(job, job.target, free):
             commands.append(_resize(job, state.at, free))
         else:
@@ -94,11 +96,7 @@ def _must_stop(job: JobRecord, in_place: bool) -> bool:
     # A change of mind waits until the order before it was answered: half-started replicas have no state, and
     # of a resize it is not known which replicas train.
     resizable = in_place and job.spec.contract is not RescaleContract.FROZEN
-    return _must_change(job) and not (resizable and job.num_resizes_failed < RESIZES_FAILED_MAX)
-
-
-def _must_retract(job: JobRecord) -> bool:
-    return job.state is JobState.RESCALING and not job.retracting and _differs(job)
+    return not (resizable and job.num_resizes_failed < RESIZES_FAILED_MAX) and _must_change(job)
 
 
 def _must_change(job: JobRecord) -> bool:

@@ -302,8 +302,7 @@ def _stands(waiting: JobCommand, order: JobCommand, running: Running | None) -> 
         case Stop():
             return False
         case Retract():
-            ending = running is None or running.directory.stop_file.exists()
-            return isinstance(waiting, Stop) or ending
+            return running is None or running.directory.stop_file.exists()
         case _:
             return isinstance(waiting, Stop | Retract)
 
