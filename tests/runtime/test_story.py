@@ -35,7 +35,7 @@ def test_the_whole_life_of_a_job() -> None:
         (0.0, "submitted: 1..4 GPUs, batch 8..64, contract adaptive"),
         (60.0, "starting; generation 1 on 2 GPUs (n0: 2); runs on 2 GPUs: all others are taken"),
         (62.0, "running"),
-        (63.0, "generation 1 took its first step; the change cost 3.0 s"),
+        (63.0, "generation 1 took its first step; the start cost 3.0 s"),
         (62.0, "running; batch 16"),
         (70.0, "replicas of generation 1 ended: failed (ValueError: boom)"),
         (70.0, "starting; generation 2 on 2 GPUs (n0: 2); restarts: failed once: ValueError: boom"),

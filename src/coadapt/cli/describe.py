@@ -66,7 +66,7 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
         ("Submitted", f"{_instant(job['submitted_at'])}, {duration(cast(float, job['age_s']))} ago"),
         ("Service", f"{cast(float, job['attained_service_gpu_s']):.0f} GPU-seconds"),
         ("Rescales", rescales),
-        ("Failures", f"{job['num_failures']} of at most {spec['max_failures']}"),
+        ("Failures", f"{job['num_failures']}, given up after more than {spec['max_failures']}"),
     ]
     metrics = cast("dict[str, float]", job["metrics"])
     return facts + [("Metrics", ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()))] * bool(

@@ -52,6 +52,8 @@ def _next(problem: RoundProblem, number: int, count: int, speedup: float) -> str
         return "there are no more GPUs"
     if count >= problem.max_J[number]:
         grows = count < job.spec.replicas.max and job.spec.contract is not RescaleContract.FROZEN
+        if grows and not job.num_replicas_profiled:
+            return "more once its first steps were timed"
         if grows and count >= 2 * job.num_replicas_profiled:
             return f"more once it was timed on more than {job.num_replicas_profiled}"
         return f"{count} is the most that it may hold"

@@ -73,9 +73,8 @@ def _told_by(event: Event, job: JobRecord) -> list[str]:
         case ReplicasRescaled() if event.job == job_id:
             if event.pause:
                 return [told_in_place(job, event)]
-            return [
-                f"generation {event.generation} took its first step; the change cost {event.rescale_s:.1f} s"
-            ]
+            what = "the start" if event.generation == 1 else "the restart"
+            return [f"generation {event.generation} took its first step; {what} cost {event.rescale_s:.1f} s"]
         case ReplicasKept() if event.job == job_id:
             if event.detail:
                 return [f"the change of generation {event.generation} failed ({event.detail}); it trains on"]

@@ -50,9 +50,9 @@ def resolve_limits(
         return _limits(initial=batch_size, max_total=largest, max_atomic=max_atomic)
     said = spec.batch
     own = said.initial if contract is RescaleContract.ADAPTIVE else said.requested
-    name = "batch.initial" if contract is RescaleContract.ADAPTIVE else "batch.requested"
+    name = "batch.initial" if own == said.initial else "batch.requested"
     _agree("batch_size", batch_size, own, name)
-    _agree("max_batch_size", max_batch_size, said.max_total, "batch.max_total")
+    _agree("max_batch_size", max_batch_size, said.max_total, "batch.max")
     if said.max_atomic is None:
         return _limits(
             initial=said.initial,
