@@ -1,6 +1,7 @@
 """Real training under a real scheduler changes its replicas in place, and kill -9 in the middle of it."""
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -119,6 +120,7 @@ def test_a_job_grows_and_shrinks_in_place_even_if_the_scheduler_dies_meanwhile(t
     assert training.pid("1-0") == first
     described = run_cli("describe", training.job, state=training.cluster.state).stdout
     assert "3 of them in place" in described
+    assert re.search(r"Last pause  +\d+ ms, no step lost \(.*first step \d+ ms", described)
     assert "resized 3 -> 1 in place, pause 0." in described
     training.finish()
     assert_same_run(training.toy)

@@ -160,6 +160,9 @@ def test_reasons_tell_what_a_job_got_and_what_more_would_bring() -> None:
     assert reason(trained("job", held=on(n0=2), profiled=1, age=6000.0), 4) == (
         "keeps its 2 GPUs: speedup 0.54 of its fair share; more once it was timed on more than 1"
     )
+    assert reason(trained("job", held=on(n0=1), profiled=0, age=6000.0), 4).endswith(
+        "; more once its first steps were timed"
+    )
     assert reason(trained("job", held=on(n0=2), age=90.0, rescales=2), 4) == (
         "keeps its 2 GPUs: speedup 0.54 of its fair share; one more GPU would bring +44 %"
     )

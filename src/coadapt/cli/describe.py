@@ -45,8 +45,9 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
     launch = cast("JsonObject | None", spec["launch"]) or {}
     nodes = ", ".join(f"{node}: {count}" for node, count in cast("list[tuple[str, int]]", job["allocation"]))
     rescale_s = cast("float | None", job["rescale_s"])
-    rescales = f"{job['num_rescales']}" + (f", {rescale_s:.1f} s each" if rescale_s is not None else "")
+    rescales = f"{job['num_rescales']}"
     rescales += f", {job['num_in_place']} of them in place" if job["num_in_place"] else ""
+    rescales += f"; {rescale_s:.1f} s of training per start or rescale" if rescale_s is not None else ""
     step_s = cast("float | None", job["step_time_s"])
     part = done(job)
     facts = [
@@ -66,12 +67,22 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
         ("Submitted", f"{_instant(job['submitted_at'])}, {duration(cast(float, job['age_s']))} ago"),
         ("Service", f"{cast(float, job['attained_service_gpu_s']):.0f} GPU-seconds"),
         ("Rescales", rescales),
+        *_pause(cast("dict[str, float]", job["pause"])),
         ("Failures", f"{job['num_failures']}, given up after more than {spec['max_failures']}"),
     ]
     metrics = cast("dict[str, float]", job["metrics"])
     return facts + [("Metrics", ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()))] * bool(
         metrics
     )
+
+
+def _pause(parts: dict[str, float]) -> list[tuple[str, str]]:
+    """Return how long the last change in place kept training waiting, and for what; nothing without one."""
+    if not parts:
+        return []
+    longest = sorted(parts.items(), key=lambda part: -part[1])
+    named = ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in longest if seconds >= 0.0005)
+    return [("Last pause", f"{1000 * sum(parts.values()):.0f} ms, no step lost ({named})")]
 
 
 def _batch_limits(limits: JsonObject) -> str:

@@ -280,7 +280,8 @@ class LocalExecutor:
 
     def _post_exit(self, job: JobId, generation: int, fate: Fate, post: Post) -> None:
         how = fate.detail.split("\n", 1)[0]
-        logger.info("job %s generation %d ended: %s %s", job, generation, fate.outcome.value, how)
+        why = f" ({how})" if how else ""
+        logger.info("job %s generation %d ended: %s%s", job, generation, fate.outcome.value, why)
         post(
             ReplicasExited(
                 at=self._now(), job=job, generation=generation, outcome=fate.outcome, detail=fate.detail

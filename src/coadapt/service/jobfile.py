@@ -82,7 +82,7 @@ class JobFile(_Section):
     )
     application: str = Field(default="", description="text: what the job trains")
     max_failures: int = Field(
-        default=3, ge=0, description="a whole number >= 0: failed starts after which the job is given up"
+        default=3, ge=0, description="a whole number >= 0: how often the job is started again after it failed"
     )
 
 
