@@ -68,7 +68,10 @@ class LocalSite:
         """Return the job's processes whose command line has, or lacks, the launcher's name."""
         found = []
         for pid in marked_processes(self.job(job).checkpoints):
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            try:
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it has just ended by itself
             if (b"coadapt.executors.launcher" in command) == (kind == "launcher"):
                 found.append(pid)
         return found
