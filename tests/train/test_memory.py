@@ -1,11 +1,14 @@
 """What fits into memory: the search, what is remembered, and what a run makes of it."""
 
+import functools
 import json
 import logging
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,6 +27,7 @@ from coadapt.train.memory import (
     CeilingFile,
     is_out_of_memory,
     lowered,
+    on_replicas,
     search,
     signature,
 )
@@ -272,12 +276,12 @@ def test_without_a_place_to_remember_it_says_what_to_write() -> None:
     )
 
 
-def train_with_the_finder(folder: str) -> None:
+def train_with_the_finder(folder: str, *, shard: bool = False) -> None:
     """Replica 1 has less memory than the others."""
     run = ct.init(checkpoint_dir=folder)
     torch.manual_seed(1)
     inner = Limited(20 if run.rank == 1 else 40)
-    model, optimizer = run.prepare(inner, torch.optim.SGD(inner.parameters(), lr=0.1))
+    model, optimizer = run.prepare(inner, torch.optim.SGD(inner.parameters(), lr=0.1), shard=shard)
 
     def body(x: Tensor) -> None:
         optimizer.zero_grad()
@@ -306,9 +310,117 @@ def test_replicas_take_what_fits_into_the_smallest_memory_and_a_later_start_does
         assert found == {str(BatchConfig(total=100, atomic=17, accumulation=2))}
 
 
+class Refusal(torch.autograd.Function):
+    """Runs out of memory on the way back, above `limit` samples."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, limit: int) -> Tensor:
+        ctx.limit = limit
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        if len(grads[0]) > ctx.limit:
+            raise torch.OutOfMemoryError(f"no room for the gradients of {len(grads[0])} samples")
+        return grads[0], None
+
+
+class LimitedInParts(nn.Module):
+    """Has room for fewer samples in the middle than at its start, and on the way back than forward."""
+
+    def __init__(self, forward: int, backward: int) -> None:
+        super().__init__()
+        self.limits = (forward, backward)
+        self.sizes: list[int] = []
+        self.blocks = nn.ModuleList([nn.Linear(2, 5), nn.Linear(5, 5), nn.Linear(5, 1)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.sizes.append(len(x))
+        x = Refusal.apply(self.blocks[0](x).tanh(), self.limits[1])
+        if len(x) > self.limits[0]:
+            raise torch.OutOfMemoryError(f"no room for {len(x)} samples")
+        return self.blocks[2](self.blocks[1](x).tanh())
+
+
+def find_in_parts(arguments: tuple[str, bool]) -> None:
+    """Replica 1 runs out of memory forward, replica 2 on the way back, at other sizes; then train."""
+    folder, shard = arguments
+    torch.set_num_threads(1)
+    run = ct.init(checkpoint_dir=folder, device="cpu")
+    torch.manual_seed(1)
+    inner = LimitedInParts(*{1: (20, 99), 2: (99, 26)}.get(run.rank, (40, 40)))
+    model, optimizer = run.prepare(inner, torch.optim.Adam(inner.parameters(), lr=0.1), shard=shard)
+
+    def body(x: Tensor) -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        nn.utils.clip_grad_norm_(inner.parameters(), 0.5)
+        optimizer.step()
+
+    before = model.full_state_dict()
+    max_atomic = run.find_max_atomic(lambda n: body(torch.ones(n, 2)), largest=100)
+    after = model.full_state_dict()
+    assert all(torch.equal(value, before[name]) for name, value in after.items())
+    assert optimizer.state_dict()["state"] == {}
+    Path(folder, f"tried-{run.rank}").write_text(str(len(inner.sizes)))
+    generator = torch.Generator().manual_seed(3)
+    data = TensorDataset(torch.randn(400, 2, generator=generator))
+    loader = run.loader(data, batch_size=100, max_atomic=max_atomic)
+    for _ in run.epochs(2):
+        for (x,) in loader:
+            body(x)
+    end = model.full_state_dict()
+    if run.is_first:
+        torch.save((max_atomic, end), Path(folder) / "end.pt")
+    run.close()
+
+
 @pytest.mark.processes
-def test_a_replica_that_joins_does_not_search(tmp_path: Path) -> None:
-    run = Elastic(train_with_the_finder, str(tmp_path), tmp_path)
+def test_a_cut_model_is_tried_by_each_replica_alone_and_trains_as_ever_afterwards(tmp_path: Path) -> None:
+    """Whoever runs out of memory leaves nobody waiting; a later start does not search, fewer replicas do."""
+    (tmp_path / "whole").mkdir()
+    assert run_replicas(find_in_parts, [(str(tmp_path / "whole"), False)] * 3, tmp_path) == [0] * 3
+    wanted = torch.load(tmp_path / "whole" / "end.pt")[1]
+
+    def start(num_replicas: int) -> tuple[int, list[int]]:
+        for path in tmp_path.glob("checkpoint-*"):
+            shutil.rmtree(path)
+        codes = run_replicas(find_in_parts, [(str(tmp_path), True)] * num_replicas, tmp_path)
+        assert codes == [0] * num_replicas, (tmp_path / "output-0.txt").read_text()
+        max_atomic, end = torch.load(tmp_path / "end.pt")
+        for name, value in end.items():
+            torch.testing.assert_close(value, wanted[name], rtol=1e-4, atol=1e-5)
+        return max_atomic, [int((tmp_path / f"tried-{rank}").read_text()) for rank in range(num_replicas)]
+
+    found, tried = start(3)
+    assert 19 <= found <= 20
+    assert len(set(tried)) > 1
+    assert start(3) == (found, [0, 0, 0])
+    assert min(start(2)[1]) > 0
+
+
+@given(st.dictionaries(st.integers(1, 9), st.integers(0, 50), max_size=5), st.integers(1, 9))
+def test_what_fits_on_few_replicas_fits_on_more_and_what_fails_on_many_fails_on_fewer(
+    rooms: dict[int, int], num_replicas: int
+) -> None:
+    """Each count was searched to the end; by nature more replicas have more room."""
+    counts = sorted(rooms)
+    known = {n: Ceiling(fits=max(rooms[m] for m in counts if m <= n)) for n in counts}
+    known = {n: Ceiling(fits=ceiling.fits, fails=ceiling.fits + 1) for n, ceiling in known.items()}
+    found = on_replicas(known, num_replicas)
+    assert found.fits == max((known[n].fits for n in counts if n <= num_replicas), default=0)
+    assert found.fails == min((known[n].fits + 1 for n in counts if n >= num_replicas), default=None)
+    assert num_replicas not in known or found == known[num_replicas]
+
+
+def test_a_failure_in_training_outweighs_what_fitted_on_fewer() -> None:
+    assert on_replicas({2: Ceiling(fits=30), 4: Ceiling(fails=20)}, 3) == Ceiling(fails=20)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("shard", [False, True])
+def test_a_replica_that_joins_does_not_search(tmp_path: Path, *, shard: bool) -> None:
+    run = Elastic(functools.partial(train_with_the_finder, shard=shard), str(tmp_path), tmp_path)
     try:
         run.start(2)
         while not (run.board / "capable").exists():

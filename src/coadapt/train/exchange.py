@@ -41,6 +41,9 @@ class PartExchange:
 
     def scatter(self, unit: FSDPModule, output: Tensor, own: Tensor, group: dist.ProcessGroup) -> None:
         """Sum `own` (all of this replica's gradients of a unit, flat) over the replicas; keep `output`."""
+        if self._session.trial:
+            output.copy_(own[: output.numel()])
+            return
         self._timer.mark("computed")
         current = self._session.current
         if current is None:

@@ -33,11 +33,17 @@ class MemoryWatch:
         self._model = model
         self._file = CeilingFile(session.config.checkpoint_dir)
         self._signature = signature(model.module)
-        session.ceilings.update(self._file.read(self._signature))
+        if session.sharded:
+            session.ceilings.update(self._file.read_cut(self._signature, session.group.size))
+        else:
+            session.ceilings.update(self._file.read(self._signature))
 
     def find(self, trial: Callable[[int], object], largest: int) -> int:
         """Return how many samples of a pass fit, at most `largest`, on all replicas: Run.find_max_atomic."""
         session = self._session
+        if session.config.joining and session.sharded:
+            # It has no part of the model yet to try with. The others' passes count: see `settle_batch`.
+            return min(session.ceiling.fits or largest, largest)
         found = self._search(trial, largest)
         if session.config.joining:
             # The others train already. What they agreed on comes with the state.
@@ -66,6 +72,8 @@ class MemoryWatch:
             found = search(fits, session.ceiling, largest)
         finally:
             session.trial = False
+            if before:
+                self._model.end_rehearsals()
             for objects, generators in before:
                 self._restore(objects, generators)
         if sizes:
@@ -83,7 +91,8 @@ class MemoryWatch:
         reserve: list[torch.Tensor] = []
         try:
             reserve += self._reserve()
-            trial(num_samples)
+            with self._model.rehearsal():
+                trial(num_samples)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
         except (RuntimeError, MemoryError) as error:
@@ -95,6 +104,7 @@ class MemoryWatch:
         for parameter in self._model.module.parameters():
             parameter.grad = None
         if failed:
+            self._model.end_rehearsals()  # where it failed, it may be in the middle of an exchange
             gc.collect()  # frames of the error may refer to each other
         if device.type == "cuda":
             torch.cuda.empty_cache()
@@ -119,7 +129,12 @@ class MemoryWatch:
             kept[gpu_type] = ceiling.weakest(kept.get(gpu_type, ceiling))
         session.ceilings.update(kept)
         if session.group.rank == 0:
-            self._file.write(self._signature, kept)
+            self._write(kept)
+
+    def _write(self, ceilings: dict[str, Ceiling]) -> None:
+        session = self._session
+        cut_over = session.group.size if session.sharded else None
+        self._file.write(self._signature, ceilings, cut_over=cut_over)
 
     def explain(self, error: BaseException) -> str | None:
         """Remember that a pass of training ran out of memory; return what to say. None: it did not."""
@@ -128,7 +143,7 @@ class MemoryWatch:
             return None
         failed = current.num_samples
         ceiling = session.ceilings[session.gpu_type] = session.ceiling.after_failure(failed)
-        self._file.write(self._signature, {session.gpu_type: ceiling})
+        self._write({session.gpu_type: ceiling})
         rank, gpu_type = session.group.rank, session.gpu_type
         where = f"out of memory: replica {rank}: {failed} samples per pass do not fit into a {gpu_type}"
         if failed == 1:

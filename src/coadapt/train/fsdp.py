@@ -72,8 +72,22 @@ class Sharding:
         # A name of its own: torch remembers layouts by mesh, and takes two of one size and name for the same,
         # though this replica may have had another rank in the other.
         name = f"cut{next(_cuts)}"
-        mesh = init_device_mesh(group.device.type, (group.size,), mesh_dim_names=(name,))
-        self._mesh = mesh
+        self._mesh = init_device_mesh(group.device.type, (group.size,), mesh_dim_names=(name,))
+        self._cut(model, self._mesh)
+
+    def cut_again(self, model: nn.Module) -> None:
+        """Cut `model` as it is cut already, whatever state an error has left it in. Its values are lost."""
+        assert self._mesh is not None
+        self._undo(model)
+        self._cut(model, self._mesh)
+
+    def make_whole(self, model: nn.Module) -> None:
+        """Undo `cut`. The values of parameters and the optimiser's state are lost: load them afterwards."""
+        if self._undo(model):
+            # torch's caches of layouts keep the mesh for ever, and the mesh the connections of its replicas.
+            getattr(self._mesh, "_pg_registry", {}).clear()
+
+    def _cut(self, model: nn.Module, mesh: DeviceMesh) -> None:
         before = _names(model)
         if callable(self._shard):
             self._shard(model, mesh)
@@ -86,24 +100,22 @@ class Sharding:
         self.exchange.attach(model)
         self._follow(model, before)
 
-    def make_whole(self, model: nn.Module) -> None:
-        """Undo `cut`. The values of parameters and the optimiser's state are lost: load them afterwards."""
+    def _undo(self, model: nn.Module) -> bool:
         units = [module for module in model.modules() if isinstance(module, FSDPModule)]
         if not units:
-            return
+            return False
         try:
             for unit in units:
                 _detach(unit)
         except AttributeError as error:
             raise RuntimeError(f"torch {torch.__version__} keeps other notes of a cut: {error}") from None
-        # torch's caches of layouts keep the mesh for ever, and the mesh the connections of its replicas.
-        getattr(self._mesh, "_pg_registry", {}).clear()
         before = _names(model)
         wholes = {parameter: _empty(parameter) for parameter in before}
         for module in model.modules():
             for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
                 setattr(module, name, wholes[parameter])
         self._follow(model, before)
+        return True
 
     def _fully_shard(self, module: nn.Module, mesh: DeviceMesh) -> None:
         fully_shard(module, mesh=mesh, **self._options)  # type: ignore[call-overload]  # the user's

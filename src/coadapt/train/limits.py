@@ -88,7 +88,9 @@ def begin_sampling(session: Session, limits: BatchLimits, order: SampleOrder) ->
 def settle_batch(session: Session) -> None:
     """Let all begin with the first one's batch, in passes that fit into each one's memory. Collective."""
     data = session.data
-    parts = gather_all(session.group, (first_batch(session), session.ceiling.most))
+    caps = (session.ceiling.most, data.limits.max_atomic)
+    own = min((most for most in caps if most is not None), default=None)
+    parts = gather_all(session.group, (first_batch(session), own))
     data.batch = parts[0][0]
     most = min((most for _, most in parts if most is not None), default=None)
     limits = lowered(data.limits, most)

@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 # Beside the checkpoints. By hand: what is removed from it may still stand in a checkpoint.
 CEILINGS_FILE = "memory.json"
+CUT_OVER = " cut over "
 # A ceiling is found to one part in this many: each further halving costs a trial.
 PRECISION = 16
 # Of errors that are no torch.OutOfMemoryError: torch's CPU allocator, cuBLAS and cuDNN.
@@ -53,6 +54,17 @@ class Ceiling:
         """Return what holds on both of two GPUs of one type."""
         fails = [ceiling.fails for ceiling in (self, other) if ceiling.fails is not None]
         return Ceiling(fits=min(self.fits, other.fits), fails=min(fails, default=None))
+
+
+def on_replicas(known: Mapping[int, Ceiling], num_replicas: int) -> Ceiling:
+    """Return what `known`, by number of replicas, says of a model that is cut over `num_replicas`.
+
+    The more replicas, the smaller the part of the model that each has, and the more samples fit beside it.
+    """
+    fits = max((ceiling.fits for count, ceiling in known.items() if count <= num_replicas), default=0)
+    fails = [ceiling.fails for count, ceiling in known.items() if count >= num_replicas]
+    fewest = min((count for count in fails if count is not None), default=None)
+    return Ceiling(fits=fits if fewest is None or fits < fewest else 0, fails=fewest)
 
 
 def search(fits: Callable[[int], bool], known: Ceiling, largest: int) -> Ceiling:
@@ -100,7 +112,10 @@ def signature(model: nn.Module) -> str:
 
 
 class CeilingFile:
-    """The ceilings of one job: signature of the model -> GPU type -> ceiling. No folder: nothing is kept."""
+    """The ceilings of one job: signature of the model -> GPU type -> ceiling. No folder: nothing is kept.
+
+    Those of a model that is cut over replicas stand under its signature and their number.
+    """
 
     def __init__(self, folder: Path | None) -> None:
         self._path = None if folder is None else folder / CEILINGS_FILE
@@ -109,12 +124,26 @@ class CeilingFile:
         """Return GPU type -> ceiling; nothing, with a warning, where the file is damaged."""
         return self._all().get(model, {})
 
-    def write(self, model: str, ceilings: Mapping[str, Ceiling]) -> None:
-        """Keep `ceilings`, and what is known of other models and GPU types. Written beside and renamed."""
+    def read_cut(self, model: str, num_replicas: int) -> dict[str, Ceiling]:
+        """Return what `read` does, for a model that is cut over `num_replicas`."""
+        known: dict[str, dict[int, Ceiling]] = {}
+        for name, ceilings in self._all().items():
+            signature_of, _, count = name.partition(CUT_OVER)
+            if signature_of == model and count.isdecimal():
+                for gpu_type, ceiling in ceilings.items():
+                    known.setdefault(gpu_type, {})[int(count)] = ceiling
+        return {gpu_type: on_replicas(ceilings, num_replicas) for gpu_type, ceilings in known.items()}
+
+    def write(self, model: str, ceilings: Mapping[str, Ceiling], *, cut_over: int | None = None) -> None:
+        """Keep `ceilings`, and what is known of other models and GPU types. Written beside and renamed.
+
+        cut_over: the number of replicas over which the model is cut.
+        """
         if self._path is None:
             return
         everything = self._all()
-        everything[model] = {**everything.get(model, {}), **ceilings}
+        name = model if cut_over is None else f"{model}{CUT_OVER}{cut_over}"
+        everything[name] = {**everything.get(name, {}), **ceilings}
         self._path.parent.mkdir(parents=True, exist_ok=True)
         beside = self._path.with_suffix(f".{os.getpid()}")
         with open(beside, "w", encoding="utf-8") as file:

@@ -1,7 +1,8 @@
 """The model as the user's loop sees it: the module itself, or wrapped for the replicas of the moment."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -67,6 +68,29 @@ class ElasticModel(nn.Module):
         else:
             self.module.to(self._session.group.device)
             self._gradients.rebind(list(self.module.parameters()), None)
+
+    @contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        """Within it passes run by themselves, without the other replicas; see `end_rehearsals`."""
+        if not self._in_parts:
+            yield
+            return
+        from coadapt.train.rehearsal import rehearsal
+
+        with rehearsal(self.module):
+            yield
+
+    def end_rehearsals(self) -> None:
+        """Exchange with the others again, also after an error. The values are lost: load them next."""
+        if self._in_parts:
+            assert self._sharding is not None
+            self._sharding.cut_again(self.module)
+            self._gradients.rebind(list(self.module.parameters()), self._sharding.exchange)
+
+    @property
+    def _in_parts(self) -> bool:
+        connected = not self._session.config.joining
+        return self._sharding is not None and self._session.group.distributed and connected
 
     def begin(self) -> None:
         """Before the first use: go to the device, or be cut, with the first replica's values."""

@@ -268,9 +268,6 @@ class Run:
             raise RuntimeError("call run.prepare(...) before run.find_max_atomic(...)")
         if largest < 1:
             raise InputError("find_max_atomic(largest)", largest, "at least 1 sample")
-        if self._session.sharded:
-            allowed = "a model that is not sharded; tell run.loader(max_atomic=...)"
-            raise InputError("find_max_atomic", "a sharded one", allowed)
         spec = self._session.config.spec
         if spec is not None and spec.batch.max_atomic is not None:
             return spec.batch.max_atomic
