@@ -57,7 +57,7 @@ function instant(seconds) {
 const TIME_TICKS = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 18000, 36000, 86400, 172800, 432000, 864000, 2592000];
 
 function timeTicks(low, high) {
-  const values = TIME_TICKS.filter((value) => value >= low / 1.5 && value <= high * 1.5);
+  const values = TIME_TICKS.filter((value) => value >= low / 1.15 && value <= high * 1.15);
   const every = Math.ceil(values.length / 9);
   let kept = values.filter((_, index) => index % every === 0);
   if (kept.length < 2) kept = low < high ? [low, high] : [low];
