@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import coadapt.train as ct
 from coadapt.model import InputError
+from coadapt.model.contract_env import ENV_RESCALE_DIR
+from coadapt.model.rescale import CAPABLE_FILE
 from coadapt.train.last_words import tell_input_errors
 from coadapt.train.run import Run
 from coadapt.train.totals import Totals, whole_values
@@ -110,6 +113,24 @@ def test_a_setting_that_cannot_be_is_told_in_one_line(
     one, *more = capsys.readouterr().err.splitlines()
     assert one.startswith("error: init(contract): got 'adaptative'; allowed: fixed (test_misuse.py, line ")
     assert more[0] == "Traceback (most recent call last):"
+
+
+def train_beside_a_group_of_ones_own(folder: str) -> None:
+    logging.basicConfig(format="%(message)s")
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=0, world_size=1)
+    run = ct.init()
+    prepared(run)
+    run.loader(DATA, batch_size=5)
+    next(run.epochs(1))
+
+
+@pytest.mark.processes
+def test_beside_a_process_group_of_ones_own_replicas_do_not_change_in_place(tmp_path: Path) -> None:
+    board = tmp_path / "board"
+    target = train_beside_a_group_of_ones_own
+    assert run_replicas(target, [str(tmp_path)], tmp_path, {ENV_RESCALE_DIR: str(board)}) == [0]
+    assert "not in place: this process has a process group" in (tmp_path / "output-0.txt").read_text()
+    assert not (board / CAPABLE_FILE).exists()
 
 
 def wait_for_the_other(late_s: float) -> None:
