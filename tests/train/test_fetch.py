@@ -1,6 +1,9 @@
 """What fetch processes draw: nothing twice, on whatever replica and in whatever epoch."""
 
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 
 import coadapt.train as ct
+from coadapt.train.env import STOP_TIMEOUT_S
 from tests.train.replicas import run_replicas
 
 pytestmark = [pytest.mark.train, pytest.mark.processes]
@@ -48,6 +52,29 @@ def note_draws(argument: tuple[str, Any]) -> None:
             optimizer.step()
     Path(folder, f"seen-{run.rank}.json").write_text(json.dumps(seen))
     run.close()
+
+
+SCRIPT = """
+import torch
+import coadapt.train as ct
+
+run = ct.init()
+net = torch.nn.Linear(1, 1)
+model, optimizer = run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01))
+data = torch.utils.data.TensorDataset(torch.ones(8, 1))
+loader = run.loader(data, batch_size=4, num_workers=1, persistent_workers=True)
+for _ in run.epochs(2):
+    for (x,) in loader:
+        model(x).mean().backward()
+        optimizer.step()
+"""
+
+
+def test_a_script_with_processes_that_persist_ends() -> None:
+    """multiprocessing waits for its children at exit, after a SIGTERM that those who fetch outlive."""
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", SCRIPT], check=True, timeout=STOP_TIMEOUT_S + 60.0)
+    assert time.monotonic() - began < STOP_TIMEOUT_S
 
 
 @pytest.mark.parametrize("dataset", [Augmented(), AugmentedStream()])

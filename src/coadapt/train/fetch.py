@@ -1,12 +1,15 @@
 """From a dataset to passes with collated samples, through torch's DataLoader and its processes."""
 
+import atexit
 import functools
 import itertools
 import logging
 import signal
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import FrameType
 from typing import Protocol, cast
 
 import numpy as np
@@ -16,9 +19,11 @@ from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from coadapt.model import InputError
+from coadapt.train.env import STOP_TIMEOUT_S
 from coadapt.train.session import Session
 from coadapt.train.sharded import ShardedStream, ShardReader
 from coadapt.train.shards import Pass, cut_step
+from coadapt.train.stop import exit_after
 from coadapt.train.stream import Cut, PassReader, StreamPosition, StreamReader
 
 logger = logging.getLogger(__name__)
@@ -194,7 +199,7 @@ def data_loader(dataset: object, options: dict[str, object], **ours: object) -> 
         raise InputError("loader(in_order)", False, "True: the order of samples is a promise")
     init = options.pop("worker_init_fn", None)
     assert init is None or callable(init)
-    return DataLoader(
+    loader: DataLoader[object] = DataLoader(
         dataset,  # type: ignore[arg-type]  # whatever the user iterates over
         # Of its own: a new iterator draws a seed, and that must not advance the user's random numbers.
         generator=torch.Generator(),
@@ -202,6 +207,9 @@ def data_loader(dataset: object, options: dict[str, object], **ours: object) -> 
         **ours,  # type: ignore[arg-type]  # named by the callers above
         **options,  # type: ignore[arg-type]  # the user's
     )
+    if loader.persistent_workers:
+        atexit.register(_let_go, weakref.ref(loader))
+    return loader
 
 
 def fetch_seed(session: Session) -> int:
@@ -222,10 +230,24 @@ def stand_alone() -> tuple[int, int]:
 
 
 def _start_fetching(init: Callable[[int], None] | None, index: int) -> None:
-    """Run in each process that fetches data. SIGTERM to the whole process group is for the main process."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    """Run in each process that fetches data."""
+    signal.signal(signal.SIGTERM, _outlive)
     if init is not None:
         init(index)
+
+
+def _outlive(_number: int, _frame: FrameType | None) -> None:
+    """SIGTERM to the whole process group is for the main process, which may want data until it ends.
+
+    But not for ever: multiprocessing sends it too, to a process that does not end, and then waits for it.
+    """
+    exit_after(STOP_TIMEOUT_S, 0)
+
+
+def _let_go(loader: "weakref.ref[DataLoader[object]]") -> None:
+    """At exit, before torch leaves its processes to multiprocessing: let it end those that persist."""
+    if (found := loader()) is not None:
+        found._iterator = None
 
 
 def as_it_is(item: object) -> object:
