@@ -179,6 +179,36 @@ def test_replicas_agree_on_the_noise_scale(tmp_path: Path) -> None:
     assert found[0] == pytest.approx(true_noise_scale(), rel=0.1)
 
 
+def draw_by_rank(toy: Toy) -> None:
+    """Draw a number in each step, the last replica being told to stop as in `run_toy`; note them."""
+    torch.set_num_threads(1)
+    run = ct.init(checkpoint_dir=Path(toy.folder, "checkpoints"))
+    net = nn.Linear(1, 1)
+    torch.manual_seed(run.rank)
+    model, optimizer = run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    loader = run.loader(TensorDataset(torch.zeros(40, 1)), batch_size=4)
+    with open(Path(toy.folder, f"drawn-{run.rank}.txt"), "a") as log:
+        for _ in run.epochs(1):
+            for (x,) in loader:
+                if run.progress.step in toy.harm:
+                    os.kill(os.getpid(), toy.harm[run.progress.step])
+                model(x).mean().backward()
+                optimizer.step()
+                print(float(torch.rand(())), file=log, flush=True)
+    run.close()
+
+
+def test_each_rank_goes_on_with_its_own_random_numbers(tmp_path: Path) -> None:
+    toy = Toy(folder=str(tmp_path))
+    harmed = replace(toy, harm={3: signal.SIGTERM})
+    assert run_replicas(draw_by_rank, [toy, harmed], tmp_path) == [EXIT_STOPPED] * 2
+    assert run_replicas(draw_by_rank, [toy, toy], tmp_path) == [0, 0]
+    for rank in range(2):
+        generator = torch.Generator().manual_seed(rank)
+        wanted = [float(torch.rand((), generator=generator)) for _ in range(10)]
+        assert [float(line) for line in (tmp_path / f"drawn-{rank}.txt").read_text().split()] == wanted
+
+
 class SlowToSave:
     """State that takes its time; only rank 0 is asked for it."""
 

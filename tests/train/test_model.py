@@ -94,3 +94,18 @@ def train_with_a_dataclass(_argument: None) -> None:
 
 def test_the_backward_of_a_dataclass_is_seen(tmp_path: Path) -> None:
     assert run_replicas(train_with_a_dataclass, [None, None], tmp_path) == [0, 0]
+
+
+def step_outside_of_the_loop(_argument: None) -> None:
+    """A backward of the user's own, of one sample on each replica."""
+    run = ct.init()
+    net = nn.Linear(1, 1, bias=False)
+    model, _ = run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    model(torch.tensor([[1.0 + run.rank]])).sum().backward()
+    assert net.weight.grad is not None
+    assert net.weight.grad.item() == 1.5
+    run.close()
+
+
+def test_gradients_outside_of_the_loop_are_averaged(tmp_path: Path) -> None:
+    assert run_replicas(step_outside_of_the_loop, [None, None], tmp_path) == [0, 0]

@@ -55,6 +55,14 @@ def test_everything_comes_back() -> None:
     assert after.profiles == before.profiles
 
 
+def test_the_length_of_a_stream_that_was_found_comes_back() -> None:
+    order = SampleOrder(num_samples=None, shuffle=False, drop_last=False, seed=1, stream=True)
+    before, after = trained(), session()
+    before.data.order, after.data.order = replace(order, num_samples=77), order
+    resume(after, through_the_wire(make_record(before, last_step_at=5.0, stopped=True)))
+    assert after.data.order.num_samples == 77
+
+
 def test_a_record_does_not_change_with_the_run() -> None:
     one = trained()
     record = make_record(one, last_step_at=5.0, stopped=True)

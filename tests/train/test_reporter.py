@@ -244,3 +244,12 @@ def test_a_snapshot_that_cannot_be_judged_ends_no_reporting(caplog: pytest.LogCa
         reporter.close()
     assert [from_json(TrainingReport, body["report"]).progress for body in bodies] == [2.0]
     assert caplog.messages == ["no report from this snapshot; training goes on"]
+
+
+def test_a_reporter_that_retires_ends_its_thread() -> None:
+    """One is made anew at each change of replicas."""
+    reporter = Reporter(None, generation=1)
+    time.sleep(0.05)  # it waits for something to report
+    reporter.retire()
+    reporter._thread.join(60.0)
+    assert not reporter._thread.is_alive()

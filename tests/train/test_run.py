@@ -93,7 +93,9 @@ def test_breaking_out_of_an_epoch_begins_the_next_one_at_its_start() -> None:
         for (x,) in loader:
             firsts.append(int(x[0]))
             break
+        assert run._session.broken_off is not None
     assert firsts == [0, 0, 0]
+    assert run._session.broken_off is None
 
 
 @pytest.mark.usefixtures("written_at_once")
@@ -128,7 +130,8 @@ def test_random_generators_go_on_where_they_were(tmp_path: Path) -> None:
                 optimizer.zero_grad()
                 model(x).mean().backward()
                 optimizer.step()
-                drawn.append(float(torch.rand(())) + random.random() + float(np.random.random()))  # noqa: NPY002  # what users call
+                numpy_draws = np.random.random() + np.random.normal()  # noqa: NPY002  # what users call
+                drawn.append(float(torch.rand(())) + random.random() + float(numpy_draws))
         return drawn
 
     def seeded(folder: str, stop_at: int | None) -> list[float]:
