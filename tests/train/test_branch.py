@@ -1,15 +1,17 @@
 """Trying a larger batch first: what is undone leaves no trace, and the loss decides."""
 
 import logging
+import math
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
 import coadapt.train as ct
 from coadapt.goodput.batch import split_total
@@ -49,6 +51,53 @@ def points() -> TensorDataset:
     return TensorDataset(x, x.sum(1))
 
 
+class Stream(IterableDataset[tuple[Tensor, ...]]):
+    """The points, in their order."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        data = points()
+        return (data[index] for index in range(NUM_SAMPLES))
+
+
+class StatefulStream(Stream):
+    """It can tell where it stands, and go on from there."""
+
+    def __init__(self) -> None:
+        self.begin = self.given = 0
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        self.given, self.begin = self.begin, 0
+        data = points()
+        while self.given < NUM_SAMPLES:
+            self.given += 1
+            yield data[self.given - 1]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.begin = self.given = state["given"]
+
+
+def in_shards() -> ct.ShardedStream[int, tuple[Tensor, ...]]:
+    return ct.ShardedStream(
+        list(range(0, NUM_SAMPLES, 40)),
+        lambda begin: [points()[begin + index] for index in range(40)],
+        num_samples=[40] * (NUM_SAMPLES // 40),
+        num_lanes=4,
+    )
+
+
+DATA: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
+    "map": lambda: (points(), {"shuffle": True}),
+    "stream": lambda: (Stream(), {"num_samples": NUM_SAMPLES}),
+    "stateful": lambda: (StatefulStream(), {"num_samples": NUM_SAMPLES}),
+    "shards": lambda: (in_shards(), {}),
+    "unknown": lambda: (Stream(), {}),
+    "overstated": lambda: (StatefulStream(), {"num_samples": 2 * NUM_SAMPLES}),
+}
+
+
 def new_model() -> nn.Module:
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 1)).double()
@@ -64,6 +113,8 @@ def train(
     folder: Path | None = None,
     every_s: float = 1e9,
     body: Callable[[ct.Run], object] = lambda _: None,
+    data: str = "map",
+    shard: bool = False,
 ) -> tuple[ct.Run, list[dict[str, float]], list[Tensor]]:
     """Return the run, the totals of its epochs and the parameters in the end.
 
@@ -72,9 +123,10 @@ def train(
     run = ct.init(contract="adaptive", checkpoint_dir=folder, checkpoint_every_s=every_s)
     model = new_model()
     model, optimizer = run.prepare(
-        model, torch.optim.SGD(model.parameters(), lr=rate, momentum=0.5), scaling="none"
+        model, torch.optim.SGD(model.parameters(), lr=rate, momentum=0.5), scaling="none", shard=shard
     )
-    loader = run.loader(points(), batch_size=BATCH, max_batch_size=64, shuffle=True)
+    dataset, options = DATA[data]()
+    loader = run.loader(dataset, batch_size=BATCH, max_batch_size=64, **options)
     run.test_growth(BRANCH, tolerance=tolerance)
     totals = []
     for epoch in run.epochs(epochs):
@@ -95,12 +147,15 @@ def train(
     return run, totals, [p.detach().clone() for p in model.parameters()]
 
 
-def test_a_larger_batch_that_learns_less_is_undone_without_a_trace(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("data", ["map", "stream", "stateful", "shards"])
+def test_a_larger_batch_that_learns_less_is_undone_without_a_trace(
+    data: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """It makes a quarter of the steps; dropout's random numbers are those of the undisturbed run as well."""
     with caplog.at_level(logging.INFO, "coadapt.train"):
-        run, totals, parameters = train(0.01)
+        run, totals, parameters = train(0.01, data=data)
     run.close()
-    plain, plain_totals, wanted = train(0.01, since=-1)
+    plain, plain_totals, wanted = train(0.01, since=-1, data=data)
     plain.close()
     assert totals == plain_totals
     assert totals[0]["seen"] == NUM_SAMPLES
@@ -109,6 +164,47 @@ def test_a_larger_batch_that_learns_less_is_undone_without_a_trace(caplog: pytes
     trials = [record.getMessage() for record in caplog.records if "trying batch" in record.getMessage()]
     assert len(trials) == 1  # of two epochs: a refused batch is not tried again at once
     assert "stays" in caplog.text
+
+
+def test_a_stream_is_tried_once_its_length_is_known(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "coadapt.train"):
+        run, totals, _ = train(0.01, data="unknown")
+    run.close()
+    assert [figures["seen"] for figures in totals] == [NUM_SAMPLES] * 2
+    (begun,) = (record for record in caplog.records if "trying batch" in record.getMessage())
+    assert begun.args is not None
+    assert begun.args[0] >= NUM_SAMPLES // BATCH  # type: ignore[index, operator]  # the step's number
+
+
+def test_a_stream_that_ends_in_a_branch_ends_the_trial(caplog: pytest.LogCaptureFixture) -> None:
+    """Its length was overstated. The samples of the branch are lost, the next epoch is whole."""
+    with caplog.at_level(logging.INFO, "coadapt.train"):
+        run, totals, _ = train(0.01, since=(NUM_SAMPLES - BRANCH // 2) // BATCH, data="overstated", epochs=3)
+    run.close()
+    assert [figures["seen"] for figures in totals[1:]] == [NUM_SAMPLES] * 2
+    assert run.progress.epoch == 3
+    assert run.batch.total == BATCH
+
+
+def cut_over_two(arguments: tuple[str, int]) -> None:
+    folder, since = arguments
+    torch.set_num_threads(1)
+    run, totals, _ = train(0.01, since=since, shard=True)
+    state = run._rescaler.model.full_state_dict()
+    if run.is_first:
+        torch.save((totals, state, run._cycle.branches._refused[0]), Path(folder) / f"{since}.pt")
+    run.close()
+
+
+@pytest.mark.processes
+def test_of_a_model_in_parts_a_branch_is_undone_as_well(tmp_path: Path) -> None:
+    for since in (10, -1):
+        assert run_replicas(cut_over_two, [(str(tmp_path), since)] * 2, tmp_path) == [0, 0]
+    totals, state, refused = torch.load(tmp_path / "10.pt")
+    wanted_totals, wanted, never = torch.load(tmp_path / "-1.pt")
+    assert (refused, never) == (LARGER, math.inf)
+    assert totals == wanted_totals
+    assert all(torch.equal(value, wanted[name]) for name, value in state.items())
 
 
 def test_a_larger_batch_within_the_tolerance_is_taken(caplog: pytest.LogCaptureFixture) -> None:
@@ -161,13 +257,11 @@ def test_values_out_of_range_are_named() -> None:
     with pytest.raises(RuntimeError, match=r"run.prepare\(...\) before run.test_growth"):
         run.test_growth(8)
     model = new_model()
-    run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), shard=True)
+    run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     with pytest.raises(InputError, match=r"^test_growth\(tolerance\): got -1"):
         run.test_growth(8, tolerance=-1.0)
     with pytest.raises(InputError, match=r"^test_growth\(num_samples\): got 0"):
         run.test_growth(0)
-    with pytest.raises(InputError, match=r"^test_growth: got 'a sharded model'"):
-        run.test_growth(8)
     run.close()
 
 

@@ -72,7 +72,7 @@ class BranchTest:
         num_samples = -(-self.num_samples // batch.total) * batch.total
         whole = session.data.order.epoch_samples(present)
         if whole is None or session.progress.index + num_samples + batch.total > whole:
-            return present  # a branch that does not fit into the epoch: proposed again in the next one
+            return present  # a branch that may not fit into the epoch: proposed again in the next one
         totals = session.totals.gather(session.group)
         if totals.get(LOSS, (0.0, None))[1] is None:
             self._warn()
@@ -116,13 +116,15 @@ class BranchTest:
 
     def undo(self, *, position: bool = True) -> None:
         """End a trial early: what is provisional is undone, `position` False: but for where the loop is."""
-        trial, at = self._trial, self._session.progress
+        trial, session = self._trial, self._session
+        at, stream, order = session.progress, session.data.stream, session.data.order
         if trial is not None and self.provisional:
             self._restore(trial)
             if not position:
-                back = self._session.progress
-                self._session.progress = Progress(at.epoch, at.index, back.step, back.samples, back.progress)
-                self._session.totals.clear()  # those of the epoch in which the trial began
+                back = session.progress
+                session.progress = Progress(at.epoch, at.index, back.step, back.samples, back.progress)
+                session.data.stream, session.data.order = stream, order
+                session.totals.clear()  # those of the epoch in which the trial began
         self._trial = None
 
     def _restore(self, trial: _Trial) -> None:

@@ -289,8 +289,8 @@ class Run:
         Before each growth, `num_samples` samples are trained on with the larger batch, undone, and trained on
         with the present one. The batch grows if the larger one's mean loss over the second half is at most
         `tolerance` above the other's. The loop's body must call `run.mean(loss=...)`; what it changes besides
-        the run's own objects is not undone. Raises InputError for a value out of range, for a stream and for
-        a sharded model, RuntimeError before `prepare`.
+        the run's own objects is not undone. In a stream, nothing is tried, and so nothing grows, before its
+        length is known. Raises InputError for a value out of range, RuntimeError before `prepare`.
         """
         if self._cycle.gradients is None:
             raise RuntimeError("call run.prepare(...) before run.test_growth(...)")
@@ -298,10 +298,6 @@ class Run:
             raise InputError("test_growth(num_samples)", num_samples, "an integer >= 1")
         if not tolerance >= 0.0:
             raise InputError("test_growth(tolerance)", tolerance, "a number >= 0")
-        if self._session.sampling is not None and self._session.data.order.stream:
-            raise InputError("test_growth", "a stream", "data that can be trained on again")
-        if self._session.sharded:
-            raise InputError("test_growth", "a sharded model", "a model that each replica has whole")
         self._cycle.branches.num_samples = num_samples
         self._cycle.branches.tolerance = tolerance
 
