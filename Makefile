@@ -18,7 +18,12 @@ help: ## show this list
 demo: $(READY) ## run four real training jobs on this machine under the scheduler (< 3 minutes)
 	$(BIN)/python -m demo $(DEMO_ARGS)
 
-test: check ## check, then the whole test suite (< 15 minutes on 2 cores)
+quick: $(READY) ## the quick part of the checks and tests (about a quarter of the time of all)
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) -m "$$($(BIN)/python -c 'from tools.mutants import QUICK; print(QUICK)')" $(PYTEST_ARGS)
+
+test: check ## check, then the whole test suite (15 to 30 minutes on 2 cores)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(PYTEST_ARGS)
 
 check: $(READY) ## ruff, mypy (strict), import-linter
@@ -47,4 +52,4 @@ $(READY): pyproject.toml constraints.txt tools/setup_venv.sh
 	@tools/setup_venv.sh $(VENV) $(PYTHON)
 	@touch $@
 
-.PHONY: help demo test check bench sim golden setup clean
+.PHONY: help demo quick test check bench sim golden setup clean

@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from coadapt.train.checkpoint import CheckpointStore
-from coadapt.train.writer import BackgroundWriter
+from coadapt.train.checkpoint.store import CheckpointStore
+from coadapt.train.checkpoint.writer import BackgroundWriter
 
 RESULTS = Path(__file__).parent / "results" / "checkpoint.json"
 WIDTH, NUM_LAYERS = 2048, 6  # 25 million parameters

@@ -15,7 +15,16 @@ from collections.abc import Callable
 from coadapt.goodput.goodput import best_batch
 from coadapt.goodput.table import goodput_table
 from coadapt.goodput.throughput import packed_placement
-from coadapt.model import BatchLimits, GradStats, JobSpec, JobView, RescaleContract, ThroughputParams
+from coadapt.model import (
+    BatchLimits,
+    GradStats,
+    JobSpec,
+    JobView,
+    Measured,
+    RescaleContract,
+    ThroughputParams,
+    TypeProfile,
+)
 
 # initial, max_total, min_atomic, max_atomic of Pollux's applications (OSDI'21 artifact)
 LIMITS = (
@@ -56,9 +65,9 @@ def measure_best_batch() -> float:
 
     def choose() -> None:
         for job in jobs:
-            assert job.grad is not None
+            assert job.measured.grad is not None
             for placement in placements:
-                best_batch(job.spec.batch, job.throughput["gpu"], job.grad, placement)
+                best_batch(job.spec.batch, job.measured.by_type["gpu"].params, job.measured.grad, placement)
 
     return _median_ms(choose) / (len(jobs) * len(placements))
 
@@ -94,8 +103,10 @@ def _job(number: int, rng: random.Random, own_limits: bool) -> JobView:
         id=str(number),
         spec=JobSpec(name=str(number), batch=limits, contract=RescaleContract.ADAPTIVE),
         submitted_at=0.0,
-        throughput={"gpu": params},
-        grad=GradStats(sqr=rng.random(), var=10.0 * rng.random()),
+        measured=Measured(
+            by_type={"gpu": TypeProfile(params=params)},
+            grad=GradStats(sqr=rng.random(), var=10.0 * rng.random()),
+        ),
     )
 
 

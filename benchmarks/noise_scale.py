@@ -26,8 +26,8 @@ from torch.utils.data import TensorDataset
 import coadapt.train as ct
 from benchmarks._replicas import on_two_replicas
 from coadapt.model import GradStats
-from coadapt.train.noise import GradNorms, NoiseScale
-from coadapt.train.pace import measures
+from coadapt.train.noise.noise_scale import GradNorms, NoiseScale
+from coadapt.train.samples.pace import measures
 
 RESULTS = Path(__file__).parent / "results" / "noise_scale.json"
 BATCH, DIM, POPULATION = 32, 10, 1024

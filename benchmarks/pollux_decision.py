@@ -21,17 +21,20 @@ import numpy as np
 from coadapt.model import (
     ClusterView,
     GradStats,
+    Grant,
     JobSpec,
     JobView,
+    Measured,
     Node,
     Plan,
     ReplicaLimits,
     RescaleContract,
+    TypeProfile,
+    Usage,
     check_plan,
 )
-from coadapt.policies.pollux import Pollux
-from coadapt.policies.pollux_genetic import PolluxGenetic
-from coadapt.sim.builtin import builtin_workload
+from coadapt.policies.pollux.policy import Pollux, PolluxGenetic
+from coadapt.sim.library.builtin import builtin_workload
 
 RESULTS = Path(__file__).parent / "results" / "pollux_decision.json"
 NUM_SEEDS = 5
@@ -137,22 +140,27 @@ def trained(name: str, spec: JobSpec, params: object, grad: GradStats, rng: np.r
     age_s = float(rng.exponential(3000.0)) + 120.0
     scale = float(rng.lognormal(0.0, 0.2))
     slower = {key: getattr(params, key) * scale for key in ("alpha_c", "beta_c", "alpha_r", "alpha_n")}
+    profile = TypeProfile(
+        params=replace(params, **slower),  # type: ignore[type-var]
+        num_replicas_profiled=int(2 ** rng.integers(0, 6)),
+    )
     return JobView(
         id=name,
         spec=replace(spec, replicas=ReplicaLimits(max=64), contract=RescaleContract.ADAPTIVE),
         submitted_at=NOW_S - age_s,
-        started_at=NOW_S - age_s + 60.0,
-        num_rescales=int(rng.integers(0, 5)),
-        num_replicas_profiled=int(2 ** rng.integers(0, 6)),
-        attained_service_gpu_s=age_s * float(rng.uniform(0.0, 8.0)),
-        throughput={"gpu": replace(params, **slower)},  # type: ignore[type-var]
-        grad=grad,
+        usage=Usage(
+            started_at=NOW_S - age_s + 60.0,
+            num_rescales=int(rng.integers(0, 5)),
+            attained_service_gpu_s=age_s * float(rng.uniform(0.0, 8.0)),
+        ),
+        measured=Measured(by_type={"gpu": profile}, grad=grad),
     )
 
 
 def a_minute_later(view: ClusterView, plan: Plan) -> ClusterView:
     """Return the next round, with the plan in force."""
-    jobs = (replace(job, allocation=plan.allocations.get(job.id, job.allocation)) for job in view.jobs)
+    held = {job.id: plan.allocations.get(job.id, job.allocation) for job in view.jobs}
+    jobs = (replace(job, grant=Grant(allocation=held[job.id])) for job in view.jobs)
     return replace(view, at=view.at + 60.0, jobs=tuple(jobs))
 
 

@@ -3,6 +3,10 @@
 `python -m benchmarks.simulate --traces DIR` (the folder with osdi21/; default: $COADAPT_TRACES) runs
 `coadapt simulate` several times per policy, each time in a fresh process on one BLAS thread, and counts its
 whole CPU time from the start of Python. Results go to benchmarks/results/simulate.json.
+
+`python -m benchmarks.simulate --against PYTHON` (the Python of another version's environment) compares what a
+run costs beyond Python's start and imports, version against version in alternation, and that both come to the
+same completion times. Results go to benchmarks/results/simulate-against.json.
 """
 
 import argparse
@@ -17,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results" / "simulate.json"
+RESULTS_AGAINST = Path(__file__).parent / "results" / "simulate-against.json"
+ONE_RUN = Path(__file__).with_name("_simulated_run.py")
 WORKLOAD = "osdi21/workloads/workload-6.csv"
 PROFILES = "osdi21/traces"
 CLUSTER = "16x4"
@@ -40,13 +46,27 @@ CASES = (
 )
 
 
+# Policy and workload of a comparison, and how often each version runs it.
+COMPARED = (
+    ("tiresias", "builtin", 5),
+    ("optimus", "builtin", 5),
+    ("pollux", "builtin", 3),
+    ("fifo", "rigid:2000", 3),
+    ("srtf", "rigid:2000", 3),
+)
+
+
 def main(argv: list[str] | None = None) -> None:
     """Measure, print a table or (`--json`) the results, and store them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--traces", type=Path, default=os.environ.get("COADAPT_TRACES"))
     parser.add_argument("--policy", action="append", choices=[case.policy for case in CASES])
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--against", help="the Python of another version's environment")
     options = parser.parse_args(argv)
+    if options.against:
+        compare(options.against)
+        return
     if options.traces is None or not (options.traces / WORKLOAD).is_file():
         parser.error(f"--traces or COADAPT_TRACES must name the folder that holds {WORKLOAD}")
     cases = [case for case in CASES if options.policy is None or case.policy in options.policy]
@@ -86,7 +106,7 @@ def measure(case: Case, traces: Path) -> dict[str, object]:
 
 def run(policy: str, traces: Path) -> tuple[float, dict[str, float]]:
     """Return the CPU seconds of one `coadapt simulate`, and its result."""
-    command = [sys.executable, "-m", "coadapt.cli.simulate", str(traces / WORKLOAD)]
+    command = [sys.executable, "-m", "coadapt.cli.research.simulate", str(traces / WORKLOAD)]
     command += ["--profiles", str(traces / PROFILES), "--cluster", CLUSTER, "--policy", policy, "--json"]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -95,6 +115,43 @@ def run(policy: str, traces: Path) -> tuple[float, dict[str, float]]:
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     entry: dict[str, float] = json.loads(done.stdout)["results"][0]
     return cpu_s, entry
+
+
+def compare(other: str) -> None:
+    """Run each of COMPARED with `other` and with this Python in turn; print and store the medians."""
+    rows = []
+    for policy, workload, num_runs in COMPARED:
+        runs: dict[str, list[dict[str, float]]] = {other: [], sys.executable: []}
+        for _ in range(num_runs + 1):  # the first may compile
+            for python, told in runs.items():
+                told.append(one_run(python, policy, workload))
+        before, now = ([run["cpu_s"] for run in each[1:]] for each in runs.values())
+        same = len({run["jct_mean_s"] for each in runs.values() for run in each}) == 1
+        row = {
+            "policy": policy,
+            "workload": workload,
+            "before_cpu_s": round(statistics.median(before), 2),
+            "cpu_s": round(statistics.median(now), 2),
+            "ratio": round(statistics.median(now) / statistics.median(before), 2),
+            "peak_rss_mb": round(max(run["peak_rss_mb"] for run in runs[sys.executable]), 1),
+            "same_results": same,
+        }
+        print(row, flush=True)
+        rows.append(row)
+    result = {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "load": os.getloadavg()[0],
+        "runs": rows,
+    }
+    RESULTS_AGAINST.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def one_run(python: str, policy: str, workload: str) -> dict[str, float]:
+    """Return what one run told of itself."""
+    command = [python, str(ONE_RUN), policy, workload]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ONE_RUN.parent)
+    told: dict[str, float] = json.loads(done.stdout)
+    return told
 
 
 def table(rows: list[dict[str, object]]) -> str:

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 
 from coadapt.cli.client import JsonObject
-from coadapt.cli.screen import Screen
+from coadapt.cli.cluster.screen import Screen
 from demo.plan import JOBS, DemoJob, Verdict, as_json, find_result
 from demo.processes import NUM_SLOTS, DemoError, LiveScheduler, Result, run_plain
 from demo.timeline import Course, Timeline

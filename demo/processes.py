@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from coadapt.cli.client import Client, RefusedError, UnreachableError, find_client
-from coadapt.executors.job_processes import kill_marked, marked_processes
+from coadapt.executors.processes.job_processes import kill_marked, marked_processes
 from demo.plan import DemoJob, find_result
 
 NUM_SLOTS = 4

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from coadapt.cli.client import JsonObject, UnreachableError
-from coadapt.cli.job_table import ENDED, done
+from coadapt.cli.jobs.job_states import ENDED
+from coadapt.cli.jobs.job_table import done
 from demo.plan import DemoJob
 from demo.processes import DemoError, LiveScheduler
 

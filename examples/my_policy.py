@@ -1,15 +1,15 @@
 """A policy of your own, in one file: max-min fair GPU counts, the least served first.
 
-Try it:   python -m coadapt.policies.contract my_policy:MyPolicy
+Try it:   python -m coadapt.policies.checks.contract my_policy:MyPolicy
 Use it:   coadapt simulate … --policy my_policy:MyPolicy
 """
 
 import heapq
 
 from coadapt.model import ClusterView, Plan
-from coadapt.policies.pack import pack
-from coadapt.policies.reasons import gets, go_first, waits
-from coadapt.policies.room import Room, span
+from coadapt.policies.giving.capacity import Capacity, span
+from coadapt.policies.giving.pack import pack
+from coadapt.policies.giving.reasons import gets, go_first, waits
 
 
 class MyPolicy:
@@ -25,24 +25,27 @@ class MyPolicy:
         self._quantum_gpu_s = quantum_gpu_s
 
     def allocate(self, view: ClusterView) -> Plan:
-        room = Room(view)
+        capacity = Capacity(view)
         waiting = {}
-        order = sorted(view.jobs, key=lambda job: job.attained_service_gpu_s // self._quantum_gpu_s)
+        order = sorted(view.jobs, key=lambda job: job.usage.attained_service_gpu_s // self._quantum_gpu_s)
         for job in order:
             fewest = span(job)[0]
-            # A frozen job that runs has its GPUs already: Room sees to what the law demands.
-            if job.id not in room.counts and not room.give(job, fewest):
-                waiting[job.id] = waits(job, fewest, room, go_first(len(room.counts), "with less service"))
+            # A frozen job that runs has its GPUs already: Capacity sees to what the law demands.
+            if job.id not in capacity.counts and not capacity.give(job, fewest):
+                waiting[job.id] = waits(
+                    job, fewest, capacity, go_first(len(capacity.counts), "with less service")
+                )
+        weights = {job.id: view.tenant(job.spec.tenant).weight for job in order}
         shares = [
-            (room.counts[job.id] / job.spec.tenant.weight, rank, job)
+            (capacity.counts[job.id] / weights[job.id], rank, job)
             for rank, job in enumerate(order)
-            if job.id in room.counts
+            if job.id in capacity.counts
         ]
         heapq.heapify(shares)
         while shares:
             _, rank, job = heapq.heappop(shares)
-            if room.grow(job):
-                heapq.heappush(shares, (room.counts[job.id] / job.spec.tenant.weight, rank, job))
-        allocations = pack(view, room.counts, room.gpu_types)
+            if capacity.grow(job):
+                heapq.heappush(shares, (capacity.counts[job.id] / weights[job.id], rank, job))
+        allocations = pack(view, capacity.counts, capacity.gpu_types)
         running = {job.id: gets(job, allocations[job.id]) for job in view.jobs if job.id in allocations}
         return Plan(allocations=allocations, reasons=waiting | running)

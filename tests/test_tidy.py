@@ -3,13 +3,25 @@
 import re
 import subprocess
 import tomllib
-from pathlib import Path
 
 import pytest
 
-from coadapt.policies import POLICIES, create_policy
-from tools import public_surface, state_diagram
-from tools.house_rules import PACKAGE, ROOT, RULES, Module, check, copies, package_modules
+from coadapt.executors import EXECUTORS, executor_options
+from coadapt.policies import POLICIES, create_policy, policy_card
+from tools import house_shape, public_surface, state_diagram
+from tools.house_rules import (
+    OTHER_MEANINGS,
+    PACKAGE,
+    ROOT,
+    RULES,
+    WIDE_VALUES,
+    Module,
+    check,
+    copies,
+    package_modules,
+    unwanted_words,
+    words_of_table,
+)
 
 MODULES = package_modules()
 DOC = '"""One thing."""\n'
@@ -27,6 +39,37 @@ def test_no_function_stands_in_two_places() -> None:
     assert [str(violation) for violation in copies(MODULES)] == []
 
 
+def test_functions_are_short_as_a_whole() -> None:
+    assert house_shape.p95(house_shape.function_lines(MODULES)) <= house_shape.MAX_P95_FUNCTION_LINES
+
+
+def test_no_folder_is_a_heap() -> None:
+    full = {
+        folder: count
+        for folder, count in house_shape.files_per_folder(MODULES).items()
+        if count > house_shape.MAX_FILES_PER_FOLDER
+    }
+    assert full == {}, "give it inner walls: a folder for each idea"
+
+
+def test_the_core_stays_small() -> None:
+    core = [module for module in MODULES if house_shape.room(module) == "core"]
+    assert sum(map(house_shape.code_lines, core)) <= house_shape.MAX_CORE_CODE_LINES
+
+
+def test_the_shape_is_measured_as_it_is_said() -> None:
+    text = (
+        'x = 1  # why\n\n\ndef f() -> None:\n    """Say.\n\n    More.\n    """\n'
+        "    # why\n    g(\n        x,\n    )\n"
+    )
+    module = Module.parse("core/a/b.py", text)
+    assert house_shape.code_lines(module) == 5
+    assert house_shape.function_lines([module]) == [9]
+    assert house_shape.files_per_folder([module, Module.parse("core/a/__init__.py", "")]) == {"core/a": 1}
+    assert house_shape.p95(range(1, 101)) == 95
+    assert (house_shape.p95([7]), house_shape.p95([])) == (7, 0)
+
+
 def function(num_lines: int) -> str:
     return DOC + "def work() -> None:\n" + "    x = 1\n" * (num_lines - 1)
 
@@ -38,6 +81,7 @@ SAMPLES: list[tuple[str, str, str, str]] = [
     ("parameters", "sim/a.py", "def f(self, a, b, c, d, e, *, g, h, i): ...", "def f(a, b, c, d, e, g): ..."),
     ("parameters", "sim/a.py", f"def f(*, {SIX}, h, i): 1", f"def f(*, {SIX}, h, i, j): 1"),
     ("parameters", "sim/a.py", f"@numba.njit(cache=True)\ndef f({SIX}): 1", f"def f({SIX}): 1"),
+    ("parameters", "sim/a.py", f"@compiled\ndef f({SIX}): 1", f"@cached\ndef f({SIX}): 1"),
     (
         "parameters",
         "cli/a.py",
@@ -50,6 +94,13 @@ SAMPLES: list[tuple[str, str, str, str]] = [
         "class A:\n    def __init__(self):\n" + "".join(f"        self.a{i} = 0\n" for i in range(10)),
         "class A:\n    def __init__(self):\n" + "".join(f"        self.a{i} = 0\n" for i in range(11)),
     ),
+    (
+        "fields",
+        "sim/a.py",
+        VALUE + "class A:\n" + "".join(f"    a{i}: int\n" for i in range(12)) + "    b: ClassVar[int] = 0\n",
+        VALUE + "class A:\n" + "".join(f"    a{i}: int\n" for i in range(13)),
+    ),
+    ("module-docstring", "sim/a.py", DOC + "# why\n" * 40, "x = 1\n"),
     ("module-docstring", "sim/a.py", '"""1\n2\n3\n4\n5\n"""\n', "x = 1\n"),
     ("module-docstring", "sim/a.py", "", '"""1\n2\n3\n4\n5\n6\n"""\n'),
     ("pure-floors", "core/a.py", "import math", "import time"),
@@ -75,6 +126,8 @@ SAMPLES: list[tuple[str, str, str, str]] = [
     ("vocabulary", "sim/a.py", "num_replicas = 1", "num_workers = 1"),
     ("vocabulary", "sim/a.py", "DataLoader(num_workers=2)", "def f(worker): ..."),
     ("vocabulary", "sim/a.py", "networkers = 1", "class WorkerPool: ..."),
+    ("vocabulary", "train/loading/loader.py", "num_workers = 1", "global_batch = 1"),
+    ("vocabulary", "goodput/a.py", "gain = 1", "micro_batch = 1"),
     ("frozen-values", "model/a.py", VALUE + "class A: ...", "@dataclass\nclass A: ..."),
     (
         "frozen-values",
@@ -105,6 +158,29 @@ def test_each_rule_bites(rule: str, path: str, kept: str, broken: str) -> None:
 def test_a_vague_file_name_is_found(path: str) -> None:
     assert len(list(RULES["file-name"](Module.parse(path, DOC)))) == 1
     assert list(RULES["file-name"](Module.parse("sim/memory_manager_unit.py", DOC))) == []
+
+
+def test_the_vocabulary_is_that_of_the_page() -> None:
+    page = (
+        "| word | we do not say |\n|---|---|\n| job, spec | task, App (a program) |\n"
+        "| gain *r* | |\n| x | gain |\n\n"
+    )
+    assert words_of_table(page + "| other | table |\n") == {"task": "job", "app": "job"}
+    assert {"worker", "global_batch", "switchboard"} <= unwanted_words().keys()
+
+
+def test_every_exception_is_needed() -> None:
+    """A word that nobody uses, or a value that is not wide, needs no exception."""
+    names: dict[str, str] = {}
+    for module in MODULES:
+        for place in OTHER_MEANINGS:
+            if module.path.startswith(place):
+                names[place] = names.get(place, "") + module.source.lower()
+    for place, words in OTHER_MEANINGS.items():
+        assert [word for word in words if word not in names.get(place, "")] == [], place
+        assert set(words) <= unwanted_words().keys(), place
+    sources = "\n".join(module.source for module in MODULES)
+    assert [name for name in WIDE_VALUES if f"class {name}:" not in sources] == []
 
 
 def test_every_rule_has_a_sample() -> None:
@@ -181,19 +257,42 @@ def test_a_policy_has_its_row_its_page_and_its_file(name: str) -> None:
     assert page.is_file()
     assert page.read_text(encoding="utf-8").startswith("# ")
     assert callable(create_policy(name).allocate)
+    card = policy_card(name)
+    assert card.paper
+    assert card.decides
+    assert f"[{name}]({name}.md)" in (page.parent / "index.md").read_text(encoding="utf-8")
 
 
 def test_every_policy_of_ours_is_registered() -> None:
-    rows = {row.split(":")[0].rsplit(".", 1)[1] for row in POLICIES.values()}
+    rows = {row.split(":")[0] for row in POLICIES.values()}
     written = {
-        Path(module.path).stem
+        "coadapt." + module.path.removesuffix(".py").replace("/", ".")
         for module in MODULES
         if module.path.startswith("policies/")
         and re.search(
             r"^    def allocate\(self, view: ClusterView\) -> Plan:\n(?!.*\n +\.\.\.)", module.source, re.M
         )
     }
-    assert written - {"base"} == rows
+    assert written - {"coadapt.policies.base"} == rows
+
+
+@pytest.mark.parametrize("name", EXECUTORS)
+def test_an_executor_has_its_row_its_page_and_its_options(name: str) -> None:
+    page = ROOT / "docs" / "engines" / f"{name}.md"
+    assert page.read_text(encoding="utf-8").startswith("# ")
+    for option in executor_options(name):
+        assert f"| `{option}`" in page.read_text(encoding="utf-8"), option
+
+
+def test_only_the_registry_names_an_executor() -> None:
+    """Whoever adds one touches no composition root and no route."""
+    modules = {row.split(":")[0] for row in EXECUTORS.values()}
+    named = {
+        module.path
+        for module in MODULES
+        if not module.path.startswith("executors/") and any(each in module.source for each in modules)
+    }
+    assert named == set()
 
 
 def test_the_public_surface_is_the_golden_list() -> None:

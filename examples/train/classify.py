@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--max-batch-size", type=int)
-    parser.add_argument("--contract", help="fixed, adaptive, self or frozen")
+    parser.add_argument("--contract", help="fixed, adaptive, self, frozen or schedule")
     args = parser.parse_args()
 
     torch.set_num_threads(1)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from coadapt.cli.client import Client, JsonObject, RefusedError, UnreachableError, find_client
-from coadapt.executors.job_processes import kill_marked, marked_processes
+from coadapt.executors.processes.job_processes import kill_marked, marked_processes
 from coadapt.model.wire import Json
 
 PATIENCE_S = 30.0
@@ -62,7 +62,7 @@ class LiveCluster:
 
     def up(self, slots: int = 4, *, round_s: int = 1, in_place: bool = True) -> None:
         port = [] if (self.state / "connection.json").exists() else ["--port", "0"]
-        timing = ["--round", str(round_s), "--reaction", "0.1", "--grace", "5"]
+        timing = ["--round", str(round_s), "--reaction", "0.1", "--settle", "0", "--grace", "5"]
         where = ["--slots", str(slots), "--state", str(self.state), "--policy", self.policy]
         arguments = ["up", *where, *timing, *port, "--in-place" if in_place else "--no-in-place"]
         with (self.folder / "up.log").open("ab") as log:
@@ -117,7 +117,7 @@ class LiveCluster:
         for pid in marked_processes(self.checkpoints(job)):
             try:
                 command = Path(f"/proc/{pid}/cmdline").read_bytes()
-                if (b"coadapt.executors.launcher" in command) == launcher:
+                if (b"coadapt.executors.processes.launcher" in command) == launcher:
                     os.kill(pid, signal.SIGKILL)
             except (FileNotFoundError, ProcessLookupError):
                 continue  # a `sleep` of the script that was over anyway

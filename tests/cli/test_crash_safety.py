@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from coadapt.executors.job_processes import marked_processes
-from tests.cli.live_cluster import LiveCluster, until
+from coadapt.executors.processes.job_processes import marked_processes
+from tests.cli.live_cluster import LiveCluster, run_cli, until
 
 pytestmark = pytest.mark.processes
 
@@ -117,12 +117,21 @@ def test_jobs_move_onto_the_slots_that_are_left(cluster: LiveCluster) -> None:
     cluster.up()
 
 
-def test_what_a_lost_journal_left_running_is_stopped(cluster: LiveCluster) -> None:
+def test_a_lost_journal_beside_living_jobs_is_refused(cluster: LiveCluster) -> None:
     job = cluster.submit("forgotten", TARGET=1, GATE="/no/such/gate")
     cluster.wait_for(job, "running")
     cluster.kill()
     for path in cluster.state.glob("journal.sqlite*"):
         path.unlink()
+    done = run_cli("up", "--slots", "4", "--policy", "fifo", state=cluster.state)
+    assert done.returncode == 1
+    line = (
+        f"error: the journal is empty, but 1 of its jobs run here ({job}): bring back the file from a backup"
+    )
+    assert done.stderr.startswith(line)
+    assert marked_processes(cluster.checkpoints(job)) != []
+    done = run_cli("doctor", "--end-jobs", state=cluster.state)
+    assert f"{job} was ended; its checkpoints and logs stay" in done.stdout
+    assert marked_processes(cluster.checkpoints(job)) == []
     cluster.up()
-    until(lambda: marked_processes(cluster.checkpoints(job)) == [], "the stranger is gone")
     assert cluster.client.jobs() == []

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.live_cluster import LiveCluster, run_cli, until
-from tests.train.test_elastic import assert_same_parameters, assert_same_run
+from tests.train.rescale.test_elastic import assert_same_parameters, assert_same_run
 from tests.train.toy import Toy
 
 pytestmark = [pytest.mark.train, pytest.mark.processes]
@@ -121,13 +121,13 @@ def test_a_job_grows_and_shrinks_in_place_even_if_the_scheduler_dies_meanwhile(t
     described = run_cli("describe", training.job, state=training.cluster.state).stdout
     assert "3 of them in place" in described
     assert re.search(r"Last pause  +\d+ ms, no step lost \(.*first step \d+ ms", described)
-    assert "resized 3 -> 1 in place, pause 0." in described
+    assert "rescaled 3 -> 1 in place, pause 0." in described
     training.finish()
     assert_same_run(training.toy)
     assert training.cluster.job(training.job)["generation"] == 4
     story = run_cli("story", training.job, state=training.cluster.state).stdout
     for change in ("1 -> 2", "2 -> 3", "3 -> 1"):
-        assert story.count(f"resized {change} in place, pause ") == 1, story
+        assert story.count(f"rescaled {change} in place, pause ") == 1, story
     assert "ended: succeeded" in story
     assert story.count("replicas of generation") == 1
 
@@ -161,7 +161,7 @@ def test_another_plan_or_one_that_fails_to_join_costs_the_training_nothing(train
     assert_same_run(training.toy)
     told = training.told()
     assert "trains on with 2 GPUs, a later round may try again: the change to 3 failed: replica 2" in told
-    assert "resized 1 -> 2 in place" in told
+    assert "rescaled 1 -> 2 in place" in told
     assert training.cluster.job(training.job)["num_rescales"] == 1
     assert training.cluster.job(training.job)["num_failures"] == 0
 
@@ -180,6 +180,6 @@ def test_another_plan_that_comes_too_late_follows_after_the_change(training: Tra
     training.finish()
     assert_same_run(training.toy)
     told = training.told()
-    assert "resized 1 -> 2 in place" in told
-    assert "resized 2 -> 3 in place" in told
+    assert "rescaled 1 -> 2 in place" in told
+    assert "rescaled 2 -> 3 in place" in told
     assert "taken back" not in told

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from coadapt.core.commands import Resize, Retract, Start, Stop
+from coadapt.core.commands import Rescale, RetractRescale, Start, Stop
 from coadapt.core.events import Event, Outcome, ReplicasExited, ReplicasKept, ReplicasStarted
 from coadapt.model import Allocation, BatchLimits, JobSpec, Launch, ReplicaLimits
 from coadapt.runtime.ports import Executor
@@ -214,13 +214,13 @@ class ExecutorContract:
         inbox.wait(started("a", 1))
         until(lambda: len(self.lives(site)) == 1)
         kept = ReplicasKept(at=0.0, job="a", generation=2)
-        executor.execute(Retract(job="a", generation=2), inbox.post)
+        executor.execute(RetractRescale(job="a", generation=2), inbox.post)
         inbox.wait(kept)
-        resize = Resize(job="a", generation=2, spec=order.spec, allocation=order.allocation)
-        for repeated in (resize, replace(order, generation=2), Retract(job="a", generation=2)):
+        rescale = Rescale(job="a", generation=2, spec=order.spec, allocation=order.allocation)
+        for repeated in (rescale, replace(order, generation=2), RetractRescale(job="a", generation=2)):
             executor.execute(repeated, inbox.post)
             inbox.wait(kept)
-        executor.execute(Retract(job="a", generation=1), inbox.post)
+        executor.execute(RetractRescale(job="a", generation=1), inbox.post)
         inbox.stays_empty()
         executor.execute(Stop(job="a", generation=2), inbox.post)
         inbox.wait(exited("a", 2, Outcome.STOPPED))

@@ -1,5 +1,7 @@
 """A stage for core stories: short words for events, and every command kept as it came out."""
 
+from dataclasses import replace
+
 from coadapt.core.commands import Command, Solve
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import (
@@ -13,6 +15,7 @@ from coadapt.core.events import (
     ReplicasExited,
     ReplicasKept,
     ReplicasStarted,
+    SchedulerConfigured,
     TimerFired,
     TrainingReported,
 )
@@ -36,6 +39,7 @@ def spec(
     *,
     contract: RescaleContract = RescaleContract.ADAPTIVE,
     max_failures: int = 3,
+    tenant: str = "default",
 ) -> JobSpec:
     return JobSpec(
         name="job",
@@ -43,6 +47,7 @@ def spec(
         replicas=ReplicaLimits(min=gpus[0], max=gpus[1]),
         contract=contract,
         max_failures=max_failures,
+        tenant=tenant,
     )
 
 
@@ -53,19 +58,28 @@ def on(**slots: int) -> Allocation:
 class Stage:
     """A scheduler with nodes n0 and n1 of four GPUs; the clock is `at`."""
 
-    def __init__(self, config: SchedulerConfig | None = None, num_nodes: int = 2) -> None:
-        self.scheduler = Scheduler(config)
+    def __init__(
+        self, config: SchedulerConfig | None = None, num_nodes: int = 2, *, settle_s: float = 0.0
+    ) -> None:
+        """Plans change jobs that have not taken a step yet, unless `settle_s` says otherwise."""
+        self.scheduler = Scheduler()
         self.at = 0.0
         self.journal: list[Event] = []
+        self._records: dict[str, JobRecord] = {}
+        config = replace(config or SchedulerConfig(), settle_s=settle_s)
+        self.handle(SchedulerConfigured(at=0.0, config=config))
         for index in range(num_nodes):
             self.handle(NodeJoined(at=0.0, node=Node(id=f"n{index}", num_gpus=4)))
 
     def handle(self, event: Event) -> list[Command]:
         self.journal.append(event)
-        return self.scheduler.handle(event)
+        commands = self.scheduler.handle(event)
+        self._records.update(self.scheduler.state.jobs)
+        return commands
 
     def job(self, job: str = "a") -> JobRecord:
-        return self.scheduler.state.jobs[job]
+        """Return the job's record, the last one if it has ended."""
+        return self._records[job]
 
     def submit(self, job: str = "a", job_spec: JobSpec | None = None) -> list[Command]:
         return self.handle(JobSubmitted(at=self.at, job=job, spec=job_spec or spec()))

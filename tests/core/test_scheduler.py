@@ -2,7 +2,7 @@
 
 import pytest
 
-from coadapt.core.commands import Resize, SetAlarm, Solve, Start, Stop
+from coadapt.core.commands import Rescale, SetAlarm, Solve, Start, Stop
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import (
     JobSubmitted,
@@ -10,9 +10,9 @@ from coadapt.core.events import (
     Outcome,
     PlanFailed,
     PlanReady,
-    ReplicasRescaled,
     SchedulerConfigured,
     SchedulerRestarted,
+    TrainingResumed,
 )
 from coadapt.core.lifecycle import JobState, Reason
 from coadapt.core.scheduler import Scheduler
@@ -26,10 +26,11 @@ from coadapt.model import (
     RescaleContract,
     ThroughputParams,
     TrainingReport,
+    TypeProfile,
 )
 from tests.core.stage import Stage, on, spec
 
-RESTARTS = SchedulerConfig(resize_in_place=False)
+RESTARTS = SchedulerConfig(rescale_in_place=False)
 
 
 def test_a_submission_sets_the_alarm_for_the_next_whole_round() -> None:
@@ -82,14 +83,14 @@ def test_a_second_submission_of_the_same_id_changes_nothing() -> None:
 def test_in_place_growth_holds_old_and_new_until_it_is_answered() -> None:
     stage = Stage()
     stage.running()
-    resize = Resize(job="a", generation=2, spec=spec(), allocation=on(n1=3), batch=None)
-    assert stage.round(120.0, {"a": on(n1=3)}) == [resize]
+    rescale = Rescale(job="a", generation=2, spec=spec(), allocation=on(n1=3), batch=None)
+    assert stage.round(120.0, {"a": on(n1=3)}) == [rescale]
     stage.submit("b")
     assert stage.round(180.0, {"a": on(n1=3), "b": on(n0=4)}) == []
     stage.at = 185.0
     commands = stage.started("a", 2)
     assert commands == [Start(job="b", generation=1, spec=spec(), allocation=on(n0=4), batch=None)]
-    assert stage.job().num_rescales == 1
+    assert stage.job().usage.num_rescales == 1
 
 
 def test_without_in_place_a_change_is_stop_then_start() -> None:
@@ -101,7 +102,7 @@ def test_without_in_place_a_change_is_stop_then_start() -> None:
     assert stage.exited(Outcome.STOPPED) == [
         Start(job="a", generation=2, spec=spec(), allocation=on(n0=4), batch=None)
     ]
-    assert (stage.job().num_rescales, stage.job().num_starts) == (1, 2)
+    assert (stage.job().usage.num_rescales, stage.job().usage.num_starts) == (1, 2)
 
 
 def test_gpus_are_given_on_only_after_the_replicas_on_them_exited() -> None:
@@ -125,7 +126,7 @@ def test_two_jobs_that_swap_nodes_do_not_wait_for_each_other_for_ever() -> None:
     stage.started("b")
     assert stage.round(120.0, {"a": on(n1=4), "b": on(n0=4)}) == [Stop(job="a", generation=1)]
     assert stage.exited(Outcome.STOPPED, "a") == [
-        Resize(job="b", generation=2, spec=spec(), allocation=on(n0=4), batch=None)
+        Rescale(job="b", generation=2, spec=spec(), allocation=on(n0=4), batch=None)
     ]
     assert stage.started("b", 2) == [
         Start(job="a", generation=2, spec=spec(), allocation=on(n1=4), batch=None)
@@ -137,10 +138,10 @@ def test_a_change_of_mind_waits_until_the_start_was_answered() -> None:
     stage.submit()
     stage.round(60.0, {"a": on(n0=2)})
     assert stage.round(120.0, {"a": on(n0=4)}) == []
-    assert stage.started() == [Resize(job="a", generation=2, spec=spec(), allocation=on(n0=4), batch=None)]
+    assert stage.started() == [Rescale(job="a", generation=2, spec=spec(), allocation=on(n0=4), batch=None)]
 
 
-def test_a_dictated_batch_goes_with_the_order_and_its_change_is_a_resize() -> None:
+def test_a_dictated_batch_goes_with_the_order_and_its_change_is_a_rescale() -> None:
     stage = Stage()
     stage.submit()
     first, second = BatchConfig(total=16, atomic=8), BatchConfig(total=32, atomic=16)
@@ -150,14 +151,14 @@ def test_a_dictated_batch_goes_with_the_order_and_its_change_is_a_resize() -> No
     stage.started()
     assert stage.round(120.0, {"a": on(n0=2)}, batches={"a": first}) == []
     assert stage.round(180.0, {"a": on(n0=2)}, batches={"a": second}) == [
-        Resize(job="a", generation=2, spec=spec(), allocation=on(n0=2), batch=second)
+        Rescale(job="a", generation=2, spec=spec(), allocation=on(n0=2), batch=second)
     ]
     stage.started("a", 2)
-    assert stage.job().num_rescales == 0
-    assert stage.job().batch_history == ((60.0, 16), (180.0, 32))
+    assert stage.job().usage.num_rescales == 0
+    assert stage.job().measured.batch_history == ((60.0, 16), (180.0, 32))
 
 
-def test_a_frozen_job_is_never_resized() -> None:
+def test_a_frozen_job_is_never_rescaled() -> None:
     stage = Stage()
     stage.submit("a", spec(contract=RescaleContract.FROZEN))
     stage.round(60.0, {"a": on(n0=2)})
@@ -176,7 +177,7 @@ def test_messages_of_another_generation_are_ignored(generation: int) -> None:
     assert stage.started("a", generation) == []
     assert stage.exited(Outcome.SUCCEEDED, "a", generation) == []
     stage.reported(TrainingReport(progress=5.0), "a", generation)
-    assert (stage.job().state, stage.job().progress) == (before, 0.0)
+    assert (stage.job().state, stage.job().measured.progress) == (before, 0.0)
 
 
 def test_messages_after_the_end_change_nothing() -> None:
@@ -199,7 +200,7 @@ def test_a_cancelled_waiting_job_ends_at_once() -> None:
 
 @pytest.mark.parametrize("in_place", [True, False])
 def test_a_cancelled_starting_job_is_stopped_and_ends_when_it_is_gone(in_place: bool) -> None:
-    stage = Stage(SchedulerConfig(resize_in_place=in_place))
+    stage = Stage(SchedulerConfig(rescale_in_place=in_place))
     stage.submit()
     stage.round(60.0, {"a": on(n0=2)})
     assert stage.cancel() == [Stop(job="a", generation=1)]
@@ -236,10 +237,10 @@ def test_lost_replicas_count_as_failure_only_if_they_got_nowhere() -> None:
     stage.running()
     stage.reported(TrainingReport(progress=10.0))
     stage.exited(Outcome.LOST)
-    assert stage.job().num_failures == 0
+    assert stage.job().usage.num_failures == 0
     stage.started("a", 2)
     stage.exited(Outcome.LOST, generation=2)
-    assert stage.job().num_failures == 1
+    assert stage.job().usage.num_failures == 1
 
 
 def test_a_lost_node_stops_its_jobs_and_frees_nothing_before_they_are_gone() -> None:
@@ -251,7 +252,7 @@ def test_a_lost_node_stops_its_jobs_and_frees_nothing_before_they_are_gone() -> 
     assert stage.round(120.0, {"b": on(n1=4)}) == []
     stage.exited(Outcome.LOST)
     assert stage.job("b").state is JobState.STARTING
-    assert stage.job("a").num_failures == 0
+    assert stage.job("a").usage.num_failures == 0
     assert stage.lose("n0") == []
 
 
@@ -281,7 +282,7 @@ def test_an_unlawful_plan_changes_nothing_and_says_why(allocations: dict, error:
     stage.running()
     assert stage.round(120.0, allocations) == []
     assert error in stage.scheduler.state.plan_error
-    assert stage.job().target == on(n0=2)
+    assert stage.job().target.allocation == on(n0=2)
     assert stage.round(180.0, {"a": on(n0=2)}) == []
     assert stage.scheduler.state.plan_error == ""
 
@@ -335,7 +336,7 @@ def test_an_unanswered_order_is_repeated_with_the_same_generation() -> None:
     (start,) = stage.round(60.0, {"a": on(n0=2)})
     assert start not in stage.timer(120.0)
     assert start in stage.timer(180.0)
-    assert stage.job().num_attempts == 2
+    assert stage.job().order.num_attempts == 2
     assert start not in stage.timer(240.0)
     assert start in stage.timer(300.0)
 
@@ -372,7 +373,7 @@ def test_other_settings_count_from_the_event_on_and_bring_the_next_round_forward
     stage = Stage()
     stage.running()
     stage.at = 130.0
-    often = SchedulerConfig(round_s=15.0, resize_in_place=False)
+    often = SchedulerConfig(round_s=15.0, rescale_in_place=False, settle_s=0.0)
     assert stage.handle(SchedulerConfigured(at=130.0, config=often)) == [SetAlarm(at=135.0)]
     assert stage.scheduler.config == often
     assert stage.round(135.0, {"a": on(n0=4)}) == [Stop(job="a", generation=1)]
@@ -396,10 +397,10 @@ def test_attained_service_counts_every_second_that_gpus_are_held() -> None:
     stage.round(120.0, {"a": on(n0=4)})
     stage.at = 130.0
     stage.exited(Outcome.STOPPED)
-    assert stage.job().attained_service_gpu_s == 2 * 70.0
+    assert stage.job().usage.attained_service_gpu_s == 2 * 70.0
     stage.at = 140.0
     stage.exited(Outcome.SUCCEEDED, generation=2)
-    assert stage.job().attained_service_gpu_s == 2 * 70.0 + 4 * 10.0
+    assert stage.job().usage.attained_service_gpu_s == 2 * 70.0 + 4 * 10.0
 
 
 def test_a_measured_rescale_is_booked_once_and_its_mean_reaches_the_policy() -> None:
@@ -407,11 +408,11 @@ def test_a_measured_rescale_is_booked_once_and_its_mean_reaches_the_policy() -> 
     stage.running()
     assert stage.scheduler.view().jobs[0].rescale_s == 30.0
     for _ in range(2):
-        stage.handle(ReplicasRescaled(at=70.0, job="a", generation=1, rescale_s=8.0))
+        stage.handle(TrainingResumed(at=70.0, job="a", generation=1, rescale_s=8.0))
     assert stage.scheduler.view().jobs[0].rescale_s == 8.0
     stage.round(120.0, {"a": on(n0=4)})
     stage.started("a", 2)
-    stage.handle(ReplicasRescaled(at=130.0, job="a", generation=2, rescale_s=4.0))
+    stage.handle(TrainingResumed(at=130.0, job="a", generation=2, rescale_s=4.0))
     assert stage.scheduler.view().jobs[0].rescale_s == 6.0
 
 
@@ -419,23 +420,23 @@ def test_a_report_reaches_the_view_and_leaves_open_what_it_does_not_say() -> Non
     stage = Stage()
     stage.running()
     params = ThroughputParams(alpha_c=0.1, beta_c=0.01)
+    profile = TypeProfile(params=params, num_replicas_profiled=2)
     stage.reported(
         TrainingReport(
             progress=5.0,
             batch=BatchConfig(total=16, atomic=8),
-            throughput={"gpu": params},
+            by_type={"gpu": profile},
             grad=GradStats(sqr=1.0, var=2.0),
-            num_replicas_profiled=2,
             forecast=Forecast(remaining_steps=3.0, step_time_s=(1.0,)),
         )
     )
     stage.reported(TrainingReport(progress=4.0))
     (job,) = stage.scheduler.view().jobs
-    assert (job.progress, job.num_replicas_profiled) == (5.0, 2)
-    assert job.throughput == {"gpu": params}
-    assert job.grad == GradStats(sqr=1.0, var=2.0)
-    assert job.batch == BatchConfig(total=16, atomic=8)
-    assert job.forecast == Forecast(remaining_steps=3.0, step_time_s=(1.0,))
+    assert (job.measured.progress, job.measured.num_replicas_profiled) == (5.0, 2)
+    assert job.measured.by_type == {"gpu": profile}
+    assert job.measured.grad == GradStats(sqr=1.0, var=2.0)
+    assert job.measured.batch == BatchConfig(total=16, atomic=8)
+    assert job.measured.forecast == Forecast(remaining_steps=3.0, step_time_s=(1.0,))
 
 
 def test_a_job_larger_than_the_cluster_waits_and_says_so() -> None:
@@ -479,7 +480,8 @@ def test_a_replayed_journal_gives_an_equal_state() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"round_s": 0.0}, {"round_s": float("nan")}, {"retry_s": -1.0}, {"reaction_s": -1.0}]
+    "settings",
+    [{"round_s": 0.0}, {"round_s": float("nan")}, {"round_s": 1e-4}, {"retry_s": -1.0}, {"reaction_s": -1.0}],
 )
 def test_a_configuration_that_cannot_work_is_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):

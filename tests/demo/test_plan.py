@@ -30,7 +30,7 @@ def verdict(job: DemoJob, result: float | None, state: str = "succeeded") -> Ver
 
 
 def test_the_job_files_show_what_the_demo_promises() -> None:
-    specs = [job_spec(job.file) for job in JOBS]
+    specs = [job_spec(job.file, 1000.0) for job in JOBS]
     assert [spec.name for spec in specs] == [job.name for job in JOBS]
     assert {RescaleContract.FIXED, RescaleContract.ADAPTIVE} <= {spec.contract for spec in specs}
     assert any(spec.replicas.min == spec.replicas.max > 1 for spec in specs), "no rigid job"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from coadapt.core.commands import JobCommand, Retract
+from coadapt.core.commands import JobCommand, RetractRescale
 from coadapt.core.events import Outcome, ReplicasKept, ReplicasStarted
 from tests.contracts.executor_contract import until
 from tests.executors.elastic_site import Stage, staged
@@ -52,8 +52,8 @@ class RandomOrders:
             site.set(flag)
         counts = rng.choice(COUNTS)
         retracts = rng.choice((0, 0, 1, 2))
-        orders: list[JobCommand] = [site.resize(*counts, generation=generation)]
-        orders += [Retract(job="a", generation=generation)] * retracts
+        orders: list[JobCommand] = [site.rescale(*counts, generation=generation)]
+        orders += [RetractRescale(job="a", generation=generation)] * retracts
         if rng.random() < 0.2:
             rng.shuffle(orders)
         for order in orders:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from coadapt.core.commands import Resize, Start
-from coadapt.executors.job_processes import kill_marked
-from coadapt.executors.local import LocalExecutor
+from coadapt.core.commands import Rescale, Start
+from coadapt.executors.processes.executor import ProcessExecutor
+from coadapt.executors.processes.job_processes import kill_marked
 from coadapt.model import Allocation
 from coadapt.model.rescale import CAPABLE_FILE
 from tests.contracts.executor_contract import NODES, Inbox, spec, started, until
@@ -22,16 +22,16 @@ TRAINER = f"exec {sys.executable} {Path(__file__).parent / 'fake_trainer.py'}"
 class Stage(LocalSite):
     """One job of the fake trainer, and who lives in it."""
 
-    def start(self, *counts: int, generation: int = 1) -> tuple[LocalExecutor, Inbox]:
+    def start(self, *counts: int, generation: int = 1) -> tuple[ProcessExecutor, Inbox]:
         executor, inbox = self.executor(), Inbox()
         executor.execute(Start(**self.terms(generation, counts)), inbox.post)
         inbox.wait(started("a", generation))
-        until((self.job().generation(generation).switchboard / CAPABLE_FILE).exists)
+        until((self.job().generation(generation).control_dir / CAPABLE_FILE).exists)
         until(lambda: len(self.alive()) == sum(counts))
         return executor, inbox
 
-    def resize(self, *counts: int, generation: int = 2) -> Resize:
-        return Resize(**self.terms(generation, counts))
+    def rescale(self, *counts: int, generation: int = 2) -> Rescale:
+        return Rescale(**self.terms(generation, counts))
 
     def terms(self, generation: int, counts: tuple[int, ...]) -> dict[str, object]:
         slots = tuple((node, count) for node, count in zip(NODES, counts, strict=False) if count)

@@ -1,4 +1,4 @@
-"""A training script without training: it changes in place by the switchboard's files, as coadapt.train does.
+"""A training script without training: by the notes of model/rescale.py it rescales as coadapt.train does.
 
 It leaves `+name`, `=name generation rank` and `-name code` in the file `lives`. Files in its folder steer it:
 `finish` ends the training, `slow` keeps those who join from being ready, `broken` makes them fail then, and
@@ -12,11 +12,21 @@ import signal
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
-from coadapt.model.contract_env import ENV_GENERATION, ENV_JOINING, ENV_RESCALE_DIR, EXIT_STOPPED
+from coadapt.model.contract_env import (
+    ENV_CONTROL_TOKEN,
+    ENV_CONTROL_URL,
+    ENV_GENERATION,
+    ENV_JOINING,
+    ENV_RESCALE_DIR,
+    EXIT_STOPPED,
+)
 from coadapt.model.rescale import (
     CAPABLE_FILE,
+    CONTROL_PATH,
     ORDER_FILE,
     RescaleOrder,
     begun_file,
@@ -31,10 +41,68 @@ LOOK_S = 0.01
 SAVE_S = 0.3
 
 folder = Path()
-board = Path(os.environ[ENV_RESCALE_DIR])
 generation, rank = int(os.environ[ENV_GENERATION]), int(os.environ["RANK"])
 me = member_name(generation, rank)
 told_to_stop = threading.Event()
+
+
+class Files:
+    """The control directory."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+
+    def read(self, name: str) -> str | None:
+        path = self._folder / name
+        return path.read_text() if path.exists() else None
+
+    def write(self, name: str) -> None:
+        self._folder.mkdir(exist_ok=True)
+        (self._folder / name).touch()
+
+    def create(self, name: str) -> bool:
+        try:
+            (self._folder / name).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+
+class Network:
+    """The same over HTTP, asked anew each time."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url + CONTROL_PATH
+
+    def read(self, name: str) -> str | None:
+        notes = json.loads(self._ask("GET", "?after=0"))["notes"]
+        return None if name not in notes else str(notes[name])
+
+    def write(self, name: str) -> None:
+        self._ask("PUT", f"/{name}")
+
+    def create(self, name: str) -> bool:
+        try:
+            self._ask("POST", f"/{name}")
+        except urllib.error.HTTPError as error:
+            if error.code == 409:
+                return False
+            raise
+        return True
+
+    def _ask(self, method: str, path: str) -> bytes:
+        body = None if method == "GET" else b""
+        headers = {"Authorization": f"Bearer {os.environ[ENV_CONTROL_TOKEN]}"}
+        request = urllib.request.Request(self._url + path, body, headers, method=method)
+        answer: bytes = urllib.request.urlopen(request, timeout=10.0).read()
+        return answer
+
+
+notes: Files | Network
+if ENV_RESCALE_DIR in os.environ:
+    notes = Files(os.environ[ENV_RESCALE_DIR])
+else:
+    notes = Network(os.environ[ENV_CONTROL_URL])
 
 
 def say(text: str) -> None:
@@ -43,8 +111,8 @@ def say(text: str) -> None:
 
 
 def order() -> RescaleOrder | None:
-    path = board / ORDER_FILE
-    return from_json(RescaleOrder, json.loads(path.read_text())) if path.exists() else None
+    text = notes.read(ORDER_FILE)
+    return None if text is None else from_json(RescaleOrder, json.loads(text))
 
 
 def leave(code: int) -> None:
@@ -64,7 +132,7 @@ def enter(new: RescaleOrder) -> None:
         time.sleep(LOOK_S)
     say(f"={me} {generation} {rank}")
     if rank == 0:
-        (board / done_file(generation)).touch()
+        notes.write(done_file(generation))
 
 
 def join() -> None:
@@ -77,8 +145,8 @@ def join() -> None:
         if told_to_stop.is_set() and not (folder / "deaf").exists():
             leave(0)
         time.sleep(LOOK_S)
-    (board / ready_file(me)).touch()
-    while not (board / begun_file(generation)).exists():
+    notes.write(ready_file(me))
+    while notes.read(begun_file(generation)) is None:
         if told_to_stop.is_set():
             leave(0)
         time.sleep(LOOK_S)
@@ -89,13 +157,11 @@ def change() -> None:
     new = order()
     if new is None or new.generation <= generation:
         return
-    if rank == 0 and all((board / ready_file(name)).exists() for name in new.joiners):
-        try:
-            (board / decided_file(new.generation)).touch(exist_ok=False)
-        except FileExistsError:
+    if rank == 0 and all(notes.read(ready_file(name)) is not None for name in new.joiners):
+        if not notes.create(decided_file(new.generation)):
             return
-        (board / begun_file(new.generation)).touch()
-    if (board / begun_file(new.generation)).exists():
+        notes.write(begun_file(new.generation))
+    if notes.read(begun_file(new.generation)) is not None:
         if me not in new.members:
             leave(0)
         enter(new)
@@ -106,8 +172,7 @@ say(f"+{me}")
 if os.environ.get(ENV_JOINING) == "1":
     join()
 elif rank == 0 and not (folder / "incapable").exists():
-    board.mkdir(exist_ok=True)
-    (board / CAPABLE_FILE).touch()
+    notes.write(CAPABLE_FILE)
 while not (folder / "finish").exists():
     if told_to_stop.is_set():
         leave(EXIT_STOPPED)

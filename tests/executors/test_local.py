@@ -3,20 +3,22 @@
 import os
 import signal
 import stat
+import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from coadapt.core.commands import Start, Stop
-from coadapt.core.events import Outcome, ReplicasExited
-from coadapt.executors import launcher
-from coadapt.executors.generation_dir import Fate, JobDir, LaunchOrder, ReplicaOrder
-from coadapt.executors.job_processes import kill_marked, marked_processes
-from coadapt.executors.local import LocalConfig, LocalExecutor
+from coadapt.core.events import Event, Outcome, ReplicasExited
+from coadapt.executors.host import Host
 from coadapt.executors.machine import Machine
+from coadapt.executors.processes import launcher
+from coadapt.executors.processes.cluster import LOOPBACK
+from coadapt.executors.processes.executor import ProcessExecutor, ProcessOptions
+from coadapt.executors.processes.generation_dir import ExitRecord, JobDir, ReplicaOrder
+from coadapt.executors.processes.job_processes import kill_marked, marked_processes
 from coadapt.model import Allocation, BatchConfig, Node
 from tests.contracts.executor_contract import (
     NODES,
@@ -29,6 +31,7 @@ from tests.contracts.executor_contract import (
     started,
     until,
 )
+from tests.executors.processes.test_rank_map import launch_order
 
 pytestmark = pytest.mark.processes
 
@@ -39,18 +42,29 @@ class LocalSite:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.state_dir = folder / "state"
-        self._running: list[tuple[LocalExecutor, threading.Thread]] = []
+        self.state_dir.mkdir()
+        self.options = ProcessOptions()
+        self.node_events: list[Event] = []
+        self._running: list[tuple[ProcessExecutor, threading.Thread]] = []
 
     def executor(
-        self, stop_grace_s: float = 10.0, devices: dict[str, tuple[str, ...]] | None = None
-    ) -> LocalExecutor:
+        self,
+        stop_grace_s: float = 10.0,
+        devices: dict[str, tuple[str, ...]] | None = None,
+        options: ProcessOptions | None = None,
+    ) -> ProcessExecutor:
         self.close()
+        options = options or self.options
         nodes = tuple(Node(id=name, num_gpus=SLOTS_PER_NODE, gpu_type="cpu") for name in NODES)
-        config = LocalConfig(
-            state_dir=self.state_dir, url="http://here", token="t", stop_grace_s=stop_grace_s
+        host = Host(
+            state_dir=self.state_dir,
+            url="http://here",
+            job_token=lambda job: f"token-of-{job}",
+            stop_grace_s=stop_grace_s,
         )
-        executor = LocalExecutor(Machine(nodes=nodes, devices=devices or {}), config, time.time)
-        thread = threading.Thread(target=executor.run)
+        executor = ProcessExecutor(Machine(nodes=nodes, devices=devices or {}), host, options)
+        executor.announce({node.id: node for node in nodes}, self.node_events.append)
+        thread = threading.Thread(target=executor.run, args=(self.node_events.append,))
         thread.start()
         self._running.append((executor, thread))
         return executor
@@ -72,7 +86,7 @@ class LocalSite:
                 command = Path(f"/proc/{pid}/cmdline").read_bytes()
             except (FileNotFoundError, ProcessLookupError):
                 continue  # it has just ended by itself
-            if (b"coadapt.executors.launcher" in command) == (kind == "launcher"):
+            if (b"coadapt.executors.processes.launcher" in command) == (kind == "launcher"):
                 found.append(pid)
         return found
 
@@ -92,6 +106,15 @@ def site(tmp_path: Path) -> Iterator[LocalSite]:
 
 class TestLocalContract(ExecutorContract):
     pass
+
+
+class TestLocalContractOverTheNetwork(ExecutorContract):
+    """The same where replicas hear of rescales from their launcher's server, by no file."""
+
+    @pytest.fixture
+    def site(self, site: LocalSite) -> LocalSite:
+        site.options = ProcessOptions(control_host=LOOPBACK)
+        return site
 
 
 def order(site: Site, run: str, count: int = 1, generation: int = 1) -> Start:
@@ -145,24 +168,14 @@ def test_a_launcher_that_comes_too_late_starts_nothing(tmp_path: Path) -> None:
     directory = JobDir(tmp_path / "jobs" / "a").generation(1)
     directory.make()
     replica = ReplicaOrder(log=str(directory.job.logs / "1-0.log"), envs={})
-    directory.write_order(
-        LaunchOrder(
-            run="touch ran",
-            setup="",
-            workdir=str(tmp_path),
-            envs={},
-            replicas=(replica,),
-            slots={},
-            stop_grace_s=1.0,
-        )
-    )
+    directory.write_order(launch_order(1, run="touch ran", workdir=str(tmp_path), replicas=(replica,)))
     with directory.job.lock() as held:
         assert held
         launcher.main(str(directory.path), lock_wait_s=0.1)
-        assert directory.fate() is None
-    directory.write_fate(Fate(outcome=Outcome.LOST, detail="written off"))
+        assert directory.exit_record() is None
+    directory.write_exit_record(ExitRecord(outcome=Outcome.LOST, detail="written off"))
     launcher.main(str(directory.path), lock_wait_s=0.1)
-    assert directory.fate() == Fate(outcome=Outcome.LOST, detail="written off")
+    assert directory.exit_record() == ExitRecord(outcome=Outcome.LOST, detail="written off")
     assert not (tmp_path / "ran").exists()
 
 
@@ -222,6 +235,48 @@ def test_what_a_replica_leaves_behind_ends_with_it(site: LocalSite) -> None:
     assert marked_processes(site.job().checkpoints) == []
 
 
+ESCAPE = """\
+import os, sys
+if os.fork():
+    while not os.path.exists("escaped"):
+        pass
+    sys.exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+with open("escaped.new", "w") as file:
+    file.write(str(os.getpid()))
+os.rename("escaped.new", "escaped")
+os.execve("/bin/sleep", ["sleep", "779"], {})
+"""
+
+
+def test_what_leaves_its_session_and_clears_its_environment_ends_too(site: LocalSite) -> None:
+    (site.folder / "escape.py").write_text(ESCAPE)
+    inbox = Inbox()
+    site.executor().execute(order(site, f"exec {sys.executable} escape.py"), inbox.post)
+    inbox.wait(started("a", 1), exited("a", 1, Outcome.SUCCEEDED))
+    pid = int((site.folder / "escaped").read_text())
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_orphans_that_end_by_themselves_are_reaped(site: LocalSite) -> None:
+    inbox, executor = Inbox(), site.executor()
+    run = "for i in $(seq 1 20); do (sleep 0.01 &) ; done; touch up; sleep 60"
+    executor.execute(order(site, run), inbox.post)
+    inbox.wait(started("a", 1))
+    until((site.folder / "up").exists)
+    (pid,) = site.pids("launcher")
+
+    def zombies() -> int:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return sum("\nState:\tZ" in Path(f"/proc/{child}/status").read_text() for child in children)
+
+    until(lambda: zombies() == 0)
+    executor.execute(Stop(job="a", generation=1), inbox.post)
+    inbox.wait(exited("a", 1, Outcome.STOPPED))
+
+
 @pytest.mark.parametrize(
     ("run", "outcome"),
     [
@@ -276,13 +331,27 @@ def test_replicas_find_the_whole_contract_in_their_environment(site: LocalSite) 
     )
     assert {name: found.get(name) for name in names} == {
         "COADAPT_URL": "http://here",
-        "COADAPT_TOKEN": "t",
+        "COADAPT_TOKEN": "token-of-a",
         "COADAPT_BATCH": '{"total": 64, "atomic": 32, "accumulation": 0}',
         "CUDA_VISIBLE_DEVICES": "GPU-x,GPU-y",
         "LOCAL_RANK": "1",
         "OMP_NUM_THREADS": "1",
     }
     assert found["COADAPT_CHECKPOINT_DIR"] == str(site.job().checkpoints)
+
+
+def test_a_job_sees_nothing_of_the_scheduler_s_environment_that_is_not_named(
+    site: LocalSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MY_SECRET", "HF_TOKEN", "COADAPT_STATE"):
+        monkeypatch.setenv(name, f"the {name}")
+    monkeypatch.setenv("LC_TIME", "C")
+    inbox, executor = Inbox(), site.executor(options=ProcessOptions(pass_env=frozenset({"HF_TOKEN"})))
+    executor.execute(order(site, "env > env-0"), inbox.post)
+    inbox.wait(started("a", 1), exited("a", 1, Outcome.SUCCEEDED))
+    found = dict(line.split("=", 1) for line in (site.folder / "env-0").read_text().splitlines())
+    asked = ("MY_SECRET", "COADAPT_STATE", "HF_TOKEN", "LC_TIME")
+    assert [found.get(name) for name in asked] == [None, None, "the HF_TOKEN", "C"]
 
 
 def test_nothing_of_a_job_is_readable_by_others_and_no_file_holds_the_token(site: LocalSite) -> None:
@@ -293,15 +362,19 @@ def test_nothing_of_a_job_is_readable_by_others_and_no_file_holds_the_token(site
         if path.is_dir():
             assert stat.S_IMODE(path.stat().st_mode) == 0o700, path
         else:
-            assert b'"t"' not in path.read_bytes(), path
+            assert b"token-of" not in path.read_bytes(), path
 
 
-def test_logs_of_all_generations_are_found_in_order(site: LocalSite) -> None:
+def test_logs_of_all_generations_are_read_in_order(site: LocalSite) -> None:
     inbox, executor = Inbox(), site.executor()
     for generation in (1, 2, 10):
         executor.execute(order(site, "echo hello $COADAPT_GENERATION", generation=generation), inbox.post)
         inbox.wait(started("a", generation), exited("a", generation, Outcome.SUCCEEDED))
-    logs = executor.log_files("a", 0)
-    assert [log.read_text() for log in logs] == ["hello 1\n", "hello 2\n", "hello 10\n"]
-    assert executor.log_files("a", 1) == []
-    assert executor.log_files("nobody", 0) == []
+    parts, offset = [], 0
+    while (part := executor.log("a", 0, offset)).data:
+        parts.append(part.data)
+        offset = part.next_offset
+    assert parts == [b"hello 1\n", b"hello 2\n", b"hello 10\n"]
+    assert executor.log("a", 0, 12).data == b"o 2\n"
+    assert executor.log("a", 1, 0).data == b""
+    assert executor.log("nobody", 0, 0).data == b""

@@ -19,9 +19,11 @@ from coadapt.model import (
     GradStats,
     JobSpec,
     JobView,
+    Measured,
     Placement,
     RescaleContract,
     ThroughputParams,
+    TypeProfile,
 )
 from tests.goodput.strategies import batch_limits, grad_stats, placements, throughput_params
 
@@ -39,8 +41,9 @@ def job(
     contract: RescaleContract = RescaleContract.ADAPTIVE,
 ) -> JobView:
     spec = JobSpec(name="job", batch=limits, contract=contract)
-    throughput = {} if params is None else {"gpu": params}
-    return JobView(id="job", spec=spec, submitted_at=0.0, throughput=throughput, grad=grad)
+    by_type = {} if params is None else {"gpu": TypeProfile(params=params)}
+    measured = Measured(by_type=by_type, grad=grad)
+    return JobView(id="job", spec=spec, submitted_at=0.0, measured=measured)
 
 
 @given(batch_limits(), throughput_params, grad_stats, placements())
@@ -82,7 +85,7 @@ def test_a_job_that_is_not_adaptive_keeps_its_batch_at_efficiency_1(
             batch_limits(),
             st.none() | throughput_params,
             st.none() | grad_stats,
-            st.sampled_from(RescaleContract),
+            st.sampled_from([each for each in RescaleContract if each is not RescaleContract.SCHEDULE]),
         ),
         max_size=5,
     ),

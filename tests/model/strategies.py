@@ -1,11 +1,13 @@
 """Hypothesis strategies for floor 0: any lawful node, job view, cluster view."""
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from coadapt.model import (
-    WAITING,
     Allocation,
     BatchLimits,
+    BatchSchedule,
     ClusterView,
     JobSpec,
     JobView,
@@ -38,12 +40,24 @@ def batch_limits(draw: st.DrawFn) -> BatchLimits:
 
 
 @st.composite
+def schedules(draw: st.DrawFn) -> BatchSchedule:
+    keys = [0, *sorted(draw(st.sets(st.integers(1, 10**14), max_size=6)))]
+    return BatchSchedule(steps=tuple((key, draw(st.integers(1, 4096))) for key in keys))
+
+
+@st.composite
 def job_specs(draw: st.DrawFn, *, contract: RescaleContract | None = None) -> JobSpec:
+    contract = contract or draw(st.sampled_from(RescaleContract))
+    batch = draw(batch_limits())
+    if contract is RescaleContract.SCHEDULE:
+        ramp = draw(schedules())
+        most = max(batch.max_total, *ramp.totals)
+        batch = replace(batch, requested=ramp.totals[0], max_total=most, schedule=ramp)
     return JobSpec(
         name=draw(st.text("abcxyz-", min_size=1, max_size=8)),
-        batch=draw(batch_limits()),
+        batch=batch,
         replicas=draw(replica_limits()),
-        contract=contract or draw(st.sampled_from(RescaleContract)),
+        contract=contract,
         max_failures=draw(st.integers(0, 5)),
     )
 
@@ -60,8 +74,7 @@ def cluster_views(draw: st.DrawFn, *, max_jobs: int = 6) -> ClusterView:
     """Views in which no job holds anything yet."""
     specs = draw(st.lists(job_specs(), max_size=max_jobs))
     jobs = tuple(
-        JobView(id=f"j{index}", spec=spec, submitted_at=float(index), allocation=WAITING)
-        for index, spec in enumerate(specs)
+        JobView(id=f"j{index}", spec=spec, submitted_at=float(index)) for index, spec in enumerate(specs)
     )
     return ClusterView(at=draw(st.floats(0, 1e6)), nodes=draw(clusters()), jobs=jobs)
 
@@ -69,7 +82,10 @@ def cluster_views(draw: st.DrawFn, *, max_jobs: int = 6) -> ClusterView:
 @st.composite
 def allocations(draw: st.DrawFn) -> Allocation:
     names = draw(st.lists(st.sampled_from([f"n{i}" for i in range(8)]), unique=True, max_size=6))
-    return Allocation(
-        slots=tuple((name, draw(st.integers(1, 8))) for name in names),
-        gpu_share=draw(st.sampled_from([1.0, 0.5, 0.25])),
-    )
+    sharers = draw(st.sampled_from([1, 1, 2, 3, 8]))
+    slots = tuple((name, draw(st.integers(1, 8))) for name in names)
+    labels: list[int] = []
+    if sharers > 1:
+        for _, count in slots:
+            labels += draw(st.lists(st.integers(0, 9), unique=True, min_size=count, max_size=count))
+    return Allocation(slots=slots, gpu_share=1 / sharers, shared=tuple(labels))

@@ -13,6 +13,7 @@ from coadapt.model import (
     Allocation,
     BatchConfig,
     BatchLimits,
+    BatchSchedule,
     ClusterView,
     Forecast,
     GpuType,
@@ -21,18 +22,28 @@ from coadapt.model import (
     JobSpec,
     JobView,
     Launch,
+    Measured,
     Node,
     Placement,
     ReplicaLimits,
     RescaleContract,
     Tenant,
     ThroughputParams,
+    Usage,
 )
 from tests.model.strategies import allocations, cluster_views
 
 
 def batch(**changes: int) -> BatchLimits:
     return BatchLimits(**{"initial": 32, **changes})  # type: ignore[arg-type]
+
+
+def half(num_replicas: int, *labels: int) -> Allocation:
+    return Allocation(slots=(("n", num_replicas),), gpu_share=0.5, shared=labels)
+
+
+def on_gpu(share: float, label: int) -> Allocation:
+    return Allocation(slots=(("n", 1),), gpu_share=share, shared=(label,))
 
 
 ILLEGAL: list[tuple[str, Callable[[], object]]] = [
@@ -42,10 +53,17 @@ ILLEGAL: list[tuple[str, Callable[[], object]]] = [
     (r"Node\.num_gpus must be >= 1, got 0", lambda: Node(id="n", num_gpus=0)),
     (r"replicas on node 'n' must be >= 1, got 0", lambda: Allocation(slots=(("n", 0),))),
     (r"a node is named twice", lambda: Allocation(slots=(("n", 1), ("m", 1), ("n", 2)))),
-    (r"gpu_share must be in \(0, 1\], got 0", lambda: Allocation(gpu_share=0.0)),
-    (r"gpu_share must be in \(0, 1\], got 1\.5", lambda: Allocation(gpu_share=1.5)),
+    (r"gpu_share must be 1/n with n in 1\.\.8, got 0", lambda: Allocation(gpu_share=0.0)),
+    (r"gpu_share must be 1/n with n in 1\.\.8, got 1\.5", lambda: Allocation(gpu_share=1.5)),
+    (r"gpu_share must be 1/n with n in 1\.\.8, got 0\.6", lambda: Allocation(gpu_share=0.6)),
+    (r"gpu_share must be 1/n with n in 1\.\.8, got 0\.1", lambda: Allocation(gpu_share=0.1)),
+    (r"gpu_share must be 1/n .* got nan", lambda: Allocation(gpu_share=float("nan"))),
+    (r"must name 2 GPUs for 2 replicas with 0\.5 of a GPU each, got \(\)", lambda: half(2)),
+    (r"must name 0 GPUs for 1 replicas with 1 of a GPU each", lambda: on_gpu(1.0, 0)),
+    (r"labels must be >= 0, got \(-1,\)", lambda: half(1, -1)),
+    (r"two replicas of one job on one GPU", lambda: half(2, 3, 3)),
     (r"Tenant\.id must not be empty", lambda: Tenant(id="")),
-    (r"Tenant\.weight must be > 0, got 0", lambda: Tenant(weight=0.0)),
+    (r"Tenant\.weight must be finite and > 0, got 0", lambda: Tenant(weight=0.0)),
     (r"Tenant\.quota_gpus must be >= 0, got -1", lambda: Tenant(quota_gpus=-1)),
     (r"gpus: the minimum must be >= 1, got 0", lambda: ReplicaLimits(min=0)),
     (r"gpus: the maximum must be >= the minimum, got 8\.\.2", lambda: ReplicaLimits(min=8, max=2)),
@@ -100,7 +118,8 @@ def test_defaults_follow_from_what_was_given() -> None:
 
 @pytest.mark.parametrize("contract", RescaleContract)
 def test_only_adaptive_jobs_let_the_scheduler_choose_the_batch(contract: RescaleContract) -> None:
-    spec = JobSpec(name="a", batch=batch(), contract=contract)
+    ramp = BatchSchedule(steps=((0, 32),)) if contract is RescaleContract.SCHEDULE else None
+    spec = JobSpec(name="a", batch=batch(schedule=ramp), contract=contract)
     assert spec.adaptive is (contract is RescaleContract.ADAPTIVE)
 
 
@@ -165,7 +184,7 @@ def test_a_view_pickles_to_an_equal_view(view: ClusterView) -> None:
 
 def test_a_job_view_starts_with_nothing() -> None:
     view = JobView(id="a", spec=JobSpec(name="a", batch=batch()), submitted_at=3.0)
-    assert (view.allocation, view.started_at, view.num_rescales, view.progress) == (WAITING, None, 0, 0.0)
+    assert (view.allocation, view.usage, view.measured) == (WAITING, Usage(), Measured())
 
 
 def test_bad_input_names_field_value_and_what_is_allowed() -> None:

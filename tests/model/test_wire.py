@@ -24,6 +24,7 @@ from coadapt.model import (
     Tenant,
     ThroughputParams,
     TrainingReport,
+    TypeProfile,
 )
 from coadapt.model.wire import WIRE_VERSION, dumps, from_json, loads, to_json
 from tests.model.strategies import allocations, cluster_views, job_specs
@@ -33,24 +34,30 @@ REPORT = TrainingReport(
     progress_target=None,
     samples=12.0,
     batch=BatchConfig(total=64, atomic=16, accumulation=1),
-    throughput={"gpu": ThroughputParams(alpha_c=0.1, beta_c=0.002, gamma=1.4)},
+    by_type={
+        "gpu": TypeProfile(
+            params=ThroughputParams(alpha_c=0.1, beta_c=0.002, gamma=1.4),
+            num_replicas_profiled=4,
+            max_atomic=96,
+        )
+    },
     grad=GradStats(sqr=0.1, var=2.0, noise_scale_stderr=3.0),
     forecast=Forecast(remaining_steps=9.5, step_time_s=(0.5, 0.3)),
-    metrics={"loss": math.inf, "accuracy": 0.9},
+    metrics={"loss": 0.25, "accuracy": 0.9},
 )
 SPEC = JobSpec(
     name="mnist",
     batch=BatchLimits(initial=32, max_total=128, max_atomic=64),
     replicas=ReplicaLimits(min=1, max=4),
     contract=RescaleContract.ADAPTIVE,
-    tenant=Tenant(id="vision", weight=2.0, quota_gpus=8),
+    tenant="vision",
     launch=Launch(run="python train.py", envs=(("A", "1"), ("B", "x=y"))),
 )
 PLAN = Plan(
     allocations={"j": Allocation(slots=(("b", 2), ("a", 1)))},
     batches={"j": BatchConfig(total=9, atomic=3)},
     reasons={"j": "it is alone"},
-    diagnostics={"gap": 0.0},
+    diagnostics={"gap": math.inf},
 )
 
 
@@ -68,17 +75,18 @@ def test_any_value_survives_the_trip(value: JobSpec | Allocation | ClusterView) 
 
 @given(st.floats(allow_nan=False))
 def test_a_float_survives_bit_by_bit(number: float) -> None:
-    report = from_json(TrainingReport, json.loads(json.dumps(to_json(TrainingReport(progress=number)))))
-    assert report.progress == number
-    assert math.copysign(1, report.progress) == math.copysign(1, number)
+    plan = from_json(Plan, json.loads(json.dumps(to_json(Plan(diagnostics={"gap": number})))))
+    assert plan.diagnostics["gap"] == number
+    assert math.copysign(1, plan.diagnostics["gap"]) == math.copysign(1, number)
 
 
 def test_nan_survives_too() -> None:
-    assert math.isnan(from_json(TrainingReport, to_json(TrainingReport(progress=math.nan))).progress)
+    plan = from_json(Plan, to_json(Plan(diagnostics={"gap": math.nan})))
+    assert math.isnan(plan.diagnostics["gap"])
 
 
 def test_a_derived_field_is_not_written() -> None:
-    assert to_json(Allocation(slots=(("a", 2),))) == {"slots": [["a", 2]], "gpu_share": 1.0}
+    assert to_json(Allocation(slots=(("a", 2),))) == {"slots": [["a", 2]], "gpu_share": 1.0, "shared": []}
 
 
 def test_an_older_writer_may_lack_keys_that_have_a_default() -> None:

@@ -10,11 +10,14 @@ from statistics import mean
 import numpy as np
 import pytest
 
-from coadapt.cli.simulate import parse_cluster
+from coadapt.cli.research.inputs import parse_cluster
 from coadapt.sim.experiment import RunResult, simulate
+from coadapt.sim.library.builtin import sensible_requests
 from coadapt.sim.traces import load_trace
-from coadapt.sim.traces.osdi21 import MeasuredApplication
+from coadapt.sim.traces.osdi21 import MeasuredApplication, applications_in
+from coadapt.sim.traces.osdi21_generator import REPLICAS_MAX
 from coadapt.sim.traces.table import read_rows
+from tests.sim.stage import at
 
 pytestmark = [pytest.mark.papers, pytest.mark.timeout(900)]
 
@@ -70,6 +73,13 @@ def test_the_distribution_agrees(
     assert figures == pytest.approx((p50, p90, p99, makespan), abs=0.501)
 
 
+def test_requests_of_generated_workloads_are_the_artifact_s(folder: Path) -> None:
+    known = applications_in(folder / "traces")
+    assert sensible_requests(known["bert"](), REPLICAS_MAX) == ((6, 384), (8, 384), (12, 384), (16, 384))
+    assert sensible_requests(known["ncf"](), REPLICAS_MAX) == ((1, 32768),)
+    assert sensible_requests(known["yolov3"](), REPLICAS_MAX) == ((4, 64),)
+
+
 @pytest.mark.slow
 def test_pollux_genetic_is_within_five_percent(folder: Path) -> None:
     jct_s = mean(
@@ -108,14 +118,14 @@ def test_interpolation_equals_scipy_s(folder: Path, name: str) -> None:
         atomic = rng.randint(int(grid[0, 0]), int(grid[-1, 0]))
         expected = [np.interp(atomic, grid[:, 0], grid[:, column]) for column in (1, 2)]
         turned = tuple(map(int, digits[1:] + digits[:1]))
-        assert application.step_time(turned, atomic) == pytest.approx(expected, rel=1e-12)
+        assert application.step_time(at(*turned), atomic) == pytest.approx(expected, rel=1e-12)
     interpolate = LinearNDInterpolator(np.array(list(points), float), np.array(list(points.values())))
     shapes = [(4,) * nodes + tail for nodes, tail in product(range(5, 16), ((), (1,), (3,)))]
     for shape in shapes:
         atomic = rng.randint(application.limits.min_atomic, application.limits.max_atomic or 0)
         expected = interpolate([(len(shape), sum(shape), atomic)])[0]
         if not np.isnan(expected[0]):
-            assert application.step_time(shape, atomic) == pytest.approx(expected, rel=1e-9)
+            assert application.step_time(at(*shape), atomic) == pytest.approx(expected, rel=1e-9)
 
 
 def test_realistic_requests_can_be_simulated(folder: Path) -> None:

@@ -1,4 +1,4 @@
-from coadapt.model import BatchConfig, Plan, RescaleContract, Tenant
+from coadapt.model import BatchConfig, Plan, RescaleContract
 from coadapt.policies.fifo import Fifo
 from tests.policies.stage import counts, job, nodes, on, view
 
@@ -46,7 +46,7 @@ def test_a_job_larger_than_the_cluster_stops_nobody() -> None:
 
 
 def test_a_job_without_quota_stops_nobody() -> None:
-    seen = view(nodes(4), job("a", 2, tenant=Tenant(id="poor", quota_gpus=1)), job("b", 1))
+    seen = view(nodes(4), job("a", 2, tenant="poor"), job("b", 1), quotas={"poor": 1})
     plan = Fifo().allocate(seen)
     assert counts(plan) == {"b": 1}
     assert plan.reasons["a"] == "waits: needs 2 GPUs, tenant poor has 1 left of its 1"

@@ -1,6 +1,6 @@
 import pytest
 
-from coadapt.model import BatchConfig, BatchLimits, Plan, RescaleContract, Tenant
+from coadapt.model import BatchConfig, BatchLimits, Plan, RescaleContract
 from coadapt.policies.optimus import Optimus, gain_s
 from tests.policies.stage import counts, job, nodes, on, view
 
@@ -78,10 +78,9 @@ def test_smaller_jobs_are_placed_first() -> None:
 
 
 def test_the_next_best_grows_where_the_best_may_not() -> None:
-    poor = Tenant(id="poor", quota_gpus=1)
-    a = job("a", (1, 4), steps=99.0, times=HALVING, tenant=poor)
+    a = job("a", (1, 4), steps=99.0, times=HALVING, tenant="poor")
     b = job("b", (1, 4), steps=9.0, times=HALVING)
-    assert counts(Optimus().allocate(view(nodes(3), a, b))) == {"a": 1, "b": 2}
+    assert counts(Optimus().allocate(view(nodes(3), a, b, quotas={"poor": 1}))) == {"a": 1, "b": 2}
 
 
 def test_a_frozen_job_never_grows() -> None:

@@ -36,7 +36,7 @@ def test_ties_keep_the_views_order() -> None:
 
 
 def test_a_job_of_another_size_gets_what_it_requested() -> None:
-    """A policy before this one may have resized it."""
+    """A policy before this one may have rescaled it."""
     seen = view(nodes(4), job("a", (1, 4), requested=2, held=on(n0=4), steps=1.0))
     plan = Srtf().allocate(seen)
     assert (counts(plan), plan.reasons) == ({"a": 2}, {"a": "shrinks from 4 to 2 GPUs"})

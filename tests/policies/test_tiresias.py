@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from coadapt.model import ClusterView, JobView
+from coadapt.model import ClusterView, JobView, Usage
 from coadapt.policies.tiresias import Tiresias
 from tests.policies.stage import counts, job, nodes, on, view
 
@@ -11,6 +11,10 @@ THRESHOLD = 57_600.0
 
 def one_gpu(*jobs: JobView, at: float = 60.0) -> ClusterView:
     return view(nodes(1), *jobs, at=at)
+
+
+def used(each: JobView, gpu_s: float) -> JobView:
+    return replace(each, usage=Usage(attained_service_gpu_s=gpu_s))
 
 
 def test_a_job_falls_when_its_gpu_seconds_reach_the_threshold() -> None:
@@ -24,10 +28,8 @@ def test_inside_a_queue_the_first_to_enter_it_goes_first() -> None:
     """`b` fell before `a` did, though it came later."""
     a, b = job("a"), job("b", at=1.0)
     policy = Tiresias()
-    policy.allocate(one_gpu(a, replace(b, attained_service_gpu_s=THRESHOLD)))
-    fallen = one_gpu(
-        replace(a, attained_service_gpu_s=2 * THRESHOLD), replace(b, attained_service_gpu_s=THRESHOLD)
-    )
+    policy.allocate(one_gpu(a, used(b, THRESHOLD)))
+    fallen = one_gpu(used(a, 2 * THRESHOLD), used(b, THRESHOLD))
     assert counts(policy.allocate(fallen)) == {"b": 1}
     assert counts(Tiresias().allocate(fallen)) == {"a": 1}
 
@@ -36,7 +38,7 @@ def test_jobs_that_fall_at_once_keep_the_order_of_arrival() -> None:
     policy = Tiresias()
     a, b = job("a", at=2.0), job("b", at=1.0)
     policy.allocate(one_gpu(a, b))
-    both = [replace(each, attained_service_gpu_s=THRESHOLD) for each in (a, b)]
+    both = [used(each, THRESHOLD) for each in (a, b)]
     assert counts(policy.allocate(one_gpu(*both))) == {"b": 1}
 
 
@@ -122,8 +124,56 @@ def test_a_promoted_job_falls_again_by_its_service_since_then(service: float, wi
 
 
 @pytest.mark.parametrize(
-    "options", [{"thresholds_gpu_s": (2.0, 1.0)}, {"thresholds_gpu_s": (0.0,)}, {"promote_knob": -1.0}]
+    "options",
+    [
+        {"thresholds_gpu_s": (2.0, 1.0)},
+        {"thresholds_gpu_s": (0.0,)},
+        {"promote_knob": -1.0},
+        {"form": "laz"},
+        {"history_gpu_s": (0.0,), "form": "gittins"},
+        {"pack_limit": 1.5},
+    ],
 )
 def test_bad_options_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         Tiresias(**options)  # type: ignore[arg-type]  # bad on purpose
+
+
+# Most past jobs took 100 GPU-seconds, some 1,000.
+PAST = (100.0,) * 8 + (1000.0,) * 4
+
+
+def test_gittins_puts_first_who_is_likely_to_end_soon() -> None:
+    """One that has had 90 ends within 10 more by two chances in three; a new one needs 100 for that."""
+    seen = one_gpu(job("new"), job("old", at=1.0, service=90.0))
+    assert counts(Tiresias(form="gittins", history_gpu_s=PAST).allocate(seen)) == {"old": 1}
+    assert counts(Tiresias().allocate(seen)) == {"new": 1}
+
+
+def test_gittins_puts_last_who_outlived_all_others() -> None:
+    seen = one_gpu(job("old", service=1001.0), job("new", at=1.0))
+    assert counts(Tiresias(form="gittins", history_gpu_s=PAST).allocate(seen)) == {"new": 1}
+
+
+def test_gittins_learns_from_jobs_that_end() -> None:
+    policy = Tiresias(form="gittins")
+    for number in range(12):
+        policy.allocate(one_gpu(job(f"j{number}", service=PAST[number])))
+    assert counts(policy.allocate(one_gpu(job("new"), job("old", at=1.0, service=90.0)))) == {"old": 1}
+
+
+def test_gittins_waits_until_it_has_seen_enough() -> None:
+    seen = one_gpu(job("new"), job("old", at=1.0, service=90.0))
+    assert counts(Tiresias(form="gittins", history_gpu_s=PAST[:9]).allocate(seen)) == {"new": 1}
+
+
+def test_skewed_models_are_packed_and_others_take_fragments() -> None:
+    """ResNet-18 (skew 0.21) fills the fragments; VGG-16 (0.74) and an unknown one get a node of their own."""
+    busy = job("busy", 3, held=on(n0=3), application="vgg16")
+    small = job("resnet", 2, application="resnet18", at=1.0)
+    large = job("vgg", 4, application="vgg16", at=2.0)
+    cluster = nodes(4, 4, 4)
+    plan = Tiresias(pack_limit=0.25).allocate(view(cluster, busy, small, large))
+    assert plan.allocations == {"busy": on(n0=3), "resnet": on(n0=1, n1=1), "vgg": on(n2=4)}
+    plan = Tiresias(pack_limit=0.1).allocate(view(cluster, busy, small, large))
+    assert plan.allocations["resnet"] == on(n1=2)

@@ -3,13 +3,13 @@
 import pytest
 
 from coadapt.core.config import SchedulerConfig
-from coadapt.core.events import CancelRequested, Outcome, PlanReady, ReplicasRescaled, TimerFired
+from coadapt.core.events import CancelRequested, Outcome, PlanReady, TimerFired, TrainingResumed
 from coadapt.model import BatchConfig, GradStats, Plan, TrainingReport
 from coadapt.runtime.snapshot import cluster_snapshot
 from coadapt.runtime.story import story
 from tests.core.stage import Stage, on
 
-CONFIG = SchedulerConfig(resize_in_place=False)
+CONFIG = SchedulerConfig(rescale_in_place=False)
 
 
 def told(stage: Stage, job: str = "a") -> list[tuple[float, str]]:
@@ -24,7 +24,7 @@ def test_the_whole_life_of_a_job() -> None:
     stage.handle(PlanReady(at=60.0, round=1, plan=Plan(allocations={"a": on(n0=2)}, reasons=reasons)))
     stage.at = 62.0
     stage.started()
-    stage.handle(ReplicasRescaled(at=63.0, job="a", generation=1, rescale_s=3.0))
+    stage.handle(TrainingResumed(at=63.0, job="a", generation=1, rescale_s=3.0))
     stage.reported(TrainingReport(progress=1.0, batch=BatchConfig(total=16, atomic=8)))
     stage.at = 70.0
     stage.exited(Outcome.FAILED, detail="ValueError: boom")
@@ -39,10 +39,10 @@ def test_the_whole_life_of_a_job() -> None:
         (62.0, "running; batch 16"),
         (70.0, "replicas of generation 1 ended: failed (ValueError: boom)"),
         (70.0, "starting; generation 2 on 2 GPUs (n0: 2); restarts: failed once: ValueError: boom"),
-        (71.0, "its user asked to cancel it"),
-        (71.0, "stopping; is being stopped: cancelled by its user"),
+        (71.0, "its cancellation was requested"),
+        (71.0, "stopping; is being stopped: cancelled on request"),
         (72.0, "replicas of generation 2 ended: stopped"),
-        (72.0, "cancelled; no GPU; cancelled by its user"),
+        (72.0, "cancelled; no GPU; cancelled on request"),
     ]
 
 
@@ -56,10 +56,10 @@ def test_changes_in_place_tell_their_pause() -> None:
             {"a": on(n0=num_gpus)},
             batches={"a": BatchConfig(total=8 * generation, atomic=8)},
         )
-        stage.handle(ReplicasRescaled(at=200.0, job="a", generation=generation, rescale_s=0.312, pause=pause))
+        stage.handle(TrainingResumed(at=200.0, job="a", generation=generation, rescale_s=0.312, pause=pause))
         stage.started(generation=generation)
     lines = [line.text for line in story(stage.journal, "a", SchedulerConfig())]
-    assert "resized 2 -> 3 in place, pause 0.31 s (agree 12, first step 300 ms)" in lines
+    assert "rescaled 2 -> 3 in place, pause 0.31 s (agree 12, first step 300 ms)" in lines
     assert "changed on 3 in place, pause 0.31 s (agree 12, first step 300 ms)" in lines
     (job,) = cluster_snapshot(stage.scheduler.state, at=200.0)["jobs"]
     assert (job["num_rescales"], job["num_in_place"], job["pause"]) == (1, 2, pause)
@@ -71,7 +71,7 @@ def test_changes_that_did_not_come_about_are_told() -> None:
     stage.running()
     stage.round(120.0, {"a": on(n0=4)})
     pause = {"agree": 0.01}
-    stage.handle(ReplicasRescaled(at=121.0, job="a", generation=1, rescale_s=0.01, pause=pause))
+    stage.handle(TrainingResumed(at=121.0, job="a", generation=1, rescale_s=0.01, pause=pause))
     lasting = "trains on with 2 GPUs, a later round may try again:"
     why = "replica 2, which was to join, exited with code 1: RuntimeError: boom"
     stage.at = 150.0
@@ -82,7 +82,7 @@ def test_changes_that_did_not_come_about_are_told() -> None:
     told = [(line.at, line.text) for line in story(stage.journal, "a", SchedulerConfig())]
     assert told[3:] == [
         (120.0, "rescaling; generation 2 on 4 GPUs (n0: 4); runs on 4 GPUs"),
-        (121.0, "resized 0 -> 2 in place, pause 0.01 s (agree 10 ms)"),
+        (121.0, "rescaled 0 -> 2 in place, pause 0.01 s (agree 10 ms)"),
         (150.0, f"the change of generation 2 failed ({why}); it trains on"),
         (150.0, f"running; generation 2 on 2 GPUs (n0: 2); {lasting} the change to 4 failed: {why}"),
         (180.0, "rescaling; generation 3 on 3 GPUs (n0: 3); runs on 3 GPUs"),

@@ -1,9 +1,11 @@
 """The service in this process: a real loop and journal, and an obedient executor."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 from fastapi.testclient import TestClient
 
@@ -11,25 +13,39 @@ from coadapt.core.commands import JobCommand, Stop
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import Outcome, ReplicasExited, ReplicasStarted
 from coadapt.core.scheduler import Scheduler
-from coadapt.model import JobId, Node
+from coadapt.executors.processes.cluster import node_events
+from coadapt.executors.processes.job_files import StateDirFiles
+from coadapt.model import JobId, Node, NodeId
 from coadapt.policies import create_policy
-from coadapt.runtime.history import Recorder
+from coadapt.runtime.index_writer import IndexWriter
+from coadapt.runtime.job_index import JobIndex
 from coadapt.runtime.journal import Journal
-from coadapt.runtime.ports import Post, Store
+from coadapt.runtime.ports import LogPart, Post, Store
+from coadapt.runtime.retention import Retention
 from coadapt.runtime.solver import InlineSolver
 from coadapt.runtime.wall_clock import WallClock
 from coadapt.service.app import Service, create_app
+from coadapt.service.auth import Credentials
 from coadapt.service.live_loop import LiveLoop
+from coadapt.service.tally import Tally
 
 TOKEN = "open-sesame"
 NODE = Node(id="here", num_gpus=4, gpu_type="cpu")
+PATIENCE_S = 10.0
 CONFIG = SchedulerConfig(round_s=1.0, reaction_s=0.0)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 class ObedientExecutor:
     """Says, on threads of its own, that everything started or stopped as ordered; keeps the orders."""
 
-    resizes_in_place = False
+    rescales_in_place = True
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.orders: list[JobCommand] = []
@@ -55,37 +71,55 @@ class InProcess:
         store: Store | None = None,
         node: Node = NODE,
         config: SchedulerConfig = CONFIG,
+        policy: str = "fifo",
     ) -> None:
         self.folder = folder
         self.store = store or Journal.at_path(folder / "journal.sqlite")
         self.clock = WallClock()
         self.executor = ObedientExecutor(self.clock.now)
-        self.recorder = Recorder()
+        self.index = JobIndex(folder / "jobs.sqlite")
+        self.tally = Tally()
+        writer = IndexWriter(self.index, self.store.numbered_events, SchedulerConfig())
+        token_file = folder / "token"
+        if not token_file.exists():
+            token_file.touch(0o600)
+            token_file.write_text(TOKEN)
+        self.credentials = Credentials.load(token_file, folder / "job-key")
         self.handled_on: list[int] = []
         self.loop = LiveLoop(
             Scheduler(),
             clock=self.clock,
             executor=self.executor,
             store=self.store,
-            solver=InlineSolver(create_policy("fifo"), self.clock.now),
-            observers=(self.recorder, lambda *_: self.handled_on.append(threading.get_ident())),
+            solver=InlineSolver(create_policy(policy), self.clock.now),
+            restored=writer.restored,
+            observers=(writer, self.tally, lambda *_: self.handled_on.append(threading.get_ident())),
         )
-        self.loop.recover([node], config)
 
-    def log_files(self, job: JobId, rank: int) -> Sequence[Path]:
-        return sorted((self.folder / "logs").glob(f"{job}-*-{rank}.log"))
+        writer.number = self.loop.num_events
+
+        def announce(known: Mapping[NodeId, Node], post: Post) -> None:
+            for event in node_events(known, [node], self.clock.now()):
+                post(event)
+
+        self.loop.recover(config, announce)
+        self.loop.read(self.tally.begin)
+
+    def read_log(self, job: JobId, rank: int, offset: int) -> LogPart:
+        paths = sorted((self.folder / "logs").glob(f"{job}-*-{rank}.log"))
+        data = b"".join(path.read_bytes() for path in paths)[offset:]
+        return LogPart(data=data, next_offset=offset + len(data))
 
     @property
     def service(self) -> Service:
         return Service(
             loop=self.loop,
-            store=self.store,
-            first_config=SchedulerConfig(),
-            recorder=self.recorder,
-            log_files=self.log_files,
+            index=self.index,
+            read_log=self.read_log,
             policy="fifo",
-            decision_s=[0.01, 0.03],
-            token=TOKEN,
+            retention=Retention(self.index, cast(Journal, self.store), StateDirFiles(self.folder)),
+            tally=self.tally,
+            credentials=self.credentials,
         )
 
     @contextmanager

@@ -4,8 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from coadapt.model import BatchLimits, InputError, JobSpec, Launch, ReplicaLimits, RescaleContract, Tenant
-from coadapt.service.jobfile import JobFile, job_spec, read_job_file
+from coadapt.model import (
+    BatchLimits,
+    BatchSchedule,
+    InputError,
+    JobLength,
+    JobSpec,
+    Launch,
+    Node,
+    ReplicaLimits,
+    RescaleContract,
+)
+from coadapt.service.jobfile import JobFile, check_disk, job_spec, read_job_file
+from coadapt.service.submission import check_possible
 
 FULL = """\
 name: cifar
@@ -13,19 +24,30 @@ run: python train.py --epochs 3
 setup: pip list
 workdir: code
 envs: {SEED: 1, RATE: 0.1, MODE: fast}
-resources: {gpus: 1..4, requested: 2}
+resources: {gpus: 1..4, requested: 2, gpu_types: [a100, h100]}
 batch: {initial: 32, max: 512, requested: 64, min_atomic: 8, max_atomic: 128, accumulation: false}
 contract: adaptive
 tenant: vision
+priority: 3
+deadline: 1h30m
+length: {epochs: 90}
 application: resnet
 max_failures: 1
 """
-GPUS = "a number >= 1, or MIN..MAX with 1 <= MIN <= MAX, for instance 1..4"
-INITIAL = "a whole number >= 1: the total batch that the job was tuned for"
+GPUS = "a number >= 1, or MIN..MAX with 1 <= MIN <= MAX <= 100000, for instance 1..4"
+INITIAL = "a whole number in 1..1000000000: the total batch that the job was tuned for"
 TWICE = "the key name stands here twice"
 MISPLACED = "mapping values are not allowed here"
-BATCH_KEYS = "initial, max, requested, min_atomic, max_atomic, accumulation"
-KEYS = "name, run, setup, workdir, envs, resources, batch, contract, tenant, application, max_failures"
+QUOTE = "yes, no, on, off, true and false are truth values in YAML: quote the word"
+ENVS = f"a mapping of variable names to text or numbers; {QUOTE}"
+BATCH_KEYS = (
+    "initial, max, requested, min_atomic, max_atomic, accumulation, schedule, schedule_unit, "
+    "tokens_per_sample"
+)
+KEYS = (
+    "name, run, setup, workdir, envs, resources, batch, contract, tenant, priority, deadline, length, "
+    "application, max_failures, hang_timeout"
+)
 
 
 def parse(folder: Path, text: str) -> JobSpec:
@@ -33,7 +55,10 @@ def parse(folder: Path, text: str) -> JobSpec:
     (folder / "code" / "train.py").touch()
     path = folder / "job.yaml"
     path.write_text(text)
-    return job_spec(read_job_file(path))
+    spec = job_spec(read_job_file(path), 1000.0)
+    assert spec.launch is not None
+    check_disk(spec.launch)
+    return spec
 
 
 def complaint(folder: Path, text: str) -> str:
@@ -48,9 +73,12 @@ def test_every_field_arrives(tmp_path: Path) -> None:
         batch=BatchLimits(
             initial=32, requested=64, max_total=512, min_atomic=8, max_atomic=128, accumulation=False
         ),
-        replicas=ReplicaLimits(min=1, max=4, requested=2),
+        replicas=ReplicaLimits(min=1, max=4, requested=2, gpu_types=("a100", "h100")),
         contract=RescaleContract.ADAPTIVE,
-        tenant=Tenant(id="vision"),
+        tenant="vision",
+        priority=3,
+        deadline_at=1000.0 + 5400.0,
+        length=JobLength(epochs=90.0),
         application="resnet",
         max_failures=1,
         launch=Launch(
@@ -84,19 +112,24 @@ def test_one_count_may_be_written_in_several_ways(tmp_path: Path, gpus: object) 
         ("gpus: 1..4", "gpus: -1", "resources.gpus: got -1", GPUS),
         ("gpus: 1..4", "gpus: [1]", "resources.gpus: got [1]", GPUS),
         ("gpus: 1..4", "gpus: four", "resources.gpus: got 'four'", GPUS),
-        ("requested: 2}", "requested: 9}", "resources.requested: got 9", "within resources.gpus, 1..4"),
+        ("requested: 2,", "requested: 9,", "resources.requested: got 9", "within resources.gpus, 1..4"),
         ("initial: 32", "initial: many", "batch.initial: got 'many'", INITIAL),
         ("initial: 32, ", "", "batch.initial: got None", f"{INITIAL}; the key is missing"),
         ("max: 512", "max: 16", "batch.max: got 16", "a whole number >= batch.initial, 32"),
         ("requested: 64", "requested: 600", "batch.requested: got 600", "within 1..batch.max, 1..512"),
         ("128", "4", "batch.max_atomic: got 4", "a whole number >= batch.min_atomic, 8"),
         ("max:", "maximum:", "batch.maximum: got 512", f"only the keys {BATCH_KEYS}; did you mean max?"),
-        (": adaptive", ": elastic", "contract: got 'elastic'", "fixed, adaptive, self, frozen"),
+        (": adaptive", ": elastic", "contract: got 'elastic'", "fixed, adaptive, self, frozen, schedule"),
         ("contract", "contrakt", "contrakt: got 'adaptive'", f"only the keys {KEYS}; did you mean contract?"),
-        ("name: cifar", "name: 12", "name: got 12", "text of 1..100 characters"),
+        ("name: cifar", "name: 12", "name: got 12", 'text of 1..100 characters; quote it: "12"'),
         ("name: cifar", "name: ''", "name: got ''", "text of 1..100 characters"),
         ("run: python", "run: '  ' #", "run: got '  '", "a shell command; it is run once per GPU"),
-        ("SEED: 1", "SEED: yes", "envs.SEED: got True", "a mapping of variable names to text or numbers"),
+        (
+            "SEED: 1",
+            "SEED: yes",
+            "envs.SEED: got True",
+            f"a mapping of variable names to text or numbers; {QUOTE}",
+        ),
         ("SEED", "A B", "envs: got 'A B'", "names of letters, digits and _, not beginning with a digit"),
         ("name: cifar", "name: a\nname: b", "job.yaml line 2: got 'name: b'", f"YAML ({TWICE})"),
         ("setup: pip", "setup: : x", "job.yaml line 3: got 'setup: : x list'", f"YAML ({MISPLACED})"),
@@ -107,6 +140,66 @@ def test_one_count_may_be_written_in_several_ways(tmp_path: Path, gpus: object) 
 def test_a_mistake_is_one_line(tmp_path: Path, before: str, after: str, got: str, allowed: str) -> None:
     assert before in FULL
     assert complaint(tmp_path, FULL.replace(before, after)) == f"{got}; allowed: {allowed}"
+
+
+def scheduled(batch: str, contract: str = "schedule") -> str:
+    return f"name: a\nrun: 'true'\nbatch: {{initial: 8, {batch}}}\ncontract: {contract}\n"
+
+
+@pytest.mark.parametrize(
+    ("batch", "steps"),
+    [
+        ('schedule: "0:768 250B:1536"', ((0, 768), (250 * 10**9, 1536))),
+        ('schedule: "0:8 4K:16", schedule_unit: samples', ((0, 8), (4000, 16))),
+        (
+            'schedule: "0:768 250B:1536", schedule_unit: tokens, tokens_per_sample: 4096',
+            ((0, 768), (61_035_157, 1536)),
+        ),
+    ],
+)
+def test_a_declared_schedule_arrives_in_samples(
+    tmp_path: Path, batch: str, steps: tuple[tuple[int, int], ...]
+) -> None:
+    spec = parse(tmp_path, scheduled(batch))
+    assert spec.contract is RescaleContract.SCHEDULE
+    assert spec.batch == BatchLimits(initial=8, schedule=BatchSchedule(steps=steps))
+    assert (spec.batch.requested, spec.batch.max_total) == (steps[0][1], steps[1][1])
+
+
+@pytest.mark.parametrize(
+    ("batch", "contract", "said"),
+    [
+        ("max: 64", "schedule", "batch.schedule: got None; allowed: FROM:BATCH pairs"),
+        ('schedule: "0:8"', "fixed", "batch.schedule: got '0:8'; allowed: none under contract fixed, only"),
+        ('schedule: "0:8 9"', "schedule", "batch.schedule: got '9'; allowed: FROM:BATCH pairs"),
+        ("schedule: 8", "schedule", "batch.schedule: got 8; allowed: FROM:BATCH pairs"),
+        ('schedule: "0:8 1K:64", max: 32', "schedule", "batch.schedule: got 64; allowed: batches of at most"),
+        ('schedule: "0:8 1K:64", requested: 64', "schedule", "batch.requested: got 64; allowed: the first"),
+        ('schedule: "0:8 1K:2000000000"', "schedule", "batch.schedule: got 2000000000; allowed: batches of"),
+        ("schedule_unit: tokens", "fixed", "batch.schedule_unit: got 'tokens'; allowed: only with"),
+        (
+            'schedule: "0:8", schedule_unit: steps',
+            "schedule",
+            "batch.schedule_unit: got 'steps'; allowed: samp",
+        ),
+        (
+            'schedule: "0:8", schedule_unit: tokens',
+            "schedule",
+            "batch.tokens_per_sample: got None; allowed: a",
+        ),
+        ('schedule: "0:8", tokens_per_sample: 9', "schedule", "batch.tokens_per_sample: got 9; allowed: a"),
+    ],
+)
+def test_what_is_wrong_with_a_schedule_is_named(tmp_path: Path, batch: str, contract: str, said: str) -> None:
+    assert complaint(tmp_path, scheduled(batch, contract)).startswith(said)
+
+
+def test_the_smallest_scheduled_batch_has_samples_for_all_replicas(tmp_path: Path) -> None:
+    text = scheduled('min_atomic: 8, schedule: "0:32 1K:16"') + "resources: {gpus: 4}\n"
+    with pytest.raises(
+        InputError, match=r"batch\.schedule: got 16; allowed: batches of at least 32: 8 samples"
+    ):
+        check_possible(parse(tmp_path, text), (Node(id="n", num_gpus=4),))
 
 
 def test_a_missing_script_and_a_missing_workdir_are_named(tmp_path: Path) -> None:
@@ -151,4 +244,4 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_over_http_a_workdir_must_be_absolute() -> None:
     job = JobFile.model_validate({"name": "a", "run": "true", "batch": {"initial": 8}})
     with pytest.raises(InputError, match=r"workdir: got '\.'; allowed: an absolute path"):
-        job_spec(job)
+        job_spec(job, 1000.0)

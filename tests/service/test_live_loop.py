@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from coadapt.core.commands import Command
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import Event, JobSubmitted, SchedulerConfigured
 from coadapt.core.lifecycle import JobState
 from coadapt.core.scheduler import Scheduler
 from coadapt.model import BatchLimits, JobSpec, Launch, Node
 from coadapt.runtime.memory_store import MemoryStore
-from coadapt.service.live_loop import QUEUE_MAX, OverloadedError
+from coadapt.service.live_loop import QUEUE_MAX, EventRefusedError, OverloadedError
 from tests.service.in_process import CONFIG, NODE, InProcess
 
 PATIENCE_S = 10.0
@@ -137,3 +138,46 @@ def test_settings_are_journaled_when_they_change_and_a_replay_follows_them(tmp_p
         replay.handle(event)
     assert last.loop.read(lambda state: state == replay.state)
     assert replay.config == seldom
+
+
+def test_whoever_waits_for_an_event_that_cannot_be_handled_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    handle = Scheduler.handle
+
+    def careless(self: Scheduler, event: Event) -> list[Command]:
+        if isinstance(event, JobSubmitted) and event.job == "job-2":
+            raise OverflowError("integer division result too large for a float")
+        return handle(self, event)
+
+    monkeypatch.setattr(Scheduler, "handle", careless)
+    store = RecordingStore()
+    service = InProcess(tmp_path, store)
+    with service.turning():
+        futures = [service.loop.commit(submission(number)) for number in (1, 2, 3)]
+        futures[0].result(PATIENCE_S)
+        with pytest.raises(EventRefusedError, match=r"event \d+, JobSubmitted of job job-2, was set aside"):
+            futures[1].result(PATIENCE_S)
+        futures[2].result(PATIENCE_S)
+        assert service.loop.read(lambda state: sorted(state.jobs)) == ["job-1", "job-3"]
+    (notice,) = service.loop.notices()
+    assert "nothing has changed" in notice
+    assert "coadapt doctor" in caplog.text
+    again = InProcess(tmp_path, store)
+    assert again.loop.read(lambda state: sorted(state.jobs)) == ["job-1", "job-3"]
+
+
+def test_an_observer_that_fails_does_not_end_the_scheduler(tmp_path: Path) -> None:
+    """A chart once did, for good: it divided by what a report had said."""
+    service = InProcess(tmp_path, RecordingStore())
+
+    def chart(*_: object) -> None:
+        raise OverflowError("too large")
+
+    service.loop._runtime.observers.insert(0, chart)
+    with service.turning():
+        service.loop.commit(submission(1)).result(PATIENCE_S)
+        service.loop.commit(submission(2)).result(PATIENCE_S)
+    (notice,) = service.loop.notices()
+    assert notice == "chart is switched off until the next start: it failed (OverflowError: too large)"
+    assert all(service.index.rows(job) for job in ("job-1", "job-2"))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from coadapt.core.commands import Resize, Retract, Start, Stop
+from coadapt.core.commands import Rescale, RetractRescale, Start, Stop
 from coadapt.core.events import Event, ReplicasExited
 from coadapt.model import (
     Allocation,
@@ -11,11 +11,14 @@ from coadapt.model import (
     GradStats,
     JobSpec,
     Node,
+    Placement,
     ReplicaLimits,
     RescaleContract,
 )
 from coadapt.sim.agent import Oracle
+from coadapt.sim.applications import Setting
 from coadapt.sim.clock import VirtualClock
+from coadapt.sim.colocation import kept_speed
 from coadapt.sim.workload import TraceJob
 from coadapt.sim.world import World, WorldConfig
 
@@ -34,9 +37,20 @@ class Toy:
     num_epochs: int = 3
     var: float = 1.0
 
-    def step_time(self, placement: tuple[int, ...], atomic: int) -> tuple[float, float]:
-        step_s = 1.0 if len(placement) == 1 else 2.0
-        return step_s, step_s / 2 if sum(placement) > 1 else 0.0
+    gpu_types: tuple[str, ...] = ()
+    load: float = 1.0
+    own: tuple[int | None, ...] = (None, None, None)
+
+    def step_time(self, setting: Setting, atomic: int) -> tuple[float, float]:
+        step_s = 1.0 if setting.placement.num_nodes == 1 else 2.0
+        step_s /= kept_speed(self.load, setting.neighbours)
+        return step_s, step_s / 2 if setting.placement.num_replicas > 1 else 0.0
+
+    def max_atomic(self, setting: Setting) -> int | None:
+        return self.limits.max_atomic
+
+    def own_batch(self, epoch: int) -> int | None:
+        return self.own[epoch]
 
     def grad_stats(self, total: int, epoch: int) -> GradStats:
         return GradStats(sqr=1.0, var=self.var)
@@ -57,6 +71,10 @@ def spec(contract: RescaleContract = RescaleContract.ADAPTIVE, *, most: int = 8,
     return JobSpec(
         name="job", application="toy", batch=limits, replicas=ReplicaLimits(max=most), contract=contract
     )
+
+
+def at(*shape: int, racks: int = 1) -> Setting:
+    return Setting(Placement(shape, racks))
 
 
 def trace_job(job_id: str = "a", at: float = 0.0, job_spec: JobSpec | None = None) -> TraceJob:
@@ -84,13 +102,13 @@ class Stage:
         order = Start(job=job, generation=generation, spec=spec(), allocation=allocation, batch=batch)
         self.world.execute(order, self.told.append)
 
-    def resize(self, job: str, generation: int, allocation: Allocation, total: int = 8) -> None:
+    def rescale(self, job: str, generation: int, allocation: Allocation, total: int = 8) -> None:
         batch = BatchConfig(total=total, atomic=max(total // allocation.num_replicas, 1))
-        order = Resize(job=job, generation=generation, spec=spec(), allocation=allocation, batch=batch)
+        order = Rescale(job=job, generation=generation, spec=spec(), allocation=allocation, batch=batch)
         self.world.execute(order, self.told.append)
 
     def retract(self, job: str, generation: int) -> None:
-        self.world.execute(Retract(job=job, generation=generation), self.told.append)
+        self.world.execute(RetractRescale(job=job, generation=generation), self.told.append)
 
     def stop(self, job: str, generation: int) -> None:
         self.world.execute(Stop(job=job, generation=generation), self.told.append)

@@ -4,12 +4,20 @@ from dataclasses import replace
 
 import pytest
 
-from coadapt.model import Allocation, ClusterView, InputError, Plan
+from coadapt.core.lifecycle import JobState
+from coadapt.model import (
+    Allocation,
+    BatchSchedule,
+    ClusterView,
+    InputError,
+    Plan,
+    RescaleContract,
+)
 from coadapt.runtime.history import History
-from coadapt.sim.builtin import builtin_workload
 from coadapt.sim.experiment import ExperimentConfig, RunResult, SimulationError, new_policy, simulate
+from coadapt.sim.library.builtin import builtin_workload
 from coadapt.sim.workload import Workload
-from tests.sim.stage import NODES, TOY, trace_job
+from tests.sim.stage import NODES, TOY, spec, trace_job
 
 JOBS = (("a", 0.0), ("b", 60.0), ("c", 61.0), ("d", 200.0))
 
@@ -51,8 +59,20 @@ def named(policy: type) -> str:
     return f"{__name__}:{policy.__name__}"
 
 
+def test_figures_need_no_curves() -> None:
+    whole, lean = crowded(), crowded(ExperimentConfig(figures_only=True))
+    times = {"decision_ms_p50": 0.0, "decision_ms_max": 0.0}
+    assert replace(lean.metrics, **times) == replace(whole.metrics, **times)
+    kept = [(job.points, job.reasons, job.changes) for job in lean.history.jobs.values()]
+    assert kept == [([], [], [])] * 8
+    assert all(job.points and job.reasons for job in whole.history.jobs.values())
+    assert [job.spans for job in lean.history.jobs.values()] == [
+        job.spans for job in whole.history.jobs.values()
+    ]
+
+
 def starts(history: History) -> dict[str, float | None]:
-    return {job.id: job.started_at for job in history.jobs.values()}
+    return {job.id: job.usage.started_at for job in history.jobs.values()}
 
 
 def jct(result: RunResult) -> dict[str, float]:
@@ -86,8 +106,8 @@ def test_a_run_is_the_same_each_time() -> None:
     assert first.metrics.num_rescales > 10
 
 
-def test_stopping_and_starting_takes_as_long_as_resizing_in_place() -> None:
-    apart = ExperimentConfig(resizes_in_place=False)
+def test_stopping_and_starting_takes_as_long_as_rescaling_in_place() -> None:
+    apart = ExperimentConfig(rescales_in_place=False)
     assert jct(crowded(apart)) == jct(crowded())
 
 
@@ -132,6 +152,23 @@ def test_progress_is_told_on_the_way() -> None:
     simulate(workload, {"toy": TOY}, NODES, "fifo", on_progress=lambda now, ended: told.append((now, ended)))
     assert told[0] == (3600.0, 1)
     assert told[-1][1] == 2
+
+
+@pytest.mark.parametrize("policy", ["fifo", "pollux", "optimus", "tiresias"])
+def test_the_batch_history_of_a_scheduled_job_is_its_schedule(policy: str) -> None:
+    ramp = BatchSchedule.parse("0:8 400:16 1200:32")
+    scheduled = replace(
+        spec(most=4), contract=RescaleContract.SCHEDULE, batch=replace(spec().batch, schedule=ramp)
+    )
+    workload = Workload(name="w", jobs=(trace_job("a", 0.0, scheduled), trace_job("b", 10.0)))
+    result = simulate(workload, {"toy": TOY}, NODES, policy)
+    job = result.history.jobs["a"]
+    assert job.state is JobState.SUCCEEDED
+    assert [total for _, total in job.measured.batch_history] == [8, 16, 32]
+    assert job.measured.samples > 1200.0
+    # What it was last expected to take is that of batch 32: on one GPU two passes of 1 s, at first one.
+    assert job.measured.forecast is not None
+    assert job.measured.forecast.step_time_s[0] == pytest.approx(2.0)
 
 
 def test_jobs_of_one_instant_are_taken_in_the_order_of_their_ids() -> None:

@@ -5,28 +5,25 @@ from dataclasses import replace
 import pytest
 
 from coadapt.core.lifecycle import JobState
-from coadapt.model import Node, RescaleContract
+from coadapt.model import BatchSchedule, Measured, Node, RescaleContract, RescaleCosts, Usage
 from coadapt.runtime.history import History, JobHistory, Span
-from coadapt.sim.metrics import Metrics, Setting, finish_time_fairness, measure
+from coadapt.sim.metrics import Metrics, RunFacts, finish_time_fairness, job_outcomes, measure
 from coadapt.sim.workload import TraceJob, Workload
 from tests.sim.stage import NODES, TOY, spec, trace_job
 
 FIXED = spec(RescaleContract.FIXED)
 
 
-def setting(*jobs: TraceJob) -> Setting:
+def facts(*jobs: TraceJob) -> RunFacts:
     workload = Workload(name="two", jobs=jobs or (trace_job("a", 0.0, FIXED), trace_job("b", 200.0, FIXED)))
-    return Setting(workload=workload, applications={"toy": TOY}, cluster=NODES, round_s=60.0, rescale_s=30.0)
+    return RunFacts(workload=workload, applications={"toy": TOY}, cluster=NODES, round_s=60.0, rescale_s=30.0)
 
 
-def lived(job_id: str, spans: list[tuple[float, float, int]], **figures: float) -> JobHistory:
+def lived(job_id: str, spans: list[tuple[float, float, int]], measured: Measured, usage: Usage) -> JobHistory:
     """Return a job that succeeded after `spans` of (start, end, GPUs)."""
     return JobHistory(
         id=job_id,
-        name=job_id,
-        application="toy",
-        tenant="default",
-        contract=RescaleContract.FIXED,
+        spec=FIXED,
         submitted_at=spans[0][0],
         ended_at=spans[-1][1],
         state=JobState.SUCCEEDED,
@@ -34,24 +31,28 @@ def lived(job_id: str, spans: list[tuple[float, float, int]], **figures: float) 
             Span(start=start, end=end, num_gpus=gpus, shape=(gpus,) if gpus else (), state=JobState.RUNNING)
             for start, end, gpus in spans
         ],
-        **figures,  # type: ignore[arg-type]  # counts and floats alike
+        measured=measured,
+        usage=usage,
     )
 
 
 A = lived(
     "a",
     [(0.0, 60.0, 0), (60.0, 300.0, 2), (300.0, 400.0, 4)],
-    num_rescales=1,
-    rescale_total_s=60.0,
-    progress=1800.0,
-    samples=2000.0,
+    Measured(progress=1800.0, samples=2000.0),
+    Usage(num_rescales=1, costs=RescaleCosts(total_s=60.0)),
 )
-B = lived("b", [(200.0, 240.0, 0), (240.0, 400.0, 8)], rescale_total_s=30.0, progress=700.0, samples=1000.0)
+B = lived(
+    "b",
+    [(200.0, 240.0, 0), (240.0, 400.0, 8)],
+    Measured(progress=700.0, samples=1000.0),
+    Usage(costs=RescaleCosts(total_s=30.0)),
+)
 HISTORY = History(at=400.0, jobs={"a": A, "b": B})
 
 
 def test_all_figures() -> None:
-    assert measure(HISTORY, [0.001, 0.003, 0.002], setting()) == Metrics(
+    assert measure(HISTORY, job_outcomes(HISTORY, facts()), [0.001, 0.003, 0.002], facts()) == Metrics(
         num_jobs=2,
         jct_mean_s=300.0,
         jct_p50_s=300.0,
@@ -75,14 +76,23 @@ def test_all_figures() -> None:
 def test_fairness_of_jobs_that_keep_their_batch() -> None:
     # a shared the 12 GPUs with 0.5 others on average, b with one: 8 and 6 GPUs, of which a batch of 8 can use
     # 4. There 300 steps take 300 s, after the wait for the next round and a start.
-    rho = finish_time_fairness(HISTORY, setting())
+    rho = finish_time_fairness(HISTORY, facts())
     assert rho == {"a": pytest.approx(400 / (60 + 30 + 300)), "b": pytest.approx(200 / (40 + 30 + 300))}
+
+
+def test_fairness_of_jobs_with_a_declared_schedule_goes_along_their_ramp() -> None:
+    ramp = BatchSchedule.parse("0:8 80:16")
+    scheduled = replace(spec(), contract=RescaleContract.SCHEDULE, batch=replace(spec().batch, schedule=ramp))
+    jobs = tuple(replace(job, spec=scheduled) for job in facts().workload.jobs)
+    rho = finish_time_fairness(HISTORY, replace(facts(), workload=replace(facts().workload, jobs=jobs)))
+    # Ten steps of 8 samples on the 4 GPUs that they fill; then 4/3 of progress a step, on 8 in two nodes.
+    assert rho["a"] == pytest.approx(400 / (60 + 30 + 10 * 1 + 290 / (4 / 3) * 2))
 
 
 def test_fairness_of_jobs_that_adapt() -> None:
     # 8 and 6 GPUs are two nodes: a step takes 2 s whatever its batch, so that the largest batch is the best.
     # On 8 GPUs it is 64 (gain 16/9), on 6 it is 60 (ten passes of ten samples: gain 15/8.5).
-    adaptive = setting(trace_job("a", 0.0, spec()), trace_job("b", 200.0, spec()))
+    adaptive = facts(trace_job("a", 0.0, spec()), trace_job("b", 200.0, spec()))
     assert finish_time_fairness(HISTORY, adaptive) == {
         "a": pytest.approx(400 / (60 + 30 + 300 * 2 / (16 / 9))),
         "b": pytest.approx(200 / (40 + 30 + 300 * 2 / (15 / 8.5))),
@@ -91,26 +101,26 @@ def test_fairness_of_jobs_that_adapt() -> None:
 
 def test_a_share_is_kept_within_the_job_s_limits() -> None:
     # One GPU, whatever the share: 8 samples a second at batch 8, and there larger ones only accumulate.
-    alone = setting(trace_job("a", 0.0, spec(RescaleContract.FIXED, most=1)), trace_job("b", 200.0, FIXED))
+    alone = facts(trace_job("a", 0.0, spec(RescaleContract.FIXED, most=1)), trace_job("b", 200.0, FIXED))
     assert finish_time_fairness(HISTORY, alone)["a"] == pytest.approx(400 / (60 + 30 + 300))
 
 
 def test_a_part_of_a_gpu_is_a_whole_one() -> None:
     # a's share of five GPUs is 3 1/3: four GPUs, which are two nodes here.
     cluster = (Node(id="n0", num_gpus=3), Node(id="n1", num_gpus=2))
-    rho = finish_time_fairness(HISTORY, replace(setting(), cluster=cluster))
+    rho = finish_time_fairness(HISTORY, replace(facts(), cluster=cluster))
     assert rho["a"] == pytest.approx(400 / (60 + 30 + 600))
 
 
 def test_jobs_that_did_not_succeed_count_as_company_only() -> None:
     failed = replace(B, state=JobState.FAILED)
     history = History(at=400.0, jobs={"a": A, "b": failed})
-    figures = measure(history, [], setting())
+    figures = measure(history, job_outcomes(history, facts()), [], facts())
     assert (figures.num_jobs, figures.jct_mean_s, figures.decision_ms_max) == (2, 400.0, 0.0)
-    assert finish_time_fairness(history, setting()) == {"a": pytest.approx(400 / 390)}
+    assert finish_time_fairness(history, facts()) == {"a": pytest.approx(400 / 390)}
 
 
 def test_nothing_to_measure() -> None:
     history = History(at=400.0, jobs={"a": replace(A, state=JobState.FAILED)})
     with pytest.raises(ValueError, match="no job succeeded"):
-        measure(history, [], setting())
+        measure(history, job_outcomes(history, facts()), [], facts())

@@ -11,9 +11,9 @@ from coadapt.core.events import (
     Outcome,
     ReplicasExited,
     ReplicasKept,
-    ReplicasRescaled,
     ReplicasStarted,
     TrainingReported,
+    TrainingResumed,
 )
 from coadapt.sim.world import WorldConfig
 from tests.sim.stage import NODES, Stage, on
@@ -23,8 +23,8 @@ def started(at: float, generation: int, job: str = "a") -> ReplicasStarted:
     return ReplicasStarted(at=at, job=job, generation=generation)
 
 
-def rescaled(at: float, generation: int, job: str = "a") -> ReplicasRescaled:
-    return ReplicasRescaled(at=at, job=job, generation=generation, rescale_s=30.0)
+def rescaled(at: float, generation: int, job: str = "a") -> TrainingResumed:
+    return TrainingResumed(at=at, job=job, generation=generation, rescale_s=30.0)
 
 
 def exited(at: float, generation: int, outcome: Outcome, detail: str = "") -> ReplicasExited:
@@ -83,7 +83,7 @@ class TestOrders:
         stage.start("a", 3, on(n0=1))
         stage.until(45.0)
         stage.start("a", 2, on(n1=1))
-        stage.resize("a", 2, on(n1=1))
+        stage.rescale("a", 2, on(n1=1))
         stage.stop("a", 2)
         assert stage.told == []
         assert stage.world.ledger.held["n0"] == {"a": 1.0}
@@ -94,7 +94,7 @@ class TestOrders:
         stage.until(400.0)
         stage.start("a", 1, on(n0=1))
         stage.stop("a", 1)
-        stage.resize("a", 2, on(n0=2))
+        stage.rescale("a", 2, on(n0=2))
         assert stage.told == [exited(400.0, generation, Outcome.SUCCEEDED) for generation in (1, 1, 2)]
 
     def test_a_stop_saves_what_was_done(self) -> None:
@@ -114,11 +114,11 @@ class TestOrders:
         assert stage.told == [exited(0.0, 1, Outcome.STOPPED)] * 2
         assert stage.world.alive() == {}
 
-    def test_a_resize_keeps_the_training_and_pays_the_delay(self) -> None:
+    def test_a_rescale_keeps_the_training_and_pays_the_delay(self) -> None:
         stage = Stage()
         stage.start("a", 1, on(n0=1))
         stage.until(90.0)
-        stage.resize("a", 2, on(n0=2, n1=1))
+        stage.rescale("a", 2, on(n0=2, n1=1))
         told = stage.until(130.0)
         assert told[0] == started(90.0, 2)
         assert progress(told) == [(120.0, 60.0)]
@@ -126,29 +126,29 @@ class TestOrders:
         # 240 of 300 steps are left, at 2 s each on two nodes.
         assert stage.exits() == [exited(600.0, 2, Outcome.SUCCEEDED)]
 
-    def test_a_resize_during_the_delay_pays_it_anew(self) -> None:
+    def test_a_rescale_during_the_delay_pays_it_anew(self) -> None:
         stage = Stage()
         stage.start("a", 1, on(n0=1))
         stage.until(20.0)
-        stage.resize("a", 2, on(n1=1))
+        stage.rescale("a", 2, on(n1=1))
         told = stage.until(340.0)
-        assert [e for e in told if isinstance(e, ReplicasRescaled)] == [rescaled(50.0, 2)]
+        assert [e for e in told if isinstance(e, TrainingResumed)] == [rescaled(50.0, 2)]
         assert stage.exits() == [exited(350.0, 2, Outcome.SUCCEEDED)]
 
     def test_a_change_of_batch_alone_costs_nothing(self) -> None:
         stage = Stage()
         stage.start("a", 1, on(n0=1))
         stage.until(130.0)
-        stage.resize("a", 2, on(n0=1), total=16)
+        stage.rescale("a", 2, on(n0=1), total=16)
         # 100 of 300 were done; batch 16 makes 4/3 steps of progress per second.
         assert stage.exits() == [exited(280.0, 2, Outcome.SUCCEEDED)]
-        assert not [e for e in stage.told if isinstance(e, ReplicasRescaled)]
+        assert not [e for e in stage.told if isinstance(e, TrainingResumed)]
 
     def test_a_change_of_batch_alone_keeps_the_rest_of_the_delay(self) -> None:
         stage = Stage()
         stage.start("a", 1, on(n0=1))
         stage.until(20.0)
-        stage.resize("a", 2, on(n0=1), total=8)
+        stage.rescale("a", 2, on(n0=1), total=8)
         assert stage.until(30.0) == [started(20.0, 2), rescaled(30.0, 2)]
 
     def test_two_generations_at_once_are_a_bug(self) -> None:
@@ -178,13 +178,13 @@ class TestPreparing:
         stage = Stage(self.CONFIG)
         stage.start("a", 1, on(n0=1))
         stage.until(90.0)
-        stage.resize("a", 2, on(n0=1, n1=1))
+        stage.rescale("a", 2, on(n0=1, n1=1))
         return stage
 
     def test_both_allocations_are_held_until_the_change(self) -> None:
         stage = self.preparing()
         assert stage.world.ledger.held == {"n0": {"a": 1.0}, "n1": {"a": 1.0}, "n2": {}}
-        stage.resize("a", 2, on(n0=1, n1=1))
+        stage.rescale("a", 2, on(n0=1, n1=1))
         told = stage.until(129.0)
         assert [(type(event), event.generation) for event in told] == [(TrainingReported, 1)]  # type: ignore[union-attr]
         assert stage.world.alive() == {"a": 1}
@@ -197,7 +197,7 @@ class TestPreparing:
         stage.until(100.0)
         for _ in range(2):
             stage.retract("a", 2)
-        stage.resize("a", 2, on(n0=1, n1=1))
+        stage.rescale("a", 2, on(n0=1, n1=1))
         assert stage.told == [kept(100.0, 2)] * 3
         assert stage.world.ledger.held == {"n0": {"a": 1.0}, "n1": {}, "n2": {}}
         told = stage.until(1000.0)
@@ -217,7 +217,7 @@ class TestPreparing:
         stage.start("a", 1, on(n0=1))
         stage.until(90.0)
         stage.retract("a", 2)
-        stage.resize("a", 2, on(n1=1))
+        stage.rescale("a", 2, on(n1=1))
         assert stage.told == [kept(90.0, 2)] * 2
 
     def test_who_fails_to_join_costs_no_training(self) -> None:
@@ -225,11 +225,11 @@ class TestPreparing:
         stage.world.joiners_fail.add("a")
         stage.start("a", 1, on(n0=1))
         stage.until(90.0)
-        stage.resize("a", 2, on(n1=1))
+        stage.rescale("a", 2, on(n1=1))
         why = "a replica that was to join failed"
         assert stage.until(110.0) == [kept(110.0, 2, why)]
         stage.world.joiners_fail.clear()
-        stage.resize("a", 3, on(n1=1))
+        stage.rescale("a", 3, on(n1=1))
         stage.retract("a", 3)
         assert stage.told == [kept(110.0, 3)]
         assert stage.exits() == [exited(330.0, 3, Outcome.SUCCEEDED)]
@@ -240,7 +240,7 @@ class TestPreparing:
         stage.world.lose_node("n1", stage.told.append)
         assert stage.told == [NodeLost(at=90.0, node="n1"), kept(90.0, 2, "node n1 went away")]
         assert stage.world.ledger.held == {"n0": {"a": 1.0}, "n2": {}}
-        stage.resize("a", 3, on(n2=1))
+        stage.rescale("a", 3, on(n2=1))
         stage.told.clear()
         stage.world.lose_node("n0", stage.told.append)
         assert stage.told[1:] == [exited(90.0, 3, Outcome.LOST, "node n0 went away")]
@@ -317,7 +317,7 @@ class TestBreaking:
         stage.world.lose_node("n0", stage.told.append)
         stage.told.clear()
         stage.start("b", 1, on(n0=1))
-        stage.resize("a", 2, on(n0=1, n1=1))
+        stage.rescale("a", 2, on(n0=1, n1=1))
         down = "node n0 is down"
         assert stage.told == [
             ReplicasExited(at=0.0, job="b", generation=1, outcome=Outcome.LOST, detail=down),

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 
 import torch
 from torch import nn
@@ -54,6 +55,23 @@ def break_here(bug: str, rank: int) -> None:
         sys.exit(0)
     if bug == "killed" and rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
+    if bug == "told":
+        tell_of_errors()
+
+
+def tell_of_errors() -> None:
+    try:
+        raise ValueError("got over it")
+    except ValueError:
+        sys.excepthook(*sys.exc_info())
+
+    def fail() -> None:
+        raise ValueError("this ends in a thread")
+
+    threading.excepthook = lambda args: sys.excepthook(args.exc_type, args.exc_value, args.exc_traceback)  # type: ignore[arg-type]  # there is one
+    thread = threading.Thread(target=fail)
+    thread.start()
+    thread.join()
 
 
 if __name__ == "__main__":

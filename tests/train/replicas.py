@@ -98,8 +98,8 @@ class Elastic:
         self._argument = argument
         self._envs = envs
         self.folder = folder
-        self.board = folder / "rescale"
-        self.board.mkdir()
+        self.control_dir = folder / "rescale"
+        self.control_dir.mkdir(exist_ok=True)
         self.generation = 0
         self.members: tuple[str, ...] = ()
         self._former: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ class Elastic:
     def order(self, num_replicas: int, *, keep: Sequence[int] | None = None) -> list[str]:
         """Order another number of replicas, of which those of the ranks `keep` stay (None: as many as can).
 
-        Returns the names of those who leave.
+        Returns the names of the leaving replicas.
         """
         self.generation += 1
         if keep is None:
@@ -126,9 +126,9 @@ class Elastic:
         joining = range(len(stay), num_replicas)
         members = (*stay, *(member_name(self.generation, rank) for rank in joining))
         order = RescaleOrder(generation=self.generation, members=members, placement=(num_replicas,))
-        beside = self.board / "order.new"
+        beside = self.control_dir / "order.new"
         beside.write_text(json.dumps(to_json(order)))
-        beside.replace(self.board / ORDER_FILE)
+        beside.replace(self.control_dir / ORDER_FILE)
         for rank in joining:
             self._spawn(rank, num_replicas, {ENV_JOINING: "1"})
         leaving = [name for name in self.members if name not in members]
@@ -136,12 +136,12 @@ class Elastic:
         return leaving
 
     def take_back(self) -> bool:
-        """Take the last order back, and end those who were to join; return whether that came in time."""
+        """Take the last order back, and end those that were to join; return whether that came in time."""
         try:
-            (self.board / decided_file(self.generation)).touch(exist_ok=False)
+            (self.control_dir / decided_file(self.generation)).touch(exist_ok=False)
         except FileExistsError:
             return False
-        (self.board / ORDER_FILE).unlink()
+        (self.control_dir / ORDER_FILE).unlink()
         joiners = [name for name in self.members if name not in self._former]
         for name in joiners:
             self.processes[name].kill()
@@ -151,7 +151,7 @@ class Elastic:
 
     def done(self) -> bool:
         """Return whether the last order was carried out."""
-        return (self.board / done_file(self.generation)).exists()
+        return (self.control_dir / done_file(self.generation)).exists()
 
     def await_done(self) -> None:
         """Wait until the last order was carried out, or the run has ended."""
@@ -201,7 +201,7 @@ class Elastic:
             "WORLD_SIZE": str(num_replicas),
             "LOCAL_WORLD_SIZE": str(num_replicas),
             ENV_GENERATION: str(self.generation),
-            ENV_RESCALE_DIR: str(self.board),
+            ENV_RESCALE_DIR: str(self.control_dir),
             **self._envs,
             **envs,
         }

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.train.replicas import Elastic
-from tests.train.test_elastic import assert_same_parameters, assert_same_run
+from tests.train.rescale.test_elastic import assert_same_parameters, assert_same_run
 from tests.train.toy import Toy, run_toy
 
 NUM_CHANGES = 5
@@ -26,7 +26,7 @@ NOTICE_MAX_S = 30.0
 def random_changes(folder: Path, seed: int, stream: str = "", strategy: str = "ddp") -> float:
     """Go through random numbers of replicas, with random survivors, and check that nothing came of it.
 
-    Survivors may be none, and the first replica may be among those who leave. Returns 0: nothing was killed.
+    Survivors may be none, and the first replica may be among those that leave. Returns 0: nothing was killed.
     """
     draw = random.Random(seed)
     optimizer = draw.choice(["sgd", "adamw"])
@@ -61,7 +61,7 @@ def killed_at_random(folder: Path, seed: int, strategy: str = "ddp") -> float:
     run = Elastic(run_toy, toy, folder)
     try:
         run.start(3)
-        while not (run.board / "capable").exists():
+        while not (run.control_dir / "capable").exists():
             time.sleep(0.01)
         num_replicas = draw.choice([2, 4])
         run.order(num_replicas, keep=draw.sample(range(3), 2))
@@ -82,7 +82,7 @@ def _await_moment(run: Elastic, draw: random.Random) -> None:
     """Half of the time during the change itself, else anywhere before or after it."""
     if draw.random() < 0.5:
         joiners = [name for name in run.members if name.startswith(f"{run.generation}-")]
-        while not all((run.board / f"{name}.ready").exists() for name in joiners):
+        while not all((run.control_dir / f"{name}.ready").exists() for name in joiners):
             time.sleep(0.001)
         time.sleep(draw.uniform(0.0, 0.15))
     else:

@@ -18,7 +18,16 @@ from coadapt.model import (
 )
 from coadapt.model.contract_env import ENV_PLACEMENT
 from coadapt.model.wire import to_json
-from coadapt.train.env import Options, TrainConfig, as_if_alone, parse_config, tell_placement
+from coadapt.train.env import (
+    Job,
+    Options,
+    Place,
+    Times,
+    TrainConfig,
+    as_if_alone,
+    parse_config,
+    tell_placement,
+)
 
 pytestmark = pytest.mark.train
 
@@ -37,7 +46,7 @@ def test_alone_with_nothing_set() -> None:
 def test_under_torchrun() -> None:
     environ = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
     assert parse_config({}, environ) == TrainConfig(
-        rank=5, local_rank=1, world_size=8, placement=Placement((4, 4))
+        place=Place(rank=5, local_rank=1, world_size=8, placement=Placement((4, 4)))
     )
 
 
@@ -45,7 +54,7 @@ def test_a_job_whose_command_is_torchrun_has_torchruns_replicas() -> None:
     environ = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "COADAPT_PLACEMENT": "1"}
     with pytest.raises(InputError, match="COADAPT_PLACEMENT"):
         parse_config({}, environ)
-    assert parse_config({}, {**environ, "TORCHELASTIC_RUN_ID": "none"}).placement == Placement((2,))
+    assert parse_config({}, {**environ, "TORCHELASTIC_RUN_ID": "none"}).place.placement == Placement((2,))
 
 
 def test_under_the_scheduler() -> None:
@@ -67,21 +76,18 @@ def test_under_the_scheduler() -> None:
         "COADAPT_LISTENERS_DIR": "/state/job-1/4/listeners",
     }
     assert parse_config({}, environ) == TrainConfig(
-        rank=2,
-        world_size=3,
-        placement=Placement((2, 1)),
-        job="job-1",
-        generation=4,
-        spec=SPEC,
-        batch=BatchConfig(total=64, atomic=22),
-        gpu_type="t4",
-        url="http://127.0.0.1:8000",
-        token="secret",
+        place=Place(rank=2, world_size=3, placement=Placement((2, 1)), generation=4),
+        job=Job(
+            name="job-1",
+            spec=SPEC,
+            batch=BatchConfig(total=64, atomic=22),
+            gpu_type="t4",
+            url="http://127.0.0.1:8000",
+            token="secret",
+        ),
         contract=RescaleContract.ADAPTIVE,
         checkpoint_dir=Path("/state/job-1"),
-        checkpoint_every_s=7.5,
-        report_every_s=2.0,
-        stop_timeout_s=9.0,
+        times=Times(checkpoint_every_s=7.5, report_every_s=2.0, stop_timeout_s=9.0),
         listeners_dir=Path("/state/job-1/4/listeners"),
     )
 
@@ -89,7 +95,7 @@ def test_under_the_scheduler() -> None:
 def test_an_argument_beats_the_environment() -> None:
     environ = {"COADAPT_CHECKPOINT_DIR": "/env", "COADAPT_REPORT_EVERY_S": "2"}
     config = parse_config({"checkpoint_dir": "/argument", "report_every_s": 3.0, "seed": 5}, environ)
-    assert (config.checkpoint_dir, config.report_every_s, config.seed) == (Path("/argument"), 3.0, 5)
+    assert (config.checkpoint_dir, config.times.report_every_s, config.seed) == (Path("/argument"), 3.0, 5)
 
 
 def test_the_job_files_contract_beats_the_argument(caplog: pytest.LogCaptureFixture) -> None:
@@ -105,7 +111,7 @@ def test_the_job_files_contract_beats_the_argument(caplog: pytest.LogCaptureFixt
         (
             {"contract": "elastic"},
             {},
-            "init(contract): got 'elastic'; allowed: fixed, adaptive, self, frozen",
+            "init(contract): got 'elastic'; allowed: fixed, adaptive, self, frozen, schedule",
         ),
         ({}, {"WORLD_SIZE": "0"}, "WORLD_SIZE: got '0'; allowed: a whole number >= 1"),
         ({}, {"RANK": "2", "WORLD_SIZE": "2"}, "RANK: got 2; allowed: 0..1, below WORLD_SIZE"),
@@ -128,7 +134,7 @@ def test_what_is_out_of_range_is_named(options: Options, environ: dict[str, str]
 def test_fewer_replicas_than_were_started_are_told_to_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", ENV_PLACEMENT):
         monkeypatch.setenv(name, "9")
-    tell_placement(TrainConfig(rank=2, local_rank=0, world_size=3, placement=Placement((2, 1))))
+    tell_placement(TrainConfig(place=Place(rank=2, world_size=3, placement=Placement((2, 1)))))
     told = {name: os.environ[name] for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", ENV_PLACEMENT)}
     assert told == {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "1", ENV_PLACEMENT: "2,1"}
 

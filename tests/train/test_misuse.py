@@ -15,9 +15,9 @@ import coadapt.train as ct
 from coadapt.model import InputError
 from coadapt.model.contract_env import ENV_RESCALE_DIR
 from coadapt.model.rescale import CAPABLE_FILE
-from coadapt.train.last_words import tell_input_errors
+from coadapt.train.exits.failures import tell_input_errors
+from coadapt.train.group.totals import Totals, whole_values
 from coadapt.train.run import Run
-from coadapt.train.totals import Totals, whole_values
 from tests.train.replicas import run_replicas
 
 pytestmark = pytest.mark.train
@@ -103,7 +103,7 @@ def test_in_a_notebook_an_interrupted_loop_goes_on_where_it_was() -> None:
 def test_a_setting_that_cannot_be_is_told_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     tell_input_errors()
     for error in (InputError("init(contract)", "adaptative", "fixed"), KeyError("mine")):
         try:
@@ -126,11 +126,11 @@ def train_beside_a_group_of_ones_own(folder: str) -> None:
 
 @pytest.mark.processes
 def test_beside_a_process_group_of_ones_own_replicas_do_not_change_in_place(tmp_path: Path) -> None:
-    board = tmp_path / "board"
+    control_dir = tmp_path / "control_dir"
     target = train_beside_a_group_of_ones_own
-    assert run_replicas(target, [str(tmp_path)], tmp_path, {ENV_RESCALE_DIR: str(board)}) == [0]
+    assert run_replicas(target, [str(tmp_path)], tmp_path, {ENV_RESCALE_DIR: str(control_dir)}) == [0]
     assert "not in place: this process has a process group" in (tmp_path / "output-0.txt").read_text()
-    assert not (board / CAPABLE_FILE).exists()
+    assert not (control_dir / CAPABLE_FILE).exists()
 
 
 def wait_for_the_other(late_s: float) -> None:

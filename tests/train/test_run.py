@@ -17,8 +17,8 @@ from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
 from coadapt.model import BatchLimits, InputError
+from coadapt.train.checkpoint.writer import BackgroundWriter
 from coadapt.train.run import Run
-from coadapt.train.writer import BackgroundWriter
 
 pytestmark = pytest.mark.train
 
@@ -304,9 +304,9 @@ def test_the_order_of_calls_is_explained() -> None:
         next(iter(run.epochs(1)))
     loader = run.loader(points(), batch_size=4)
     prepared(run)
-    with pytest.raises(InputError, match="one training loader per run"):
+    with pytest.raises(InputError, match=r"one that leads: run.further_loader"):
         run.loader(points(), batch_size=4)
-    with pytest.raises(InputError, match="one model and one optimiser per run"):
+    with pytest.raises(InputError, match="another name for each further pair"):
         prepared(run)
     for _ in run.epochs(1):
         list(loader)
@@ -359,7 +359,7 @@ def test_the_model_looks_like_the_users() -> None:
 def test_metrics_may_be_numbers_or_tensors() -> None:
     run = ct.init()
     run.log(loss=torch.tensor(0.5, requires_grad=True), accuracy=0.75)
-    assert run._session.metrics == {"loss": 0.5, "accuracy": 0.75}
+    assert run._session.figures.metrics == {"loss": 0.5, "accuracy": 0.75}
 
 
 def test_what_was_refused_may_be_said_again_rightly() -> None:

@@ -15,7 +15,10 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import coadapt.train as ct
-from coadapt.train.shards import SampleOrder
+from coadapt.model import BatchLimits, BatchSchedule, JobSpec, RescaleContract
+from coadapt.model.contract_env import ENV_SPEC
+from coadapt.model.wire import to_json
+from coadapt.train.samples.order import SampleOrder
 
 NUM_SAMPLES, NUM_FEATURES = 301, 6
 
@@ -26,7 +29,7 @@ class Toy:
 
     pace_s: of waiting per pass, until the file `fast` is in the folder. whole_group: not only itself gets the
     signal, but all processes of its group. stream: the samples come as a stream, "reading", with a "state"
-    of its own, or in "shards".
+    of its own, or in "shards". schedule: batches that the job file declares.
     """
 
     folder: str
@@ -48,6 +51,7 @@ class Toy:
     pace_s: float = 0.0
     stream: str = ""
     strategy: str = "ddp"
+    schedule: str = ""
 
 
 class Points(Dataset[tuple[Tensor, Tensor, int]]):
@@ -154,6 +158,8 @@ def run_toy(toy: Toy) -> None:
     logging.basicConfig(level=logging.INFO)
     folder = Path(toy.folder)
     fast = folder / "fast"
+    if toy.schedule:
+        os.environ[ENV_SPEC] = json.dumps(to_json(scheduled_spec(toy)))
     run = ct.init(
         contract=toy.contract,
         seed=toy.seed,
@@ -242,8 +248,28 @@ def plain_batches(toy: Toy, epoch: int) -> list[list[int]]:
         shards = PointShards(toy)
         shards.set_epoch(epoch)
         ids = [index for _, _, index in shards]
+    if toy.schedule:
+        return scheduled_batches(toy, epoch, ids)
     stop = NUM_SAMPLES - NUM_SAMPLES % toy.batch_size if toy.drop_last else NUM_SAMPLES
     return [ids[start : min(start + toy.batch_size, stop)] for start in range(0, stop, toy.batch_size)]
+
+
+def scheduled_spec(toy: Toy) -> JobSpec:
+    """Return the job whose file declares the toy's schedule."""
+    limits = BatchLimits(initial=toy.batch_size, schedule=BatchSchedule.parse(toy.schedule))
+    return JobSpec(name="toy", batch=limits, contract=RescaleContract.SCHEDULE)
+
+
+def scheduled_batches(toy: Toy, epoch: int, ids: list[int]) -> list[list[int]]:
+    """Return `ids` cut by the toy's schedule, from the samples that the epochs before have used."""
+    ramp = [(int(key), int(total)) for key, total in (pair.split(":") for pair in toy.schedule.split())]
+    batches: list[list[int]] = []
+    while ids:
+        used = (epoch + 1) * NUM_SAMPLES - len(ids)
+        total = next(total for key, total in reversed(ramp) if key <= used)
+        batches.append(ids[:total])
+        ids = ids[total:]
+    return batches
 
 
 def final_parameters(folder: Path) -> list[Tensor]:

@@ -6,10 +6,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
+from coadapt.cli.local_socket import LocalConnection
 from coadapt.cli.state_dir import ENV_STATE, find_state_dir
 from coadapt.model import InputError
+from coadapt.model.bounds import printable
 from coadapt.model.contract_env import ENV_TOKEN, ENV_URL
 from coadapt.model.wire import Json
 
@@ -18,6 +20,8 @@ TIMEOUT_S = 30.0
 # A followed log says nothing for as long as its job says nothing.
 FOLLOW_TIMEOUT_S = 7 * 86_400.0
 CHUNK_BYTES = 64 * 1024
+# Jobs per request: the scheduler answers others between two pages.
+PAGE = 500
 
 JsonObject = dict[str, Json]
 
@@ -37,15 +41,23 @@ class RefusedError(RuntimeError):
 class Client:
     """Requests to one scheduler. Every method raises UnreachableError and RefusedError."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(
+        self, url: str, token: str, timeout_s: float = TIMEOUT_S, local_socket: Path | None = None
+    ) -> None:
+        """`local_socket`: where the scheduler is found instead of at `url`, by the same user."""
         self.url = url
+        self._local_socket = local_socket
         self._token = token
+        self._timeout_s = timeout_s
 
     def get(self, path: str) -> JsonObject:
         return self._json("GET", path)
 
     def post(self, path: str, body: Json = None, headers: dict[str, str] | None = None) -> JsonObject:
         return self._json("POST", path, body, headers)
+
+    def put(self, path: str, body: Json) -> JsonObject:
+        return self._json("PUT", path, body)
 
     def stream(self, path: str) -> Iterator[bytes]:
         """Yield the body as it comes."""
@@ -54,25 +66,54 @@ class Client:
             yield chunk
 
     def job_path(self, job: str) -> str:
-        """Return the path of the job with this id, or with the only id that begins so. Raises InputError."""
-        known = [str(entry["id"]) for entry in self.jobs()]
-        if job in known:
-            return f"/v1/jobs/{quote(job)}"
-        fitting = [name for name in known if name.startswith(job)]
-        if len(fitting) == 1:
-            return f"/v1/jobs/{quote(fitting[0])}"
-        allowed = ", ".join(fitting or known[-5:]) or "no job was submitted yet"
-        raise InputError("job", job, f"the id of a job, or its beginning: {allowed}")
+        """Return the path of the job with this id, or beginning of one: the scheduler finds it."""
+        if not job.strip():
+            # An unset variable of a script: the empty beginning would fit every job.
+            raise InputError("job", job, "the id of a job, or its beginning")
+        return f"/v1/jobs/{quote(job, safe='')}"
 
-    def jobs(self) -> list[JsonObject]:
-        return cast("list[JsonObject]", self.get("/v1/jobs")["jobs"])
+    def jobs(self, *, most: int | None = None, **query: str | bool) -> list[JsonObject]:
+        """Return jobs, page after page; query: see `GET /v1/jobs`. most: no more than so many."""
+        found: list[JsonObject] = []
+        given = {
+            key: str(value).lower() if isinstance(value, bool) else value for key, value in query.items()
+        }
+        while most is None or len(found) < most:
+            limit = PAGE if most is None else min(most - len(found), PAGE)
+            page = self.get(f"/v1/jobs?{urlencode({**given, 'limit': limit})}")
+            found += cast("list[JsonObject]", page["jobs"])
+            given["cursor"] = str(page["next"])
+            if not page["next"]:
+                break
+        return found
 
     def _json(
         self, method: str, path: str, body: Json = None, headers: dict[str, str] | None = None
     ) -> JsonObject:
-        answer = json.loads(self._send(method, path, body, headers).read())
-        assert isinstance(answer, dict), f"{path} answered with {type(answer).__name__}"
-        return answer
+        try:
+            answer = json.loads(self._send(method, path, body, headers).read())
+        except (ValueError, http.client.HTTPException, RecursionError):
+            raise self._foreign("not JSON") from None
+        except OSError as error:
+            raise UnreachableError(f"the scheduler at {self._place} broke off its answer ({error})") from None
+        if not isinstance(answer, dict):
+            raise self._foreign(f"a {type(answer).__name__}")
+        return cast(JsonObject, _printable(answer))
+
+    @property
+    def _place(self) -> str:
+        return self.url if self._local_socket is None else str(self._local_socket)
+
+    def _foreign(self, what: str) -> UnreachableError:
+        return UnreachableError(f"what answers at {self._place} is no scheduler of Coadapt ({what})")
+
+    def _connection(self, timeout_s: float) -> tuple[http.client.HTTPConnection, str]:
+        """Return a connection, and what its paths begin with."""
+        if self._local_socket is not None:
+            return LocalConnection(self._local_socket, timeout_s), ""
+        parts = urlsplit(self.url)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        return kind(parts.hostname or "", parts.port, timeout=timeout_s), parts.path
 
     def _send(
         self,
@@ -80,44 +121,70 @@ class Client:
         path: str,
         body: Json = None,
         headers: dict[str, str] | None = None,
-        timeout_s: float = TIMEOUT_S,
+        timeout_s: float | None = None,
     ) -> http.client.HTTPResponse:
-        parts = urlsplit(self.url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
+        connection, base = self._connection(timeout_s or self._timeout_s)
         given = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         try:
             content = None if body is None else json.dumps(body)
-            connection.request(method, parts.path + path, content, {**given, **(headers or {})})
+            connection.request(method, base + path, content, {**given, **(headers or {})})
             response = connection.getresponse()
-        except OSError as error:
+        except TimeoutError:
+            seconds = timeout_s or self._timeout_s
             raise UnreachableError(
-                f"no scheduler answers at {self.url} ({error}); start one with: coadapt up"
+                f"the scheduler at {self._place} did not answer within {seconds:g} s: it is busy or stopped"
             ) from None
+        except OSError as error:
+            why = error.strerror or error
+            raise UnreachableError(
+                f"no scheduler answers at {self._place} ({why}); start one with: coadapt up"
+            ) from None
+        except (http.client.HTTPException, ValueError) as error:
+            raise self._foreign(type(error).__name__) from None
         if response.status >= 400:
             raise RefusedError(response.status, _message(response))
         return response
 
 
-def find_client(state: Path | None) -> Client:
+def is_remote(state: Path | None) -> bool:
+    """Return whether the environment names the scheduler, as a job's or a remote operator's does."""
+    return state is None and ENV_STATE not in os.environ and ENV_URL in os.environ
+
+
+def find_client(state: Path | None, timeout_s: float = TIMEOUT_S) -> Client:
     """Return a client for the scheduler of a state directory, or for the one that the environment names.
 
     Inside a job the environment names the scheduler that started it. Raises UnreachableError, InputError.
     """
-    if state is None and ENV_STATE not in os.environ and ENV_URL in os.environ:
-        return Client(os.environ[ENV_URL], os.environ.get(ENV_TOKEN, ""))
+    if is_remote(state):
+        return Client(os.environ[ENV_URL], os.environ.get(ENV_TOKEN, ""), timeout_s)
     directory = find_state_dir(state)
     last = directory.last_run()
     if last is None:
         raise UnreachableError(f"no scheduler ever ran on {directory.path}; start one with: coadapt up")
     from coadapt.service.auth import read_token
 
-    return Client(last["url"], read_token(directory.token))
+    # Never by the port, which another user may have taken while no scheduler ran: it would get the token.
+    return Client(last["url"], read_token(directory.token), timeout_s, directory.socket)
+
+
+def _printable(value: Json) -> Json:
+    """Return an answer whose texts cannot drive a terminal: jobs say what stands in them.
+
+    Here, once for all verbs: a verb that forgot it would be the hole.
+    """
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, list):
+        return [_printable(item) for item in value]
+    if isinstance(value, dict):
+        return {printable(key): _printable(item) for key, item in value.items()}
+    return value
 
 
 def _message(response: http.client.HTTPResponse) -> str:
     text = response.read().decode(errors="replace")
     try:
-        return str(json.loads(text)["error"]["message"])
+        return printable(str(json.loads(text)["error"]["message"]))
     except (ValueError, KeyError, TypeError):
-        return f"HTTP {response.status}: {text[:200]}"
+        return printable(f"HTTP {response.status}: {text[:200]}")

@@ -6,23 +6,30 @@ from typing import Annotated
 import typer
 
 from coadapt import __version__
-from coadapt.cli.cancel import cancel
 from coadapt.cli.client import RefusedError, UnreachableError
-from coadapt.cli.describe import describe
-from coadapt.cli.logs import logs
-from coadapt.cli.ls import ls
-from coadapt.cli.policies import policies
-from coadapt.cli.report import report
-from coadapt.cli.simulate import simulate
-from coadapt.cli.story import story
-from coadapt.cli.submit import submit
-from coadapt.cli.top import top
-from coadapt.cli.up import up
+from coadapt.cli.cluster.doctor import doctor
+from coadapt.cli.cluster.executors import executors
+from coadapt.cli.cluster.prune import prune
+from coadapt.cli.cluster.report import report
+from coadapt.cli.cluster.rotate_token import rotate_token
+from coadapt.cli.cluster.tenant import tenant
+from coadapt.cli.cluster.top import top
+from coadapt.cli.cluster.up import up
+from coadapt.cli.exit_codes import EXIT_FAILED, EXIT_INPUT, EXIT_INTERRUPTED
+from coadapt.cli.jobs.cancel import cancel
+from coadapt.cli.jobs.check import check
+from coadapt.cli.jobs.describe import describe
+from coadapt.cli.jobs.logs import logs
+from coadapt.cli.jobs.ls import ls
+from coadapt.cli.jobs.story import story
+from coadapt.cli.jobs.submit import submit
+from coadapt.cli.jobs.wait import wait
+from coadapt.cli.research.compare import compare
+from coadapt.cli.research.policies import policies
+from coadapt.cli.research.simulate import simulate
+from coadapt.cli.research.trace import trace
 from coadapt.model import InputError
-
-EXIT_FAILED = 1
-EXIT_INPUT = 2
-EXIT_INTERRUPTED = 130  # what shells report after Ctrl-C
+from coadapt.model.errors import StoreError
 
 # Modules that come with the extra `service`, which `coadapt simulate` does without.
 SERVICE_MODULES = frozenset({"fastapi", "prometheus_client", "pynvml", "sqlalchemy", "uvicorn", "yaml"})
@@ -33,13 +40,34 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 app = typer.Typer(
     help="Schedule deep-learning jobs for goodput: GPU count, batch size and learning rate together.",
     invoke_without_command=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (up, submit, ls, describe, logs, cancel, top, story, report, policies, simulate):
+for verb in (
+    up,
+    submit,
+    ls,
+    describe,
+    logs,
+    wait,
+    cancel,
+    top,
+    story,
+    report,
+    policies,
+    executors,
+    simulate,
+    compare,
+):
     app.command()(verb)
+# What follows the script's name is the script's.
+app.command(context_settings={"allow_extra_args": True, "allow_interspersed_args": False})(check)
+app.add_typer(tenant, name="tenant")
+app.add_typer(trace, name="trace")
+app.command()(doctor)
+app.command()(prune)
+app.command("rotate-token")(rotate_token)
 
 
 @app.callback()
@@ -65,7 +93,7 @@ def main() -> None:
         _fail(error.format_message(), EXIT_INPUT)  # type: ignore[attr-defined]  # see UsageError
     except RefusedError as error:
         _fail(str(error), EXIT_INPUT if 400 <= error.status < 500 and error.status != 401 else EXIT_FAILED)
-    except UnreachableError as error:
+    except (UnreachableError, StoreError) as error:
         _fail(str(error), EXIT_FAILED)
     except ModuleNotFoundError as error:
         if error.name not in SERVICE_MODULES:
@@ -77,6 +105,9 @@ def main() -> None:
         # The reader of our output went away (`coadapt logs … | head`): nothing is left to say.
         sys.stderr.close()
         sys.exit(EXIT_FAILED)
+    except OSError as error:
+        # A disk that is full or may not be written, a file that is not there: the user's to mend.
+        _fail(f"{error.filename or 'the system'}: {error.strerror or error}", EXIT_FAILED)
 
 
 def _fail(message: str, code: int) -> None:

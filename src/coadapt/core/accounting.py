@@ -1,110 +1,74 @@
-"""The books of one job: attained service, rescale time, what it reported, and its view for the policy.
+"""The books of one job: the one door through which what it holds changes, and its view for the policy.
 
 Functions on a JobRecord, called by Scheduler.handle only.
 """
 
-from collections.abc import Mapping
-
 from coadapt.core.lifecycle import HOLDING, JobState
-from coadapt.core.state import JobRecord
-from coadapt.model import WAITING, BatchConfig, JobView, NodeId, TrainingReport
+from coadapt.core.state import JobRecord, Order, Running, Status
+from coadapt.model import NO_GRANT, Holding, JobView, NodeId, holding
+from coadapt.model.devices import NOTHING
 
-# A job that adapts at every report for a week stays below this; older changes are dropped first.
-BATCH_HISTORY_MAX = 20_000
+
+def held(job: JobRecord) -> Holding:
+    """Return the GPUs that the job holds: while an order is unanswered, those of before and those to come."""
+    if job.state not in HOLDING:
+        return NOTHING
+    same = job.trains_on == job.ordered
+    return holding(job.ordered) if same else holding(job.trains_on, job.ordered)
 
 
 def held_gpus(job: JobRecord) -> dict[NodeId, float]:
-    """Return GPUs per node that the job holds: while an order is unanswered, the larger of old and new."""
-    held: dict[NodeId, float] = {}
-    if job.state in HOLDING:
-        for allocation in (job.allocation, job.ordered):
-            for node, count in allocation.slots:
-                held[node] = max(held.get(node, 0.0), count * allocation.gpu_share)
-    return held
+    """Return how many GPUs of each node the job holds, a share of one counted as that share."""
+    return held(job).by_node
 
 
-def accrue(job: JobRecord, at: float) -> None:
-    """Book the GPU-seconds held since the last booking, starting and stopping included."""
-    if job.state in HOLDING and at > job.accounted_at:
-        if job.allocation == job.ordered:
-            gpus = job.ordered.num_replicas * job.ordered.gpu_share
-        else:
-            gpus = sum(held_gpus(job).values())
-        job.attained_service_gpu_s += gpus * (at - job.accounted_at)
-    job.accounted_at = at
+def num_gpus_held(job: JobRecord) -> float:
+    """Return how many GPUs the job holds on all nodes, likewise."""
+    if job.state not in HOLDING:
+        return 0.0
+    return job.ordered.num_gpus if job.trains_on == job.ordered else held(job).num_gpus
+
+
+def hold(
+    job: JobRecord,
+    at: float,
+    *,
+    status: Status | None = None,
+    order: Order | None = None,
+    running: Running | None = None,
+) -> None:
+    """Change what decides what the job holds, from `at` (s) on; what it held until then is booked."""
+    job.usage = job.usage.upto(at, num_gpus_held(job))
+    if status is not None:
+        job.status = status
+    if order is not None:
+        job.order = order
+    if running is not None:
+        job.running = running
 
 
 def may_train(job: JobRecord, generation: int) -> bool:
     """Return whether `generation` is the one that trains, as far as is known, or was ordered to."""
-    return generation in (job.trained, job.generation)
+    return generation in (job.running.generation, job.order.generation)
 
 
-def note_change(job: JobRecord, at: float) -> None:
-    """Book that the last order has come about."""
-    job.num_replicas_before = job.allocation.num_replicas
-    job.allocation, job.allocation_batch = job.ordered, job.ordered_batch
-    job.trained = job.generation
-    if job.ordered_batch is not None:
-        note_batch(job, job.ordered_batch, at)
+def job_view(job: JobRecord, rescale_default_s: float, known: JobView | None = None) -> JobView:
+    """Return what a policy may see of the job. One that is on its way out holds nothing in its eyes.
 
-
-def note_rescale(job: JobRecord, generation: int, rescale_s: float, pause: Mapping[str, float]) -> None:
-    """Book one measured rescale; a second word about the same generation changes nothing."""
-    if generation > job.rescaled_generation:
-        job.rescaled_generation = generation
-        job.rescale_total_s += rescale_s
-        job.num_rescales_measured += 1
-        if pause:
-            job.num_in_place += 1
-            job.pause = pause
-
-
-def note_batch(job: JobRecord, batch: BatchConfig, at: float) -> None:
-    """Remember the batch in use, and the instant if the total changed."""
-    if not job.batch_history or job.batch_history[-1][1] != batch.total:
-        job.batch_history = (*job.batch_history[-(BATCH_HISTORY_MAX - 1) :], (at, batch.total))
-    job.batch = batch
-
-
-def note_report(job: JobRecord, report: TrainingReport, at: float) -> None:
-    """Take over what a report says; what it leaves open stays as it was. Progress never goes back."""
-    job.progress = max(job.progress, report.progress)
-    job.samples = max(job.samples, report.samples)
-    job.num_replicas_profiled = max(job.num_replicas_profiled, report.num_replicas_profiled)
-    if report.progress_target is not None:
-        job.progress_target = report.progress_target
-    if report.throughput:
-        job.throughput = {**job.throughput, **report.throughput}
-    if report.grad is not None:
-        job.grad = report.grad
-    if report.forecast is not None:
-        job.forecast = report.forecast
-    if report.step_time_s is not None:
-        job.step_time_s = report.step_time_s
-    if report.metrics:
-        job.metrics = {**job.metrics, **report.metrics}
-    if report.batch is not None:
-        note_batch(job, report.batch, at)
-
-
-def job_view(job: JobRecord, rescale_default_s: float) -> JobView:
-    """Return what a policy may see of the job. One that is on its way out holds nothing in its eyes."""
-    measured = job.num_rescales_measured
+    known: an earlier view of the job, which is given back if nothing has changed.
+    """
+    mean_s = job.usage.costs.mean_s
+    rescale_s = rescale_default_s if mean_s is None else mean_s
+    grant = NO_GRANT if job.state in (JobState.PENDING, JobState.STOPPING) else job.order.grant
+    now = (grant, job.measured, job.usage, rescale_s)
+    if known is not None and now == (known.grant, known.measured, known.usage, known.rescale_s):
+        return known
     return JobView(
         id=job.id,
         spec=job.spec,
         submitted_at=job.submitted_at,
-        allocation=WAITING if job.state in (JobState.PENDING, JobState.STOPPING) else job.ordered,
-        batch=job.batch,
-        started_at=job.started_at,
-        attained_service_gpu_s=job.attained_service_gpu_s,
-        num_rescales=job.num_rescales,
-        rescale_s=job.rescale_total_s / measured if measured else rescale_default_s,
-        progress=job.progress,
-        progress_target=job.progress_target,
-        throughput=job.throughput,
-        grad=job.grad,
-        num_replicas_profiled=job.num_replicas_profiled,
-        forecast=job.forecast,
-        batch_history=job.batch_history,
+        grant=grant,
+        measured=job.measured,
+        usage=job.usage,
+        rescale_s=rescale_s,
     )

@@ -1,9 +1,23 @@
-"""Orders: the only output of the core.
+"""Orders: the only output of the core."""
 
-Start, Resize, Retract and Stop are idempotent per (job, generation): an executor that has carried one out
-answers a repeat with the present fate of that generation (ReplicasStarted, ReplicasKept or ReplicasExited),
-and ignores a generation lower than one it has already seen for that job.
-"""
+# What an executor promises, and why the core gets along with four orders.
+#
+# Start, Rescale, RetractRescale and Stop are idempotent per (job, generation). An executor that has carried
+# one out answers a repeat with the present fate of that generation: ReplicasStarted, ReplicasKept or
+# ReplicasExited. It ignores a generation lower than one that it has seen for that job. So the core may send
+# an order as often as it likes, and a message that is lost costs time and nothing else.
+#
+# Therefore the order is the probe (decision 3). What became of a job's replicas, after a crash of the
+# scheduler, a lost answer or a long silence, is found out by sending the present order again; whoever has
+# carried it out answers, whoever has not carries it out now. A command "reconcile" with answers of its own
+# would be a second path through every executor, taken only in bad weather, that is, when it must not fail.
+# The price: an executor must remember what it started, over restarts of its own too.
+#
+# An order says what is to be, never what is to change: the whole allocation and the whole batch. Whoever
+# lost the order before, or saw it twice, still ends at the same place.
+#
+# Solve is a command like the others because a policy is slow, may hang, and is never trusted: it runs
+# wherever the host likes, and its answer comes back as an event, in the journal like any other.
 
 from dataclasses import dataclass
 
@@ -30,7 +44,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resize:
+class Rescale:
     """Bring the running replicas to `allocation` in place; they are of generation `generation` from then on.
 
     Answer ReplicasStarted (new generation), ReplicasKept if it did not come about, or ReplicasExited (new
@@ -45,10 +59,10 @@ class Resize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retract:
-    """Take back the Resize of this generation, if the replicas have not begun to change; they train on.
+class RetractRescale:
+    """Take back the Rescale of this generation, if the replicas have not begun to change; they train on.
 
-    Answer ReplicasKept, or if it is too late what became of the Resize. One that comes later is not followed.
+    Answer ReplicasKept, or if it is too late what became of the Rescale. One that comes later is passed over.
     """
 
     job: JobId
@@ -70,5 +84,5 @@ class SetAlarm:
     at: float
 
 
-Command = Solve | Start | Resize | Retract | Stop | SetAlarm
-JobCommand = Start | Resize | Retract | Stop
+Command = Solve | Start | Rescale | RetractRescale | Stop | SetAlarm
+JobCommand = Start | Rescale | RetractRescale | Stop

@@ -3,6 +3,9 @@
 import math
 from dataclasses import dataclass
 
+# Seconds; instants are seconds since 1970, which a float tells apart to half a microsecond.
+ROUND_S_MIN = 1e-3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
@@ -12,7 +15,8 @@ class SchedulerConfig:
     arrival, an exit or a node's change a round happens besides (None: only the periodic ones).
     retry_s: an order without an answer is repeated after this. silence_s: a job that gave no sign of life for
     this long is asked by repeating its order. solve_timeout_s: after this a missing plan is given up.
-    rescale_default_s: what a rescale is taken to cost before one was measured.
+    rescale_default_s: what a rescale is taken to cost before one was measured. settle_s: so long after a
+    start plans leave a job in peace that has not taken a step yet (settling.py); 0: not at all.
     """
 
     round_s: float = 60.0
@@ -21,11 +25,16 @@ class SchedulerConfig:
     silence_s: float = 180.0
     solve_timeout_s: float = 300.0
     rescale_default_s: float = 30.0
-    resize_in_place: bool = True
+    settle_s: float = 600.0
+    rescale_in_place: bool = True
 
     def __post_init__(self) -> None:
+        if not self.round_s >= ROUND_S_MIN:
+            raise ValueError(f"SchedulerConfig.round_s must be >= {ROUND_S_MIN}, got {self.round_s}")
         for name in ("round_s", "retry_s", "silence_s", "solve_timeout_s"):
             if not (math.isfinite(value := getattr(self, name)) and value > 0):
                 raise ValueError(f"SchedulerConfig.{name} must be finite and > 0, got {value}")
+        if not (math.isfinite(self.settle_s) and self.settle_s >= 0):
+            raise ValueError(f"SchedulerConfig.settle_s must be finite and >= 0, got {self.settle_s}")
         if self.reaction_s is not None and self.reaction_s < 0:
             raise ValueError(f"SchedulerConfig.reaction_s must be >= 0, got {self.reaction_s}")

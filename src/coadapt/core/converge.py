@@ -1,173 +1,183 @@
-"""From targets to orders: what to stop, resize and start now, so that no GPU is ever promised twice.
+"""From targets to orders: what to stop, rescale and start now, so that no GPU is ever promised twice.
 
-Stops and shrinks go out at once; growth and starts wait until the GPUs are really free, that is, until the
-replicas that held them were reported gone. Called by Scheduler.handle only.
+Called by Scheduler.handle only.
 """
 
-from collections.abc import Iterable
+# The rules, and why they hold.
+#
+# Nothing is queued. After each event the same question is asked anew: given what jobs hold and what they
+# should have, which orders can go out now? What cannot go out yet is found again the next time. A queue of
+# pending moves would have to be mended by every event that comes in between: a lost node, a cancel, another
+# plan.
+#
+# Shrinking goes first, growing waits. A stop and a shrink need no GPU that the job does not hold, so they
+# go out at once. A start and a growth go out when their GPUs are free, and a GPU is free only once the
+# executor has said that the replicas on it are gone: an order to stop frees nothing, nor does time. Since a
+# job holds the larger of old and new while its order is open (state.py), and the free GPUs go down with each
+# order of the same pass, what jobs hold never exceeds a node, whatever is lost, late or repeated.
+# sim/faults checks that after every event, against the world's own ledger.
+#
+# A change of mind waits for an answer. Half-started replicas have no state to save, so a start that was not
+# answered is never changed, only stopped whole. A rescale that was not answered is taken back first: only
+# the answer tells which replicas train, and the next order goes on from those. (Waiting for the rescale to
+# come about was tried too; decision 11 has the figures.)
+#
+# A rescale that failed before it began is not repeated at once, for it would fail again: the target is let
+# be until the next plan asks. After RESCALES_FAILED_MAX in a row the next change is a stop and a start,
+# because what fails in a change only may work in a start.
+#
+# Rings are broken by force. Running jobs that are to swap nodes wait for each other's GPUs for ever: each
+# is blocked, nothing went out, and nothing under way could free a GPU. Then the first of the blocked ones
+# (least growth, then submission) is stopped whole, and starts again once its new GPUs are free. A job whose
+# failed rescale waits for a plan counts as under way: the next plan decides about the GPUs that it kept. To
+# look for the ring itself would only choose another victim.
 
-from coadapt.core.accounting import accrue, held_gpus, note_change
-from coadapt.core.commands import Command, Resize, Retract, Start, Stop
-from coadapt.core.lifecycle import JobState, Reason, Trigger, advance
-from coadapt.core.state import JobRecord, SchedulerState
-from coadapt.model import Allocation, NodeId, RescaleContract
+from dataclasses import replace
 
-# Sums of fractional GPU shares round; this slack in GPUs absorbs it.
-SLACK_GPUS = 1e-9
-# After so many resizes in a row that failed, what fails only in a change may still do in a start.
-RESIZES_FAILED_MAX = 3
+from coadapt.core.accounting import held, hold
+from coadapt.core.commands import Command, JobCommand, Rescale, RetractRescale, Start, Stop
+from coadapt.core.config import SchedulerConfig
+from coadapt.core.lifecycle import JobState, Reason, Trigger
+from coadapt.core.settling import settling
+from coadapt.core.state import JobRecord, Order, OrderKind, Running, SchedulerState
+from coadapt.core.worklist import Worklist
+from coadapt.model import RescaleContract, holding
 
-_IN_FLIGHT = frozenset({JobState.STARTING, JobState.RESCALING, JobState.STOPPING})
+# After so many rescales in a row that failed, what fails only in a change may still do in a start.
+RESCALES_FAILED_MAX = 3
 
 
-def converge(state: SchedulerState, jobs: list[JobRecord], in_place: bool) -> list[Command]:
-    """Return the orders that bring `jobs` (active, in submission order) closer to their targets."""
-    commands: list[Command] = [stop(job, state.at) for job in jobs if _must_stop(job, in_place)]
+def converge(state: SchedulerState, work: Worklist, config: SchedulerConfig) -> list[Command]:
+    """Return the orders that bring jobs closer to their targets."""
+    jobs, in_place = work.jobs, config.rescale_in_place
+    in_peace = settling(state, jobs, config.settle_s)
+    movable = [job for job in jobs if job.id not in in_peace]
+    commands: list[Command] = []
+    for job in (job for job in movable if _must_stop(job, in_place)):
+        commands.append(stop(job, state.at))
+        work.note(job)
     rescaling = [job for job in jobs if job.state is JobState.RESCALING]
-    commands += [_retract(job, state.at) for job in rescaling if not job.retracting and _differs(job)]
-    free = free_gpus(state, jobs)
+    commands += [_retract(job, state.at) for job in rescaling if not _retracting(job) and _differs(job)]
     blocked: list[JobRecord] = []
-    changing = [job for job in jobs if _must_change(job)]
+    changing = [job for job in movable if _must_change(job)]
     # Those that shrink first.
-    for job in sorted(changing, key=lambda job: job.target.num_replicas - job.ordered.num_replicas):
-        if _fits(job, job.target, free):
-            commands.append(_resize(job, state.at, free))
+    for job in sorted(changing, key=_growth):
+        if work.free.fits(holding(job.target.allocation), held(job)):
+            commands.append(_send(job, OrderKind.RESCALE, state.at))
+            work.note(job)
         else:
             blocked.append(job)
     for job in (job for job in jobs if job.state is JobState.PENDING and job.target):
-        if _fits(job, job.target, free):
-            commands.append(_start(job, state.at, free))
-    if blocked and not commands and not any(_moves_soon(job) for job in jobs):
+        if work.free.fits(holding(job.target.allocation), held(job)):
+            commands.append(_send(job, OrderKind.START, state.at))
+            work.note(job)
+    if blocked and not commands and not in_peace and not work.moving:
         # Running jobs wait for each other's GPUs in a ring: one of them has to let go first.
         commands.append(stop(blocked[0], state.at))
+        work.note(blocked[0])
     return commands
 
 
-def free_gpus(state: SchedulerState, jobs: Iterable[JobRecord]) -> dict[NodeId, float]:
-    """Return GPUs per live node that no job holds."""
-    free = {node.id: float(node.num_gpus) for node in state.nodes.values()}
-    for job in jobs:
-        for node, gpus in held_gpus(job).items():
-            if node in free:
-                free[node] -= gpus
-    return free
-
-
-def stop(job: JobRecord, at: float) -> Stop:
+def stop(job: JobRecord, at: float) -> JobCommand:
     """Order the job's replicas to save and end."""
-    job.state = advance(job.state, Trigger.STOP_ORDERED)
-    job.retracting = False
-    job.order_at = at
-    job.num_attempts = 1
-    return Stop(job=job.id, generation=job.generation)
+    order = replace(job.order, kind=OrderKind.STOP, sent_at=at, num_attempts=1)
+    hold(job, at, status=job.status.after(Trigger.STOP_ORDERED), order=order)
+    return order_of(job)
 
 
-def note_answer(job: JobRecord) -> None:
-    """Book that the last order needs no answer any more."""
-    job.order_at = None
-    job.retracting = False
+def answered(order: Order) -> Order:
+    """Return `order` when it needs no answer any more; a repeat of it asks whether the replicas live."""
+    return replace(order, kind=OrderKind.START, sent_at=None)
 
 
-def repeat_order(job: JobRecord, at: float) -> Command:
+def repeat_order(job: JobRecord, at: float) -> JobCommand:
     """Return the job's present order once more; executors answer a repeat with the job's present fate."""
-    job.num_attempts += 1
-    if job.order_at is not None:
-        job.order_at = at
+    sent_at = None if job.order.sent_at is None else at
+    job.order = replace(job.order, sent_at=sent_at, num_attempts=job.order.num_attempts + 1)
     job.heard_at = at
-    if job.state is JobState.STOPPING:
-        return Stop(job=job.id, generation=job.generation)
-    if job.retracting:
-        return Retract(job=job.id, generation=job.generation)
-    kind = Resize if job.state is JobState.RESCALING else Start
-    return kind(
-        job=job.id,
-        generation=job.generation,
-        spec=job.spec,
-        allocation=job.ordered,
-        batch=job.ordered_batch,
+    return order_of(job)
+
+
+def order_of(job: JobRecord) -> JobCommand:
+    """Return the command that carries the job's last order, or asks after what came of it."""
+    order, grant = job.order, job.order.grant
+    match order.kind:
+        case OrderKind.STOP:
+            return Stop(job=job.id, generation=order.generation)
+        case OrderKind.RETRACT:
+            return RetractRescale(job=job.id, generation=order.generation)
+        case OrderKind.RESCALE | OrderKind.START:
+            kind = Rescale if order.kind is OrderKind.RESCALE else Start
+            return kind(
+                job=job.id,
+                generation=order.generation,
+                spec=job.spec,
+                allocation=grant.allocation,
+                batch=grant.batch,
+            )
+
+
+def come_about(job: JobRecord, at: float) -> Running:
+    """Return the replicas as the last order has them; the job's batch is booked."""
+    job.measured = job.measured.with_batch(job.order.grant.batch, at)
+    before = job.running
+    return replace(
+        before,
+        generation=job.order.generation,
+        grant=job.order.grant,
+        num_replicas_before=before.grant.allocation.num_replicas,
+        reported_at=None if before.reported_at is None else at,
     )
 
 
 def _must_stop(job: JobRecord, in_place: bool) -> bool:
     if job.state not in (JobState.STARTING, JobState.RUNNING, JobState.RESCALING):
         return False
-    if job.cancel_requested or not job.target:
+    if job.status.cancel_requested or not job.target:
         return True
-    # A change of mind waits until the order before it was answered: half-started replicas have no state, and
-    # of a resize it is not known which replicas train.
-    resizable = in_place and job.spec.contract is not RescaleContract.FROZEN
-    return not (resizable and job.num_resizes_failed < RESIZES_FAILED_MAX) and _must_change(job)
+    rescalable = in_place and job.spec.contract is not RescaleContract.FROZEN
+    return not (rescalable and job.failed_rescales.num_in_row < RESCALES_FAILED_MAX) and _must_change(job)
 
 
 def _must_change(job: JobRecord) -> bool:
-    return job.state is JobState.RUNNING and not job.waits_for_plan and _differs(job)
+    return job.state is JobState.RUNNING and not job.failed_rescales.waits_for_plan and _differs(job)
 
 
-def _moves_soon(job: JobRecord) -> bool:
-    return job.state in _IN_FLIGHT or job.waits_for_plan
+def _retracting(job: JobRecord) -> bool:
+    return job.order.kind is OrderKind.RETRACT
 
 
 def _differs(job: JobRecord) -> bool:
-    return job.target != job.ordered or job.target_batch not in (None, job.ordered_batch)
+    return not job.order.grant.satisfies(job.target)
 
 
-def _fits(job: JobRecord, target: Allocation, free: dict[NodeId, float]) -> bool:
-    held = held_gpus(job)
-    return all(
-        node in free and count * target.gpu_share - held.get(node, 0.0) <= free[node] + SLACK_GPUS
-        for node, count in target.slots
+def _growth(job: JobRecord) -> int:
+    return job.target.allocation.num_replicas - job.ordered.num_replicas
+
+
+def _send(job: JobRecord, kind: OrderKind, at: float) -> JobCommand:
+    """Order the job to have its target, by a start or by a rescale."""
+    order = Order(
+        generation=job.order.generation + 1,
+        grant=job.target,
+        kind=kind,
+        sent_at=at,
+        num_attempts=1,
     )
-
-
-def _start(job: JobRecord, at: float, free: dict[NodeId, float]) -> Start:
-    job.state = advance(job.state, Trigger.ALLOCATED)
-    job.reason = Reason.ALLOCATED
-    accrue(job, at)
-    if job.num_starts:
-        job.num_rescales += 1
-    job.num_starts += 1
-    job.started_at = at if job.started_at is None else job.started_at
-    job.progress_at_start = job.progress
-    _order(job, at, free)
-    note_change(job, at)
-    return Start(
-        job=job.id,
-        generation=job.generation,
-        spec=job.spec,
-        allocation=job.ordered,
-        batch=job.ordered_batch,
-    )
-
-
-def _resize(job: JobRecord, at: float, free: dict[NodeId, float]) -> Resize:
-    job.state = advance(job.state, Trigger.RESIZE_ORDERED)
-    job.reason = Reason.RESCALED
-    accrue(job, at)
-    _order(job, at, free)
-    return Resize(
-        job=job.id,
-        generation=job.generation,
-        spec=job.spec,
-        allocation=job.ordered,
-        batch=job.ordered_batch,
-    )
-
-
-def _retract(job: JobRecord, at: float) -> Retract:
-    job.retracting = True
-    job.order_at = at
-    job.num_attempts = 1
-    return Retract(job=job.id, generation=job.generation)
-
-
-def _order(job: JobRecord, at: float, free: dict[NodeId, float]) -> None:
-    held_before = held_gpus(job) if job.state is JobState.RESCALING else {}
-    job.generation += 1
-    job.ordered = job.target
-    job.order_at = at
-    job.num_attempts = 1
     job.heard_at = at
-    job.ordered_batch = job.target_batch
-    for node, count in job.ordered.slots:
-        extra = count * job.ordered.gpu_share - held_before.get(node, 0.0)
-        free[node] -= max(extra, 0.0)
+    if kind is OrderKind.RESCALE:
+        hold(job, at, status=job.status.after(Trigger.RESCALE_ORDERED, Reason.RESCALED), order=order)
+    else:
+        hold(job, at, status=job.status.after(Trigger.ALLOCATED, Reason.ALLOCATED), order=order)
+        job.usage = job.usage.after_start(at)
+        # Nothing else trains, so there is no need to wait for the answer.
+        running, progress = come_about(job, at), job.measured.progress
+        job.running = replace(
+            running, progress_at_start=progress, since=at, has_trained=False, reported_at=None
+        )
+    return order_of(job)
+
+
+def _retract(job: JobRecord, at: float) -> JobCommand:
+    job.order = replace(job.order, kind=OrderKind.RETRACT, sent_at=at, num_attempts=1)
+    return order_of(job)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from coadapt.core.config import SchedulerConfig
-from coadapt.model import Forecast, JobId, JobSpec, Node, NodeId, Plan, TrainingReport
+from coadapt.model import Forecast, JobId, JobSpec, Node, NodeId, Plan, Tenant, TrainingReport
 
 
 class Outcome(StrEnum):
@@ -63,7 +63,7 @@ class ReplicasStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicasKept:
-    """The Resize of this generation did not and will not come about: the replicas of before train on.
+    """The Rescale of this generation did not and will not come about: the replicas of before train on.
 
     detail: why, "" if it was taken back as asked. The replicas go on to report under the number that they
     had, while orders, and their end, go by this one.
@@ -76,7 +76,7 @@ class ReplicasKept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicasRescaled:
+class TrainingResumed:
     """Training of this generation took its first step; the change cost `rescale_s` of training time.
 
     pause: of a change in place, the seconds that each part of it took; empty if replicas were started anew.
@@ -144,6 +144,14 @@ class SchedulerConfigured:
     config: SchedulerConfig
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantConfigured:
+    """The operator said what a tenant may have from here on."""
+
+    at: float
+    tenant: Tenant
+
+
 Event = (
     JobSubmitted
     | CancelRequested
@@ -151,7 +159,7 @@ Event = (
     | NodeLost
     | ReplicasStarted
     | ReplicasKept
-    | ReplicasRescaled
+    | TrainingResumed
     | ReplicasExited
     | TrainingReported
     | PlanReady
@@ -159,4 +167,5 @@ Event = (
     | TimerFired
     | SchedulerRestarted
     | SchedulerConfigured
+    | TenantConfigured
 )

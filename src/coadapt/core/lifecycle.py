@@ -2,6 +2,26 @@
 from this table; nothing else in the project decides which state may follow which.
 """
 
+# What the table says, and what it leaves out.
+#
+# A job's life is one circle and three ways out of it: pending, starting, running, stopping, and pending
+# again, as often as plans want. A job that was preempted, one whose node went away and one whose script
+# failed go the same way back: `released`. They differ in their reason, not in their state, because the same
+# thing follows: it will run again from its checkpoint when a plan gives it GPUs. A state of its own per
+# cause would multiply the rows and decide nothing.
+#
+# In the four states of HOLDING a job may have replicas alive, so it holds GPUs; it leaves them only by
+# ReplicasExited, the one event that says that no replica of it lives. That is why a cancel, a lost node and
+# a failed order lead to stopping and not to an end: the core does not know yet that the GPUs are free, and
+# must not give them to others.
+#
+# A replica may come to the end of its script at any moment, also while it is starting, rescaling or being
+# stopped: success counts from every state of HOLDING, and so does giving up. An end is final: no row leads
+# out of it, and late messages find none.
+#
+# `advance` raises for a pair that has no row. The world cannot cause that, since answers are filtered by
+# generation and state before; if it happens it is a mistake of ours, and is to be seen at once.
+
 from enum import StrEnum
 
 
@@ -25,20 +45,21 @@ class Reason(StrEnum):
     ALLOCATED = "allocated"
     PREEMPTED = "preempted"
     RESCALED = "rescaled"
-    RESIZE_FAILED = "resize_failed"  # the replicas of before train on
+    RESCALE_FAILED = "rescale_failed"  # the replicas of before train on
     NODE_LOST = "node_lost"
     REPLICAS_LOST = "replicas_lost"
+    HUNG = "hung"  # its replicas had not reported for longer than hang_timeout
     SCRIPT_FAILED = "script_failed"
     TOO_MANY_FAILURES = "too_many_failures"
-    CANCELLED_BY_USER = "cancelled_by_user"
+    CANCELLED = "cancelled"
     FINISHED = "finished"
 
 
 class Trigger(StrEnum):
     ALLOCATED = "allocated"  # a plan gives GPUs to a job that has none
     REPLICAS_STARTED = "replicas_started"
-    REPLICAS_KEPT = "replicas_kept"  # a resize did not come about
-    RESIZE_ORDERED = "resize_ordered"
+    REPLICAS_KEPT = "replicas_kept"  # a rescale did not come about
+    RESCALE_ORDERED = "rescale_ordered"
     STOP_ORDERED = "stop_ordered"
     SUCCEEDED = "succeeded"
     GAVE_UP = "gave_up"  # replicas ended for good: failures exhausted
@@ -53,7 +74,7 @@ TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
     (S.PENDING, T.CANCELLED): S.CANCELLED,
     (S.STARTING, T.REPLICAS_STARTED): S.RUNNING,
     (S.STARTING, T.STOP_ORDERED): S.STOPPING,
-    (S.RUNNING, T.RESIZE_ORDERED): S.RESCALING,
+    (S.RUNNING, T.RESCALE_ORDERED): S.RESCALING,
     (S.RUNNING, T.STOP_ORDERED): S.STOPPING,
     (S.RESCALING, T.REPLICAS_STARTED): S.RUNNING,
     (S.RESCALING, T.REPLICAS_KEPT): S.RUNNING,

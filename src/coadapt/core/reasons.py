@@ -1,14 +1,16 @@
 """Why a job is in its state: the reason for programs, and the sentence for its user."""
 
+from collections.abc import Mapping
+
 from coadapt.core.events import Outcome, ReplicasExited
 from coadapt.core.lifecycle import JobState, Reason
-from coadapt.core.state import JobRecord, SchedulerState
+from coadapt.core.state import JobRecord
 from coadapt.model import Plan
 
 
 def failure(job: JobRecord, detail: str) -> str:
     """Return how often the job has failed, and how the last time."""
-    times = "once" if job.num_failures == 1 else f"{job.num_failures} times"
+    times = "once" if job.usage.num_failures == 1 else f"{job.usage.num_failures} times"
     return f"failed {times}" + (f": {detail}" if detail else "")
 
 
@@ -19,34 +21,43 @@ def release_reason(job: JobRecord, event: ReplicasExited) -> tuple[Reason, str]:
             return Reason.SCRIPT_FAILED, f"restarts: {failure(job, event.detail)}"
         case Outcome.LOST:
             detail = f": {event.detail}" if event.detail else ""
-            return Reason.REPLICAS_LOST, f"restarts from its last checkpoint: replicas were lost{detail}"
+            return (
+                Reason.REPLICAS_LOST,
+                f"restarts, from a checkpoint if it saved one: replicas were lost{detail}",
+            )
+        case Outcome.STOPPED if job.reason is Reason.HUNG:
+            return (
+                Reason.HUNG,
+                "restarts, from a checkpoint if it saved one: it had not reported for too long",
+            )
         case _:
             return Reason.RESCALED if job.target else Reason.PREEMPTED, job.explanation
 
 
-def resize_failure(job: JobRecord, detail: str, *, restarts: bool) -> str:
+def hang(silent_s: float, allowed_s: float) -> str:
+    """Return why a job that trains is stopped, and will start again."""
+    return (
+        f"is being stopped, to start again: it has not reported for {silent_s / 60:.0f} min, "
+        f"its hang_timeout is {allowed_s / 60:g} min"
+    )
+
+
+def rescale_failure(job: JobRecord, detail: str, *, restarts: bool) -> str:
     """Return why the job trains on as before, while the order that failed still stands in the books."""
-    held, wanted = job.allocation.num_replicas, job.ordered.num_replicas
+    held = job.trains_on.num_replicas
+    wanted = job.ordered.num_replicas
     gpus = f"{held} GPU{'s' if held > 1 else ''}"
     change = f"the change to {wanted}" if wanted != held else "a change of its replicas"
     later = "a later round may restart it for that" if restarts else "a later round may try again"
     return f"trains on with {gpus}, {later}: {change} failed: {detail}"
 
 
-def waiting_reason(job: JobRecord, plan: Plan, state: SchedulerState) -> tuple[Reason, str]:
-    """Return why `plan` gives the job nothing."""
-    largest = _largest_pool(state)
-    if (least := job.spec.replicas.min) > largest:
-        return (
-            Reason.IMPOSSIBLE,
-            f"waits: needs at least {least} GPUs, the cluster has {largest} of one type",
-        )
+def waiting_reason(job: JobRecord, plan: Plan, pools: Mapping[str, int]) -> tuple[Reason, str]:
+    """Return why `plan` gives the job nothing; pools: GPUs by type (`gpus_by_type`)."""
+    limits = job.spec.replicas
+    largest = max((count for name, count in pools.items() if limits.allows_type(name)), default=0)
+    if (least := limits.min) > largest:
+        has = f"the cluster has {largest} of {limits.types_in_words}"
+        return Reason.IMPOSSIBLE, f"waits: needs at least {least} GPU{'s' if least > 1 else ''}, {has}"
     reason = Reason.NO_CAPACITY if job.state is JobState.PENDING else Reason.PREEMPTED
     return reason, plan.reasons.get(job.id, "waits: the policy gave it no GPU this round")
-
-
-def _largest_pool(state: SchedulerState) -> int:
-    pools: dict[str, int] = {}
-    for node in state.nodes.values():
-        pools[node.gpu_type] = pools.get(node.gpu_type, 0) + node.num_gpus
-    return max(pools.values(), default=0)

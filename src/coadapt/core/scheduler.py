@@ -5,12 +5,14 @@ follow from a plan is converge.py; the books are accounting.py.
 """
 
 import math
+from bisect import bisect_left, insort
+from dataclasses import replace
 from typing import assert_never
 
-from coadapt.core.accounting import accrue, job_view, may_train, note_change, note_report, note_rescale
+from coadapt.core.accounting import hold, job_view, may_train
 from coadapt.core.commands import Command, SetAlarm, Solve
 from coadapt.core.config import SchedulerConfig
-from coadapt.core.converge import RESIZES_FAILED_MAX, converge, note_answer, repeat_order
+from coadapt.core.converge import RESCALES_FAILED_MAX, answered, come_about, converge, repeat_order, stop
 from coadapt.core.events import (
     CancelRequested,
     Event,
@@ -22,17 +24,36 @@ from coadapt.core.events import (
     PlanReady,
     ReplicasExited,
     ReplicasKept,
-    ReplicasRescaled,
     ReplicasStarted,
     SchedulerConfigured,
     SchedulerRestarted,
+    TenantConfigured,
     TimerFired,
     TrainingReported,
+    TrainingResumed,
 )
-from coadapt.core.lifecycle import ENDED, HOLDING, JobState, Reason, Trigger, advance
-from coadapt.core.reasons import failure, release_reason, resize_failure, waiting_reason
-from coadapt.core.state import JobRecord, SchedulerState
-from coadapt.model import WAITING, ClusterView, JobId, Node, NodeId, Plan, PlanError, check_plan
+from coadapt.core.lifecycle import ENDED, HOLDING, JobState, Reason, Trigger
+from coadapt.core.reasons import failure, hang, release_reason, rescale_failure, waiting_reason
+from coadapt.core.settling import settling
+from coadapt.core.state import ENDED_KEPT, FailedRescales, JobRecord, OrderKind, SchedulerState, Status
+from coadapt.core.worklist import Worklist
+from coadapt.model import (
+    NO_GRANT,
+    WAITING,
+    ClusterView,
+    Grant,
+    JobId,
+    JobView,
+    Measured,
+    Node,
+    NodeId,
+    Plan,
+    PlanError,
+    Tenant,
+    Usage,
+    check_plan,
+    gpus_by_type,
+)
 
 
 class Scheduler:
@@ -42,7 +63,11 @@ class Scheduler:
         """`config` counts until the first SchedulerConfigured."""
         self._config = config or SchedulerConfig()
         self.state = state or SchedulerState()
-        self._active: list[JobId] = _submission_order(self.state)
+        self._active = sorted(_place(job) for job in self.state.jobs.values() if job.state not in ENDED)
+        self._departed = [job.id for job in self.state.jobs.values() if job.state in ENDED]
+        self._views: dict[JobId, JobView] = {}
+        self._picture: ClusterView | None = None  # the last view, while no event but its answer came since
+        self._work = Worklist(self.state.nodes.values(), self._active_jobs())
 
     @property
     def config(self) -> SchedulerConfig:
@@ -51,9 +76,20 @@ class Scheduler:
 
     def handle(self, event: Event) -> list[Command]:
         """Book what happened and return the orders that follow from it."""
+        if self._departed:
+            self._forget_departed()
         # A late message must not turn the books back; its own instant is history.
         self.state.at = at = max(self.state.at, event.at)
+        self._picture = self._picture if isinstance(event, PlanReady) else None
         match event:
+            case TrainingReported():  # first, because nearly all events are
+                if job := self._training(event.job, event.generation):
+                    job.heard_at = at
+                    job.running = replace(job.running, reported_at=at)
+                    job.measured = job.measured.after(event.report, at)
+                    if event.report.progress > job.running.progress_at_start:
+                        return self._took_step(job, event.generation)
+                return []
             case JobSubmitted():
                 return self._submitted(event)
             case CancelRequested():
@@ -66,18 +102,15 @@ class Scheduler:
                 return self._started(event)
             case ReplicasKept():
                 return self._kept(event)
-            case ReplicasRescaled():
+            case TrainingResumed():
                 if job := self._training(event.job, event.generation):
                     job.heard_at = at
-                    note_rescale(job, event.generation, event.rescale_s, event.pause)
+                    job.running = replace(job.running, reported_at=at)
+                    job.usage = job.usage.after_cost(event.generation, event.rescale_s, event.pause)
+                    return self._took_step(job, event.generation)
                 return []
             case ReplicasExited():
                 return self._exited(event)
-            case TrainingReported():
-                if job := self._training(event.job, event.generation):
-                    job.heard_at = at
-                    note_report(job, event.report, at)
-                return []
             case PlanReady():
                 return self._plan_ready(event)
             case PlanFailed():
@@ -91,47 +124,54 @@ class Scheduler:
                 return self._restarted()
             case SchedulerConfigured():
                 return self._configured(event.config)
+            case TenantConfigured():
+                return self._tenant_configured(event.tenant)
             case _:
                 assert_never(event)
 
     def view(self) -> ClusterView:
         """Return the frozen picture of this instant that a policy gets."""
-        jobs = [self.state.jobs[job_id] for job_id in self._active]
-        return ClusterView(
+        self._picture = ClusterView(
             at=self.state.at,
             nodes=tuple(self.state.nodes[node] for node in sorted(self.state.nodes)),
-            jobs=tuple(
-                job_view(job, self.config.rescale_default_s) for job in jobs if not job.cancel_requested
-            ),
+            jobs=tuple(self._view_of(job) for job in self._active_jobs() if not job.status.cancel_requested),
+            tenants=dict(sorted(self.state.tenants.items())),
         )
+        return self._picture
+
+    def _view_of(self, job: JobRecord) -> JobView:
+        # Most jobs wait from round to round, and nothing about them changes.
+        view = job_view(job, self.config.rescale_default_s, self._views.get(job.id))
+        self._views[job.id] = view
+        return view
 
     # -- users ------------------------------------------------------------------------------------------
 
     def _submitted(self, event: JobSubmitted) -> list[Command]:
-        if event.job in self.state.jobs:
+        if event.job in self.state.jobs or event.job in self.state.ended:
             return []
-        self.state.jobs[event.job] = JobRecord(
+        job = self.state.jobs[event.job] = JobRecord(
             id=event.job,
             spec=event.spec,
             submitted_at=event.at,
-            accounted_at=event.at,
-            forecast=event.forecast,
-            explanation="waits: submitted, the next round will look at it",
+            status=Status(explanation="waits: submitted, the next round will look at it"),
+            measured=Measured(forecast=event.forecast),
+            usage=Usage(accounted_at=event.at),
         )
-        self._active = _submission_order(self.state)
+        insort(self._active, _place(job))
         return self._wake()
 
     def _cancel_requested(self, event: CancelRequested) -> list[Command]:
         job = self.state.jobs.get(event.job)
-        if job is None or job.state in ENDED or job.cancel_requested:
+        if job is None or job.status.cancel_requested:
             return []
-        job.cancel_requested = True
-        job.target = WAITING
+        job.target = NO_GRANT
+        why = "is being stopped: cancelled on request"
+        job.status = replace(job.status, cancel_requested=True, explanation=why)
         if job.state is JobState.PENDING:
-            self._end(job, Trigger.CANCELLED, Reason.CANCELLED_BY_USER, "cancelled by its user")
+            self._end(job, Trigger.CANCELLED, Reason.CANCELLED, "cancelled on request")
             return []
-        job.explanation = "is being stopped: cancelled by its user"
-        return self._converge()
+        return self._converge(job)
 
     # -- nodes ------------------------------------------------------------------------------------------
 
@@ -142,6 +182,7 @@ class Scheduler:
         commands = self._node_lost(node.id) if known else []
         self.state.nodes[node.id] = node
         self.state.solve_at = None
+        self._work = Worklist(self.state.nodes.values(), self._active_jobs())
         return commands + self._wake()
 
     def _node_lost(self, node: NodeId) -> list[Command]:
@@ -150,83 +191,90 @@ class Scheduler:
         # A plan that is being made for the cluster as it was is void.
         self.state.solve_at = None
         for job in self._active_jobs():
-            on_it = job.ordered.on(node) + job.allocation.on(node) if job.state in HOLDING else 0
-            if on_it or job.target.on(node):
-                job.target = WAITING
+            on_it = any(allocation.on(node) for allocation in (job.ordered, job.trains_on))
+            if on_it or job.target.allocation.on(node):
+                job.target = NO_GRANT
                 if on_it:
-                    job.reason = Reason.NODE_LOST
-                    job.explanation = f"stopped: node {node} was lost"
+                    why = f"stopped: node {node} was lost"
+                    job.status = replace(job.status, reason=Reason.NODE_LOST, explanation=why)
+        self._work = Worklist(self.state.nodes.values(), self._active_jobs())
         return self._converge() + self._wake()
 
     # -- replicas ---------------------------------------------------------------------------------------
 
     def _started(self, event: ReplicasStarted) -> list[Command]:
-        job = self._current(event.job, event.generation)
+        job = self._answered(event.job, event.generation)
         if job is None:
             return []
-        job.heard_at = self.state.at
+        at = job.heard_at = self.state.at
         if job.state not in (JobState.STARTING, JobState.RESCALING):
             return []
-        accrue(job, self.state.at)
-        if job.state is JobState.RESCALING:
-            job.num_rescales += job.allocation != job.ordered
-            note_change(job, self.state.at)
-        job.state = advance(job.state, Trigger.REPLICAS_STARTED)
-        job.num_resizes_failed = 0
-        note_answer(job)
-        return self._converge()
+        rescaled = job.state is JobState.RESCALING
+        moved = rescaled and job.trains_on != job.ordered
+        running = come_about(job, at) if rescaled else job.running
+        status = job.status.after(Trigger.REPLICAS_STARTED)
+        hold(job, at, status=status, order=answered(job.order), running=running)
+        if moved:
+            job.usage = job.usage.after_rescale()
+        job.failed_rescales = replace(job.failed_rescales, num_in_row=0)
+        return self._converge(job)
+
+    def _took_step(self, job: JobRecord, generation: int) -> list[Command]:
+        """Let plans have their way with a job once its replicas have trained."""
+        if job.running.has_trained or generation != job.running.generation:
+            return []
+        job.running = replace(job.running, has_trained=True)
+        return self._converge(job)
 
     def _kept(self, event: ReplicasKept) -> list[Command]:
-        job = self._current(event.job, event.generation)
+        job = self._answered(event.job, event.generation)
         if job is None:
             return []
-        job.heard_at = self.state.at
+        at = job.heard_at = self.state.at
         if job.state is not JobState.RESCALING:
             return []
-        accrue(job, self.state.at)
-        job.state = advance(job.state, Trigger.REPLICAS_KEPT)
-        job.reason = Reason.ALLOCATED
-        job.num_resizes_failed += bool(event.detail)
+        status = job.status.after(Trigger.REPLICAS_KEPT, Reason.ALLOCATED)
+        num_in_row = job.failed_rescales.num_in_row + bool(event.detail)
         # Ordered again at once it would fail again; but what took its place meanwhile was asked for later.
-        if event.detail and not job.retracting:
-            job.waits_for_plan = True
-            job.reason = Reason.RESIZE_FAILED
-            restarts = job.num_resizes_failed >= RESIZES_FAILED_MAX
-            job.explanation = resize_failure(job, event.detail, restarts=restarts)
-        job.ordered, job.ordered_batch = job.allocation, job.allocation_batch
-        note_answer(job)
-        return self._converge()
+        waits = bool(event.detail) and job.order.kind is not OrderKind.RETRACT
+        if waits:
+            why = rescale_failure(job, event.detail, restarts=num_in_row >= RESCALES_FAILED_MAX)
+            status = replace(status, reason=Reason.RESCALE_FAILED, explanation=why)
+        job.failed_rescales = FailedRescales(num_in_row=num_in_row, waits_for_plan=waits)
+        hold(job, at, status=status, order=replace(answered(job.order), grant=job.running.grant))
+        return self._converge(job)
 
     def _exited(self, event: ReplicasExited) -> list[Command]:
-        job = self._current(event.job, event.generation)
+        job = self._answered(event.job, event.generation)
         if job is None:
             return []
-        accrue(job, self.state.at)
         # A plan that moves or preempts jobs foresaw the exits that it ordered; any other calls for a new one.
         foreseen = job.state is JobState.STOPPING and event.outcome is Outcome.STOPPED
-        foreseen = foreseen and not job.cancel_requested and job.reason is not Reason.NODE_LOST
-        job.allocation = job.ordered = WAITING
-        note_answer(job)
-        node_lost = job.reason is Reason.NODE_LOST
+        foreseen = foreseen and not job.status.cancel_requested and job.reason is not Reason.NODE_LOST
         if event.outcome is Outcome.SUCCEEDED:
             self._end(job, Trigger.SUCCEEDED, Reason.FINISHED, "finished")
-        elif job.cancel_requested:
-            self._end(job, Trigger.CANCELLED, Reason.CANCELLED_BY_USER, "cancelled by its user")
-        elif self._is_failure(job, event.outcome) and job.num_failures + 1 > job.spec.max_failures:
-            job.num_failures += 1
-            self._end(job, Trigger.GAVE_UP, Reason.TOO_MANY_FAILURES, failure(job, event.detail))
+        elif job.status.cancel_requested:
+            self._end(job, Trigger.CANCELLED, Reason.CANCELLED, "cancelled on request")
         else:
-            job.num_failures += self._is_failure(job, event.outcome)
-            job.state = advance(job.state, Trigger.RELEASED)
-            if not node_lost:
-                job.reason, job.explanation = release_reason(job, event)
-        return self._converge() + ([] if foreseen else self._wake())
+            self._release(job, event)
+        return self._converge(job) + ([] if foreseen else self._wake())
+
+    def _release(self, job: JobRecord, event: ReplicasExited) -> None:
+        """Let go what the job holds: it will run again, unless it failed too often."""
+        if self._is_failure(job, event.outcome):
+            job.usage = job.usage.after_failure()
+            if job.usage.num_failures > job.spec.max_failures:
+                self._end(job, Trigger.GAVE_UP, Reason.TOO_MANY_FAILURES, failure(job, event.detail))
+                return
+        why = release_reason(job, event) if job.reason is not Reason.NODE_LOST else (None, None)
+        _let_go(job, self.state.at, job.status.after(Trigger.RELEASED, *why))
 
     def _is_failure(self, job: JobRecord, outcome: Outcome) -> bool:
         if job.reason is Reason.NODE_LOST:
             return False
         # Replicas that vanish again and again before they get anywhere would be restarted for ever.
-        nowhere = outcome is Outcome.LOST and job.progress <= job.progress_at_start
+        gone = outcome is Outcome.LOST or job.reason is Reason.HUNG
+        nowhere = gone and job.measured.progress <= job.running.progress_at_start
         return outcome is Outcome.FAILED or nowhere
 
     # -- rounds -----------------------------------------------------------------------------------------
@@ -239,11 +287,12 @@ class Scheduler:
         jobs = self._active_jobs()
         if not jobs:
             return []
-        commands = self._repeat_orders(jobs)
+        holding = [job for job in jobs if job.state in HOLDING]
+        commands = [*self._stop_hung(holding), *self._repeat_orders(holding)]
         solving = state.solve_at is not None and state.at - state.solve_at < self.config.solve_timeout_s
         if not solving:
-            for job in jobs:
-                accrue(job, state.at)
+            for job in holding:
+                hold(job, state.at)
             state.round += 1
             state.solve_at = state.at
             commands.append(Solve(round=state.round, view=self.view()))
@@ -255,7 +304,7 @@ class Scheduler:
         if event.round != state.round or state.solve_at is None:
             return []
         state.solve_at = None
-        view = self.view()
+        view = self._picture or self.view()
         plan = _without_departed(event.plan, view, state)
         try:
             check_plan(view, plan)
@@ -264,27 +313,43 @@ class Scheduler:
             return []
         state.plan_error = ""
         state.diagnostics = plan.diagnostics
-        for job in self._active_jobs():
-            if not job.cancel_requested:
-                self._set_target(job, plan)
+        jobs, pools = self._active_jobs(), gpus_by_type(state.nodes.values())
+        in_peace = settling(state, jobs, self.config.settle_s)
+        for job in jobs:
+            if not job.status.cancel_requested:
+                self._set_target(job, plan, pools)
+                if job.id in in_peace and not job.order.grant.satisfies(job.target):
+                    why = f"takes its first step before anything else: {job.explanation}"
+                    job.status = replace(job.status, reason=Reason.ALLOCATED, explanation=why)
         return self._converge()
 
-    def _set_target(self, job: JobRecord, plan: Plan) -> None:
-        job.waits_for_plan = False
-        job.target = plan.allocations.get(job.id, WAITING)
-        job.target_batch = plan.batches.get(job.id)
+    def _set_target(self, job: JobRecord, plan: Plan, pools: dict[str, int]) -> None:
+        if job.failed_rescales.waits_for_plan:
+            job.failed_rescales = replace(job.failed_rescales, waits_for_plan=False)
+            self._work.note(job)
+        target = Grant(allocation=plan.allocations.get(job.id, WAITING), batch=plan.batches.get(job.id))
+        if target != job.target:
+            job.target = target
+            self._work.note(job)
         if job.target:
-            job.explanation = plan.reasons.get(job.id, f"runs on {job.target.num_replicas} GPUs")
+            num_gpus = job.target.allocation.num_replicas
+            why = plan.reasons.get(job.id, f"runs on {num_gpus} GPUs")
+            if why != job.explanation:
+                job.status = replace(job.status, explanation=why)
             return
-        reason, job.explanation = waiting_reason(job, plan, self.state)
-        if job.state is not JobState.STOPPING:
-            job.reason = reason
+        reason, why = waiting_reason(job, plan, pools)
+        reason = job.reason if job.state is JobState.STOPPING else reason
+        if (reason, why) != (job.reason, job.explanation):
+            job.status = replace(job.status, reason=reason, explanation=why)
 
     def _restarted(self) -> list[Command]:
         self.state.solve_at = None
         self.state.round_due_at = None
         jobs = self._active_jobs()
         commands = [repeat_order(job, self.state.at) for job in jobs if job.state in HOLDING]
+        for job in (job for job in jobs if job.running.reported_at is not None):
+            # What they reported while nobody listened is not known.
+            job.running = replace(job.running, reported_at=self.state.at)
         return commands + (self._wake() if jobs else [])
 
     def _configured(self, config: SchedulerConfig) -> list[Command]:
@@ -292,12 +357,35 @@ class Scheduler:
         self.state.round_due_at = None
         return self._wake()
 
+    def _tenant_configured(self, tenant: Tenant) -> list[Command]:
+        if self.state.tenants.get(tenant.id) == tenant:
+            return []
+        self.state.tenants[tenant.id] = tenant
+        # Nor does a plan count that is being made for the quotas as they were.
+        self.state.solve_at = None
+        return self._wake()
+
+    def _stop_hung(self, jobs: list[JobRecord]) -> list[Command]:
+        """Stop the jobs that report, but have not for longer than they allow: they start again at once."""
+        at = self.state.at
+        commands: list[Command] = []
+        for job in (job for job in jobs if job.state is JobState.RUNNING):
+            allowed_s = None if job.spec.launch is None else job.spec.launch.hang_timeout_s
+            last_at = job.running.reported_at
+            if allowed_s is None or last_at is None or at - last_at < allowed_s:
+                continue
+            commands.append(stop(job, at))
+            job.status = replace(job.status, reason=Reason.HUNG, explanation=hang(at - last_at, allowed_s))
+            self._work.note(job)
+        return commands
+
     def _repeat_orders(self, jobs: list[JobRecord]) -> list[Command]:
         at, config = self.state.at, self.config
         commands: list[Command] = []
-        for job in (job for job in jobs if job.state in HOLDING):
-            unanswered = job.order_at is not None and at - job.order_at >= config.retry_s
-            silent = job.order_at is None and at - job.heard_at >= config.silence_s
+        for job in jobs:
+            sent_at = job.order.sent_at
+            unanswered = sent_at is not None and at - sent_at >= config.retry_s
+            silent = sent_at is None and at - job.heard_at >= config.silence_s
             if unanswered or silent:
                 commands.append(repeat_order(job, at))
         return commands
@@ -311,10 +399,13 @@ class Scheduler:
 
     def _next_round_at(self) -> float:
         """Return the first whole multiple of round_s that is not before now and after the last round."""
-        round_s = self.config.round_s
-        return (
-            max(math.ceil(self.state.at / round_s), math.floor(self.state.round_at / round_s) + 1) * round_s
-        )
+        round_s, at, last_at = self.config.round_s, self.state.at, self.state.round_at
+        # A quotient rounds: where k * round_s / round_s comes out below k, the next round would be this one.
+        # So the quotient only says where to look, and the products themselves are compared.
+        index = max(math.floor(max(at, last_at) / round_s) - 1, 0)
+        while index * round_s < at or index * round_s <= last_at:
+            index += 1
+        return index * round_s
 
     def _set_alarm(self, at: float) -> list[Command]:
         if self.state.round_due_at is not None and self.state.round_due_at <= at:
@@ -324,7 +415,7 @@ class Scheduler:
 
     # -- shared -----------------------------------------------------------------------------------------
 
-    def _current(self, job_id: JobId, generation: int) -> JobRecord | None:
+    def _answered(self, job_id: JobId, generation: int) -> JobRecord | None:
         """Return the job if `generation` is that of its last order and replicas may be alive, else None."""
         job = self._training(job_id, generation)
         return job if job is not None and job.generation == generation else None
@@ -337,38 +428,46 @@ class Scheduler:
         return job
 
     def _active_jobs(self) -> list[JobRecord]:
-        return [self.state.jobs[job_id] for job_id in self._active]
+        return [self.state.jobs[job_id] for _, job_id in self._active]
 
-    def _converge(self) -> list[Command]:
-        return converge(self.state, self._active_jobs(), self.config.resize_in_place)
+    def _converge(self, *changed: JobRecord) -> list[Command]:
+        for job in changed:
+            if job.state not in ENDED:
+                self._work.note(job)
+        return converge(self.state, self._work, self.config)
 
     def _end(self, job: JobRecord, trigger: Trigger, reason: Reason, explanation: str) -> None:
-        job.state = advance(job.state, trigger)
-        job.reason = reason
-        job.explanation = explanation
+        _let_go(job, self.state.at, job.status.after(trigger, reason, explanation))
         job.ended_at = self.state.at
-        job.target = job.ordered = job.allocation = WAITING
-        job.target_batch = job.ordered_batch = job.allocation_batch = None
-        self._active.remove(job.id)
+        job.target = NO_GRANT
+        del self._active[bisect_left(self._active, _place(job))]
+        self._work.forget(job.id)
+        self._views.pop(job.id, None)
+        self._departed.append(job.id)
         if not self._active:
             self.state.round_due_at = None
 
+    def _forget_departed(self) -> None:
+        """Keep the ids alone of the jobs that ended with the last event, and the last ENDED_KEPT of those."""
+        jobs, ended = self.state.jobs, self.state.ended
+        ended.update((job_id, jobs.pop(job_id).state) for job_id in self._departed)
+        self._departed = []
+        while len(ended) > ENDED_KEPT:
+            del ended[next(iter(ended))]
 
-def _submission_order(state: SchedulerState) -> list[JobId]:
-    active = [job for job in state.jobs.values() if job.state not in ENDED]
-    return [job.id for job in sorted(active, key=lambda job: (job.submitted_at, job.id))]
+
+def _let_go(job: JobRecord, at: float, status: Status) -> None:
+    """Take `job` as without replicas from `at` on: nothing is ordered, nothing runs."""
+    order = replace(answered(job.order), grant=NO_GRANT)
+    hold(job, at, status=status, order=order, running=replace(job.running, grant=NO_GRANT))
+
+
+def _place(job: JobRecord) -> tuple[float, JobId]:
+    """Return where the job stands in the order of submission."""
+    return (job.submitted_at, job.id)
 
 
 def _without_departed(plan: Plan, view: ClusterView, state: SchedulerState) -> Plan:
     """Return `plan` without jobs that ended or were cancelled while it was made; unknown ones stay in."""
     present = {job.id for job in view.jobs}
-
-    def keep(job_id: JobId) -> bool:
-        return job_id in present or job_id not in state.jobs
-
-    return Plan(
-        allocations={key: value for key, value in plan.allocations.items() if keep(key)},
-        batches={key: value for key, value in plan.batches.items() if keep(key)},
-        reasons={key: value for key, value in plan.reasons.items() if keep(key)},
-        diagnostics=plan.diagnostics,
-    )
+    return plan.only(lambda job: job in present or not (job in state.jobs or job in state.ended))

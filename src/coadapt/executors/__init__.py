@@ -1,1 +1,90 @@
-"""Floor 4: executors: the local machine first."""
+"""Floor 4: executors, which turn orders into processes. One folder or file, one row in EXECUTORS, one page.
+
+Third parties register theirs under the entry point group `coadapt.executors`, or name it `module:function`.
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+
+from coadapt.executors.host import Connect, Host
+from coadapt.executors.options import OptionText, parse_option
+from coadapt.model import InputError
+
+# Name -> a function that takes the executor's options, each with a default, checks them and what it needs (a
+# driver, a cluster's address), raises InputError, and changes nothing; it returns a Connect, which is called
+# once the scheduler has its state directory for itself. Modules are imported only when they are asked for.
+EXECUTORS: dict[str, str] = {
+    "local": "coadapt.executors.local:local",
+    "ray": "coadapt.executors.ray:on_ray",
+}
+ENTRY_POINT_GROUP = "coadapt.executors"
+
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "EXECUTORS",
+    "Connect",
+    "Host",
+    "executor_names",
+    "executor_options",
+    "prepare_executor",
+    "summary",
+]
+
+
+def executor_names() -> tuple[str, ...]:
+    """Return what `--executor` accepts: our own in the order of the table, then installed ones."""
+    return (*EXECUTORS, *sorted(_installed().keys() - EXECUTORS.keys()))
+
+
+def executor_options(name: str) -> dict[str, object]:
+    """Return the options of executor `name` with their defaults. Raises InputError as prepare_executor."""
+    return {option.name: option.default for option in _parameters(_find(name))}
+
+
+def summary(name: str) -> str:
+    """Return what an executor is, in one line."""
+    return (inspect.getdoc(_find(name)) or "").partition("\n")[0]
+
+
+def prepare_executor(name: str, options: Mapping[str, OptionText]) -> Connect:
+    """Return how to get executor `name` with `options`, given as text, or as a file's plain values.
+
+    Raises InputError where the name, an option or its value is not allowed, or what it needs is missing.
+    """
+    factory = _find(name)
+    known = {option.name: option for option in _parameters(factory)}
+    values = {}
+    for option, given in options.items():
+        field = f"executor {name}, option {option}"
+        if option not in known:
+            allowed = ", ".join(f"{key}={each.default!r}" for key, each in known.items()) or "no options"
+            raise InputError(field, given, allowed)
+        values[option] = parse_option(field, given, known[option].annotation)
+    return factory(**values)
+
+
+def _parameters(factory: Callable[..., Connect]) -> list[inspect.Parameter]:
+    return list(inspect.signature(factory, eval_str=True).parameters.values())
+
+
+def _installed() -> dict[str, str]:
+    # Imported here: each launcher of a job imports this package too, and has no use for it.
+    from importlib.metadata import entry_points
+
+    return {entry.name: entry.value for entry in entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def _find(name: str) -> Callable[..., Connect]:
+    reference = name if ":" in name else EXECUTORS.get(name) or _installed().get(name, "")
+    module_name, colon, function = reference.partition(":")
+    if not (colon and module_name and function):
+        raise InputError("--executor", name, f"{', '.join(executor_names())}, or module:function")
+    try:
+        found = getattr(importlib.import_module(module_name), function)
+    except (ImportError, AttributeError) as error:
+        raise InputError("--executor", name, f"a function that can be imported ({error})") from error
+    if not callable(found):
+        raise InputError("--executor", name, "a function of options that returns how to connect")
+    factory: Callable[..., Connect] = found
+    return factory

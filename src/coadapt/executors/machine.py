@@ -4,9 +4,10 @@ import re
 import socket
 from dataclasses import dataclass, field
 
+from coadapt.executors.processes.cluster import CPU_SLOT_TYPE, LOOPBACK
+from coadapt.executors.processes.slots import Slot
 from coadapt.model import InputError, Node, NodeId
 
-CPU_SLOT_TYPE = "cpu"
 # More replicas than this on one machine is a typing mistake, not a wish.
 CPU_SLOTS_MAX = 1024
 
@@ -17,6 +18,14 @@ class Machine:
 
     nodes: tuple[Node, ...]
     devices: dict[NodeId, tuple[str, ...]] = field(default_factory=dict)
+
+    def address(self, _node: NodeId) -> str:
+        """Return the loopback address: all replicas are on this machine."""
+        return LOOPBACK
+
+    def via(self, _node: NodeId, _slot: Slot) -> tuple[str, ...]:
+        """Return nothing: a process is started as it is."""
+        return ()
 
 
 def cpu_machine(num_slots: int) -> Machine:

@@ -3,13 +3,13 @@
 Axes: C configurations (replica counts), B candidate batches.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coadapt.model import BatchConfig, BatchLimits
+from coadapt.model import BatchConfig, BatchLimits, JobView, RescaleContract
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.signedinteger]
@@ -53,6 +53,26 @@ def split_total(
         atomic = min(atomic, limits.max_atomic)
     atomic = max(min(atomic, limits.max_total // (num_replicas * passes)), 1)
     return BatchConfig(total=num_replicas * atomic * passes, atomic=atomic, accumulation=passes - 1)
+
+
+def limits_in_use(job: JobView, gpu_type: str | None = None) -> BatchLimits:
+    """Return the batch limits that hold for `job` now, with the memory of `gpu_type` if it is known.
+
+    A job under `self` keeps, until it says otherwise, the total batch that it last reported, whatever it
+    requested: that is its `requested` here. One under `schedule` has the total batch in force at the samples
+    that it last reported.
+    """
+    limits, used = job.spec.batch, job.measured.batch
+    if job.spec.contract is RescaleContract.SELF and used is not None and used.total != limits.requested:
+        limits = replace(limits, requested=used.total, max_total=max(limits.max_total, used.total))
+    if limits.schedule is not None:
+        # Without the ramp, limits are alike between two changes, and what is computed from them is kept.
+        limits = replace(limits, requested=limits.schedule.total_at(job.measured.samples), schedule=None)
+    profile = None if gpu_type is None else job.measured.by_type.get(gpu_type)
+    ceiling = None if profile is None else profile.max_atomic
+    if ceiling is not None and ceiling < (limits.max_atomic or limits.max_total):
+        limits = replace(limits, max_atomic=max(ceiling, limits.min_atomic))
+    return limits
 
 
 @dataclass(frozen=True, slots=True)

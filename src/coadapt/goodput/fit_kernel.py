@@ -1,21 +1,19 @@
 """The inner loop of the fit: Pollux's loss with its analytic gradient, and a bounded search for its minimum.
 
-Compiled by numba: imported only to fit. `x` has the parameters in the order of `ThroughputParams`. A row is
+Compiled by numba, but for `search`. `x` is in the order of `ThroughputParams`. A row is
 (level, extra, atomic, log compute_s, log step_s), where level 0 is one replica, 1 one node, 2 several nodes,
 3 several racks, extra is max(K - 2, 0), and the alpha and beta of a level are x[2 * level : 2 * level + 2].
 """
 
 import math
-from collections.abc import Callable
-from typing import TypeVar, cast
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from coadapt.goodput.compiled import compiled, compiled_part
+
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
-Function = TypeVar("Function", bound=Callable[..., object])
 
 NUM_PARAMS = 9
 GAMMA = 8
@@ -39,11 +37,7 @@ START_SYNC_SHARES = (0.01, 0.7)  # the same for T_sync and the replicas: inside 
 START_SYNC_MIN = 1e-3  # least share of T_step that the start ascribes to synchronisation
 
 
-def jit(function: Function) -> Function:
-    return cast(Function, numba.njit(cache=True, error_model="numpy")(function))
-
-
-@jit
+@compiled
 def evaluate(
     rows: FloatArray, x: FloatArray, free: BoolArray, floor: float, grad: FloatArray, gram: FloatArray
 ) -> float:
@@ -86,7 +80,7 @@ def evaluate(
     return _rounded(rmse_c, floor) + _rounded(rmse_t, floor) + _add_penalties(x, free, grad, gram)
 
 
-@jit
+@compiled_part
 def _add_row(
     error: float, slope: FloatArray, column: NDArray[np.int64], size: int, grad: FloatArray, gram: FloatArray
 ) -> float:
@@ -97,7 +91,7 @@ def _add_row(
     return error * error
 
 
-@jit
+@compiled_part
 def _overlap(log_c: float, log_s: float, gamma: float) -> tuple[float, float]:
     """Return log (c^γ + s^γ)^(1/γ), and the share of s^γ in that sum."""
     z = gamma * (log_s - log_c)
@@ -106,12 +100,12 @@ def _overlap(log_c: float, log_s: float, gamma: float) -> tuple[float, float]:
     return max(log_c, log_s) + math.log1p(tail) / gamma, share
 
 
-@jit
+@compiled_part
 def _rounded(rmse: float, floor: float) -> float:
     return rmse if rmse >= floor else 0.5 * (rmse * rmse / floor + floor)
 
 
-@jit
+@compiled_part
 def _add_penalties(x: FloatArray, free: BoolArray, grad: FloatArray, gram: FloatArray) -> float:
     """Add both penalties' slopes and return their sum; that of a link which is not `free` is constant: 0."""
     loss = GAMMA_WEIGHT * float(x[GAMMA] - 1.0) ** 2
@@ -131,7 +125,7 @@ def _add_penalties(x: FloatArray, free: BoolArray, grad: FloatArray, gram: Float
     return loss
 
 
-@jit
+@compiled
 def minimise(rows: FloatArray, x: FloatArray, free: BoolArray) -> float:
     """Move `x` downhill in place, within its bounds, until the loss stands still; return the loss."""
     grad, gram = np.empty(NUM_PARAMS), np.empty((NUM_PARAMS, NUM_PARAMS))
@@ -141,7 +135,7 @@ def minimise(rows: FloatArray, x: FloatArray, free: BoolArray) -> float:
     return evaluate(rows, x, free, RMSE_MIN, grad, gram)
 
 
-@jit
+@compiled_part
 def _descend(rows: FloatArray, x: FloatArray, free: BoolArray, floor: float) -> None:
     """Levenberg-Marquardt: Newton steps with the curvature's bound, damped until they keep their promise."""
     grad, gram = np.empty(NUM_PARAMS), np.empty((NUM_PARAMS, NUM_PARAMS))
@@ -164,20 +158,24 @@ def _descend(rows: FloatArray, x: FloatArray, free: BoolArray, floor: float) -> 
         damping = max(damping * (0.1 if kept > 0.75 else 0.5 if kept > 0.25 else 2.0), DAMPING_MIN)
         num_small = num_small + 1 if loss - new_loss < TOLERANCE * loss else 0
         loss = new_loss
-        x[:] = _moved(x, step)
+        moved = _moved(x, step)
+        for a in range(NUM_PARAMS):
+            x[a] = moved[a]
         grad, new_grad = new_grad, grad
         gram, new_gram = new_gram, gram
 
 
-@jit
+@compiled
 def _moved(x: FloatArray, step: FloatArray) -> FloatArray:
     """Return x + step; a sum may round past a bound, and the bounds hold exactly."""
-    moved = np.maximum(x + step, LOW)
+    moved = np.empty(NUM_PARAMS)
+    for a in range(NUM_PARAMS):
+        moved[a] = max(x[a] + step[a], LOW)
     moved[GAMMA] = min(max(moved[GAMMA], GAMMA_MIN), GAMMA_MAX)
     return moved
 
 
-@jit
+@compiled_part
 def _solve_step(
     x: FloatArray, free: BoolArray, grad: FloatArray, gram: FloatArray, damping: float, step: FloatArray
 ) -> float:
@@ -212,7 +210,7 @@ def _solve_step(
     return promised
 
 
-@jit
+@compiled_part
 def _solve_free(
     index: NDArray[np.int64], grad: FloatArray, gram: FloatArray, damping: float, step: FloatArray
 ) -> None:
@@ -244,7 +242,6 @@ def _solve_free(
         step[index[i]] = solution[i]
 
 
-@jit
 def search(profile: FloatArray, start: FloatArray) -> FloatArray:
     """Return the parameters with the least loss found from two starting points.
 
@@ -262,7 +259,7 @@ def search(profile: FloatArray, start: FloatArray) -> FloatArray:
     return other if other_loss < best_loss else best
 
 
-@jit
+@compiled
 def prepare(profile: FloatArray) -> tuple[FloatArray, BoolArray]:
     """Return a profile's rows, and which parameters it can tell; the others stay pinned (Pollux's priors).
 
@@ -282,12 +279,13 @@ def prepare(profile: FloatArray) -> tuple[FloatArray, BoolArray]:
     return rows, free
 
 
-@jit
+@compiled
 def start_point(rows: FloatArray, free: BoolArray, gamma: float) -> FloatArray:
     """Return parameters that match the profile roughly at overlap `gamma`: lines through its times."""
     num_rows = rows.shape[0]
-    x = np.full(NUM_PARAMS, LOW)
-    x[GAMMA] = gamma
+    x = np.empty(NUM_PARAMS)
+    for a in range(NUM_PARAMS):
+        x[a] = gamma if a == GAMMA else LOW
     size, seconds, weight = np.empty(num_rows), np.empty(num_rows), np.empty(num_rows)
     for i in range(num_rows):
         size[i], seconds[i] = rows[i, 2], math.exp(rows[i, 3])
@@ -295,7 +293,10 @@ def start_point(rows: FloatArray, free: BoolArray, gamma: float) -> FloatArray:
     if free[0]:
         x[0], x[1] = _line(size, seconds, weight, START_COMPUTE_SHARES)
     else:
-        x[0] = 0.5 * seconds.mean()
+        sum_s = 0.0
+        for i in range(num_rows):
+            sum_s += seconds[i]
+        x[0] = 0.5 * (sum_s / num_rows)
         x[1] = x[0] / size[0]
     for level in range(1, 4):
         for i in range(num_rows):
@@ -309,7 +310,7 @@ def start_point(rows: FloatArray, free: BoolArray, gamma: float) -> FloatArray:
     return x
 
 
-@jit
+@compiled_part
 def _line(
     size: FloatArray, seconds: FloatArray, weight: FloatArray, shares: tuple[float, float]
 ) -> tuple[float, float]:

@@ -6,6 +6,7 @@ import numpy as np
 
 from coadapt.goodput.batch import candidates, split_total
 from coadapt.goodput.efficiency import efficiency
+from coadapt.goodput.efficiency_models import EfficiencyModel
 from coadapt.goodput.throughput import ThroughputModel, step_time
 from coadapt.model import BatchConfig, BatchLimits, GradStats, Placement, ThroughputParams
 
@@ -26,11 +27,13 @@ def best_batch(
     *,
     adaptive: bool = True,
     model: ThroughputModel = step_time,
+    efficiency_model: EfficiencyModel | None = None,
 ) -> BatchChoice:
     """Return the batch with the highest goodput on `placement` (Pollux eq. 12), the smallest on ties.
 
-    A job that is not `adaptive` keeps `limits.requested` exactly, at efficiency 1. Where no lawful batch fits
-    the placement, goodput is 0 and the batch is the nearest split. ValueError for an empty placement.
+    `efficiency_model`: by default the noise scale of `grad`. A job that is not `adaptive` keeps
+    `limits.requested` exactly, at efficiency 1. Where no lawful batch fits the placement, goodput is 0 and
+    the batch is the nearest split. ValueError for an empty placement.
     """
     num_replicas = placement.num_replicas
     if not adaptive:
@@ -44,7 +47,11 @@ def best_batch(
         smallest = max(limits.initial, limits.min_atomic * num_replicas)
         return BatchChoice(0.0, split_total(smallest, num_replicas, limits))
     step_s = model(params, placement, choices.atomic, choices.accumulation)
-    goodput = choices.total / step_s * efficiency(choices.total, limits.initial, grad.sqr, grad.var)
+    if efficiency_model is None:
+        gains = efficiency(choices.total, limits.initial, grad.sqr, grad.var)
+    else:
+        gains = efficiency_model(choices.total).expected
+    goodput = choices.total / step_s * gains
     best = int(np.argmax(goodput))
     config = BatchConfig(
         total=int(choices.total[best]),

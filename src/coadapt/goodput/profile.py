@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +12,22 @@ from coadapt.model import Placement
 FloatArray = NDArray[np.float64]
 
 
+class ProfileKey(NamedTuple):
+    """What tells measured steps apart."""
+
+    num_nodes: int
+    num_racks: int
+    num_replicas: int
+    atomic: int
+
+    @classmethod
+    def of(cls, placement: Placement, atomic: int) -> "ProfileKey":
+        return cls(placement.num_nodes, placement.num_racks, placement.num_replicas, atomic)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Measured steps, one row per (num_nodes, num_racks, num_replicas, atomic). Arrays (num_rows,).
+    """Measured steps, one row per `ProfileKey`. Arrays (num_rows,).
 
     compute_s: one forward-backward pass without synchronisation. step_s: a pass with it, overlapped. Raises
     ValueError unless all times are finite and above 0.
@@ -44,11 +58,11 @@ class Profile:
 class ProfileBuilder:
     """Collects observations for `Profile`, one row per key: the first one, or with `mean` their mean.
 
-    rows: (num_nodes, num_racks, num_replicas, atomic) -> (count, compute_s, step_s).
+    rows: by key (count, compute_s, step_s).
     """
 
     mean: bool = False
-    rows: dict[tuple[int, int, int, int], tuple[int, float, float]] = field(default_factory=dict)
+    rows: dict[ProfileKey, tuple[int, float, float]] = field(default_factory=dict)
 
     def add(self, placement: Placement, atomic: int, compute_s: float, step_s: float) -> bool:
         """Take in one measured step; return whether its key is new (time to fit again).
@@ -58,7 +72,7 @@ class ProfileBuilder:
         for name, seconds in (("compute_s", compute_s), ("step_s", step_s)):
             if not 0.0 < seconds < math.inf:
                 raise ValueError(f"{name} must be finite and > 0, got {seconds}")
-        key = (placement.num_nodes, placement.num_racks, placement.num_replicas, atomic)
+        key = ProfileKey.of(placement, atomic)
         old = self.rows.get(key)
         if old is None:
             self.rows[key] = (1, compute_s, step_s)
@@ -71,7 +85,7 @@ class ProfileBuilder:
     @property
     def num_replicas_profiled(self) -> int:
         """The largest replica count that was timed, 0 without any observation."""
-        return max((key[2] for key in self.rows), default=0)
+        return max((key.num_replicas for key in self.rows), default=0)
 
     def build(self) -> Profile:
         """Return the observations so far."""

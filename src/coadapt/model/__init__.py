@@ -3,6 +3,7 @@
 from coadapt.model.batch import BatchConfig
 from coadapt.model.cluster import (
     DEFAULT_GPU_TYPE,
+    SHARERS_MAX,
     WAITING,
     Allocation,
     GpuType,
@@ -10,28 +11,56 @@ from coadapt.model.cluster import (
     Node,
     NodeId,
     Placement,
+    gpus_by_type,
 )
+from coadapt.model.devices import PARTS, FreeGpus, Holding, SharedGpu, holding
+from coadapt.model.efficiency import EfficiencyKind, EfficiencyPoint, EfficiencySpec
 from coadapt.model.errors import InputError
-from coadapt.model.job import BatchLimits, JobSpec, Launch, ReplicaLimits, RescaleContract, Tenant
+from coadapt.model.grant import NO_GRANT, Grant
+from coadapt.model.job import BatchLimits, JobLength, JobSpec, Launch, ReplicaLimits, RescaleContract
+from coadapt.model.measured import Measured, RescaleCosts, Usage
 from coadapt.model.plan import Plan, PlanError, check_plan
-from coadapt.model.report import Forecast, GradStats, ThroughputParams, TrainingReport
+from coadapt.model.report import (
+    BatchMode,
+    Forecast,
+    GradStats,
+    ThroughputParams,
+    TrainingReport,
+    TypeProfile,
+)
+from coadapt.model.schedule import BatchSchedule
+from coadapt.model.tenant import DEFAULT_TENANT, Tenant, TenantId
 from coadapt.model.view import ClusterView, JobView
 
 __all__ = [
     "DEFAULT_GPU_TYPE",
+    "DEFAULT_TENANT",
+    "NO_GRANT",
+    "PARTS",
+    "SHARERS_MAX",
     "WAITING",
     "Allocation",
     "BatchConfig",
     "BatchLimits",
+    "BatchMode",
+    "BatchSchedule",
     "ClusterView",
+    "EfficiencyKind",
+    "EfficiencyPoint",
+    "EfficiencySpec",
     "Forecast",
+    "FreeGpus",
     "GpuType",
     "GradStats",
+    "Grant",
+    "Holding",
     "InputError",
     "JobId",
+    "JobLength",
     "JobSpec",
     "JobView",
     "Launch",
+    "Measured",
     "Node",
     "NodeId",
     "Placement",
@@ -39,8 +68,15 @@ __all__ = [
     "PlanError",
     "ReplicaLimits",
     "RescaleContract",
+    "RescaleCosts",
+    "SharedGpu",
     "Tenant",
+    "TenantId",
     "ThroughputParams",
     "TrainingReport",
+    "TypeProfile",
+    "Usage",
     "check_plan",
+    "gpus_by_type",
+    "holding",
 ]

@@ -1,12 +1,18 @@
 """Nodes, GPU types, and what one job holds of them. Values only; no decisions live here."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 NodeId = str
 JobId = str
 
 DEFAULT_GPU_TYPE = "gpu"
+
+# The most jobs on one GPU. Published packing puts two to four on one (Gandiva, OSDI'18; AntMan, OSDI'20);
+# NVIDIA's own partitions of a GPU end at seven.
+SHARERS_MAX = 8
+# How far a share that was written as a decimal fraction may be from 1/n: "0.333" is a third.
+SHARE_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,16 +65,22 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
+class Allocation:  # noqa: PLW1641  # its dataclass makes the hash, of the same fields
     """What one job holds: replicas per node in rank order (no zeros, no node twice); `()` means it waits.
 
     Rank order is part of the value: the ring that replicas form has an order, and measured step times
-    differ between (4, 3, 1) and (3, 4, 1). `gpu_share` is the fraction of each GPU; 1.0 is exclusive.
+    differ between (4, 3, 1) and (3, 4, 1).
+
+    gpu_share: the fraction of each of its GPUs, 1/n with n up to SHARERS_MAX; 1.0 is exclusive. shared: where
+    it is less than 1, a label per replica in rank order, else nothing. Jobs that name the same label on the
+    same node sit on one physical GPU; replicas of one job on a node have different labels (see devices.py).
     """
 
     slots: tuple[tuple[NodeId, int], ...] = ()
     gpu_share: float = 1.0
+    shared: tuple[int, ...] = ()
     num_replicas: int = field(init=False, compare=False, repr=False, default=0)
+    num_sharers: int = field(init=False, compare=False, repr=False, default=1)
 
     def __post_init__(self) -> None:
         total = 0
@@ -78,12 +90,39 @@ class Allocation:
             total += count
         if len({node for node, _ in self.slots}) != len(self.slots):
             raise ValueError(f"Allocation: a node is named twice in {self.slots}")
-        if not 0.0 < self.gpu_share <= 1.0:
-            raise ValueError(f"Allocation.gpu_share must be in (0, 1], got {self.gpu_share}")
         object.__setattr__(self, "num_replicas", total)
+        if self.gpu_share != 1.0 or self.shared:
+            self._check_share()
+
+    def _check_share(self) -> None:
+        sharers = round(1.0 / self.gpu_share) if self.gpu_share > 0.0 else 0
+        if not (1 <= sharers <= SHARERS_MAX and abs(self.gpu_share - 1.0 / sharers) <= SHARE_TOLERANCE):
+            raise ValueError(
+                f"Allocation.gpu_share must be 1/n with n in 1..{SHARERS_MAX}, got {self.gpu_share}"
+            )
+        object.__setattr__(self, "gpu_share", 1.0 / sharers)
+        object.__setattr__(self, "num_sharers", sharers)
+        labels = self.num_replicas if sharers > 1 else 0
+        if len(self.shared) != labels:
+            raise ValueError(
+                f"Allocation.shared must name {labels} GPUs for {self.num_replicas} replicas with "
+                f"{self.gpu_share:g} of a GPU each, got {self.shared}"
+            )
+        if min(self.shared, default=0) < 0:
+            raise ValueError(f"Allocation.shared: labels must be >= 0, got {self.shared}")
+        if len(set(self.shared_gpus())) < labels:
+            raise ValueError(f"Allocation.shared: two replicas of one job on one GPU in {self}")
 
     def __bool__(self) -> bool:
         return bool(self.slots)
+
+    def __eq__(self, other: object) -> bool:
+        # From round to round it is nearly always the very same object that is compared.
+        if self is other:
+            return True
+        if not isinstance(other, Allocation):
+            return NotImplemented
+        return (self.slots, self.gpu_share, self.shared) == (other.slots, other.gpu_share, other.shared)
 
     @property
     def num_nodes(self) -> int:
@@ -93,6 +132,23 @@ class Allocation:
     def shape(self) -> tuple[int, ...]:
         """Replicas per node, in rank order."""
         return tuple(count for _, count in self.slots)
+
+    @property
+    def num_gpus(self) -> float:
+        """GPUs that it holds, a share of one counted as that share."""
+        return self.num_replicas / self.num_sharers
+
+    def shared_gpus(self) -> Iterator[tuple[NodeId, int]]:
+        """Yield node and label of the GPU of each replica, in rank order; nothing where it is exclusive."""
+        labels = iter(self.shared)
+        for node, count in self.slots:
+            for _ in range(count):
+                if (label := next(labels, None)) is not None:
+                    yield node, label
+
+    def labels_on(self, node: NodeId) -> tuple[int, ...]:
+        """Return the labels of its shared GPUs on `node`, in rank order."""
+        return tuple(label for name, label in self.shared_gpus() if name == node)
 
     def on(self, node: NodeId) -> int:
         """Return the number of replicas on `node` (0 if none)."""
@@ -105,3 +161,11 @@ class Allocation:
 
 
 WAITING = Allocation()
+
+
+def gpus_by_type(nodes: Iterable[Node]) -> dict[str, int]:
+    """Return how many GPUs of each type the nodes have."""
+    pools: dict[str, int] = {}
+    for node in nodes:
+        pools[node.gpu_type] = pools.get(node.gpu_type, 0) + node.num_gpus
+    return pools

@@ -4,6 +4,8 @@ Beside these a replica gets torchrun's own: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_
 MASTER_PORT. Names only: reading the environment is the business of train/env.py and cli.
 """
 
+from collections.abc import Mapping
+
 ENV_JOB = "COADAPT_JOB"  # job id
 ENV_GENERATION = "COADAPT_GENERATION"  # decimal
 ENV_SPEC = "COADAPT_SPEC"  # JobSpec as wire JSON, without its launch part
@@ -20,6 +22,10 @@ ENV_LISTENERS_DIR = "COADAPT_LISTENERS_DIR"
 
 # Where replicas hear of their next generation (model/rescale.py); unset: they only ever stop.
 ENV_RESCALE_DIR = "COADAPT_RESCALE_DIR"
+# Or, without a disk in common with their launcher, where it serves the same notes, and what opens just these.
+ENV_CONTROL_URL = "COADAPT_CONTROL_URL"
+ENV_CONTROL_TOKEN = "COADAPT_CONTROL_TOKEN"
+ENV_NODE_ADDRESS = "COADAPT_NODE_ADDRESS"  # where other nodes' replicas reach this one; unset: all are here
 ENV_JOINING = "COADAPT_JOINING"  # "1": the others train already; RANK and WORLD_SIZE are those to come
 
 # Seconds; unset: the defaults of train/env.py.
@@ -29,3 +35,43 @@ ENV_STOP_TIMEOUT_S = "COADAPT_STOP_TIMEOUT_S"  # from SIGTERM to a forced end of
 
 EXIT_PEER_LOST = 69  # another replica failed first (EX_UNAVAILABLE): never the cause of a job's end
 EXIT_STOPPED = 75  # told to stop, state is saved (EX_TEMPFAIL of sysexits.h: try again later)
+
+# Two lists keep the environments of three parties apart: the scheduler's, a job's own `envs`, the contract's.
+#
+# What the scheduler was started with is its operator's business: keys of clouds, tokens of registries. So of
+# its environment a job gets only what is named here: how programs are found, what a machine is like, and how
+# numerical libraries are set. Proxies are not among them (their URLs may hold passwords), nor is anything of
+# Coadapt's own. An operator adds names by the executor's setting `pass_env`.
+PASSED_ENVS = frozenset({
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR",
+    "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHASHSEED", "PYTHONUNBUFFERED", "VIRTUAL_ENV",
+    "CONDA_DEFAULT_ENV", "CONDA_EXE", "CONDA_PREFIX", "CONDA_PYTHON_EXE", "CONDA_SHLVL",
+    "SSL_CERT_DIR", "SSL_CERT_FILE", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR",
+})  # fmt: skip
+PASSED_ENV_PREFIXES = (
+    "LC_", "CUDA_", "CUDNN_", "NVIDIA_", "NCCL_", "GLOO_", "TORCH_", "PYTORCH_",
+    "OMP_", "KMP_", "MKL_", "OPENBLAS_",
+)  # fmt: skip
+
+# And a job's own `envs` may not set what an executor does: a replica that took another's rank, checkpoints or
+# generation for its own would break promises that were made to it. What only tunes the trainer it may.
+SETTABLE_ENVS = frozenset({ENV_CHECKPOINT_EVERY_S, ENV_REPORT_EVERY_S, ENV_STOP_TIMEOUT_S})
+RESERVED_ENVS = frozenset({
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+    "CUDA_VISIBLE_DEVICES",
+})  # fmt: skip
+RESERVED_ENV_PREFIX = "COADAPT_"
+
+
+def is_reserved_env(name: str) -> bool:
+    """Return whether an executor sets the variable `name`, so that a job's `envs` may not."""
+    return name in RESERVED_ENVS or (name.startswith(RESERVED_ENV_PREFIX) and name not in SETTABLE_ENVS)
+
+
+def passed_envs(variables: Mapping[str, str], extra: frozenset[str] = frozenset()) -> dict[str, str]:
+    """Return what a job gets of the scheduler's environment. `extra`: further names, of the operator's."""
+    return {
+        name: value
+        for name, value in variables.items()
+        if name in PASSED_ENVS or name in extra or name.startswith(PASSED_ENV_PREFIXES)
+    }

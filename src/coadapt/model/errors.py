@@ -1,5 +1,28 @@
 """The one error for bad input at an edge: it names the field, the value, and what is allowed."""
 
+import reprlib
+
+SHOWN_MAX = 120  # characters of a value in an error's line
+WRITTEN_OUT = 10**100  # larger whole numbers are not; Python refuses from 4,300 digits on
+
+
+class _Brief(reprlib.Repr):
+    """Python's repr, cut short inside lists and mappings too: one that holds itself again and again is not
+    written out.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 3
+        self.maxdict = self.maxlist = self.maxtuple = self.maxset = 10
+        self.maxstring = self.maxother = SHOWN_MAX + 1
+
+    def repr_int(self, x: int, level: int) -> str:  # noqa: ARG002 - the name and form of the parent's
+        return f"about 1e{x.bit_length() * 0.30103:.0f}" if abs(x) >= WRITTEN_OUT else repr(x)
+
+
+_BRIEF = _Brief()
+
 
 class InputError(ValueError):
     """Bad input from a user: a file, a flag, a request. Prints as one line; commands exit with 2.
@@ -12,13 +35,18 @@ class InputError(ValueError):
         self.field = field
         self.value = value
         self.allowed = allowed
-        super().__init__(f"{field}: got {_shown(value)}; allowed: {allowed}")
+        super().__init__(f"{field}: got {shown(value)}; allowed: {allowed}")
 
     def __reduce__(self) -> tuple[type["InputError"], tuple[str, object, str]]:
         # Exceptions pickle by their text; this one has to come back whole from another process.
         return InputError, (self.field, self.value, self.allowed)
 
 
-def _shown(value: object, limit: int = 120) -> str:
-    text = repr(value)
+def shown(value: object, limit: int = SHOWN_MAX) -> str:
+    """Return a value as an error shows it, at a cost that does not grow with the value."""
+    text = repr(value[: limit + 1]) if isinstance(value, str) else _BRIEF.repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+class StoreError(RuntimeError):
+    """The journal cannot be read or written; the text says where, why, and what to do, in one line."""

@@ -1,7 +1,12 @@
 """What a user submits. A JobSpec never changes after submission."""
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from coadapt.model.efficiency import EfficiencySpec
+from coadapt.model.schedule import BatchSchedule
+from coadapt.model.tenant import DEFAULT_TENANT, TenantId
 
 
 class RescaleContract(StrEnum):
@@ -11,35 +16,21 @@ class RescaleContract(StrEnum):
     ADAPTIVE = "adaptive"
     SELF = "self"
     FROZEN = "frozen"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tenant:
-    """A user or team: its weight in fair shares, and the most GPUs it may hold at once (None: no limit)."""
-
-    id: str = "default"
-    weight: float = 1.0
-    quota_gpus: int | None = None
-
-    def __post_init__(self) -> None:
-        if not self.id:
-            raise ValueError("Tenant.id must not be empty")
-        if self.weight <= 0:
-            raise ValueError(f"Tenant.weight must be > 0, got {self.weight}")
-        if self.quota_gpus is not None and self.quota_gpus < 0:
-            raise ValueError(f"Tenant.quota_gpus must be >= 0, got {self.quota_gpus}")
+    SCHEDULE = "schedule"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLimits:
     """Replicas (= GPUs) that a job may hold while it runs, and the count its user would pick by hand.
 
-    `requested` is what policies that never resize use; it defaults to `min`.
+    `requested` is what policies that never rescale use; it defaults to `min`. gpu_types: the types that it
+    may run on; none named: any.
     """
 
     min: int = 1
     max: int = 1
     requested: int = 0
+    gpu_types: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.min < 1:
@@ -50,6 +41,17 @@ class ReplicaLimits:
             object.__setattr__(self, "requested", self.min)
         if not self.min <= self.requested <= self.max:
             raise ValueError(f"gpus: requested must be within {self.min}..{self.max}, got {self.requested}")
+        if "" in self.gpu_types or len(set(self.gpu_types)) < len(self.gpu_types):
+            raise ValueError(f"gpu_types must be different names, got {self.gpu_types}")
+
+    @property
+    def types_in_words(self) -> str:
+        """The GPU types that it may run on, for a sentence: `one type`, `type a100 or v100`."""
+        return f"type {' or '.join(self.gpu_types)}" if self.gpu_types else "one type"
+
+    def allows_type(self, gpu_type: str) -> bool:
+        """Return whether the job may run on GPUs of `gpu_type`."""
+        return not self.gpu_types or gpu_type in self.gpu_types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,8 @@ class BatchLimits:
     initial: M0, to which progress and efficiency refer. requested: the total batch its user would pick by
     hand (default: initial); contracts other than `adaptive`, and policies that know no adaptive jobs, use it.
     max_total: the largest total batch. min_atomic, max_atomic: bounds of one pass on one replica
-    (max_atomic None: only max_total binds). accumulation: whether gradient accumulation is allowed.
+    (max_atomic None: only max_total binds). accumulation: whether gradient accumulation is allowed. schedule:
+    the total batches to come, under contract `schedule`; `requested` is the first of them then.
     """
 
     initial: int
@@ -68,24 +71,55 @@ class BatchLimits:
     min_atomic: int = 1
     max_atomic: int | None = None
     accumulation: bool = True
+    schedule: BatchSchedule | None = None
 
     def __post_init__(self) -> None:
         if self.initial < 1:
             raise ValueError(f"batch.initial must be >= 1, got {self.initial}")
         if self.requested == 0:
-            object.__setattr__(self, "requested", self.initial)
+            first = self.initial if self.schedule is None else self.schedule.totals[0]
+            object.__setattr__(self, "requested", first)
+        largest = self.requested if self.schedule is None else max(self.schedule.totals)
         if self.max_total == 0:
-            object.__setattr__(self, "max_total", max(self.initial, self.requested))
+            object.__setattr__(self, "max_total", max(self.initial, self.requested, largest))
         if self.max_total < self.initial:
             raise ValueError(f"batch.max must be >= batch.initial ({self.initial}), got {self.max_total}")
         if not 1 <= self.requested <= self.max_total:
             raise ValueError(f"batch.requested must be within 1..{self.max_total}, got {self.requested}")
+        if self.schedule is not None and self.requested != self.schedule.totals[0]:
+            raise ValueError(
+                f"batch.requested must be the first of batch.schedule, {self.schedule.totals[0]}, "
+                f"got {self.requested}"
+            )
+        if largest > self.max_total:
+            raise ValueError(f"batch.schedule: at most batch.max ({self.max_total}), got {largest}")
         if self.min_atomic < 1:
             raise ValueError(f"batch.min_atomic must be >= 1, got {self.min_atomic}")
         if self.max_atomic is not None and self.max_atomic < self.min_atomic:
             raise ValueError(
                 f"batch.max_atomic must be >= batch.min_atomic ({self.min_atomic}), got {self.max_atomic}"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLength:
+    """How long a job is to train, as declared: in one of three units. A hint that may be wrong."""
+
+    epochs: float | None = None
+    steps: float | None = None
+    samples: float | None = None
+
+    def __post_init__(self) -> None:
+        given = [value for value in (self.epochs, self.steps, self.samples) if value is not None]
+        if len(given) != 1 or not (math.isfinite(given[0]) and given[0] > 0):
+            raise ValueError(
+                "length: exactly one of epochs, steps, samples, finite and > 0, "
+                f"got {self.epochs}, {self.steps}, {self.samples}"
+            )
+
+
+# Reports come about every 30 s; a long validation or a first compilation sends none for many minutes.
+HANG_TIMEOUT_S = 1_800.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,28 +130,48 @@ class Launch:
     setup: str = ""
     envs: tuple[tuple[str, str], ...] = ()
     workdir: str = "."
+    hang_timeout_s: float | None = HANG_TIMEOUT_S
+    """A job that reports, but has not for so long, is stopped and started again; None: it is let be."""
 
     def __post_init__(self) -> None:
         if not self.run.strip():
             raise ValueError("run: the command must not be empty")
+        if self.hang_timeout_s is not None and not self.hang_timeout_s > 0:
+            raise ValueError(f"hang_timeout must be > 0, got {self.hang_timeout_s}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """One job as submitted. `application` names what it trains (traces and profiles are found by it)."""
+    """One job as submitted."""
 
     name: str
     batch: BatchLimits
     replicas: ReplicaLimits = field(default_factory=ReplicaLimits)
     contract: RescaleContract = RescaleContract.FIXED
-    tenant: Tenant = field(default_factory=Tenant)
+    tenant: TenantId = DEFAULT_TENANT
+    """Who owns it. What the tenant may have is state of the scheduler: ClusterView.tenants."""
+    priority: int = 0
+    """Higher goes first among the jobs of its tenant, for policies that know priorities."""
+    deadline_at: float | None = None
+    """When it is to have ended, s, for policies that know deadlines; None: at no certain time."""
+    length: JobLength | None = None
+    """How long it is to train, as declared."""
     application: str = ""
+    """What it trains; traces and profiles are found by it."""
+    efficiency: EfficiencySpec = field(default_factory=EfficiencySpec)
+    """How the progress per sample of larger batches is estimated, where the contract is `adaptive`."""
     max_failures: int = 3
     launch: Launch | None = None
 
     def __post_init__(self) -> None:
         if not self.name:
             raise ValueError("name must not be empty")
+        if not self.tenant:
+            raise ValueError("tenant must not be empty")
+        if self.deadline_at is not None and not math.isfinite(self.deadline_at):
+            raise ValueError(f"deadline_at must be finite, got {self.deadline_at}")
+        if (self.contract is RescaleContract.SCHEDULE) is not (self.batch.schedule is not None):
+            raise ValueError(f"batch.schedule goes with contract schedule only, got {self.contract}")
         if self.max_failures < 0:
             raise ValueError(f"max_failures must be >= 0, got {self.max_failures}")
 
@@ -125,3 +179,8 @@ class JobSpec:
     def adaptive(self) -> bool:
         """Whether the scheduler may choose the batch size."""
         return self.contract is RescaleContract.ADAPTIVE
+
+    @property
+    def batch_is_own(self) -> bool:
+        """Whether the job's batch follows from the job alone, so that nobody may dictate one."""
+        return self.contract in (RescaleContract.SELF, RescaleContract.SCHEDULE)

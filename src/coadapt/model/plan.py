@@ -1,14 +1,16 @@
 """What all jobs get this round, and the check that stands between any policy and the core."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from coadapt.model.batch import BatchConfig
 from coadapt.model.cluster import Allocation, JobId, Node, NodeId
+from coadapt.model.devices import FreeGpus
 from coadapt.model.job import RescaleContract
+from coadapt.model.tenant import TenantId
 from coadapt.model.view import ClusterView, JobView
 
-# GPU shares are sums of decimal fractions; this slack in GPUs absorbs their rounding.
+# A tenant's shares of GPUs are summed as fractions; this slack in GPUs absorbs their rounding.
 SHARE_SLACK_GPUS = 1e-9
 
 
@@ -30,24 +32,34 @@ class Plan:
     reasons: Mapping[JobId, str] = field(default_factory=dict)
     diagnostics: Mapping[str, float] = field(default_factory=dict)
 
+    def only(self, keep: Callable[[JobId], bool]) -> "Plan":
+        """Return the plan for the jobs that `keep` says yes to."""
+        return Plan(
+            allocations={job: given for job, given in self.allocations.items() if keep(job)},
+            batches={job: batch for job, batch in self.batches.items() if keep(job)},
+            reasons={job: why for job, why in self.reasons.items() if keep(job)},
+            diagnostics=self.diagnostics,
+        )
+
 
 def check_plan(view: ClusterView, plan: Plan) -> None:
     """Raise PlanError unless `plan` is lawful for `view`.
 
-    Lawful: only known jobs and nodes; no node over-committed; replicas within each job's limits; one GPU
-    type per job; a frozen job keeps its replicas unless it is stopped whole; tenants within their quota; a
-    batch is dictated only to a job that holds GPUs, never to a `self` job, never past the job's limits.
+    Lawful: only known jobs and nodes; no GPU over-committed (devices.py); replicas within each job's limits;
+    one GPU type per job, and one that it allows; a frozen job keeps its replicas unless it is stopped whole;
+    tenants within their quota; a batch is dictated only to a job that holds GPUs, never to a `self`
+    or `schedule` job, never past its limits.
     """
     jobs = {job.id: job for job in view.jobs}
     nodes = {node.id: node for node in view.nodes}
-    for job_id in sorted({*plan.allocations, *plan.batches, *plan.reasons}):
-        if job_id not in jobs:
-            raise PlanError(f"job {job_id!r} is not an active job of this round")
+    named = plan.allocations.keys() | plan.batches.keys() | plan.reasons.keys()
+    if unknown := named - jobs.keys():
+        raise PlanError(f"job {min(unknown)!r} is not an active job of this round")
     for job_id, allocation in plan.allocations.items():
         if allocation:
             _check_allocation(jobs[job_id], allocation, nodes)
     _check_capacity(plan, nodes)
-    _check_quotas(plan, jobs)
+    _check_quotas(view, plan, jobs)
     for job_id, batch in plan.batches.items():
         _check_batch(jobs[job_id], plan.allocations.get(job_id), batch)
 
@@ -61,41 +73,41 @@ def _check_allocation(job: JobView, allocation: Allocation, nodes: Mapping[NodeI
         raise PlanError(
             f"job {job.id!r}: {allocation.num_replicas} replicas, allowed {limits.min}..{limits.max}"
         )
-    gpu_types = sorted({nodes[node].gpu_type for node, _ in allocation.slots})
+    gpu_types = {nodes[node].gpu_type for node, _ in allocation.slots}
     if len(gpu_types) > 1:
-        raise PlanError(f"job {job.id!r}: GPU types {gpu_types} mixed, allowed one")
+        raise PlanError(f"job {job.id!r}: GPU types {sorted(gpu_types)} mixed, allowed one")
+    if not limits.allows_type(gpu_type := gpu_types.pop()):
+        allowed = ", ".join(limits.gpu_types)
+        raise PlanError(f"job {job.id!r}: GPU type {gpu_type!r}, allowed only {allowed}")
     if job.spec.contract is RescaleContract.FROZEN and job.allocation and allocation != job.allocation:
         raise PlanError(f"job {job.id!r}: contract frozen, its allocation {job.allocation.slots} must stay")
 
 
 def _check_capacity(plan: Plan, nodes: Mapping[NodeId, Node]) -> None:
-    used: dict[NodeId, float] = dict.fromkeys(nodes, 0.0)
+    free = FreeGpus(nodes.values())
     for allocation in plan.allocations.values():
-        for node, count in allocation.slots:
-            used[node] += count * allocation.gpu_share
-    for node, gpus in used.items():
-        if gpus > nodes[node].num_gpus + SHARE_SLACK_GPUS:
-            raise PlanError(f"node {node!r}: {gpus:g} GPUs given, it has {nodes[node].num_gpus}")
+        free.take_allocation(allocation)
+    for problem in free.overfull():
+        raise PlanError(problem)
 
 
-def _check_quotas(plan: Plan, jobs: Mapping[JobId, JobView]) -> None:
-    held: dict[str, float] = {}
-    quotas: dict[str, int] = {}
+def _check_quotas(view: ClusterView, plan: Plan, jobs: Mapping[JobId, JobView]) -> None:
+    held: dict[TenantId, float] = {}
     for job_id, allocation in plan.allocations.items():
         tenant = jobs[job_id].spec.tenant
-        if tenant.quota_gpus is not None:
-            quotas[tenant.id] = min(tenant.quota_gpus, quotas.get(tenant.id, tenant.quota_gpus))
-        held[tenant.id] = held.get(tenant.id, 0.0) + allocation.num_replicas * allocation.gpu_share
-    for tenant_id, quota in sorted(quotas.items()):
-        if held[tenant_id] > quota + SHARE_SLACK_GPUS:
-            raise PlanError(f"tenant {tenant_id!r}: {held[tenant_id]:g} GPUs given, its quota is {quota}")
+        held[tenant] = held.get(tenant, 0.0) + allocation.num_gpus
+    for tenant, quota in sorted(view.quotas().items()):
+        if held.get(tenant, 0.0) > quota + SHARE_SLACK_GPUS:
+            raise PlanError(f"tenant {tenant!r}: {held[tenant]:g} GPUs given, its quota is {quota}")
 
 
 def _check_batch(job: JobView, allocation: Allocation | None, batch: BatchConfig) -> None:
     if not allocation:
         raise PlanError(f"job {job.id!r}: a batch is dictated, but the job holds no GPU")
-    if job.spec.contract is RescaleContract.SELF:
-        raise PlanError(f"job {job.id!r}: contract self, its batch is its own, got {batch.total}")
+    if job.spec.batch_is_own:
+        raise PlanError(
+            f"job {job.id!r}: contract {job.spec.contract}, its batch is its own, got {batch.total}"
+        )
     limits = job.spec.batch
     most = allocation.num_replicas * batch.atomic * (batch.accumulation + 1)
     if batch.total > most:

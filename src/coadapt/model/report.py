@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coadapt.model.batch import BatchConfig
+from coadapt.model.efficiency import EfficiencyPoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,21 +62,44 @@ class GradStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchMode:
+    """A total batch that a job may set by itself, and the seconds of an epoch on its requested replicas."""
+
+    total: int
+    epoch_s: float
+
+    def __post_init__(self) -> None:
+        if self.total < 1:
+            raise ValueError(f"BatchMode.total must be >= 1, got {self.total}")
+        if not (math.isfinite(self.epoch_s) and self.epoch_s > 0.0):
+            raise ValueError(f"BatchMode.epoch_s must be finite and > 0, got {self.epoch_s}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
     """What is left to do at the job's *requested* batch size, and how fast it goes.
 
     remaining_steps: optimiser steps left. step_time_s[k - 1]: seconds of one step on k replicas packed on as
     few nodes as possible. From a trace this is an oracle's knowledge; from a live job it is its own estimate.
+    num_epochs, modes: of a job that changes its own batch, its length and the batches that it may visit, by
+    size; not when. 0 and empty where they are not known.
     """
 
     remaining_steps: float
     step_time_s: tuple[float, ...]
+    num_epochs: int = 0
+    modes: tuple[BatchMode, ...] = ()
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.remaining_steps):
             raise ValueError(f"Forecast.remaining_steps must be finite, got {self.remaining_steps}")
         if not self.step_time_s or not math.isfinite(sum(self.step_time_s)) or min(self.step_time_s) <= 0:
             raise ValueError(f"Forecast.step_time_s must be finite seconds > 0, got {self.step_time_s}")
+        totals = [mode.total for mode in self.modes]
+        if totals != sorted(set(totals)):
+            raise ValueError(f"Forecast.modes must ascend by total, got {totals}")
+        if self.num_epochs < 0 or (self.modes and self.num_epochs < 1):
+            raise ValueError(f"Forecast.num_epochs must be >= 1 where modes are known, got {self.num_epochs}")
 
     def remaining_s(self, num_replicas: int) -> float:
         """Return the seconds left on `num_replicas` (clamped to the range that the forecast covers)."""
@@ -84,21 +108,59 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingReport:
-    """One report of a job's rank 0; None and empty mean "nothing new".
+class TypeProfile:
+    """What a job learned about itself on one GPU type."""
 
-    progress: scale-invariant samples so far (samples * efficiency). progress_target: progress at which the
-    job ends, if it is known. throughput: parameters per GPU type. num_replicas_profiled: the largest replica
-    count that was timed. metrics: the user's own figures (loss, accuracy).
+    params: ThroughputParams
+    """Its step-time model, fitted to what was timed."""
+    num_replicas_profiled: int = 0
+    """The largest replica count that was timed."""
+    max_atomic: int | None = None
+    """The most samples of one pass that fit into the memory of one GPU; None where it was not found."""
+
+    def __post_init__(self) -> None:
+        if self.num_replicas_profiled < 0:
+            raise ValueError(
+                f"TypeProfile.num_replicas_profiled must be >= 0, got {self.num_replicas_profiled}"
+            )
+        if self.max_atomic is not None and self.max_atomic < 1:
+            raise ValueError(f"TypeProfile.max_atomic must be >= 1, got {self.max_atomic}")
+
+    def after(self, before: "TypeProfile | None") -> "TypeProfile":
+        """Return this newer profile without forgetting what `before` knew besides."""
+        if before is None:
+            return self
+        return TypeProfile(
+            params=self.params,
+            num_replicas_profiled=max(self.num_replicas_profiled, before.num_replicas_profiled),
+            max_atomic=before.max_atomic if self.max_atomic is None else self.max_atomic,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingReport:
+    """One report of a job's rank 0; None and empty mean "nothing new". Measured explains the fields.
+
+    All numbers are finite: what was once infinite in a sum or a maximum, and progress is one, stays so
+    for ever.
     """
 
     progress: float
     progress_target: float | None = None
     samples: float = 0.0
     batch: BatchConfig | None = None
-    throughput: Mapping[str, ThroughputParams] = field(default_factory=dict)
-    grad: GradStats | None = None
-    num_replicas_profiled: int = 0
-    forecast: Forecast | None = None
     step_time_s: float | None = None
+    by_type: Mapping[str, TypeProfile] = field(default_factory=dict)
+    grad: GradStats | None = None
+    efficiency_points: tuple[EfficiencyPoint, ...] = ()
+    forecast: Forecast | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("progress", "progress_target", "samples", "step_time_s"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value >= 0.0):
+                raise ValueError(f"TrainingReport.{name} must be finite and >= 0, got {value}")
+        for name, value in self.metrics.items():
+            if not math.isfinite(value):
+                raise ValueError(f"TrainingReport.metrics must be finite, {name} is {value}")

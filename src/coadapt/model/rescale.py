@@ -3,9 +3,17 @@
 All files are in one directory of the job, named by ENV_RESCALE_DIR. Names and values only.
 """
 
+# Over the network (ENV_CONTROL_URL) the files are notes under CONTROL_PATH, with the same names and contents:
+#   GET  CONTROL_PATH?after=N   {"version": V, "notes": {name: text}}, once V is not N, or after 20 s; 0: now
+#   PUT  CONTROL_PATH/NAME      the body is the note's text; 204
+#   POST CONTROL_PATH/NAME      makes an empty note: 201, or 409 if it was there
+# each with the header Authorization: Bearer TOKEN (ENV_CONTROL_TOKEN), else 401.
+
 from dataclasses import dataclass
 
 from coadapt.model.batch import BatchConfig
+
+CONTROL_PATH = "/v1/control"
 
 # Written by the replicas once they can change in place: the script has reached its epochs.
 CAPABLE_FILE = "capable"

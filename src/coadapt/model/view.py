@@ -3,37 +3,33 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from coadapt.model.batch import BatchConfig
-from coadapt.model.cluster import WAITING, Allocation, JobId, Node
+from coadapt.model.cluster import Allocation, JobId, Node
+from coadapt.model.grant import NO_GRANT, Grant
 from coadapt.model.job import JobSpec
-from coadapt.model.report import Forecast, GradStats, ThroughputParams
+from coadapt.model.measured import Measured, Usage
+from coadapt.model.tenant import Tenant, TenantId, quotas_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """One active job. Nothing here refers to live state: it pickles, and it is safe to keep.
-
-    started_at: first start, None before it. num_rescales: changes of allocation after the first start
-    (a preemption counts when the job starts again). rescale_s: mean measured rescale time of this job, or the
-    cluster's default before one was measured. batch_history: (instant, total batch) at each change.
-    """
+    """One active job. Nothing here refers to live state: it pickles, and it is safe to keep."""
 
     id: JobId
     spec: JobSpec
     submitted_at: float
-    allocation: Allocation = WAITING
-    batch: BatchConfig | None = None
-    started_at: float | None = None
-    attained_service_gpu_s: float = 0.0
-    num_rescales: int = 0
+    grant: Grant = NO_GRANT
+    """What the last order gave it; nothing if it waits or is being stopped."""
+    measured: Measured = field(default_factory=Measured)
+    """What its reports told."""
+    usage: Usage = field(default_factory=Usage)
+    """What it used so far, up to the instant of the view."""
     rescale_s: float = 30.0
-    progress: float = 0.0
-    progress_target: float | None = None
-    throughput: Mapping[str, ThroughputParams] = field(default_factory=dict)
-    grad: GradStats | None = None
-    num_replicas_profiled: int = 0
-    forecast: Forecast | None = None
-    batch_history: tuple[tuple[float, int], ...] = ()
+    """Mean cost of its starts and rescales, s; the cluster's default before one was measured."""
+
+    @property
+    def allocation(self) -> Allocation:
+        """The GPUs that it holds in the policy's eyes."""
+        return self.grant.allocation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +39,17 @@ class ClusterView:
     at: float
     nodes: tuple[Node, ...]
     jobs: tuple[JobView, ...]
+    tenants: Mapping[TenantId, Tenant] = field(default_factory=dict)
+    """The tenants that the operator configured; ask `tenant` for any other."""
 
     @property
     def num_gpus(self) -> int:
         return sum(node.num_gpus for node in self.nodes)
+
+    def tenant(self, tenant: TenantId) -> Tenant:
+        """Return what is granted to `tenant`: weight 1 and no quota where nobody said anything else."""
+        return self.tenants.get(tenant) or Tenant(id=tenant)
+
+    def quotas(self) -> dict[TenantId, int]:
+        """Return the GPUs that each tenant with a quota may hold."""
+        return quotas_of(self.tenants.values())

@@ -64,6 +64,8 @@ def loads(kinds: Mapping[str, type[T]], text: str) -> T:
         envelope = json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError("wire", text, f"JSON ({error.msg} at character {error.pos})") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of levels
+        raise InputError("wire", text, f"JSON ({error})") from None
     if not isinstance(envelope, dict) or not isinstance(version := envelope.get("wire"), int):
         raise InputError("wire", text, "an object with wire, type and data")
     if version > WIRE_VERSION:
@@ -106,7 +108,10 @@ def _decode_float(data: object, path: str) -> float:
         return float(data)
     if isinstance(data, bool) or not isinstance(data, int | float):
         raise InputError(path, data, "a number")
-    return float(data)
+    try:
+        return float(data)
+    except OverflowError:
+        raise InputError(path, data, "a number that a float can hold") from None
 
 
 def _decode_int(data: object, path: str) -> int:

@@ -9,19 +9,46 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 
 from coadapt.model import InputError
-from coadapt.policies.base import Policy
+from coadapt.policies.base import Policy, PolicyCard
+from coadapt.policies.choice import fit_options, parse_choice
 
 POLICIES: dict[str, str] = {
     "fifo": "coadapt.policies.fifo:Fifo",
     "srtf": "coadapt.policies.srtf:Srtf",
+    "srsf": "coadapt.policies.classic.srsf:Srsf",
+    "las": "coadapt.policies.classic.las:Las",
+    "max-min": "coadapt.policies.classic.max_min:MaxMin",
+    "drf": "coadapt.policies.classic.drf:Drf",
     "tiresias": "coadapt.policies.tiresias:Tiresias",
+    "afs": "coadapt.policies.elastic.afs:Afs",
+    "elasticflow": "coadapt.policies.elastic.elasticflow:ElasticFlow",
+    "elastic-jsa": "coadapt.policies.elastic.elastic_jsa:ElasticJsa",
     "optimus": "coadapt.policies.optimus:Optimus",
-    "pollux": "coadapt.policies.pollux:Pollux",
-    "pollux-genetic": "coadapt.policies.pollux_genetic:PolluxGenetic",
+    "pollux": "coadapt.policies.pollux.policy:Pollux",
+    "pollux-genetic": "coadapt.policies.pollux.policy:PolluxGenetic",
+    "sia": "coadapt.policies.sia.policy:Sia",
+    "ones": "coadapt.policies.ones.policy:Ones",
+    "shockwave": "coadapt.policies.shockwave.policy:Shockwave",
+    "gavel": "coadapt.policies.gavel:Gavel",
+    "themis": "coadapt.policies.themis:Themis",
+    "ossp": "coadapt.policies.ossp:Ossp",
+    "mst": "coadapt.policies.mst:Mst",
+    "allox": "coadapt.policies.allox:Allox",
+    "gandiva-fair": "coadapt.policies.gandiva_fair:GandivaFair",
+    "castor": "coadapt.policies.castor.policy:Castor",
 }
 ENTRY_POINT_GROUP = "coadapt.policies"
 
-__all__ = ["ENTRY_POINT_GROUP", "POLICIES", "Policy", "create_policy", "policy_names", "policy_options"]
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "POLICIES",
+    "Policy",
+    "PolicyCard",
+    "create_policy",
+    "policy_card",
+    "policy_names",
+    "policy_options",
+]
 
 
 def policy_names() -> tuple[str, ...]:
@@ -30,23 +57,31 @@ def policy_names() -> tuple[str, ...]:
     return (*POLICIES, *sorted(installed - set(POLICIES)))
 
 
+def policy_card(name: str) -> PolicyCard:
+    """Return what policy `name` says of itself; one without a card says nothing. Raises as create_policy."""
+    return getattr(_find(parse_choice(name)[0]), "card", PolicyCard(paper="", decides=""))
+
+
 def policy_options(name: str) -> dict[str, object]:
-    """Return the keyword options of policy `name` with their defaults. Raises InputError as create_policy."""
+    """Return the keyword options of policy `name`: what it names itself, else the default.
+
+    Raises InputError as create_policy, but does not look whether the policy takes a value.
+    """
+    name, options = parse_choice(name)
     parameters = inspect.signature(_find(name)).parameters.values()
-    return {option.name: option.default for option in parameters}
+    defaults = {option.name: option.default for option in parameters}
+    return {**defaults, **fit_options(name, options, defaults)}
 
 
 def create_policy(name: str, **options: object) -> Policy:
-    """Return a new policy. `name` is a registered name or a reference `module:Class`.
+    """Return a new policy. `name`: a registered name or a reference `module:Class`, and in brackets options,
+    `gavel(objective=ftf)`, which yield to `options`.
 
     Raises InputError where the name, an option's name or an option's value is not allowed.
     """
+    name, named = parse_choice(name)
     factory = _find(name)
-    known = policy_options(name)
-    for option, value in options.items():
-        if option not in known:
-            allowed = ", ".join(f"{key}={default!r}" for key, default in known.items()) or "no options"
-            raise InputError(f"policy {name}, option {option}", value, allowed)
+    options = fit_options(name, {**named, **options}, policy_options(name))
     try:
         return factory(**options)
     except ValueError as error:

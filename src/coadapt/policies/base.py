@@ -1,8 +1,22 @@
 """What a policy is. A policy is outside the core: its plans are checked, its errors are caught."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from coadapt.model import ClusterView, Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyCard:
+    """What `coadapt policies` tells of a policy that has it as its class attribute `card`.
+
+    paper: authors, system, venue and year. decides: what it chooses in a round. oracle: what it must be told
+    that nobody knows beforehand: true in simulation, the job's own estimate live; empty: nothing.
+    """
+
+    paper: str
+    decides: str
+    oracle: str = ""
 
 
 class Policy(Protocol):

@@ -1,11 +1,16 @@
 """First in, first out: jobs start in order of arrival on the GPUs they requested, and run to their end."""
 
+from typing import ClassVar
+
 from coadapt.model import ClusterView, Plan
-from coadapt.policies.gang import GangRule, admit
+from coadapt.policies.base import PolicyCard
+from coadapt.policies.giving.queue import GangRule, admit
 
 
 class Fifo:
     """Without preemption. Strict unless `backfill`: a job that does not fit stops those behind it."""
+
+    card: ClassVar[PolicyCard] = PolicyCard(paper="classic", decides="order")
 
     def __init__(self, *, backfill: bool = False) -> None:
         self._rule = GangRule(ahead="that came earlier", backfill=backfill, preempt=False)

@@ -1,11 +1,13 @@
 """Optimus (Peng et al., EuroSys 2018) for all-reduce jobs: GPUs one at a time to whoever gains most time."""
 
 import heapq
+from typing import ClassVar
 
 from coadapt.model import ClusterView, JobId, JobView, Plan
-from coadapt.policies.counted import counted_plan
-from coadapt.policies.reasons import go_first, waits
-from coadapt.policies.room import Room, span
+from coadapt.policies.base import PolicyCard
+from coadapt.policies.giving.capacity import Capacity, span, useful_span
+from coadapt.policies.giving.counted_plan import counted_plan
+from coadapt.policies.giving.reasons import go_first, waits
 
 # Steps left that are assumed where a forecast says that none are: the job is still there (OSDI'21 artifact).
 MIN_REMAINING_STEPS = 1.0
@@ -19,34 +21,38 @@ class Optimus:
     time. Parameter servers and the loss-curve fit of the paper are not modelled.
     """
 
+    card: ClassVar[PolicyCard] = PolicyCard(
+        paper="Peng et al., Optimus, EuroSys 2018", decides="GPU counts", oracle="time left at each count"
+    )
+
     def allocate(self, view: ClusterView) -> Plan:
-        room = Room(view)
+        capacity = Capacity(view)
         notes: dict[JobId, str] = {}
         num_served = 0
         for job in view.jobs:
             low = span(job)[0]
-            if job.id in room.counts or room.give(job, low):
+            if job.id in capacity.counts or capacity.give(job, low):
                 num_served += 1
             else:
-                notes[job.id] = waits(job, low, room, go_first(num_served, "that came earlier"))
-        _grow(view, room)
+                notes[job.id] = waits(job, low, capacity, go_first(num_served, "that came earlier"))
+        _grow(view, capacity)
         for job in view.jobs:
-            if job.id in room.counts:
-                notes[job.id] = _note(job, room.counts[job.id])
-        return counted_plan(view, room, notes)
+            if job.id in capacity.counts:
+                notes[job.id] = _note(job, capacity.counts[job.id])
+        return counted_plan(view, capacity, notes)
 
 
-def _grow(view: ClusterView, room: Room) -> None:
+def _grow(view: ClusterView, capacity: Capacity) -> None:
     """Give what is left, GPU by GPU, while somebody gains. Ties go to the first in order of submission."""
     heap: list[tuple[float, int]] = []
     for index, job in enumerate(view.jobs):
-        if job.id in room.counts:
-            _push(heap, index, gain_s(job, room.counts[job.id]))
+        if job.id in capacity.counts:
+            _push(heap, index, gain_s(job, capacity.counts[job.id]))
     while heap:
         _, index = heapq.heappop(heap)
         job = view.jobs[index]
-        if room.grow(job):
-            _push(heap, index, gain_s(job, room.counts[job.id]))
+        if capacity.grow(job):
+            _push(heap, index, gain_s(job, capacity.counts[job.id]))
 
 
 def _push(heap: list[tuple[float, int]], index: int, gain: float) -> None:
@@ -56,23 +62,17 @@ def _push(heap: list[tuple[float, int]], index: int, gain: float) -> None:
 
 def gain_s(job: JobView, num_replicas: int) -> float:
     """Return the seconds by which one more than `num_replicas` ends `job` sooner; 0 if it may not have it."""
-    forecast = job.forecast
-    if forecast is None or num_replicas >= min(_most(job), len(forecast.step_time_s)):
+    forecast = job.measured.forecast
+    if forecast is None or num_replicas >= min(useful_span(job)[1], len(forecast.step_time_s)):
         return 0.0
     remaining = forecast.remaining_steps if forecast.remaining_steps > 0 else MIN_REMAINING_STEPS
     return (forecast.step_time_s[num_replicas - 1] - forecast.step_time_s[num_replicas]) * remaining
 
 
-def _most(job: JobView) -> int:
-    """Return the most replicas of use to `job`: each needs its smallest share of the requested batch."""
-    batch = job.spec.batch
-    return min(span(job)[1], batch.requested // batch.min_atomic)
-
-
 def _note(job: JobView, num_replicas: int) -> str:
-    if num_replicas >= _most(job):
+    if num_replicas >= useful_span(job)[1]:
         return "it can use no more"
-    if job.forecast is None:
+    if job.measured.forecast is None:
         return "without a forecast it gets its minimum"
     gain = gain_s(job, num_replicas)
     return f"one more would end it {gain:.0f} s sooner" if gain > 0 else "one more would not end it sooner"

@@ -17,13 +17,13 @@ from coadapt.core.events import (
     PlanReady,
     ReplicasExited,
     ReplicasKept,
-    ReplicasRescaled,
     ReplicasStarted,
     TrainingReported,
+    TrainingResumed,
 )
 from coadapt.core.lifecycle import ENDED, JobState
-from coadapt.core.state import JobRecord, SchedulerState
-from coadapt.model import JobId, RescaleContract
+from coadapt.core.state import JobRecord, Order, SchedulerState, Status
+from coadapt.model import Grant, JobId, JobSpec, Measured, Usage
 from coadapt.runtime.snapshot import job_efficiency
 from coadapt.runtime.story import replicas_of_change, told_in_place
 
@@ -36,6 +36,7 @@ NUM_REASONS_MAX = 500
 NUM_CHANGES_MAX = 50
 # Measured starts and changes kept per job: the latest.
 NUM_RESCALES_MAX = 2000
+ANY_ROUND = -1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,7 +66,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rescale:
+class MeasuredRescale:
     """A start or a change of replicas, measured: at `at` the first step of a generation was done.
 
     before, now: replicas. cost_s: of training time, up to that instant. pause: of a change in place, the
@@ -82,33 +83,24 @@ class Rescale:
 
 @dataclass(slots=True, kw_only=True)
 class JobHistory:
-    """The life of one job so far; `spans` are in order, without gaps, from submission to the end.
-
-    reasons: why it is where it is; changes: how those in place went; each sentence with its instant.
-    rescales: what starts and changes cost, one per generation that has told.
-    """
+    """The life of one job so far."""
 
     id: JobId
-    name: str
-    application: str
-    tenant: str
-    contract: RescaleContract
+    spec: JobSpec
     submitted_at: float
-    started_at: float | None = None
     ended_at: float | None = None
     state: JobState = JobState.PENDING
     spans: list[Span] = field(default_factory=list)
+    """In order, without gaps, from submission to the end."""
     points: list[Point] = field(default_factory=list)
     reasons: list[tuple[float, str]] = field(default_factory=list)
+    """Why it is where it is: sentences, each with its instant."""
     changes: list[tuple[float, str]] = field(default_factory=list)
-    rescales: list[Rescale] = field(default_factory=list)
-    num_rescales: int = 0
-    rescale_total_s: float = 0.0
-    attained_service_gpu_s: float = 0.0
-    samples: float = 0.0
-    progress: float = 0.0
-    progress_target: float | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    """How rescales in place went, likewise."""
+    rescales: list[MeasuredRescale] = field(default_factory=list)
+    """What starts and rescales cost, one per generation that has told."""
+    measured: Measured = field(default_factory=Measured)
+    usage: Usage = field(default_factory=Usage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,12 +123,23 @@ class History:
     rounds: list[Round] = field(default_factory=list)
 
 
-class Recorder:
-    """An observer of the runtime that keeps a History. Attach it before the first event."""
+# What decides which GPUs a job holds, and why.
+_Decides = tuple[Order, Grant, Status]
 
-    def __init__(self) -> None:
+
+class Recorder:
+    """An observer of the runtime that keeps a History. Attach it before the first event.
+
+    figures_only: without the points and sentences of jobs, which a page shows and no figure needs.
+    """
+
+    def __init__(self, *, figures_only: bool = False) -> None:
         self._history = History()
+        self._figures_only = figures_only
         self._open: set[JobId] = set()
+        self._decided: dict[JobId, _Decides] = {}
+        # The round whose answer is waited for, None: of none; unknown before the first event.
+        self._asked: int | None = ANY_ROUND
 
     @property
     def history(self) -> History:
@@ -148,12 +151,12 @@ class Recorder:
     def __call__(self, event: Event, commands: Sequence[Command], state: SchedulerState) -> None:
         history = self._history
         history.at = max(history.at, event.at)
-        for job_id in self._touched(event, commands, state):
-            self._follow(state.jobs[job_id])
+        for record in self._touched(event, commands, state):
+            self._follow(record)
         match event:
             case TrainingReported():
                 self._add_point(event, state)
-            case ReplicasRescaled():
+            case TrainingResumed():
                 self._add_change(event, state)
             case NodeJoined() | NodeLost():
                 self._add_capacity(state)
@@ -163,8 +166,11 @@ class Recorder:
                 self._add_round(event, event.error, {})
             case _:
                 pass
+        self._asked = None if state.solve_at is None else state.round
 
-    def _touched(self, event: Event, commands: Sequence[Command], state: SchedulerState) -> Iterable[JobId]:
+    def _touched(
+        self, event: Event, commands: Sequence[Command], state: SchedulerState
+    ) -> Iterable[JobRecord]:
         # Reports are most of all events: they and the other events of one job must not cost a scan of all.
         match event:
             case (
@@ -173,15 +179,15 @@ class Recorder:
                 | TrainingReported()
                 | ReplicasStarted()
                 | ReplicasKept()
-                | ReplicasRescaled()
+                | TrainingResumed()
                 | ReplicasExited()
             ):
                 named = {event.job}
-                named.update(c.job for c in commands if not isinstance(c, Solve | SetAlarm))
-                return sorted(named & state.jobs.keys())
+                if commands:
+                    named.update(c.job for c in commands if not isinstance(c, Solve | SetAlarm))
+                return [state.jobs[job_id] for job_id in sorted(named) if job_id in state.jobs]
             case _:
-                fresh = state.jobs.keys() - self._history.jobs.keys()
-                return sorted((self._open | fresh) & state.jobs.keys())
+                return list(state.jobs.values())
 
     def _follow(self, record: JobRecord) -> None:
         job = self._history.jobs.get(record.id)
@@ -190,16 +196,26 @@ class Recorder:
             self._open.add(record.id)
         if record.id not in self._open:
             return
-        _copy_figures(job, record)
+        job.measured, job.usage = record.measured, record.usage
+        # A record's values are replaced, never changed: while these are the same ones, so is what it holds.
+        order, grant, status = record.order, record.running.grant, record.status
+        decided = self._decided.get(record.id)
+        if decided and decided[0] is order and decided[1] is grant and decided[2] is status:
+            return
+        self._decided[record.id] = (order, grant, status)
+        job.ended_at, job.state = record.ended_at, record.state
         _extend(job, record, self._history.at)
-        if record.explanation and (not job.reasons or job.reasons[-1][1] != record.explanation):
+        if self._figures_only:
+            pass
+        elif record.explanation and (not job.reasons or job.reasons[-1][1] != record.explanation):
             if len(job.reasons) == NUM_REASONS_MAX:
                 del job.reasons[1]
             job.reasons.append((self._history.at, record.explanation))
         if record.state in ENDED:
             self._open.discard(record.id)
+            del self._decided[record.id]
 
-    def _add_change(self, event: ReplicasRescaled, state: SchedulerState) -> None:
+    def _add_change(self, event: TrainingResumed, state: SchedulerState) -> None:
         record = state.jobs.get(event.job)
         if record is None or not may_train(record, event.generation):
             return
@@ -209,7 +225,7 @@ class Recorder:
             return
         before, now = replicas_of_change(record, event.generation)
         job.rescales.append(
-            Rescale(
+            MeasuredRescale(
                 at=self._history.at,
                 generation=event.generation,
                 before=before or (0 if last is None else last.now),
@@ -219,21 +235,23 @@ class Recorder:
             )
         )
         del job.rescales[:-NUM_RESCALES_MAX]
-        if event.pause:
+        if event.pause and not self._figures_only:
             job.changes.append((self._history.at, told_in_place(record, event)))
             del job.changes[:-NUM_CHANGES_MAX]
 
     def _add_point(self, event: TrainingReported, state: SchedulerState) -> None:
+        if self._figures_only:
+            return
         record = state.jobs.get(event.job)
         if record is None or not may_train(record, event.generation) or record.id not in self._open:
             return
-        job = self._history.jobs[record.id]
+        job, batch = self._history.jobs[record.id], record.measured.batch
         job.points.append(
             Point(
                 at=self._history.at,
-                total_batch=None if record.batch is None else record.batch.total,
+                total_batch=None if batch is None else batch.total,
                 efficiency=job_efficiency(record),
-                progress=record.progress,
+                progress=record.measured.progress,
                 step_time_s=event.report.step_time_s,
             )
         )
@@ -241,6 +259,8 @@ class Recorder:
             del job.points[1:-1:2]
 
     def _add_round(self, event: PlanReady | PlanFailed, error: str, diagnostics: Mapping[str, float]) -> None:
+        if self._asked not in (event.round, ANY_ROUND):
+            return  # the round was void, or another one: nothing was done with the answer
         rounds = self._history.rounds
         if not rounds or rounds[-1].round < event.round:
             rounds.append(Round(at=event.at, round=event.round, error=error, diagnostics=diagnostics))
@@ -255,36 +275,9 @@ class Recorder:
 
 
 def _begin(record: JobRecord) -> JobHistory:
-    return JobHistory(
-        id=record.id,
-        name=record.spec.name,
-        application=record.spec.application,
-        tenant=record.spec.tenant.id,
-        contract=record.spec.contract,
-        submitted_at=record.submitted_at,
-        spans=[
-            Span(
-                start=record.submitted_at,
-                end=record.submitted_at,
-                num_gpus=0.0,
-                shape=(),
-                state=JobState.PENDING,
-            )
-        ],
-    )
-
-
-def _copy_figures(job: JobHistory, record: JobRecord) -> None:
-    job.started_at = record.started_at
-    job.ended_at = record.ended_at
-    job.state = record.state
-    job.num_rescales = record.num_rescales
-    job.rescale_total_s = record.rescale_total_s
-    job.attained_service_gpu_s = record.attained_service_gpu_s
-    job.samples = record.samples
-    job.progress = record.progress
-    job.progress_target = record.progress_target
-    job.metrics = record.metrics
+    at = record.submitted_at
+    waits = Span(start=at, end=at, num_gpus=0.0, shape=(), state=JobState.PENDING)
+    return JobHistory(id=record.id, spec=record.spec, submitted_at=at, spans=[waits])
 
 
 def _extend(job: JobHistory, record: JobRecord, at: float) -> None:

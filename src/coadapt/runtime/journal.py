@@ -3,7 +3,31 @@
 SQLite in WAL mode with synchronous=FULL by default; any SQLAlchemy URL will do. One writer at a time.
 """
 
+# How the journal tells that it was harmed
+#
+# A scheduler that replays a journal with a row missing decides something else than it did: jobs that ended
+# run again. So each row carries a checksum over its own content and the checksum of the row before it: a row
+# that is altered, missing or out of order breaks the chain where it stands. The last link stands in `meta`
+# too, written in the same transaction, since a chain alone does not tell that its end was cut off.
+#
+# Opening looks at what costs nothing: that rows 1 to the last are all there, and the last is the one in
+# `meta`. Reading checks the chain of what it reads: a start the rows after the snapshot, `coadapt doctor` all
+# of them. A snapshot is bound to the chain by the checksum of the row it stands at. One that does not fit is
+# passed over, because the rows before it tell the same; a row that does not fit is never passed over.
+#
+# Checksums find accidents. They are no signature: who may write the file can write a chain that fits.
+#
+# The beginning may be pruned, up to the older of two snapshots: nothing before it is ever replayed. `anchor`
+# then holds the number and the checksum of the last event that is gone, and the chain goes on from there. It
+# is written before any row goes: a prune that is cut off leaves rows that count no more, for the next one.
+#
+# An event that the core refuses stays in its row. A row in `refusals` says that a replay leaves it out, so
+# the books are as if it had never come, and the event can still be looked at.
+
+import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
@@ -12,119 +36,367 @@ import sqlalchemy as sa
 from coadapt.core.events import Event
 from coadapt.core.state import SchedulerState
 from coadapt.model import InputError
+from coadapt.model.errors import StoreError
 from coadapt.model.wire import dumps, loads
 from coadapt.runtime.ports import Store
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 SNAPSHOTS_KEPT = 2  # the one before stays until the next is safely written
 ROWS_PER_FETCH = 1_000
+ROWS_PER_PRUNE = 2_000  # in one transaction: events that come meanwhile wait for it
+CHECK_BYTES = 16  # of a checksum: an accident passes it once in 3e38
+DOCTOR = "see what is wrong with: coadapt doctor"
 
 EVENT_KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 
-_metadata = sa.MetaData()
-_meta = sa.Table("meta", _metadata, sa.Column("schema_version", sa.Integer, nullable=False))
-_events = sa.Table(
+metadata = sa.MetaData()
+meta = sa.Table(
+    "meta",
+    metadata,
+    sa.Column("schema_version", sa.Integer, nullable=False),
+    sa.Column("head_seq", sa.Integer, nullable=False),
+    sa.Column("head_link", sa.String(40), nullable=False),
+)
+events = sa.Table(
     "events",
-    _metadata,
+    metadata,
     sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("at", sa.Float, nullable=False),
+    sa.Column("at", sa.Double, nullable=False),
     sa.Column("kind", sa.String(40), nullable=False),
     sa.Column("job", sa.String(200), nullable=True, index=True),
     sa.Column("payload", sa.Text, nullable=False),
+    sa.Column("link", sa.String(40), nullable=False),
 )
-_snapshots = sa.Table(
+snapshots = sa.Table(
     "snapshots",
-    _metadata,
+    metadata,
     sa.Column("upto", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("payload", sa.Text, nullable=False),
+    sa.Column("link", sa.String(40), nullable=False),
 )
+anchor = sa.Table(
+    "anchor",
+    metadata,
+    sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("link", sa.String(40), nullable=False),
+    sa.Column("check", sa.String(40), nullable=False),
+)
+refusals = sa.Table(
+    "refusals",
+    metadata,
+    sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("why", sa.Text, nullable=False),
+    sa.Column("trace", sa.Text, nullable=False),
+    sa.Column("link", sa.String(40), nullable=False),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An event that the core could not handle: its number, its kind, the error in one line and in whole."""
+
+    number: int
+    kind: str
+    job: str | None
+    why: str
+    trace: str
+
+
+def link(before: str, row: "sa.Row[tuple[int, float, str, str | None, str, str]]") -> str:
+    """Return the checksum of an event's row that follows the one with checksum `before`."""
+    return checksum(before, row.seq, repr(row.at), row.kind, row.job, row.payload)
+
+
+def checksum(*parts: object) -> str:
+    text = "\n".join(str(part) for part in parts)
+    return hashlib.blake2b(text.encode(), digest_size=CHECK_BYTES).hexdigest()
 
 
 class Journal(Store):
-    """The Store port on a database. `append` returns once the group is committed to disk."""
+    """The Store port on a database. `append` returns once the group is committed to disk.
 
-    def __init__(self, url: str) -> None:
-        """Open or create the journal at an SQLAlchemy URL. Raises InputError for one of a newer version."""
+    Every method raises StoreError where the database cannot be read or written, or is damaged.
+    """
+
+    def __init__(self, url: str, name: str = "the journal") -> None:
+        """Open or create the journal at an SQLAlchemy URL; errors call it `name`.
+
+        Raises InputError for one of another version.
+        """
+        self._name = name
         self._engine = sa.create_engine(url)
         if self._engine.dialect.name == "sqlite":
             sa.event.listen(self._engine, "connect", _configure_sqlite)
-        _metadata.create_all(self._engine)
-        with self._engine.begin() as connection:
-            version = connection.scalar(sa.select(_meta.c.schema_version))
+        with self._connection() as connection:
+            metadata.create_all(connection)
+            version = connection.scalar(sa.select(meta.c.schema_version))
             if version is None:
-                connection.execute(_meta.insert().values(schema_version=SCHEMA_VERSION))
+                first = {"schema_version": SCHEMA_VERSION, "head_seq": 0, "head_link": ""}
+                connection.execute(meta.insert().values(first))
             elif version != SCHEMA_VERSION:
-                raise InputError(
-                    "journal schema", version, f"version {SCHEMA_VERSION}; use the coadapt it is of"
-                )
-            self._seq = connection.scalar(sa.select(sa.func.max(_events.c.seq))) or 0
+                allowed = f"version {SCHEMA_VERSION}; use the coadapt it is of"
+                raise InputError("journal schema", version, allowed)
+        self._anchor = self._checked_anchor()
+        self._tip = self._checked_tip()
+        self._refused = frozenset(refusal.number for refusal in self.refusals())
 
     @classmethod
     def at_path(cls, path: Path) -> "Journal":
         """Open or create a SQLite journal in a file that only its owner can read."""
-        path.touch(mode=0o600, exist_ok=True)
-        return cls(f"sqlite:///{path}")
+        try:
+            path.touch(mode=0o600, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"{path} cannot be written: {error.strerror}") from None
+        return cls(f"sqlite:///{path}", str(path))
+
+    @property
+    def last_number(self) -> int:
+        return self._tip[0]
+
+    @property
+    def first_number(self) -> int:
+        """The number of the first event that is there, or will be; 1 unless earlier ones were pruned."""
+        return self._anchor[0] + 1
 
     def append(self, events: Sequence[Event]) -> None:
-        rows = [
-            {
-                "seq": self._seq + offset,
-                "at": event.at,
-                "kind": type(event).__name__,
-                "job": getattr(event, "job", None),
-                "payload": dumps(event),
-            }
-            for offset, event in enumerate(events, start=1)
-        ]
+        rows, (last, before) = [], self._tip
+        for number, event in enumerate(events, start=last + 1):
+            job, payload, kind = getattr(event, "job", None), dumps(event), type(event).__name__
+            before = checksum(before, number, repr(event.at), kind, job, payload)
+            row = {"seq": number, "at": event.at, "kind": kind, "job": job, "payload": payload}
+            rows.append({**row, "link": before})
         if not rows:
             return
-        with self._engine.begin() as connection:
-            connection.execute(_events.insert(), rows)
-        self._seq += len(rows)
+        with self._connection() as connection:
+            connection.execute(_INSERT_EVENT, rows)
+            connection.execute(meta.update().values(head_seq=last + len(rows), head_link=before))
+        self._tip = last + len(rows), before
 
     def events(self, after: int = 0) -> Iterator[Event]:
-        while True:
-            query = (
-                sa.select(_events.c.seq, _events.c.payload)
-                .where(_events.c.seq > after)
-                .order_by(_events.c.seq)
-                .limit(ROWS_PER_FETCH)
-            )
-            with self._engine.connect() as connection:
+        for _, event in self.numbered_events(after):
+            yield event
+
+    def numbered_events(self, after: int = 0) -> Iterator[tuple[int, Event]]:
+        after = max(after, self._anchor[0])
+        before = self._link_of(after)
+        while after < self._tip[0]:
+            query = sa.select(events).where(events.c.seq > after).order_by(events.c.seq).limit(ROWS_PER_FETCH)
+            with self._connection() as connection:
                 rows = connection.execute(query).all()
             if not rows:
-                return
-            for seq, payload in rows:
-                after = seq
-                yield loads(EVENT_KINDS, payload)
+                raise self._damaged(after + 1, "is missing")
+            for row in rows:
+                if row.seq != after + 1:
+                    raise self._damaged(after + 1, "is missing")
+                if row.link != link(before, row):
+                    raise self._damaged(row.seq, "was altered")
+                after, before = row.seq, row.link
+                if row.seq not in self._refused:
+                    yield row.seq, self._loaded(row)
+
+    def whole(self) -> Iterator[tuple[int, Event]] | None:
+        """Return all events with their numbers, None if the first ones were pruned."""
+        return self.numbered_events() if self.first_number == 1 else None
+
+    def refuse(self, number: int, why: str, trace: str = "") -> None:
+        row = {"seq": number, "why": why, "trace": trace, "link": checksum(self._link_of(number), why, trace)}
+        with self._connection() as connection:
+            connection.execute(refusals.delete().where(refusals.c.seq == number))
+            connection.execute(refusals.insert().values(row))
+        self._refused |= {number}
+
+    def refusals(self) -> list[Refusal]:
+        """Return the events that were set aside, in order."""
+        query = (
+            sa.select(refusals, events.c.kind, events.c.job, events.c.link.label("event_link"))
+            .join(events, events.c.seq == refusals.c.seq, isouter=True)
+            .order_by(refusals.c.seq)
+        )
+        with self._connection() as connection:
+            rows = connection.execute(query).all()
+        for row in rows:
+            if row.link != checksum(row.event_link, row.why, row.trace):
+                raise self._damaged(row.seq, "is set aside by a row that was altered")
+        return [
+            Refusal(number=row.seq, kind=row.kind, job=row.job, why=row.why, trace=row.trace) for row in rows
+        ]
 
     def save_snapshot(self, state: SchedulerState, upto: int) -> None:
-        with self._engine.begin() as connection:
-            connection.execute(_snapshots.delete().where(_snapshots.c.upto == upto))
-            connection.execute(_snapshots.insert().values(upto=upto, payload=dumps(state)))
+        payload = dumps(state)
+        row = {"upto": upto, "payload": payload, "link": checksum(self._link_of(upto), payload)}
+        with self._connection() as connection:
+            connection.execute(snapshots.delete().where(snapshots.c.upto == upto))
+            connection.execute(snapshots.insert().values(row))
             kept = connection.scalars(
-                sa.select(_snapshots.c.upto).order_by(_snapshots.c.upto.desc()).limit(SNAPSHOTS_KEPT)
+                sa.select(snapshots.c.upto).order_by(snapshots.c.upto.desc()).limit(SNAPSHOTS_KEPT)
             ).all()
-            connection.execute(_snapshots.delete().where(_snapshots.c.upto.not_in(kept)))
+            connection.execute(snapshots.delete().where(snapshots.c.upto.not_in(kept)))
 
     def latest_snapshot(self) -> tuple[SchedulerState, int] | None:
-        """Return the newest snapshot that can be read; a damaged one is passed over for the one before."""
-        query = sa.select(_snapshots.c.upto, _snapshots.c.payload).order_by(_snapshots.c.upto.desc())
-        with self._engine.connect() as connection:
-            rows = connection.execute(query).all()
-        for upto, payload in rows:
+        """Return the newest snapshot that fits the events; any other is passed over for the one before."""
+        with self._connection() as connection:
+            rows = connection.execute(sa.select(snapshots).order_by(snapshots.c.upto.desc())).all()
+        for row in rows:
+            if not 0 < row.upto <= self._tip[0] or row.link != checksum(self._link_of(row.upto), row.payload):
+                continue
             try:
-                return loads({"SchedulerState": SchedulerState}, payload), upto
+                return loads({"SchedulerState": SchedulerState}, row.payload), row.upto
             except InputError:
                 continue
+        if self.first_number > 1:
+            raise StoreError(
+                f"{self._name} was harmed: no snapshot fits its events, and those before event "
+                f"{self.first_number} were pruned; bring back the file from a backup"
+            )
         return None
+
+    def prunable(self, before_at: float) -> int:
+        """Return how many events a prune may delete: those before `before_at` (s) that no restart needs."""
+        with self._connection() as connection:
+            uptos = connection.scalars(sa.select(snapshots.c.upto).order_by(snapshots.c.upto)).all()
+            if len(uptos) < SNAPSHOTS_KEPT:
+                return 0
+            # In the order of their numbers: the clock may have gone back once.
+            later = sa.select(sa.func.min(events.c.seq)).where(
+                events.c.seq > self._anchor[0], events.c.at >= before_at
+            )
+            first_kept: int = connection.scalar(later) or self._tip[0]
+        return max(min(first_kept - 1, int(uptos[0])) - self._anchor[0], 0)
+
+    def prune(self, count: int) -> Iterator[int]:
+        """Delete the first `count` events, as `prunable` allowed; yield now and then how many are gone."""
+        upto = self._anchor[0] + count
+        if count:
+            link_there = self._link_of(upto)
+            row = {"seq": upto, "link": link_there, "check": checksum(upto, link_there)}
+            with self._connection() as connection:
+                connection.execute(anchor.delete())
+                connection.execute(anchor.insert().values(row))
+            self._anchor = upto, link_there
+        gone = 0
+        while True:
+            few = (
+                sa.select(events.c.seq)
+                .where(events.c.seq <= upto)
+                .order_by(events.c.seq)
+                .limit(ROWS_PER_PRUNE)
+            )
+            with self._connection() as connection:
+                done = connection.execute(events.delete().where(events.c.seq.in_(few))).rowcount
+                connection.execute(refusals.delete().where(refusals.c.seq <= upto))
+            self._give_back_room()
+            if not done:
+                return
+            gone += done
+            yield gone
+
+    def _give_back_room(self) -> None:
+        if self._engine.dialect.name == "sqlite":
+            with self._connection() as connection:
+                # Not `execute`: the statement gives back one page per step, and that takes one only.
+                driver = connection.connection.dbapi_connection
+                driver.executescript("PRAGMA incremental_vacuum")  # type: ignore[union-attr]  # sqlite3's
 
     def close(self) -> None:
         self._engine.dispose()
 
+    def _checked_anchor(self) -> tuple[int, str]:
+        """Return number and checksum of the last event that was pruned."""
+        with self._connection() as connection:
+            row = connection.execute(sa.select(anchor)).one_or_none()
+        if row is None:
+            return 0, ""
+        if row.check != checksum(row.seq, row.link):
+            raise self._damaged(row.seq + 1, "is the first, but what says so was altered:")
+        return row.seq, row.link
+
+    def _checked_tip(self) -> tuple[int, str]:
+        """Return number and checksum of the last event. Raises StoreError if rows are missing before it."""
+        count, last = sa.func.count(events.c.seq), sa.func.max(events.c.seq)
+        begin = self._anchor[0]
+        # One statement sees one moment, also while another process writes.
+        query = sa.select(
+            meta.c.head_seq,
+            meta.c.head_link,
+            sa.select(count).where(events.c.seq > begin).scalar_subquery().label("count"),
+            sa.select(last).scalar_subquery().label("last"),
+            sa.select(events.c.link).where(events.c.seq == meta.c.head_seq).scalar_subquery().label("link"),
+        )
+        with self._connection() as connection:
+            row = connection.execute(query).one()
+        if (row.last or 0) != row.head_seq:
+            number = min(row.last or 0, row.head_seq) + 1
+            raise self._damaged(number, "is missing" if number <= row.head_seq else "is one too many")
+        if (row.link or "") != row.head_link:
+            raise self._damaged(row.head_seq, "is not the one that the journal ended with")
+        if row.count != row.head_seq - begin:
+            raise self._damaged(self._first_gap(), "is missing")
+        return row.head_seq, row.head_link
+
+    def _first_gap(self) -> int:
+        follower = events.alias()
+        followed = sa.exists().where(follower.c.seq == events.c.seq + 1)
+        there = events.c.seq > self._anchor[0]
+        with self._connection() as connection:
+            first = connection.scalar(sa.select(sa.func.min(events.c.seq)).where(there))
+            last = connection.scalar(sa.select(sa.func.min(events.c.seq)).where(there, ~followed))
+        return self.first_number if first != self.first_number else int(last or 0) + 1
+
+    def _link_of(self, number: int) -> str:
+        last, its_link = self._tip  # at once: another thread may append
+        if number == last:
+            return its_link
+        if number == self._anchor[0]:
+            return self._anchor[1]
+        with self._connection() as connection:
+            found = connection.scalar(sa.select(events.c.link).where(events.c.seq == number))
+        if number and found is None:
+            raise self._damaged(number, "is missing")
+        return str(found or "")
+
+    def _loaded(self, row: "sa.Row[tuple[int, float, str, str | None, str, str]]") -> Event:
+        try:
+            return loads(EVENT_KINDS, row.payload)
+        except InputError as error:
+            raise self._damaged(row.seq, f"cannot be read ({error})") from None
+
+    def _damaged(self, number: int, what: str) -> StoreError:
+        return StoreError(f"{self._name} was harmed: event {number} {what}; {DOCTOR}")
+
+    @contextmanager
+    def _connection(self) -> Iterator[sa.Connection]:
+        """Give a connection whose work is committed at the end, and say in one line what went wrong."""
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except sa.exc.DBAPIError as error:
+            raise StoreError(f"{self._name} {_explained(str(error.orig))}") from None
+
+
+_INSERT_EVENT = events.insert()
+
+
+def _explained(error: str) -> str:
+    """Return what the database's error means here, and what to do."""
+    for words, meaning in _MEANINGS.items():
+        if words in error:
+            return f"{meaning} ({error})"
+    return f"cannot be read or written ({error}); {DOCTOR}"
+
+
+_MEANINGS = {
+    "disk is full": "cannot be written: the disk is full; free some space, then start the scheduler again",
+    "readonly": "cannot be written: this user needs write access to it and its directory",
+    "unable to open": "cannot be opened: this user needs access to it and its directory",
+    "locked": "is in use by another process",
+    "malformed": f"was harmed; {DOCTOR}",
+    "not a database": f"is no journal, or was harmed; {DOCTOR}",
+}
+
 
 def _configure_sqlite(connection: sa.engine.interfaces.DBAPIConnection, _record: object) -> None:
     cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=5000"):
+    # auto_vacuum counts for a new file only, and before anything is in it.
+    for pragma in ("auto_vacuum=INCREMENTAL", "journal_mode=WAL", "synchronous=FULL", "busy_timeout=5000"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()

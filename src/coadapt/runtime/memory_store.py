@@ -13,12 +13,24 @@ class MemoryStore:
     def __init__(self) -> None:
         self._events: list[Event] = []
         self._snapshot: tuple[SchedulerState, int] | None = None
+        self._refused: set[int] = set()
+
+    @property
+    def last_number(self) -> int:
+        return len(self._events)
 
     def append(self, events: Sequence[Event]) -> None:
         self._events.extend(events)
 
     def events(self, after: int = 0) -> Iterator[Event]:
-        return iter(self._events[after:])
+        return (event for _, event in self.numbered_events(after))
+
+    def numbered_events(self, after: int = 0) -> Iterator[tuple[int, Event]]:
+        numbered = enumerate(self._events[after:], start=after + 1)
+        return ((number, event) for number, event in numbered if number not in self._refused)
+
+    def refuse(self, number: int, why: str, trace: str = "") -> None:  # noqa: ARG002 - nobody reads it here
+        self._refused.add(number)
 
     def save_snapshot(self, state: SchedulerState, upto: int) -> None:
         self._snapshot = (copy.deepcopy(state), upto)
@@ -30,11 +42,19 @@ class MemoryStore:
 class NullStore:
     """Forgets everything at once: for simulations whose journal nobody reads."""
 
+    last_number = 0
+
     def append(self, events: Sequence[Event]) -> None:
         pass
 
     def events(self, after: int = 0) -> Iterator[Event]:  # noqa: ARG002 - the port's signature
         return iter(())
+
+    def numbered_events(self, after: int = 0) -> Iterator[tuple[int, Event]]:  # noqa: ARG002 - as above
+        return iter(())
+
+    def refuse(self, number: int, why: str, trace: str = "") -> None:
+        pass
 
     def save_snapshot(self, state: SchedulerState, upto: int) -> None:
         pass

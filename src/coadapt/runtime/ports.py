@@ -1,11 +1,13 @@
-"""The four ports between the core and the world: Clock, Executor, Store, Solver."""
+"""The four ports between the core and the world: Clock, Executor (LiveExecutor to run one), Store, Solver."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from coadapt.core.commands import JobCommand, Solve
 from coadapt.core.events import Event
 from coadapt.core.state import SchedulerState
+from coadapt.model import JobId, Node, NodeId
 
 Post = Callable[[Event], None]
 Cancel = Callable[[], None]
@@ -29,20 +31,75 @@ class Executor(Protocol):
     """Turns orders into replicas. `execute` returns at once; answers are posted, from any thread."""
 
     @property
-    def resizes_in_place(self) -> bool:
-        """Whether Resize is understood; otherwise the core uses Stop, then Start."""
+    def rescales_in_place(self) -> bool:
+        """Whether Rescale is understood; otherwise the core uses Stop, then Start.
+
+        The runtime holds the scheduler's settings to it.
+        """
         ...
 
     def execute(self, command: JobCommand, post: Post) -> None: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPart:
+    """Bytes of a replica's log. next_offset: where to read on, behind `data` and what was dropped."""
+
+    data: bytes
+    next_offset: int
+
+
+class LiveExecutor(Executor, Protocol):
+    """An executor as a live host needs it, in this order: adopted, announce, run (in a thread), close.
+
+    It finds by itself what an earlier one left running. `execute` and `log` are for any thread, at any time.
+    """
+
+    def adopted(self) -> Sequence[tuple[JobId, int]]:
+        """Return (job, generation) of what lives, or ended unnoticed, since an earlier executor."""
+        ...
+
+    def announce(self, known: Mapping[NodeId, Node], post: Post) -> None:
+        """Post NodeLost for those of `known` that are gone, NodeJoined for those that are new or changed."""
+        ...
+
+    def run(self, post: Post) -> None:
+        """Carry out orders, watch what runs, and post nodes that join or are lost, until `close`.
+
+        What runs then goes on running. What is raised here is a bug: the scheduler ends.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+    def log(self, job: JobId, rank: int, offset: int) -> LogPart:
+        """Return what replica `rank` printed, over all generations, from byte `offset`; no data at the end.
+
+        Output that is kept no more is passed over.
+        """
+        ...
+
+
 class Store(Protocol):
-    """The journal. What is appended is durable when `append` returns."""
+    """The journal. What is appended is durable when `append` returns. Events have the numbers 1, 2, …"""
+
+    @property
+    def last_number(self) -> int:
+        """The number of the last event, 0 before the first."""
+        ...
 
     def append(self, events: Sequence[Event]) -> None: ...
 
     def events(self, after: int = 0) -> Iterator[Event]:
-        """Yield the events with a sequence number (1, 2, …) greater than `after`, in order."""
+        """Yield the events with a number greater than `after`, in order, without the refused ones."""
+        ...
+
+    def numbered_events(self, after: int = 0) -> Iterator[tuple[int, Event]]:
+        """Yield the same events with their numbers."""
+        ...
+
+    def refuse(self, number: int, why: str, trace: str = "") -> None:
+        """Set event `number` aside for good: no replay sees it again. why: one line; trace: of the error."""
         ...
 
     def save_snapshot(self, state: SchedulerState, upto: int) -> None:

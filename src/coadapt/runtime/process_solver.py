@@ -4,6 +4,7 @@ The policy's state lives and dies with that process; losing it only costs qualit
 """
 
 import contextlib
+import copy
 import logging
 import multiprocessing
 import queue
@@ -16,20 +17,17 @@ from multiprocessing.process import BaseProcess
 
 from coadapt.core.commands import Solve
 from coadapt.core.events import PlanFailed, PlanReady
-from coadapt.model import BatchLimits, ClusterView, JobSpec, JobView, Node, Plan
+from coadapt.model import ClusterView, Plan
 from coadapt.policies.base import Policy
 from coadapt.runtime.ports import Post
+from coadapt.runtime.rehearsal import rehearse
 from coadapt.runtime.solver import describe
+from coadapt.runtime.triage import NoPlan, Triage
 
 SOLVE_TIMEOUT_S = 60.0
+# A new process imports, and after an installation compiles kernels: not the decision's time.
+START_TIMEOUT_S = 120.0
 DECISIONS_KEPT = 1_000
-
-# The smallest view in which a policy has something to decide.
-REHEARSAL = ClusterView(
-    at=0.0,
-    nodes=(Node(id="node", num_gpus=2),),
-    jobs=(JobView(id="job", spec=JobSpec(name="job", batch=BatchLimits(initial=32)), submitted_at=0.0),),
-)
 
 PolicyFactory = Callable[[], Policy]
 
@@ -49,6 +47,8 @@ class ProcessSolver:
         self._timeout_s = timeout_s
         self._questions: queue.SimpleQueue[tuple[Solve, Post] | None] = queue.SimpleQueue()
         self._closed = False
+        self._triage = Triage(self._ask)
+        self._came_up = False
         self._process: BaseProcess | None = None
         self._connection: Connection | None = None
 
@@ -62,15 +62,15 @@ class ProcessSolver:
             while (question := self._questions.get()) is not None:
                 command, post = question
                 started = time.perf_counter()
-                answer = self._ask(command.view)
+                answer = self._triage.plan(command.view)
                 if self._closed:
                     return
                 self.decision_s.append(time.perf_counter() - started)
                 if isinstance(answer, Plan):
                     post(PlanReady(at=self._now(), round=command.round, plan=answer))
                 else:
-                    logger.warning("round %d has no plan: %s", command.round, answer)
-                    post(PlanFailed(at=self._now(), round=command.round, error=answer))
+                    logger.warning("round %d has no plan: %s", command.round, answer.why)
+                    post(PlanFailed(at=self._now(), round=command.round, error=answer.why))
         finally:
             self._kill()
 
@@ -82,18 +82,27 @@ class ProcessSolver:
         if process is not None:
             process.kill()
 
-    def _ask(self, view: ClusterView) -> Plan | str:
+    def _ask(self, view: ClusterView, probe: bool) -> Plan | NoPlan:
         """Return the policy's plan, or why there is none."""
+        if self._closed:
+            return NoPlan(why="the scheduler ends", of_jobs=False)
         connection = self._connect()
         try:
-            connection.send(view)
+            if not self._came_up:
+                if not connection.poll(START_TIMEOUT_S):
+                    self._kill()
+                    why = f"the policy's process was not up after {START_TIMEOUT_S:g} s"
+                    return NoPlan(why=why, of_jobs=False)
+                self._came_up = bool(connection.recv())
+            connection.send((view, probe))
             if not connection.poll(self._timeout_s):
                 self._kill()
-                return f"the policy took longer than {self._timeout_s:g} s and was ended"
-            answer: Plan | str = connection.recv()
+                why = f"the policy took longer than {self._timeout_s:g} s and was ended"
+                return NoPlan(why=why, of_jobs=False)
+            answer: Plan | NoPlan = connection.recv()
         except (EOFError, ConnectionError):
             exit_code = self._kill()
-            return f"the policy's process died with exit code {exit_code}"
+            return NoPlan(why=f"the policy's process died with exit code {exit_code}")
         return answer
 
     def _connect(self) -> Connection:
@@ -104,6 +113,7 @@ class ProcessSolver:
             self._connection, theirs = context.Pipe()
             self._process = context.Process(target=_serve, args=(theirs, self._factory), daemon=True)
             self._process.start()
+            self._came_up = False
             theirs.close()
         return self._connection
 
@@ -124,17 +134,27 @@ class ProcessSolver:
 def _serve(connection: Connection, factory: PolicyFactory) -> None:
     # Ctrl-C in a terminal reaches this process too; it is the scheduler that decides when it ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The first decision after an installation compiles kernels: 12 s of CPU for Pollux. Better now, by an
-    # instance that is thrown away, than while the first job waits.
-    _allocate(factory(), REHEARSAL)
+    # The first decision after an installation compiles kernels. Better now, by an instance that is thrown
+    # away, than while the first job waits.
+    with contextlib.suppress(Exception):
+        rehearse(factory())
     policy = factory()
     with contextlib.suppress(EOFError, ConnectionError):  # the scheduler ended, perhaps by kill -9
+        connection.send(True)
         while True:
-            connection.send(_allocate(policy, connection.recv()))
+            view, probe = connection.recv()
+            connection.send(_allocate(_copied(policy) if probe else policy, view))
 
 
-def _allocate(policy: Policy, view: ClusterView) -> Plan | str:
+def _copied(policy: Policy) -> Policy:
+    try:
+        return copy.deepcopy(policy)
+    except Exception:  # noqa: BLE001 - it holds something that has no copy
+        return policy
+
+
+def _allocate(policy: Policy, view: ClusterView) -> Plan | NoPlan:
     try:
         return policy.allocate(view)
     except Exception as error:  # noqa: BLE001 - a policy is outside: whatever it raises is its failure
-        return describe(error)
+        return NoPlan(why=describe(error))

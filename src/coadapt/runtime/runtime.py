@@ -1,19 +1,46 @@
 """The loop: journal an event, let the core handle it, carry out its commands. One loop, two clocks."""
 
+# What must not be lost with an event that is set aside (books.py says when and how)
+#
+# An alarm rings once: where none is set any more, the runtime sets one, or no round would ever come again. A
+# plan that cannot be taken in is a plan that failed, and is told so. Whoever waits for the event is told that
+# it was refused. An observer that raises is switched off: it is a chart or a log, and no job waits for it.
+
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import assert_never
+from dataclasses import replace
+from typing import Protocol, assert_never
 
-from coadapt.core.commands import Command, Resize, Retract, SetAlarm, Solve, Start, Stop
-from coadapt.core.events import Event, SchedulerRestarted, TimerFired
+from coadapt.core.commands import Command, Rescale, RetractRescale, SetAlarm, Solve, Start, Stop
+from coadapt.core.events import (
+    Event,
+    PlanFailed,
+    PlanReady,
+    SchedulerConfigured,
+    SchedulerRestarted,
+    TimerFired,
+)
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
+from coadapt.runtime.books import Books, OnRestored
 from coadapt.runtime.ports import Cancel, Clock, Executor, Solver, Store
 
 Observer = Callable[[Event, Sequence[Command], SchedulerState], None]
 
-# A snapshot of a busy cluster costs some milliseconds; replaying this many events costs about 0.1 s.
-EVENTS_PER_SNAPSHOT = 5_000
+# After a refused event without an alarm: long enough that a round which fails each time costs little.
+ALARM_AFTER_REFUSAL_S = 60.0
+
+
+class Mishaps(Protocol):
+    """Who is told of what went wrong inside, and lives on."""
+
+    def event_refused(self, number: int, event: Event, error: Exception) -> None:
+        """Event `number` made the core raise; it was set aside, and the state is as if it had not come."""
+        ...
+
+    def observer_failed(self, observer: Callable[..., object], error: Exception) -> None:
+        """The observer raised; it is switched off."""
+        ...
 
 
 class Runtime:
@@ -28,31 +55,39 @@ class Runtime:
         store: Store,
         solver: Solver,
         observers: Sequence[Observer] = (),
+        mishaps: Mishaps | None = None,
+        restored: OnRestored = lambda *_: None,
     ) -> None:
-        self.scheduler = scheduler
+        """`mishaps` None: what the core or an observer raises ends the run. `restored`: see Books.replay."""
+        self.books = Books(scheduler, store, mishaps.event_refused if mishaps else None)
         self.clock = clock
         self.executor = executor
-        self.store = store
         self.solver = solver
-        self.observers = observers
+        self.observers = list(observers)
+        self._mishaps = mishaps
+        self._restored = restored
         self._inbox: deque[Event] = deque()
         self._draining = False
         self._cancel_alarm: Cancel | None = None
-        self._num_events = 0
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler of this moment."""
+        return self.books.scheduler
+
+    @property
+    def num_events(self) -> int:
+        """The number of the event that was handled last, which observers are told of just now."""
+        return self.books.num_events
 
     def recover(self) -> None:
         """Bring the scheduler to the state that the journal tells, then let it repeat its orders.
 
         Commands that come out of the replay were carried out before; only the repeats of the last step are.
         """
-        snapshot = self.store.latest_snapshot()
-        if snapshot is not None:
-            state, self._num_events = snapshot
-            self.scheduler = Scheduler(self.scheduler.config, state)
-        for event in self.store.events(after=self._num_events):
-            self.observe(event, self.scheduler.handle(event))
-            self._num_events += 1
-        if self._num_events:
+        for event, commands in self.books.replay(self._tell_restored):
+            self.observe(event, commands)
+        if not self.books.empty:
             self.post(SchedulerRestarted(at=self.clock.now()))
 
     def post(self, event: Event) -> None:
@@ -61,7 +96,7 @@ class Runtime:
 
     def post_all(self, events: Sequence[Event]) -> None:
         """Take events in as one group: one commit for all that wait."""
-        self._inbox.extend(events)
+        self._inbox.extend(self._within_means(events))
         if self._draining:
             return
         self._draining = True
@@ -69,24 +104,68 @@ class Runtime:
             while self._inbox:
                 batch = list(self._inbox)
                 self._inbox.clear()
-                self.store.append(batch)
+                self.books.write(batch)
                 for event in batch:
                     self._handle(event)
         finally:
             self._draining = False
 
+    def _within_means(self, events: Sequence[Event]) -> Sequence[Event]:
+        """Return `events` with settings that the executor can keep, such settings first if none are in force.
+
+        In the journal, so that a replay decides as the scheduler did.
+        """
+        if self.executor.rescales_in_place:
+            return events
+        kept: list[Event] = []
+        told = bool(events) and isinstance(events[0], SchedulerConfigured)
+        if self.scheduler.config.rescale_in_place and not told:
+            config = replace(self.scheduler.config, rescale_in_place=False)
+            kept.append(SchedulerConfigured(at=self.clock.now(), config=config))
+        for event in events:
+            if isinstance(event, SchedulerConfigured):
+                kept.append(replace(event, config=replace(event.config, rescale_in_place=False)))
+            else:
+                kept.append(event)
+        return kept
+
     def observe(self, event: Event, commands: Sequence[Command]) -> None:
-        for observer in self.observers:
-            observer(event, commands, self.scheduler.state)
+        for observer in tuple(self.observers):
+            try:
+                observer(event, commands, self.scheduler.state)
+            except Exception as error:
+                if self._mishaps is None:
+                    raise
+                self.observers.remove(observer)
+                self._mishaps.observer_failed(observer, error)
+
+    def _tell_restored(self, state: SchedulerState, number: int) -> None:
+        try:
+            self._restored(state, number)
+        except Exception as error:
+            if self._mishaps is None:
+                raise
+            # What it keeps has a gap then, which is no reason for jobs to wait.
+            self._mishaps.observer_failed(self._restored, error)
 
     def _handle(self, event: Event) -> None:
-        commands = self.scheduler.handle(event)
-        self._num_events += 1
+        commands = self.books.handle(event)
+        if commands is None:
+            self._go_on_without(event)
+            return
         self.observe(event, commands)
         for command in commands:
             self._execute(command)
-        if self._num_events % EVENTS_PER_SNAPSHOT == 0:
-            self.store.save_snapshot(self.scheduler.state, self._num_events)
+        self.books.save_if_due()
+
+    def _go_on_without(self, event: Event) -> None:
+        """See to it that a next round comes after an event that was set aside."""
+        if isinstance(event, PlanReady):
+            error = "the plan could not be taken in; see: coadapt doctor"
+            self.post(PlanFailed(at=self.clock.now(), round=event.round, error=error))
+        if self._cancel_alarm is None:
+            when = self.clock.now() + ALARM_AFTER_REFUSAL_S
+            self._cancel_alarm = self.clock.call_at(when, self._ring, last=True)
 
     def _execute(self, command: Command) -> None:
         match command:
@@ -96,7 +175,7 @@ class Runtime:
                 if self._cancel_alarm is not None:
                     self._cancel_alarm()
                 self._cancel_alarm = self.clock.call_at(command.at, self._ring, last=True)
-            case Start() | Resize() | Retract() | Stop():
+            case Start() | Rescale() | RetractRescale() | Stop():
                 self.executor.execute(command, self.post)
             case _:
                 assert_never(command)

@@ -1,20 +1,37 @@
 """One picture of the cluster as plain JSON data: the same for the command line, the page and a simulation."""
 
+from collections import Counter
+from dataclasses import fields
+
 from coadapt.core.accounting import held_gpus
-from coadapt.core.lifecycle import ENDED
+from coadapt.core.lifecycle import ENDED, HOLDING, JobState, Reason
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.goodput.efficiency import efficiency
+from coadapt.model import Measured, Usage
 from coadapt.model.wire import Json, to_json
 
+# Fields of Measured and Usage that a picture leaves out: too long for a look, or shown in another form.
+_NOT_SHOWN = frozenset({"batch_history", "by_type", "forecast", "grad", "accounted_at", "costs"})
 
-def cluster_snapshot(state: SchedulerState, at: float) -> dict[str, Json]:
-    """Return nodes, jobs (in submission order, ended ones too) and the last round, at `at` (s)."""
+# What a job waits after that has nothing to do with plans, and is told beside them.
+_OWN_REASONS = frozenset({Reason.NODE_LOST, Reason.REPLICAS_LOST, Reason.HUNG, Reason.SCRIPT_FAILED})
+
+
+def cluster_snapshot(state: SchedulerState, at: float, limit: int | None = None) -> dict[str, Json]:
+    """Return nodes, the last round, and live jobs by number and in submission order, at `at` (s).
+
+    limit: the most jobs: those that hold GPUs, then those that wait the longest.
+    """
     used: dict[str, float] = dict.fromkeys(state.nodes, 0.0)
     for job in state.jobs.values():
         for node, gpus in held_gpus(job).items():
             if node in used:
                 used[node] += gpus
-    jobs = sorted(state.jobs.values(), key=lambda job: (job.submitted_at, job.id))
+    live = [job for job in state.jobs.values() if job.state not in ENDED]
+    jobs = sorted(
+        sorted(live, key=lambda job: (job.state not in HOLDING, job.submitted_at, job.id))[:limit],
+        key=lambda job: (job.submitted_at, job.id),
+    )
     return {
         "at": at,
         "num_gpus": sum(node.num_gpus for node in state.nodes.values()),
@@ -32,51 +49,78 @@ def cluster_snapshot(state: SchedulerState, at: float) -> dict[str, Json]:
             }
             for node in sorted(state.nodes.values(), key=lambda node: node.id)
         ],
-        "jobs": [job_snapshot(job, at) for job in jobs],
+        "num_jobs": to_json(count_states(state)),
+        "jobs": [job_snapshot(job, at, state.plan_error) for job in jobs],
     }
 
 
-def job_snapshot(job: JobRecord, at: float) -> dict[str, Json]:
-    """Return one job's picture at `at` (s); attained service is counted up to that instant."""
-    unbooked_s = max(at - job.accounted_at, 0.0)
+def count_states(state: SchedulerState) -> dict[str, int]:
+    """Return how many live jobs there are in each state, states without one left out."""
+    counts = Counter(job.state.value for job in state.jobs.values() if job.state not in ENDED)
+    return {name: counts[name] for name in sorted(counts)}
+
+
+def job_snapshot(job: JobRecord, at: float, plan_error: str = "") -> dict[str, Json]:
+    """Return one job's picture at `at` (s); attained service is counted up to that instant.
+
+    plan_error: why the last round had no plan, "" if it had one.
+    """
+    usage = job.usage.upto(max(at, job.usage.accounted_at), sum(held_gpus(job).values()))
+    grad, allocation = job.measured.grad, job.ordered
     return {
         "id": job.id,
         "name": job.spec.name,
-        "tenant": job.spec.tenant.id,
+        "tenant": job.spec.tenant,
         "contract": job.spec.contract.value,
         "state": job.state.value,
         "reason": job.reason.value,
-        "explanation": job.explanation,
+        "explanation": _explanation(job, plan_error),
         "generation": job.generation,
+        "silent_s": _silent_s(job, at),
         "submitted_at": job.submitted_at,
-        "started_at": job.started_at,
         "ended_at": job.ended_at,
         "age_s": (job.ended_at if job.ended_at is not None else at) - job.submitted_at,
         "gpus_min": job.spec.replicas.min,
         "gpus_max": job.spec.replicas.max,
-        "num_gpus": 0 if job.state in ENDED else job.ordered.num_replicas,
-        "allocation": to_json(job.ordered.slots),
-        "batch": to_json(job.batch),
+        "num_gpus": allocation.num_replicas,
+        "allocation": to_json(allocation.slots),
         "efficiency": job_efficiency(job),
-        "progress": job.progress,
-        "progress_target": job.progress_target,
-        "samples": job.samples,
-        "step_time_s": job.step_time_s,
-        "noise_scale": to_json(job.grad.noise_scale(job.spec.batch.initial)) if job.grad else None,
-        "attained_service_gpu_s": job.attained_service_gpu_s + sum(held_gpus(job).values()) * unbooked_s,
-        "num_rescales": job.num_rescales,
-        "rescale_s": job.rescale_total_s / job.num_rescales_measured if job.num_rescales_measured else None,
-        "num_in_place": job.num_in_place,
-        "pause": to_json(job.pause),
-        "num_failures": job.num_failures,
-        "metrics": to_json(job.metrics),
+        "noise_scale": to_json(grad.noise_scale(job.spec.batch.initial)) if grad else None,
+        "rescale_s": usage.costs.mean_s,
+        "num_in_place": usage.costs.num_in_place,
+        "pause": to_json(usage.costs.pause),
+        **_shown(job.measured),
+        **_shown(usage),
     }
+
+
+def _explanation(job: JobRecord, plan_error: str) -> str:
+    """Return why the job is where it is; of one that waits for a plan that fails, that as well."""
+    if not plan_error or job.state is not JobState.PENDING:
+        return job.explanation
+    before = f"{job.explanation}; " * (job.reason in _OWN_REASONS)
+    return f"{before}waits: {told_no_plan(plan_error)}"
+
+
+def told_no_plan(plan_error: str) -> str:
+    """Return that there is no plan, and why, in the words of jobs that wait for one."""
+    return f"the policy gives no plan, because {plan_error}"
+
+
+def _shown(figures: Measured | Usage) -> dict[str, Json]:
+    names = (each.name for each in fields(figures))
+    return {name: to_json(getattr(figures, name)) for name in names if name not in _NOT_SHOWN}
+
+
+def _silent_s(job: JobRecord, at: float) -> float | None:
+    """Return the age of the last report of a job that trains, None for one that never reported."""
+    last_at = job.running.reported_at
+    return None if last_at is None or not job.trains_on else max(at - last_at, 0.0)
 
 
 def job_efficiency(job: JobRecord) -> float | None:
     """Return the statistical efficiency of the batch in use, None while the noise scale is unknown."""
-    if job.grad is None or job.batch is None:
+    grad, batch = job.measured.grad, job.measured.batch
+    if grad is None or batch is None or (grad.sqr == 0.0 and grad.var == 0.0):
         return None
-    if job.grad.sqr == 0.0 and job.grad.var == 0.0:
-        return None
-    return float(efficiency(job.batch.total, job.spec.batch.initial, job.grad.sqr, job.grad.var))
+    return float(efficiency(batch.total, job.spec.batch.initial, grad.sqr, grad.var))

@@ -4,10 +4,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from coadapt.core.config import SchedulerConfig
-from coadapt.core.events import CancelRequested, Event, ReplicasExited, ReplicasKept, ReplicasRescaled
+from coadapt.core.events import CancelRequested, Event, ReplicasExited, ReplicasKept, TrainingResumed
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord
 from coadapt.model import Allocation, JobId
+
+StoryKey = tuple[str, ...]
+"""State, generation, allocation, batch and explanation of a job."""
+
+NEW: StoryKey = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,18 +30,18 @@ def story(events: Iterable[Event], job_id: JobId, config: SchedulerConfig) -> li
     """
     scheduler = Scheduler(config)
     lines: list[StoryLine] = []
-    before: tuple[str, ...] = ()
+    before = NEW
     for event in events:
         scheduler.handle(event)
         job = scheduler.state.jobs.get(job_id)
         if job is None:
             continue
-        lines.extend(StoryLine(at=event.at, text=text) for text in _told_by(event, job))
-        now = _changes(job)
+        lines.extend(StoryLine(at=event.at, text=text) for text in told_by(event, job))
+        now = story_key(job)
         if now != before:
-            lines.append(StoryLine(at=event.at, text=_told_by_change(job, before, now)))
+            lines.append(StoryLine(at=event.at, text=told_change(job, before, now)))
             before = now
-    if not before:
+    if before == NEW:
         raise KeyError(job_id)
     return lines
 
@@ -51,26 +56,28 @@ def shown_allocation(allocation: Allocation) -> str:
 
 def replicas_of_change(job: JobRecord, generation: int) -> tuple[int, int]:
     """Return how many replicas trained before `generation`, and in it; it may train, as far as is known."""
-    if generation == job.trained:
-        return job.num_replicas_before, job.allocation.num_replicas
+    running = job.trains_on.num_replicas
+    if generation == job.running.generation:
+        return job.running.num_replicas_before, running
     # It took its first step before all who left were gone.
-    return job.allocation.num_replicas, job.ordered.num_replicas
+    return running, job.ordered.num_replicas
 
 
-def told_in_place(job: JobRecord, event: ReplicasRescaled) -> str:
+def told_in_place(job: JobRecord, event: TrainingResumed) -> str:
     """Return what a change in place of `job` was, and where the time went that training stood still."""
     before, now = replicas_of_change(job, event.generation)
-    what = f"resized {before} -> {now}" if before != now else f"changed on {now}"
+    what = f"rescaled {before} -> {now}" if before != now else f"changed on {now}"
     parts = ", ".join(f"{name} {1e3 * seconds:.0f}" for name, seconds in event.pause.items())
     return f"{what} in place, pause {event.rescale_s:.2f} s ({parts} ms)"
 
 
-def _told_by(event: Event, job: JobRecord) -> list[str]:
+def told_by(event: Event, job: JobRecord) -> list[str]:
+    """Return what `event` says of the job, in words; nothing if it is about another."""
     job_id = job.id
     match event:
         case CancelRequested() if event.job == job_id:
-            return ["its user asked to cancel it"]
-        case ReplicasRescaled() if event.job == job_id:
+            return ["its cancellation was requested"]
+        case TrainingResumed() if event.job == job_id:
             if event.pause:
                 return [told_in_place(job, event)]
             what = "the start" if event.generation == 1 else "the restart"
@@ -86,13 +93,21 @@ def _told_by(event: Event, job: JobRecord) -> list[str]:
             return []
 
 
-def _changes(job: JobRecord) -> tuple[str, ...]:
-    batch = f"batch {job.batch.total}" if job.batch else ""
-    return (job.state.value, str(job.generation), shown_allocation(job.ordered), batch, job.explanation)
+def story_key(job: JobRecord) -> StoryKey:
+    """Return what the story tells of when it changes."""
+    batch = f"batch {job.measured.batch.total}" if job.measured.batch else ""
+    return (
+        job.state.value,
+        str(job.generation),
+        shown_allocation(job.ordered),
+        batch,
+        job.explanation,
+    )
 
 
-def _told_by_change(job: JobRecord, before: tuple[str, ...], now: tuple[str, ...]) -> str:
-    if not before:
+def told_change(job: JobRecord, before: StoryKey, now: StoryKey) -> str:
+    """Return what has changed of the job, in words; before: NEW of one that came in."""
+    if before == NEW:
         limits = job.spec.replicas
         return (
             f"submitted: {limits.min}..{limits.max} GPUs, batch {job.spec.batch.initial}.."

@@ -2,64 +2,98 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, TypeVar
+from functools import partial
+from typing import Annotated, TypeVar, cast
 
-from fastapi import APIRouter, FastAPI, Header, HTTPException, Query, Request, Response
-from fastapi.responses import StreamingResponse
+from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from coadapt import __version__
-from coadapt.core.config import SchedulerConfig
-from coadapt.core.events import CancelRequested, Event, JobSubmitted, ReplicasRescaled, TrainingReported
+from coadapt.core.events import CancelRequested, Event, JobSubmitted, TrainingReported, TrainingResumed
 from coadapt.core.lifecycle import ENDED
 from coadapt.core.state import JobRecord, SchedulerState
-from coadapt.model import JobId, TrainingReport
+from coadapt.model import JobId, JobSpec
 from coadapt.model.wire import Json, from_json, to_json
-from coadapt.runtime.history import Recorder
-from coadapt.runtime.ports import Store
-from coadapt.runtime.snapshot import cluster_snapshot, job_snapshot
-from coadapt.runtime.story import story
-from coadapt.service import errors
+from coadapt.runtime.job_history import latest_decisions, latest_spans, story_of
+from coadapt.runtime.job_index import EndedJob, JobIndex
+from coadapt.runtime.ports import LogPart
+from coadapt.runtime.retention import Retention
+from coadapt.runtime.snapshot import cluster_snapshot, count_states
+from coadapt.service import errors, pruning, tenants
+from coadapt.service.auth import Credentials
+from coadapt.service.bodies import StrictRoute
 from coadapt.service.guard import Guard
-from coadapt.service.jobfile import JobFile, job_spec
+from coadapt.service.jobfile import JobFile, check_disk, job_spec
+from coadapt.service.limits import GENERATION_MAX, GPUS_MAX, LOG_BYTES_MAX, SECONDS_MAX
+from coadapt.service.listing import (
+    PAGE_MAX,
+    JobQuery,
+    ended_jobs,
+    find_job,
+    find_live,
+    job_page,
+    live_jobs,
+    parse_states,
+    picture,
+)
 from coadapt.service.live_loop import LiveLoop
 from coadapt.service.logs import stream_logs
 from coadapt.service.metrics import metrics_text
+from coadapt.service.reports import read_report
 from coadapt.service.submission import check_possible, job_id
+from coadapt.service.tally import Tally
 
 # Decisions about a job that `describe` shows; its story tells all of them.
 DECISIONS_SHOWN = 10
+# Jobs that ended last in the picture of the cluster: `top` shows a few of them.
+ENDED_SHOWN = 20
 
 T = TypeVar("T")
-PartName = Annotated[str, Field(max_length=40)]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+PartName = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[ -~]+$")]
+Seconds = Annotated[float, Field(ge=0, le=SECONDS_MAX, allow_inf_nan=False)]
+Generation = Annotated[int, Field(ge=0, le=GENERATION_MAX)]
 
-router = APIRouter(prefix="/v1")
+# Guard looks at the token; this is for the OpenAPI document.
+BEARER = HTTPBearer(auto_error=False, description="The operator's token, or that of a job.")
+
+router = APIRouter(prefix="/v1", route_class=StrictRoute)
+open_router = APIRouter(prefix="/v1", route_class=StrictRoute)  # for all, see Guard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """What the routes stand on. first_config: that the journal begins under. policy: its name, to
-    be shown. decision_s: the latest decision times."""
+    """What the routes stand on. policy: its name, to be shown."""
 
     loop: LiveLoop
-    store: Store
-    first_config: SchedulerConfig
-    recorder: Recorder
-    log_files: Callable[[JobId, int], Sequence[Path]]
+    index: JobIndex
+    read_log: Callable[[JobId, int, int], LogPart]
     policy: str
-    decision_s: Sequence[float]
-    token: str
+    retention: Retention
+    tally: Tally
+    credentials: Credentials
+
+
+class ListQuery(BaseModel):
+    """Which jobs a list shows; see JobQuery."""
+
+    model_config = ConfigDict(extra="forbid")
+    state: str = Field(default="", max_length=200)
+    tenant: str = Field(default="", max_length=200)
+    name: str = Field(default="", max_length=200)
+    limit: int = Field(default=PAGE_MAX, ge=1, le=PAGE_MAX)
+    cursor: str = Field(default="", max_length=300)
+    newest: bool = False
 
 
 class ReportBody(BaseModel):
     """A training report of one generation; `report` is a TrainingReport in wire form."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    generation: int = Field(ge=0)
+    generation: Generation
     report: dict[str, JsonValue]
 
 
@@ -70,8 +104,8 @@ class RescaledBody(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    generation: int = Field(ge=0)
-    rescale_s: float = Field(ge=0, allow_inf_nan=False)
+    generation: Generation
+    rescale_s: Seconds
     pause: dict[PartName, Seconds] = Field(default={}, max_length=20)
 
 
@@ -82,26 +116,40 @@ def create_app(service: Service) -> FastAPI:
         title="Coadapt", version=__version__, openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None
     )
     app.state.service = service
-    app.include_router(router)
-    app.add_api_route("/metrics", _metrics, methods=["GET"], response_class=Response)
+    for part in (router, tenants.router, pruning.router):
+        app.include_router(part, responses=errors.RESPONSES, dependencies=[Depends(BEARER)])
+    app.include_router(open_router, responses=errors.RESPONSES)
+    needs_token = [Depends(BEARER)]
+    app.add_api_route(
+        "/metrics", _metrics, methods=["GET"], response_class=Response, dependencies=needs_token
+    )
     errors.install(app)
-    app.add_middleware(Guard, token=service.token)
+    app.add_middleware(Guard, credentials=service.credentials)
     return app
 
 
-@router.get("/healthz")
+@open_router.get("/healthz")
 def healthz() -> dict[str, str]:
     """Say that the API answers."""
     return {"status": "ok", "version": __version__}
 
 
 @router.get("/cluster")
-def cluster(request: Request) -> dict[str, JsonValue]:
-    """Nodes, jobs and the last round."""
+def cluster(request: Request, limit: Annotated[int, Query(ge=0, le=PAGE_MAX)] = PAGE_MAX) -> Response:
+    """Nodes, how many jobs are in which state, the last round, and up to `limit` jobs: those that hold GPUs,
+    then those that wait the longest, then those that ended last.
+    """
     service = _service(request)
     at = service.loop.now()
-    snapshot = service.loop.read(lambda state: cluster_snapshot(state, at))
-    return {**snapshot, "policy": service.policy, "version": __version__}
+    snapshot = service.loop.read(lambda state: cluster_snapshot(state, at, limit))
+    live = cast("list[dict[str, Json]]", snapshot.pop("jobs"))
+    shown = {str(job["id"]): job for job in live}
+    latest = service.index.ended_latest(min(limit - len(live), ENDED_SHOWN))
+    shown.update({job.id: job.picture for job in latest})
+    jobs = sorted(shown.values(), key=_submission)
+    counts = {**cast("dict[str, Json]", snapshot["num_jobs"]), **service.index.counts()}
+    about = {"policy": service.policy, "version": __version__}
+    return JSONResponse({**snapshot, "num_jobs": counts, "jobs": jobs, **about})
 
 
 @router.post("/jobs", status_code=202)
@@ -109,37 +157,49 @@ async def submit(
     request: Request, job: JobFile, idempotency_key: Annotated[str, Header(max_length=200)] = ""
 ) -> dict[str, JsonValue]:
     """Take a job in. A repeat under the same Idempotency-Key answers with the same job."""
-    spec = await asyncio.to_thread(job_spec, job)
     new_id = job_id(job.name, idempotency_key or secrets.token_hex())
-    known = await _read(request, lambda state: state.jobs.get(new_id))
+    known = await _submitted(request, new_id)
+    at = _service(request).loop.now() if known is None else known[1]
+    spec = job_spec(job, at)
+    assert spec.launch is not None
+    await asyncio.to_thread(check_disk, spec.launch)
     if known is None:
         check_possible(spec, await _read(request, lambda state: list(state.nodes.values())))
-        await _commit(request, JobSubmitted(at=_service(request).loop.now(), job=new_id, spec=spec))
-    elif known.spec != spec:
+        await _commit(request, JobSubmitted(at=at, job=new_id, spec=spec))
+    elif known[0] != spec:
         raise HTTPException(409, f"this Idempotency-Key belongs to {new_id}, which is another job")
     return {"id": new_id}
 
 
 @router.get("/jobs")
-def jobs(request: Request) -> dict[str, JsonValue]:
-    """All jobs in the order of their submission, ended ones too."""
-    return {"jobs": cluster(request)["jobs"]}
+def jobs(request: Request, given: Annotated[ListQuery, Query()]) -> Response:
+    """A page of jobs in the order of their submission, ended ones too; `next`: the cursor of the page after.
+
+    `state`: states with commas between; `name`: a part of the name or id, or a pattern with `*`.
+    """
+    query = JobQuery(**{**given.model_dump(), "state": parse_states(given.state)})
+    service = _service(request)
+    at = service.loop.now()
+
+    live, counts, plan_error = service.loop.read(
+        lambda state: (live_jobs(state, query), count_states(state), state.plan_error)
+    )
+    page = job_page(live, ended_jobs(service.index, query), query, at, plan_error)
+    return JSONResponse({**page, "num_jobs": {**counts, **service.index.counts()}})
 
 
 @router.get("/jobs/{job}")
-async def describe(request: Request, job: JobId) -> dict[str, JsonValue]:
+async def describe(request: Request, job: JobId) -> Response:
     """All about one job: what it holds and why, what it reported, the latest decisions."""
-    service = _service(request)
-    at = service.loop.now()
-    return await _of_job(request, job, lambda record: _description(service.recorder, record, at))
+    found = await _find(request, job)
+    return JSONResponse(await asyncio.to_thread(_description, _service(request), found))
 
 
 @router.get("/jobs/{job}/story")
 async def tell_story(request: Request, job: JobId) -> dict[str, JsonValue]:
-    """The whole life of one job, from the journal."""
-    await _check_known(request, job)
-    service = _service(request)
-    lines = await asyncio.to_thread(story, service.store.events(), job, service.first_config)
+    """The whole life of one job."""
+    job = await _known(request, job)
+    lines = await asyncio.to_thread(story_of, _service(request).index, job)
     return {"lines": [to_json(line) for line in lines]}
 
 
@@ -147,34 +207,40 @@ async def tell_story(request: Request, job: JobId) -> dict[str, JsonValue]:
 async def logs(
     request: Request,
     job: JobId,
-    rank: Annotated[int, Query(ge=0)] = 0,
-    offset: Annotated[int, Query(ge=0)] = 0,
+    rank: Annotated[int, Query(ge=0, le=GPUS_MAX)] = 0,
+    offset: Annotated[int, Query(ge=0, le=LOG_BYTES_MAX)] = 0,
     follow: bool = False,
 ) -> StreamingResponse:
     """The log of one replica over all generations from byte `offset`; with `follow` until the job ends."""
-    await _check_known(request, job)
+    job = await _known(request, job)
     service = _service(request)
 
     def ended() -> bool:
-        return service.loop.read(lambda state: state.jobs[job].state in ENDED)
+        return service.loop.read(lambda state: job not in state.jobs or state.jobs[job].state in ENDED)
 
-    stream = stream_logs(lambda: service.log_files(job, rank), offset, ended if follow else None)
+    stream = stream_logs(partial(service.read_log, job, rank), offset, ended if follow else None)
     return StreamingResponse(stream, media_type="text/plain; charset=utf-8")
 
 
 @router.post("/jobs/{job}/cancel", status_code=202)
 async def cancel(request: Request, job: JobId) -> dict[str, JsonValue]:
-    """Ask for the job's end; a job that has ended stays as it is."""
-    await _check_known(request, job)
-    await _commit(request, CancelRequested(at=_service(request).loop.now(), job=job))
-    return {"id": job}
+    """Ask for the job's end; a job that has ended stays as it is, and `ended_before` says so."""
+    found = await _find(request, job)
+    ended = isinstance(found, EndedJob)
+    if not ended:
+        await _commit(request, CancelRequested(at=_service(request).loop.now(), job=found.id))
+        found = await _find(request, found.id)
+    return {"id": found.id, "state": found.state.value, "ended_before": ended}
 
 
 @router.post("/jobs/{job}/reports", status_code=202)
 async def report(request: Request, job: JobId, body: ReportBody) -> dict[str, JsonValue]:
     """Take in a training report; one of an old generation changes nothing."""
-    await _check_known(request, job)
-    training_report = from_json(TrainingReport, body.report, "report")
+    record = _service(request).loop.peek(job)
+    if record is None:
+        # Its last words, after its end: lawful, and of no use.
+        return {"id": await _known(request, job)}
+    training_report = read_report(body.report, record)
     at = _service(request).loop.now()
     event = TrainingReported(at=at, job=job, generation=body.generation, report=training_report)
     await _commit(request, event)
@@ -184,18 +250,41 @@ async def report(request: Request, job: JobId, body: ReportBody) -> dict[str, Js
 @router.post("/jobs/{job}/rescaled", status_code=202)
 async def rescaled(request: Request, job: JobId, body: RescaledBody) -> dict[str, JsonValue]:
     """Note that a generation took its first step, and what the change cost."""
-    await _check_known(request, job)
+    job = await _known(request, job)
     at = _service(request).loop.now()
-    event = ReplicasRescaled(
+    event = TrainingResumed(
         at=at, job=job, generation=body.generation, rescale_s=body.rescale_s, pause=body.pause
     )
     await _commit(request, event)
     return {"id": job}
 
 
+@router.post("/token")
+async def rotate_token(request: Request) -> dict[str, JsonValue]:
+    """Put a new operator's token into the token file; the old one is worth nothing from now on."""
+    await asyncio.to_thread(_service(request).credentials.rotate)
+    return {"rotated": True}
+
+
+@router.get("/notices")
+async def notices(request: Request) -> dict[str, JsonValue]:
+    """What went wrong inside since the start: events set aside, observers switched off."""
+    return {"notices": [*await asyncio.to_thread(_service(request).loop.notices)]}
+
+
+def _submission(job: Mapping[str, Json]) -> tuple[float, str]:
+    return (cast(float, job["submitted_at"]), str(job["id"]))
+
+
 def _metrics(request: Request) -> Response:
     service = _service(request)
-    text = metrics_text(service.loop.read, service.decision_s)
+    text = metrics_text(
+        service.loop.read,
+        service.tally,
+        service.loop.now(),
+        ended=service.index.counts(),
+        num_waiting=service.loop.num_waiting(),
+    )
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -214,28 +303,33 @@ async def _read(request: Request, question: Callable[[SchedulerState], T]) -> T:
     return await asyncio.to_thread(_service(request).loop.read, question)
 
 
-async def _of_job(request: Request, job: JobId, question: Callable[[JobRecord], T]) -> T:
-    """Return `question(record)` of a known job; answer 404 for an unknown one."""
-
-    def ask(state: SchedulerState) -> T:
-        if job not in state.jobs:
-            raise HTTPException(404, f"there is no job {job}")
-        return question(state.jobs[job])
-
-    return await _read(request, ask)
+async def _find(request: Request, job: JobId) -> JobRecord | EndedJob:
+    """Return the job with this id, or the only one whose id begins so. Raises UnknownJobError."""
+    live = await _read(request, lambda state: find_live(state, job))
+    return await asyncio.to_thread(find_job, live, _service(request).index, job)
 
 
-async def _check_known(request: Request, job: JobId) -> None:
-    await _of_job(request, job, lambda _: None)
+async def _known(request: Request, job: JobId) -> JobId:
+    return (await _find(request, job)).id
 
 
-def _description(recorder: Recorder, record: JobRecord, at: float) -> dict[str, Json]:
-    history = recorder.history.jobs.get(record.id)
-    decisions = sorted([*history.reasons, *history.changes])[-DECISIONS_SHOWN:] if history else []
-    spans = history.spans[-DECISIONS_SHOWN:] if history else []
+async def _submitted(request: Request, job: JobId) -> tuple[JobSpec, float] | None:
+    """Return what was submitted under this id, and when; None if nothing was."""
+    live = await _read(request, lambda state: state.jobs.get(job))
+    if live is not None:
+        return live.spec, live.submitted_at
+    ended = await asyncio.to_thread(_service(request).index.ended, job)
+    return None if ended is None else (from_json(JobSpec, ended.spec, "spec"), ended.submitted_at)
+
+
+def _description(service: Service, job: JobRecord | EndedJob) -> dict[str, Json]:
+    at = service.loop.now()
+    until = job.ended_at if job.ended_at is not None else at
+    decisions = latest_decisions(service.index, job.id, DECISIONS_SHOWN)
+    spans = latest_spans(service.index, job.id, until, DECISIONS_SHOWN)
     return {
-        **job_snapshot(record, at),
-        "spec": to_json(record.spec),
+        **picture(job, at, service.loop.read(lambda state: state.plan_error)),
+        "spec": job.spec if isinstance(job, EndedJob) else to_json(job.spec),
         "decisions": [{"at": when, "text": text} for when, text in decisions],
         "spans": [to_json(span) for span in spans],
     }

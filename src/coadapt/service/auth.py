@@ -1,14 +1,77 @@
-"""The bearer token: made once per state directory, in a file that only its owner can read."""
+"""Who may ask: the operator's bearer token, and one for each job, in files that only their owner can read."""
 
+# Whoever holds the operator's token may do everything, so no job gets it. A job's token is the job's id and a
+# keyed hash of it (HMAC-SHA256). So nothing has to be stored per job, it holds over restarts of the scheduler
+# and of the job, and it says itself whose it is. The key is a file of its own: a new operator's token leaves
+# the jobs that run as they are. What a job's token is good for is guard.py's business.
+#
+# All comparisons take the same time whatever was right of a guess.
+
+import hashlib
+import hmac
 import os
 import secrets
 import stat
+import threading
+from dataclasses import dataclass
 from pathlib import Path
 
-from coadapt.model import InputError
+from coadapt.model import InputError, JobId
 
 TOKEN_BYTES = 32
 PRIVATE_FILE = 0o600
+JOB_TOKEN_MARK = "job"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Whose token came with a request: the operator's, or that of `job`."""
+
+    job: JobId | None = None
+
+
+class Credentials:
+    """The secrets of one state directory. For any thread."""
+
+    def __init__(self, token: str, key: str, token_file: Path | None = None) -> None:
+        """`token_file`: where a new token goes."""
+        self._token = token
+        self._key = key
+        self._token_file = token_file
+        self._lock = threading.Lock()
+
+    @classmethod
+    def load(cls, token_file: Path, key_file: Path) -> "Credentials":
+        """Return the secrets in these files; make what is not there. Raises InputError as `load_token`."""
+        return cls(load_token(token_file), load_token(key_file), token_file)
+
+    def job_token(self, job: JobId) -> str:
+        """Return the token that lets a job speak for itself."""
+        mac = hmac.new(self._key.encode(), job.encode(), hashlib.sha256).hexdigest()
+        return f"{JOB_TOKEN_MARK}.{job}.{mac}"
+
+    def caller(self, authorization: bytes) -> Caller | None:
+        """Return who sends this value of the header, None if it is nobody's. RFC 6750: `Bearer TOKEN`."""
+        scheme, _, given = authorization.partition(b" ")
+        if scheme.lower() != b"bearer":
+            return None
+        given = given.strip()
+        with self._lock:
+            if hmac.compare_digest(given, self._token.encode()):
+                return Caller()
+        mark, _, rest = given.decode("latin-1").partition(".")
+        job = rest.rpartition(".")[0]
+        if mark != JOB_TOKEN_MARK or not hmac.compare_digest(
+            given, self.job_token(job).encode("latin-1", "replace")
+        ):
+            return None
+        return Caller(job=job)
+
+    def rotate(self) -> None:
+        """Put a new operator's token in place of the old one, which is worth nothing from now on."""
+        assert self._token_file is not None, "these secrets are in no file"
+        with self._lock:
+            self._token = new_token(self._token_file)
 
 
 def load_token(path: Path) -> str:
@@ -25,14 +88,24 @@ def load_token(path: Path) -> str:
     return read_token(path)
 
 
+def new_token(path: Path) -> str:
+    """Put a new token into `path`, at once for whoever reads it; return it."""
+    beside = path.with_name(f"{path.name}.new")
+    beside.unlink(missing_ok=True)
+    token = load_token(beside)
+    beside.replace(path)
+    return token
+
+
 def read_token(path: Path) -> str:
     """Return the token in `path`. Raises InputError as `load_token`, or if there is no such file."""
     try:
         with path.open() as file:
             status = os.fstat(file.fileno())
             token = file.read().strip()
-    except OSError as error:
-        raise InputError("token file", str(path), f"a file that you can read ({error.strerror})") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise InputError("token file", str(path), f"a file that you can read ({reason})") from None
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o077:
         raise InputError(
@@ -40,6 +113,6 @@ def read_token(path: Path) -> str:
         )
     if status.st_uid != os.geteuid():
         raise InputError("token file", f"{path} of user {status.st_uid}", "a file of your own")
-    if not token:
+    if not token or not token.isascii():
         raise InputError("token file", str(path), "a token; remove the file to have a new one made")
     return token

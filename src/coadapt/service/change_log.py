@@ -5,11 +5,14 @@ from collections.abc import Sequence
 
 from coadapt.core.accounting import may_train
 from coadapt.core.commands import Command
-from coadapt.core.events import Event, PlanFailed, PlanReady, ReplicasRescaled
+from coadapt.core.events import Event, PlanFailed, PlanReady, TrainingResumed
 from coadapt.core.lifecycle import ENDED
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import JobId
 from coadapt.runtime.story import told_in_place
+
+# Letters by which "starts" and "starting", "runs" and "running" are told to be the same verb.
+STEM_LENGTH = 3
 
 logger = logging.getLogger(__name__)
 
@@ -19,6 +22,7 @@ class ChangeLog:
 
     def __init__(self) -> None:
         self._seen: dict[JobId, tuple[object, ...]] = {}
+        self._told: dict[JobId, str] = {}
         self._plan_error = ""
         self._speaking = False
 
@@ -32,22 +36,29 @@ class ChangeLog:
         for job in [state.jobs[name] for name in sorted(touched)]:
             now = (job.state, job.generation, job.ordered)
             if self._seen.get(job.id) != now and self._speaking:
-                logger.info("%s", _line(job))
+                logger.info("%s", _line(job, self._told.get(job.id, "")))
+                self._told[job.id] = job.explanation
             self._seen[job.id] = now
+            if job.state in ENDED:
+                self._told.pop(job.id, None)
         if isinstance(event, PlanReady | PlanFailed):
             if state.plan_error and state.plan_error != self._plan_error:
                 logger.warning("round %d kept the old allocations: %s", state.round, state.plan_error)
             self._plan_error = state.plan_error
 
     def _tell_pause(self, event: Event, state: SchedulerState) -> None:
-        if self._speaking and isinstance(event, ReplicasRescaled) and event.pause:
+        if self._speaking and isinstance(event, TrainingResumed) and event.pause:
             job = state.jobs.get(event.job)
             if job is not None and may_train(job, event.generation):
                 logger.info("job %s generation %d: %s", job.id, event.generation, told_in_place(job, event))
 
 
-def _line(job: JobRecord) -> str:
-    holds = f" on {job.ordered.num_replicas} GPU{'s' if job.ordered.num_replicas > 1 else ''}"
-    where = holds if job.ordered and job.state not in ENDED else ""
-    why = job.explanation.splitlines()[0] if job.explanation else ""
-    return f"job {job.id} generation {job.generation}: {job.state.value}{where}: {why}"
+def _line(job: JobRecord, told: str) -> str:
+    """Return what is new; a reason that was told before is not told again, nor a verb twice."""
+    why = job.explanation.split("\n", 1)[0]
+    num_gpus = job.ordered.num_replicas
+    held = f" on {num_gpus} GPU{'s' if num_gpus > 1 else ''}" * bool(num_gpus and job.state not in ENDED)
+    says_state = why[:STEM_LENGTH] == job.state.value[:STEM_LENGTH]
+    new = why != told.split("\n", 1)[0]
+    parts = [job.state.value + held] * (not (new and says_state)) + [why] * (new and bool(why))
+    return f"job {job.id} generation {job.generation}: {': '.join(parts)}"

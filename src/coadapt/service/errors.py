@@ -1,17 +1,53 @@
 """Every error of the API has one shape: `{"error": {"field", "value", "allowed", "message"}}`."""
 
 import logging
+from collections.abc import Mapping
+from typing import Any, get_type_hints
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from coadapt.model import InputError
-from coadapt.service.jobfile import JobFile, input_error
-from coadapt.service.live_loop import OverloadedError
+from coadapt.model.errors import StoreError, shown
+from coadapt.service.jobfile import input_error
+from coadapt.service.listing import UnknownJobError
+from coadapt.service.live_loop import EventRefusedError, OverloadedError
 
 RETRY_AFTER_S = 1
+
+
+class ErrorFields(BaseModel):
+    """What is wrong, in one line, and where it is about a field: which, what was given, what is allowed."""
+
+    field: str | None
+    value: str | None
+    allowed: str | None
+    message: str
+
+
+class ErrorBody(BaseModel):
+    """Every error of the API."""
+
+    error: ErrorFields
+
+
+# What any route may answer beside its own, for the OpenAPI document.
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorBody, "description": description}
+    for status, description in {
+        400: "The body is not JSON in UTF-8, or a key stands in it twice.",
+        401: "No token, or one that is not known.",
+        403: "A job's token, where only the operator's is good.",
+        404: "No such job or route.",
+        409: "The Idempotency-Key belongs to another job.",
+        413: "The body is longer than 1,000,000 bytes.",
+        422: "A value is not allowed, or the scheduler could not handle it.",
+        503: "Too much waits to be written, or the journal cannot be written.",
+    }.items()
+}
 
 logger = logging.getLogger(__name__)
 
@@ -19,27 +55,45 @@ logger = logging.getLogger(__name__)
 def install(app: FastAPI) -> None:
     """Make `app` answer all errors in that shape."""
     app.add_exception_handler(InputError, _on_input_error)
+    app.add_exception_handler(UnknownJobError, _on_unknown_job)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(OverloadedError, _on_overload)
+    app.add_exception_handler(StoreError, _on_store_error)
+    app.add_exception_handler(EventRefusedError, _on_refused_event)
 
 
 async def _on_input_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, InputError)
-    fields = {"field": error.field, "value": repr(error.value), "allowed": error.allowed}
-    return JSONResponse({"error": {**fields, "message": str(error)}}, 422)
+    return _fielded(error, 422)
+
+
+async def _on_unknown_job(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, UnknownJobError)
+    return _fielded(error, 404)
 
 
 async def _on_invalid_request(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     # The first part says where the value stood: body, query, header or path.
     errors = [{**item, "loc": tuple(item["loc"])[1:]} for item in error.errors()]
-    return await _on_input_error(request, input_error(JobFile, errors))
+    return await _on_input_error(request, input_error(_body_model(request), errors))
+
+
+def _body_model(request: Request) -> type[BaseModel]:
+    """Return what the body of this route is to be, for an error to name its keys."""
+    hints = get_type_hints(request.scope["endpoint"])
+    models = [hint for hint in hints.values() if isinstance(hint, type) and issubclass(hint, BaseModel)]
+    return models[0] if models else _NoBody
+
+
+class _NoBody(BaseModel):
+    """A route without a body: its errors are about the address."""
 
 
 async def _on_http_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    return _plain(error.status_code, error.detail)
+    return _plain(error.status_code, error.detail, error.headers)
 
 
 async def _on_overload(_: Request, error: Exception) -> JSONResponse:
@@ -47,6 +101,19 @@ async def _on_overload(_: Request, error: Exception) -> JSONResponse:
     return _plain(503, str(error), {"Retry-After": str(RETRY_AFTER_S)})
 
 
-def _plain(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
+def _fielded(error: InputError, status: int) -> JSONResponse:
+    fields = {"field": error.field, "value": shown(error.value), "allowed": error.allowed}
+    return JSONResponse({"error": {**fields, "message": str(error)}}, status)
+
+
+async def _on_store_error(_: Request, error: Exception) -> JSONResponse:
+    return _plain(503, str(error))
+
+
+async def _on_refused_event(_: Request, error: Exception) -> JSONResponse:
+    return _plain(422, str(error))
+
+
+def _plain(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     fields = {"field": None, "value": None, "allowed": None}
     return JSONResponse({"error": {**fields, "message": message}}, status, headers)

@@ -1,51 +1,90 @@
-"""What stands before every route: the bearer token and the size limit, as one ASGI middleware."""
+"""What stands before every route: who asks, what they may, and how much they send; ASGI middleware."""
 
-import hmac
 import json
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from coadapt.model import JobId
+from coadapt.service.auth import Caller, Credentials
+from coadapt.service.limits import JOB_FILE_BYTES_MAX
+
 # A training report is below 10 kB, a job file with a long script below 100 kB.
-BODY_BYTES_MAX = 1_000_000
+BODY_BYTES_MAX = JOB_FILE_BYTES_MAX
+LENGTH_DIGITS_MAX = 20
 OPEN_PATHS = frozenset({"/v1/healthz"})
+# What a job's token is good for: to read of the job itself, and to tell of it. It may not even cancel itself,
+# because whoever reads the environment of one of its processes could then end it.
+JOB_MAY = frozenset(
+    {("GET", ""), ("GET", "/story"), ("GET", "/logs"), ("POST", "/reports"), ("POST", "/rescaled")}
+)
 
 
 class Guard:
-    """Answers 401 without the right token (`/v1/healthz` is open) and 413 to a body that is too large."""
+    """Answers 401 without a token (`/v1/healthz` is open), 403 to a job's where it is not good, 413 to bodies
+    that are too large.
+    """
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
+    def __init__(self, app: ASGIApp, credentials: Credentials) -> None:
         self._app = app
-        self._expected = f"Bearer {token}".encode()
+        self._credentials = credentials
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = dict(scope["headers"])
-        if scope["path"] not in OPEN_PATHS and not self._knows(headers.get(b"authorization", b"")):
-            await _refuse(send, 401, "a bearer token is needed: see the token file in the state directory")
-            return
-        if (length := headers.get(b"content-length", b"0")).isdigit() and int(length) > BODY_BYTES_MAX:
+        if scope["path"] not in OPEN_PATHS:
+            caller = self._caller(scope)
+            if caller is None:
+                await _refuse(
+                    send, 401, "a bearer token is needed: see the token file in the state directory"
+                )
+                return
+            if caller.job is not None and not _may(caller.job, scope["method"], scope["path"]):
+                allowed = "it may read and report of that job only"
+                await _refuse(send, 403, f"this is the token of job {caller.job}: {allowed}")
+                return
+        body = await _read_body(dict(scope["headers"]), receive)
+        if body is None:
             await _refuse(send, 413, f"the body may have at most {BODY_BYTES_MAX} bytes")
             return
-        await self._app(scope, _limited(receive), send)
+        await self._app(scope, _again(body, receive), send)
 
-    def _knows(self, given: bytes) -> bool:
-        # In constant time: how much of a guess was right must not show.
-        return hmac.compare_digest(given, self._expected)
+    def _caller(self, scope: Scope) -> Caller | None:
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        # Of two headers a proxy in front may have looked at the other one.
+        return self._credentials.caller(given[0]) if len(given) == 1 else None
 
 
-def _limited(receive: Receive) -> Receive:
-    """Cut off a body that is longer than its header said, or said nothing."""
-    received = 0
+def _may(job: JobId, method: str, path: str) -> bool:
+    own = f"/v1/jobs/{job}"
+    return path.startswith(own) and (method, path.removeprefix(own)) in JOB_MAY
 
-    async def receive_some() -> Message:
-        nonlocal received
+
+async def _read_body(headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
+    """Return the whole body, None for one that is longer than allowed, whatever its header says of it."""
+    length = headers.get(b"content-length", b"0")
+    if not length.isdigit() or len(length) > LENGTH_DIGITS_MAX or int(length) > BODY_BYTES_MAX:
+        return None
+    if length == b"0" and b"transfer-encoding" not in headers:
+        return b""
+    body = bytearray()
+    while True:
         message = await receive()
-        received += len(message.get("body", b""))
-        return {"type": "http.disconnect"} if received > BODY_BYTES_MAX else message
+        body += message.get("body", b"")
+        if len(body) > BODY_BYTES_MAX:
+            return None
+        if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            return bytes(body)
 
-    return receive_some
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Give out a body that was read already; after it, what comes of the connection."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}] if body else []
+
+    async def receive_next() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return receive_next
 
 
 async def _refuse(send: Send, status: int, message: str) -> None:

@@ -6,19 +6,53 @@ Each field's description says what is allowed there; the error for a bad value a
 import difflib
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, get_origin
+from typing import Annotated, Literal, get_origin
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from coadapt.model import BatchLimits, InputError, JobSpec, Launch, ReplicaLimits, RescaleContract, Tenant
+from coadapt.model import (
+    BatchLimits,
+    BatchSchedule,
+    InputError,
+    JobLength,
+    JobSpec,
+    Launch,
+    ReplicaLimits,
+    RescaleContract,
+)
+from coadapt.model.bounds import LABEL_ALLOWED, WHOLE_MAX, check_outside, check_scalar, is_label
+from coadapt.model.contract_env import is_reserved_env
+from coadapt.model.errors import shown
+from coadapt.model.job import HANG_TIMEOUT_S
+from coadapt.model.schedule import ALLOWED as SCHEDULE_ALLOWED
+from coadapt.service.deadline import DEADLINE_ALLOWED, deadline_at
+from coadapt.service.job_yaml import load_yaml
+from coadapt.service.limits import (
+    COMMAND_BYTES_MAX,
+    ENVS_BYTES_MAX,
+    ENVS_MAX,
+    FAILURES_MAX,
+    GPUS_MAX,
+    HANG_TIMEOUT_MIN_S,
+    JOB_FILE_BYTES_MAX,
+    NAME_LENGTH_MAX,
+    NAMES_MAX,
+    PATH_BYTES_MAX,
+    PRIORITY_MAX,
+    SAMPLES_MAX,
+    SCHEDULE_LENGTH_MAX,
+    SECONDS_MAX,
+)
 
-NAME_LENGTH_MAX = 100
-GPUS_ALLOWED = "a number >= 1, or MIN..MAX with 1 <= MIN <= MAX, for instance 1..4"
+GPUS_ALLOWED = f"a number >= 1, or MIN..MAX with 1 <= MIN <= MAX <= {GPUS_MAX}, for instance 1..4"
+NAME_ALLOWED = f"text of 1..{NAME_LENGTH_MAX} characters"
 
-PositiveInt = Annotated[int, Field(ge=1)]
+Gpus = Annotated[int, Field(ge=1, le=GPUS_MAX)]
+Samples = Annotated[int, Field(ge=1, le=SAMPLES_MAX)]
+Length = Annotated[float, Field(gt=0, lt=WHOLE_MAX)]
+GpuTypeName = Annotated[str, Field(min_length=1, max_length=NAME_LENGTH_MAX)]
 
 
 class _Section(BaseModel):
@@ -29,41 +63,63 @@ class ResourcesSection(_Section):
     """How many GPUs the job may hold."""
 
     gpus: int | str = Field(default=1, description=GPUS_ALLOWED)
-    requested: PositiveInt | None = Field(
-        default=None, description="a whole number within gpus: the count of policies that never resize"
+    requested: Gpus | None = Field(
+        default=None, description="a whole number within gpus: the count of policies that never rescale"
+    )
+    gpu_types: list[GpuTypeName] = Field(
+        default_factory=list,
+        max_length=NAMES_MAX,
+        description="a list of names of GPU types: it runs on these only; empty: on any",
     )
 
 
 class BatchSection(_Section):
     """Batch sizes in samples."""
 
-    initial: PositiveInt = Field(
-        description="a whole number >= 1: the total batch that the job was tuned for"
+    initial: Samples = Field(
+        description=f"a whole number in 1..{SAMPLES_MAX}: the total batch that the job was tuned for"
     )
-    max: PositiveInt | None = Field(
+    max: Samples | None = Field(
         default=None, description="a whole number >= batch.initial: the largest total batch"
     )
-    requested: PositiveInt | None = Field(
+    requested: Samples | None = Field(
         default=None, description="a whole number within 1..batch.max: the total batch unless adaptive"
     )
-    min_atomic: PositiveInt = Field(
+    min_atomic: Samples = Field(
         default=1, description="a whole number >= 1: the least samples of one pass on one GPU"
     )
-    max_atomic: PositiveInt | None = Field(
+    max_atomic: Samples | None = Field(
         default=None,
         description="a whole number >= batch.min_atomic: the most samples of one pass on one GPU",
     )
     accumulation: bool = Field(
         default=True, description="true or false: whether gradients may be accumulated over passes"
     )
+    schedule: str | None = Field(
+        default=None,
+        max_length=SCHEDULE_LENGTH_MAX,
+        description=f"{SCHEDULE_ALLOWED}; with contract schedule",
+    )
+    schedule_unit: Literal["samples", "tokens"] = Field(
+        default="samples", description="samples or tokens: what the numbers before the colons count"
+    )
+    tokens_per_sample: Samples | None = Field(
+        default=None, description=f"a whole number in 1..{SAMPLES_MAX}, with schedule_unit tokens"
+    )
+
+
+class LengthSection(_Section):
+    """How long the job is to train, in one of three units: a hint for policies, which may be wrong."""
+
+    epochs: Length | None = Field(default=None, description="a number > 0 of passes over the data")
+    steps: Length | None = Field(default=None, description="a number > 0 of optimiser steps")
+    samples: Length | None = Field(default=None, description="a number > 0 of samples")
 
 
 class JobFile(_Section):
     """One job."""
 
-    name: str = Field(
-        min_length=1, max_length=NAME_LENGTH_MAX, description=f"text of 1..{NAME_LENGTH_MAX} characters"
-    )
+    name: str = Field(min_length=1, max_length=NAME_LENGTH_MAX, description=NAME_ALLOWED)
     run: str = Field(pattern=r"\S", description="a shell command; it is run once per GPU")
     setup: str = Field(default="", description="a shell command; it is run once, before the first start")
     workdir: str = Field(default=".", description="a directory; a relative one starts at the job file")
@@ -71,80 +127,148 @@ class JobFile(_Section):
         default_factory=dict, description="a mapping of variable names to text or numbers"
     )
     resources: ResourcesSection = Field(
-        default_factory=ResourcesSection, description="a mapping with gpus, requested"
+        default_factory=ResourcesSection, description="a mapping with gpus, requested, gpu_types"
     )
     batch: BatchSection = Field(description="a mapping with at least initial")
     contract: Annotated[RescaleContract, Field(strict=False)] = Field(
         default=RescaleContract.FIXED, description=", ".join(RescaleContract)
     )
     tenant: str = Field(
-        default="default", min_length=1, description="text: the user or team that owns the job"
+        default="default",
+        min_length=1,
+        max_length=NAME_LENGTH_MAX,
+        description=f"{NAME_ALLOWED}: the user or team that owns the job",
     )
-    application: str = Field(default="", description="text: what the job trains")
+    priority: int = Field(
+        default=0,
+        ge=-PRIORITY_MAX,
+        le=PRIORITY_MAX,
+        description=f"a whole number in {-PRIORITY_MAX}..{PRIORITY_MAX}: higher goes first in its tenant",
+    )
+    deadline: str | None = Field(default=None, description=DEADLINE_ALLOWED)
+    length: LengthSection | None = Field(
+        default=None, description="a mapping with one of epochs, steps, samples"
+    )
+    application: str = Field(
+        default="",
+        max_length=NAME_LENGTH_MAX,
+        description=f"text of at most {NAME_LENGTH_MAX} characters: what the job trains",
+    )
     max_failures: int = Field(
-        default=3, ge=0, description="a whole number >= 0: how often the job is started again after it failed"
+        default=3,
+        ge=0,
+        le=FAILURES_MAX,
+        description=f"a whole number in 0..{FAILURES_MAX}: how often it is started again after it failed",
     )
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """YAML without the last-one-wins of repeated keys."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.value in seen:
-                problem = f"the key {key.value} stands here twice"
-                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
+    hang_timeout: float | None = Field(
+        default=HANG_TIMEOUT_S,
+        ge=HANG_TIMEOUT_MIN_S,
+        le=SECONDS_MAX,
+        description=f"seconds >= {HANG_TIMEOUT_MIN_S:g} without a report after which it is started again; "
+        "null for never",
+    )
 
 
 def read_job_file(path: Path) -> JobFile:
     """Return the parsed file with an absolute workdir. Raises InputError (field, value, allowed)."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        size = path.stat().st_size
+        text = path.read_text(encoding="utf-8") if size <= JOB_FILE_BYTES_MAX else ""
+    except (OSError, ValueError) as error:
         raise InputError("job file", str(path), f"a text file that can be read ({error})") from None
-    try:
-        document = yaml.load(text, _StrictLoader)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 0
-        raise InputError(f"{path.name} line {line}", _line(text, line), f"YAML ({error.problem})") from None
+    if size > JOB_FILE_BYTES_MAX:
+        raise InputError("job file", f"{path}, {size} bytes", f"at most {JOB_FILE_BYTES_MAX} bytes")
+    return parse_job_file(text, path.name, path.parent)
+
+
+def parse_job_file(text: str, name: str, folder: Path) -> JobFile:
+    """Return the job file `text`, called `name` in errors; its relative paths start at `folder`.
+
+    Raises InputError (field, value, allowed).
+    """
+    document = load_yaml(text, name)
     if not isinstance(document, dict):
-        raise InputError(path.name, document, f"a mapping with {', '.join(JobFile.model_fields)}")
+        raise InputError(name, document, f"a mapping with {', '.join(JobFile.model_fields)}")
+    check_outside(document)
     try:
         job = JobFile.model_validate(document)
     except ValidationError as error:
         raise input_error(JobFile, error.errors()) from None
-    return job.model_copy(update={"workdir": str((path.parent / Path(job.workdir).expanduser()).resolve())})
+    return job.model_copy(update={"workdir": _absolute(job.workdir, folder)})
 
 
-def job_spec(job: JobFile) -> JobSpec:
-    """Return what the file asks for. Raises InputError where values do not fit each other or the disk."""
-    workdir = Path(job.workdir)
-    if not workdir.is_absolute():
+def _absolute(workdir: str, folder: Path) -> str:
+    try:
+        expanded = Path(workdir).expanduser()
+        return str((folder / expanded).resolve())
+    except (OSError, RuntimeError, ValueError) as error:  # no such user, a ring of links, too long
+        raise InputError("workdir", workdir, f"a path that can be followed ({error})") from None
+
+
+def job_spec(job: JobFile, at: float) -> JobSpec:
+    """Return what the file asks for if it is submitted at `at` (s).
+
+    Raises InputError where values do not fit each other.
+    """
+    if not Path(job.workdir).is_absolute():
         raise InputError("workdir", job.workdir, "an absolute path")
-    if not workdir.is_dir():
-        raise InputError("workdir", job.workdir, "a directory that exists")
-    _check_script(job.run, workdir)
-    for name in job.envs:
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise InputError("envs", name, "names of letters, digits and _, not beginning with a digit")
+    _check_texts(job)
+    envs = _envs(job)
     return JobSpec(
         name=job.name,
-        batch=_batch_limits(job.batch),
+        batch=_batch_limits(job.batch, _schedule(job)),
         replicas=_replica_limits(job.resources),
         contract=job.contract,
-        tenant=Tenant(id=job.tenant),
+        tenant=job.tenant,
+        priority=job.priority,
+        deadline_at=None if job.deadline is None else deadline_at(job.deadline, at),
+        length=None if job.length is None else _length(job.length),
         application=job.application,
         max_failures=job.max_failures,
         launch=Launch(
             run=job.run,
             setup=job.setup,
-            envs=tuple((name, str(value)) for name, value in sorted(job.envs.items())),
-            workdir=str(workdir),
+            envs=envs,
+            workdir=str(Path(job.workdir)),
+            hang_timeout_s=job.hang_timeout,
         ),
     )
+
+
+def check_disk(launch: Launch) -> None:
+    """Raise InputError if this machine has no such directory, or not the script that the command names."""
+    workdir = Path(launch.workdir)
+    if not _on_disk(workdir.is_dir):
+        raise InputError("workdir", launch.workdir, "a directory that exists")
+    _check_script(launch.run, workdir)
+
+
+def _check_texts(job: JobFile) -> None:
+    for field in ("name", "tenant", "application", "workdir"):
+        if not is_label(getattr(job, field)):
+            raise InputError(field, getattr(job, field), LABEL_ALLOWED)
+    limits = {"run": COMMAND_BYTES_MAX, "setup": COMMAND_BYTES_MAX, "workdir": PATH_BYTES_MAX}
+    for field, most in limits.items():
+        check_scalar(getattr(job, field), field)
+        if len(getattr(job, field).encode()) > most:
+            raise InputError(
+                field, getattr(job, field), f"at most {most} bytes; put a long script into a file"
+            )
+
+
+def _envs(job: JobFile) -> tuple[tuple[str, str], ...]:
+    size = 0
+    for name, value in job.envs.items():
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise InputError("envs", name, "names of letters, digits and _, not beginning with a digit")
+        if is_reserved_env(name):
+            raise InputError(f"envs.{name}", value, "names that Coadapt does not set itself")
+        check_scalar(value, f"envs.{name}")
+        size += len(f"{name}={value}".encode())
+    if len(job.envs) > ENVS_MAX or size > ENVS_BYTES_MAX:
+        allowed = f"at most {ENVS_MAX} variables of {ENVS_BYTES_MAX} bytes in all"
+        raise InputError("envs", f"{len(job.envs)} variables of {size} bytes", allowed)
+    return tuple((name, str(value)) for name, value in sorted(job.envs.items()))
 
 
 def input_error(model: type[BaseModel], errors: Sequence[Mapping[str, object]]) -> InputError:
@@ -165,37 +289,83 @@ def input_error(model: type[BaseModel], errors: Sequence[Mapping[str, object]]) 
             break
         allowed = section.model_fields[part].description or ""
         annotation = section.model_fields[part].annotation
-    name = ".".join(path)
+    name = ".".join(path) or "body"
     if error["type"] == "extra_forbidden":
         near = difflib.get_close_matches(path[-1], keys, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         return InputError(name, error["input"], f"only the keys {', '.join(keys)}{hint}")
+    allowed = allowed or (str(error["msg"]) if path else f"a mapping with {', '.join(keys)}")
     if error["type"] == "missing":
-        return InputError(name, None, f"{allowed}; the key is missing")
-    return InputError(name or "body", error["input"], allowed or str(error["msg"]))
+        return InputError(name, None, f"{allowed}; the key is missing" if path else allowed)
+    return InputError(name, error["input"], allowed + _quoting_hint(error))
 
 
-def _line(text: str, number: int) -> str:
-    lines = text.splitlines()
-    return lines[number - 1].strip() if 0 < number <= len(lines) else ""
+def _quoting_hint(error: Mapping[str, object]) -> str:
+    """Return what to do where YAML made a truth value or a number of a word that was meant as text."""
+    value = error["input"]
+    if error["type"] == "string_type" and isinstance(value, bool):
+        return "; yes, no, on, off, true and false are truth values in YAML: quote the word"
+    if error["type"] == "string_type" and isinstance(value, int | float):
+        return f'; quote it: "{shown(value)}"'
+    return ""
 
 
 def _replica_limits(resources: ResourcesSection) -> ReplicaLimits:
-    match = re.fullmatch(r"\s*(\d+)\s*(?:\.\.\s*(\d+)\s*)?", str(resources.gpus))
+    # [0-9], since \d also means the digits of other scripts; without zeros in front, which meant octal once.
+    match = re.fullmatch(r" *([1-9][0-9]{0,8}) *(?:\.\. *([1-9][0-9]{0,8}) *)?", str(resources.gpus)[:100])
     smallest, largest = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-    if not 1 <= smallest <= largest:
+    if not 1 <= smallest <= largest <= GPUS_MAX:
         raise InputError("resources.gpus", resources.gpus, GPUS_ALLOWED)
     requested = resources.requested or smallest
     if not smallest <= requested <= largest:
         raise InputError("resources.requested", requested, f"within resources.gpus, {smallest}..{largest}")
-    return ReplicaLimits(min=smallest, max=largest, requested=requested)
+    gpu_types = tuple(resources.gpu_types)
+    for name in gpu_types:
+        if not is_label(name) or gpu_types.count(name) > 1:
+            raise InputError("resources.gpu_types", name, f"different names: {LABEL_ALLOWED}")
+    return ReplicaLimits(min=smallest, max=largest, requested=requested, gpu_types=gpu_types)
 
 
-def _batch_limits(batch: BatchSection) -> BatchLimits:
-    most = batch.max or max(batch.initial, batch.requested or 0)
-    requested = batch.requested or batch.initial
+def _length(length: LengthSection) -> JobLength:
+    given = length.model_dump(exclude_none=True)
+    if len(given) != 1:
+        raise InputError("length", given, "exactly one of epochs, steps, samples")
+    return JobLength(**given)
+
+
+def _schedule(job: JobFile) -> BatchSchedule | None:
+    """Return the declared schedule, its keys in samples; every key about it needs the contract."""
+    batch, per_sample = job.batch, job.batch.tokens_per_sample
+    scheduled = job.contract is RescaleContract.SCHEDULE
+    if scheduled is not (batch.schedule is not None):
+        allowed = (
+            SCHEDULE_ALLOWED if scheduled else f"none under contract {job.contract}, only under schedule"
+        )
+        raise InputError("batch.schedule", batch.schedule, allowed)
+    tokens = batch.schedule_unit == "tokens"
+    if tokens and not scheduled:
+        raise InputError("batch.schedule_unit", batch.schedule_unit, "only with batch.schedule")
+    if tokens is not (per_sample is not None):
+        allowed = "a whole number >= 1 with schedule_unit tokens, and only with it"
+        raise InputError("batch.tokens_per_sample", per_sample, allowed)
+    if batch.schedule is None:
+        return None
+    schedule = BatchSchedule.parse(batch.schedule, tokens_per_sample=per_sample or 1)
+    if max(schedule.totals) > SAMPLES_MAX:
+        raise InputError("batch.schedule", max(schedule.totals), f"batches of at most {SAMPLES_MAX}")
+    return schedule
+
+
+def _batch_limits(batch: BatchSection, schedule: BatchSchedule | None) -> BatchLimits:
+    first, largest = (batch.initial, 0) if schedule is None else (schedule.totals[0], max(schedule.totals))
+    requested = batch.requested or first
+    most = batch.max or max(batch.initial, requested, largest)
     if most < batch.initial:
         raise InputError("batch.max", batch.max, f"a whole number >= batch.initial, {batch.initial}")
+    if schedule is not None and requested != first:
+        raise InputError("batch.requested", requested, f"the first batch of batch.schedule, {first}")
+    if largest > most:
+        raise InputError("batch.schedule", largest, f"batches of at most batch.max, {most}")
     if requested > most:
         raise InputError("batch.requested", requested, f"within 1..batch.max, 1..{most}")
     if batch.max_atomic is not None and batch.max_atomic < batch.min_atomic:
@@ -209,6 +379,7 @@ def _batch_limits(batch: BatchSection) -> BatchLimits:
         min_atomic=batch.min_atomic,
         max_atomic=batch.max_atomic,
         accumulation=batch.accumulation,
+        schedule=schedule,
     )
 
 
@@ -227,5 +398,12 @@ def _check_script(run: str, workdir: Path) -> None:
     script = next((word for word in words if not word.startswith("-")), "")
     if "-m" in words or "-c" in words or not script.endswith(".py"):
         return
-    if not (workdir / script).is_file():
+    if not _on_disk((workdir / script).is_file):
         raise InputError("run", script, f"a script that exists in workdir {workdir}")
+
+
+def _on_disk(question: Callable[[], bool]) -> bool:
+    try:
+        return question()
+    except (OSError, ValueError):  # a name that is too long, a ring of links
+        return False

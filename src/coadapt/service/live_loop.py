@@ -3,18 +3,22 @@
 import logging
 import queue
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import TypeVar
 
 from coadapt.core.commands import JobCommand
 from coadapt.core.config import SchedulerConfig
-from coadapt.core.events import Event, NodeJoined, NodeLost, SchedulerConfigured
+from coadapt.core.events import Event, SchedulerConfigured, TrainingReported
 from coadapt.core.scheduler import Scheduler
-from coadapt.core.state import SchedulerState
-from coadapt.model import Node
+from coadapt.core.state import JobRecord, SchedulerState
+from coadapt.model import JobId, Node, NodeId
 from coadapt.runtime.ports import Executor, Post, Solver, Store
 from coadapt.runtime.runtime import Observer, Runtime
+from coadapt.runtime.solver import describe
 from coadapt.runtime.wall_clock import WallClock
 
 # A full queue means that the disk cannot keep up: callers are told to come back instead of being buffered.
@@ -23,8 +27,12 @@ QUEUE_MAX = 10_000
 GROUP_MAX = 500
 # How soon `close` is noticed.
 IDLE_S = 0.05
+# How long reports wait for others, to be written with them; anything else that comes ends the wait.
+REPORT_WINDOW_S = 0.05
+NOTICES_KEPT = 100
 
 T = TypeVar("T")
+Announce = Callable[[Mapping[NodeId, Node], Post], None]
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +41,16 @@ class OverloadedError(RuntimeError):
     """Too many events wait to be written; try again later."""
 
 
+class EventRefusedError(RuntimeError):
+    """The scheduler could not handle an event, a bug of ours; it was set aside, and nothing has changed."""
+
+
 class LiveLoop:
-    """Turns the runtime. `post`, `commit` and `read` are for any thread, `run` for one of its own."""
+    """Turns the runtime. `post`, `commit` and `read` are for any thread, `run` for one of its own.
+
+    It is the runtime's Mishaps: an event that cannot be handled is told to whoever waits for it, an observer
+    that fails is switched off, and both are told in the log and by `notices`.
+    """
 
     def __init__(
         self,
@@ -45,7 +61,9 @@ class LiveLoop:
         store: Store,
         solver: Solver,
         observers: Sequence[Observer] = (),
+        restored: Callable[[SchedulerState, int], None] = lambda *_: None,
     ) -> None:
+        """`observers` and `restored`: see Runtime."""
         self._queue: queue.Queue[tuple[Event, Future[None] | None]] = queue.Queue(QUEUE_MAX)
         self._clock = clock
         self._runtime = Runtime(
@@ -55,24 +73,26 @@ class LiveLoop:
             store=store,
             solver=lambda command, _: solver(command, self.post),
             observers=observers,
+            mishaps=self,
+            restored=restored,
         )
+        self._refused: dict[int, EventRefusedError] = {}
+        self._notices: deque[str] = deque(maxlen=NOTICES_KEPT)
         self._lock = threading.Lock()
         self._closed = threading.Event()
 
-    def recover(self, nodes: Sequence[Node], config: SchedulerConfig) -> None:
-        """Read the journal back, before `run`; `nodes` and `config` are those of now."""
+    def recover(self, config: SchedulerConfig, announce: Announce) -> None:
+        """Read the journal back, before `run`. config: that of now. announce: see LiveExecutor."""
         self._runtime.recover()
         state = self._runtime.scheduler.state
         self._clock.advance(state.at)
-        at = self._clock.now()
-        gone = sorted(state.nodes.keys() - {node.id for node in nodes})
-        self._runtime.post_all(
-            [
-                *[SchedulerConfigured(at=at, config=config)] * (config != state.config),
-                *(NodeLost(at=at, node=node) for node in gone),
-                *(NodeJoined(at=at, node=node) for node in nodes if state.nodes.get(node.id) != node),
-            ]
-        )
+        changes: list[Event] = []
+        if not self._runtime.executor.rescales_in_place:
+            config = replace(config, rescale_in_place=False)
+        if config != state.config:
+            changes.append(SchedulerConfigured(at=self._clock.now(), config=config))
+        announce(dict(state.nodes), changes.append)
+        self._runtime.post_all(changes)
 
     def run(self) -> None:
         """Handle events until `close`. What is raised here is a bug or a dead disk: nothing goes on then."""
@@ -87,9 +107,34 @@ class LiveLoop:
                     if future is not None:
                         future.set_exception(error)
                 raise
-            for _, future in group:
-                if future is not None:
+            for event, future in group:
+                refused = self._refused.pop(id(event), None)
+                if future is not None and refused is not None:
+                    future.set_exception(refused)
+                elif future is not None:
                     future.set_result(None)
+            self._refused.clear()
+
+    def event_refused(self, number: int, event: Event, error: Exception) -> None:
+        job = f" of job {event.job}" if hasattr(event, "job") else ""
+        text = (
+            f"event {number}, {type(event).__name__}{job}, was set aside: the scheduler could not handle it "
+            f"({describe(error)}); nothing has changed"
+        )
+        self._notices.append(text)
+        self._refused[id(event)] = EventRefusedError(text)
+        logger.error("%s; see: coadapt doctor", text)
+
+    def observer_failed(self, observer: Callable[..., object], error: Exception) -> None:
+        name = getattr(observer, "__name__", type(observer).__name__)
+        text = f"{name} is switched off until the next start: it failed ({describe(error)})"
+        self._notices.append(text)
+        logger.error("%s; jobs are scheduled as before", text, exc_info=error)
+
+    def notices(self) -> list[str]:
+        """Return what went wrong inside since the start, the latest last."""
+        with self._lock:
+            return list(self._notices)
 
     def close(self) -> None:
         self._closed.set()
@@ -115,17 +160,42 @@ class LiveLoop:
     def now(self) -> float:
         return self._clock.now()
 
+    def peek(self, job: JobId) -> JobRecord | None:
+        """Return a live job's record, for a look at its values: one look at a dictionary needs no lock."""
+        return self._runtime.scheduler.state.jobs.get(job)
+
+    def num_waiting(self) -> int:
+        """Return how many events wait to be written."""
+        return self._queue.qsize()
+
+    def num_events(self) -> int:
+        """Return the number of the event that was handled last; for observers."""
+        return self._runtime.num_events
+
     def _next_group(self) -> list[tuple[Event, "Future[None] | None"]]:
         alarm_at = self._clock.next_at()
         wait_s = IDLE_S if alarm_at is None else min(max(alarm_at - self._clock.now(), 0.0), IDLE_S)
-        group = []
+        group: list[tuple[Event, Future[None] | None]] = []
         try:
             group.append(self._queue.get(timeout=wait_s) if wait_s else self._queue.get_nowait())
-            while len(group) < GROUP_MAX:
-                group.append(self._queue.get_nowait())
+            self._drain(group)
+            # A report that is lost costs nothing but the next one, so it need not have a commit of its own.
+            until = time.monotonic() + REPORT_WINDOW_S
+            while len(group) < GROUP_MAX and isinstance(group[-1][0], TrainingReported):
+                alarm_s = REPORT_WINDOW_S if alarm_at is None else alarm_at - self._clock.now()
+                left_s = min(until - time.monotonic(), alarm_s)
+                if left_s <= 0.0 or not all(isinstance(event, TrainingReported) for event, _ in group):
+                    break
+                group.append(self._queue.get(timeout=left_s))
+                self._drain(group)
         except queue.Empty:
             pass
         return group
+
+    def _drain(self, group: list[tuple[Event, "Future[None] | None"]]) -> None:
+        """Add what waits to the group."""
+        while len(group) < GROUP_MAX and not self._queue.empty():
+            group.append(self._queue.get_nowait())
 
 
 class _Relay:
@@ -136,8 +206,8 @@ class _Relay:
         self._post = post
 
     @property
-    def resizes_in_place(self) -> bool:
-        return self._executor.resizes_in_place
+    def rescales_in_place(self) -> bool:
+        return self._executor.rescales_in_place
 
     def execute(self, command: JobCommand, post: Post) -> None:  # noqa: ARG002 - replaced by the queue's
         self._executor.execute(command, self._post)

@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Iterable
 
+from coadapt.goodput.batch import adaptive_grid
 from coadapt.model import InputError, JobId, JobSpec, Node
 
 ID_NAME_LENGTH = 40
@@ -19,12 +20,43 @@ def job_id(name: str, key: str) -> JobId:
 
 
 def check_possible(spec: JobSpec, nodes: Iterable[Node]) -> None:
-    """Raise InputError if the job needs more GPUs of one type than the whole cluster has."""
+    """Raise InputError if no allocation on the whole cluster would let the job train."""
     pools: dict[str, int] = {}
     for node in nodes:
         pools[node.gpu_type] = pools.get(node.gpu_type, 0) + node.num_gpus
-    most = max(pools.values(), default=0)
     limits = spec.replicas
+    if limits.gpu_types and pools and not any(limits.allows_type(name) for name in pools):
+        raise InputError("resources.gpu_types", list(limits.gpu_types), f"one of {', '.join(sorted(pools))}")
+    most = max((count for name, count in pools.items() if limits.allows_type(name)), default=0)
     if limits.min > most:
-        allowed = f"a minimum of at most {most}, which is all that this cluster has of one type"
+        types = limits.types_in_words
+        allowed = f"a minimum of at most {most}, which is all that this cluster has of {types}"
         raise InputError("resources.gpus", f"{limits.min}..{limits.max}", allowed)
+    _check_batch(spec, min(limits.max, most))
+
+
+def _check_batch(spec: JobSpec, most: int) -> None:
+    """Refuse limits under which the policies find no lawful batch on any number of GPUs up to `most`."""
+    limits, least = spec.batch, spec.replicas.min
+    if limits.schedule is not None and least * limits.min_atomic > min(limits.schedule.totals):
+        allowed = f"batches of at least {least * limits.min_atomic}: {limits.min_atomic} samples on each GPU"
+        raise InputError("batch.schedule", min(limits.schedule.totals), allowed)
+    if not spec.adaptive:
+        if least * limits.min_atomic > limits.requested:
+            needed = least * limits.min_atomic
+            raise InputError(
+                "batch.requested" if limits.requested != limits.initial else "batch.initial",
+                limits.requested,
+                f"at least {needed}: {limits.min_atomic} samples (batch.min_atomic) on each of {least} "
+                f"GPU{'s' if least > 1 else ''}, the least that resources.gpus asks for",
+            )
+        return
+    counts = tuple(range(least, most + 1))
+    if not adaptive_grid(limits, counts).total_CB.any():
+        atomic = f"{limits.min_atomic}..{limits.max_atomic or limits.max_total}"
+        raise InputError(
+            "batch",
+            f"{limits.initial}..{limits.max_total} samples in passes of {atomic}",
+            f"limits that some number of GPUs in {least}..{most} can keep"
+            + ("" if limits.accumulation else ", without accumulation"),
+        )

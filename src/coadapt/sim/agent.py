@@ -2,42 +2,59 @@
 picks its batch, and reports. The order of things is that of the Pollux artifact's simulator (OSDI'21).
 """
 
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
+from typing import cast
+
+import numpy as np
 
 from coadapt.goodput.batch import split_total
 from coadapt.goodput.efficiency import gain
+from coadapt.goodput.efficiency_models import model_of
 from coadapt.goodput.goodput import best_batch
-from coadapt.goodput.profile import ProfileBuilder
+from coadapt.goodput.profile import ProfileBuilder, ProfileKey
 from coadapt.model import (
     DEFAULT_GPU_TYPE,
     BatchConfig,
     BatchLimits,
+    EfficiencyKind,
     Forecast,
     GradStats,
     JobSpec,
     Placement,
+    RescaleContract,
     ThroughputParams,
     TrainingReport,
+    TypeProfile,
 )
-from coadapt.sim.applications import Application, packed, step_s
+from coadapt.sim.applications import (
+    Application,
+    ForecastsItself,
+    Neighbour,
+    Setting,
+    UnmeasuredError,
+    packed,
+    step_s,
+)
+from coadapt.sim.ramp import steps_to_come
 
 
 @dataclass(frozen=True)
-class Learned:
+class TimedSteps:
     """The steps that a job has timed, the first of each kind; the model is fitted to them when asked for."""
 
     profile: ProfileBuilder = field(default_factory=ProfileBuilder)
 
     def knows(self, placement: Placement, atomic: int) -> bool:
-        key = (placement.num_nodes, placement.num_racks, placement.num_replicas, atomic)
-        return key in self.profile.rows
+        return ProfileKey.of(placement, atomic) in self.profile.rows
 
-    def with_step(self, placement: Placement, atomic: int, compute_s: float, step_s: float) -> "Learned":
+    def with_step(self, placement: Placement, atomic: int, compute_s: float, step_s: float) -> "TimedSteps":
         """Return what is known after one more kind of step."""
         profile = ProfileBuilder(rows={**self.profile.rows})
         profile.add(placement, atomic, compute_s, step_s)
-        return Learned(profile)
+        return TimedSteps(profile)
 
     @cached_property
     def params(self) -> ThroughputParams:
@@ -45,20 +62,130 @@ class Learned:
 
         return fit_throughput(self.profile.build())
 
-    @cached_property
-    def num_replicas(self) -> int:
-        """The largest replica count that was timed."""
-        return self.profile.num_replicas_profiled
+    @property
+    def type_profile(self) -> TypeProfile:
+        """What the job tells of itself on its GPU type."""
+        return TypeProfile(params=self.params, num_replicas_profiled=self.profile.num_replicas_profiled)
+
+
+Cut = Callable[[BatchLimits, int], BatchConfig]  # the requested batch over a number of replicas
+
+_UNTIMED = TimedSteps()
+ONE_GPU = Placement((1,))
+NUM_FIRST_BATCHES = 10  # of a first look at a GPU type (Sia, SOSP'23)
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """The steps that a job has timed, apart for each GPU type, and for each set of neighbours on its GPUs.
+
+    Steps beside neighbours say little about a GPU of one's own: they never enter the same fit.
+    """
+
+    timed: Mapping[tuple[str, tuple[Neighbour, ...]], TimedSteps] = field(default_factory=dict)
+
+    def on(self, setting: Setting) -> TimedSteps:
+        """Return the steps timed on the GPU type and beside the neighbours of `setting`."""
+        return self.timed.get((setting.gpu_type, setting.neighbours), _UNTIMED)
+
+    def with_step(self, setting: Setting, atomic: int, compute_s: float, step_s: float) -> "Learned":
+        """Return what is known after one more kind of step."""
+        key = (setting.gpu_type, setting.neighbours)
+        return Learned(
+            {**self.timed, key: self.on(setting).with_step(setting.placement, atomic, compute_s, step_s)}
+        )
+
+    def by_type(self) -> dict[str, TimedSteps]:
+        """Return what to tell of each GPU type: steps on GPUs of its own, else the first beside others."""
+        told: dict[str, TimedSteps] = {}
+        for (gpu_type, neighbours), steps in self.timed.items():
+            if not neighbours:
+                told[gpu_type] = steps
+            else:
+                told.setdefault(gpu_type, steps)
+        return told
+
+
+def first_look(application: Application, gpu_types: Iterable[str]) -> Learned:
+    """Return what a job knows that was timed on one GPU of each type before it starts, at some batches each.
+
+    Sia does so with each job that comes, in under 20 s per type (SOSP'23); that time is not counted here. A
+    type on which one GPU was not measured is left out.
+    """
+    timed: dict[tuple[str, tuple[Neighbour, ...]], TimedSteps] = {}
+    limits = application.limits
+    for gpu_type in gpu_types:
+        setting, profile = Setting(ONE_GPU, gpu_type), ProfileBuilder()
+        try:
+            most = application.max_atomic(setting) or limits.max_total
+            for size in np.geomspace(limits.min_atomic, most, NUM_FIRST_BATCHES):
+                whole_s, sync_s = application.step_time(setting, int(size))
+                profile.add(setting.placement, int(size), whole_s - sync_s, whole_s)
+        except UnmeasuredError:
+            continue
+        timed[gpu_type, ()] = TimedSteps(profile)
+    return Learned(timed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """What one order gives a job. `dictated`: the policy's batch, None where the job picks its own."""
+    """What one order gives a job. `dictated`: the policy's batch, None where the job picks its own.
+
+    limits: the job's batch limits, with the memory that the setting leaves it.
+    """
 
     spec: JobSpec
-    placement: Placement
+    setting: Setting
+    limits: BatchLimits
     dictated: BatchConfig | None = None
-    gpu_type: str = DEFAULT_GPU_TYPE
+    _times: dict[int, tuple[float, float]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+    _timed: dict[int, Learned] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def step_time(self, application: Application, atomic: int) -> tuple[float, float]:
+        """Return `application.step_time` in this setting, which is asked for at every report."""
+        times = self._times.get(atomic)
+        if times is None:
+            times = self._times[atomic] = application.step_time(self.setting, atomic)
+        return times
+
+    def step_s(self, application: Application, batch: BatchConfig) -> float:
+        """Return the seconds of one optimiser step in this setting, accumulation included."""
+        whole_s, sync_s = self.step_time(application, batch.atomic)
+        return whole_s + batch.accumulation * (whole_s - sync_s)
+
+    def learn(self, learned: Learned, atomic: int, compute_s: float, whole_s: float) -> Learned:
+        """Return `learned` with a step of `atomic` samples in this setting, itself if it has one."""
+        if self._timed.get(atomic) is not learned:
+            if not learned.on(self.setting).knows(self.setting.placement, atomic):
+                learned = learned.with_step(self.setting, atomic, compute_s, whole_s)
+            self._timed[atomic] = learned
+        return learned
+
+
+def assignment(
+    application: Application, spec: JobSpec, setting: Setting, dictated: BatchConfig | None = None
+) -> Assignment:
+    """Return what a job gets with `setting`; a dictated batch takes more passes where memory is short."""
+    limits = within_memory(spec.batch, application, setting)
+    if dictated is not None and limits.max_atomic is not None and dictated.atomic > limits.max_atomic:
+        dictated = _in_more_passes(dictated, limits.max_atomic)
+    return Assignment(spec=spec, setting=setting, limits=limits, dictated=dictated)
+
+
+def within_memory(limits: BatchLimits, application: Application, setting: Setting) -> BatchLimits:
+    """Return `limits` with no more samples in a pass than fit into the memory that `setting` leaves."""
+    ceiling = application.max_atomic(setting)
+    if ceiling is None or ceiling >= (limits.max_atomic or limits.max_total):
+        return limits
+    return replace(limits, max_atomic=max(ceiling, limits.min_atomic))
+
+
+def _in_more_passes(batch: BatchConfig, max_atomic: int) -> BatchConfig:
+    share = batch.atomic * (batch.accumulation + 1)
+    passes = -(-share // max_atomic)
+    return BatchConfig(total=batch.total, atomic=-(-share // passes), accumulation=passes - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,27 +213,63 @@ class Segment:
     finished_s: float | None = None
 
 
-def assign(assignment: Assignment, training: Training, delay_s: float) -> Training:
+def assign(application: Application, assigned: Assignment, training: Training, delay_s: float) -> Training:
     """Return the training as it goes on under a new assignment: batch chosen, `delay_s` to pay first."""
-    batch = choose_batch(assignment, training.learned, training.grad)
+    batch = choose_batch(
+        application,
+        assigned,
+        training.epoch,
+        training.learned,
+        training.grad,
+        progress=training.progress,
+        samples=training.samples,
+    )
     return replace(training, batch=batch, delay_s=delay_s)
 
 
-def choose_batch(assignment: Assignment, learned: Learned, grad: GradStats | None) -> BatchConfig:
-    """Return the job's batch: dictated, fixed, the smallest while nothing is known, or the best."""
-    if assignment.dictated is not None:
-        return assignment.dictated
-    spec, num_replicas = assignment.spec, assignment.placement.num_replicas
-    if not spec.adaptive:
-        return split_total(spec.batch.requested, num_replicas, spec.batch, accumulate_alone=True, exact=True)
-    if grad is None:
-        smallest = max(spec.batch.initial, spec.batch.min_atomic * num_replicas)
-        return split_total(smallest, num_replicas, spec.batch, accumulate_alone=True)
-    return best_batch(spec.batch, learned.params, grad, assignment.placement).config
+def choose_batch(
+    application: Application,
+    assigned: Assignment,
+    epoch: int,
+    learned: Learned,
+    grad: GradStats | None,
+    *,
+    progress: float = 0.0,
+    samples: float = 0.0,
+) -> BatchConfig:
+    """Return the batch after `epoch` epochs, `progress` steps and `samples`.
+
+    It is dictated, the script's own, the scheduled one, fixed, the smallest while nothing is known of the GPU
+    type, or the best by the efficiency model that the job names.
+    """
+    if assigned.dictated is not None:
+        return assigned.dictated
+    limits, num_replicas = assigned.limits, assigned.setting.placement.num_replicas
+    if not assigned.spec.adaptive:
+        own = None
+        if assigned.spec.contract is RescaleContract.SELF:
+            own = application.own_batch(min(epoch, application.num_epochs - 1))
+        elif limits.schedule is not None:
+            own = limits.schedule.total_at(samples)
+        return kept_batch(limits, num_replicas, own)
+    timed = learned.on(assigned.setting)
+    if grad is None or timed is _UNTIMED:
+        smallest = max(limits.initial, limits.min_atomic * num_replicas)
+        return split_total(smallest, num_replicas, limits, accumulate_alone=True)
+    model = None
+    if assigned.spec.efficiency.kind is not EfficiencyKind.NOISE_SCALE:
+        model = model_of(assigned.spec, grad, progress=progress * limits.initial, samples=samples)
+    placement = assigned.setting.placement
+    return best_batch(limits, timed.params, grad, placement, efficiency_model=model).config
+
+
+def kept_batch(limits: BatchLimits, num_replicas: int, total: int | None = None) -> BatchConfig:
+    """Return `total` samples, `limits.requested` by default, as a job cuts what it must keep exactly."""
+    return split_total(total or limits.requested, num_replicas, limits, accumulate_alone=True, exact=True)
 
 
 def advance(
-    application: Application, assignment: Assignment, training: Training, seconds: float, speed: float = 1.0
+    application: Application, assigned: Assignment, training: Training, seconds: float, speed: float = 1.0
 ) -> Segment:
     """Return the training `seconds` later, or at its end if that comes first.
 
@@ -114,33 +277,37 @@ def advance(
     of the stretch, the batch is chosen anew. `speed` < 1 slows all steps (interference). Raises
     UnmeasuredError where the application's truth is not known for the assignment.
     """
-    placement, batch = assignment.placement, training.batch
+    batch = training.batch
     assert batch is not None, "a batch is chosen when a job is assigned"
-    shape = placement.replicas_per_node
     epoch, progress, samples = training.epoch, training.progress, training.samples
     grad, learned = training.grad, training.learned
-    initial = assignment.spec.batch.initial
+    initial = assigned.spec.batch.initial
     delay_s = min(training.delay_s, seconds)
     left_s = seconds - delay_s
     while left_s > 0.0 and epoch < application.num_epochs:
-        whole_s, sync_s = application.step_time(shape, batch.atomic)
+        whole_s, sync_s = assigned.step_time(application, batch.atomic)
         grad = application.grad_stats(batch.total, epoch)
-        if not learned.knows(placement, batch.atomic):
-            learned = learned.with_step(placement, batch.atomic, whole_s - sync_s, whole_s)
+        learned = assigned.learn(learned, batch.atomic, whole_s - sync_s, whole_s)
         steps_per_s = speed / (whole_s + batch.accumulation * (whole_s - sync_s))
         rate = gain(batch.total / initial, grad.sqr, grad.var) * steps_per_s
         target = application.progress_at(epoch + 1)
-        if progress + rate * left_s < target:
-            used_s = left_s
-            progress += rate * left_s
+        next_at = _next_change(assigned, samples)
+        change_s = (next_at - samples) / (steps_per_s * batch.total)
+        here_s = min(left_s, change_s)
+        if progress + rate * here_s < target:
+            used_s = here_s
+            progress += rate * here_s
         else:
-            used_s = min(float(round((target - progress) / rate)), left_s)
+            used_s = min(float(round((target - progress) / rate)), here_s)
             progress = target
             epoch += 1
         left_s -= used_s
-        samples += used_s * steps_per_s * batch.total
-        if assignment.dictated is None:
-            batch = choose_batch(assignment, learned, grad)
+        # Exactly there, whatever rounding did: below it, the batch before would be chosen again.
+        samples = next_at if used_s == change_s else samples + used_s * steps_per_s * batch.total
+        if assigned.dictated is None:
+            batch = choose_batch(
+                application, assigned, epoch, learned, grad, progress=progress, samples=samples
+            )
     after = Training(
         epoch=epoch,
         progress=progress,
@@ -153,41 +320,76 @@ def advance(
     return Segment(after, seconds - left_s if epoch >= application.num_epochs else None)
 
 
+def _next_change(assigned: Assignment, samples: float) -> float:
+    """Return after how many samples the declared schedule changes the batch; infinity if it never does."""
+    schedule = assigned.spec.batch.schedule
+    change = None if schedule is None else schedule.next_change(samples)
+    return math.inf if change is None else float(change)
+
+
 def report(
-    application: Application, assignment: Assignment, training: Training, forecast: Forecast
+    application: Application, assigned: Assignment, training: Training, forecast: Forecast
 ) -> TrainingReport:
     """Return what the job tells the scheduler. Only a job that picks its own batch fits a step-time model."""
     learned, batch = training.learned, training.batch
     assert batch is not None, "a batch is chosen when a job is assigned"
-    initial = assignment.spec.batch.initial
-    fits = assignment.dictated is None and training.grad is not None
+    initial = assigned.spec.batch.initial
+    fits = assigned.dictated is None and training.grad is not None
     return TrainingReport(
         progress=training.progress * initial,
         progress_target=application.progress_at(application.num_epochs) * initial,
         samples=training.samples,
         batch=batch,
-        throughput={assignment.gpu_type: learned.params} if fits else {},
+        by_type=_told_by_type(application, learned) if fits else {},
         grad=training.grad,
-        num_replicas_profiled=learned.num_replicas,
         forecast=forecast,
-        step_time_s=step_s(application, assignment.placement.replicas_per_node, batch),
+        step_time_s=assigned.step_s(application, batch),
     )
+
+
+def _told_by_type(application: Application, learned: Learned) -> dict[str, TypeProfile]:
+    return {
+        name: replace(steps.type_profile, max_atomic=application.max_atomic(Setting(ONE_GPU, name)))
+        for name, steps in learned.by_type().items()
+    }
+
+
+@cache
+def _forecasts_itself(kind: type) -> bool:
+    """Return whether applications of `kind` do; asked once per kind, because a Protocol takes long to ask."""
+    return issubclass(kind, ForecastsItself)
 
 
 class Oracle:
     """Forecasts from the truth, at the job's requested batch: what Optimus's predictor would know at best.
 
-    Step times are those of replicas packed on nodes of `gpus_per_node`, up to `num_gpus` in all.
+    A job with a declared schedule has all steps of its ramp to come, at the mean of their times.
+
+    Step times are those of replicas packed on nodes of `gpus_per_node` GPUs of `gpu_type`, up to `num_gpus`
+    in all.
     """
 
-    def __init__(self, gpus_per_node: int, num_gpus: int) -> None:
+    def __init__(self, gpus_per_node: int, num_gpus: int, gpu_type: str = DEFAULT_GPU_TYPE) -> None:
         self._gpus_per_node = gpus_per_node
         self._num_gpus = num_gpus
-        self._step_times: dict[tuple[str, BatchLimits, int], tuple[float, ...]] = {}
+        self._gpu_type = gpu_type
+        self._step_times: dict[tuple[str, BatchLimits, int, Cut], tuple[float, ...]] = {}
         self._forecasts: dict[tuple[str, BatchLimits, int, int], Forecast] = {}
+        self._first_looks: dict[str, Learned] = {}
 
-    def __call__(self, application: Application, spec: JobSpec, epoch: int) -> Forecast:
-        """Return the forecast of a job that has finished `epoch` epochs."""
+    def __call__(
+        self, application: Application, spec: JobSpec, epoch: int, progress: float = 0.0, samples: float = 0.0
+    ) -> Forecast:
+        """Return the forecast of a job after `epoch` epochs, at `progress` in steps at its initial batch.
+
+        samples: trained on so far, which is where a declared schedule stands.
+        """
+        if _forecasts_itself(type(application)):
+            return cast("ForecastsItself", application).forecast(progress)
+        if spec.batch.schedule is not None:
+            return self._along_ramp(
+                application, spec, steps_to_come(application, spec, epoch, progress, samples)
+            )
         limits = spec.batch
         most = min(spec.replicas.max, max(limits.requested // limits.min_atomic, 1), self._num_gpus)
         key = (application.name, limits, most, epoch)
@@ -198,22 +400,44 @@ class Oracle:
             steps = [application.steps(limits.requested, each) for each in (min(epoch + 1, last), last)]
             forecast = self._forecasts[key] = Forecast(
                 remaining_steps=steps[1] - steps[0] if epoch + 1 < last else 1.0,
-                step_time_s=self._packed_step_times(application, limits, most),
+                step_time_s=self._packed_step_times(application, limits, most, _oracle_batch),
             )
         return forecast
 
+    def _along_ramp(
+        self, application: Application, spec: JobSpec, steps_by_total: Mapping[int, float]
+    ) -> Forecast:
+        limits = spec.batch
+        assert limits.schedule is not None
+        num_steps = sum(steps_by_total.values())
+        if num_steps <= 0.0:  # at its end a single step is left, as of any job
+            steps_by_total, num_steps = {limits.schedule.totals[-1]: 1.0}, 1.0
+        most_gpus = min(spec.replicas.max, self._num_gpus)
+        most = min(most_gpus, max(max(steps_by_total) // limits.min_atomic, 1))
+        weighed_s = np.zeros(most)
+        for total, count in steps_by_total.items():
+            at_total = replace(limits, requested=total, schedule=None)
+            # A batch that cannot fill so many replicas is trained on as many as it can.
+            filled = min(most_gpus, max(total // limits.min_atomic, 1))
+            times_s = self._packed_step_times(application, at_total, filled, kept_batch)
+            weighed_s += count * np.array(times_s + times_s[-1:] * (most - filled))
+        return Forecast(remaining_steps=num_steps, step_time_s=tuple((weighed_s / num_steps).tolist()))
+
+    def first_look(self, application: Application, gpu_types: Iterable[str]) -> Learned:
+        """Return `first_look`, made once for all jobs of an application: they share its fits."""
+        if application.name not in self._first_looks:
+            self._first_looks[application.name] = first_look(application, gpu_types)
+        return self._first_looks[application.name]
+
     def _packed_step_times(
-        self, application: Application, limits: BatchLimits, most: int
+        self, application: Application, limits: BatchLimits, most: int, cut: Cut
     ) -> tuple[float, ...]:
-        key = (application.name, limits, most)
+        key = (application.name, limits, most, cut)
         if key not in self._step_times:
+            settings = [packed(n, self._gpus_per_node, self._gpu_type) for n in range(1, most + 1)]
             self._step_times[key] = tuple(
-                step_s(
-                    application,
-                    packed(n, self._gpus_per_node),
-                    _oracle_batch(limits, n),
-                )
-                for n in range(1, most + 1)
+                step_s(application, setting, cut(within_memory(limits, application, setting), number))
+                for number, setting in enumerate(settings, start=1)
             )
         return self._step_times[key]
 

@@ -3,14 +3,38 @@
 Importers and built-in profiles provide Applications; the world advances jobs by them, no policy sees them.
 """
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from coadapt.goodput.throughput import packed_placement
-from coadapt.model import BatchConfig, BatchLimits, GradStats
+from coadapt.model import DEFAULT_GPU_TYPE, BatchConfig, BatchLimits, Forecast, GradStats, Placement
 
 
 class UnmeasuredError(ValueError):
-    """A placement or batch whose truth is not known. The text names the application and what was asked."""
+    """A setting or batch whose truth is not known. The text names the application and what was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A job on the same GPU: what it trains, and the part of a GPU's time in (0, 1] that it is busy alone."""
+
+    application: str
+    load: float
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where replicas train: all that their speed depends on, besides the batch.
+
+    placement: replicas per node in rank order, and the racks spanned. gpu_share: what they may use of each
+    GPU. neighbours: on the most crowded of their GPUs, in order of job ids; a step of all replicas is as slow
+    as the slowest of them.
+    """
+
+    placement: Placement
+    gpu_type: str = DEFAULT_GPU_TYPE
+    gpu_share: float = 1.0
+    neighbours: tuple[Neighbour, ...] = ()
 
 
 class Application(Protocol):
@@ -28,10 +52,28 @@ class Application(Protocol):
     @property
     def num_epochs(self) -> int: ...
 
-    def step_time(self, placement: tuple[int, ...], atomic: int) -> tuple[float, float]:
-        """Return seconds of one optimiser step without accumulation, and of its synchronising part.
+    @property
+    def gpu_types(self) -> tuple[str, ...]:
+        """The GPU types whose truth is known; empty: all are alike."""
+        ...
 
-        `placement`: replicas per node, in rank order.
+    @property
+    def load(self) -> float:
+        """The part of a GPU's time, in (0, 1], that one replica keeps busy when it has the GPU for itself."""
+        ...
+
+    def step_time(self, setting: Setting, atomic: int) -> tuple[float, float]:
+        """Return seconds of one optimiser step without accumulation, and of its synchronising part."""
+        ...
+
+    def max_atomic(self, setting: Setting) -> int | None:
+        """Return the most samples of one pass that fit into the memory that `setting` leaves a replica."""
+        ...
+
+    def own_batch(self, epoch: int) -> int | None:
+        """Return the total batch that the script sets by itself in `epoch` (contract `self`).
+
+        None: it stays with the requested one.
         """
         ...
 
@@ -48,12 +90,21 @@ class Application(Protocol):
         ...
 
 
-def step_s(application: Application, placement: tuple[int, ...], batch: BatchConfig) -> float:
+@runtime_checkable
+class ForecastsItself(Protocol):
+    """An Application whose jobs change their own batch: what is left of them depends on where they are."""
+
+    def forecast(self, progress: float) -> Forecast:
+        """Return what an oracle knows at `progress`, in optimiser steps at the initial batch size."""
+        ...
+
+
+def step_s(application: Application, setting: Setting, batch: BatchConfig) -> float:
     """Return the seconds of one optimiser step, accumulation included."""
-    whole_s, sync_s = application.step_time(placement, batch.atomic)
+    whole_s, sync_s = application.step_time(setting, batch.atomic)
     return whole_s + batch.accumulation * (whole_s - sync_s)
 
 
-def packed(num_replicas: int, gpus_per_node: int) -> tuple[int, ...]:
-    """Return the replicas per node of `num_replicas` on as few nodes as possible."""
-    return packed_placement(num_replicas, gpus_per_node).replicas_per_node
+def packed(num_replicas: int, gpus_per_node: int, gpu_type: str = DEFAULT_GPU_TYPE) -> Setting:
+    """Return the setting of `num_replicas` on as few nodes as possible, in one rack, undisturbed."""
+    return Setting(packed_placement(num_replicas, gpus_per_node), gpu_type)

@@ -11,9 +11,11 @@ from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import JobSubmitted
 from coadapt.core.lifecycle import ENDED
 from coadapt.core.scheduler import Scheduler
+from coadapt.core.state import JobRecord
 from coadapt.model import Node
 from coadapt.policies import create_policy, policy_options
 from coadapt.policies.base import Policy
+from coadapt.policies.choice import parse_choice
 from coadapt.runtime.history import History, Recorder
 from coadapt.runtime.memory_store import NullStore
 from coadapt.runtime.runtime import Runtime
@@ -21,7 +23,16 @@ from coadapt.runtime.solver import InlineSolver
 from coadapt.sim.agent import Oracle
 from coadapt.sim.applications import Application
 from coadapt.sim.clock import VirtualClock
-from coadapt.sim.metrics import Metrics, Setting, measure
+from coadapt.sim.metrics import (
+    JobOutcome,
+    Metrics,
+    RunFacts,
+    commonest_type,
+    gpus_by_type,
+    gpus_per_node,
+    job_outcomes,
+    measure,
+)
 from coadapt.sim.workload import Workload
 from coadapt.sim.world import World, WorldConfig
 
@@ -43,14 +54,18 @@ class SimulationError(RuntimeError):
 class ExperimentConfig:
     """Settings of a run. Durations in seconds; see SchedulerConfig and WorldConfig.
 
-    horizon_s: virtual time after which a run that has not ended is an error.
+    reaction_s: how long after an arrival or an exit a round happens besides (None: only the periodic ones).
+    horizon_s: virtual time after which a run that has not ended is an error. figures_only: the history keeps
+    no points and sentences of jobs, which grow with every report and every round.
     """
 
     round_s: float = 60.0
     rescale_s: float = 30.0
     interference: float = 0.0
-    resizes_in_place: bool = True
+    rescales_in_place: bool = True
+    reaction_s: float | None = None
     horizon_s: float = HORIZON_S
+    figures_only: bool = False
 
     @property
     def scheduler(self) -> SchedulerConfig:
@@ -58,10 +73,11 @@ class ExperimentConfig:
         return replace(
             defaults,
             round_s=self.round_s,
+            reaction_s=self.reaction_s,
             # Jobs report once a round: with long rounds silence is no sign of trouble.
             silence_s=max(defaults.silence_s, 3 * self.round_s),
             rescale_default_s=self.rescale_s,
-            resize_in_place=self.resizes_in_place,
+            rescale_in_place=self.rescales_in_place,
         )
 
     @property
@@ -70,7 +86,7 @@ class ExperimentConfig:
             report_s=self.round_s,
             rescale_s=self.rescale_s,
             interference=self.interference,
-            resizes_in_place=self.resizes_in_place,
+            rescales_in_place=self.rescales_in_place,
         )
 
 
@@ -85,6 +101,7 @@ class RunResult:
     policy: str
     seed: int
     metrics: Metrics
+    jobs: tuple[JobOutcome, ...]
     history: History
     cpu_s: float
     peak_rss_mb: float
@@ -109,22 +126,23 @@ class Simulation:
         busy_at = self.clock.now()
         while not self.clock.idle:
             self.clock.run(until=self.clock.now() + CHECK_PERIOD_S)
-            now, jobs = self.clock.now(), self.runtime.scheduler.state.jobs
-            num_ended = sum(job.state in ENDED for job in jobs.values())
+            now, num_live = self.clock.now(), len(self._live())
             if on_progress is not None:
-                on_progress(now, num_ended)
-            if num_ended == len(jobs) or self.world.alive():
+                on_progress(now, len(self.recorder.history.jobs) - num_live)
+            if not num_live or self.world.alive():
                 busy_at = now
             if now - busy_at > IDLE_MAX_S or now > self.config.horizon_s:
                 raise self._endless(now)
-        unfinished = [job for job in self.runtime.scheduler.state.jobs.values() if job.state not in ENDED]
-        if unfinished:
+        if self._live():
             raise self._endless(self.clock.now())
 
+    def _live(self) -> list[JobRecord]:
+        jobs = self.runtime.scheduler.state.jobs.values()
+        return [job for job in jobs if job.state not in ENDED]
+
     def _endless(self, now: float) -> SimulationError:
-        state = self.runtime.scheduler.state
-        waiting = [job for job in state.jobs.values() if job.state not in ENDED]
-        why = state.plan_error or waiting[0].explanation
+        waiting = self._live()
+        why = self.runtime.scheduler.state.plan_error or waiting[0].explanation
         return SimulationError(
             f"{self.workload.name}: after {now:.0f} s of virtual time {len(waiting)} jobs have not ended, "
             f"the first is {waiting[0].id!r} ({why})"
@@ -141,9 +159,10 @@ def compose(
     """Return a simulation that is ready to run: nodes and arrivals are on its clock."""
     config = config or ExperimentConfig()
     clock = VirtualClock()
-    oracle = Oracle(max(node.num_gpus for node in cluster), sum(node.num_gpus for node in cluster))
+    gpu_type = commonest_type(cluster)
+    oracle = Oracle(gpus_per_node(cluster, gpu_type), gpus_by_type(cluster)[gpu_type], gpu_type)
     world = World(clock, workload.jobs, applications, oracle, config.world)
-    recorder = Recorder()
+    recorder = Recorder(figures_only=config.figures_only)
     solver = InlineSolver(policy, time.process_time)
     runtime = Runtime(
         Scheduler(config.scheduler),
@@ -188,19 +207,21 @@ def simulate(
     simulation.run(on_progress)
     history = simulation.recorder.history
     cpu_s, peak_rss_mb = time.process_time() - started_s, _peak_rss_mb()
-    setting = Setting(
+    facts = RunFacts(
         workload=workload,
         applications=applications,
         cluster=cluster,
         round_s=simulation.config.round_s,
         rescale_s=simulation.config.rescale_s,
     )
+    jobs = job_outcomes(history, facts)
     errors = [each.error for each in history.rounds if each.error]
     return RunResult(
         trace=workload.name,
         policy=policy_name,
         seed=seed,
-        metrics=measure(history, simulation.solver.decision_s, setting),
+        metrics=measure(history, jobs, simulation.solver.decision_s, facts),
+        jobs=jobs,
         history=history,
         cpu_s=cpu_s,
         peak_rss_mb=peak_rss_mb,
@@ -210,8 +231,11 @@ def simulate(
 
 
 def new_policy(name: str, seed: int) -> Policy:
-    """Return a fresh policy, seeded if it draws. Raises InputError for an unknown name."""
-    options = {"seed": seed} if "seed" in policy_options(name) else {}
+    """Return a fresh policy, seeded if it draws and its name does not say a seed. Raises InputError for an
+    unknown name.
+    """
+    named = parse_choice(name)[1]
+    options = {"seed": seed} if "seed" in policy_options(name) and "seed" not in named else {}
     return create_policy(name, **options)
 
 

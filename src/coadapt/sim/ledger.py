@@ -1,58 +1,130 @@
-"""The world's own books: which job holds how many GPUs on which node. They take no word from the core."""
+"""The world's own books: which job sits on which GPU of which node. They take no word from the core.
+
+The core counts what is free (model/devices.py); here GPUs are seats that jobs really take, one by one, as an
+executor's would. So the world also tells whether the counting is right.
+"""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
 
 from coadapt.model import Allocation, JobId, Node, NodeId
 
-# GPU shares are sums of decimal fractions; this slack in GPUs absorbs their rounding.
-SLACK_GPUS = 1e-9
+
+@dataclass(slots=True)
+class _Gpu:
+    """One physical GPU: who is on it with what share, and under which label while it is shared."""
+
+    label: int | None = None
+    shares: dict[JobId, Fraction] = field(default_factory=dict)
 
 
 class Ledger:
-    """GPUs per live node and job. A node that is given out beyond its GPUs is an AssertionError."""
+    """GPUs per live node, and who is on them. A GPU that is given out beyond itself is an AssertionError."""
 
     def __init__(self) -> None:
         self.nodes: dict[NodeId, Node] = {}
-        self._held: dict[NodeId, dict[JobId, float]] = {}
+        self._gpus: dict[NodeId, list[_Gpu]] = {}
+        self._nodes_of: dict[JobId, set[NodeId]] = {}
 
     def add(self, node: Node) -> None:
         """Take a node in, empty. It must not be there yet."""
         assert node.id not in self.nodes, f"node {node.id} joined twice"
         self.nodes[node.id] = node
-        self._held[node.id] = {}
+        self._gpus[node.id] = [_Gpu() for _ in range(node.num_gpus)]
 
     def remove(self, node: NodeId) -> None:
         """Forget a node, which must be empty by now."""
-        assert not self._held[node], f"node {node} left while {sorted(self._held[node])} held its GPUs"
-        del self.nodes[node], self._held[node]
+        jobs = self.jobs_on(node)
+        assert not jobs, f"node {node} left while {sorted(jobs)} held its GPUs"
+        del self.nodes[node], self._gpus[node]
 
     def missing(self, allocation: Allocation) -> list[NodeId]:
         """Return the nodes of `allocation` that are not there."""
         return [node for node, _ in allocation.slots if node not in self.nodes]
 
     def take(self, job: JobId, allocation: Allocation) -> None:
-        """Book `allocation` for `job`, which must hold nothing."""
-        for node, count in allocation.slots:
-            held = self._held[node]
-            assert job not in held, f"job {job} runs twice on {node}"
-            held[job] = count * allocation.gpu_share
-            gpus = self.nodes[node].num_gpus
-            assert sum(held.values()) <= gpus + SLACK_GPUS, f"{node} has {gpus} GPUs, held are {held}"
+        """Seat `job`, which must hold nothing, on what `allocation` names."""
+        assert not self._nodes_of.get(job), f"job {job} runs twice on {sorted(self._nodes_of[job])}"
+        self.take_more(job, allocation)
 
     def take_more(self, job: JobId, allocation: Allocation) -> None:
-        """Book for `job` what `allocation` has beyond what it holds already."""
+        """Seat `job` on what `allocation` has beyond the GPUs that it is on already."""
+        types = {self.nodes[node].gpu_type for node, _ in allocation.slots}
+        assert len(types) == 1, f"job {job} is to train on GPU types {sorted(types)} at once"
+        labels = iter(allocation.shared)
+        share = Fraction(1, allocation.num_sharers)
         for node, count in allocation.slots:
-            held = self._held[node]
-            held[job] = max(held.get(job, 0.0), count * allocation.gpu_share)
-            gpus = self.nodes[node].num_gpus
-            assert sum(held.values()) <= gpus + SLACK_GPUS, f"{node} has {gpus} GPUs, held are {held}"
+            self._nodes_of.setdefault(job, set()).add(node)
+            if allocation.shared:
+                for _ in range(count):
+                    self._join(node, next(labels), job, share)
+            else:
+                has = sum(job in gpu.shares and gpu.label is None for gpu in self._gpus[node])
+                for _ in range(count - has):
+                    self._empty(node, job).shares[job] = Fraction(1)
 
     def release(self, job: JobId) -> None:
-        """Free whatever `job` holds."""
-        for held in self._held.values():
-            held.pop(job, None)
+        """Free whatever `job` holds; a GPU that nobody is on any more has no label."""
+        for node in self._nodes_of.pop(job, ()):
+            for gpu in self._gpus[node]:
+                gpu.shares.pop(job, None)
+                if not gpu.shares:
+                    gpu.label = None
+
+    def jobs_on(self, node: NodeId) -> set[JobId]:
+        """Return the jobs that hold GPUs of `node`, or parts of them."""
+        return {job for gpu in self._gpus[node] for job in gpu.shares}
+
+    def sharers(self, job: JobId) -> list[tuple[JobId, ...]]:
+        """Return all jobs, by id, on each shared GPU that `job` is on."""
+        return [
+            tuple(sorted(gpu.shares))
+            for node in sorted(self._nodes_of.get(job, ()))
+            for gpu in self._gpus[node]
+            if gpu.label is not None and job in gpu.shares
+        ]
+
+    def neighbours(self, job: JobId, allocation: Allocation) -> list[tuple[JobId, ...]]:
+        """Return the other jobs on each shared GPU that `allocation` of `job` names, by id, in rank order."""
+        at = {
+            (node, gpu.label): gpu
+            for node, _ in allocation.slots
+            for gpu in self._gpus[node]
+            if gpu.label is not None
+        }
+        return [tuple(sorted(at[gpu].shares.keys() - {job})) for gpu in allocation.shared_gpus()]
+
+    def shared_gpus(self, job: JobId) -> dict[tuple[NodeId, int], Fraction]:
+        """Return the share that `job` has of each shared GPU, by node and label."""
+        return {
+            (node, gpu.label): gpu.shares[job]
+            for node in sorted(self._nodes_of.get(job, ()))
+            for gpu in self._gpus[node]
+            if gpu.label is not None and job in gpu.shares
+        }
 
     @property
     def held(self) -> Mapping[NodeId, Mapping[JobId, float]]:
-        """GPUs held, per live node and job."""
-        return self._held
+        """GPUs held, per live node and job; a share of one counts as that share."""
+        held: dict[NodeId, dict[JobId, float]] = {}
+        for node, gpus in self._gpus.items():
+            on_node = held[node] = {}
+            for gpu in gpus:
+                for job, share in gpu.shares.items():
+                    on_node[job] = on_node.get(job, 0.0) + float(share)
+        return held
+
+    def _join(self, node: NodeId, label: int, job: JobId, share: Fraction) -> None:
+        gpu = next((each for each in self._gpus[node] if each.label == label), None)
+        if gpu is None:
+            gpu = self._empty(node, job)
+            gpu.label = label
+        gpu.shares[job] = max(share, gpu.shares.get(job, share))
+        total = sum(gpu.shares.values())
+        assert total <= 1, f"{node}: {total} of the GPU with label {label} are given: {gpu.shares}"
+
+    def _empty(self, node: NodeId, job: JobId) -> _Gpu:
+        gpu = next((each for each in self._gpus[node] if not each.shares), None)
+        assert gpu is not None, f"{node} has {len(self._gpus[node])} GPUs, none is left for {job}"
+        return gpu

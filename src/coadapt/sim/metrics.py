@@ -5,7 +5,8 @@ the same truth that the world ran on.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,17 +14,19 @@ import numpy as np
 from coadapt.core.lifecycle import JobState
 from coadapt.goodput.batch import split_total
 from coadapt.goodput.efficiency import gain
-from coadapt.model import BatchConfig, JobId, JobSpec, Node
+from coadapt.model import BatchConfig, BatchLimits, JobId, JobSpec, Node
 from coadapt.runtime.history import History, JobHistory
+from coadapt.sim.agent import kept_batch, within_memory
 from coadapt.sim.applications import Application, packed, step_s
-from coadapt.sim.workload import Workload
+from coadapt.sim.ramp import steps_to_come
+from coadapt.sim.workload import TraceJob, Workload
 
 # A job that took 5 % longer than on its fair share was treated unfairly (Shockwave, NSDI'23).
 UNFAIR_ABOVE = 1.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class RunFacts:
     """What a run was made of, as far as the figures need it. Durations in seconds."""
 
     workload: Workload
@@ -35,6 +38,30 @@ class Setting:
     @property
     def num_gpus(self) -> int:
         return sum(node.num_gpus for node in self.cluster)
+
+    @property
+    def gpu_type(self) -> str:
+        """The GPU type that the cluster has most of, the first by name on ties."""
+        return commonest_type(self.cluster)
+
+
+def commonest_type(cluster: Iterable[Node]) -> str:
+    """Return the GPU type that `cluster` has most GPUs of, the first by name on ties."""
+    counts = gpus_by_type(cluster)
+    return max(sorted(counts), key=counts.__getitem__)
+
+
+def gpus_per_node(cluster: Iterable[Node], gpu_type: str) -> int:
+    """Return how many GPUs the largest node of `gpu_type` has."""
+    return max(node.num_gpus for node in cluster if node.gpu_type == gpu_type)
+
+
+def gpus_by_type(cluster: Iterable[Node]) -> dict[str, int]:
+    """Return how many GPUs of each type `cluster` has."""
+    counts: Counter[str] = Counter()
+    for node in cluster:
+        counts[node.gpu_type] += node.num_gpus
+    return dict(counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,20 +94,51 @@ class Metrics:
     decision_ms_max: float
 
 
-def measure(history: History, decision_s: Sequence[float], setting: Setting) -> Metrics:
-    """Return the figures of a run. Raises ValueError if no job succeeded."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOutcome:
+    """What became of a job that succeeded: its completion time in seconds, and ρ (`finish_time_fairness`)."""
+
+    id: JobId
+    application: str
+    num_gpus: int  # requested
+    jct_s: float
+    rho: float
+
+
+def job_outcomes(history: History, facts: RunFacts) -> tuple[JobOutcome, ...]:
+    """Return what became of each job that succeeded, in the order of the history."""
+    rho = finish_time_fairness(history, facts)
+    applications = {job.id: job.application for job in facts.workload.jobs}
+    return tuple(
+        JobOutcome(
+            id=job.id,
+            application=applications[job.id],
+            num_gpus=job.spec.replicas.requested,
+            jct_s=_jct_s(job),
+            rho=rho[job.id],
+        )
+        for job in _succeeded(history)
+    )
+
+
+def measure(
+    history: History, outcomes: Sequence[JobOutcome], decision_s: Sequence[float], facts: RunFacts
+) -> Metrics:
+    """Return the figures of a run; `outcomes` as of `job_outcomes`. Raises ValueError if no job succeeded."""
     jobs = _succeeded(history)
     if not jobs:
-        raise ValueError(f"{setting.workload.name}: no job succeeded, so there is nothing to measure")
-    jct_s = [_jct_s(job) for job in jobs]
-    rho = list(finish_time_fairness(history, setting).values())
+        raise ValueError(f"{facts.workload.name}: no job succeeded, so there is nothing to measure")
+    jct_s = [outcome.jct_s for outcome in outcomes]
+    rho = [outcome.rho for outcome in outcomes]
     makespan_s = max(job.ended_at or 0.0 for job in jobs)
     held_gpu_s = sum(span.num_gpus * (span.end - span.start) for job in jobs for span in job.spans)
     wait_s = sum(span.end - span.start for job in jobs for span in job.spans if not span.num_gpus)
-    start_s = sum(min(job.rescale_total_s, setting.rescale_s) for job in jobs)
-    rescale_s = sum(job.rescale_total_s for job in jobs) - start_s
+    traces = {job.id: job for job in facts.workload.jobs}
+    start_s = sum(min(job.usage.costs.total_s, _start_s(traces[job.id], facts)) for job in jobs)
+    rescale_s = sum(job.usage.costs.total_s for job in jobs) - start_s
     total_s = sum(jct_s)
     p50, p90, p99 = np.percentile(jct_s, (50, 90, 99))
+    measured = [job.measured for job in jobs]
     decision_ms = [1000 * each for each in decision_s] or [0.0]
     return Metrics(
         num_jobs=len(history.jobs),
@@ -91,38 +149,44 @@ def measure(history: History, decision_s: Sequence[float], setting: Setting) -> 
         makespan_s=makespan_s,
         rho_max=max(rho),
         unfair_share=sum(each > UNFAIR_ABOVE for each in rho) / len(rho),
-        utilisation=held_gpu_s / (setting.num_gpus * makespan_s),
-        num_rescales=sum(job.num_rescales for job in history.jobs.values()),
+        utilisation=held_gpu_s / (facts.num_gpus * makespan_s),
+        num_rescales=sum(job.usage.num_rescales for job in history.jobs.values()),
         time_goodput=1.0 - (wait_s + start_s + rescale_s) / total_s,
         time_wait=wait_s / total_s,
         time_start=start_s / total_s,
         time_rescale=rescale_s / total_s,
-        efficiency=float(np.mean([job.progress / job.samples for job in jobs if job.samples] or [1.0])),
+        efficiency=float(
+            np.mean([each.progress / each.samples for each in measured if each.samples] or [1.0])
+        ),
         decision_ms_p50=float(np.median(decision_ms)),
         decision_ms_max=max(decision_ms),
     )
 
 
-def finish_time_fairness(history: History, setting: Setting) -> dict[JobId, float]:
+def finish_time_fairness(history: History, facts: RunFacts) -> dict[JobId, float]:
     """Return ρ of each job that succeeded: its JCT over its JCT on an isolated fair share (Themis, NSDI'20).
 
     The fair share is 1/N of the cluster, N being the mean number of active jobs over the job's life, rounded
-    up to whole GPUs and kept within the job's limits. There the job runs alone on as few nodes as possible:
-    it waits for the next round, pays one start, and trains; an adaptive job with the best batch of each epoch
-    among the doublings of its initial one, as truth has it, any other with the requested batch.
+    up to whole GPUs and kept within the job's limits, and within the GPUs of the type that the cluster has
+    most of. On that type the job runs alone on as few nodes as possible: it waits for the next round, pays
+    one start, and trains; an adaptive job with the best batch of each epoch among the doublings of its
+    initial one, as truth has it, one under `schedule` along its ramp, any other with the requested batch.
     """
-    traces = {job.id: job for job in setting.workload.jobs}
+    traces = {job.id: job for job in facts.workload.jobs}
     active = _ActiveJobs(list(history.jobs.values()))
     alone_s: dict[tuple[str, JobSpec, int], float] = {}
     rho = {}
+    most_gpus = gpus_by_type(facts.cluster)[facts.gpu_type]
     for job in _succeeded(history):
         spec = traces[job.id].spec
-        num_replicas = _fair_replicas(spec, setting.num_gpus / active.mean_during(job))
+        share_gpus = min(facts.num_gpus / active.mean_during(job), most_gpus)
+        num_replicas = _fair_replicas(spec, share_gpus)
         key = (traces[job.id].application, spec, num_replicas)
         if key not in alone_s:
-            alone_s[key] = _alone_s(setting, *key)
-        first_round_at = max(math.ceil(job.submitted_at / setting.round_s), 1) * setting.round_s
-        fair_s = first_round_at - job.submitted_at + setting.rescale_s + alone_s[key]
+            alone_s[key] = _alone_s(facts, *key)
+        first_round_at = max(math.ceil(job.submitted_at / facts.round_s), 1) * facts.round_s
+        start_s = _start_s(traces[job.id], facts)
+        fair_s = first_round_at - job.submitted_at + start_s + alone_s[key]
         rho[job.id] = _jct_s(job) / fair_s
     return rho
 
@@ -144,21 +208,31 @@ class _ActiveJobs:
         return max(float(end - start) / _jct_s(job), 1.0)
 
 
+def _start_s(trace: TraceJob, facts: RunFacts) -> float:
+    return facts.rescale_s if trace.rescale_s is None else trace.rescale_s
+
+
 def _fair_replicas(spec: JobSpec, share_gpus: float) -> int:
     limits = spec.batch
     # A whole share must not be rounded up by the last bit of a quotient.
     wanted = math.ceil(share_gpus - 1e-9)
-    most = (limits.max_total if spec.adaptive else limits.requested) // limits.min_atomic
+    kept = limits.requested if limits.schedule is None else max(limits.schedule.totals)
+    most = (limits.max_total if spec.adaptive else kept) // limits.min_atomic
     return max(min(wanted, spec.replicas.max, most), spec.replicas.min)
 
 
-def _alone_s(setting: Setting, application_name: str, spec: JobSpec, num_replicas: int) -> float:
+def _alone_s(facts: RunFacts, application_name: str, spec: JobSpec, num_replicas: int) -> float:
     """Return the seconds that a job trains alone on `num_replicas` packed GPUs."""
-    application = setting.applications[application_name]
-    placement = packed(num_replicas, max(node.num_gpus for node in setting.cluster))
-    step_times = {
-        batch.total: step_s(application, placement, batch) for batch in _batches(spec, num_replicas)
-    }
+    application = facts.applications[application_name]
+    setting = packed(num_replicas, gpus_per_node(facts.cluster, facts.gpu_type), facts.gpu_type)
+    if spec.batch.schedule is not None:
+        return sum(
+            count * _step_alone_s(facts, application, spec, total, num_replicas)
+            for total, count in steps_to_come(application, spec).items()
+        )
+    limits = within_memory(spec.batch, application, setting)
+    batches = _batches(spec, limits, num_replicas)
+    step_times = {batch.total: step_s(application, setting, batch) for batch in batches}
     seconds = 0.0
     for epoch in range(application.num_epochs):
         rates = []
@@ -169,8 +243,17 @@ def _alone_s(setting: Setting, application_name: str, spec: JobSpec, num_replica
     return seconds
 
 
-def _batches(spec: JobSpec, num_replicas: int) -> list[BatchConfig]:
-    limits = spec.batch
+def _step_alone_s(
+    facts: RunFacts, application: Application, spec: JobSpec, total: int, num_replicas: int
+) -> float:
+    """Return the seconds of a step of `total` samples, on as many of the replicas as they can fill."""
+    filled = max(min(num_replicas, total // spec.batch.min_atomic), spec.replicas.min)
+    setting = packed(filled, gpus_per_node(facts.cluster, facts.gpu_type), facts.gpu_type)
+    limits = within_memory(spec.batch, application, setting)
+    return step_s(application, setting, kept_batch(limits, filled, total))
+
+
+def _batches(spec: JobSpec, limits: BatchLimits, num_replicas: int) -> list[BatchConfig]:
     totals = [limits.requested]
     if spec.adaptive:
         doublings = int(math.log2(limits.max_total / limits.initial))

@@ -3,7 +3,7 @@
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
@@ -11,7 +11,8 @@ from pathlib import Path
 from coadapt.model import InputError, Node
 from coadapt.runtime.history import History
 from coadapt.sim.applications import Application, UnmeasuredError
-from coadapt.sim.experiment import ExperimentConfig, RunResult, simulate
+from coadapt.sim.experiment import ExperimentConfig, RunResult, SimulationError, simulate
+from coadapt.sim.metrics import gpus_by_type
 from coadapt.sim.traces import load_trace
 from coadapt.sim.workload import Workload
 
@@ -23,10 +24,10 @@ OnRun = Callable[["Run", float, int], None]  # the run, its virtual instant, job
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceFile:
-    """A workload file with its profiles; `format_name` None: recognised by its columns."""
+    """A workload file with its profiles, if it needs some; `format_name` None: recognised by its columns."""
 
     path: Path
-    profiles: Path
+    profiles: Path | None = None
     format_name: str | None = None
 
     @property
@@ -50,7 +51,9 @@ class Builtin:
         return f"builtin:{self.mix}:{self.num_jobs}"
 
     def load(self, seed: int, num_gpus: int) -> tuple[Workload, Mapping[str, Application]]:
-        from coadapt.sim.builtin import builtin_workload  # its profiles cost time only where they are used
+        from coadapt.sim.library.builtin import (
+            builtin_workload,  # its profiles cost time only where they are used
+        )
 
         return builtin_workload(self.mix, self.num_jobs, seed, num_gpus=num_gpus)
 
@@ -71,21 +74,33 @@ class Run:
     keeps_history: bool = False
 
 
-def sweep(runs: Sequence[Run], parallel: int = 1, on_progress: OnRun | None = None) -> Iterator[RunResult]:
-    """Yield the results of `runs` in their order, from up to `parallel` processes (1: this one).
+def sweep(
+    runs: Sequence[Run], parallel: int = 1, on_progress: OnRun | None = None
+) -> Iterator[tuple[int, RunResult | SimulationError]]:
+    """Yield each run's number and result as it ends, from up to `parallel` processes (1: this one, in order).
 
-    Raises what a run raises (InputError, SimulationError), and then starts no more.
+    A run that cannot end gives its SimulationError instead. Raises InputError, and then starts no more.
     """
-    if parallel == 1 or len(runs) == 1:
-        for run in runs:
-            yield _play(run, on_progress)
+    if parallel == 1 or len(runs) <= 1:
+        for index, run in enumerate(runs):
+            yield index, _play_to_its_end(run, on_progress)
     else:
         yield from _sweep_in_processes(runs, min(parallel, len(runs)), on_progress)
 
 
 def load(run: Run) -> tuple[Workload, Mapping[str, Application]]:
-    """Return the workload of `run` and its applications. Raises InputError for bad input."""
-    return run.source.load(run.seed, sum(node.num_gpus for node in run.cluster))
+    """Return the workload of `run` and its applications. Raises InputError for bad input.
+
+    A job trains on one GPU type: what it may request at most are the GPUs of the type with most of them.
+    """
+    return run.source.load(run.seed, max(gpus_by_type(run.cluster).values()))
+
+
+def _play_to_its_end(run: Run, on_progress: OnRun | None) -> RunResult | SimulationError:
+    try:
+        return _play(run, on_progress)
+    except SimulationError as error:
+        return error
 
 
 def _play(run: Run, on_progress: OnRun | None) -> RunResult:
@@ -101,7 +116,7 @@ def _play(run: Run, on_progress: OnRun | None) -> RunResult:
             run.cluster,
             run.policy,
             seed=run.seed,
-            config=run.config,
+            config=replace(run.config, figures_only=not run.keeps_history),
             on_progress=tell,
         )
     except UnmeasuredError as error:
@@ -120,28 +135,20 @@ _news: "SimpleQueue[_News] | None" = None  # of this process, when it plays runs
 
 def _sweep_in_processes(
     runs: Sequence[Run], num_processes: int, on_progress: OnRun | None
-) -> Iterator[RunResult]:
+) -> Iterator[tuple[int, RunResult | SimulationError]]:
     # Spawned, not forked: a fork would count the parent's memory into each run's peak.
     context = multiprocessing.get_context("spawn")
     news: SimpleQueue[_News] = context.SimpleQueue()
     with ProcessPoolExecutor(num_processes, context, initializer=_listen, initargs=(news,)) as pool:
-        futures = [pool.submit(_play_and_tell, index, run) for index, run in enumerate(runs)]
+        waiting = {pool.submit(_play_and_tell, index, run): index for index, run in enumerate(runs)}
         try:
-            for future in futures:
-                while not future.done():
-                    _wait(futures)
-                    _pass_on(news, runs, on_progress)
-                yield future.result()
-            _pass_on(news, runs, on_progress)
+            while waiting:
+                ended, _ = wait(waiting, POLL_S, FIRST_COMPLETED)
+                _pass_on(news, runs, on_progress)
+                for future in sorted(ended, key=waiting.__getitem__):
+                    yield waiting.pop(future), future.result()
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def _wait(futures: Sequence["Future[RunResult]"]) -> None:
-    """Wait a little for one of `futures` to end, and raise what it raised."""
-    ended, _ = wait([each for each in futures if not each.done()], POLL_S, FIRST_COMPLETED)
-    for each in ended:
-        each.result()
 
 
 def _pass_on(news: "SimpleQueue[_News]", runs: Sequence[Run], on_progress: OnRun | None) -> None:
@@ -157,7 +164,7 @@ def _listen(news: "SimpleQueue[_News]") -> None:
     _news = news
 
 
-def _play_and_tell(index: int, run: Run) -> RunResult:
+def _play_and_tell(index: int, run: Run) -> RunResult | SimulationError:
     news = _news
     assert news is not None
-    return _play(run, lambda _, now, num_ended: news.put((index, now, num_ended)))
+    return _play_to_its_end(run, lambda _, now, num_ended: news.put((index, now, num_ended)))

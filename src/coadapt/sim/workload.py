@@ -8,16 +8,22 @@ from coadapt.model import JobId, JobSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceJob:
-    """One arrival: job `id` is submitted at `at` seconds and trains `application`."""
+    """One arrival: job `id` is submitted at `at` seconds and trains `application`.
+
+    rescale_s: what a start or a rescale costs it, in seconds of training; None: what it costs all jobs.
+    """
 
     id: JobId
     at: float
     application: str
     spec: JobSpec
+    rescale_s: float | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.at) and self.at >= 0.0):
             raise ValueError(f"TraceJob.at must be finite and >= 0, got {self.at}")
+        if self.rescale_s is not None and not (math.isfinite(self.rescale_s) and self.rescale_s >= 0.0):
+            raise ValueError(f"TraceJob.rescale_s must be finite and >= 0, got {self.rescale_s}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

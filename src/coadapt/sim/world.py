@@ -5,25 +5,34 @@ It keeps no secrets from the core and takes no word from it: what is not in the 
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import assert_never
 
-from coadapt.core.commands import JobCommand, Resize, Retract, Start, Stop
+from coadapt.core.commands import JobCommand, Rescale, RetractRescale, Start, Stop
 from coadapt.core.events import (
     NodeJoined,
     NodeLost,
     Outcome,
     ReplicasExited,
     ReplicasKept,
-    ReplicasRescaled,
     ReplicasStarted,
     TrainingReported,
+    TrainingResumed,
 )
 from coadapt.model import Allocation, JobId, Node, NodeId
 from coadapt.runtime.ports import Cancel, Clock, Post
-from coadapt.sim.agent import Assignment, Oracle, Segment, Training, advance, assign, report
-from coadapt.sim.applications import Application
+from coadapt.sim.agent import (
+    Assignment,
+    Oracle,
+    Segment,
+    Training,
+    advance,
+    assign,
+    assignment,
+    report,
+)
+from coadapt.sim.applications import Application, Neighbour, Setting
 from coadapt.sim.ledger import Ledger
 from coadapt.sim.workload import TraceJob
 
@@ -33,7 +42,8 @@ class WorldConfig:
     """How the world behaves. Durations in seconds.
 
     report_s: running jobs report at whole multiples of it. rescale_s: training time that each start and each
-    change of allocation costs. prepare_s: how long a change in place is prepared while training goes on.
+    change of allocation costs jobs that do not say otherwise. prepare_s: how long a change in place is
+    prepared while training goes on.
     checkpoint_s: least time between checkpoints, which are made at reports.
     interference: the part of its speed that a job on several nodes loses while it shares a node with another
     such job (Pollux, OSDI'21, §5.3.2).
@@ -44,7 +54,7 @@ class WorldConfig:
     prepare_s: float = 0.0
     checkpoint_s: float = 0.0
     interference: float = 0.0
-    resizes_in_place: bool = True
+    rescales_in_place: bool = True
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.report_s) and self.report_s > 0.0):
@@ -64,7 +74,7 @@ class _Replicas:
     """
 
     generation: int
-    assignment: Assignment
+    assigned: Assignment
     allocation: Allocation
     post: Post
     training: Training
@@ -115,14 +125,15 @@ class World:
         self._oracle = oracle
         self._jobs = {job.id: _Job(trace=job, application=applications[job.application]) for job in jobs}
         self._running: dict[JobId, _Job] = {}
+        self._sharing: set[JobId] = set()  # the running jobs that share GPUs
         self._unsettled: dict[JobId, _Job] = {}
         self._next_report_at: float | None = None
 
     # -- the port ---------------------------------------------------------------------------------------
 
     @property
-    def resizes_in_place(self) -> bool:
-        return self.config.resizes_in_place
+    def rescales_in_place(self) -> bool:
+        return self.config.rescales_in_place
 
     def execute(self, command: JobCommand, post: Post) -> None:
         """Carry out an order at once. Repeats are answered with the generation's fate, old orders ignored."""
@@ -136,7 +147,7 @@ class World:
         match command:
             case Stop():
                 self._stop(job, post)
-            case Retract():
+            case RetractRescale():
                 self._keep(job)
                 self._answer(job, post)
             case _ if repeated:
@@ -144,8 +155,8 @@ class World:
             case Start():
                 assert job.replicas is None, f"two generations of job {command.job} at once"
                 self._start(job, command, post)
-            case Resize():
-                self._resize(job, command, post)
+            case Rescale():
+                self._rescale(job, command, post)
             case _:
                 assert_never(command)
 
@@ -162,7 +173,7 @@ class World:
     def lose_node(self, node_id: NodeId, post: Post) -> None:
         """Take a node away, and every job that trains on it down with it, and changes that need it."""
         why = f"node {node_id} went away"
-        touched = [self._jobs[job_id] for job_id in sorted(self.ledger.held[node_id])]
+        touched = [self._jobs[job_id] for job_id in sorted(self.ledger.jobs_on(node_id))]
         posts = []
         for job in touched:
             assert job.replicas is not None
@@ -196,11 +207,11 @@ class World:
             job.outcome, job.detail = Outcome.LOST, f"node {missing[0]} is down"
             self._answer(job, post)
             return
-        self._run(job, command, job.saved, self.config.rescale_s, post)
-        self._measure_rescale(job, self.config.rescale_s, post)
+        self._run(job, command, self._checkpoint(job), self._rescale_s(job), post)
+        self._measure_rescale(job, self._rescale_s(job), post)
         self._answer(job, post)
 
-    def _resize(self, job: _Job, command: Resize, post: Post) -> None:
+    def _rescale(self, job: _Job, command: Rescale, post: Post) -> None:
         replicas = job.replicas
         if replicas is None:
             self._answer(job, post)
@@ -214,10 +225,11 @@ class World:
         else:
             self._change(job, replicas, command, post)
 
-    def _prepare(self, job: _Job, replicas: _Replicas, command: Resize, post: Post) -> None:
+    def _prepare(self, job: _Job, replicas: _Replicas, command: Rescale, post: Post) -> None:
         """Hold the GPUs of both allocations until those who join are ready, or fail halfway."""
         prepare_s, job_id = self.config.prepare_s, job.trace.id
         self.ledger.take_more(job_id, command.allocation)
+        self._disturb_neighbours()
         ready_at = self._clock.now() + prepare_s
         change = partial(self._change, job, replicas, command, post)
         if job_id in self.joiners_fail:
@@ -239,12 +251,13 @@ class World:
         job.detail = detail
         self.ledger.release(job.trace.id)
         self.ledger.take(job.trace.id, replicas.allocation)
+        self._disturb_neighbours()
 
-    def _change(self, job: _Job, replicas: _Replicas, command: Resize, post: Post) -> None:
+    def _change(self, job: _Job, replicas: _Replicas, command: Rescale, post: Post) -> None:
         training = self._cut(job)
         self._forget(job)
         same = command.allocation == replicas.allocation
-        delay_s = training.delay_s if same else self.config.rescale_s
+        delay_s = training.delay_s if same else self._rescale_s(job)
         self._run(job, command, training, delay_s, post)
         if delay_s or not same:
             self._measure_rescale(job, delay_s, post)
@@ -259,38 +272,48 @@ class World:
         self._answer(job, post)
 
     def _run(
-        self, job: _Job, command: Start | Resize, training: Training, delay_s: float, post: Post
+        self, job: _Job, command: Start | Rescale, training: Training, delay_s: float, post: Post
     ) -> None:
         now, allocation = self._clock.now(), command.allocation
         self.ledger.take(command.job, allocation)
-        assignment = Assignment(
-            spec=command.spec,
-            placement=allocation.placement(self.ledger.nodes),
-            dictated=command.batch,
-            gpu_type=self.ledger.nodes[allocation.slots[0][0]].gpu_type,
+        assigned = assignment(
+            job.application, command.spec, self._setting(command.job, allocation), command.batch
         )
         job.replicas = _Replicas(
             generation=command.generation,
-            assignment=assignment,
+            assigned=assigned,
             allocation=allocation,
             post=post,
-            training=assign(assignment, training, delay_s),
+            training=assign(job.application, assigned, training, delay_s),
             since=now,
         )
         self._running[command.job] = job
+        if allocation.shared:
+            self._sharing.add(command.job)
         self._unsettle(job)
         self._disturb_neighbours()
 
     def _measure_rescale(self, job: _Job, delay_s: float, post: Post) -> None:
         """Tell what the rescale cost, once its delay is over."""
         assert job.replicas is not None
-        rescaled = ReplicasRescaled(
+        rescaled = TrainingResumed(
             at=self._clock.now() + delay_s,
             job=job.trace.id,
             generation=job.generation,
-            rescale_s=self.config.rescale_s,
+            rescale_s=self._rescale_s(job),
         )
         job.replicas.cancel_rescaled = self._clock.call_at(rescaled.at, lambda: post(rescaled))
+
+    def _rescale_s(self, job: _Job) -> float:
+        own_s = job.trace.rescale_s
+        return self.config.rescale_s if own_s is None else own_s
+
+    def _checkpoint(self, job: _Job) -> Training:
+        """Return the training to start from: in a cluster of several types, a new job was timed on each."""
+        types = sorted({node.gpu_type for node in self.ledger.nodes.values()})
+        if len(types) < 2 or job.saved.learned.timed:
+            return job.saved
+        return replace(job.saved, learned=self._oracle.first_look(job.application, types))
 
     def _answer(self, job: _Job, post: Post) -> None:
         """Post the present fate of the job's generation; of a change that is being prepared, later."""
@@ -321,6 +344,7 @@ class World:
                 cancel()
         job.replicas = None
         del self._running[job.trace.id]
+        self._sharing.discard(job.trace.id)
         self.ledger.release(job.trace.id)
         self._disturb_neighbours()
 
@@ -328,11 +352,16 @@ class World:
 
     def _disturb_neighbours(self) -> None:
         """Have the future computed anew of the jobs whose speed another's coming or going changed."""
-        if not self.config.interference:
+        if not (self.config.interference or self._sharing):
             return
-        for job in self._running.values():
+        for job_id, job in self._running.items():
             replicas = job.replicas
-            if replicas is not None and replicas.speed != self._speed(replicas.allocation):
+            if replicas is None:
+                continue
+            slowed = bool(self.config.interference) and replicas.speed != self._speed(replicas.allocation)
+            if slowed or replicas.assigned.setting.neighbours != self._neighbours(
+                job_id, replicas.allocation
+            ):
                 self._cut(job)
                 self._unsettle(job)
 
@@ -368,6 +397,7 @@ class World:
         for job in unsettled.values():
             if (replicas := job.replicas) is not None:
                 replicas.speed = self._speed(replicas.allocation)
+                self._see_neighbours(job, replicas)
                 replicas.segment = segment = self._advance(job, replicas, self._next_report_at - now)
                 if segment.finished_s is not None:
                     replicas.cancel_exit = self._clock.call_at(
@@ -375,7 +405,7 @@ class World:
                     )
 
     def _advance(self, job: _Job, replicas: _Replicas, seconds: float) -> Segment:
-        return advance(job.application, replicas.assignment, replicas.training, seconds, replicas.speed)
+        return advance(job.application, replicas.assigned, replicas.training, seconds, replicas.speed)
 
     def _speed(self, allocation: Allocation) -> float:
         """Return the part of its speed that a job keeps beside the other distributed jobs on its nodes."""
@@ -386,8 +416,36 @@ class World:
             for job_id, job in self._running.items()
             if job.replicas is not None and job.replicas.allocation.num_nodes > 1
         }
-        shares = any(len(self.ledger.held[node].keys() & distributed) > 1 for node, _ in allocation.slots)
+        shares = any(len(self.ledger.jobs_on(node) & distributed) > 1 for node, _ in allocation.slots)
         return 1.0 - self.config.interference if shares else 1.0
+
+    def _setting(self, job_id: JobId, allocation: Allocation) -> Setting:
+        """Return where the job trains: on one GPU type, as every lawful plan has it."""
+        return Setting(
+            placement=allocation.placement(self.ledger.nodes),
+            gpu_type=self.ledger.nodes[allocation.slots[0][0]].gpu_type,
+            gpu_share=allocation.gpu_share,
+            neighbours=self._neighbours(job_id, allocation),
+        )
+
+    def _neighbours(self, job_id: JobId, allocation: Allocation) -> tuple[Neighbour, ...]:
+        """Return the neighbours on the most crowded GPU of `allocation`: the one that all others wait for."""
+        if not allocation.shared:
+            return ()
+        crowds = [
+            tuple(
+                Neighbour(other.application.name, other.application.load)
+                for other in (self._jobs[each] for each in on_gpu)
+            )
+            for on_gpu in self.ledger.neighbours(job_id, allocation)
+        ]
+        return max(crowds, key=lambda crowd: sum(each.load for each in crowd))
+
+    def _see_neighbours(self, job: _Job, replicas: _Replicas) -> None:
+        setting = replicas.assigned.setting
+        neighbours = self._neighbours(job.trace.id, replicas.allocation)
+        if setting.neighbours != neighbours:
+            replicas.assigned = replace(replicas.assigned, setting=replace(setting, neighbours=neighbours))
 
     def _succeed(self, job: _Job) -> None:
         assert job.replicas is not None
@@ -406,8 +464,10 @@ class World:
             self._unsettle(job)
             if now - job.saved_at >= self.config.checkpoint_s:
                 job.saved, job.saved_at = training, now
-            forecast = self._oracle(job.application, job.trace.spec, training.epoch)
-            told = report(job.application, replicas.assignment, training, forecast)
+            forecast = self._oracle(
+                job.application, job.trace.spec, training.epoch, training.progress, training.samples
+            )
+            told = report(job.application, replicas.assigned, training, forecast)
             replicas.post(
                 TrainingReported(at=now, job=job.trace.id, generation=replicas.generation, report=told)
             )

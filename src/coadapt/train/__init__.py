@@ -14,12 +14,12 @@ except ModuleNotFoundError as error:
 
 from coadapt.model import BatchConfig, InputError, RescaleContract
 from coadapt.train.env import Options
-from coadapt.train.loader import ElasticLoader
+from coadapt.train.loading.loader import ElasticLoader
+from coadapt.train.loading.validation import ValidationLoader
+from coadapt.train.noise.scaling_rules import BatchScale, Scaled, ScalingRule, legw
 from coadapt.train.run import Run, init
-from coadapt.train.scaling import BatchScale, Scaled, ScalingRule, legw
+from coadapt.train.samples.sharded_stream import ShardedStream
 from coadapt.train.session import Progress
-from coadapt.train.sharded import ShardedStream
-from coadapt.train.validation import ValidationLoader
 
 __all__ = [
     "BatchConfig",

@@ -18,11 +18,14 @@ from coadapt.model.contract_env import (
     ENV_BATCH,
     ENV_CHECKPOINT_DIR,
     ENV_CHECKPOINT_EVERY_S,
+    ENV_CONTROL_TOKEN,
+    ENV_CONTROL_URL,
     ENV_GENERATION,
     ENV_GPU_TYPE,
     ENV_JOB,
     ENV_JOINING,
     ENV_LISTENERS_DIR,
+    ENV_NODE_ADDRESS,
     ENV_PLACEMENT,
     ENV_REPORT_EVERY_S,
     ENV_RESCALE_DIR,
@@ -36,6 +39,9 @@ from coadapt.model.wire import from_json
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
+# Set by `coadapt check`: where replicas say what they do, and are told to wait (wrappers/recorder.py).
+ENV_CHECK_DIR = "COADAPT_CHECK_DIR"
+
 CHECKPOINT_EVERY_S = 30.0
 TORCHRUN_MARK = "TORCHELASTIC_RUN_ID"  # torchrun sets it for its workers
 REPORT_EVERY_S = 30.0  # Pollux's agents refit and report at this period
@@ -48,8 +54,8 @@ SKIPPED_WAIT_S = 60.0
 class Options(TypedDict, total=False):
     """Arguments of `coadapt.train.init`, all optional.
 
-    contract: fixed (default), adaptive, self or frozen. seed: of the sample order. device: as in "cuda:1".
-    checkpoint_dir: no checkpoints without one. checkpoint_every_s, report_every_s: periods.
+    contract: fixed (default), adaptive, self, frozen or schedule. seed: of the sample order. device: as in
+    "cuda:1". checkpoint_dir: no checkpoints without one. checkpoint_every_s, report_every_s: periods.
     stop_timeout_s: from SIGTERM to a forced end.
     """
 
@@ -63,36 +69,67 @@ class Options(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainConfig:
-    """Everything that a training process was told.
+class Place:
+    """This process among the replicas of its generation; it follows each rescale in place.
 
-    rank and world_size are those of its start; generation, placement and batch follow changes in place.
-    rescale_dir: where it hears of these. joining: the others train already. listeners_dir: where it says
-    that it heeds SIGTERM. skipped_wait_s: for the others, after a step without a backward.
+    local_rank: on its node, as at its start. joining: the other replicas train already.
     """
 
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
     placement: Placement = field(default_factory=lambda: Placement((1,)))
-    job: str = ""
     generation: int = 0
+    joining: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What the scheduler told of the job; all empty without one. batch: what its policy dictates.
+
+    url, token: where the job's reports go, and what allows them.
+    """
+
+    name: str = ""
     spec: JobSpec | None = None
     batch: BatchConfig | None = None
     gpu_type: str = ""
     url: str = ""
     token: str = ""
-    contract: RescaleContract = RescaleContract.FIXED
-    seed: int = 0
-    device: str = ""
-    rescale_dir: Path | None = None
-    joining: bool = False
-    listeners_dir: Path | None = None
-    checkpoint_dir: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Periods and limits in seconds. skipped_wait_s: for other replicas, after a step without a backward."""
+
     checkpoint_every_s: float = CHECKPOINT_EVERY_S
     report_every_s: float = REPORT_EVERY_S
     stop_timeout_s: float = STOP_TIMEOUT_S
     skipped_wait_s: float = SKIPPED_WAIT_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """Everything that a training process was told.
+
+    rescale_dir: where it reads orders to rescale in place, or control_url, what control_token opens.
+    listeners_dir: where it notes that it heeds
+    SIGTERM. checkpoint_dir: None for no checkpoints. check_dir: where `coadapt check` reads what the steps
+    were.
+    """
+
+    place: Place = field(default_factory=Place)
+    job: Job = field(default_factory=Job)
+    times: Times = field(default_factory=Times)
+    contract: RescaleContract = RescaleContract.FIXED
+    seed: int = 0
+    device: str = ""
+    rescale_dir: Path | None = None
+    control_url: str = ""
+    control_token: str = ""
+    listeners_dir: Path | None = None
+    check_dir: Path | None = None
+    checkpoint_dir: Path | None = None
 
 
 def read_config(**options: Unpack[Options]) -> TrainConfig:
@@ -100,19 +137,29 @@ def read_config(**options: Unpack[Options]) -> TrainConfig:
     return parse_config(options, os.environ)
 
 
-def meeting_point() -> tuple[str, int]:
+def rendezvous_address() -> tuple[str, int]:
     """Return the address and the port at which the replicas of a start find each other."""
     return os.environ.get("MASTER_ADDR", "127.0.0.1"), _count(os.environ, "MASTER_PORT", 29500)
 
 
+def node_address() -> str:
+    """Return where replicas on other nodes reach this process."""
+    return os.environ.get(ENV_NODE_ADDRESS, "127.0.0.1")
+
+
 def tell_placement(config: TrainConfig) -> None:
     """Let libraries that read torchrun's variables know of the replicas that `config` has."""
-    counts = config.placement.replicas_per_node
-    first = config.rank - config.local_rank
+    counts = config.place.placement.replicas_per_node
+    first = config.place.rank - config.place.local_rank
     node = sum(end <= first for end in accumulate(counts))
-    os.environ["WORLD_SIZE"] = str(config.world_size)
+    os.environ["WORLD_SIZE"] = str(config.place.world_size)
     os.environ["LOCAL_WORLD_SIZE"] = str(counts[node])
     os.environ[ENV_PLACEMENT] = ",".join(str(count) for count in counts)
+
+
+def child_environ(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a replica that this process starts, with `variables` set."""
+    return {"OMP_NUM_THREADS": "1", **os.environ, **variables}
 
 
 @contextmanager
@@ -132,31 +179,49 @@ def as_if_alone(variables: Mapping[str, str]) -> Iterator[None]:
 def parse_config(options: Options, environ: Mapping[str, str]) -> TrainConfig:
     """Return the settings that `options` and `environ` give together. Raises InputError."""
     spec = _json(environ, ENV_SPEC, JobSpec)
-    world_size = _count(environ, "WORLD_SIZE", 1, at_least=1)
-    rank = _count(environ, "RANK", 0)
-    if rank >= world_size:
-        raise InputError("RANK", rank, f"0..{world_size - 1}, below WORLD_SIZE")
     checkpoint_dir = options.get("checkpoint_dir") or environ.get(ENV_CHECKPOINT_DIR)
     rescale_dir, listeners_dir = environ.get(ENV_RESCALE_DIR), environ.get(ENV_LISTENERS_DIR)
+    check_dir = environ.get(ENV_CHECK_DIR)
     return TrainConfig(
-        rank=rank,
-        world_size=world_size,
-        local_rank=_count(environ, "LOCAL_RANK", 0),
-        placement=_placement(environ, world_size),
-        job=environ.get(ENV_JOB, ""),
-        generation=_count(environ, ENV_GENERATION, 0),
-        spec=spec,
-        batch=_json(environ, ENV_BATCH, BatchConfig),
-        gpu_type=environ.get(ENV_GPU_TYPE, ""),
-        url=environ.get(ENV_URL, "").rstrip("/"),
-        token=environ.get(ENV_TOKEN, ""),
+        place=_place(environ),
+        job=Job(
+            name=environ.get(ENV_JOB, ""),
+            spec=spec,
+            batch=_json(environ, ENV_BATCH, BatchConfig),
+            gpu_type=environ.get(ENV_GPU_TYPE, ""),
+            url=environ.get(ENV_URL, "").rstrip("/"),
+            token=environ.get(ENV_TOKEN, ""),
+        ),
+        times=_times(options, environ),
         contract=_contract(options.get("contract"), spec),
         seed=_seed(options.get("seed", 0)),
         device=options.get("device", ""),
         rescale_dir=Path(rescale_dir) if rescale_dir else None,
-        joining=environ.get(ENV_JOINING) == "1",
+        control_url=environ.get(ENV_CONTROL_URL, ""),
+        control_token=environ.get(ENV_CONTROL_TOKEN, ""),
         listeners_dir=Path(listeners_dir) if listeners_dir else None,
+        check_dir=Path(check_dir) if check_dir else None,
         checkpoint_dir=Path(checkpoint_dir) if checkpoint_dir else None,
+    )
+
+
+def _place(environ: Mapping[str, str]) -> Place:
+    world_size = _count(environ, "WORLD_SIZE", 1, at_least=1)
+    rank = _count(environ, "RANK", 0)
+    if rank >= world_size:
+        raise InputError("RANK", rank, f"0..{world_size - 1}, below WORLD_SIZE")
+    return Place(
+        rank=rank,
+        world_size=world_size,
+        local_rank=_count(environ, "LOCAL_RANK", 0),
+        placement=_placement(environ, world_size),
+        generation=_count(environ, ENV_GENERATION, 0),
+        joining=environ.get(ENV_JOINING) == "1",
+    )
+
+
+def _times(options: Options, environ: Mapping[str, str]) -> Times:
+    return Times(
         checkpoint_every_s=_seconds(
             options.get("checkpoint_every_s"), environ, ENV_CHECKPOINT_EVERY_S, CHECKPOINT_EVERY_S
         ),
@@ -183,7 +248,7 @@ def _contract(given: str | None, spec: JobSpec | None) -> RescaleContract:
 
 
 def _placement(environ: Mapping[str, str], world_size: int) -> Placement:
-    """Return replicas per node: the scheduler's word, else torchrun's equal nodes.
+    """Return replicas per node: as the scheduler says, else torchrun's equal nodes.
 
     A job's command may be torchrun itself: then the replicas are torchrun's.
     """

@@ -23,6 +23,13 @@ def rng_state(device: torch.device) -> dict[str, object]:
     return state
 
 
+def seed_rng(seed: int) -> None:
+    """Let Python's, NumPy's and torch's global generators begin from `seed`."""
+    random.seed(seed)
+    numpy_random.set_state(numpy_random.RandomState(seed).get_state())  # noqa: NPY002  # as above
+    torch.manual_seed(seed)
+
+
 def restore_rng(state: dict[str, object], device: torch.device) -> None:
     """Set the global generators to a state that `rng_state` returned."""
     random.setstate(state["python"])  # type: ignore[arg-type]  # as saved

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,41 +13,36 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset
 
 from coadapt.model import BatchConfig, GradStats, InputError
-from coadapt.train.cycle import TrainingCycle
+from coadapt.train.batch.limits import begin_sampling, resolve_limits, settle_batch
+from coadapt.train.batch.memory_search import MemoryWatch
+from coadapt.train.batch.tuning import load_fit
+from coadapt.train.checkpoint.loop_state import LoopState
+from coadapt.train.checkpoint.saver import Saver, Stateful
 from coadapt.train.env import Options, TrainConfig, read_config
-from coadapt.train.finder import MemoryWatch
-from coadapt.train.gradients import StepGradients
-from coadapt.train.group import form_group, leave_group
-from coadapt.train.inplace import InPlaceRescaler
-from coadapt.train.last_words import EXIT_FAILED, LastWords, tell_input_errors
-from coadapt.train.limits import begin_sampling, resolve_limits, settle_batch
-from coadapt.train.loader import ElasticLoader, fetcher_for, order_of
-from coadapt.train.model import ElasticModel
-from coadapt.train.norm_layers import LayerRows
-from coadapt.train.norms import NormMeter
-from coadapt.train.optimizer import ElasticOptimizer, ElasticScheduler, check_optimizer
-from coadapt.train.pause import Pause
-from coadapt.train.precision import ElasticScaler
-from coadapt.train.preconditioner import preconditioner_for
-from coadapt.train.reporter import HttpChannel, Reporter
-from coadapt.train.rescale import CheckpointRescaler, Rescaler
-from coadapt.train.saver import Saver, Stateful
-from coadapt.train.scaling import ScalingRule, resolve_rule
+from coadapt.train.exits.failures import EXIT_FAILED, FailureReporter, tell_input_errors
+from coadapt.train.exits.stop import EXIT_UNSAVED, StopSignal, end_now
+from coadapt.train.group.group import form_group, leave_group
+from coadapt.train.group.totals import whole_values
+from coadapt.train.loading.fetch import named_options
+from coadapt.train.loading.further import Beside, FurtherLoader, order_beside, ratio_beside
+from coadapt.train.loading.loader import DataSource, ElasticLoader, fetcher_for, order_of
+from coadapt.train.loading.seeds import SeedSamples, as_list
+from coadapt.train.loading.validation import ValidationLoader
+from coadapt.train.report.reporter import HttpChannel, Reporter
+from coadapt.train.report.telemetry import Telemetry, process_age_s
+from coadapt.train.rescale.control_channel import find_channel
+from coadapt.train.rescale.in_place import InPlaceRescaler
+from coadapt.train.rescale.pause import Pause
+from coadapt.train.rescale.rescaler import CheckpointRescaler, Rescaler
 from coadapt.train.session import Progress, Session
-from coadapt.train.stop import EXIT_UNSAVED, StopSignal, end_now
-from coadapt.train.switchboard import Switchboard
-from coadapt.train.telemetry import Telemetry, process_age_s
-from coadapt.train.timing import StepSample, timer_for
-from coadapt.train.totals import whole_values
-from coadapt.train.validation import ValidationLoader
-
-if TYPE_CHECKING:
-    from coadapt.train.fsdp import Shard
+from coadapt.train.step_loop import StepLoop
+from coadapt.train.wrappers.grad_scaler import ElasticScaler
+from coadapt.train.wrappers.optimizer import ElasticScheduler
+from coadapt.train.wrappers.timing import StepSample, timer_for
+from coadapt.train.wrappers.trained import Preparation, build_pair
+from coadapt.train.wrappers.unused import explain_refusal
 
 logger = logging.getLogger(__name__)
-
-REDUCTIONS = ("mean", "sum")
-NOISE = ("gradients", "norm-layers")
 
 
 def init(**options: Unpack[Options]) -> "Run":
@@ -69,20 +64,20 @@ class Run:
 
     def __init__(self, config: TrainConfig) -> None:
         self._session = Session(config=config, group=form_group(config))
-        self._stop = StopSignal(config.stop_timeout_s, listeners_dir=config.listeners_dir)
+        self._stop = StopSignal(config.times.stop_timeout_s, listeners_dir=config.listeners_dir)
         if config.checkpoint_dir is not None:
             self._stop.install()
-        self._last_words = LastWords(self._session, self._stop)
-        self._last_words.install()
+        self._failures = FailureReporter(self._session, self._stop)
+        self._failures.install()
         self._saver = Saver(self._session)
-        self._timer = timer_for(self.device, self._keep)
+        timer = timer_for(self.device, self._keep)
         self._rescaler: Rescaler = CheckpointRescaler(self._session, self._saver, self._stop)
-        if config.rescale_dir is not None:
-            board = Switchboard(config.rescale_dir)
-            self._rescaler = InPlaceRescaler(self._session, self._saver, self._stop, board)
-        self._cycle = TrainingCycle(self._session, self._timer, self._saver, self._rescaler)
+        if (channel := find_channel(config)) is not None:
+            self._rescaler = InPlaceRescaler(self._session, self._saver, self._stop, channel)
+        self._step_loop = StepLoop(self._session, timer, self._saver, self._rescaler)
         self._memory: MemoryWatch | None = None
         self._loader: ElasticLoader | None = None
+        self._state: LoopState | None = None
         self._training: bool | None = None  # None: not begun, False: over
         atexit.register(self._at_exit)
 
@@ -107,6 +102,15 @@ class Run:
     def is_first(self) -> bool:
         """Return whether this replica is the one that should print and write."""
         return self.rank == 0
+
+    @property
+    def sync_gradients(self) -> bool:
+        """Return whether this pass is the last of its optimiser step, as Accelerate calls it.
+
+        What is to happen once per step (a moving average of weights, a counter, a log) belongs under it:
+        where gradients accumulate, the loop's body runs once per pass. Outside of the loader's loop: True.
+        """
+        return self._session.synchronising
 
     @property
     def progress(self) -> Progress:
@@ -148,86 +152,79 @@ class Run:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         *,
-        scaling: str | ScalingRule = "auto",
-        reduction: str = "mean",
-        noise: str = "gradients",
-        shard: "Shard" = False,
-        ddp: Mapping[str, object] | None = None,
-        fsdp: Mapping[str, object] | None = None,
+        name: str = "",
+        **how: Unpack[Preparation],
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
         """Return model and optimiser to use in their place; the model is on `device` from now on.
 
-        scaling: how the learning rate follows the batch: "auto" (AdaScale for SGD, square root for others),
-        "adascale", "square-root", "linear", "legw", "adam", "none", or a function of `BatchScale`.
-        reduction: whether the loss is the "mean" or the "sum" over its samples. noise: what the gradient
-        noise scale is measured on: whole "gradients", or also the per-example gradients of "norm-layers".
-        shard: let each replica hold a part of the model only (FSDP2): True, a list of the module classes that
-        are gathered one by one, or a function of model and device mesh that calls `fully_shard`. ddp, fsdp:
-        further arguments of DistributedDataParallel or `fully_shard`. Raises InputError for another value, or
-        when called twice.
+        See `Preparation` for the arguments. name: where there are several pairs, of this one; each has its
+        own scaling rule and noise scale, and the first one's leads the choice of the batch. Raises InputError
+        for another value, or a name that is missing or taken.
         """
-        if self._cycle.gradients is not None:
-            raise InputError("prepare", "a second call", "one model and one optimiser per run")
-        if reduction not in REDUCTIONS:
-            raise InputError("prepare(reduction)", reduction, " or ".join(REDUCTIONS))
-        check_optimizer(optimizer, model)
-        rule = resolve_rule(scaling, optimizer)
-        sums = reduction == "sum"
-        meter = _meter(noise, model, optimizer, sums=sums)
-        gradients = StepGradients(self._session, meter, self._timer, list(model.parameters()), sums=sums)
-        sharding = None
-        if shard is not False:
-            from coadapt.train.exchange import PartExchange
-            from coadapt.train.fsdp import Sharding
+        trained = self._step_loop.trained
+        trained.check_next(name, how.get("shard", False))
+        noise_name = name if trained else ""
+        pair = build_pair(self._session, self._step_loop.timer, model, optimizer, name=noise_name, how=how)
+        pair = replace(pair, name=name)
+        trained.add(pair)
+        self._rescaler.models.append(pair.model)
+        self.register(_named("model", name), pair.model)
+        self.register(_named("optimizer", name), pair.optimizer)
+        if self._memory is None:
+            self.register("unused", trained.unused)
+            self._memory = MemoryWatch(self._session, self._saver, pair.model)
+        return pair.model, pair.optimizer
 
-            exchange = PartExchange(self._session, meter, self._timer, sums=sums)
-            sharding = Sharding(shard, dict(fsdp or {}), optimizer, exchange)
-        elastic = ElasticModel(model, self._session, gradients, dict(ddp or {}), sharding)
-        elastic.begin()
-        self._session.sharded = sharding is not None
-        self._cycle.gradients = gradients
-        self._rescaler.model = elastic
-        stepper = ElasticOptimizer(optimizer, self._session, gradients, rule)
-        self.register("model", elastic)
-        self.register("optimizer", stepper)
-        self._memory = MemoryWatch(self._session, self._saver, elastic)
-        return elastic, stepper
+    def prepare_scheduler(self, scheduler: LRScheduler, *, name: str = "") -> ElasticScheduler:
+        """Return the learning-rate scheduler to use in its place; it is kept in checkpoints as well.
 
-    def prepare_scheduler(self, scheduler: LRScheduler) -> ElasticScheduler:
-        """Return the learning-rate scheduler to use in its place; it is kept in checkpoints as well."""
+        name: where there are several.
+        """
         elastic = ElasticScheduler(scheduler, self._session)
-        self.register("scheduler", elastic)
+        self.register(_named("scheduler", name), elastic)
         return elastic
 
-    def prepare_scaler(self, scaler: torch.amp.GradScaler) -> ElasticScaler:
+    def prepare_scaler(self, scaler: torch.amp.GradScaler, *, name: str = "") -> ElasticScaler:
         """Return mixed precision's loss scaler to use in its place; it is kept in checkpoints as well.
 
-        Raises RuntimeError before `prepare`.
+        name: where there are several. Raises RuntimeError before `prepare`.
         """
-        if self._cycle.gradients is None:
+        if not self._step_loop.trained:
             raise RuntimeError("call run.prepare(...) before run.prepare_scaler(...)")
-        elastic = ElasticScaler(scaler, self._session, self._cycle.gradients)
-        self.register("scaler", elastic)
+        elastic = ElasticScaler(scaler, self._session, self._step_loop.trained)
+        self.register(_named("scaler", name), elastic)
         return elastic
 
     def register(self, name: str, item: Stateful) -> None:
         """Keep `item` in checkpoints too: anything with `state_dict` and `load_state_dict` of plain data."""
         self._saver.register(name, item)
 
+    def state(self, **values: object) -> LoopState:
+        """Return an object with these attributes: the loop's own variables, as they begin.
+
+        They come back after a stop, and a replica that joins takes them over, as soon as the first epoch
+        begins; plain variables start anew in both. Called again, it adds names to the same object. Raises
+        InputError for a name that is taken, or a value that is not plain data.
+        """
+        if self._state is None:
+            self._state = LoopState()
+            self.register("state", self._state)
+        self._state.begin(values)
+        return self._state
+
     def loader(
         self,
         dataset: "Dataset[object] | Iterable[object]",
-        *,
         batch_size: int | None = None,
+        shuffle: bool | None = None,
+        *positional: object,
         max_batch_size: int | None = None,
         max_atomic: int | None = None,
-        shuffle: bool = False,
-        drop_last: bool = False,
         num_samples: int | None = None,
         resume: str = "auto",
         **options: object,
     ) -> ElasticLoader:
-        """Return the loader of the training data; `options` go to torch's DataLoader.
+        """Return the loader of the training data; further arguments as torch's DataLoader takes them.
 
         batch_size: of one optimiser step, over all replicas. max_batch_size: what an adaptive job may grow it
         to. max_atomic: the most samples that one replica can hold at a time; beyond it, gradients accumulate.
@@ -239,13 +236,20 @@ class Run:
         session = self._session
         if session.sampling is not None:
             raise InputError(
-                "loader", "a second call", "one training loader per run; validate with run.validation_loader"
+                "loader", "a second call", "one that leads: run.further_loader for others beside it"
             )
+        options = named_options("loader", positional, options)
+        source = DataSource(dataset=dataset, options=dict(options))
+        drop_last = bool(options.pop("drop_last", False))
         order = order_of(
-            dataset, shuffle=shuffle, drop_last=drop_last, seed=session.config.seed, num_samples=num_samples
+            dataset,
+            shuffle=bool(shuffle),
+            drop_last=drop_last,
+            seed=session.config.seed,
+            num_samples=num_samples,
         )
         limits = resolve_limits(
-            session.config.spec,
+            session.config.job.spec,
             session.config.contract,
             batch_size=batch_size,
             max_batch_size=max_batch_size,
@@ -253,8 +257,38 @@ class Run:
         )
         fetcher = fetcher_for(dataset, session, options, resume=resume)
         begin_sampling(session, limits, order)  # last: a call that was refused may be made again
-        self._loader = ElasticLoader(session, self._cycle, fetcher)
+        self._loader = loader = ElasticLoader(session, self._step_loop, fetcher, source)
+        if (recorder := self._step_loop.trained.recorder) is not None:
+            recorder.sample_ids = lambda: loader.sample_ids
         return self._loader
+
+    def further_loader(
+        self,
+        dataset: "Dataset[object]",
+        batch_size: int,
+        shuffle: bool | None = None,
+        *,
+        repeat: bool = False,
+        **options: object,
+    ) -> FurtherLoader:
+        """Return a loader of further training data, to be taken from in the loop over the one that leads.
+
+        batch_size: of one optimiser step; a multiple of the leading loader's, by which it follows that one
+        where a step is cut or its batch changes. repeat: it goes round through epochs of its own, instead of
+        beginning anew with each of the leading loader's. Its position is kept. `options` go to torch's
+        DataLoader. Raises RuntimeError before `loader`, InputError for what does not go together.
+        """
+        if self._loader is None:
+            raise RuntimeError("call run.loader(...), which leads, before run.further_loader(...)")
+        session, number = self._session, self._loader.num_further + 1
+        options = named_options("further_loader", (), options)
+        options.pop("drop_last", None)  # its steps are as many as the leading loader's
+        order = order_beside(session, self._loader.dataset, dataset, shuffle=bool(shuffle), number=number)
+        beside = Beside(order=order, ratio=ratio_beside(session, batch_size), repeat=repeat)
+        further = FurtherLoader(session, dataset, options, beside)
+        self.register(f"loader/{number}", further)
+        self._loader.num_further = number
+        return further
 
     def find_max_atomic(self, trial: Callable[[int], object], *, largest: int) -> int:
         """Return how many samples a pass may have on every replica's GPU, at most `largest`: see `loader`.
@@ -268,7 +302,7 @@ class Run:
             raise RuntimeError("call run.prepare(...) before run.find_max_atomic(...)")
         if largest < 1:
             raise InputError("find_max_atomic(largest)", largest, "at least 1 sample")
-        spec = self._session.config.spec
+        spec = self._session.config.job.spec
         if spec is not None and spec.batch.max_atomic is not None:
             return spec.batch.max_atomic
         return self._memory.find(trial, largest)
@@ -283,7 +317,7 @@ class Run:
         """
         return ValidationLoader(dataset, self._session, batch_size, options)
 
-    def test_growth(self, num_samples: int, *, tolerance: float = 0.0) -> None:
+    def require_growth_trial(self, num_samples: int, *, tolerance: float = 0.0) -> None:
         """Let an adaptive batch grow only if a trial confirms it (Merrill et al. 2025).
 
         Before each growth, `num_samples` samples are trained on with the larger batch, undone, and trained on
@@ -292,14 +326,14 @@ class Run:
         the run's own objects is not undone. In a stream, nothing is tried, and so nothing grows, before its
         length is known. Raises InputError for a value out of range, RuntimeError before `prepare`.
         """
-        if self._cycle.gradients is None:
-            raise RuntimeError("call run.prepare(...) before run.test_growth(...)")
+        if not self._step_loop.trained:
+            raise RuntimeError("call run.prepare(...) before run.require_growth_trial(...)")
         if num_samples < 1:
-            raise InputError("test_growth(num_samples)", num_samples, "an integer >= 1")
+            raise InputError("require_growth_trial(num_samples)", num_samples, "an integer >= 1")
         if not tolerance >= 0.0:
-            raise InputError("test_growth(tolerance)", tolerance, "a number >= 0")
-        self._cycle.branches.num_samples = num_samples
-        self._cycle.branches.tolerance = tolerance
+            raise InputError("require_growth_trial(tolerance)", tolerance, "a number >= 0")
+        self._step_loop.branches.num_samples = num_samples
+        self._step_loop.branches.tolerance = tolerance
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
         """Yield the number of each epoch that is still to be trained, until `num_epochs` are done.
@@ -313,22 +347,37 @@ class Run:
         session, loader = self._session, self._loader
         assert loader is not None
         loader.begin()
-        if self._cycle.telemetry is not None:
-            self._cycle.telemetry.break_off()  # in a notebook, minutes may lie between
-        while session.progress.epoch < num_epochs:
-            yield session.progress.epoch
-            loader.end_epoch()
-            session.begin_epoch()
-            last = session.progress.epoch >= num_epochs
-            self._cycle.settle(save=last or self._saver.due(epoch_ended=True), last=last)
+        if self._step_loop.telemetry is not None:
+            self._step_loop.telemetry.break_off()  # in a notebook, minutes may lie between
+        try:
+            while session.progress.epoch < num_epochs:
+                yield session.progress.epoch
+                loader.end_epoch()
+                session.begin_epoch()
+                last = session.progress.epoch >= num_epochs
+                self._step_loop.settle(save=last or self._saver.due(epoch_ended=True), last=last)
+        finally:
+            loader.end()
         self._training = False
-        if self._cycle.gradients is not None:
-            self._cycle.gradients.check.end_training(session.progress.step)
+        self._step_loop.trained.end_training(session.progress.step)
+
+    def steps(self, num_steps: int, *, batch_size: int, max_atomic: int | None = None) -> Iterator[list[int]]:
+        """Yield, for each pass of `num_steps` optimiser steps, a seed for each sample that it is to make.
+
+        For training without a data set: the loop's body draws its samples (episodes, simulations) from the
+        seeds, and its loss is their mean. A sample has the same seed at any number of replicas. Under
+        contract `adaptive` it goes on for `num_steps` x `batch_size` samples. In place of `loader` and
+        `epochs`, whose errors it raises.
+        """
+        data = SeedSamples(num_steps, batch_size, self._session.config.seed)
+        loader = self.loader(data, batch_size=batch_size, max_atomic=max_atomic, collate_fn=as_list)
+        return (cast("list[int]", seeds) for _ in self.epochs(1) for seeds in loader)
 
     def log(self, **metrics: float | Tensor) -> None:
         """Note figures of the user's own (loss, accuracy); the newest of each name goes into reports."""
         for name, value in metrics.items():
-            self._session.metrics[name] = float(value.detach() if isinstance(value, Tensor) else value)
+            figure = value.detach() if isinstance(value, Tensor) else value
+            self._session.figures.metrics[name] = float(figure)
 
     def sum(self, **figures: float | Tensor) -> None:
         """Add figures of this pass (correct answers, tokens) to the epoch's sums over passes and replicas.
@@ -351,7 +400,7 @@ class Run:
 
         All replicas must call it alike. The next epoch begins anew.
         """
-        return whole_values(self._session.totals, self._session.group)
+        return whole_values(self._session.figures.totals, self._session.group)
 
     def _add(self, figures: Mapping[str, float | Tensor], *, mean: bool) -> None:
         totals, weight = self._session.scope
@@ -362,9 +411,9 @@ class Run:
 
     def close(self) -> None:
         """Send the last report, finish the last checkpoint, leave the group. Called when the script ends."""
-        if self._cycle.telemetry is not None:
-            self._cycle.telemetry.close()
-            self._cycle.telemetry = None
+        if self._step_loop.telemetry is not None:
+            self._step_loop.telemetry.close()
+            self._step_loop.telemetry = None
         try:
             self._saver.wait()
         finally:
@@ -372,52 +421,60 @@ class Run:
         # Its last reference: gloo's threads end here. One that lets go of a tensor while the interpreter is
         # taken down aborts the process ("terminate called without an active exception").
         self._session.group = replace(self._session.group, control=None)
-        if self._cycle.gradients is not None:
-            self._cycle.gradients.check.close()
+        self._step_loop.trained.close()
         if not self._training:
             # A notebook may go on for long, and begin other runs: this one's model is to be forgotten.
             atexit.unregister(self._at_exit)
-            self._last_words.uninstall()
+            self._failures.uninstall()
 
     def _at_exit(self) -> None:
+        if self._failures.forked:
+            return
         if self._stop.exit_code != EXIT_UNSAVED:
             # Nobody waits for a last report: the next generation begins with one.
             end_now(self._stop.exit_code)
-        self._last_words.leave(unfinished=self._training is True)
+        self._failures.leave(unfinished=self._training is True)
         try:
             self.close()
         except OSError:
             # Python prints what an exit handler raises, and ends with code 0.
             logger.exception("the last checkpoint was not written")
             end_now(EXIT_FAILED)
-        self._last_words.said()
+        self._failures.release()
 
     def _begin(self, num_epochs: int) -> None:
         session = self._session
-        if session.sampling is None or self._cycle.gradients is None:
+        if session.sampling is None or not self._step_loop.trained:
             raise RuntimeError("call run.prepare(...) and run.loader(...) before run.epochs(...)")
-        assert self._rescaler.model is not None
-        self._rescaler.model.check_unchanged()
+        for model in self._rescaler.models:
+            model.check_unchanged()
+        if (recorder := self._step_loop.trained.recorder) is not None:
+            recorder.begin(self._rescaler.models)
+        if session.adaptive and (self.rank == 0 or session.config.rescale_dir is not None):
+            load_fit()
         self._training = True
         assert self._memory is not None
-        self._last_words.explain = self._memory.explain
+        memory = self._memory
+        self._failures.explain = lambda error: memory.explain(error) or explain_refusal(error)
+        if session.config.place.joining and self._loader is not None:
+            self._loader.prepare()
         in_place = self._rescaler.begin()
-        self._cycle.report_from = lambda: self._telemetry(num_epochs, self._last_pause)
+        self._step_loop.report_from = lambda: self._telemetry(num_epochs, self._last_pause)
         if in_place:
-            self._cycle.enter()
+            self._step_loop.enter()
             return
         stop_cost_s = self._saver.restore() or 0.0
         settle_batch(session)
-        self._cycle.telemetry = self._telemetry(num_epochs, lambda: stop_cost_s + process_age_s())
-        self._cycle.settle()
+        self._step_loop.telemetry = self._telemetry(num_epochs, lambda: stop_cost_s + process_age_s())
+        self._step_loop.settle()
 
     def _telemetry(self, num_epochs: int, cost: Callable[[], Pause | float]) -> Telemetry | None:
         """Return what reports from here on, None where this replica has nothing to report or nobody to."""
         config = self._session.config
-        if self.rank != 0 or not (config.url or self._session.adaptive):
+        if self.rank != 0 or not (config.job.url or self._session.adaptive):
             return None
-        channel = HttpChannel(config.url, config.token, config.job) if config.url else None
-        return Telemetry(self._session, Reporter(channel, config.generation), num_epochs, cost)
+        channel = HttpChannel(config.job.url, config.job.token, config.job.name) if config.job.url else None
+        return Telemetry(self._session, Reporter(channel, config.place.generation), num_epochs, cost)
 
     def _last_pause(self) -> Pause:
         return self._rescaler.pause or Pause()
@@ -427,13 +484,5 @@ class Run:
         builder.add(sample.placement, sample.atomic, sample.compute_s, sample.step_s)
 
 
-def _meter(noise: str, model: nn.Module, optimizer: torch.optim.Optimizer, *, sums: bool) -> NormMeter:
-    metric, layers = preconditioner_for(optimizer), None
-    if noise not in NOISE:
-        raise InputError("prepare(noise)", noise, " or ".join(NOISE))
-    if noise == "norm-layers":
-        try:
-            layers = LayerRows(model, metric)
-        except ValueError as error:
-            raise InputError("prepare(noise)", noise, str(error)) from None
-    return NormMeter(metric, sums=sums, layers=layers)
+def _named(kind: str, name: str) -> str:
+    return f"{kind}/{name}" if name else kind

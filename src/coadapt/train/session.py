@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 from coadapt.goodput.profile import ProfileBuilder
 from coadapt.model import BatchConfig, BatchLimits, GradStats, RescaleContract, ThroughputParams
 from coadapt.train.env import TrainConfig
-from coadapt.train.group import Group
-from coadapt.train.memory import Ceiling
-from coadapt.train.noise import NoiseScale
-from coadapt.train.scaling import BatchScale, batch_scale
-from coadapt.train.shards import Pass, SampleOrder
-from coadapt.train.stream import StreamPosition
-from coadapt.train.totals import Totals
+from coadapt.train.group.group import Group
+from coadapt.train.group.totals import Totals
+from coadapt.train.memory_ceiling import MemoryCeiling
+from coadapt.train.noise.noise_scale import NoiseScale
+from coadapt.train.noise.scaling_rules import BatchScale, batch_scale
+from coadapt.train.samples.order import Pass, SampleOrder
+from coadapt.train.samples.stream import StreamPosition
 
 
 @dataclass(slots=True)
@@ -40,14 +40,30 @@ class Profiles:
 class Sampling:
     """What follows from the training data and its loader: batches allowed and in use, order, noise seen.
 
-    stream: where a stream stands, None at the start of its epochs and for other data.
+    stream: where a stream stands, None at the start of its epochs and for other data. further_noise: of pairs
+    of model and optimiser that do not lead. trend: 1 or -1 if the batch has last grown or shrunk, else 0.
     """
 
     limits: BatchLimits
     order: SampleOrder
     batch: BatchConfig
     noise: NoiseScale
+    further_noise: dict[str, NoiseScale] = field(default_factory=dict)
+    trend: int = 0
     stream: StreamPosition | None = None
+
+
+@dataclass(slots=True)
+class Figures:
+    """What the script notes: the newest of each metric, and this replica's part of the epoch's totals.
+
+    validation: where figures add up, and how many samples the pass has, while a validation loader is
+    iterated over.
+    """
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    totals: Totals = field(default_factory=Totals)
+    validation: tuple[Totals, float] | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,10 +71,10 @@ class Session:
     """The state of a run. Only the step boundary and the loader change it; everything else reads.
 
     group: replaced when replicas come or go. sampling: None until a loader exists. current: the pass that is
-    running, None outside the loader's loop. validation: where figures add up, and how many samples the pass
-    has, while a validation loader is iterated over. ceilings: what fits into memory, per GPU type. trial: a
-    pass runs by itself, to see whether it fits. broken_off: the pass in which the loop was left.
-    sharded: several replicas have a part of the model each.
+    running, None outside the loader's loop. memory_ceilings: what fits into memory, per GPU
+    type. trial: a pass runs by itself, to see whether it fits. broken_off: the pass in which the loop was
+    left.
+    model_is_sharded: each of several replicas has a shard of the model.
     """
 
     config: TrainConfig
@@ -67,13 +83,11 @@ class Session:
     sampling: Sampling | None = None
     profiles: Profiles = field(default_factory=Profiles)
     current: Pass | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
-    totals: Totals = field(default_factory=Totals)
-    validation: tuple[Totals, float] | None = None
-    ceilings: dict[str, Ceiling] = field(default_factory=dict)
+    figures: Figures = field(default_factory=Figures)
+    memory_ceilings: dict[str, MemoryCeiling] = field(default_factory=dict)
     trial: bool = False
     broken_off: Pass | None = None
-    sharded: bool = False
+    model_is_sharded: bool = False
 
     @property
     def adaptive(self) -> bool:
@@ -81,19 +95,19 @@ class Session:
 
     @property
     def gpu_type(self) -> str:
-        return self.config.gpu_type or self.group.device.type
+        return self.config.job.gpu_type or self.group.device.type
 
     @property
-    def ceiling(self) -> Ceiling:
+    def memory_ceiling(self) -> MemoryCeiling:
         """Return what is known of the memory of this replica's GPU type."""
-        return self.ceilings.get(self.gpu_type, Ceiling())
+        return self.memory_ceilings.get(self.gpu_type, MemoryCeiling())
 
     @property
     def scope(self) -> tuple[Totals, float]:
         """Return where figures of the present pass add up, and how many samples it has."""
-        if self.validation is not None:
-            return self.validation
-        return self.totals, 1.0 if self.current is None else float(self.current.num_samples)
+        if self.figures.validation is not None:
+            return self.figures.validation
+        return self.figures.totals, 1.0 if self.current is None else float(self.current.num_samples)
 
     @property
     def synchronising(self) -> bool:
@@ -151,17 +165,26 @@ class Session:
         data.stream = self.broken_off = None
         progress.epoch += 1
         progress.index = 0
-        self.totals.clear()
+        self.figures.totals.clear()
 
     def grad_stats(self) -> GradStats | None:
         return self.data.noise.stats()
 
-    def scale(self, step_samples: int) -> BatchScale:
-        """Return how a step of that size compares with the initial batch. Only `adaptive` jobs compare."""
+    def noise_of(self, name: str) -> NoiseScale:
+        """Return the noise scale by which a pair scales its rate. name: empty for the pair that leads."""
+        if not name:
+            return self.data.noise
+        return self.data.further_noise.setdefault(name, NoiseScale(self.data.limits.initial))
+
+    def scale(self, step_samples: int, name: str = "") -> BatchScale:
+        """Return how a step of that size compares with the initial batch. Only `adaptive` jobs compare.
+
+        name: of the pair whose noise scale counts.
+        """
         if not self.adaptive:
             return BatchScale(scale=1.0, gain=1.0)
         order = self.data.order
         epochs = float(self.progress.epoch)
         if order.num_samples:
             epochs += (self.progress.index + step_samples) / order.num_samples
-        return batch_scale(step_samples, self.data.limits.initial, self.grad_stats(), epochs)
+        return batch_scale(step_samples, self.data.limits.initial, self.noise_of(name).stats(), epochs)

@@ -10,6 +10,7 @@ from coadapt.sim.applications import UnmeasuredError
 from coadapt.sim.traces import load_trace
 from coadapt.sim.traces.osdi21 import MeasuredApplication
 from coadapt.sim.workload import TraceJob
+from tests.sim.stage import at
 from tests.sim.traces.stage import WORKLOAD, write_profiles, write_workload
 
 HEADER = WORKLOAD.splitlines()[0]
@@ -69,15 +70,15 @@ class TestTruth:
     def test_measured_placements_are_lines_over_the_atomic_batch(
         self, application: MeasuredApplication
     ) -> None:
-        assert application.step_time((2,), 4) == (1.5, 0.5)
-        assert application.step_time((2,), 10) == (3.0, 0.5)
+        assert application.step_time(at(2), 4) == (1.5, 0.5)
+        assert application.step_time(at(2), 10) == (3.0, 0.5)
 
     def test_rotations_are_one_placement(self, application: MeasuredApplication) -> None:
-        assert application.step_time((2, 1), 4) == application.step_time((1, 2), 4) == (2.5, 1.5)
+        assert application.step_time(at(2, 1), 4) == application.step_time(at(1, 2), 4) == (2.5, 1.5)
 
     def test_others_lie_between_placements_of_like_size(self, application: MeasuredApplication) -> None:
         # 4 nodes, 5 replicas: on the line from (2, 4) to (6, 6).
-        step_s, sync_s = application.step_time((1, 1, 1, 2), 4)
+        step_s, sync_s = application.step_time(at(1, 1, 1, 2), 4)
         assert (step_s, sync_s) == pytest.approx((3.0, 2.0))
 
     @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ class TestTruth:
         with pytest.raises(
             UnmeasuredError, match=re.escape(f"m: {atomic} samples per GPU on placement {placement} ")
         ):
-            application.step_time(placement, atomic)
+            application.step_time(at(*placement), atomic)
 
     def test_gradient_statistics_are_lines_over_the_batch(self, application: MeasuredApplication) -> None:
         assert application.grad_stats(8, 0) == GradStats(sqr=1.0, var=1.0)
@@ -114,8 +115,8 @@ class TestTruth:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("m-0,-5,m,1,8", "line 2, time: got '-5'; allowed: an integer >= 0"),
-        ("m-0,1.5,m,1,8", "line 2, time: got '1.5'; allowed: an integer >= 0"),
+        ("m-0,-5,m,1,8", "line 2, time: got '-5'; allowed: a finite number >= 0"),
+        ("m-0,soon,m,1,8", "line 2, time: got 'soon'; allowed: a finite number >= 0"),
         ("m-0,1,m,one,8", "line 2, num_replicas: got 'one'; allowed: an integer >= 1"),
         ("m-0,1,m,0,8", "line 2, num_replicas: got '0'; allowed: an integer >= 1"),
         ("m-0,1,m,3,8", "line 2, num_replicas: got 3; allowed: 1..2 for a total batch of 8"),
@@ -147,7 +148,7 @@ def test_an_empty_workload_is_refused(tmp_path: Path, profiles: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "a,b\n1,2\n"])
 def test_an_unknown_format_is_refused(tmp_path: Path, profiles: Path, text: str) -> None:
-    with pytest.raises(InputError, match=r"the header of a known format \(osdi21\)"):
+    with pytest.raises(InputError, match=r"the header of a known format \(sia, osdi21, "):
         load_trace(write_workload(tmp_path, text), profiles)
 
 
@@ -155,7 +156,7 @@ def test_a_format_can_be_named(tmp_path: Path, profiles: Path) -> None:
     path = write_workload(tmp_path, "a,b\n1,2\n")
     with pytest.raises(InputError, match="allowed: a column 'name'"):
         load_trace(path, profiles, "osdi21")
-    with pytest.raises(InputError, match="--format: got 'csv'; allowed: osdi21"):
+    with pytest.raises(InputError, match="--format: got 'csv'; allowed: sia, osdi21"):
         load_trace(path, profiles, "csv")
 
 

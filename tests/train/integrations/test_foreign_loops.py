@@ -109,5 +109,5 @@ def test_progress_is_reported_from_a_foreign_loop_too(
     assert last["batch"] == {"total": 24, "atomic": 24, "accumulation": 0}
     assert last["step_time_s"] > 0.0
     # Without a profile no policy would ever give it a second replica.
-    assert last["num_replicas_profiled"] == 1
-    assert list(last["throughput"]) == ["cpu"]
+    assert [each["num_replicas_profiled"] for each in last["by_type"].values()] == [1]
+    assert list(last["by_type"]) == ["cpu"]

@@ -1,18 +1,25 @@
 """Importers, one module per public trace format, and the table that finds them."""
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
 from coadapt.model import InputError
 from coadapt.sim.applications import Application
+from coadapt.sim.traces.cluster_log import LoggedJob
 from coadapt.sim.traces.table import head
 from coadapt.sim.workload import Workload
 
 # One row per format: a module that is an Importer. Recognised in this order.
 FORMATS: dict[str, str] = {
+    "sia": "coadapt.sim.traces.sia",
     "osdi21": "coadapt.sim.traces.osdi21",
+    "shockwave": "coadapt.sim.traces.shockwave",
+    "philly": "coadapt.sim.traces.philly",
+    "sensetime": "coadapt.sim.traces.sensetime",
+    "pai": "coadapt.sim.traces.pai",
+    "plain": "coadapt.sim.traces.plain",
 }
 
 _NUM_HEAD_LINES = 2
@@ -21,30 +28,41 @@ _NUM_HEAD_LINES = 2
 class Importer(Protocol):
     """What a module of a trace format offers."""
 
-    def recognises(self, lines: Sequence[str]) -> bool:
-        """Return whether a workload file with these first lines is of this format."""
+    def recognises(self, lines: Sequence[str], profiles: Path | None) -> bool:
+        """Return whether a workload file with these first lines, beside these profiles, is of this format."""
         ...
 
-    def load(self, path: Path, profiles: Path) -> tuple[Workload, Mapping[str, Application]]:
-        """Return the workload and its applications, by name. Raises InputError for bad input."""
+    def load(self, path: Path, profiles: Path | None) -> tuple[Workload, Mapping[str, Application]]:
+        """Return the workload and its applications, by name. Raises InputError for bad input.
+
+        profiles: None where the user named none; a format that needs some says so.
+        """
         ...
 
 
 def load_trace(
-    path: Path, profiles: Path, name: str | None = None
+    path: Path, profiles: Path | None = None, name: str | None = None
 ) -> tuple[Workload, Mapping[str, Application]]:
     """Return the workload of `path`, of format `name` (None: recognised), and its applications, by name."""
-    return _importer(path, name).load(path, profiles)
+    return _importer(path, profiles, name).load(path, profiles)
 
 
-def _importer(path: Path, name: str | None) -> Importer:
+def read_log(path: Path) -> Iterator[LoggedJob]:
+    """Yield the jobs of a log of a real cluster. Raises InputError for bad rows, and for other workloads."""
+    reader = getattr(_importer(path, None, None), "read_log", None)
+    if reader is None:
+        raise InputError("WORKLOAD", str(path), "a log of a cluster: philly, sensetime, pai")
+    return cast("Iterator[LoggedJob]", reader(path))
+
+
+def _importer(path: Path, profiles: Path | None, name: str | None) -> Importer:
     if name is not None:
         if name not in FORMATS:
             raise InputError("--format", name, ", ".join(FORMATS))
         return _module(name)
     lines = head(path, _NUM_HEAD_LINES)
     for each in FORMATS:
-        if (importer := _module(each)).recognises(lines):
+        if (importer := _module(each)).recognises(lines, profiles):
             return importer
     shown = lines[0] if lines else "an empty file"
     raise InputError(f"{path} line 1", shown, f"the header of a known format ({', '.join(FORMATS)})")

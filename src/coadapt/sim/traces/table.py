@@ -25,16 +25,15 @@ class Row:
         return value
 
     def integer(self, column: str, at_least: int) -> int:
-        """Return the cell as an integer. Raises InputError unless it is one, and >= `at_least`."""
+        """Return the cell as an integer, 20.0 too. Raises InputError unless it is one, and >= `at_least`."""
         value = self.cells[column]
-        allowed = f"an integer >= {at_least}"
         try:
-            number = int(value)
+            number = float(value)
         except ValueError:
-            raise self.error(column, value, allowed) from None
-        if number < at_least:
-            raise self.error(column, value, allowed)
-        return number
+            number = math.nan
+        if not (number.is_integer() and number >= at_least):
+            raise self.error(column, value, f"an integer >= {at_least}")
+        return int(number)
 
     def number(self, column: str) -> float:
         """Return the cell as a finite number >= 0. Raises InputError if it is none."""
@@ -68,6 +67,27 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
             allowed = f"{len(header)} values, one per column"
             raise InputError(f"{path} line {line}", ",".join(record), allowed)
         yield Row(path, line, dict(zip(header, record, strict=True)))
+
+
+def read_headless_rows(path: Path, columns: Sequence[str], delimiter: str = "\t") -> Iterator[Row]:
+    """Yield the rows of a file without a header, cells parted by `delimiter`; `columns` names them.
+
+    Raises InputError if the file cannot be read, is empty, or has a row of another length.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(path, error) from None
+    filled = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    if not filled:
+        raise InputError(f"{path}", "an empty file", f"lines of {len(columns)} values")
+    for number, line in filled:
+        cells = [cell.strip() for cell in line.split(delimiter)]
+        if len(cells) != len(columns):
+            parted = "tabs" if delimiter == "\t" else f"{delimiter!r}"
+            allowed = f"{len(columns)} values parted by {parted}: {', '.join(columns)}"
+            raise InputError(f"{path} line {number}", line, allowed)
+        yield Row(path, number, dict(zip(columns, cells, strict=True)))
 
 
 def head(path: Path, num_lines: int = 1) -> list[str]:

@@ -30,7 +30,7 @@ class CoadaptAccelerator(Accelerator):  # type: ignore[misc]  # no types where A
             allowed = "1; the run accumulates: run.loader(max_atomic=...)"
             raise InputError("gradient_accumulation_steps", options["gradient_accumulation_steps"], allowed)
         self._run = run
-        # Told of replicas, it would form a group of its own; who joins in place would wait for it in vain.
+        # Told of replicas, it would form a group of its own; a joining replica would wait for it in vain.
         with as_if_alone({DEVICE: str(run.device)}):
             super().__init__(**options)
         if self.distributed_type is not DistributedType.NO:

@@ -12,9 +12,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.plugins.environments import ClusterEnvironment
 from torch.utils.data import DataLoader, Dataset
 
-from coadapt.train.env import TrainConfig, meeting_point, read_config
-from coadapt.train.integrations.guest import Agreed, Guest
-from coadapt.train.shards import SampleOrder
+from coadapt.durable import put_in_place
+from coadapt.train.env import TrainConfig, read_config, rendezvous_address
+from coadapt.train.integrations.hosted_run import Agreed, HostedRun
+from coadapt.train.samples.order import SampleOrder
 
 __all__ = ["CoadaptCallback", "CoadaptEnvironment", "ResumableLoader"]
 
@@ -33,35 +34,35 @@ class CoadaptEnvironment(ClusterEnvironment):  # type: ignore[misc]  # no types 
 
     @property
     def main_address(self) -> str:
-        return meeting_point()[0]
+        return rendezvous_address()[0]
 
     @property
     def main_port(self) -> int:
-        return meeting_point()[1]
+        return rendezvous_address()[1]
 
     @staticmethod
     def detect() -> bool:
         """Return whether somebody started this process as a replica."""
-        return read_config().world_size > 1
+        return read_config().place.world_size > 1
 
     def world_size(self) -> int:
-        return self._config.world_size
+        return self._config.place.world_size
 
     def set_world_size(self, size: int) -> None:
         """Do nothing: whoever started the replicas knows."""
 
     def global_rank(self) -> int:
-        return self._config.rank
+        return self._config.place.rank
 
     def set_global_rank(self, rank: int) -> None:
         """Do nothing: whoever started the replicas knows."""
 
     def local_rank(self) -> int:
-        return self._config.local_rank
+        return self._config.place.local_rank
 
     def node_rank(self) -> int:
-        first = self._config.rank - self._config.local_rank
-        ends = itertools.accumulate(self._config.placement.replicas_per_node)
+        first = self._config.place.rank - self._config.place.local_rank
+        ends = itertools.accumulate(self._config.place.placement.replicas_per_node)
         return sum(end <= first for end in ends)
 
 
@@ -72,9 +73,9 @@ class ResumableLoader:
     """
 
     def __init__(
-        self, guest: Guest, dataset: "Dataset[object]", order: SampleOrder, options: dict[str, object]
+        self, hosted: HostedRun, dataset: "Dataset[object]", order: SampleOrder, options: dict[str, object]
     ) -> None:
-        self._guest = guest
+        self._hosted = hosted
         self._dataset = dataset
         self._order = order
         self._options = options
@@ -84,13 +85,13 @@ class ResumableLoader:
     def __len__(self) -> int:
         """Return the steps of a whole epoch."""
         assert self._order.num_samples is not None
-        return self._order.num_samples // self._guest.batch_size
+        return self._order.num_samples // self._hosted.batch_size
 
     def __iter__(self) -> Iterator[object]:
         """Yield the rest of the epoch, or where that is over, the next one."""
         if self._step >= len(self):
             self._epoch, self._step = self._epoch + 1, 0
-        total, share, rank = self._guest.batch_size, self._guest.share, self._guest.config.rank
+        total, share, rank = self._hosted.batch_size, self._hosted.share, self._hosted.config.place.rank
         ids = self._order.epoch(self._epoch).tolist()
         starts = [step * total + rank * share for step in range(self._step, len(self))]
         fetcher: DataLoader[object] = DataLoader(
@@ -115,18 +116,18 @@ class CoadaptCallback(Callback):  # type: ignore[misc]  # no types where Lightni
 
     def __init__(self, batch_size: int | None = None) -> None:
         """`batch_size`: of an optimiser step over all replicas. Those that cannot share in it equally end."""
-        self._guest = Guest(batch_size)
+        self._hosted = HostedRun(batch_size)
         self._pending = Agreed(stop=False, save=False)
 
     def arguments(self) -> dict[str, object]:
         """Return arguments of Trainer."""
-        config = self._guest.config
-        nodes = config.placement.replicas_per_node
+        config = self._hosted.config
+        nodes = config.place.placement.replicas_per_node
         environment = CoadaptEnvironment(config)
         return {
             "num_nodes": len(nodes),
             "devices": nodes[environment.node_rank()],
-            "strategy": "ddp" if config.world_size > 1 else "auto",
+            "strategy": "ddp" if config.place.world_size > 1 else "auto",
             "plugins": [environment],
             "callbacks": [self],
             "use_distributed_sampler": False,
@@ -138,9 +139,9 @@ class CoadaptCallback(Callback):  # type: ignore[misc]  # no types where Lightni
         """Return the loader of the training data; `options` go to torch's DataLoader."""
         assert hasattr(dataset, "__len__")
         order = SampleOrder(
-            num_samples=len(dataset), shuffle=shuffle, drop_last=True, seed=self._guest.config.seed
+            num_samples=len(dataset), shuffle=shuffle, drop_last=True, seed=self._hosted.config.seed
         )
-        return ResumableLoader(self._guest, dataset, order, options)
+        return ResumableLoader(self._hosted, dataset, order, options)
 
     def last_checkpoint(self) -> str | None:
         """Return the newest checkpoint, for `Trainer.fit(ckpt_path=...)`."""
@@ -148,41 +149,41 @@ class CoadaptCallback(Callback):  # type: ignore[misc]  # no types where Lightni
         return str(files[-1]) if files else None
 
     def on_train_start(self, trainer: Trainer, _module: LightningModule) -> None:
-        self._guest.begin(int(trainer.num_training_batches), trainer.max_epochs or 1)
+        self._hosted.begin(int(trainer.num_training_batches), trainer.max_epochs or 1)
 
     def on_train_batch_start(
         self, _trainer: Trainer, _module: LightningModule, _batch: object, _index: int
     ) -> None:
-        self._guest.begin_step()
+        self._hosted.begin_step()
 
     def on_train_batch_end(
         self, trainer: Trainer, _module: LightningModule, _outputs: object, _batch: object, batch_idx: int
     ) -> None:
         num_steps = int(trainer.num_training_batches)
-        said = self._guest.end_step(trainer.global_step, num_steps)
-        self._pending = Agreed(said.stop or self._pending.stop, said.save or self._pending.save)
+        agreed = self._hosted.end_step(trainer.global_step, num_steps)
+        self._pending = Agreed(agreed.stop or self._pending.stop, agreed.save or self._pending.save)
         if batch_idx + 1 >= num_steps:
             return  # what follows an epoch (validation, its hooks) belongs to it
         if self._pending.stop or self._pending.save:
             self._save(trainer)
         if self._pending.stop:
-            self._guest.leave()
+            self._hosted.leave()
         self._pending = Agreed(stop=False, save=False)
 
     def _save(self, trainer: Trainer) -> None:
-        folder = self._guest.config.checkpoint_dir
+        folder = self._hosted.config.checkpoint_dir
         if folder is None:
             return
         beside = folder / "lightning.writing"
         trainer.save_checkpoint(beside)
 
         def keep() -> None:
-            beside.rename(folder / f"lightning-{trainer.global_step:08d}.ckpt")
+            put_in_place(beside, folder / f"lightning-{trainer.global_step:08d}.ckpt")
             for old in self._files()[:-KEEP]:
                 old.unlink()
 
-        self._guest.once_saved(keep)
+        self._hosted.once_saved(keep)
 
     def _files(self) -> list[Path]:
-        folder = self._guest.config.checkpoint_dir
+        folder = self._hosted.config.checkpoint_dir
         return [] if folder is None else sorted(folder.glob("lightning-*.ckpt"))

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from coadapt.durable import write_whole
 from coadapt.train.run import Run
 
 __all__ = ["Sink", "Tracker"]
@@ -33,7 +34,7 @@ class Sink(Protocol):
 
 
 @dataclass(slots=True)
-class Ledger:
+class SeriesLedger:
     """What must outlive a process: the tracker's run, and up to which step each figure was written."""
 
     run_id: str = ""
@@ -49,7 +50,7 @@ class Tracker:
         folder = run.checkpoint_dir
         # Beside the checkpoints, not in them: one older than the last figures must not bring them twice.
         self._file = None if folder is None else folder / f"{sink.name}.json"
-        self._ledger: Ledger | None = None
+        self._ledger: SeriesLedger | None = None
         self._before: dict[str, int] = {}
         # Before the run's own handler, which ends a stopped process at once.
         atexit.register(self.close)
@@ -79,20 +80,18 @@ class Tracker:
             self._sink.close()
             self._ledger = None
 
-    def _open(self) -> Ledger:
-        ledger = Ledger()
+    def _open(self) -> SeriesLedger:
+        ledger = SeriesLedger()
         if self._file is not None and self._file.exists():
-            ledger = Ledger(**json.loads(self._file.read_text()))
+            ledger = SeriesLedger(**json.loads(self._file.read_text()))
         self._before = dict(ledger.written)
         ledger.run_id = self._sink.open(ledger.run_id)
         self._ledger = ledger
         self._keep(ledger)
         return ledger
 
-    def _keep(self, ledger: Ledger) -> None:
+    def _keep(self, ledger: SeriesLedger) -> None:
         if self._file is None:
             return
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        beside = self._file.with_suffix(".new")
-        beside.write_text(json.dumps(asdict(ledger)))
-        beside.replace(self._file)
+        write_whole(self._file, json.dumps(asdict(ledger)))

@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from coadapt.train.integrations.guest import Guest
+from coadapt.train.integrations.hosted_run import HostedRun
 
 __all__ = ["CoadaptCallback"]
 
@@ -25,27 +25,27 @@ class CoadaptCallback(TrainerCallback):  # type: ignore[misc]  # transformers ha
         Where the replicas cannot share it equally, as many as can train, the others end. Raises InputError
         where the passes cannot.
         """
-        self._guest = Guest(batch_size, accumulation)
+        self._hosted = HostedRun(batch_size, accumulation)
         self._accumulation = accumulation
         self._num_steps = 1
         self._stopping = False
 
     def arguments(self) -> dict[str, object]:
         """Return arguments of TrainingArguments: batch, data order and checkpoints as the run needs them."""
-        folder = self._guest.config.checkpoint_dir
+        folder = self._hosted.config.checkpoint_dir
         return {
             **({} if folder is None else {"output_dir": str(folder)}),
-            "per_device_train_batch_size": self._guest.share // self._accumulation,
+            "per_device_train_batch_size": self._hosted.share // self._accumulation,
             "gradient_accumulation_steps": self._accumulation,
             "dataloader_drop_last": True,
-            "data_seed": self._guest.config.seed,
+            "data_seed": self._hosted.config.seed,
             "save_strategy": "no",
             "save_total_limit": 2,
         }
 
     def last_checkpoint(self) -> str | None:
         """Return the newest whole checkpoint, for `Trainer.train(resume_from_checkpoint=...)`."""
-        folder = self._guest.config.checkpoint_dir
+        folder = self._hosted.config.checkpoint_dir
         if folder is None:
             return None
         whole = [path.parent for path in folder.glob(f"checkpoint-*/{WHOLE}")]
@@ -56,17 +56,17 @@ class CoadaptCallback(TrainerCallback):  # type: ignore[misc]  # transformers ha
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self._num_steps = max(len(kwargs["train_dataloader"]) // self._accumulation, 1)
-        self._guest.begin(self._num_steps, int(args.num_train_epochs))
+        self._hosted.begin(self._num_steps, int(args.num_train_epochs))
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self._guest.begin_step()
+        self._hosted.begin_step()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        agreed = self._guest.end_step(state.global_step, self._num_steps)
+        agreed = self._hosted.end_step(state.global_step, self._num_steps)
         if agreed.stop:
             self._stopping = control.should_training_stop = True
         if agreed.stop or agreed.save:
@@ -78,16 +78,16 @@ class CoadaptCallback(TrainerCallback):  # type: ignore[misc]  # transformers ha
     ) -> None:
         for name, value in (kwargs.get("logs") or {}).items():
             if isinstance(value, int | float):
-                self._guest.log(name, float(value))
+                self._hosted.log(name, float(value))
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        self._guest.once_saved((folder / WHOLE).touch)
+        self._hosted.once_saved((folder / WHOLE).touch)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if self._stopping:
-            self._guest.leave()
+            self._hosted.leave()

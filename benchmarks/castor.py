@@ -1,0 +1,247 @@
+"""What castor is worth beside pollux, what its dials do, how true its predictions are, and what it costs.
+
+`python -m benchmarks.castor --traces DIR` (the folder with osdi21/; default: $COADAPT_TRACES) plays the
+OSDI'21 workloads 1, 2, 3 and 6 and built-in ones on 16 x 4 GPUs. `--only SECTION` plays one part; what it
+gives replaces that part of benchmarks/results/castor.json. Every figure of docs/policies/castor.md is here.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from coadapt.model import ClusterView, JobView, Node, Plan
+from coadapt.policies import create_policy
+from coadapt.policies.base import Policy
+from coadapt.policies.castor.policy import Castor
+from coadapt.runtime.history import History
+from coadapt.sim.applications import Application
+from coadapt.sim.experiment import ExperimentConfig, compose
+from coadapt.sim.library.builtin import builtin_workload
+from coadapt.sim.metrics import RunFacts, job_outcomes, measure
+from coadapt.sim.traces import load_trace
+from coadapt.sim.workload import Workload
+
+RESULTS = Path(__file__).parent / "results" / "castor.json"
+CLUSTER = tuple(Node(id=f"node-{number:02d}", num_gpus=4) for number in range(16))
+NAMED = ("osdi21/1", "osdi21/2", "osdi21/3", "osdi21/6")
+BUILTIN = ("default/0", "default/1", "default/2", "busy/0", "busy/1")
+FIGURES = ("jct", "p99", "makespan", "rho")
+SIZES = ((64, 160), (1024, 400), (16384, 10000))  # GPUs, jobs
+
+RIVAL = " pollux "  # in the key of a run
+
+Run = dict[str, float]
+
+
+@dataclass(slots=True)
+class Bench:
+    """Runs by what they are of; a run that was made is not made again."""
+
+    traces: Path
+    runs: dict[str, Run] = field(default_factory=dict)
+
+    def load(self, name: str) -> tuple[Workload, Mapping[str, Application]]:
+        source, _, rest = name.partition("/")
+        if source == "osdi21":
+            folder = self.traces / "osdi21"
+            return load_trace(folder / "workloads" / f"workload-{rest}.csv", folder / "traces")
+        return builtin_workload(source, 160, int(rest))
+
+    def run(self, name: str, policy: str, rescale_s: float = 30.0, reaction_s: float | None = None) -> Run:
+        key = f"{name} {policy} {rescale_s:g} {reaction_s}"
+        if key not in self.runs:
+            config = ExperimentConfig(rescale_s=rescale_s, reaction_s=reaction_s)
+            self.runs[key] = self.play(name, create_policy(policy), config)[0]
+            print(key, self.runs[key], flush=True)
+        return self.runs[key]
+
+    def play(self, name: str, policy: Policy, config: ExperimentConfig) -> tuple[Run, History]:
+        workload, applications = self.load(name)
+        simulation = compose(workload, applications, CLUSTER, policy, config)
+        simulation.run()
+        history = simulation.recorder.history
+        facts = RunFacts(
+            workload=workload,
+            applications=applications,
+            cluster=CLUSTER,
+            round_s=config.round_s,
+            rescale_s=config.rescale_s,
+        )
+        found = measure(history, job_outcomes(history, facts), simulation.solver.decision_s, facts)
+        run = {
+            "jct": found.jct_mean_s,
+            "p99": found.jct_p99_s,
+            "makespan": found.makespan_s,
+            "rho": found.rho_max,
+            "unfair": found.unfair_share,
+            "rescales": float(found.num_rescales),
+            "decision_ms": found.decision_ms_p50,
+        }
+        return {name: round(value, 4) for name, value in run.items()}, history
+
+    def ratios(self, names: tuple[str, ...], runs: list[Run]) -> Run:
+        """Return the means over workloads of the figures against those of pollux at 30 s."""
+        rivals = [self.run(name, "pollux") for name in names]
+        means = {
+            figure: statistics.mean(
+                run[figure] / rival[figure] for run, rival in zip(runs, rivals, strict=True)
+            )
+            for figure in FIGURES
+        }
+        counts = {figure: statistics.mean(run[figure] for run in runs) for figure in ("unfair", "rescales")}
+        return {name: round(value, 3) for name, value in (means | counts).items()}
+
+
+def quality(bench: Bench) -> dict[str, object]:
+    """The named workloads: as published, re-planning on events, and with rescales in a second."""
+    ways = {"30 s": (30.0, None), "1 s, events": (1.0, 1.0), "30 s, events": (30.0, 1.0)}
+    return {
+        way: bench.ratios(NAMED, [bench.run(name, "castor", *settings) for name in NAMED])
+        for way, settings in ways.items()
+    }
+
+
+def dials(bench: Bench) -> dict[str, object]:
+    """Both dials on the built-in workloads."""
+    names = BUILTIN[:3]
+    options = [f"castor(makespan_jobs={value})" for value in (0.0, 1.0, 4.0)]
+    options += [f"castor(rho_max={value})" for value in (1.0, 1.5)]
+    return {each: bench.ratios(names, [bench.run(name, each) for name in names]) for each in options}
+
+
+def builtin(bench: Bench) -> dict[str, object]:
+    """The built-in mixes as they are."""
+    return {"castor": bench.ratios(BUILTIN, [bench.run(name, "castor") for name in BUILTIN])}
+
+
+@dataclass(slots=True)
+class Misled:
+    """Castor with lengths made wrong by a factor up to `wrong`, or taken away from a share `missing`."""
+
+    wrong: float
+    missing: float
+    castor: Castor = field(default_factory=Castor)
+    drawn: dict[str, tuple[float, bool]] = field(default_factory=dict)
+
+    def allocate(self, view: ClusterView) -> Plan:
+        return self.castor.allocate(replace(view, jobs=tuple(self._mislead(job) for job in view.jobs)))
+
+    def _mislead(self, job: JobView) -> JobView:
+        if job.id not in self.drawn:
+            rng = np.random.default_rng(list(job.id.encode()))
+            factor = float(np.exp(rng.uniform(-1.0, 1.0) * np.log(self.wrong)))
+            self.drawn[job.id] = (factor, bool(rng.random() < self.missing))
+        factor, missing = self.drawn[job.id]
+        target = job.measured.progress_target
+        told = None if missing or target is None else target * factor
+        return replace(job, measured=replace(job.measured, progress_target=told))
+
+
+def lengths(bench: Bench) -> dict[str, object]:
+    """Declared lengths that are wrong or missing."""
+    cases = {"wrong by up to 4": (4.0, 0.0), "missing for half": (1.0, 0.5), "missing for all": (1.0, 1.0)}
+    names, config = NAMED[:1] + NAMED[3:], ExperimentConfig()
+    return {
+        case: bench.ratios(names, [bench.play(name, Misled(*how), config)[0] for name in names])
+        for case, how in cases.items()
+    }
+
+
+@dataclass(slots=True)
+class Recorded:
+    """Castor, with what it predicted at each round."""
+
+    castor: Castor = field(default_factory=Castor)
+    said: list[tuple[str, float, float, float]] = field(default_factory=list)
+
+    def allocate(self, view: ClusterView) -> Plan:
+        plan = self.castor.allocate(view)
+        self.said += [
+            (job, each.end_at, each.low_at, each.high_at) for job, each in self.castor.predictions.items()
+        ]
+        return plan
+
+
+def predictions(bench: Bench) -> dict[str, object]:
+    """How many real ends lay within the interval that was told, over all rounds and over jobs alike."""
+    shares, errors = [], []
+    for name in NAMED:
+        policy = Recorded()
+        _, history = bench.play(name, policy, ExperimentConfig())
+        within: dict[str, list[bool]] = {}
+        for job, end_at, low_at, high_at in policy.said:
+            ended_at = history.jobs[job].ended_at
+            if ended_at is not None:
+                within.setdefault(job, []).append(low_at <= ended_at <= high_at)
+                errors.append(abs(end_at - ended_at) / max(ended_at - history.jobs[job].submitted_at, 1.0))
+        shares.append(statistics.mean(statistics.mean(each) for each in within.values()))
+    return {
+        "within, per workload": [round(each, 3) for each in shares],
+        "median error": round(statistics.median(errors), 3),
+    }
+
+
+def decisions(_: Bench) -> dict[str, object]:
+    """CPU time of one decision and the gap of the round's program, beside pollux where that is bearable."""
+    from benchmarks.castor_views import crowded_views
+
+    found: dict[str, object] = {}
+    for num_gpus, num_jobs in SIZES:
+        row: dict[str, float] = {}
+        makers: dict[str, Callable[[], Policy]] = {"castor": Castor}
+        if num_gpus <= 1024:
+            makers["pollux"] = lambda: create_policy("pollux")
+        for name, make in makers.items():
+            policy, spent, gaps = make(), [], []
+            for view in crowded_views(num_gpus, num_jobs, rounds=6 if num_gpus <= 1024 else 3):
+                began_s = time.process_time()
+                plan = policy.allocate(view)
+                spent.append(time.process_time() - began_s)
+                gaps.append(plan.diagnostics.get("gap", 0.0))
+            row[f"{name} ms"] = round(1000 * statistics.median(spent[1:]), 1)
+            row[f"{name} gap"] = round(statistics.mean(gaps), 6)
+        found[f"{num_gpus} GPUs, {num_jobs} jobs"] = row
+        print(num_gpus, row, flush=True)
+    return found
+
+
+SECTIONS: dict[str, Callable[[Bench], dict[str, object]]] = {
+    "quality": quality,
+    "builtin": builtin,
+    "dials": dials,
+    "lengths": lengths,
+    "predictions": predictions,
+    "decisions": decisions,
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Play the sections, print them and store them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--traces", type=Path, default=os.environ.get("COADAPT_TRACES"))
+    parser.add_argument("--resume", action="store_true", help="keep stored runs of castor, too")
+    parser.add_argument("--only", action="append", choices=list(SECTIONS))
+    options = parser.parse_args(argv)
+    if options.traces is None or not Path(options.traces, "osdi21").is_dir():
+        parser.error("--traces or COADAPT_TRACES must name the folder that holds osdi21")
+    stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    kept = stored.get("runs", {})
+    bench = Bench(
+        Path(options.traces), {key: run for key, run in kept.items() if options.resume or RIVAL in key}
+    )
+    for section in options.only or SECTIONS:
+        stored[section] = SECTIONS[section](bench)
+        stored["runs"] = {**kept, **bench.runs}
+        RESULTS.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        print(json.dumps({section: stored[section]}, indent=1), flush=True)
+
+
+if __name__ == "__main__":
+    main()

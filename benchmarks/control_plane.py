@@ -1,0 +1,271 @@
+"""What the control plane costs at 10,000 live jobs: events, snapshots, restart, lists, reports, replay.
+
+python -m benchmarks.control_plane [--jobs N] [--reports N]    prints, and writes results/control_plane.json
+
+CPU seconds of this process beside wall time: a machine that others use stretches the latter. The figures of
+before are those measured on commit d36d290 (2026-11-21, two shared cores, load 4 to 13; CPU where there
+was any), which drove the real service; here the parts are driven without sockets, so that lists and
+reads leave out uvicorn.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from coadapt.core.config import SchedulerConfig
+from coadapt.core.events import (
+    Event,
+    JobSubmitted,
+    NodeJoined,
+    Outcome,
+    PlanReady,
+    ReplicasExited,
+    ReplicasStarted,
+    TimerFired,
+    TrainingReported,
+)
+from coadapt.core.scheduler import Scheduler
+from coadapt.model import (
+    Allocation,
+    BatchConfig,
+    BatchLimits,
+    GradStats,
+    JobSpec,
+    Node,
+    Plan,
+    TrainingReport,
+)
+from coadapt.runtime.index_writer import IndexWriter
+from coadapt.runtime.job_history import latest_decisions, latest_spans, story_of
+from coadapt.runtime.job_index import JobIndex
+from coadapt.runtime.journal import Journal
+from coadapt.runtime.snapshot import cluster_snapshot
+from coadapt.service.listing import JobQuery, ended_jobs, find_job, find_live, job_page, live_jobs
+
+RESULTS = Path(__file__).parent / "results" / "control_plane.json"
+GPUS_PER_NODE = 8
+NUM_TIMES = 50
+
+# (figure of before in ms, goal in ms); None: not given.
+BEFORE_AND_GOAL: dict[str, tuple[float | None, float | None]] = {
+    "event: job submitted": (1.75, 1.0),
+    "event: replicas started": (4.4, 1.0),
+    "event: replicas exited": (None, 1.0),
+    "event: training report": (0.02, 1.0),
+    "round: timer fired, view made": (39.0, None),
+    "round: plan taken in": (76.0, None),
+    "snapshot written": (1200.0, None),
+    "restart: snapshot read, 5,000 events replayed": (16_000.0, 3_000.0),
+    "list: a page of 200 jobs": (None, 50.0),
+    "list: all jobs": (840.0, None),
+    "cluster picture of 200 jobs": (840.0, 50.0),
+    "describe": (7.0, 50.0),
+    "story": (17_900.0, 1_000.0),
+    "report, journaled in groups of 100": (1.14, 0.5),
+    "replay of 1,000,000 reports": (80_000.0, 30_000.0),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """Milliseconds per call; before and goal likewise, None where there is none."""
+
+    what: str
+    cpu_ms: float
+    wall_ms: float
+    before_ms: float | None
+    goal_ms: float | None
+
+
+class Bench:
+    """A scheduler with many live jobs, its journal and its index in `folder`."""
+
+    def __init__(self, folder: Path, num_jobs: int) -> None:
+        self.figures: list[Figure] = []
+        self.num_jobs = num_jobs
+        self.at = 0.0
+        self.journal = Journal.at_path(folder / "journal.sqlite")
+        self.index = JobIndex(folder / "jobs.sqlite")
+        self.scheduler = Scheduler(SchedulerConfig())
+        self.writer = IndexWriter(self.index, self.journal.numbered_events, SchedulerConfig())
+        self.number = 0
+
+    @property
+    def state(self) -> object:
+        return self.scheduler.state
+
+    def handle(self, event: Event) -> None:
+        """Let the core and the index take the event in: what an event costs beside its commit."""
+        self.number += 1
+        commands = self.scheduler.handle(event)
+        self.writer.observe(self.number, event, commands, self.scheduler.state)
+
+    @contextmanager
+    def timed(self, what: str, calls: int = 1) -> Iterator[None]:
+        cpu, wall = time.process_time(), time.perf_counter()
+        yield
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        before, goal = BEFORE_AND_GOAL[what]
+        figure = Figure(
+            what=what, cpu_ms=1e3 * cpu / calls, wall_ms=1e3 * wall / calls, before_ms=before, goal_ms=goal
+        )
+        self.figures.append(figure)
+        print(_row(figure))
+
+    def repeat(self, what: str, call: Callable[[], object], times: int = NUM_TIMES) -> None:
+        with self.timed(what, times):
+            for _ in range(times):
+                call()
+
+    def fill(self) -> None:
+        """Bring all jobs in; four fifths of them get GPUs, and all report once."""
+        for index in range(-(-self.num_jobs // GPUS_PER_NODE)):
+            self.handle(NodeJoined(at=0.0, node=Node(id=f"n{index}", num_gpus=GPUS_PER_NODE)))
+        last = self.num_jobs - NUM_TIMES
+        for index in range(last):
+            self._submit(index)
+        with self.timed("event: job submitted", NUM_TIMES):
+            for index in range(last, self.num_jobs):
+                self._submit(index)
+        self._plan(int(0.8 * self.num_jobs))
+        running = [job for job in self.scheduler.state.jobs.values() if job.ordered]
+        for job in running[NUM_TIMES:]:
+            self._started(job.id)
+        with self.timed("event: replicas started", NUM_TIMES):
+            for job in running[:NUM_TIMES]:
+                self._started(job.id)
+        for job in running:
+            self.handle(self.report_of(job.id))
+
+    def _submit(self, index: int) -> None:
+        spec = JobSpec(name=f"job {index}", batch=BatchLimits(initial=32, max_total=512))
+        self.handle(JobSubmitted(at=self.at, job=f"job-{index:06}", spec=spec))
+
+    def _plan(self, num_running: int) -> None:
+        self.at = 60.0
+        with self.timed("round: timer fired, view made"):
+            self.handle(TimerFired(at=self.at))
+        allocations = {
+            f"job-{index:06}": Allocation(slots=((f"n{index // GPUS_PER_NODE}", 1),))
+            for index in range(num_running)
+        }
+        waits = {f"job-{index:06}": "waits: no GPU is free" for index in range(num_running, self.num_jobs)}
+        plan = Plan(allocations=allocations, reasons=waits)
+        with self.timed("round: plan taken in"):
+            self.handle(PlanReady(at=self.at, round=self.scheduler.state.round, plan=plan))
+
+    def _started(self, job: str) -> None:
+        self.handle(ReplicasStarted(at=self.at, job=job, generation=1))
+
+    def report_of(self, job: str) -> TrainingReported:
+        report = TrainingReport(
+            progress=self.at,
+            samples=self.at,
+            step_time_s=0.1,
+            batch=BatchConfig(total=32, atomic=32),
+            grad=GradStats(sqr=1.0, var=100.0),
+            metrics={"loss": 1.0},
+        )
+        return TrainingReported(at=self.at, job=job, generation=1, report=report)
+
+    def events(self) -> None:
+        self.at = 70.0
+        self.repeat("event: training report", lambda: self.handle(self.report_of("job-000000")), 1_000)
+        ends = iter(range(NUM_TIMES))
+        self.repeat("event: replicas exited", lambda: self.handle(self._end(next(ends))))
+
+    def _end(self, index: int) -> Event:
+        job = f"job-{index:06}"
+        return ReplicasExited(at=self.at, job=job, generation=1, outcome=Outcome.SUCCEEDED)
+
+    def reads(self) -> None:
+        self.repeat("list: a page of 200 jobs", lambda: self._list(JobQuery(limit=200)))
+        self.repeat("list: all jobs", lambda: self._list(JobQuery(limit=self.num_jobs)), 3)
+        picture = lambda: json.dumps(cluster_snapshot(self.scheduler.state, self.at, 200))  # noqa: E731 - once
+        self.repeat("cluster picture of 200 jobs", picture)
+        self.repeat("describe", self._describe)
+        self.repeat("story", lambda: story_of(self.index, "job-000000"))
+
+    def _list(self, query: JobQuery) -> str:
+        live = live_jobs(self.scheduler.state, query)
+        return json.dumps(job_page(live, ended_jobs(self.index, query), query, self.at))
+
+    def _describe(self) -> None:
+        job = find_job(find_live(self.scheduler.state, "job-000500"), self.index, "job-000500")
+        latest_decisions(self.index, job.id, 10)
+        latest_spans(self.index, job.id, self.at, 10)
+
+    def disk(self) -> None:
+        self.journal.append([self.report_of("job-000100")])
+        with self.timed("snapshot written"):
+            self.journal.save_snapshot(self.scheduler.state, 1)
+        tail = [self.report_of(f"job-{100 + index % 1_000:06}") for index in range(5_000)]
+        with self.timed("report, journaled in groups of 100", len(tail)):
+            for first in range(0, len(tail), 100):
+                group = tail[first : first + 100]
+                self.journal.append(group)
+                for event in group:
+                    self.handle(event)
+        with self.timed("restart: snapshot read, 5,000 events replayed"):
+            found = self.journal.latest_snapshot()
+            assert found is not None
+            again = Scheduler(SchedulerConfig(), found[0])
+            for event in self.journal.events(after=1):
+                again.handle(event)
+        assert len(again.state.jobs) == len(self.scheduler.state.jobs)
+
+    def replay(self, num_reports: int) -> None:
+        """Time reports from the journal through core and index, scaled to 1,000,000."""
+        done = 0
+        cpu, wall = time.process_time(), time.perf_counter()
+        while done < num_reports:
+            for event in self.journal.events():
+                self.handle(event)
+                done += 1
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        what = "replay of 1,000,000 reports"
+        before, goal = BEFORE_AND_GOAL[what]
+        scale = 1e3 * 1e6 / done
+        figure = Figure(what=what, cpu_ms=cpu * scale, wall_ms=wall * scale, before_ms=before, goal_ms=goal)
+        self.figures.append(figure)
+        print(_row(figure), f"(scaled from {done})")
+
+
+def _row(figure: Figure) -> str:
+    before = "" if figure.before_ms is None else f"{figure.before_ms:10.2f}"
+    goal = "" if figure.goal_ms is None else f"{figure.goal_ms:10.2f}"
+    return f"{figure.what:48}{figure.cpu_ms:12.3f}{figure.wall_ms:12.3f}{before:>10}{goal:>10}"
+
+
+def main() -> None:
+    """Measure, print, and keep the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--reports", type=int, default=50_000)
+    given = parser.parse_args()
+    print(f"{'milliseconds':48}{'CPU':>12}{'wall':>12}{'before':>10}{'goal':>10}")
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder), given.jobs)
+        bench.fill()
+        bench.events()
+        bench.reads()
+        bench.disk()
+        bench.replay(given.reports)
+    result = {
+        "num_jobs": given.jobs,
+        "load_1_min": os.getloadavg()[0],
+        "num_cpus": os.cpu_count(),
+        "figures": [asdict(figure) for figure in bench.figures],
+    }
+    RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+    print(f"load {result['load_1_min']:.1f}; written to {RESULTS.name}")
+
+
+if __name__ == "__main__":
+    main()

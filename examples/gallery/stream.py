@@ -1,0 +1,33 @@
+"""Iterable data that is sharded over the processes that fetch it, as its documentation recommends."""
+
+import sys
+
+import torch
+from torch import nn
+from torch.utils.data import IterableDataset, get_worker_info
+
+import coadapt.train as ct
+
+
+class Numbers(IterableDataset):
+    def __iter__(self):
+        info = get_worker_info()
+        first, count = (0, 1) if info is None else (info.id, info.num_workers)
+        for index in range(first, 480, count):
+            angle = torch.tensor(index * 0.37)
+            yield torch.stack([angle.sin(), angle.cos()]), (3 * angle).sin()[None]
+
+
+run = ct.init()
+torch.manual_seed(5)
+model = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+model, optimizer = run.prepare(model, optimizer)
+loader = run.loader(Numbers(), batch_size=16, num_workers=1)
+for epoch in run.epochs(3):
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+if run.is_first:
+    torch.save(model.state_dict(), sys.argv[1])

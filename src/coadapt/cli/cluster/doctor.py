@@ -1,0 +1,137 @@
+"""`coadapt doctor`: what is wrong with a scheduler's state directory, and the repair of what can be."""
+
+import shutil
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coadapt.cli.client import RefusedError, UnreachableError, find_client
+from coadapt.cli.exit_codes import EXIT_FAILED
+from coadapt.cli.state_dir import StateDir, StateOption, check_own, find_state_dir
+from coadapt.model import InputError
+
+if TYPE_CHECKING:
+    from coadapt.runtime.journal_check import Judgement
+
+END_WAIT_S = 60.0
+POLL_S = 0.1
+
+
+def doctor(
+    state: StateOption = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Repair the journal; a copy of it is kept beside it.")
+    ] = False,
+    end_jobs: Annotated[
+        bool, typer.Option("--end-jobs", help="End the jobs that run here, where the journal is lost.")
+    ] = False,
+) -> None:
+    """Say what is wrong with the state directory; exit with 1 if something is."""
+    directory = find_state_dir(state)
+    if not directory.path.is_dir():
+        raise InputError("--state", str(directory.path), "a directory that `coadapt up` has run on")
+    check_own(directory.path, "--state")
+    if end_jobs:
+        with directory.locked():
+            _end_jobs(directory)
+    sound = _look_at_journal(directory, repair)
+    sound = _look_at_scheduler(directory) and sound
+    if not sound:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _look_at_journal(directory: StateDir, repair: bool) -> bool:
+    from coadapt.runtime.journal_check import judge, read_all, rewrite
+
+    path = directory.journal
+    if not path.exists():
+        typer.echo(f"journal    {path} is not there; `coadapt up` begins a new one")
+        return True
+    found = read_all(path)
+    judgement = judge(found)
+    findings = judgement.findings()
+    typer.echo(f"journal    {path}: {len(found.rows)} events, {len(judgement.kept)} snapshots")
+    for line in findings:
+        typer.echo(f"           {line}")
+    _tell_refusals(directory, found.refusals)
+    if not findings:
+        return True
+    if not repair:
+        typer.echo("           stop the scheduler, then: coadapt doctor --repair (it keeps a copy)")
+        return False
+    with directory.locked():
+        copy = _copied(path)
+        typer.echo(f"           what it was is kept in {copy}")
+        rewrite(path, found, judgement)
+    typer.echo(f"           repaired; {_told_cost(judgement)}")
+    return True
+
+
+def _told_cost(judgement: "Judgement") -> str:
+    """Return what a repair means for the jobs."""
+    harmed = [*judgement.altered, *judgement.missing]
+    whole = max(judgement.kept, default=0)
+    if judgement.lost_tail or judgement.errors or any(number > whole for number in harmed):
+        return "jobs may be told as they were before what is lost: look at them with coadapt ls --all"
+    return "nothing is lost of the books of jobs: a snapshot holds them"
+
+
+def _tell_refusals(directory: StateDir, refusals: list[tuple[int, str, str]]) -> None:
+    for number, why, _ in refusals:
+        typer.echo(f"           event {number} is set aside: {why}")
+    if refusals:
+        typer.echo(
+            f"           that is a bug: please report it with the table `refusals` of {directory.journal}"
+        )
+
+
+def _copied(path: Path) -> Path:
+    """Copy the files of the database; return where."""
+    from coadapt.runtime.journal_check import FILES
+
+    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    copy = path.with_name(f"{path.name}.{stamp}")
+    for suffix in FILES:
+        if (source := path.with_name(path.name + suffix)).exists():
+            shutil.copy2(source, copy.with_name(copy.name + suffix))
+    return copy
+
+
+def _look_at_scheduler(directory: StateDir) -> bool:
+    try:
+        client = find_client(directory.path)
+        client.get("/v1/healthz")
+        notices = client.get("/v1/notices")["notices"]
+    except UnreachableError as error:
+        typer.echo(f"scheduler  {error}")
+        return True
+    except RefusedError as error:
+        typer.echo(f"scheduler  refuses the token: {error}")
+        return False
+    typer.echo(f"scheduler  answers at {directory.socket} and {client.url}")
+    for notice in notices if isinstance(notices, list) else []:
+        typer.echo(f"           {notice}")
+    return not notices
+
+
+def _end_jobs(directory: StateDir) -> None:
+    """End what runs under this directory, and wait until it is gone."""
+    from coadapt.executors.processes.job_processes import kill_marked, marked_processes
+
+    jobs = sorted(path for path in (directory.path / "jobs").glob("*") if path.is_dir())
+    living = [job for job in jobs if marked_processes(job / "checkpoints")]
+    for job in living:
+        kill_marked(job / "checkpoints")
+        deadline = time.monotonic() + END_WAIT_S
+        while marked_processes(job / "checkpoints") and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        typer.echo(f"jobs       {job.name} was ended; its checkpoints and logs stay")
+    for job in jobs:
+        # A new journal may give out the numbers of these generations again.
+        if (job / "generations").is_dir():
+            (job / "generations").rename(job / f"generations.{int(time.time())}")
+    if not living:
+        typer.echo("jobs       none runs here")

@@ -1,0 +1,325 @@
+"""The composition root of the live scheduler: its parts are wired here, and live in one thread each."""
+
+import json
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import FrameType
+
+import typer
+import uvicorn
+
+from coadapt import __version__
+from coadapt.cli.cluster.housekeeping import Housekeeping
+from coadapt.cli.exit_codes import EXIT_BROKEN
+from coadapt.cli.local_socket import listening_here
+from coadapt.cli.state_dir import StateDir, check_own
+from coadapt.core.commands import Stop
+from coadapt.core.config import SchedulerConfig
+from coadapt.core.lifecycle import ENDED, HOLDING
+from coadapt.core.scheduler import Scheduler
+from coadapt.core.state import SchedulerState
+from coadapt.durable import write_whole
+from coadapt.executors import Connect, Host, prepare_executor
+from coadapt.executors.options import OptionText
+from coadapt.executors.processes.job_files import StateDirFiles
+from coadapt.model import InputError
+from coadapt.model.bounds import printable
+from coadapt.model.errors import StoreError
+from coadapt.policies import create_policy, policy_options
+from coadapt.runtime.disk_reserve import DiskReserve, is_disk_full
+from coadapt.runtime.index_writer import IndexWriter
+from coadapt.runtime.job_index import JobIndex
+from coadapt.runtime.journal import Journal
+from coadapt.runtime.ports import LiveExecutor
+from coadapt.runtime.process_solver import ProcessSolver
+from coadapt.runtime.retention import Keep, Retention
+from coadapt.runtime.snapshots_aside import SnapshotsAside
+from coadapt.runtime.wall_clock import WallClock
+from coadapt.service.app import Service, create_app
+from coadapt.service.auth import Credentials
+from coadapt.service.change_log import ChangeLog
+from coadapt.service.live_loop import LiveLoop
+from coadapt.service.tally import Tally
+
+DEFAULT_PORT = 8471
+# Followed logs keep their connections open for as long as they are read: they are cut off then.
+SHUTDOWN_GRACE_S = 1
+LISTEN_BACKLOG = 128
+PRIVATE_DIR = 0o700
+JOBS_NAMED = 5  # in an error's line
+
+logger = logging.getLogger("coadapt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveSettings:
+    """What `coadapt up` was told; port None: the last run's on this state directory, else the default."""
+
+    state_dir: StateDir
+    executor: str
+    executor_options: Mapping[str, OptionText]
+    policy: str
+    config: SchedulerConfig
+    stop_grace_s: float
+    host: str
+    port: int | None
+    keep: Keep
+
+
+def serve(settings: LiveSettings) -> None:
+    """Run until SIGINT or SIGTERM; exit with EXIT_BROKEN if a part of the scheduler breaks.
+
+    Raises InputError before anything is changed.
+    """
+    policy_options(settings.policy)
+    connect = prepare_executor(settings.executor, settings.executor_options)
+    state_dir = settings.state_dir
+    state_dir.path.mkdir(mode=PRIVATE_DIR, parents=True, exist_ok=True)
+    check_own(state_dir.path, "--state")
+    with state_dir.locked():
+        credentials = Credentials.load(state_dir.token, state_dir.job_key)
+        reserve = DiskReserve(state_dir.reserve)
+        reserve.look()
+        with _listening(settings) as tcp, listening_here(state_dir.socket) as here, _disk_has_room(state_dir):
+            broken = _live(settings, connect, credentials, [tcp, here], reserve)
+    if broken:
+        raise typer.Exit(EXIT_BROKEN)
+
+
+def _live(
+    settings: LiveSettings,
+    connect: Connect,
+    credentials: Credentials,
+    sockets: list[socket.socket],
+    reserve: DiskReserve,
+) -> bool:
+    """Wire the parts, run them until told to stop; return whether one broke. Replicas report to socket 0."""
+    _log_to_terminal()
+    state_dir, url, clock = settings.state_dir, _url(sockets[0]), WallClock()
+    host = Host(
+        state_dir=state_dir.path,
+        url=url,
+        job_token=credentials.job_token,
+        stop_grace_s=settings.stop_grace_s,
+        now=clock.now,
+    )
+    executor = connect(host)
+    solver = ProcessSolver(partial(create_policy, settings.policy), clock.now)
+    journal = Journal.at_path(state_dir.journal)
+    _check_not_lost(journal, executor)
+    index, first_config = _open_index(state_dir, journal), state_dir.first_config()
+    writer = IndexWriter(index, journal.whole, first_config)
+    change_log, tally, store = ChangeLog(), Tally(), SnapshotsAside(journal)
+    loop = LiveLoop(
+        Scheduler(first_config),
+        clock=clock,
+        executor=executor,
+        store=store,
+        solver=solver,
+        observers=(writer, change_log, tally),
+        restored=writer.restored,
+    )
+    writer.number = loop.num_events
+    loop.recover(settings.config, executor.announce)
+    _stop_strangers(executor, loop)
+    retention = Retention(index, journal, StateDirFiles(state_dir.path))
+    housekeeping = Housekeeping(partial(retention.steps, settings.keep), clock.now)
+    service = Service(
+        loop=loop,
+        index=index,
+        read_log=executor.log,
+        policy=settings.policy,
+        retention=retention,
+        tally=tally,
+        credentials=credentials,
+    )
+    server = _server(service)
+    _tell_address(state_dir, url, settings.policy)
+    _print_banner(settings, url, loop)
+    change_log.speak()
+    loop.read(tally.begin)
+    parts: dict[str, Callable[[], None]] = {
+        "loop": loop.run,
+        "executor": partial(executor.run, loop.post),
+        "solver": solver.run,
+        "disk": reserve.run,
+        "housekeeping": housekeeping.run,
+        "http": partial(server.run, sockets=sockets),
+    }
+
+    def close() -> None:
+        server.should_exit = True
+        for part in (loop, executor, solver, reserve, housekeeping):
+            part.close()
+
+    broken = run_parts(parts, close)
+    for each in (index, store, journal):
+        each.close()
+    return broken
+
+
+class _PrintableFormatter(logging.Formatter):
+    """Lines that cannot drive the operator's terminal, whatever a job wrote last before it failed."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def _log_to_terminal() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_PrintableFormatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+def _open_index(state_dir: StateDir, journal: Journal) -> JobIndex:
+    index = JobIndex(state_dir.index)
+    index.follow_journal(journal.last_number)
+    return index
+
+
+def _tell_address(state_dir: StateDir, url: str, policy: str) -> None:
+    """Write where the scheduler answers, for the verbs and for the next run."""
+    write_whole(state_dir.connection, json.dumps({"url": url, "pid": os.getpid(), "policy": policy}))
+
+
+def _url(server_socket: socket.socket) -> str:
+    address, port = server_socket.getsockname()[:2]
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+
+
+def run_parts(parts: Mapping[str, Callable[[], None]], close: Callable[[], None]) -> bool:
+    """Run each part in a thread until a signal comes or one of them ends; return whether one broke.
+
+    A part that breaks takes the scheduler down: the jobs run on, and a restart finds everything on disk.
+    """
+    over = threading.Event()
+    broken = threading.Event()
+
+    def keep(name: str, run: Callable[[], None]) -> None:
+        try:
+            run()
+        except BaseException as error:
+            if is_disk_full(error):
+                logger.error("the disk is full, the scheduler ends, its jobs run on: %s", error)
+            elif isinstance(error, StoreError):
+                logger.error("%s; the scheduler ends, its jobs run on", error)
+            else:
+                logger.exception("the %s thread broke; the scheduler ends, its jobs run on", name)
+            broken.set()
+        finally:
+            over.set()
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        over.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, on_signal)
+    threads = [threading.Thread(target=keep, args=item, name=item[0]) for item in parts.items()]
+    for thread in threads:
+        thread.start()
+    over.wait()
+    close()
+    for thread in threads:
+        thread.join()
+    return broken.is_set()
+
+
+def _server(service: Service) -> uvicorn.Server:
+    config = uvicorn.Config(
+        create_app(service),
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
+    )
+    return uvicorn.Server(config)
+
+
+@contextmanager
+def _disk_has_room(state_dir: StateDir) -> Iterator[None]:
+    """Turn what a full disk raises while the scheduler comes up into one line."""
+    try:
+        yield
+    except Exception as error:
+        if not is_disk_full(error):
+            raise
+        raise InputError("--state", str(state_dir.path), "a directory on a disk with some room") from None
+
+
+@contextmanager
+def _listening(settings: LiveSettings) -> Iterator[socket.socket]:
+    """Listen where the last run did: replicas that run on still report there."""
+    last = settings.state_dir.last_run()
+    if settings.port is not None:
+        ports = [settings.port]
+    elif last is not None:
+        ports = [int(last["url"].rpartition(":")[2])]
+    else:
+        ports = [DEFAULT_PORT, 0]
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    # With the protocol named, asyncio switches Nagle's algorithm off: it cost 40 ms per answer.
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as server_socket:
+        server_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        for port in ports:
+            try:
+                server_socket.bind((settings.host, port))
+                break
+            except OSError as error:
+                if port == ports[-1]:
+                    asked = f"{settings.host}:{port}"
+                    raise InputError("--host, --port", asked, f"an address to listen on ({error})") from None
+        server_socket.listen(LISTEN_BACKLOG)
+        yield server_socket
+
+
+def _check_not_lost(journal: Journal, executor: LiveExecutor) -> None:
+    """Raise StoreError if jobs run here but the journal is empty: a new one would have them all stopped."""
+    running = [job for job, _ in executor.adopted()]
+    if running and journal.last_number == 0:
+        named = ", ".join(running[:JOBS_NAMED]) + (", …" if len(running) > JOBS_NAMED else "")
+        journal.close()
+        raise StoreError(
+            f"the journal is empty, but {len(running)} of its jobs run here ({named}): bring back the file "
+            "from a backup, or end them with: coadapt doctor --end-jobs"
+        )
+
+
+def _stop_strangers(executor: LiveExecutor, loop: LiveLoop) -> None:
+    """End what runs here although the journal, perhaps a new one, knows nothing of it."""
+
+    def strangers(state: SchedulerState) -> list[Stop]:
+        return [
+            Stop(job=job, generation=generation)
+            for job, generation in executor.adopted()
+            if job not in state.jobs or state.jobs[job].state in ENDED
+        ]
+
+    for order in loop.read(strangers):
+        logger.warning(
+            "job %s generation %d runs but is not in the journal: stopped", order.job, order.generation
+        )
+        executor.execute(order, lambda _: None)
+
+
+def _print_banner(settings: LiveSettings, url: str, loop: LiveLoop) -> None:
+    config = settings.config
+    nodes = loop.read(lambda state: sorted(state.nodes.values(), key=lambda node: node.id))
+    states = loop.read(lambda state: [job.state for job in state.jobs.values()])
+    num_active = sum(state not in ENDED for state in states)
+    num_held = sum(state in HOLDING for state in states)
+    reaction = "" if config.reaction_s is None else f", {config.reaction_s:g} s after an arrival or exit"
+    kinds = ", ".join(f"{node.num_gpus} x {node.gpu_type} on {node.id}" for node in nodes)
+    typer.echo(f"coadapt {__version__}")
+    typer.echo(f"  url      {url}")
+    typer.echo(f"  state    {settings.state_dir.path}")
+    typer.echo(f"  policy   {settings.policy}, every {config.round_s:g} s{reaction}")
+    typer.echo(f"  slots    {kinds}")
+    if states:
+        typer.echo(f"  jobs     {num_active} of {len(states)} not ended, {num_held} of them taken over")
+    typer.echo("Ctrl-C stops the scheduler; its jobs run on, and the next `coadapt up` takes them over.")

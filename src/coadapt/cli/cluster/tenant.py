@@ -1,0 +1,76 @@
+"""`coadapt tenant`: what each user or team may have."""
+
+import json
+from typing import Annotated, cast
+from urllib.parse import quote as quoted
+
+import typer
+
+from coadapt.cli.client import JsonObject, find_client
+from coadapt.cli.state_dir import StateOption
+from coadapt.model import InputError
+
+tenant = typer.Typer(
+    help="Show and change what tenants may have: quotas, weights, priorities.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+NO_QUOTA = "none"
+
+
+@tenant.command("set")
+def set_tenant(
+    name: Annotated[str, typer.Argument(help="The tenant, as in job files.")],
+    quota: Annotated[
+        str | None, typer.Option("--quota", help=f"The most GPUs of its jobs; {NO_QUOTA}: no limit.")
+    ] = None,
+    weight: Annotated[float | None, typer.Option("--weight", help="Its weight in fair shares.")] = None,
+    priority: Annotated[int | None, typer.Option("--priority", help="Higher goes first.")] = None,
+    state: StateOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Change what a tenant may have; what is not named stays. It counts from the next round on."""
+    if not name.strip():
+        raise InputError("tenant", name, "a name")
+    client = find_client(state)
+    known = cast("list[JsonObject]", client.get("/v1/tenants")["tenants"])
+    granted = next((each for each in known if each["id"] == name), {})
+    body: JsonObject = {key: granted[key] for key in ("quota_gpus", "weight", "priority") if key in granted}
+    if quota is not None:
+        body["quota_gpus"] = _quota(quota)
+    if weight is not None:
+        body["weight"] = weight
+    if priority is not None:
+        body["priority"] = priority
+    answer = client.put(f"/v1/tenants/{quoted(name, safe='')}", body)
+    typer.echo(json.dumps(answer) if as_json else _line(answer))
+
+
+@tenant.command("ls")
+def list_tenants(
+    state: StateOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List tenants: those that were configured, and those that own jobs which have not ended."""
+    answer = find_client(state).get("/v1/tenants")
+    if as_json:
+        typer.echo(json.dumps(answer))
+        return
+    for each in cast("list[JsonObject]", answer["tenants"]):
+        typer.echo(_line(each))
+
+
+def _quota(text: str) -> int | None:
+    if text == NO_QUOTA:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise InputError("--quota", text, f"a whole number of GPUs, or {NO_QUOTA}")
+    return int(text)
+
+
+def _line(told: JsonObject) -> str:
+    of = "without a quota" if told["quota_gpus"] is None else f"of {told['quota_gpus']}"
+    return (
+        f"{told['id']}: {cast(float, told['num_gpus']):g} GPUs {of}, weight {told['weight']:g}, "
+        f"priority {told['priority']}, {told['num_jobs']} jobs"
+    )

@@ -1,0 +1,105 @@
+"""What `coadapt up` runs with: the command line's word, else the settings file's, else the default."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coadapt.cli.state_dir import StateDir
+from coadapt.core.config import SchedulerConfig
+from coadapt.executors.options import OptionText
+from coadapt.model import InputError
+from coadapt.model.wire import from_json
+from coadapt.service.limits import KEEP_DAYS_MAX, LOGS_MIB_MAX
+
+SETTINGS_FILE = "coadapt.yaml"
+OPTIONS = "executor_options"
+SECONDS_MAX = 86_400.0
+PORT_MAX = 65_535
+# Jobs that are submitted together are looked at together.
+DEFAULT_REACTION_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpSettings:
+    """The keys of the settings file; as options of `coadapt up` its help explains them. Times in seconds."""
+
+    executor: str = "local"
+    policy: str = "pollux"
+    round: float = 60.0
+    reaction: float = DEFAULT_REACTION_S
+    settle: float = SchedulerConfig().settle_s
+    in_place: bool = True
+    grace: float = 30.0
+    host: str = "127.0.0.1"
+    port: int | None = None
+    expose: bool = False
+    keep_days: float = 90.0
+    logs_mib: int = 20 * 1024
+
+
+def read_settings(
+    state_dir: StateDir, config: Path | None, given: Mapping[str, object], options: Sequence[str]
+) -> tuple[UpSettings, dict[str, OptionText]]:
+    """Return the settings and the executor's options.
+
+    config: the file; else coadapt.yaml in the state directory, if there is one. given: of the command line,
+    None where it said nothing. options: `key=value` of it. Raises InputError that names the option, or the
+    file and its key.
+    """
+    path = config or state_dir.path / SETTINGS_FILE
+    data = _read(path) if config is not None or path.exists() else {}
+    in_file = data.pop(OPTIONS, None) or {}
+    if not isinstance(in_file, dict):
+        raise InputError(f"{path.name}.{OPTIONS}", in_file, "names and values, as in `coadapt executors`")
+    told = {name: value for name, value in given.items() if value is not None}
+    of_file = from_json(UpSettings, data, path.name)
+    settings = from_json(UpSettings, {**data, **told}, path.name)
+    if settings.executor != of_file.executor:
+        in_file = {}  # they are the other one's
+    _check(
+        settings,
+        lambda name: (
+            f"--{name.replace('_', '-')}" if name in told or name not in data else f"{path.name}.{name}"
+        ),
+    )
+    return settings, {**in_file, **dict(_pair(text) for text in options)}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError("--config", str(path), f"a readable YAML file ({error})") from None
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise InputError("--config", str(path), "a YAML file of settings, each a line `name: value`")
+    return {str(key): value for key, value in data.items()}
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise InputError("--executor-option", text, "name=value; `coadapt executors` lists the names")
+    return name.strip(), value.strip()
+
+
+def _check(settings: UpSettings, named: Callable[[str], str]) -> None:
+    for name, least in (("round", 1.0), ("reaction", 0.0), ("settle", 0.0), ("grace", 0.0)):
+        seconds = getattr(settings, name)
+        if not least <= seconds <= SECONDS_MAX:
+            raise InputError(named(name), seconds, f"{least:g}..{SECONDS_MAX:g} seconds")
+    if not 0.0 <= settings.keep_days <= KEEP_DAYS_MAX:
+        raise InputError(named("keep_days"), settings.keep_days, f"0..{KEEP_DAYS_MAX:g} days")
+    if not 0 <= settings.logs_mib <= LOGS_MIB_MAX:
+        raise InputError(named("logs_mib"), settings.logs_mib, f"0..{LOGS_MIB_MAX} MiB")
+    if settings.port is not None and not 0 <= settings.port <= PORT_MAX:
+        raise InputError(named("port"), settings.port, f"0..{PORT_MAX}")
+    host = settings.host
+    loopback = host in ("localhost", "::1") or host.startswith("127.")
+    if not loopback and not settings.expose:
+        # Whoever holds the token runs commands as this user, and the token would cross the network in clear.
+        raise InputError(named("host"), host, "a loopback address such as 127.0.0.1, or --expose beside it")

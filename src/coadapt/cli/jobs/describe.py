@@ -1,0 +1,121 @@
+"""`coadapt describe`: all about one job, and why it is where it is."""
+
+import json
+from datetime import datetime
+from typing import Annotated, cast
+
+import typer
+
+from coadapt.cli.client import JsonObject, find_client
+from coadapt.cli.completion import complete_job
+from coadapt.cli.state_dir import StateOption
+
+
+def describe(
+    job: Annotated[str, typer.Argument(help="Id of the job, or its beginning.", autocompletion=complete_job)],
+    state: StateOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show all about one job. State and reason, what it holds, how far it is, the latest decisions."""
+    client = find_client(state)
+    found = client.get(client.job_path(job))
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    from rich.table import Table
+
+    from coadapt.cli.console import make_console
+
+    console = make_console()
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, value in _facts(found):
+        facts.add_row(name, value)
+    console.print(facts)
+    for heading, lines in (("Held", _spans(found)), ("Decisions", _decisions(found))):
+        if lines:
+            console.print(f"\n{heading}", style="bold")
+            console.print("\n".join(lines), markup=False)
+
+
+def _facts(job: JsonObject) -> list[tuple[str, str]]:
+    from coadapt.cli.jobs.job_table import batch, done, duration, gpus, share
+
+    spec = cast(JsonObject, job["spec"])
+    launch = cast("JsonObject | None", spec["launch"]) or {}
+    nodes = ", ".join(f"{node}: {count}" for node, count in cast("list[tuple[str, int]]", job["allocation"]))
+    rescale_s = cast("float | None", job["rescale_s"])
+    rescales = f"{job['num_rescales']}"
+    rescales += f", {job['num_in_place']} of them in place" if job["num_in_place"] else ""
+    rescales += f"; {rescale_s:.1f} s of training per start or rescale" if rescale_s is not None else ""
+    step_s = cast("float | None", job["step_time_s"])
+    part = done(job)
+    facts = [
+        ("Job", str(job["id"])),
+        ("State", f"{job['state']} ({job['reason']}), generation {job['generation']}"),
+        ("Why", str(job["explanation"])),
+        ("Command", f"{launch.get('run', '')}  in {launch.get('workdir', '')}"),
+        ("Contract", f"{job['contract']}, tenant {job['tenant']}"),
+        ("GPUs", gpus(job) + (f" ({nodes})" if nodes else "")),
+        ("Batch", f"{batch(job)} now, {_batch_limits(cast(JsonObject, spec['batch']))}"),
+        ("Efficiency", share(job["efficiency"]) + _noise(job["noise_scale"])),
+        (
+            "Progress",
+            f"{cast(float, job['progress']):.0f} samples" + (f", {share(part)}" if part is not None else ""),
+        ),
+        ("Step", f"{step_s * 1000:.1f} ms" if step_s is not None else "–"),
+        *_last_report(job),
+        ("Submitted", f"{_instant(job['submitted_at'])}, {duration(cast(float, job['age_s']))} ago"),
+        ("Service", f"{cast(float, job['attained_service_gpu_s']):.0f} GPU-seconds"),
+        ("Rescales", rescales),
+        *_pause(cast("dict[str, float]", job["pause"])),
+        ("Failures", f"{job['num_failures']}, given up after more than {spec['max_failures']}"),
+    ]
+    metrics = cast("dict[str, float]", job["metrics"])
+    return facts + [("Metrics", ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()))] * bool(
+        metrics
+    )
+
+
+def _last_report(job: JsonObject) -> list[tuple[str, str]]:
+    from coadapt.cli.jobs.job_table import duration
+
+    seconds = cast("float | None", job["silent_s"])
+    return [] if seconds is None else [("Last report", f"{duration(seconds)} ago")]
+
+
+def _pause(parts: dict[str, float]) -> list[tuple[str, str]]:
+    """Return how long the last change in place kept training waiting, and for what; nothing without one."""
+    if not parts:
+        return []
+    longest = sorted(parts.items(), key=lambda part: -part[1])
+    named = ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in longest if seconds >= 0.0005)
+    return [("Last pause", f"{1000 * sum(parts.values()):.0f} ms, no step lost ({named})")]
+
+
+def _batch_limits(limits: JsonObject) -> str:
+    return f"{limits['initial']} at first, {limits['max_total']} at most"
+
+
+def _noise(scale: object) -> str:
+    return f", noise scale {scale:.0f} samples" if isinstance(scale, int | float) else ""
+
+
+def _instant(at: object) -> str:
+    return f"{datetime.fromtimestamp(cast(float, at)).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def _spans(job: JsonObject) -> list[str]:
+    from coadapt.cli.jobs.job_table import duration
+
+    return [
+        f"  {_instant(span['start'])}  {duration(cast(float, span['end']) - cast(float, span['start'])):>7}  "
+        f"{cast(float, span['num_gpus']):g} GPUs  {span['state']}"
+        for span in cast("list[JsonObject]", job["spans"])
+    ]
+
+
+def _decisions(job: JsonObject) -> list[str]:
+    decisions = cast("list[JsonObject]", job["decisions"])
+    return [f"  {_instant(entry['at'])}  {str(entry['text']).splitlines()[0]}" for entry in decisions]

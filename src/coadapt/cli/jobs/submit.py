@@ -1,0 +1,81 @@
+"""`coadapt submit`: check a job file here, then hand it to the scheduler."""
+
+import json
+import secrets
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coadapt.cli.client import find_client, is_remote
+from coadapt.cli.state_dir import StateOption
+from coadapt.model import InputError
+from coadapt.model.wire import Json
+
+
+def submit(
+    job_files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...", help="YAML files, see docs/job-file.md; - is stdin.", show_default=False
+        ),
+    ],
+    state: StateOption = None,
+    wait: Annotated[
+        bool,
+        typer.Option("--wait", help="Come back once it has ended, with exit code 3 unless it succeeded."),
+    ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Show its log until it ends; else like --wait.")
+    ] = False,
+    elsewhere: Annotated[
+        bool,
+        typer.Option(
+            "--elsewhere", help="Workdir and script are on the scheduler's machine, not on this one."
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answers as JSON.")] = False,
+) -> None:
+    """Submit the jobs that files describe; print their ids. If one file is wrong, none is submitted."""
+    if follow and len(job_files) > 1:
+        raise InputError("--follow", f"{len(job_files)} files", "one file, whose log is shown")
+    on_disk = not (elsewhere or is_remote(state))
+    bodies = [_checked(path, on_disk=on_disk) for path in job_files]
+    client = find_client(state)
+    ids: list[str] = []
+    for body in bodies:
+        # With a key of its own a request that is sent twice makes one job.
+        answer = client.post("/v1/jobs", body, {"Idempotency-Key": secrets.token_hex(16)})
+        # Beside a log that is followed, or a last line of JSON, the id is for whoever watches.
+        typer.echo(json.dumps(answer) if as_json else answer["id"], err=follow or (wait and as_json))
+        ids.append(str(answer["id"]))
+    if not (wait or follow):
+        return
+    from coadapt.cli.jobs.logs import show_log
+    from coadapt.cli.jobs.wait import wait_for
+
+    if follow:
+        show_log(client, ids[0], follow=True, as_json=as_json)
+    raise typer.Exit(wait_for(client, ids, None, as_json=as_json))
+
+
+def _checked(path: Path, *, on_disk: bool) -> Json:
+    """Return the body of the request for a job file. Raises InputError (field, value, allowed)."""
+    from coadapt.service.jobfile import check_disk, job_spec, parse_job_file, read_job_file
+    from coadapt.service.limits import JOB_FILE_BYTES_MAX
+
+    if str(path) == "-":
+        text = sys.stdin.read(JOB_FILE_BYTES_MAX + 1)
+        if len(text) > JOB_FILE_BYTES_MAX:
+            raise InputError("stdin", f"more than {JOB_FILE_BYTES_MAX} characters", "a job file")
+        job = parse_job_file(text, "stdin", Path.cwd())
+    else:
+        job = read_job_file(path)
+    launch = job_spec(job, time.time()).launch
+    assert launch is not None
+    if on_disk:
+        check_disk(launch)
+    body: Json = job.model_dump(mode="json", exclude_unset=True)
+    return body

@@ -1,0 +1,79 @@
+"""`coadapt wait`: come back once jobs have ended."""
+
+import json
+import time
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+
+from coadapt.cli.client import Client, JsonObject, UnreachableError, find_client
+from coadapt.cli.completion import complete_job
+from coadapt.cli.exit_codes import EXIT_JOB_FAILED, EXIT_TIMEOUT
+from coadapt.cli.jobs.job_states import ENDED
+from coadapt.cli.state_dir import StateOption
+
+# The first looks are close together, since short jobs end soon; later ones cost a busy scheduler little.
+FIRST_LOOK_S = 0.2
+LOOKS_APART_MAX_S = 2.0
+# How long a scheduler may be away, say while it is started again, before that is an error.
+PATIENCE_S = 60.0
+
+
+def wait(
+    jobs: Annotated[
+        list[str],
+        typer.Argument(metavar="JOB...", help="Ids or their beginnings.", autocompletion=complete_job),
+    ],
+    timeout_s: Annotated[
+        float | None,
+        typer.Option("--timeout", min=0.0, help="Seconds after which to give up, with exit code 124."),
+    ] = None,
+    state: StateOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Wait until jobs have ended. The exit code is 0 if all succeeded, 3 if one did not."""
+    raise typer.Exit(wait_for(find_client(state), jobs, timeout_s, as_json=as_json))
+
+
+def wait_for(client: Client, jobs: Iterable[str], timeout_s: float | None, *, as_json: bool) -> int:
+    """Print each job as it ends, or all as JSON in the end; return the exit code.
+
+    Raises RefusedError for an unknown job, UnreachableError if the scheduler stays away.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    # Once found by its beginning a job keeps its id, whatever is submitted meanwhile.
+    waiting = list(dict.fromkeys(str(client.get(client.job_path(job))["id"]) for job in jobs))
+    ended: list[JsonObject] = []
+    look_s, away_since = FIRST_LOOK_S, None
+    while True:
+        try:
+            looks = [client.get(client.job_path(job)) for job in waiting]
+            away_since = None
+        except UnreachableError:
+            looks = []
+            away_since = away_since or time.monotonic()
+            if time.monotonic() - away_since > PATIENCE_S:
+                raise
+        for job in (job for job in looks if job["state"] in ENDED):
+            waiting.remove(str(job["id"]))
+            ended.append(job)
+            if not as_json:
+                _tell(job)
+        late = deadline is not None and time.monotonic() >= deadline
+        if not waiting or late:
+            break
+        left_s = look_s if deadline is None else max(min(look_s, deadline - time.monotonic()), 0.0)
+        time.sleep(left_s)
+        look_s = min(look_s * 1.5, LOOKS_APART_MAX_S)
+    if as_json:
+        typer.echo(json.dumps({"ended": ended, "waiting": [*waiting]}))
+    if waiting:
+        typer.echo(f"still waiting for {', '.join(waiting)}", err=True)
+        return EXIT_TIMEOUT
+    return 0 if all(job["state"] == "succeeded" for job in ended) else EXIT_JOB_FAILED
+
+
+def _tell(job: JsonObject) -> None:
+    why = str(job["explanation"]).split("\n", 1)[0]
+    typer.echo(f"{job['id']} {job['state']}" + (f": {why}" * (job["state"] != "succeeded")))

@@ -1,0 +1,1 @@
+"""Verbs for whoever studies schedulers: no running scheduler is needed."""

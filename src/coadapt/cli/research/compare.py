@@ -1,0 +1,226 @@
+"""`coadapt compare`: traces x policies x clusters x seeds side by side, in a table and on a page."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coadapt.cli.research.inputs import (
+    FormatOption,
+    InterferenceOption,
+    ProfilesOption,
+    ReactionOption,
+    RescaleOption,
+    RoundOption,
+    check_cluster,
+    check_range,
+    parse_cluster,
+    read_config,
+    read_policies,
+    read_sources,
+)
+from coadapt.cli.research.playing import play, stdout_kept
+from coadapt.model import InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from coadapt.sim.comparison.case import Case
+    from coadapt.sim.comparison.comparison import Comparison
+    from coadapt.sim.comparison.figures import Estimate
+    from coadapt.sim.experiment import ExperimentConfig
+    from coadapt.sim.sweep import Source
+
+RESULTS, PAGE = "results.jsonl", "comparison.html"
+
+
+def compare(
+    workloads: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="WORKLOAD",
+            help="As of `coadapt simulate`: files, directories, builtin:busy:320.",
+            show_default=False,
+        ),
+    ],
+    policy: Annotated[
+        str, typer.Option(help="Names with commas between; options in brackets: fifo,gavel(objective=ftf).")
+    ],
+    out: Annotated[Path, typer.Option(help="Directory for results, tables and page; made if missing.")],
+    cluster: Annotated[
+        list[str] | None, typer.Option(help="NODESxGPUS[:TYPE][@RACK],...; may be given several times.")
+    ] = None,
+    profiles: ProfilesOption = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="The policy that ratios are to; by default the first.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Run each with seeds 0 to SEEDS - 1.")] = 1,
+    parallel: Annotated[int | None, typer.Option(help="Processes; by default one per core.")] = None,
+    round_s: RoundOption = 60.0,
+    rescale_s: RescaleOption = 30.0,
+    reaction_s: ReactionOption = None,
+    interference: InterferenceOption = 0.0,
+    format_name: FormatOption = None,
+    table: Annotated[str, typer.Option(help="Format of the tables: csv, json or parquet.")] = "csv",
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Throw away the results that OUT holds, and begin anew.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Compare policies on workloads and clusters.
+
+    Each result is kept in OUT as soon as it is there: the same command goes on where an interruption
+    ended it, and with more policies, seeds or workloads it runs only what is new. OUT then holds runs and
+    jobs as tables, and a page with intervals, ratios to the baseline, completion times, and the jobs won
+    and lost.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from coadapt.sim.comparison.tables import check_writable
+
+    check_range("--seeds", seeds, 1, 10_000)
+    if parallel is None:
+        parallel = os.cpu_count() or 1
+    check_range("--parallel", parallel, 1, 1024)
+    check_writable(table)
+    policies = read_policies(policy)
+    base = policies[0] if baseline is None else baseline
+    if base not in policies:
+        raise InputError("--baseline", base, ", ".join(policies))
+    sources = read_sources(workloads, profiles, format_name)
+    config = read_config(round_s, rescale_s, reaction_s, interference)
+    cases = _cases(sources, policies, cluster or ["16x4"], seeds, config)
+    with stdout_kept():
+        comparison = _run(cases, base, out, fresh, parallel)
+    _write(comparison, out, table)
+    _tell(comparison, out, as_json)
+
+
+def _cases(
+    sources: Mapping[str, "Source"],
+    policies: Sequence[str],
+    clusters: Sequence[str],
+    num_seeds: int,
+    config: "ExperimentConfig",
+) -> list["Case"]:
+    from coadapt.sim.comparison.case import Case
+    from coadapt.sim.sweep import Run
+
+    if len(set(clusters)) < len(clusters):
+        raise InputError("--cluster", ", ".join(clusters), "each cluster once")
+    nodes = {text: parse_cluster(text) for text in clusters}
+    for each in nodes.values():
+        check_cluster(sources.values(), each)
+    return [
+        Case(
+            run=Run(trace=trace, source=source, policy=policy, seed=seed, cluster=nodes[text], config=config),
+            cluster=text,
+        )
+        for trace, source in sources.items()
+        for text in clusters
+        for seed in range(num_seeds)
+        for policy in policies
+    ]
+
+
+def _run(cases: Sequence["Case"], baseline: str, out: Path, fresh: bool, parallel: int) -> "Comparison":
+    """Play what has no result yet; an error is a result, but is tried again by the next command."""
+    from coadapt.sim.comparison.comparison import Comparison
+    from coadapt.sim.comparison.kept import of_run, open_results
+
+    out.mkdir(parents=True, exist_ok=True)
+    keys = [case.key() for case in cases]
+    with open_results(out / RESULTS, fresh=fresh) as file:
+        due = [index for index, key in enumerate(keys) if file.lacks(key)]
+        if len(due) < len(cases):
+            typer.echo(f"{len(cases) - len(due)} of {len(cases)} runs are there already", err=True)
+        for number, result in play([cases[index].run for index in due], parallel):
+            file.add(keys[due[number]], of_run(result))
+        results = [(case, file.results[key]) for case, key in zip(cases, keys, strict=True)]
+    return Comparison(results=results, baseline=baseline)
+
+
+def _write(comparison: "Comparison", out: Path, table: str) -> None:
+    from coadapt.sim.comparison.page import write_comparison_page
+    from coadapt.sim.comparison.tables import write_table
+
+    write_table(out, "runs", comparison.run_rows(), table)
+    write_table(out, "jobs", list(comparison.job_rows()), table)
+    write_comparison_page(out / PAGE, comparison, f"Comparison of {len(comparison.policies)} policies")
+
+
+def _tell(comparison: "Comparison", out: Path, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(_values(comparison)))
+    else:
+        _print(comparison)
+        typer.echo(f"page: {out / PAGE}")
+    for case, result in comparison.failed():
+        typer.echo(f"error: {case.run.policy}, seed {case.run.seed}: {result.error}", err=True)
+    if comparison.failed():
+        raise typer.Exit(1)
+
+
+def _values(comparison: "Comparison") -> dict[str, object]:
+    ratios = {policy: comparison.ratios(policy) for policy in comparison.policies}
+    return {
+        "baseline": comparison.baseline,
+        "ratios": {
+            policy: {name: [each.mean, each.low, each.high, each.num_values] for name, each in found.items()}
+            for policy, found in ratios.items()
+        },
+        "runs": comparison.run_rows(),
+    }
+
+
+# Title, figure and format of the means; ratios follow.
+_COLUMNS = (
+    ("JCT s", "jct_mean_s", "{:.1f}"),
+    ("p99", "jct_p99_s", "{:.0f}"),
+    ("makespan", "makespan_s", "{:.0f}"),
+    ("worst ρ", "rho_max", "{:.2f}"),
+    ("unfair", "unfair_share", "{:.0%}"),
+    ("rescales", "num_rescales", "{:.0f}"),
+    ("decision ms", "decision_ms_p50", "{:.2f}"),
+)
+
+
+def _print(comparison: "Comparison") -> None:
+    from rich.console import Console
+
+    terminal = Console()
+    console = terminal if terminal.is_terminal else Console(width=120)
+    for trace, cluster in comparison.parts:
+        grid = _grid([title for title, *_ in _COLUMNS], f"{trace} on {cluster}")
+        for policy in comparison.policies:
+            means = comparison.means(trace, cluster, policy)
+            grid.add_row(
+                policy, *(show.format(means[name].mean) if means else "-" for _, name, show in _COLUMNS)
+            )
+        console.print(grid)
+    grid = _grid(["JCT", "p99", "makespan", "worst ρ"], f"ratio to {comparison.baseline} (95 % interval)")
+    for policy in comparison.policies:
+        found = comparison.ratios(policy)
+        names = ("jct_mean_s", "jct_p99_s", "makespan_s", "rho_max")
+        grid.add_row(policy, *(_ratio(found.get(name)) for name in names))
+    console.print(grid)
+
+
+def _grid(titles: Sequence[str], title: str) -> "Table":
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    grid = Table("policy", title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+    for each in titles:
+        grid.add_column(each, justify="right", no_wrap=True)
+    return grid
+
+
+def _ratio(estimate: "Estimate | None") -> str:
+    if estimate is None:
+        return "-"
+    if estimate.low is None or estimate.low == estimate.high:
+        return f"{estimate.mean:.3f}"
+    return f"{estimate.mean:.3f} ({estimate.low:.3f}-{estimate.high:.3f})"

@@ -1,0 +1,157 @@
+"""What the research verbs are told: workloads, clusters, policies; every mistake is one line."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coadapt.model import DEFAULT_GPU_TYPE, InputError, Node
+
+if TYPE_CHECKING:
+    from coadapt.sim.experiment import ExperimentConfig
+    from coadapt.sim.sweep import Source
+
+BUILTIN = "builtin"
+
+ProfilesOption = Annotated[
+    Path | None, typer.Option(help="Directory of application profiles; needed for workload files.")
+]
+RoundOption = Annotated[float, typer.Option("--round", help="Seconds between decisions.")]
+RescaleOption = Annotated[
+    float, typer.Option("--rescale", help="Seconds of training that a start or a rescale costs.")
+]
+ReactionOption = Annotated[
+    float | None, typer.Option("--reaction", help="Seconds from an arrival or an exit to a round of its own.")
+]
+InterferenceOption = Annotated[
+    float, typer.Option(help="Speed that distributed jobs lose while they share a node, 0 to 1.")
+]
+FormatOption = Annotated[
+    str | None, typer.Option("--format", help="Trace format; by default it is recognised.")
+]
+
+_GROUP = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,2})(?::([\w.-]{1,40}))?(?:@([\w.-]{1,40}))?")
+_CLUSTER_ALLOWED = "NODESxGPUS, such as 16x4, or groups with types and racks: 6x4:t4@r1,2x8:a100@r2"
+NODES_MAX = 99_999
+
+
+def parse_cluster(text: str) -> tuple[Node, ...]:
+    """Return the nodes of `NODESxGPUS[:TYPE][@RACK]`, several groups separated by commas.
+
+    Raises InputError for anything else.
+    """
+    shapes: list[tuple[int, str, str]] = []
+    for group in text.strip().split(","):
+        match = _GROUP.fullmatch(group.strip())
+        if match is None:
+            raise InputError("--cluster", text, _CLUSTER_ALLOWED)
+        shape = (int(match[2]), match[3] or DEFAULT_GPU_TYPE, match[4] or "")
+        shapes += [shape] * int(match[1])
+    if len(shapes) > NODES_MAX:
+        raise InputError("--cluster", text, f"{NODES_MAX} nodes at most")
+    width = len(str(len(shapes) - 1))
+    return tuple(
+        Node(id=f"node-{index:0{width}d}", num_gpus=num_gpus, gpu_type=gpu_type, rack=rack)
+        for index, (num_gpus, gpu_type, rack) in enumerate(shapes)
+    )
+
+
+def check_cluster(sources: Iterable["Source"], cluster: tuple[Node, ...]) -> None:
+    """Raise InputError unless the truth of all workloads is known on the cluster's GPU types."""
+    num_gpus = sum(node.num_gpus for node in cluster)
+    wanted = {node.gpu_type for node in cluster}
+    for source in sources:
+        for application in source.load(seed=0, num_gpus=num_gpus)[1].values():
+            if application.gpu_types and not wanted <= set(application.gpu_types):
+                raise InputError(
+                    "--cluster",
+                    ", ".join(sorted(wanted)),
+                    f"GPU types that are known for {application.name}: {', '.join(application.gpu_types)}",
+                )
+
+
+def check_range(field: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise InputError(field, value, f"{low:g} to {high:g}")
+
+
+def read_config(
+    round_s: float, rescale_s: float, reaction_s: float | None, interference: float
+) -> "ExperimentConfig":
+    """Return the settings of a run. Raises InputError that names the option."""
+    from coadapt.sim.experiment import ExperimentConfig
+
+    check_range("--round", round_s, 1.0, 86_400.0)
+    check_range("--rescale", rescale_s, 0.0, 86_400.0)
+    if reaction_s is not None:
+        check_range("--reaction", reaction_s, 0.0, 86_400.0)
+    check_range("--interference", interference, 0.0, 0.99)
+    return ExperimentConfig(
+        round_s=round_s, rescale_s=rescale_s, reaction_s=reaction_s, interference=interference
+    )
+
+
+def read_policies(text: str) -> list[str]:
+    """Return the policies of a list with commas, options included. Raises InputError for one unknown."""
+    from coadapt.policies import policy_options
+    from coadapt.policies.choice import split_choices
+
+    choices = split_choices(text)
+    for choice in choices:
+        policy_options(choice)
+    return choices
+
+
+def read_sources(
+    workloads: Sequence[str], profiles: Path | None, format_name: str | None
+) -> dict[str, "Source"]:
+    """Return what to simulate, by the name that it has in the results; every file was read once by then."""
+    from coadapt.sim.sweep import TraceFile
+
+    sources: list[Source] = []
+    for text in workloads:
+        if text.partition(":")[0] == BUILTIN:
+            sources.append(_builtin(text))
+            continue
+        for path in _files(Path(text)):
+            sources.append(TraceFile(path=path, profiles=profiles, format_name=format_name))
+            sources[-1].load(seed=0, num_gpus=0)
+    times = Counter(source.name for source in sources)
+    named = {_name(source, times[source.name] > 1): source for source in sources}
+    if len(named) < len(sources):
+        raise InputError("WORKLOAD", ", ".join(workloads), "each workload once")
+    return named
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    found = sorted(path.glob("*.csv"))
+    if not found:
+        raise InputError("WORKLOAD", str(path), "a directory with *.csv files")
+    return found
+
+
+def _builtin(text: str) -> "Source":
+    from coadapt.sim.sweep import Builtin
+
+    words = text.split(":")[1:]
+    num_jobs = int(words.pop()) if words and words[-1].isdecimal() else Builtin().num_jobs
+    if len(words) > 1:
+        raise InputError(
+            "WORKLOAD", text, f"{BUILTIN}, {BUILTIN}:JOBS, {BUILTIN}:NAME or {BUILTIN}:NAME:JOBS"
+        )
+    source = Builtin(mix=words[0] if words else Builtin().mix, num_jobs=num_jobs)
+    source.load(seed=0, num_gpus=1)
+    return source
+
+
+def _name(source: "Source", ambiguous: bool) -> str:
+    from coadapt.sim.sweep import TraceFile
+
+    if ambiguous and isinstance(source, TraceFile):
+        return f"{source.path.resolve().parent.name}/{source.name}"
+    return source.name

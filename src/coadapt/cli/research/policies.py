@@ -1,0 +1,59 @@
+"""`coadapt policies`: what `--policy` accepts."""
+
+import json
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+
+def policies(
+    name: Annotated[str | None, typer.Argument(help="Tell of this one only, with its options.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """List the scheduling policies, installed ones included: what each decides, must be told, and its paper.
+
+    All of them run live and in simulation. Options are set in brackets: --policy "tiresias(promote_knob=8)".
+    """
+    from coadapt.policies import policy_card, policy_names, policy_options
+
+    names = policy_names() if name is None else (name,)
+    cards = {each: policy_card(each) for each in names}
+    if as_json:
+        told = {
+            each: {
+                "paper": card.paper,
+                "decides": card.decides,
+                "oracle": card.oracle,
+                "options": policy_options(each),
+            }
+            for each, card in cards.items()
+        }
+        typer.echo(json.dumps(told, default=_plain))
+    elif name is None:
+        _print_table([(each, card.decides, card.oracle or "-", card.paper) for each, card in cards.items()])
+    else:
+        card = cards[name]
+        for title, text in (("paper", card.paper), ("decides", card.decides), ("oracle", card.oracle)):
+            typer.echo(f"{title:10}{text or '-'}")
+        for option, default in policy_options(name).items():
+            typer.echo(f"{'option':10}{option}={_plain(default)}")
+
+
+def _plain(value: object) -> object:
+    return value.value if isinstance(value, Enum) else str(value)
+
+
+def _print_table(rows: list[tuple[str, str, str, str]]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    terminal = Console()
+    console = terminal if terminal.is_terminal else Console(width=160)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for title in ("policy", "decides", "must be told (an oracle where a trace tells)", "paper"):
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table, markup=False)

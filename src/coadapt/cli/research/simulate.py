@@ -1,0 +1,232 @@
+"""`coadapt simulate`: run workloads under policies on a virtual cluster, and tell what came of it."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coadapt.cli.research.inputs import (
+    FormatOption,
+    InterferenceOption,
+    ProfilesOption,
+    ReactionOption,
+    RescaleOption,
+    RoundOption,
+    check_cluster,
+    check_range,
+    parse_cluster,
+    read_config,
+    read_policies,
+    read_sources,
+)
+from coadapt.cli.research.playing import play, stdout_kept
+from coadapt.model import InputError, Node
+
+if TYPE_CHECKING:
+    from coadapt.sim.experiment import ExperimentConfig, RunResult
+    from coadapt.sim.sweep import Run, Source
+
+# The report page shows one run of each trace and policy, that of this seed.
+REPORT_SEED = 0
+
+# The figures of one entry of `--json`, besides trace, policy and seed: public, names and order stay.
+FIGURES = (
+    "num_jobs",
+    "jct_mean_s",
+    "jct_p50_s",
+    "jct_p90_s",
+    "jct_p99_s",
+    "makespan_s",
+    "rho_max",
+    "unfair_share",
+    "utilisation",
+    "num_rescales",
+    "decision_ms_p50",
+    "decision_ms_max",
+    "cpu_s",
+    "peak_rss_mb",
+)
+
+
+def simulate(
+    workloads: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="WORKLOAD",
+            help="Workload files, directories of them, or built-in ones: builtin, builtin:busy:320.",
+            show_default=False,
+        ),
+    ],
+    profiles: ProfilesOption = None,
+    cluster: Annotated[str, typer.Option(help="NODESxGPUS[:TYPE][@RACK],...")] = "16x4",
+    policy: Annotated[str, typer.Option(help="Names, separated by commas.")] = "pollux",
+    seeds: Annotated[int, typer.Option(help="Run each policy with seeds 0 to SEEDS - 1.")] = 1,
+    parallel: Annotated[int, typer.Option(help="Processes that share the runs.")] = 1,
+    round_s: RoundOption = 60.0,
+    rescale_s: RescaleOption = 30.0,
+    reaction_s: ReactionOption = None,
+    interference: InterferenceOption = 0.0,
+    format_name: FormatOption = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of a table.")
+    ] = False,
+    report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML page here.")] = None,
+) -> None:
+    """Simulate workloads under scheduling policies."""
+    # The matrices here are small: BLAS threads would only spin, and runs in parallel would fight for cores.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    check_range("--seeds", seeds, 1, 10_000)
+    check_range("--parallel", parallel, 1, 1024)
+    config = read_config(round_s, rescale_s, reaction_s, interference)
+    if report is not None and not report.parent.is_dir():
+        raise InputError("--report", str(report), "a file in a directory that exists")
+    nodes = parse_cluster(cluster)
+    sources = read_sources(workloads, profiles, format_name)
+    check_cluster(sources.values(), nodes)
+    runs = _runs(
+        sources,
+        read_policies(policy),
+        seeds,
+        cluster=nodes,
+        config=config,
+        reported=report is not None,
+    )
+    with stdout_kept():
+        results = [result for _, result in sorted(_played(runs, parallel), key=itemgetter(0))]
+    if report is not None:
+        _write_report(report, results)
+    if as_json:
+        typer.echo(json.dumps({"results": [entry(result) for result in results]}))
+    else:
+        _print_tables(results)
+
+
+def _played(runs: Sequence["Run"], parallel: int) -> Iterator[tuple[int, "RunResult"]]:
+    """Yield what `play` yields, up to the first run that cannot end: there the command fails."""
+    from coadapt.sim.experiment import SimulationError
+
+    for index, result in play(runs, parallel):
+        if isinstance(result, SimulationError):
+            typer.echo(f"error: {result}", err=True)
+            raise typer.Exit(1)
+        yield index, result
+
+
+def entry(result: "RunResult") -> dict[str, str | int | float]:
+    """Return one entry of the JSON output: trace, policy, seed, and FIGURES."""
+    known = {**asdict(result.metrics), "cpu_s": result.cpu_s, "peak_rss_mb": result.peak_rss_mb}
+    figures = {name: known[name] for name in FIGURES}
+    return {"trace": result.trace, "policy": result.policy, "seed": result.seed, **figures}
+
+
+def _runs(
+    sources: Mapping[str, "Source"],
+    policies: Sequence[str],
+    num_seeds: int,
+    *,
+    cluster: tuple[Node, ...],
+    config: "ExperimentConfig",
+    reported: bool,
+) -> list["Run"]:
+    from coadapt.sim.sweep import Run
+
+    return [
+        Run(
+            trace=trace,
+            source=source,
+            policy=policy,
+            seed=seed,
+            cluster=cluster,
+            config=config,
+            keeps_history=reported and seed == REPORT_SEED,
+        )
+        for trace, source in sources.items()
+        for policy in policies
+        for seed in range(num_seeds)
+    ]
+
+
+def _print_tables(results: Sequence["RunResult"]) -> None:
+    """Print a table per trace with a row per policy: means over the seeds."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    terminal = Console()
+    console = terminal if terminal.is_terminal else Console(width=_WIDE)
+    columns = [column for column in _COLUMNS if console.width >= _WIDE or not column[3]]
+    for trace, of_trace in _grouped(results, lambda result: result.trace).items():
+        table = Table("policy", title=trace, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+        for title, *_ in columns:
+            table.add_column(title, justify="right", no_wrap=True)
+        for policy, of_policy in _grouped(of_trace, lambda result: result.policy).items():
+            entries = [entry(result) for result in of_policy]
+            means = {name: sum(float(each[name]) for each in entries) / len(entries) for name in FIGURES}
+            table.add_row(policy, *(show.format(means[name]) for _, name, show, _ in columns))
+        console.print(table)
+
+
+def _grouped(
+    results: Iterable["RunResult"], key: Callable[["RunResult"], str]
+) -> dict[str, list["RunResult"]]:
+    groups: dict[str, list[RunResult]] = {}
+    for result in results:
+        groups.setdefault(key(result), []).append(result)
+    return groups
+
+
+_WIDE = 120  # characters that all columns need
+# Title, figure, format, and whether it is left out where there is less room.
+_COLUMNS: tuple[tuple[str, str, str, bool], ...] = (
+    ("jobs", "num_jobs", "{:.0f}", True),
+    ("JCT s", "jct_mean_s", "{:.1f}", False),
+    ("p50", "jct_p50_s", "{:.0f}", False),
+    ("p90", "jct_p90_s", "{:.0f}", True),
+    ("p99", "jct_p99_s", "{:.0f}", False),
+    ("makespan", "makespan_s", "{:.0f}", False),
+    ("worst ρ", "rho_max", "{:.2f}", False),
+    ("unfair", "unfair_share", "{:.0%}", False),
+    ("used", "utilisation", "{:.0%}", False),
+    ("rescales", "num_rescales", "{:.0f}", False),
+    ("decision ms", "decision_ms_p50", "{:.2f}", True),
+    ("CPU s", "cpu_s", "{:.2f}", True),
+    ("MiB", "peak_rss_mb", "{:.0f}", True),
+)
+
+
+def _write_report(path: Path, results: Sequence["RunResult"]) -> None:
+    from coadapt.sim.report.report import ReportRun, write_report
+
+    several = len({result.trace for result in results}) > 1
+    shown = [result for result in results if result.seed == REPORT_SEED]
+    write_report(
+        path,
+        [
+            ReportRun(
+                label=f"{result.policy} · {result.trace}" if several else result.policy,
+                history=result.history,
+                metrics=asdict(result.metrics),
+            )
+            for result in shown
+        ],
+        title="Simulation of " + ", ".join(dict.fromkeys(result.trace for result in shown)),
+    )
+
+
+def main() -> None:
+    """Run this command alone: `python -m coadapt.cli.research.simulate`."""
+    try:
+        typer.run(simulate)
+    except InputError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+"""`coadapt trace`: look at workloads, and make others of them."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coadapt.cli.completion import complete_format
+from coadapt.cli.research.inputs import check_range, read_sources
+from coadapt.model import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from coadapt.sim.applications import Application
+    from coadapt.sim.workload import Workload
+
+trace = typer.Typer(
+    help="Look at workloads, and make others of them.", no_args_is_help=True, rich_markup_mode=None
+)
+
+S_PER_HOUR = 3600.0
+NUM_GPUS = 64  # none of a built-in workload's jobs requests more
+GENERATED = "osdi21"
+TO = ("plain", GENERATED)
+
+Source = Annotated[
+    str,
+    typer.Argument(metavar="WORKLOAD", help="A workload file, or a built-in one.", show_default=False),
+]
+Profiles = Annotated[Path | None, typer.Option(help="Application profiles, where the format needs some.")]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "--format", help="Trace format; by default it is recognised.", autocompletion=complete_format
+    ),
+]
+Out = Annotated[Path, typer.Option("--out", help="The file to write.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@trace.command("list")
+def list_formats(as_json: Json = False) -> None:
+    """List the trace formats that are read."""
+    import importlib
+
+    from coadapt.sim.traces import FORMATS
+
+    told = {
+        name: (importlib.import_module(module).__doc__ or "").splitlines()[0]
+        for name, module in FORMATS.items()
+    }
+    if as_json:
+        typer.echo(json.dumps({"formats": [{"name": name, "text": text} for name, text in told.items()]}))
+        return
+    for name, text in told.items():
+        typer.echo(f"{name:12}{text}")
+
+
+@trace.command()
+def describe(
+    workload: Source, profiles: Profiles = None, format_name: Format = None, as_json: Json = False
+) -> None:
+    """Tell how many jobs there are, when they come, what they train and what they ask for."""
+    loaded, _ = _load(workload, profiles, format_name)
+    facts = _facts(loaded)
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    for name in ("num_jobs", "hours", "jobs_per_hour", "gpus_mean", "gpus_max"):
+        typer.echo(f"{name:16}{facts[name]:g}")
+    applications = facts["applications"]
+    assert isinstance(applications, dict)
+    for name, count in list(applications.items())[:APPLICATIONS_SHOWN]:
+        typer.echo(f"{count:6} × {name}")
+    if len(applications) > APPLICATIONS_SHOWN:
+        typer.echo(f"and {len(applications) - APPLICATIONS_SHOWN} more")
+
+
+@trace.command()
+def convert(
+    workload: Source,
+    out: Out,
+    to: Annotated[
+        str, typer.Option(help="plain: a table of one's own; osdi21: drawn from a log by that recipe.")
+    ] = "plain",
+    profiles: Profiles = None,
+    format_name: Format = None,
+    jobs: Annotated[int, typer.Option(help="Jobs to draw, for osdi21; 160 is load 1.")] = 160,
+    seed: Annotated[int, typer.Option(help="Draws the jobs.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Write a workload in another format."""
+    check_range("--seed", seed, 0, 2**32)
+    if to not in TO:
+        raise InputError("--to", to, " or ".join(TO))
+    if to == GENERATED:
+        _generate(Path(workload), profiles, out, jobs, seed)
+        _tell(out, jobs, as_json)
+        return
+    loaded, applications = _load(workload, profiles, format_name)
+    _write(out, loaded, applications, as_json)
+
+
+@trace.command()
+def sample(
+    workload: Source,
+    out: Out,
+    jobs: Annotated[int, typer.Option(help="How many jobs to keep.", show_default=False)],
+    profiles: Profiles = None,
+    format_name: Format = None,
+    seed: Annotated[int, typer.Option(help="Draws the jobs.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Keep some jobs, drawn without regard to what they are, and when they came."""
+    import random
+    from dataclasses import replace
+
+    loaded, applications = _load(workload, profiles, format_name)
+    check_range("--jobs", jobs, 1, len(loaded.jobs))
+    kept = sorted(random.Random(seed).sample(range(len(loaded.jobs)), jobs))  # no secret
+    chosen = tuple(loaded.jobs[index] for index in kept)
+    _write(out, replace(loaded, jobs=chosen), applications, as_json)
+
+
+@trace.command()
+def scale(
+    workload: Source,
+    out: Out,
+    rate: Annotated[
+        float, typer.Option(help="2: jobs come twice as fast, 0.5: half as fast.", show_default=False)
+    ],
+    profiles: Profiles = None,
+    format_name: Format = None,
+    as_json: Json = False,
+) -> None:
+    """Let the same jobs come faster or slower."""
+    from dataclasses import replace
+
+    check_range("--rate", rate, 0.001, 1000.0)
+    loaded, applications = _load(workload, profiles, format_name)
+    moved = tuple(replace(job, at=job.at / rate) for job in loaded.jobs)
+    _write(out, replace(loaded, jobs=moved), applications, as_json)
+
+
+@trace.command()
+def plot(
+    workload: Source,
+    out: Out,
+    profiles: Profiles = None,
+    format_name: Format = None,
+    as_json: Json = False,
+) -> None:
+    """Draw when jobs come and what they ask for: one HTML file that works offline."""
+    from coadapt.sim.report.workload_page import write_workload_page
+
+    _check_out(out)
+    loaded, _ = _load(workload, profiles, format_name)
+    write_workload_page(out, loaded)
+    _tell(out, len(loaded.jobs), as_json)
+
+
+APPLICATIONS_SHOWN = 12
+
+
+def _load(
+    text: str, profiles: Path | None, format_name: str | None
+) -> "tuple[Workload, Mapping[str, Application]]":
+    sources = read_sources([text], profiles, format_name)
+    if len(sources) > 1:
+        raise InputError("WORKLOAD", text, "one file")
+    (source,) = sources.values()
+    return source.load(seed=0, num_gpus=NUM_GPUS)
+
+
+def _facts(workload: "Workload") -> dict[str, object]:
+    requested = [job.spec.replicas.requested for job in workload.jobs]
+    hours = (max(job.at for job in workload.jobs) - min(job.at for job in workload.jobs)) / S_PER_HOUR
+    counts = Counter(job.application for job in workload.jobs)
+    return {
+        "name": workload.name,
+        "num_jobs": len(requested),
+        "hours": hours,
+        "jobs_per_hour": len(requested) / hours if hours else 0.0,
+        "gpus_mean": sum(requested) / len(requested),
+        "gpus_max": max(requested),
+        "applications": dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))),
+    }
+
+
+def _generate(log: Path, profiles: Path | None, out: Path, num_jobs: int, seed: int) -> None:
+    from coadapt.sim.traces import read_log
+    from coadapt.sim.traces.osdi21 import applications_in
+    from coadapt.sim.traces.osdi21_generator import Recipe, generate, requests_of
+    from coadapt.sim.traces.tuned_jobs import write_jobs
+
+    check_range("--jobs", num_jobs, 1, 100_000)
+    _check_out(out)
+    known = applications_in(profiles)
+    logged = list(read_log(log))
+    write_jobs(out, generate(logged, requests_of(known), Recipe(num_jobs=num_jobs, seed=seed)))
+
+
+def _write(out: Path, workload: "Workload", applications: "Mapping[str, Application]", as_json: bool) -> None:
+    from coadapt.sim.traces.plain import write_plain
+
+    _check_out(out)
+    write_plain(out, workload, applications)
+    _tell(out, len(workload.jobs), as_json)
+
+
+def _check_out(out: Path) -> None:
+    if not out.parent.is_dir() or out.is_dir():
+        raise InputError("--out", str(out), "a file in a directory that exists")
+
+
+def _tell(out: Path, num_jobs: int, as_json: bool) -> None:
+    typer.echo(json.dumps({"file": str(out), "num_jobs": num_jobs}) if as_json else f"{out}: {num_jobs} jobs")

@@ -1,0 +1,51 @@
+"""Which jobs plans leave in peace: those that were started and have not taken a step yet.
+
+Called by Scheduler.handle only.
+"""
+
+# The rule, and why it holds.
+#
+# A start costs a minute before it is worth anything: processes, imports, a checkpoint, a first batch. A
+# policy sees the job hold GPUs that bring nothing yet, and others that wait, so it changes its mind at
+# every arrival and every exit; obeyed each time, a job was stopped 22 times in 130 s before it took one
+# step. So what a plan wants of a job waits until the replicas that were started have taken a step
+# (TrainingResumed, or a report of progress), as a change of mind waits for an answer. It stays the target:
+# nothing is asked twice, and the step brings it about at once.
+#
+# It does not wait where GPUs are taken away rather than wished for: its user cancels the job, its node is
+# lost, or its tenant holds more than its quota. Nor for ever: a script may hang before its first step, or
+# may not use coadapt.train and never tell of one. After `settle_s` it is treated like any other.
+#
+# A rescale in place needs no such peace. The staying replicas train until they change, and it is answered
+# after a first step of the new generation.
+
+from collections.abc import Iterable
+
+from coadapt.core.accounting import num_gpus_held
+from coadapt.core.lifecycle import JobState, Reason
+from coadapt.core.state import JobRecord, SchedulerState
+from coadapt.model import JobId, TenantId
+from coadapt.model.tenant import quotas_of
+
+
+def settling(state: SchedulerState, jobs: Iterable[JobRecord], settle_s: float) -> frozenset[JobId]:
+    """Return those of `jobs` (active ones) that plans leave in peace at this instant."""
+    young = [job for job in jobs if _is_young(job, state.at, settle_s)]
+    beyond = _beyond_quota(state) if young else set()
+    return frozenset(job.id for job in young if job.spec.tenant not in beyond)
+
+
+def _is_young(job: JobRecord, at: float, settle_s: float) -> bool:
+    young = not job.running.has_trained and at - job.running.since < settle_s
+    taken = job.status.cancel_requested or job.reason is Reason.NODE_LOST
+    return young and not taken and job.state in (JobState.STARTING, JobState.RUNNING)
+
+
+def _beyond_quota(state: SchedulerState) -> set[TenantId]:
+    if not (quotas := quotas_of(state.tenants.values())):
+        return set()
+    held = dict.fromkeys(quotas, 0.0)
+    for job in state.jobs.values():
+        if job.spec.tenant in quotas:
+            held[job.spec.tenant] += num_gpus_held(job)
+    return {name for name, gpus in held.items() if gpus > quotas[name]}

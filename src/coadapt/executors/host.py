@@ -1,0 +1,40 @@
+"""What an executor is told of the scheduler that it serves."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from coadapt.model import JobId
+from coadapt.runtime.ports import LiveExecutor
+
+MEBIBYTE = 1024 * 1024
+
+
+def _no_token(_job: JobId) -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What all executors have in common.
+
+    state_dir: absolute; the scheduler's own, an executor keeps its files below it. url: of the API, for the
+    replicas' reports. job_token: what a job authenticates itself with there. stop_grace_s: how long replicas
+    may take to save their state before they are killed. now: stamps events, in seconds since 1970.
+    """
+
+    state_dir: Path
+    url: str = ""
+    job_token: Callable[[JobId], str] = _no_token
+    stop_grace_s: float = 30.0
+    now: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        if not self.state_dir.is_absolute():
+            raise ValueError(f"Host.state_dir must be absolute, got {self.state_dir}")
+        if self.stop_grace_s < 0:
+            raise ValueError(f"Host.stop_grace_s must be >= 0, got {self.stop_grace_s}")
+
+
+Connect = Callable[[Host], LiveExecutor]

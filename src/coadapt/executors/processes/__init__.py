@@ -1,0 +1,1 @@
+"""What executors share that run replicas as processes under a launcher."""

@@ -1,0 +1,49 @@
+"""Where processes can be started: the nodes, their devices and their addresses, as an executor sees them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from coadapt.core.events import NodeJoined, NodeLost
+from coadapt.executors.processes.slots import Slot
+from coadapt.model import Node, NodeId
+
+LOOPBACK = "127.0.0.1"
+CPU_SLOT_TYPE = "cpu"
+
+
+class Cluster(Protocol):
+    """Asked again and again, from one thread: nodes may come and go.
+
+    An address is no part of a Node: no decision depends on it, and a machine that gets another one after a
+    boot is still the same node to the scheduler.
+    """
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes that are there now."""
+        ...
+
+    @property
+    def devices(self) -> Mapping[NodeId, tuple[str, ...]]:
+        """The name of each slot of a node as CUDA_VISIBLE_DEVICES has it; no entry for slots of CPUs."""
+        ...
+
+    def address(self, node: NodeId) -> str:
+        """Return where the other nodes' replicas reach those on `node`."""
+        ...
+
+    def via(self, node: NodeId, slot: Slot) -> tuple[str, ...]:
+        """Return the command that runs the one after it in `slot` of `node`, () where that is this machine.
+
+        It passes on output, exit code and SIGTERM, and whatever it started ends with it.
+        """
+        ...
+
+
+def node_events(
+    known: Mapping[NodeId, Node], present: Sequence[Node], at: float
+) -> list[NodeJoined | NodeLost]:
+    """Return what tells the core, which knows of `known`, that the nodes are `present` now."""
+    gone = sorted(known.keys() - {node.id for node in present})
+    new = [node for node in present if known.get(node.id) != node]
+    return [*(NodeLost(at=at, node=node) for node in gone), *(NodeJoined(at=at, node=node) for node in new)]

@@ -1,0 +1,171 @@
+"""The control directory of a job, served to its replicas over HTTP by their launcher.
+
+Whoever has the token may read and write the notes of this one job, and nothing else; it is made here, given
+to the replicas in their environment, and is gone with the launcher.
+"""
+
+import hmac
+import json
+import os
+import re
+import secrets
+import threading
+import time
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from coadapt.executors.processes.generation_dir import PRIVATE_DIR, PRIVATE_FILE
+from coadapt.model.contract_env import ENV_CONTROL_TOKEN, ENV_CONTROL_URL
+from coadapt.model.rescale import CONTROL_PATH
+
+NOTE = re.compile(r"[0-9a-z][0-9a-z.-]{0,63}")
+BODY_MAX = 64 * 1024
+# One is asked for by each replica at any time; below the client's limit, and that of most proxies.
+HOLD_S = 20.0
+# How soon a note is passed on that the launcher itself wrote, or took away.
+LOOK_S = 0.02
+TOKEN_BYTES = 32
+
+
+class ControlServer:
+    """Serves `folder` at `host` on a port that the kernel picks, from threads of its own, until `close`."""
+
+    def __init__(self, folder: Path, host: str) -> None:
+        """Raises OSError where nobody can listen at `host`."""
+        folder.mkdir(mode=PRIVATE_DIR, parents=True, exist_ok=True)
+        self._token = secrets.token_hex(TOKEN_BYTES)
+        self._server = _Server((host, 0), _Handler)
+        self._server.notes = _Notes(folder)
+        self._server.token = self._token
+        self._thread = threading.Thread(target=self._server.serve_forever, name="control", daemon=True)
+        self._thread.start()
+
+    @property
+    def envs(self) -> dict[str, str]:
+        """What a replica needs in its environment to speak with this server."""
+        host, port = self._server.server_address[:2]
+        return {ENV_CONTROL_URL: f"http://{host!s}:{port}", ENV_CONTROL_TOKEN: self._token}
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class _Notes:
+    """The files of the directory. A version is a number for what it holds; it grows with every change."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._version = 1
+
+    def newer_than(self, version: int) -> dict[str, object]:
+        """Return what there is, once it has another version, or after HOLD_S as it is."""
+        deadline = time.monotonic() + HOLD_S
+        while (now := self._look()) == version and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+        notes: dict[str, str] = {}
+        for path in self._files():
+            with suppress(FileNotFoundError):
+                notes[path.name] = path.read_text()
+        return {"version": now, "notes": notes}
+
+    def write(self, name: str, text: str) -> None:
+        beside = self._folder / f".{name}.{threading.get_ident()}"
+        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE), "w") as file:
+            file.write(text)
+        beside.replace(self._folder / name)
+
+    def create(self, name: str) -> bool:
+        """Return whether the note was not there; it is now."""
+        try:
+            (self._folder / name).touch(PRIVATE_FILE, exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def _look(self) -> int:
+        seen: dict[str, tuple[int, int]] = {}
+        for path in self._files():
+            with suppress(FileNotFoundError):
+                found = path.stat()
+                seen[path.name] = (found.st_mtime_ns, found.st_ino)
+        with self._lock:
+            if seen != self._seen:
+                self._seen, self._version = seen, self._version + 1
+            return self._version
+
+    def _files(self) -> list[Path]:
+        return [path for path in self._folder.iterdir() if NOTE.fullmatch(path.name)]
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    notes: _Notes
+    token: str
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = HOLD_S  # of one that connects and says nothing
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        after = parse_qs(url.query).get("after", ["0"])[0]
+        if not self._allowed():
+            return
+        if url.path != CONTROL_PATH or not after.isdecimal() or len(after) > len(str(2**63)):
+            self._answer(404)
+            return
+        self._answer(200, json.dumps(self.server.notes.newer_than(int(after))).encode())
+
+    def do_PUT(self) -> None:
+        if (name := self._note()) is not None and (text := self._body()) is not None:
+            self.server.notes.write(name, text)
+            self._answer(204)
+
+    def do_POST(self) -> None:
+        if (name := self._note()) is not None and self._body() is not None:
+            self._answer(201 if self.server.notes.create(name) else 409)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the name in http.server
+        """Say nothing: what happens to a job is in its own files."""
+
+    def _allowed(self) -> bool:
+        given = self.headers.get("Authorization", "").encode()
+        if hmac.compare_digest(given, f"Bearer {self.server.token}".encode()):
+            return True
+        self._answer(401)
+        return False
+
+    def _note(self) -> str | None:
+        """Return the name of the note that is asked for; None, and an answer, where that is not allowed."""
+        if not self._allowed():
+            return None
+        folder, _, name = self.path.rpartition("/")
+        if folder == CONTROL_PATH and NOTE.fullmatch(name):
+            return name
+        self._answer(404)
+        return None
+
+    def _body(self) -> str | None:
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal() or len(length) > len(str(BODY_MAX)) or int(length) > BODY_MAX:
+            self._answer(413)
+            return None
+        try:
+            return self.rfile.read(int(length)).decode()
+        except UnicodeDecodeError:
+            self._answer(400)
+            return None
+
+    def _answer(self, status: int, body: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body)

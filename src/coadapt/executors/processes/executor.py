@@ -1,0 +1,111 @@
+"""The port LiveExecutor by processes: orders come in by a queue, one thread carries them out and watches.
+
+What runs is written on disk before it runs, and launchers outlive the scheduler: a new executor on the same
+directory adopts every generation that its predecessor left, alive, dead, or changing in place.
+"""
+
+import queue
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from coadapt.core.commands import JobCommand
+from coadapt.executors.host import MEBIBYTE, Host
+from coadapt.executors.processes.cluster import Cluster, node_events
+from coadapt.executors.processes.generation_dir import GenerationDir, JobDir, LaunchSettings
+from coadapt.executors.processes.launching import Launching
+from coadapt.executors.processes.order_book import OrderBook
+from coadapt.executors.processes.replica_log import read_log
+from coadapt.model import JobId, Node, NodeId
+from coadapt.model.rescale import member_name
+from coadapt.runtime.ports import LogPart, Post
+
+POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessOptions:
+    """pass_env: names of the scheduler's environment that jobs get beside those of contract_env.py.
+
+    log_bytes: the most that is kept of what one replica printed. disk_reserve_bytes: what jobs leave free on
+    the disk of the state directory: below, nothing is started and no output is kept. control_host: the
+    address at which launchers serve the control channel, "" where replicas share this disk.
+    """
+
+    pass_env: frozenset[str] = frozenset()
+    log_bytes: int = 256 * MEBIBYTE
+    disk_reserve_bytes: int = 256 * MEBIBYTE
+    control_host: str = ""
+
+
+class ProcessExecutor:
+    """Replicas as processes on the nodes of `cluster`. Only `run`'s thread touches the OrderBook."""
+
+    def __init__(self, cluster: Cluster, host: Host, options: ProcessOptions | None = None) -> None:
+        """Adopt what runs under `host.state_dir`."""
+        options = options or ProcessOptions()
+        settings = LaunchSettings(
+            stop_grace_s=host.stop_grace_s,
+            log_bytes=options.log_bytes,
+            disk_reserve_bytes=options.disk_reserve_bytes,
+            control_host=options.control_host,
+        )
+        launching = Launching(cluster=cluster, host=host, settings=settings, pass_env=options.pass_env)
+        self._cluster = cluster
+        self._host = host
+        self._book = OrderBook(cluster, launching, host.now)
+        self._orders: queue.SimpleQueue[tuple[JobCommand, Post]] = queue.SimpleQueue()
+        self._announced: dict[NodeId, Node] = {}
+        self._closed = threading.Event()
+
+    @property
+    def rescales_in_place(self) -> bool:
+        """Replicas that cannot (yet) are stopped and started for a Rescale."""
+        return True
+
+    def execute(self, command: JobCommand, post: Post) -> None:
+        self._orders.put((command, post))
+
+    def adopted(self) -> list[tuple[JobId, int]]:
+        return self._book.running()
+
+    def announce(self, known: Mapping[NodeId, Node], post: Post) -> None:
+        self._announced = dict(known)
+        self._tell_nodes(post)
+
+    def run(self, post: Post) -> None:
+        while not self._closed.is_set():
+            for order, answer in self._next_orders():
+                self._book.take(order, answer)
+            self._book.watch()
+            self._book.attempt()
+            self._tell_nodes(post)
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def log(self, job: JobId, rank: int, offset: int) -> LogPart:
+        directory = JobDir.of(self._host.state_dir, job)
+        names = dict.fromkeys(_name(generation, rank) for generation in directory.generations())
+        return read_log([directory.log("setup"), *(directory.log(name) for name in names)], offset)
+
+    def _next_orders(self) -> Iterator[tuple[JobCommand, Post]]:
+        try:
+            yield self._orders.get(timeout=POLL_S)
+            while True:
+                yield self._orders.get_nowait()
+        except queue.Empty:
+            return
+
+    def _tell_nodes(self, post: Post) -> None:
+        nodes = self._cluster.nodes
+        for event in node_events(self._announced, nodes, self._host.now()):
+            post(event)
+        self._announced = {node.id: node for node in nodes}
+
+
+def _name(generation: GenerationDir, rank: int) -> str:
+    """Return the name of the replica that has `rank` in a generation."""
+    order = generation.order()
+    members = () if order is None else order.rescale.members
+    return members[rank] if rank < len(members) else member_name(generation.number, rank)

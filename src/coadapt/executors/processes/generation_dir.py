@@ -1,0 +1,237 @@
+"""The files through which a launcher and the scheduler speak of one (job, generation). Standard library only.
+
+A later generation may follow in place; the launcher of the first one, the *lead*, leads it too. Whoever holds
+the lock of the job directory is its one living launcher; the kernel gives it back when that process dies.
+"""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from coadapt.core.events import Outcome
+from coadapt.durable import write_whole
+from coadapt.executors.processes.slots import Slots
+from coadapt.model import JobId
+from coadapt.model.rescale import RescaleOrder
+from coadapt.model.wire import from_json, to_json
+
+# Job directories hold logs, checkpoints and the user's environment: for the owner's eyes only.
+PRIVATE_DIR = 0o700
+PRIVATE_FILE = 0o600
+
+LOCK_POLL_S = 0.02
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaOrder:
+    """One process to start: its log file and what it finds in its environment beside the shared part.
+
+    via: the command before its own that starts it on its node, () for this machine.
+    """
+
+    log: str
+    envs: Mapping[str, str]
+    via: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSettings:
+    """What is alike for all jobs of an executor.
+
+    stop_grace_s: from the order to stop to the kill. log_bytes: the most that is kept of a replica's log.
+    disk_reserve_bytes: what output leaves free on the disk of the logs. control_host: where the launcher
+    serves the control directory to its replicas (control_server.py), "" where they read it themselves.
+    """
+
+    stop_grace_s: float
+    log_bytes: int
+    disk_reserve_bytes: int
+    control_host: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOrder:
+    """What a launcher has to do.
+
+    replicas: those to start. slots: those taken on each node, in rank order; for the executor. rescale: who
+    trains in this generation. lead: the generation whose launcher carries this out; if it is another one, its
+    replicas change in place.
+    """
+
+    run: str
+    setup: str
+    workdir: str
+    envs: Mapping[str, str]
+    replicas: tuple[ReplicaOrder, ...]
+    slots: Slots
+    settings: LaunchSettings
+    rescale: RescaleOrder
+    lead: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitRecord:
+    """How a generation ended."""
+
+    outcome: Outcome
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobDir:
+    """Everything on disk that belongs to one job: `<state>/jobs/<id>`."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, state_dir: Path, job: JobId) -> "JobDir":
+        return cls(state_dir / "jobs" / job)
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    def log(self, member: str) -> Path:
+        """Return what the replica of that name (model/rescale.py) printed, or "setup"."""
+        return self.logs / f"{member}.log"
+
+    @property
+    def setup_done(self) -> Path:
+        return self.path / "setup.done"
+
+    def generation(self, number: int) -> "GenerationDir":
+        return GenerationDir(self, number)
+
+    def generations(self) -> list["GenerationDir"]:
+        """Return the generations that left a trace here, in ascending order."""
+        folder = self.path / "generations"
+        numbers = sorted(int(entry.name) for entry in folder.iterdir()) if folder.is_dir() else []
+        return [GenerationDir(self, number) for number in numbers]
+
+    @contextmanager
+    def lock(self, wait_s: float = 0.0) -> Iterator[bool]:
+        """Hold the job's launcher lock inside the block; the value says whether it was to be had."""
+        handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
+        try:
+            yield _try_lock(handle, wait_s)
+        finally:
+            os.close(handle)
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationDir:
+    """The files of one generation: `<job>/generations/<number>`.
+
+    `order.json`, `started`, `stop` (somebody wants it to end), `exit.json`. `successor` names a later one,
+    into which its replicas change in place; of that, `retract` says that it is not wanted any more, and
+    `kept.json` that it did not come about.
+    """
+
+    job: JobDir
+    number: int
+
+    @property
+    def path(self) -> Path:
+        return self.job.path / "generations" / str(self.number)
+
+    @property
+    def stop_file(self) -> Path:
+        return self.path / "stop"
+
+    @property
+    def retract_file(self) -> Path:
+        return self.path / "retract"
+
+    @property
+    def started_file(self) -> Path:
+        return self.path / "started"
+
+    @property
+    def control_dir(self) -> Path:
+        """The directory of model/rescale.py, if this generation leads."""
+        return self.path / "rescale"
+
+    @property
+    def listeners(self) -> Path:
+        """The directory of listeners.py, if this generation leads."""
+        return self.path / "listeners"
+
+    def make(self) -> None:
+        job = self.job
+        folders = (job.path.parent, job.path, job.checkpoints, job.logs)
+        for folder in (*folders, self.path.parent, self.path, self.listeners):
+            folder.mkdir(mode=PRIVATE_DIR, parents=True, exist_ok=True)
+
+    def write_order(self, order: LaunchOrder) -> None:
+        write_json(self.path / "order.json", order)
+
+    def order(self) -> LaunchOrder | None:
+        return _read_json(self.path / "order.json", LaunchOrder)
+
+    def request_stop(self) -> None:
+        self.stop_file.touch(PRIVATE_FILE)
+
+    def mark_started(self) -> None:
+        self.started_file.touch(PRIVATE_FILE)
+
+    def write_successor(self, number: int) -> None:
+        """Tell this generation's launcher of a later one, whose order is written."""
+        write_json(self.path / "successor", number)
+
+    def successor(self) -> int | None:
+        return _read_json(self.path / "successor", int)
+
+    def request_retraction(self) -> None:
+        self.retract_file.touch(PRIVATE_FILE)
+
+    def write_kept(self, why: str) -> None:
+        """Say that the replicas of before train on; `why`: "" if that was asked for."""
+        write_json(self.path / "kept.json", why)
+
+    def kept(self) -> str | None:
+        """Return why the replicas of before train on, None if they do not."""
+        return _read_json(self.path / "kept.json", str)
+
+    def write_exit_record(self, record: ExitRecord) -> None:
+        write_json(self.path / "exit.json", record)
+
+    def exit_record(self) -> ExitRecord | None:
+        return _read_json(self.path / "exit.json", ExitRecord)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write a value, durably, for this user only: a reader sees all of it or nothing."""
+    write_whole(path, json.dumps(to_json(value)), mode=PRIVATE_FILE)
+
+
+def _read_json(path: Path, kind: type[T]) -> T | None:
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return None
+    return from_json(kind, json.loads(text))
+
+
+def _try_lock(handle: int, wait_s: float) -> bool:
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(LOCK_POLL_S)
+        else:
+            return True

@@ -1,0 +1,140 @@
+"""A change in place under way, as the launcher above the replicas sees it."""
+
+# Why an order is taken back by a file
+#
+# Joining replicas prepare for seconds to minutes while the others train; meanwhile a plan may want something
+# else, or one of them fails. Then the staying and leaving ones should train on as if nothing had been said,
+# but they may just have agreed to rescale. Neither party can ask the other and wait: replicas look at the
+# notes between two steps only, and a question in flight when one of them dies has no answer. So there is one
+# note, `N.decided`, which is created exclusively. The first replica creates it before it offers the rescale
+# to the others: then it will be carried out, and a retraction comes too late. Or the launcher creates it:
+# then no replica will ever offer it, the order is removed, and the joining replicas are ended.
+#
+#   ordered ── all joining replicas are ready ──▶ decided by rank 0 ──▶ begun ──▶ done ──▶ complete
+#      │                                             (too late)                   first      leaving ones
+#      └─ retract, a joining one fails, 600 s ──▶ decided here ──▶ they are gone: kept       are gone
+#
+# What the end of a process means depends on where in this line it falls, which is why rank 0 marks `begun`
+# before anybody acts: before it, old replicas that end with code 0 have finished training, and the joining
+# ones are not needed; after it, they may have left, and nothing is a success before the first step is done.
+# A joining replica that fails before `decided` costs nothing; after it, it is a peer like any other.
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coadapt.executors.processes.generation_dir import GenerationDir, LaunchOrder
+from coadapt.executors.processes.job_processes import kill_marked, marked_processes
+from coadapt.executors.processes.listeners import listening_processes
+from coadapt.executors.processes.replica import Replica, first_failed
+from coadapt.model.rescale import ORDER_FILE, begun_file, decided_file, done_file
+
+# Training goes on while those who join prepare, so there is time; but they hold their slots meanwhile.
+JOIN_LIMIT_S = 600.0
+# Those who wait to join end when the others' first process does, perhaps a while before all of these have.
+GONE_LIMIT_S = 30.0
+# Those who are not to join any more have no state to save.
+DISMISS_GRACE_S = 5.0
+
+
+@dataclass(slots=True, kw_only=True)
+class InPlaceRescale:
+    """From the replicas `old` to those of `directory`'s generation; `joiners` were started for it.
+
+    before: the order that the old ones follow. trouble: why the joiners could not all be started.
+    taken_back: why it will not come about, None while it may; kill_at: when to end the joiners then.
+    """
+
+    lead: GenerationDir
+    directory: GenerationDir
+    before: LaunchOrder
+    order: LaunchOrder
+    old: tuple[Replica, ...]
+    joiners: list[Replica] = field(default_factory=list)
+    trouble: str = ""
+    began_at: float = field(default_factory=time.monotonic)
+    gone_at: float | None = None
+    taken_back: str | None = None
+    kill_at: float = 0.0
+
+    @property
+    def decided(self) -> bool:
+        """Return whether it will be carried out, or was taken back."""
+        return self._decided_file.exists()
+
+    @property
+    def begun(self) -> bool:
+        """Return whether the replicas act on it: from here on who ends may have left."""
+        return (self.lead.control_dir / begun_file(self.directory.number)).exists()
+
+    @property
+    def done(self) -> bool:
+        """Return whether the new generation trains."""
+        return (self.lead.control_dir / done_file(self.directory.number)).exists()
+
+    @property
+    def complete(self) -> bool:
+        """Return whether it trains, and those who left are gone."""
+        members = self.order.rescale.members
+        left = [replica for replica in self.old if replica.name not in members]
+        return self.done and all(replica.code == 0 for replica in left)
+
+    @property
+    def old_are_gone(self) -> bool:
+        return all(replica.code is not None for replica in self.old)
+
+    @property
+    def unneeded(self) -> list[Replica]:
+        """Return those who wait for others that ended before the change could begin."""
+        # In this order: whoever begins a change says so before it ends.
+        return self.joiners if self.old_are_gone and not self.begun else []
+
+    @property
+    def overdue(self) -> bool:
+        return time.monotonic() - self.began_at > JOIN_LIMIT_S
+
+    def unwanted(self) -> str | None:
+        """Return why it is to be taken back while the old replicas train, "" if that was asked for."""
+        if self.begun or self.old_are_gone:
+            return None
+        if self.directory.retract_file.exists():
+            return ""
+        if self.trouble:
+            return self.trouble
+        if (failed := first_failed(self.joiners)) is not None:
+            return failed.report(f"replica {self._rank(failed)}, which was to join,")
+        now = time.monotonic()
+        if self.gone_at is None and any(replica.code == 0 for replica in self.joiners):
+            self.gone_at = now
+        if self.gone_at is not None and now - self.gone_at > GONE_LIMIT_S:
+            return "a replica that was to join has ended"
+        return f"it did not come about within {JOIN_LIMIT_S:g} s" if self.overdue else None
+
+    def take_back(self, why: str) -> bool:
+        """Return whether that succeeds: not if the replicas have agreed on the change already."""
+        try:
+            self._decided_file.touch(exist_ok=False)
+        except OSError:  # it is there, or the disk is full
+            return False
+        (self.lead.control_dir / ORDER_FILE).unlink(missing_ok=True)
+        self.taken_back, self.kill_at = why, time.monotonic() + DISMISS_GRACE_S
+        return True
+
+    def see_off(self) -> bool:
+        """Have the joiners end; return whether they, and all that they started, are gone."""
+        checkpoints, number = self.lead.job.checkpoints, self.directory.number
+        listening = listening_processes(self.lead.listeners, checkpoints)
+        for joiner in self.joiners:
+            joiner.ask(listening)
+        if time.monotonic() >= self.kill_at or all(joiner.code is not None for joiner in self.joiners):
+            kill_marked(checkpoints, number)
+        gone = all(joiner.code is not None for joiner in self.joiners)
+        return gone and not marked_processes(checkpoints, number)
+
+    @property
+    def _decided_file(self) -> Path:
+        return self.lead.control_dir / decided_file(self.directory.number)
+
+    def _rank(self, joiner: Replica) -> int:
+        members = self.order.rescale.members
+        return members.index(joiner.name)

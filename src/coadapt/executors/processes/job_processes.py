@@ -1,0 +1,165 @@
+"""Find the processes of a job, ask them to stop, and end what is left of them. Linux only (/proc).
+
+Every process that a launcher starts inherits the job's private checkpoint directory in its environment, which
+marks it whatever session or process group it moved to. What clears its environment too is still below the
+launcher, which adopts orphans.
+"""
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+from coadapt.model.contract_env import ENV_CHECKPOINT_DIR, ENV_GENERATION
+
+# SIGKILL cannot be refused; a process that outlives this is stuck in the kernel and frees nothing anyway.
+KILL_WAIT_S = 5.0
+POLL_S = 0.01
+
+PR_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
+
+SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "busybox"})
+
+
+def marked_processes(checkpoints: Path, generation: int | None = None) -> list[int]:
+    """Return the ids of living processes, except this one, that carry the mark of `checkpoints`.
+
+    generation: only of those that were started for it.
+    """
+    marks = {f"{ENV_CHECKPOINT_DIR}={checkpoints}".encode()}
+    if generation is not None:
+        marks.add(f"{ENV_GENERATION}={generation}".encode())
+    return [
+        int(entry.name)
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdigit() and int(entry.name) != os.getpid() and marks.issubset(_environ(entry))
+    ]
+
+
+def terminate(leader: int) -> set[int]:
+    """Send SIGTERM to `leader` and, where it passes nothing on, to the commands below it; return all of them.
+
+    Not to a whole process group: a data loader's workers would die at once, and fail the training process
+    above them while it still has to save its state.
+    """
+    children = _children(leader) if _is_shell(leader) or not _catches(leader, signal.SIGTERM) else []
+    ask(leader)
+    return {leader}.union(*(terminate(child) for child in children))
+
+
+def ask(pid: int) -> None:
+    """Send SIGTERM to one process."""
+    _kill(pid, signal.SIGTERM)
+
+
+def parents(pid: int) -> set[int]:
+    """Return the ids of the living processes above `pid`."""
+    found = set[int]()
+    while pid := _parent(pid):
+        found.add(pid)
+    return found
+
+
+def kill_marked(checkpoints: Path, generation: int | None = None) -> int:
+    """End all marked processes and wait until they are gone; return how many there were."""
+    deadline = time.monotonic() + KILL_WAIT_S
+    found = set[int]()
+    while (alive := marked_processes(checkpoints, generation)) and time.monotonic() < deadline:
+        found.update(alive)
+        for pid in alive:
+            _kill(pid, signal.SIGKILL)
+        time.sleep(POLL_S)
+    return len(found)
+
+
+def adopt_orphans() -> None:
+    """From now on whatever loses its parent below this process becomes its child, instead of init's.
+
+    Where the kernel refuses (a sandbox), processes are found by their mark only.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def reap_orphans(own: Collection[int]) -> None:
+    """Take note of adopted children that ended, all but those of `own`, whose ends somebody waits for."""
+    for pid in _children(os.getpid()):
+        if pid not in own:
+            _reap(pid)
+
+
+def kill_descendants() -> int:
+    """End whatever is below this process and wait until it is gone; return how many there were.
+
+    Nobody may wait for a child's end any more.
+    """
+    deadline = time.monotonic() + KILL_WAIT_S
+    found = set[int]()
+    while (below := _descendants(os.getpid())) and time.monotonic() < deadline:
+        found.update(below)
+        for pid in below:
+            _kill(pid, signal.SIGKILL)
+        for pid in _children(os.getpid()):
+            _reap(pid)
+        time.sleep(POLL_S)
+    return len(found)
+
+
+def _descendants(pid: int) -> set[int]:
+    children = _children(pid)
+    return set(children).union(*(_descendants(child) for child in children))
+
+
+def _reap(pid: int) -> None:
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return
+
+
+def _environ(process: Path) -> list[bytes]:
+    try:
+        # A zombie has an empty environment: it holds nothing and only waits to be reaped.
+        return (process / "environ").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return []
+
+
+def _parent(pid: int) -> int:
+    return int(_status(pid).get("PPid", "0"))
+
+
+def _catches(pid: int, number: int) -> bool:
+    """Return whether a process has a handler of its own for a signal."""
+    return bool(int(_status(pid).get("SigCgt", "0"), 16) >> (number - 1) & 1)
+
+
+def _status(pid: int) -> dict[str, str]:
+    """Return the fields of /proc/PID/status, none for a process that is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _is_shell(pid: int) -> bool:
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")) in SHELLS
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+
+
+def _kill(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return

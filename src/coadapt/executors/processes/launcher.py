@@ -1,0 +1,300 @@
+"""One small process per job that runs: sets up, starts the replicas, waits, and writes how they ended.
+
+It outlives the scheduler, so that a restarted scheduler finds the replicas as it left them. Standard library
+only: it is up in a blink. Started as `python -m coadapt.executors.processes.launcher GENERATION_DIR`.
+"""
+
+# Who may write which file, and when
+#
+# Three parties write: the executor (it may die and come back at any moment), the launcher (one per job, or
+# none), the replicas. Each file has one writer, is written whole, and once; so whoever reads a file may act
+# on it, and nobody needs a lock but the launcher's own:
+#
+#   order.json    executor   before there is a launcher, or before the lead's `successor` names it
+#   successor     executor   in the lead's folder: the newest generation that has an order. The one file
+#                            that is replaced, always by a later number
+#   stop, retract executor   wishes; they are never withdrawn, and may come at any moment
+#   kept.json     executor   if no launcher ever heard of the order; else the launcher, after the last joining
+#                            replica is gone: from then on their slots are free
+#   started       launcher   all replicas of a start are there, or a rescale is complete: its first step is
+#                            done and the leaving replicas are gone
+#   exit.json     launcher   the last thing it writes, after everything of the job was ended; in its stead the
+#                            executor, if it holds the job's lock and so knows that no launcher lives
+#   rescale/      the notes of model/rescale.py: `order.json` by the launcher, the rest by replicas
+#
+# Why one launcher leads the generations that follow each other in place: while a rescale is under way,
+# replicas of both train together, and only the parent of a process learns its exit code. Two launchers would
+# have to tell each other; one that is restarted has no children. So the launcher of the start, the *lead*,
+# stays, and how everything ended is written twice: for the newest generation that it took up, and last for
+# the lead, which also answers for one that was ordered too late to be taken up (docs/decisions, 8 and 11).
+#
+# A launcher that dies leaves no exit.json, and a free lock: the executor ends what carries the job's mark
+# and writes that the job is lost. So two generations of a job never run at once.
+
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from coadapt.core.events import Outcome
+from coadapt.executors.processes.generation_dir import (
+    ExitRecord,
+    GenerationDir,
+    JobDir,
+    LaunchOrder,
+    write_json,
+)
+from coadapt.executors.processes.in_place_rescale import InPlaceRescale
+from coadapt.executors.processes.job_processes import (
+    adopt_orphans,
+    kill_descendants,
+    kill_marked,
+    marked_processes,
+    reap_orphans,
+)
+from coadapt.executors.processes.listeners import listening_processes, state_was_saved
+from coadapt.executors.processes.log_pump import LogPump
+from coadapt.executors.processes.replica import (
+    OUTSIDE_SIGNALS,
+    Replica,
+    cause_of,
+    first_failed,
+    free_port,
+    shell,
+    spawn,
+)
+from coadapt.model.rescale import ORDER_FILE
+from coadapt.runtime.disk_reserve import free_bytes
+
+# How often children and the stop file are looked at: half of it is added to each stop, at 0.1 % of a core.
+POLL_S = 0.05
+# Peers of a failed replica cannot finish a collective, so they get less time than an orderly stop.
+PEER_GRACE_S = 5.0
+# The launcher of the generation before may still be on its last lines when its successor starts.
+LOCK_WAIT_S = 10.0
+
+
+def main(generation_dir: str, lock_wait_s: float = LOCK_WAIT_S) -> None:
+    """Carry out the order in `generation_dir`, unless its record is written or another launcher lives."""
+    path = Path(generation_dir)
+    directory = GenerationDir(JobDir(path.parent.parent), int(path.name))
+    with directory.job.lock(lock_wait_s) as held:
+        if not held or directory.exit_record() is not None:
+            return
+        order = directory.order()
+        assert order is not None, f"{path} holds no order"
+        adopt_orphans()
+        launcher = _Launcher(directory, order)
+        try:
+            record = launcher.run()
+        except OSError as error:
+            record = ExitRecord(outcome=Outcome.FAILED, detail=f"could not be started: {error}")
+        kill_marked(directory.job.checkpoints)
+        kill_descendants()
+        launcher.pump.close()
+        # The lead's comes last: it also counts for a generation that was ordered too late to be taken up.
+        if launcher.newest != directory:
+            launcher.newest.write_exit_record(record)
+        directory.write_exit_record(record)
+
+
+class _Launcher:
+    def __init__(self, directory: GenerationDir, order: LaunchOrder) -> None:
+        self.newest = directory
+        settings = order.settings
+        self.pump = LogPump(
+            settings.log_bytes, lambda: free_bytes(directory.path) > settings.disk_reserve_bytes
+        )
+        self._control_envs = _serve_control(directory, settings.control_host)
+        self._lead = directory
+        self._order = order
+        self._change: InPlaceRescale | None = None
+        self._told_to_stop = False
+        self._why_stopped = "stopped as ordered"
+        for number in OUTSIDE_SIGNALS - {signal.SIGKILL}:
+            signal.signal(number, self._on_signal)
+
+    def run(self) -> ExitRecord:
+        """Set up, start the replicas, wait for all of them; return how they ended."""
+        if not Path(self._order.workdir).is_dir():
+            return ExitRecord(
+                outcome=Outcome.FAILED, detail=f"workdir {self._order.workdir} is not a directory"
+            )
+        if (record := self._set_up()) is not None:
+            return record
+        if self._stopping():
+            return ExitRecord(outcome=Outcome.STOPPED, detail="stopped before its replicas were started")
+        replicas = self._start(self._order)
+        self._lead.mark_started()
+        return self._judge(replicas, self._wait(replicas))
+
+    def _set_up(self) -> ExitRecord | None:
+        """Run `setup` unless an earlier generation did; return a record only if the job ended by it."""
+        if not self._order.setup or self._lead.job.setup_done.exists():
+            return None
+        log = str(self._lead.job.log("setup"))
+        process = spawn(self._order, shell(self._order.setup), log, {}, self.pump)
+        self._wait([process])
+        if self._stopping():
+            return ExitRecord(outcome=Outcome.STOPPED, detail="stopped during setup")
+        if process.code:
+            return ExitRecord(outcome=Outcome.FAILED, detail=process.report("setup"))
+        self._lead.job.setup_done.touch()
+        return None
+
+    def _start(self, order: LaunchOrder) -> list[Replica]:
+        envs = dict(self._control_envs)
+        envs["MASTER_PORT"] = str(free_port(order.replicas))
+        return [
+            spawn(order, (*item.via, *shell(order.run)), item.log, {**item.envs, **envs}, self.pump)
+            for item in order.replicas
+        ]
+
+    def _wait(self, replicas: list[Replica]) -> Replica | None:
+        """Wait until all are gone; end the rest once one failed or a stop was asked for.
+
+        Those who join in place are added to `replicas`. Return the one that failed first, None if none did
+        before a stop was asked for.
+        """
+        failed: Replica | None = None
+        kill_at: float | None = None
+        asked: set[int] = set()
+        # A shell dies of SIGTERM at once while the script below it still saves.
+        while sum(replica.code is None for replica in replicas) or (
+            asked and asked.intersection(marked_processes(self._lead.job.checkpoints))
+        ):
+            if kill_at is None:
+                self._follow_orders(replicas)
+                failed = self._first_failed(replicas)
+                if self._stopping():
+                    kill_at = time.monotonic() + self._order.settings.stop_grace_s
+                elif failed is not None or self._unneeded():
+                    kill_at = time.monotonic() + self._peer_grace_s(failed)
+            elif time.monotonic() >= kill_at:
+                kill_marked(self._lead.job.checkpoints)
+            if kill_at is not None:
+                listening = listening_processes(self._lead.listeners, self._lead.job.checkpoints)
+                asked = asked.union(*(replica.ask(listening) for replica in self._to_ask(replicas)))
+            reap_orphans({replica.process.pid for replica in (*replicas, *self._joiners())})
+            time.sleep(POLL_S)
+        return failed if kill_at is not None else first_failed(replicas)
+
+    def _first_failed(self, replicas: list[Replica]) -> Replica | None:
+        """Return one that failed, if any; of those who join, only once the others count on them."""
+        change = self._change
+        if change is not None and not change.decided:
+            replicas = [replica for replica in replicas if replica not in change.joiners]
+        return first_failed(replicas)
+
+    def _peer_grace_s(self, failed: Replica | None) -> float:
+        change = self._change
+        if change is not None and failed in change.joiners and not change.begun:
+            return self._order.settings.stop_grace_s  # it was no peer yet: the others are sound, and can save
+        return PEER_GRACE_S
+
+    def _to_ask(self, replicas: list[Replica]) -> list[Replica]:
+        """Return whom to tell to end, now that all are to: those who join come after those who train.
+
+        They may be needed still, if the others have begun to change; and then they hear it from them.
+        """
+        change = self._change
+        if change is None or change.old_are_gone:
+            return replicas
+        return [replica for replica in replicas if replica not in change.joiners]
+
+    def _judge(self, replicas: list[Replica], failed: Replica | None) -> ExitRecord:
+        unneeded = self._unneeded()
+        replicas = [replica for replica in replicas if replica not in unneeded]
+        # After a change a step follows, so that nobody can have come to the end before it is done.
+        finished = self._change is None or self._change.done or not self._change.begun
+        # What stands above a training process may report 0 although that one only stopped.
+        saved = state_was_saved(self._lead.listeners)
+        if finished and not saved and all(replica.code == 0 for replica in replicas):
+            return ExitRecord(outcome=Outcome.SUCCEEDED)
+        if self._stopping():
+            codes = ", ".join(str(replica.code) for replica in replicas)
+            return ExitRecord(outcome=Outcome.STOPPED, detail=f"{self._why_stopped}; exit codes {codes}")
+        if failed is None:
+            why = "all replicas left in the middle of a change in place"
+            why = "was told to stop from outside, and saved its state" if saved else why
+            return ExitRecord(outcome=Outcome.LOST, detail=why)
+        failed = cause_of(failed, replicas)
+        lost = failed.lost or (failed.lost_peers and all(replica.code != 0 for replica in replicas))
+        detail = failed.report(f"replica {self._rank(failed)}")
+        return ExitRecord(outcome=Outcome.LOST if lost else Outcome.FAILED, detail=detail)
+
+    def _rank(self, replica: Replica) -> int:
+        members = self._order.rescale.members
+        return members.index(replica.name) if replica.name in members else int(replica.name.split("-")[1])
+
+    # -- changes in place -------------------------------------------------------------------------------
+
+    def _follow_orders(self, replicas: list[Replica]) -> None:
+        """Begin the change that was ordered last, or see how far the one under way is."""
+        change = self._change
+        if change is None:
+            successor = self._lead.successor()
+            if successor is not None and successor > self.newest.number:
+                self._take_up(self._lead.job.generation(successor), replicas)
+        elif change.taken_back is not None:
+            if change.see_off():
+                change.directory.write_kept(change.taken_back)
+                self._change = None
+        elif change.complete:
+            change.directory.mark_started()
+            self._change = None
+        elif (why := change.unwanted()) is not None:
+            self._take_back(change, why, replicas)
+
+    def _take_up(self, directory: GenerationDir, replicas: list[Replica]) -> None:
+        self.newest = directory
+        if directory.kept() is not None or self._stopping():
+            return
+        order = directory.order()
+        assert order is not None, f"{directory.path} holds no order"
+        change = InPlaceRescale(
+            lead=self._lead, directory=directory, before=self._order, order=order, old=tuple(replicas)
+        )
+        self._change, self._order = change, order
+        try:
+            write_json(self._lead.control_dir / ORDER_FILE, order.rescale)
+            change.joiners = self._start(order)
+        except OSError as error:
+            change.trouble = str(error)
+        replicas.extend(change.joiners)
+
+    def _take_back(self, change: InPlaceRescale, why: str, replicas: list[Replica]) -> None:
+        """Let the old replicas train on, unless they have agreed on the change by now."""
+        if change.take_back(why):
+            self._order = change.before
+            replicas[:] = change.old
+        elif change.overdue:
+            self._told_to_stop = True
+            self._why_stopped = f"stopped to change its replicas, in place was impossible: {why}"
+
+    def _joiners(self) -> list[Replica]:
+        return [] if self._change is None else self._change.joiners
+
+    def _unneeded(self) -> list[Replica]:
+        return [] if self._change is None else self._change.unneeded
+
+    def _stopping(self) -> bool:
+        return self._told_to_stop or self.newest.stop_file.exists()
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._told_to_stop = True
+
+
+def _serve_control(lead: GenerationDir, host: str) -> dict[str, str]:
+    """Serve the control directory at `host`, if there is one; return what replicas need to know of it."""
+    if not host:
+        return {}
+    # Imported here: without it a launcher is up sooner.
+    from coadapt.executors.processes.control_server import ControlServer
+
+    return ControlServer(lead.control_dir, host).envs
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,62 @@
+"""Write what a generation's launcher has to do, and start the launcher."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from coadapt.core.commands import Rescale, Start
+from coadapt.executors.host import Host
+from coadapt.executors.processes import launcher
+from coadapt.executors.processes.cluster import Cluster
+from coadapt.executors.processes.generation_dir import GenerationDir, JobDir, LaunchSettings
+from coadapt.executors.processes.rank_map import RankMap
+from coadapt.executors.processes.replica_env import launch_order
+from coadapt.model import JobId
+from coadapt.model.contract_env import ENV_CHECKPOINT_DIR, ENV_TOKEN, ENV_URL, passed_envs
+from coadapt.runtime.disk_reserve import free_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launching:
+    """pass_env: names of the scheduler's environment that jobs get beside the usual ones."""
+
+    cluster: Cluster
+    host: Host
+    settings: LaunchSettings
+    pass_env: frozenset[str]
+
+    def job_dir(self, job: JobId) -> JobDir:
+        return JobDir.of(self.host.state_dir, job)
+
+    def write_order(self, command: Start | Rescale, rank_map: RankMap) -> GenerationDir:
+        """Return the directory of the order. Raises ValueError if there is nothing to run, OSError."""
+        directory = self.job_dir(command.job).generation(command.generation)
+        directory.make()
+        directory.write_order(launch_order(command, directory, self.cluster, rank_map, self.settings))
+        return directory
+
+    def room(self) -> bool:
+        """Return whether the disk has room for more than its reserve, so that something new may start."""
+        return free_bytes(self.host.state_dir) > self.settings.disk_reserve_bytes
+
+    def start(self, directory: GenerationDir) -> "subprocess.Popen[bytes]":
+        """Return the process that carries out the order in `directory`. Raises OSError."""
+        # The checkpoint directory is the mark by which job_processes.py finds the launcher's descendants.
+        # The token travels beside it because the order's file may end up in a backup.
+        job = directory.job
+        envs = {
+            **passed_envs(os.environ, self.pass_env),
+            ENV_CHECKPOINT_DIR: str(job.checkpoints),
+            ENV_URL: self.host.url,
+            ENV_TOKEN: self.host.job_token(job.path.name),
+        }
+        with open(directory.path / "launcher.log", "ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", launcher.__name__, str(directory.path)],
+                env=envs,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )

@@ -1,0 +1,106 @@
+"""A generation that lives, as the executor sees it, and how a new executor adopts it."""
+
+import subprocess
+from dataclasses import dataclass
+
+from coadapt.core.events import Outcome
+from coadapt.executors.processes.generation_dir import ExitRecord, GenerationDir, JobDir
+from coadapt.executors.processes.job_processes import kill_marked
+from coadapt.executors.processes.rank_map import RankMap, ordered_rank_map
+from coadapt.executors.processes.slots import Slots, union
+from coadapt.model.rescale import CAPABLE_FILE
+from coadapt.runtime.ports import Post
+
+
+@dataclass(slots=True, kw_only=True)
+class LiveGeneration:
+    """A generation whose launcher lives, or died unnoticed. `process` is None if a predecessor started it.
+
+    former: of the generation that it follows in place. held: the slots that it takes, and until it is started
+    those of `former` as well. kept: why the replicas of `former` train on under its number, None if not.
+    """
+
+    directory: GenerationDir
+    rank_map: RankMap
+    held: Slots
+    former: RankMap | None = None
+    kept: str | None = None
+    process: "subprocess.Popen[bytes] | None" = None
+    post: Post | None = None
+    started: bool = False
+    announced: bool = False
+
+    @property
+    def lead(self) -> GenerationDir:
+        return self.directory.job.generation(self.rank_map.lead)
+
+    def changes_in_place(self) -> bool:
+        """Return whether the replicas follow a Rescale, now or once they have followed the one before."""
+        capable = (self.lead.control_dir / CAPABLE_FILE).exists()
+        return capable and not self.directory.stop_file.exists()
+
+    def look(self) -> None:
+        """Note that it has started, or that the replicas of before train on under its number."""
+        if self.started:
+            return
+        if self.former is not None and (why := self.directory.kept()) is not None:
+            self.kept, self.rank_map = why, self.former
+        elif not self.directory.started_file.exists():
+            return
+        self.started = True
+        self.held = self.rank_map.slots
+
+    def exit_record(self) -> ExitRecord | None:
+        """Return how it ended, None while it lives; its launcher is gone then."""
+        record = self.directory.exit_record() or self._settle()
+        if record is not None and self.process is not None:
+            self.process.wait()
+        return record
+
+    def _settle(self) -> ExitRecord | None:
+        """If the launcher died without a word, end what it left behind and write that it is lost.
+
+        If it had ended before it could take this generation up, what it wrote for the lead counts.
+        """
+        if self.process is not None and self.process.poll() is None:
+            return None
+        job = self.directory.job
+        with job.lock() as held:
+            if not held:
+                return None
+            record = self.directory.exit_record() or self.lead.exit_record()
+            if record is None:
+                count = kill_marked(job.checkpoints)
+                record = ExitRecord(
+                    outcome=Outcome.LOST, detail=f"its launcher died; ended {count} remaining processes"
+                )
+            self.directory.write_exit_record(record)
+            return record
+
+
+def adopt(job: JobDir) -> LiveGeneration | None:
+    """Return the generation of a job that an earlier executor left alive or unsettled, if there is one."""
+    newest: GenerationDir | None = None
+    ordered: list[tuple[GenerationDir, RankMap]] = []
+    for directory in reversed(job.generations()):
+        if newest is None and directory.exit_record() is not None:
+            return None
+        order, kept = directory.order(), directory.kept()
+        if newest is None and (order is not None or kept is not None):
+            newest = directory
+        if order is not None and kept is None:
+            ordered.append((directory, ordered_rank_map(order)))
+            if ordered[-1][1].lead == directory.number or len(ordered) == 2:
+                break
+    if newest is None or not ordered:
+        return None
+    rank_map, former = ordered[0][1], ordered[-1][1]
+    if newest != ordered[0][0]:
+        former = rank_map
+    running = LiveGeneration(
+        directory=newest, rank_map=rank_map, former=former, held=union(rank_map.slots, former.slots)
+    )
+    if newest.number != rank_map.lead:
+        # The executor may have died just before it could tell the launcher.
+        running.lead.write_successor(newest.number)
+    return running

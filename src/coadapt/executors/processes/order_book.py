@@ -1,0 +1,240 @@
+"""The orders of all jobs and what runs of them: what is carried out when, and how each is answered.
+
+Touched by one thread only. Whatever an answer rests on is on disk: a new OrderBook goes on where one ended.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from coadapt.core.commands import JobCommand, Rescale, RetractRescale, Start, Stop
+from coadapt.core.events import Outcome, ReplicasExited, ReplicasKept, ReplicasStarted
+from coadapt.executors.processes.cluster import Cluster
+from coadapt.executors.processes.generation_dir import ExitRecord, GenerationDir, JobDir
+from coadapt.executors.processes.launching import Launching
+from coadapt.executors.processes.live_generation import LiveGeneration, adopt
+from coadapt.executors.processes.rank_map import RankMap, map_ranks
+from coadapt.executors.processes.slots import FreeSlots, union
+from coadapt.model import JobId
+from coadapt.runtime.ports import Post
+
+NEVER_STARTED = "stopped before it was started"
+
+logger = logging.getLogger(__name__)
+
+
+class OrderBook:
+    """At most one generation of a job runs; at most one order waits, for slots or for what runs to end."""
+
+    def __init__(self, cluster: Cluster, launching: Launching, now: Callable[[], float]) -> None:
+        """Adopt what runs. `now` stamps the events that are posted."""
+        self._cluster = cluster
+        self._launching = launching
+        self._now = now
+        self._running: dict[JobId, LiveGeneration] = {}
+        self._waiting: dict[JobId, tuple[JobCommand, Post]] = {}
+        self._newest: dict[JobId, int] = {}
+        self._room = True
+        for entry in _folders(launching.host.state_dir / "jobs"):
+            job = JobDir(entry)
+            for directory in job.generations()[-1:]:
+                self._newest[entry.name] = directory.number
+            if (running := adopt(job)) is not None:
+                self._running[entry.name] = running
+
+    def running(self) -> list[tuple[JobId, int]]:
+        """Return (job, generation) of what is alive or unsettled."""
+        return [(job, running.directory.number) for job, running in sorted(self._running.items())]
+
+    def take(self, order: JobCommand, post: Post) -> None:
+        """Take an order in: answer a repeat with the present state, put a new one among those that wait."""
+        if order.generation < self._newest.get(order.job, 0):
+            return
+        self._newest[order.job] = order.generation
+        running = self._running.get(order.job)
+        directory = self._directory(order)
+        if running is not None and running.directory.number == order.generation:
+            _repeat(order, running, post)
+        elif (record := directory.exit_record()) is not None:
+            self._post_exit(order.job, order.generation, record, post)
+        else:
+            if running is not None and not _spares(order, running):
+                running.directory.request_stop()
+            waiting, _ = self._waiting.get(order.job, (order, post))
+            stands = waiting.generation == order.generation and _stands(waiting, order, running)
+            self._waiting[order.job] = (waiting if stands else order, post)
+
+    def attempt(self) -> None:
+        """Carry out what waits, as far as that is possible now."""
+        for job, (order, post) in sorted(self._waiting.items()):
+            if self._carried_out(order, self._running.get(job), post):
+                del self._waiting[job]
+
+    def watch(self) -> None:
+        """Tell of what has started, was kept, or has ended since."""
+        for job, running in sorted(self._running.items()):
+            running.look()
+            if running.post is not None and running.started and not running.announced:
+                running.announced = True
+                running.post(self._start_of(job, running))
+            if (record := running.exit_record()) is not None:
+                self._settle(job, running, record)
+
+    # -- orders -----------------------------------------------------------------------------------------
+
+    def _carried_out(self, order: JobCommand, running: LiveGeneration | None, post: Post) -> bool:
+        match order:
+            case Stop():
+                if running is None:
+                    record = ExitRecord(outcome=Outcome.STOPPED, detail=NEVER_STARTED)
+                    self._end_unstarted(order, record, post)
+                return running is None
+            case RetractRescale():
+                return self._kept(order, running, post)
+            case Start() | Rescale():
+                return self._placed(order, running, post)
+
+    def _placed(self, order: Start | Rescale, running: LiveGeneration | None, post: Post) -> bool:
+        """Start, or rescale in place, once slots are free and what ran before is gone, or can follow."""
+        follows = isinstance(order, Rescale) and running is not None and running.started
+        if running is not None and not (follows and running.changes_in_place()):
+            return False
+        present = None if running is None else running.rank_map
+        rank_map = map_ranks(order.generation, order.allocation, self._free_slots(order.job), present)
+        if rank_map is None or not self._has_room():
+            return False
+        if running is None:
+            self._start(order, rank_map, post)
+        else:
+            # Handed over to the launcher that runs: it goes on even if nobody is here any more.
+            self._follow(running, self._launching.write_order(order, rank_map), rank_map, post)
+        return True
+
+    def _has_room(self) -> bool:
+        """Return whether the disk has room for one more; say so, once, when it has not."""
+        room = self._launching.room()
+        if room != self._room:
+            self._room = room
+            where, reserve = self._launching.host.state_dir, self._launching.settings.disk_reserve_bytes >> 20
+            if room:
+                logger.info("%s has room again: what waits is started", where)
+            else:
+                logger.warning("nothing new is started while %s has less than %d MiB free", where, reserve)
+        return room
+
+    def _kept(self, order: RetractRescale, running: LiveGeneration | None, post: Post) -> bool:
+        """The rescale was not begun: have what runs go on under its number, or tell how that ended."""
+        directory = self._directory(order)
+        if running is None:
+            records = [each.exit_record() for each in directory.job.generations()]
+            last = next((record for record in reversed(records) if record is not None), None)
+            nothing = ExitRecord(outcome=Outcome.LOST, detail="nothing of it runs")
+            self._end_unstarted(order, last or nothing, post)
+        elif running.started and not running.directory.stop_file.exists():
+            directory.make()
+            directory.write_kept("")
+            self._follow(running, directory, running.rank_map, post)
+        else:
+            return False
+        return True
+
+    def _start(self, order: Start | Rescale, rank_map: RankMap, post: Post) -> None:
+        try:
+            directory = self._launching.write_order(order, rank_map)
+            process = self._launching.start(directory)
+        except ValueError as error:
+            record = ExitRecord(outcome=Outcome.FAILED, detail=str(error))
+        except OSError as error:
+            # Too many processes, no memory: this machine's trouble, not the script's.
+            record = ExitRecord(outcome=Outcome.LOST, detail=f"could not be started: {error}")
+        else:
+            self._running[order.job] = LiveGeneration(
+                directory=directory, rank_map=rank_map, held=rank_map.slots, process=process, post=post
+            )
+            return
+        self._end_unstarted(order, record, post)
+
+    def _follow(
+        self, running: LiveGeneration, directory: GenerationDir, rank_map: RankMap, post: Post
+    ) -> None:
+        """Have a generation follow `running`; until it has started, the slots of both are held."""
+        running.lead.write_successor(directory.number)
+        self._running[directory.job.path.name] = LiveGeneration(
+            directory=directory,
+            rank_map=rank_map,
+            former=running.rank_map,
+            held=union(running.held, rank_map.slots),
+            process=running.process,
+            post=post,
+        )
+
+    def _end_unstarted(self, order: JobCommand, record: ExitRecord, post: Post) -> None:
+        directory = self._directory(order)
+        directory.make()
+        directory.write_exit_record(record)
+        self._post_exit(order.job, order.generation, record, post)
+
+    def _free_slots(self, job: JobId) -> FreeSlots:
+        """Return what `job` may take beside what it holds."""
+        others = [running.held for other, running in self._running.items() if other != job]
+        own = self._running.get(job)
+        return FreeSlots(self._cluster.nodes, others, None if own is None else own.held)
+
+    # -- answers ----------------------------------------------------------------------------------------
+
+    def _start_of(self, job: JobId, running: LiveGeneration) -> ReplicasStarted | ReplicasKept:
+        at, number = self._now(), running.directory.number
+        if running.kept is None:
+            return ReplicasStarted(at=at, job=job, generation=number)
+        return ReplicasKept(at=at, job=job, generation=number, detail=running.kept)
+
+    def _settle(self, job: JobId, running: LiveGeneration, record: ExitRecord) -> None:
+        del self._running[job]
+        if running.post is not None:
+            self._post_exit(job, running.directory.number, record, running.post)
+        waiting = self._waiting.get(job)
+        if waiting is not None and isinstance(waiting[0], Rescale) and record.outcome is not Outcome.STOPPED:
+            # What was to be rescaled had ended by itself.
+            del self._waiting[job]
+            self._end_unstarted(waiting[0], record, waiting[1])
+
+    def _post_exit(self, job: JobId, generation: int, record: ExitRecord, post: Post) -> None:
+        how = record.detail.split("\n", 1)[0]
+        why = f" ({how})" if how else ""
+        logger.info("job %s generation %d ended: %s%s", job, generation, record.outcome.value, why)
+        at, outcome, detail = self._now(), record.outcome, record.detail
+        post(ReplicasExited(at=at, job=job, generation=generation, outcome=outcome, detail=detail))
+
+    def _directory(self, order: JobCommand) -> GenerationDir:
+        return self._launching.job_dir(order.job).generation(order.generation)
+
+
+def _repeat(order: JobCommand, running: LiveGeneration, post: Post) -> None:
+    """An order of the generation that runs: a Stop is carried out, the others are answered once more."""
+    running.post = post
+    if isinstance(order, Stop):
+        running.directory.request_stop()
+    else:
+        running.announced = False
+    if isinstance(order, RetractRescale):
+        running.directory.request_retraction()
+
+
+def _spares(order: JobCommand, running: LiveGeneration) -> bool:
+    """Return whether what runs may go on although an order of a later generation came."""
+    return isinstance(order, RetractRescale) or (isinstance(order, Rescale) and running.changes_in_place())
+
+
+def _stands(waiting: JobCommand, order: JobCommand, running: LiveGeneration | None) -> bool:
+    """Return whether `waiting` is carried out although `order`, of the same generation, came after it."""
+    match order:
+        case Stop():
+            return False
+        case RetractRescale():
+            return running is None or running.directory.stop_file.exists()
+        case _:
+            return isinstance(waiting, Stop | RetractRescale)
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(entry for entry in path.iterdir() if entry.is_dir()) if path.is_dir() else []

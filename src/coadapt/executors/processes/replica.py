@@ -1,0 +1,172 @@
+"""One process of a job, as its launcher sees it: how it is started, and what its end means."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coadapt.executors.processes.generation_dir import LaunchOrder, ReplicaOrder
+from coadapt.executors.processes.job_processes import ask, parents, terminate
+from coadapt.executors.processes.log_pump import LogPump
+from coadapt.executors.processes.replica_log import tail
+from coadapt.model.contract_env import EXIT_PEER_LOST, EXIT_STOPPED
+
+TAIL_LINES = 8
+TAIL_BYTES = 4096
+# How Python ends a traceback, after torch's prefix perhaps, and how coadapt.train says why a replica ends.
+TELLING_LINE = re.compile(
+    r"(?:\[rank\d+\]: )?((?:[\w.]*(?:Error|Exception)(?:: |$)|error: |out of memory: |replica \d+ ends ).*)"
+)
+# A wrapper needs a moment to pass on how its command ended; a script may go on to its next command instead.
+WRAPPER_GRACE_S = 1.0
+
+# Signals that an operator, the kernel's memory killer or a shutdown sends: not the script's own fault.
+OUTSIDE_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+# A shell reports a child that was killed by signal N as exit code 128 + N.
+SHELL_SIGNAL_BASE = 128
+
+
+@dataclass(slots=True, eq=False)
+class Replica:
+    """A process under its name (model/rescale.py), and its log. asked: those of its processes told to end.
+
+    drain: has the log written down as far as it was printed. spared_until: on the monotonic clock; `process`
+    itself is not told before.
+    """
+
+    name: str
+    log: str
+    process: "subprocess.Popen[bytes]"
+    drain: Callable[[], None] = lambda: None
+    asked: set[int] = field(default_factory=set)
+    spared_until: float = 0.0
+
+    @property
+    def code(self) -> int | None:
+        """Return how it ended, None while it lives."""
+        return self.process.poll()
+
+    @property
+    def lost(self) -> bool:
+        """Return whether it ended through no fault of the script.
+
+        One that stopped although nobody here asked it to obeyed a signal from outside.
+        """
+        return self.code == EXIT_STOPPED or _signal_number(self.code or 0) in OUTSIDE_SIGNALS
+
+    @property
+    def lost_peers(self) -> bool:
+        """Return whether it ended only because another one had."""
+        return self.code == EXIT_PEER_LOST
+
+    def ask(self, listening: AbstractSet[int]) -> set[int]:
+        """Tell it to save and end, nobody twice; return the ids of the processes that are told now.
+
+        listening: processes (listeners.py); those below it are told. Itself it is told where there are
+        none, and where it lives on after they ended.
+        """
+        if self.code is not None:
+            return set()
+        leader, now = self.process.pid, time.monotonic()
+        own = {pid for pid in listening if leader in {pid, *parents(pid)}}
+        told = own - self.asked
+        for pid in told:
+            ask(pid)
+        if own:
+            self.spared_until = now + WRAPPER_GRACE_S
+        elif leader not in self.asked and now >= self.spared_until:
+            told = terminate(leader)
+        self.asked |= told
+        return told
+
+    def report(self, who: str) -> str:
+        """Return how it failed, in words, with the end of its log."""
+        code = self.code or 0
+        number = _signal_number(code)
+        known = number in {member.value for member in signal.Signals}
+        how = f"was killed by {signal.Signals(number).name}" if known else f"exited with code {code}"
+        if number == signal.SIGKILL:
+            how += " from outside (by a person, or by the kernel when memory ran out)"
+        self.drain()
+        lines = _last_lines(self.log)
+        # One line often says it all, and it is what a table has room for.
+        last = f": {_telling_line(lines)}" if lines else ""
+        more = "\n".join(["\nthe end of its log:", *lines]) if len(lines) > 1 else ""
+        return f"{who} {how}{last}{more}"
+
+
+def free_port(replicas: Sequence[ReplicaOrder]) -> int:
+    """Return a port for the rendezvous at the first one, free where that runs if it is on this machine."""
+    address = replicas[0].envs["MASTER_ADDR"] if replicas else ""
+    with socket.socket() as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def shell(command: str) -> tuple[str, ...]:
+    """Return how a line of a job file is run."""
+    return ("/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh", "-c", command)
+
+
+def spawn(
+    order: LaunchOrder, command: Sequence[str], log: str, envs: Mapping[str, str], pump: LogPump
+) -> Replica:
+    """Start `command` as `order` says; its name is that of its log. Raises OSError if that is impossible."""
+    output = pump.open(Path(log))
+    try:
+        process = subprocess.Popen(
+            command,
+            cwd=order.workdir,
+            env={**os.environ, **order.envs, **envs},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    finally:
+        os.close(output)
+    return Replica(name=Path(log).stem, log=log, process=process, drain=pump.drain)
+
+
+def first_failed(replicas: Iterable[Replica]) -> Replica | None:
+    """Return one that failed, if any: one ended by a signal first, since its peers fail in its wake."""
+    failed = [replica for replica in replicas if replica.code]
+    return min(
+        failed, key=lambda replica: (not _signal_number(replica.code or 0), replica.lost_peers), default=None
+    )
+
+
+def cause_of(failed: Replica, replicas: Iterable[Replica]) -> Replica:
+    """Return `failed`, or if it only lost its peers, one that failed by itself although it ended later."""
+    if not failed.lost_peers:
+        return failed
+    ours = {0, EXIT_PEER_LOST, EXIT_STOPPED, -signal.SIGTERM, -signal.SIGKILL}
+    return next((replica for replica in replicas if replica.code not in ours), failed)
+
+
+def _signal_number(code: int) -> int:
+    """Return the signal that ended a process with this exit code, 0 if none did."""
+    if code < 0:
+        return -code
+    return code - SHELL_SIGNAL_BASE if SHELL_SIGNAL_BASE < code < SHELL_SIGNAL_BASE + signal.NSIG else 0
+
+
+def _telling_line(lines: list[str]) -> str:
+    """Return the line that says why, even if libraries had more to say after it; else the last one."""
+    found = (TELLING_LINE.match(line) for line in reversed(lines))
+    return next((match[1] for match in found if match), lines[-1]).strip()
+
+
+def _last_lines(log: str) -> list[str]:
+    text = tail(Path(log), TAIL_BYTES).decode(errors="replace")
+    return text.rstrip().splitlines()[-TAIL_LINES:]

@@ -1,0 +1,65 @@
+"""Read what a replica printed, over all its generations, as one run of bytes. log_pump.py writes it."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from coadapt.runtime.ports import LogPart
+
+CHUNK_BYTES = 64 * 1024
+# How often a segment may go away between the look at the folder and the look into it.
+ATTEMPTS = 5
+
+
+def segment(log: Path, start: int) -> Path:
+    """Return the file of `log` that begins with its byte number `start`."""
+    return log.with_name(f"{log.name}.{start}") if start else log
+
+
+def segments(log: Path) -> list[tuple[int, Path]]:
+    """Return where each file of `log` begins, and the file; in order, without those that are kept no more."""
+    later = (path.name.removeprefix(f"{log.name}.") for path in log.parent.glob(f"{log.name}.*"))
+    starts = [0] * log.exists() + sorted(int(text) for text in later if text.isdigit())
+    return [(start, segment(log, start)) for start in starts]
+
+
+def read_log(logs: Iterable[Path], offset: int) -> LogPart:
+    """Return up to CHUNK_BYTES of the logs, one after the other, from byte `offset` on."""
+    before = 0  # bytes of the logs before this one
+    for log in logs:
+        at, data = _read(log, offset - before)
+        if data:
+            return LogPart(data=data, next_offset=before + at + len(data))
+        before += at
+    return LogPart(data=b"", next_offset=offset)
+
+
+def tail(log: Path, count: int) -> bytes:
+    """Return the last `count` bytes of a log, or all of it."""
+    data = b""
+    for _, path in reversed(segments(log)):
+        with path.open("rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - count, 0))
+            data = file.read() + data
+        if len(data) >= count:
+            break
+    return data[-count:]
+
+
+def _read(log: Path, offset: int) -> tuple[int, bytes]:
+    """Return where in one log what is kept from `offset` on begins, and that; its end, where nothing is."""
+    for _ in range(ATTEMPTS):
+        end = 0
+        try:
+            for start, path in segments(log):
+                end = start + path.stat().st_size
+                if offset < end:
+                    # What lies between the asked byte and this segment is kept no more.
+                    at = max(offset, start)
+                    with path.open("rb") as file:
+                        file.seek(at - start)
+                        return at, file.read(min(CHUNK_BYTES, end - at))
+        except FileNotFoundError:
+            continue  # the oldest one has just gone
+        return end, b""
+    return offset, b""

@@ -1,0 +1,41 @@
+"""The executor `ray`: replicas in processes that a running Ray cluster placed and accounts for."""
+
+from coadapt.executors.host import MEBIBYTE, Connect
+from coadapt.executors.processes.executor import ProcessExecutor, ProcessOptions
+from coadapt.model import InputError
+
+MIB_MAX = 1024 * 1024
+
+
+def on_ray(
+    *,
+    address: str = "auto",
+    slots: int | None = None,
+    pass_env: tuple[str, ...] = (),
+    log_limit_mib: int = 256,
+    disk_reserve_mib: int = 256,
+) -> Connect:
+    """Processes on the nodes of a Ray cluster that runs, on its GPUs, or on `slots` CPU slots per node.
+
+    address: of the cluster, as in `ray.init`. The others: as those of the executor `local`.
+    """
+    try:
+        from coadapt.executors.ray.cluster import RayCluster
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise InputError(
+            "--executor", "ray", "it once Ray is installed: pip install 'coadapt[ray]'"
+        ) from None
+    if not 1 <= log_limit_mib <= MIB_MAX:
+        raise InputError("executor ray, option log_limit_mib", log_limit_mib, f"1..{MIB_MAX}")
+    if not 0 <= disk_reserve_mib <= MIB_MAX:
+        raise InputError("executor ray, option disk_reserve_mib", disk_reserve_mib, f"0..{MIB_MAX}")
+    cluster = RayCluster.connect(address, slots)
+    options = ProcessOptions(
+        pass_env=frozenset(pass_env),
+        log_bytes=log_limit_mib * MEBIBYTE,
+        disk_reserve_bytes=disk_reserve_mib * MEBIBYTE,
+        control_host=cluster.own_address,
+    )
+    return lambda host: ProcessExecutor(cluster, host, options)

@@ -1,0 +1,113 @@
+"""The nodes of a Ray cluster, as Ray knows them now, and how a command is started on one of them."""
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+
+from coadapt.executors.processes.cluster import CPU_SLOT_TYPE
+from coadapt.executors.processes.slots import Slot
+from coadapt.executors.ray import proxy
+from coadapt.model import DEFAULT_GPU_TYPE, InputError, Node, NodeId
+from coadapt.model.devices import PARTS
+
+# How old what is known of the nodes may be. Ray itself takes 10-15 s to notice that a node's daemon is dead.
+LOOK_S = 2.0
+CONNECT_S = 5.0
+PROBE_S = 0.5
+ID_LENGTH = 8
+ACCELERATOR = "accelerator_type:"
+
+
+class RayCluster:
+    """Asks Ray at most every LOOK_S. A node has the name that it was given there, else one from its id."""
+
+    def __init__(self, address: str, slots: int | None) -> None:
+        """`address`: of the control store, `host:port`. `slots`: CPU slots per node instead of GPUs."""
+        self._address = address
+        self._slots = slots
+        self._lock = threading.Lock()
+        self._known: dict[NodeId, dict[str, Any]] = {}
+        self._looked_at = float("-inf")
+
+    @classmethod
+    def connect(cls, address: str, slots: int | None) -> "RayCluster":
+        """Return the cluster at `address`. Raises InputError where none answers, or it has nothing for us."""
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        host, colon, port = address.rpartition(":")
+        try:
+            if colon and port.isdecimal():
+                # Ray itself tries for a minute, and then ends the process.
+                socket.create_connection((host, int(port)), CONNECT_S).close()
+            context = ray.init(address, **proxy.CONNECTING)
+        except (OSError, ValueError) as error:
+            allowed = f"the address of a running cluster; start one with: ray start --head ({error})"
+            raise InputError("executor ray, option address", address, allowed.splitlines()[0]) from None
+        cluster = cls(str(context.address_info["address"]), slots)
+        if not cluster.nodes:
+            allowed = "a number of CPU slots per node: no node of this Ray cluster has a GPU"
+            raise InputError("executor ray, option slots", slots, allowed)
+        return cluster
+
+    @property
+    def own_address(self) -> str:
+        """Where nodes reach this machine."""
+        return str(ray.util.get_node_ip_address())
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return tuple(self._node(name, found) for name, found in sorted(self._look().items()))
+
+    @property
+    def devices(self) -> Mapping[NodeId, tuple[str, ...]]:
+        """Nothing: Ray says which GPU a process gets, when it places it (runner.py)."""
+        return {}
+
+    def address(self, node: NodeId) -> str:
+        return str(self._look()[node]["NodeManagerAddress"])
+
+    def via(self, node: NodeId, slot: Slot) -> tuple[str, ...]:
+        """Return the command that starts the command after it on `node`."""
+        ray_id = str(self._look()[node]["NodeID"])
+        cpus, gpus = (0.0, slot.parts / PARTS) if self._slots is None else (slot.parts / PARTS, 0.0)
+        return (sys.executable, "-m", proxy.__name__, self._address, ray_id, str(cpus), str(gpus))
+
+    def _look(self) -> dict[NodeId, dict[str, Any]]:
+        with self._lock:
+            if time.monotonic() - self._looked_at > LOOK_S:
+                alive = (found for found in ray.nodes() if found["Alive"] and not _refuses(found))
+                named = {_name(found): found for found in alive}
+                self._known = {name: found for name, found in named.items() if self._num_slots(found)}
+                self._looked_at = time.monotonic()
+            return self._known
+
+    def _num_slots(self, found: dict[str, Any]) -> int:
+        return int(found["Resources"].get("GPU", 0)) if self._slots is None else self._slots
+
+    def _node(self, name: NodeId, found: dict[str, Any]) -> Node:
+        kinds = [key.removeprefix(ACCELERATOR) for key in found["Resources"] if key.startswith(ACCELERATOR)]
+        gpu_type = min(kinds, default=DEFAULT_GPU_TYPE).lower() if self._slots is None else CPU_SLOT_TYPE
+        return Node(id=name, num_gpus=self._num_slots(found), gpu_type=gpu_type)
+
+
+def _refuses(found: dict[str, Any]) -> bool:
+    """Return whether the node's daemon is surely gone: its machine answers, and nobody listens there."""
+    try:
+        socket.create_connection((found["NodeManagerAddress"], found["NodeManagerPort"]), PROBE_S).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False  # a slow machine, or a dead one: that is for Ray to decide
+    return False
+
+
+def _name(found: dict[str, Any]) -> NodeId:
+    """Return the name that `ray start --node-name` gave; several nodes may have none, and one address."""
+    given, host = str(found.get("NodeName", "")), str(found["NodeManagerHostname"])
+    own = given and given not in (host, found["NodeManagerAddress"])
+    return given if own else f"{host}-{found['NodeID'][:ID_LENGTH]}"

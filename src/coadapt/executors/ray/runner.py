@@ -1,0 +1,73 @@
+"""On a Ray node: an actor above one process of a job."""
+
+import os
+import selectors
+import subprocess
+import time
+
+import ray
+
+from coadapt.executors.processes.job_processes import adopt_orphans, kill_descendants, terminate
+
+READ_BYTES = 256 * 1024
+# How long one call waits for output: the longest that a stop may be late, too.
+WAIT_S = 0.2
+# What a dead process left in its pipe is there at once; what keeps it open is not waited for.
+DRAIN_S = 0.5
+
+
+class Runner:
+    """Runs a command in a session of its own. Ray ends this process when the proxy is gone.
+
+    envs: whole. Where Ray gave a GPU it sees that one only, and LOCAL_RANK, which libraries take for the
+    number of their device, is 0.
+    """
+
+    def __init__(self, command: list[str], envs: dict[str, str], workdir: str) -> None:
+        adopt_orphans()
+        gpus = ray.get_gpu_ids()
+        if gpus:
+            given = {"CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in gpus), "LOCAL_RANK": "0"}
+            envs = {**envs, **given}
+        self._process = subprocess.Popen(
+            command,
+            cwd=workdir,
+            env=envs,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        self._output = self._process.stdout.fileno()
+        os.set_blocking(self._output, False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._output, selectors.EVENT_READ)
+
+    def read(self) -> tuple[bytes, int | None]:
+        """Return what was printed since, perhaps after a while; how it ended, once all of that was read."""
+        data = self._read(WAIT_S)
+        code = self._process.poll()
+        if data or code is None:
+            return data, None
+        deadline = time.monotonic() + DRAIN_S
+        while more := self._read(max(deadline - time.monotonic(), 0.0)):
+            data += more
+        kill_descendants()
+        return data, code
+
+    def terminate(self) -> None:
+        """Tell it to save its state and end."""
+        if self._process.poll() is None:
+            terminate(self._process.pid)
+
+    def _read(self, wait_s: float) -> bytes:
+        if not self._selector.get_map():
+            time.sleep(wait_s)
+            return b""
+        if not self._selector.select(wait_s):
+            return b""
+        data = os.read(self._output, READ_BYTES)
+        if not data:
+            self._selector.unregister(self._output)
+        return data

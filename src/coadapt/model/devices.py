@@ -1,0 +1,165 @@
+"""Which GPUs jobs hold, device by device: whole ones by node, shared ones by node and label."""
+
+# How shares stay sound on devices
+#
+# A sum of shares per node says nothing about devices: three jobs with 0.6 of a GPU each make 1.8 on a node of
+# two GPUs, and yet no two of them fit on one. Rounding up by classes of shares is sound for a moment only:
+# when one of two partners leaves, its half is free on *that* GPU, and the sum does not know which. So an
+# allocation with a share below 1 names its GPUs: one label per replica. Jobs that name the same label on the
+# same node sit on one physical GPU, as long as any of them holds it. An executor ties a label to a slot when
+# it first appears and unties it when nobody holds it any more; it never moves one.
+#
+# With that, what fits is a matter of counting, and the count is exact, now and after any partner has left:
+#
+#   per node:   whole GPUs held + different labels held <= its GPUs      (each of both is one physical GPU)
+#   per label:  the shares held on it sum to at most 1
+#   per job:    its replicas on one node have different labels           (Allocation sees to that)
+#
+# Shares are 1/n for n up to SHARERS_MAX and are counted in PARTS of a GPU, whole numbers, so that thirds and
+# sixths add up without rounding.
+#
+# While an order is not answered a job holds what it had and what it is to get. A replica that stays on a node
+# keeps its GPU, so of whole GPUs the job holds the larger count; a label in both is one GPU, at the larger
+# share; and a whole GPU never stands in for a label, because nobody says which one would become shared.
+#
+# Tried before: gpu_share as a free fraction, summed per node with a slack for rounding (three times 0.6
+# above); and the ceiling of the sum per class of shares (sound, but it strands what leaving partners free).
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from coadapt.model.cluster import SHARERS_MAX, Allocation, Node, NodeId
+
+SharedGpu = tuple[NodeId, int]
+"""A node and the label of one GPU of it that jobs share."""
+
+# The least common multiple of 1 to SHARERS_MAX: a share of 1/n is PARTS / n parts, without remainder.
+PARTS = 840
+assert all(PARTS % sharers == 0 for sharers in range(1, SHARERS_MAX + 1))
+
+_NO_PARTS: Mapping[SharedGpu, int] = MappingProxyType({})  # of nearly all jobs: one object does
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """What one job holds. whole: GPUs per node. parts: of each shared GPU, out of PARTS."""
+
+    whole: Mapping[NodeId, int] = field(default_factory=dict)
+    parts: Mapping[SharedGpu, int] = field(default_factory=lambda: _NO_PARTS)
+
+    @property
+    def num_gpus(self) -> float:
+        """GPUs, a share of one counted as that share."""
+        return sum(self.whole.values()) + sum(self.parts.values()) / PARTS
+
+    @property
+    def by_node(self) -> dict[NodeId, float]:
+        """GPUs per node, a share of one counted as that share."""
+        gpus = {node: float(count) for node, count in self.whole.items()}
+        for (node, _), parts in self.parts.items():
+            gpus[node] = gpus.get(node, 0.0) + parts / PARTS
+        return gpus
+
+
+def holding(*allocations: Allocation) -> Holding:
+    """Return what a job holds that holds all of `allocations` at once: what it had, and what it is to get."""
+    whole: dict[NodeId, int] = {}
+    parts: dict[SharedGpu, int] = {}
+    for allocation in allocations:
+        if allocation.shared:
+            each = PARTS // allocation.num_sharers
+            for gpu in allocation.shared_gpus():
+                parts[gpu] = max(parts.get(gpu, 0), each)
+            continue
+        for node, count in allocation.slots:
+            whole[node] = max(whole.get(node, 0), count)
+    return Holding(whole=whole, parts=parts or _NO_PARTS)
+
+
+NOTHING = Holding()
+
+
+class FreeGpus:
+    """What is left of the GPUs of some nodes, while holdings are taken out.
+
+    whole: GPUs per node that nobody holds any part of. parts: parts taken, per shared GPU. Both are public to
+    be read; `take` may bring them below 0 and above PARTS, which `overfull` then tells.
+    """
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self._num_gpus = {node.id: node.num_gpus for node in nodes}
+        self.whole = dict(self._num_gpus)
+        self.parts: dict[SharedGpu, int] = {}
+
+    def take(self, wanted: Holding, already: Holding = NOTHING) -> None:
+        """Take out what `wanted` has beyond `already`, which is out. Nodes that are gone are passed over."""
+        for node, count in wanted.whole.items():
+            if node in self.whole:
+                self.whole[node] -= max(count - already.whole.get(node, 0), 0)
+        for gpu, parts in wanted.parts.items():
+            if gpu[0] not in self.whole:
+                continue
+            if gpu not in self.parts:
+                self.whole[gpu[0]] -= 1
+                self.parts[gpu] = 0
+            self.parts[gpu] += max(parts - already.parts.get(gpu, 0), 0)
+
+    def take_allocation(self, allocation: Allocation) -> None:
+        """Take out what `allocation` alone holds: `take(holding(allocation))`, for what is asked often."""
+        if allocation.shared:
+            self.take(holding(allocation))
+            return
+        for node, count in allocation.slots:
+            if node in self.whole:
+                self.whole[node] -= count
+
+    def give(self, held: Holding) -> None:
+        """Put back what a job held and was taken out for it alone. Nodes that are gone are passed over."""
+        for node, count in held.whole.items():
+            if node in self.whole:
+                self.whole[node] += count
+        for gpu, parts in held.parts.items():
+            if gpu not in self.parts:
+                continue
+            self.parts[gpu] -= parts
+            if not self.parts[gpu]:
+                del self.parts[gpu]
+                self.whole[gpu[0]] += 1
+
+    def fits(self, wanted: Holding, already: Holding = NOTHING) -> bool:
+        """Return whether what `wanted` has beyond `already`, which is out, is free, on live nodes."""
+        need = {node: count - already.whole.get(node, 0) for node, count in wanted.whole.items()}
+        for gpu, parts in wanted.parts.items():
+            if gpu not in self.parts:
+                need[gpu[0]] = max(need.get(gpu[0], 0), 0) + 1
+            elif self.parts[gpu] + parts - already.parts.get(gpu, 0) > PARTS:
+                return False
+        return all(node in self.whole and count <= self.whole[node] for node, count in need.items())
+
+    def num_new(self, wanted: Holding) -> int:
+        """Return how many GPUs `wanted` needs of which nothing is taken yet."""
+        return sum(wanted.whole.values()) + sum(gpu not in self.parts for gpu in wanted.parts)
+
+    def open_labels(self, node: NodeId, sharers: int) -> list[int]:
+        """Return the labels that one more job with a share of 1/`sharers` may use on `node`.
+
+        Those of GPUs that others share come first, then one per GPU that is free, by number.
+        """
+        known = {label: parts for (name, label), parts in self.parts.items() if name == node}
+        shared = [label for label in sorted(known) if known[label] + PARTS // sharers <= PARTS]
+        num_free = self.whole.get(node, 0)
+        new = [label for label in range(len(known) + num_free) if label not in known]
+        return shared + new[:num_free]
+
+    def overfull(self) -> Iterator[str]:
+        """Yield, in words, each node and shared GPU of which more was taken than there is."""
+        for node, left in self.whole.items():
+            if left < 0:
+                most = self._num_gpus[node]
+                labels = sum(gpu[0] == node for gpu in self.parts)
+                shared = f", {labels} of them shared" if labels else ""
+                yield f"node {node!r}: {most - left} GPUs given{shared}, it has {most}"
+        for (node, label), parts in self.parts.items():
+            if parts > PARTS:
+                yield f"node {node!r}, shared GPU {label}: shares of {parts / PARTS:g} given, at most 1"

@@ -1,0 +1,182 @@
+"""What a job was measured to do, and what it used so far: values that only grow, by pure methods.
+
+The scheduler's state, a policy's view, histories and snapshots hold these values as they are. A new figure is
+one field here with one line in `after`, and one field in TrainingReport.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from coadapt.model.batch import BatchConfig
+from coadapt.model.efficiency import EfficiencyPoint
+from coadapt.model.report import Forecast, GradStats, TrainingReport, TypeProfile
+
+# A job that adapts at every report for a week stays below this; older changes are dropped first.
+BATCH_HISTORY_MAX = 20_000
+# Branches are costly: a job that measures four batches each hour for a week has 672 points.
+EFFICIENCY_POINTS_MAX = 1_000
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a job's reports have told so far. Nothing in it is ever forgotten; progress never goes back."""
+
+    progress: float = 0.0
+    """Scale-invariant samples: samples * efficiency."""
+    progress_target: float | None = None
+    """Progress at which the job ends, None while it is not known."""
+    samples: float = 0.0
+    """Samples used for training."""
+    batch: BatchConfig | None = None
+    """The batch in use: as reported, or as the policy dictated it."""
+    batch_history: tuple[tuple[float, int], ...] = ()
+    """(instant, total batch) at each change, the latest BATCH_HISTORY_MAX of them."""
+    step_time_s: float | None = None
+    """Seconds of one optimiser step, as last reported."""
+    by_type: Mapping[str, TypeProfile] = field(default_factory=dict)
+    """What was learned per GPU type."""
+    grad: GradStats | None = None
+    """Gradient statistics, None before the first were reported."""
+    efficiency_points: tuple[EfficiencyPoint, ...] = ()
+    """Efficiencies that the job measured directly, the latest EFFICIENCY_POINTS_MAX of them."""
+    forecast: Forecast | None = None
+    """What is left to do, and how fast it goes."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """The user's own figures, such as loss and accuracy."""
+
+    @property
+    def num_replicas_profiled(self) -> int:
+        """The largest replica count that was timed, on any GPU type."""
+        return max((each.num_replicas_profiled for each in self.by_type.values()), default=0)
+
+    def after(self, report: TrainingReport, at: float) -> "Measured":
+        """Return what is known after `report`, which came at `at` (s). What it leaves open stays."""
+        batch = self.batch if report.batch is None else report.batch
+        return Measured(
+            progress=max(self.progress, report.progress),
+            progress_target=_newer(report.progress_target, self.progress_target),
+            samples=max(self.samples, report.samples),
+            batch=batch,
+            batch_history=self._history_with(batch, at),
+            step_time_s=_newer(report.step_time_s, self.step_time_s),
+            by_type=self._profiles_with(report.by_type),
+            grad=_newer(report.grad, self.grad),
+            efficiency_points=self._points_with(report.efficiency_points),
+            forecast=_newer(report.forecast, self.forecast),
+            metrics={**self.metrics, **report.metrics} if report.metrics else self.metrics,
+        )
+
+    def with_batch(self, batch: BatchConfig | None, at: float) -> "Measured":
+        """Return what is known once the job trains with `batch`, from `at` (s) on; None: it picks its own."""
+        if batch is None or batch == self.batch:
+            return self
+        return replace(self, batch=batch, batch_history=self._history_with(batch, at))
+
+    def _history_with(self, batch: BatchConfig | None, at: float) -> tuple[tuple[float, int], ...]:
+        history = self.batch_history
+        if batch is None or (history and history[-1][1] == batch.total):
+            return history
+        return (*history[-(BATCH_HISTORY_MAX - 1) :], (at, batch.total))
+
+    def _points_with(self, told: tuple[EfficiencyPoint, ...]) -> tuple[EfficiencyPoint, ...]:
+        return (*self.efficiency_points, *told)[-EFFICIENCY_POINTS_MAX:] if told else self.efficiency_points
+
+    def _profiles_with(self, told: Mapping[str, TypeProfile]) -> Mapping[str, TypeProfile]:
+        if not told:
+            return self.by_type
+        known = self.by_type
+        return {**known, **{name: each.after(known.get(name)) for name, each in told.items()}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescaleCosts:
+    """What starts and rescales cost a job in training time, as far as it told."""
+
+    num_measured: int = 0
+    """How many were told, one per generation at most."""
+    total_s: float = 0.0
+    """Their sum, seconds of training."""
+    num_in_place: int = 0
+    """Those of them without a restart."""
+    pause: Mapping[str, float] = field(default_factory=dict)
+    """Parts of the last pause of a rescale in place, seconds; empty before the first."""
+    generation: int = 0
+    """The latest generation that told."""
+
+    @property
+    def mean_s(self) -> float | None:
+        """The mean cost, None before one was measured."""
+        return self.total_s / self.num_measured if self.num_measured else None
+
+    def after(self, generation: int, cost_s: float, pause: Mapping[str, float]) -> "RescaleCosts":
+        """Return the costs with those of `generation`; a second word about it changes nothing."""
+        if generation <= self.generation:
+            return self
+        return RescaleCosts(
+            num_measured=self.num_measured + 1,
+            total_s=self.total_s + cost_s,
+            num_in_place=self.num_in_place + bool(pause),
+            pause=pause or self.pause,
+            generation=generation,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a job used of the cluster so far, and what its changes cost."""
+
+    attained_service_gpu_s: float = 0.0
+    """GPU-seconds held up to `accounted_at`, starting and stopping included."""
+    accounted_at: float = 0.0
+    """Instant up to which service is booked, s."""
+    started_at: float | None = None
+    """First start, s; None before it."""
+    num_starts: int = 0
+    """Starts of replicas from nothing."""
+    num_rescales: int = 0
+    """Changes of allocation after the first start; a preemption counts when the job starts again."""
+    num_failures: int = 0
+    """Ends of its replicas that count against max_failures."""
+    costs: RescaleCosts = RescaleCosts()
+    """What starts and rescales cost."""
+
+    def upto(self, at: float, num_gpus: float) -> "Usage":
+        """Return the usage at instant `at` (s) of a job that held `num_gpus` since `accounted_at`."""
+        held_s = max(at - self.accounted_at, 0.0)
+        return Usage(
+            attained_service_gpu_s=self.attained_service_gpu_s + num_gpus * held_s,
+            accounted_at=at,
+            started_at=self.started_at,
+            num_starts=self.num_starts,
+            num_rescales=self.num_rescales,
+            num_failures=self.num_failures,
+            costs=self.costs,
+        )
+
+    def after_start(self, at: float) -> "Usage":
+        """Return the usage after replicas were started at `at` (s): any start but the first is a rescale."""
+        return replace(
+            self,
+            started_at=at if self.started_at is None else self.started_at,
+            num_starts=self.num_starts + 1,
+            num_rescales=self.num_rescales + bool(self.num_starts),
+        )
+
+    def after_rescale(self) -> "Usage":
+        """Return the usage after running replicas changed to another allocation."""
+        return replace(self, num_rescales=self.num_rescales + 1)
+
+    def after_failure(self) -> "Usage":
+        """Return the usage after one more end of the replicas that was the job's own."""
+        return replace(self, num_failures=self.num_failures + 1)
+
+    def after_cost(self, generation: int, cost_s: float, pause: Mapping[str, float]) -> "Usage":
+        """Return the usage after the first step of `generation`, whose start or rescale cost `cost_s`."""
+        return replace(self, costs=self.costs.after(generation, cost_s, pause))
+
+
+def _newer(told: T | None, known: T | None) -> T | None:
+    return known if told is None else told

@@ -1,0 +1,35 @@
+"""Who owns jobs, and what the operator grants them. Kept by the scheduler, so it may change at any time."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+TenantId = str
+
+DEFAULT_TENANT: TenantId = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """A user or team. One that nobody configured is as the defaults here say."""
+
+    id: TenantId = DEFAULT_TENANT
+    weight: float = 1.0
+    """Its weight in fair shares."""
+    quota_gpus: int | None = None
+    """The most GPUs that its jobs may hold at once; None: no limit."""
+    priority: int = 0
+    """Higher goes first, for policies that know priorities."""
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            raise ValueError("Tenant.id must not be empty")
+        if not (math.isfinite(self.weight) and self.weight > 0):
+            raise ValueError(f"Tenant.weight must be finite and > 0, got {self.weight}")
+        if self.quota_gpus is not None and self.quota_gpus < 0:
+            raise ValueError(f"Tenant.quota_gpus must be >= 0, got {self.quota_gpus}")
+
+
+def quotas_of(tenants: Iterable[Tenant]) -> dict[TenantId, int]:
+    """Return the most GPUs of each tenant that has a quota."""
+    return {tenant.id: tenant.quota_gpus for tenant in tenants if tenant.quota_gpus is not None}

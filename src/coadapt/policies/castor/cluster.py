@@ -1,0 +1,167 @@
+"""The cluster as a plan sees it: GPU types, and the configurations that jobs may be given in a round."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from coadapt.goodput.batch import limits_in_use
+from coadapt.model import Allocation, ClusterView, JobId, JobView, Node, NodeId, RescaleContract
+from coadapt.policies.castor.arrays import BoolArray, IntArray
+from coadapt.policies.castor.noise import Configs
+from coadapt.policies.giving.capacity import FreeNodes, gpu_type_held
+
+# Up to so many whole nodes every number is a size; beyond, each is at least by this factor larger (1).
+EACH_NODE_UPTO = 16
+GROWTH = 1.15
+# A job that was never timed starts within one node, on at most so many GPUs (tried: 1 with doubling, mean
+# completion time +5 %; 8 and 16, no gain).
+FIRST_GPUS = 4
+# Later it may have so many times the most that it was timed on: optimism about untimed sizes pays.
+OPTIMISM = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """The GPUs of one type that a plan may use. node_gpus: of the largest node; rack_gpus: of a rack."""
+
+    gpu_type: str
+    nodes: tuple[Node, ...]
+    free: Mapping[NodeId, int]
+    num_gpus: int
+    node_gpus: int
+    rack_gpus: int
+
+    def sizes(self) -> list[int]:
+        """Return the sizes that every job may have: within a node each one, then whole nodes."""
+        sizes = list(range(1, self.node_gpus))
+        count = 1
+        while count * self.node_gpus <= self.num_gpus:
+            sizes.append(count * self.node_gpus)
+            count = count + 1 if count < EACH_NODE_UPTO else int(np.ceil(count * GROWTH))
+        return sizes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What a round may not change. kept: frozen jobs that run and may; stranded: those that cannot stay.
+
+    quota_left: GPUs that tenants with a quota may hold besides.
+    """
+
+    kinds: tuple[Kind, ...]
+    kept: Mapping[JobId, Allocation]
+    stranded: frozenset[JobId]
+    quota_left: Mapping[str, int]
+
+
+def standing(view: ClusterView) -> Standing:
+    """Return what of `view` stays, and what is left to plan with, by GPU type."""
+    nodes = {node.id: node for node in view.nodes}
+    free = FreeNodes(nodes)
+    quota_left = {tenant: float(quota) for tenant, quota in view.quotas().items()}
+    kept: dict[JobId, Allocation] = {}
+    stranded = set()
+    for job in view.jobs:
+        if job.spec.contract is not RescaleContract.FROZEN or not job.allocation:
+            continue
+        held, limits, tenant = gpu_type_held(job, nodes), job.spec.replicas, job.spec.tenant
+        allowed = held is not None and limits.allows_type(held)
+        allowed = allowed and limits.min <= job.allocation.num_replicas <= limits.max
+        allowed = allowed and job.allocation.num_gpus <= quota_left.get(tenant, np.inf)
+        if not (allowed and free.take(job.allocation)):
+            stranded.add(job.id)
+            continue
+        kept[job.id] = job.allocation
+        if tenant in quota_left:
+            quota_left[tenant] -= job.allocation.num_gpus
+    by_type: dict[str, list[Node]] = {}
+    for node in view.nodes:
+        by_type.setdefault(node.gpu_type, []).append(node)
+    return Standing(
+        kinds=tuple(_kind(gpu_type, by_type[gpu_type], free.gpus) for gpu_type in sorted(by_type)),
+        kept=kept,
+        stranded=frozenset(stranded),
+        quota_left={tenant: int(left) for tenant, left in quota_left.items()},
+    )
+
+
+def _kind(gpu_type: str, nodes: Sequence[Node], free: Mapping[NodeId, int]) -> Kind:
+    racks: dict[str, int] = {}
+    for node in nodes:
+        racks[node.rack] = racks.get(node.rack, 0) + free[node.id]
+    return Kind(
+        gpu_type=gpu_type,
+        nodes=tuple(nodes),
+        free={node.id: free[node.id] for node in nodes},
+        num_gpus=sum(racks.values()),
+        node_gpus=max(node.num_gpus for node in nodes),
+        rack_gpus=max(racks.values()),
+    )
+
+
+def limits(job: JobView) -> tuple[int, int]:
+    """Return the least and the most replicas that a plan may give to `job`.
+
+    A frozen job starts on what its user asked for.
+    """
+    spec = job.spec
+    if spec.contract is RescaleContract.FROZEN:
+        return spec.replicas.requested, spec.replicas.requested
+    timed = job.measured.num_replicas_profiled
+    most = OPTIMISM * timed if timed else FIRST_GPUS
+    total = spec.batch.max_total if spec.adaptive else limits_in_use(job).requested
+    most = min(most, spec.replicas.max, total // spec.batch.min_atomic)
+    return spec.replicas.min, max(most, spec.replicas.min)
+
+
+def configurations(kinds: Sequence[Kind], jobs: Sequence[JobView]) -> tuple[Configs, BoolArray]:
+    """Return all configurations, by type and size, and which of them each job may have (jobs, configs).
+
+    Sizes that no job shares (its least and its most) are there for that job alone.
+    """
+    span_J2 = np.array([limits(job) for job in jobs], dtype=np.int64).reshape(-1, 2)
+    own = set(np.unique(span_J2).tolist())
+    columns: list[tuple[int, int, int, int]] = []
+    common: list[bool] = []
+    for number, kind in enumerate(kinds):
+        sizes = set(kind.sizes())
+        for size in sorted(sizes | {each for each in own if each <= kind.num_gpus}):
+            racks = 1 if size <= kind.rack_gpus else -(-size // max(kind.rack_gpus, 1))
+            columns.append((number, -(-size // kind.node_gpus), racks, size))
+            common.append(size in sizes)
+    configs = Configs(*np.array(columns, dtype=np.int64).reshape(-1, 4).T.copy())
+    gpus_C, low_J1, high_J1 = configs.gpus_C, span_J2[:, :1], span_J2[:, 1:]
+    may_JC = (gpus_C >= low_J1) & (gpus_C <= high_J1)
+    may_JC &= np.array(common, dtype=np.bool_) | (gpus_C == low_J1) | (gpus_C == high_J1)
+    node_C = np.array([kind.node_gpus for kind in kinds], dtype=np.int64)[configs.type_C]
+    for row, job in enumerate(jobs):
+        if not job.measured.num_replicas_profiled:
+            may_JC[row] &= (gpus_C <= node_C) | (gpus_C == low_J1[row])
+        if job.spec.replicas.gpu_types:
+            allowed = np.array([job.spec.replicas.allows_type(kind.gpu_type) for kind in kinds])
+            may_JC[row] &= allowed[configs.type_C]
+    return configs, may_JC
+
+
+def held_shapes(kinds: Sequence[Kind], jobs: Sequence[JobView]) -> IntArray:
+    """Return type, nodes, racks and replicas that each job holds, (num_jobs, 4); replicas 0: nothing to keep.
+
+    What is on lost nodes, of a forbidden type, mixed, out of limits or shared cannot be kept: this policy
+    gives whole GPUs.
+    """
+    place = {node.id: (number, node.rack) for number, kind in enumerate(kinds) for node in kind.nodes}
+    held_JX = np.zeros((len(jobs), 4), dtype=np.int64)
+    held_JX[:, 1:3] = 1
+    for row, job in enumerate(jobs):
+        slots, spec = job.allocation.slots, job.spec.replicas
+        if not slots or job.allocation.shared or any(node not in place for node, _ in slots):
+            continue
+        number = place[slots[0][0]][0]
+        mixed = any(place[node][0] != number for node, _ in slots)
+        count = job.allocation.num_replicas
+        if mixed or not spec.min <= count <= spec.max or not spec.allows_type(kinds[number].gpu_type):
+            continue
+        racks = len({place[node][1] for node, _ in slots})
+        held_JX[row] = (number, len(slots), racks, count)
+    return held_JX

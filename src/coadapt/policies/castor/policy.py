@@ -1,0 +1,146 @@
+"""Castor as a policy: curves of what is known, values by plays, sizes by a program, places."""
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from coadapt.model import Allocation, ClusterView, JobId, Plan
+from coadapt.policies.base import PolicyCard
+from coadapt.policies.castor.arrivals import Arrivals
+from coadapt.policies.castor.cluster import Standing, standing
+from coadapt.policies.castor.explain import Told, explained, stands
+from coadapt.policies.castor.fairness import FairClocks
+from coadapt.policies.castor.lengths import Lengths
+from coadapt.policies.castor.placing import place
+from coadapt.policies.castor.predictions import Prediction, Predictions
+from coadapt.policies.castor.round import Sizes, choose
+from coadapt.policies.castor.situation import Situation, situation
+from coadapt.policies.castor.values import Fluid, Outlook, Values
+
+
+@dataclass(frozen=True, kw_only=True)
+class CastorOptions:
+    """What castor's operator may set; docs/policies/castor.md has the curves of both dials.
+
+    makespan_jobs: μ, how many jobs' completion times the makespan weighs as much as. rho_max: a job that
+    would take longer than so many times its time on an equal share is owed its share; 0: never. expect:
+    whether to keep room for jobs like those of the last hours.
+    """
+
+    makespan_jobs: float = 1.0
+    rho_max: float = 0.0
+    expect: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("makespan_jobs", "rho_max"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be finite and >= 0, got {getattr(self, name)}")
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What is kept from round to round. Without it the next rounds are worse, and no less lawful."""
+
+    lengths: Lengths = field(default_factory=Lengths)
+    values: Values = field(default_factory=Values)
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    clocks: FairClocks = field(default_factory=FairClocks)
+    predictions: Predictions = field(default_factory=Predictions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Castor(CastorOptions):
+    """Minimises summed completion time, weighed by tenants and priorities; options as in CastorOptions.
+
+    Let rounds follow arrivals and exits (`--reaction`). `plan.diagnostics`: objective, bound and gap of the
+    round's program (seconds of completion time saved per second), price of a GPU, predicted makespan.
+    """
+
+    card: ClassVar[PolicyCard] = PolicyCard(
+        paper="of this project", decides="GPU counts, GPU types, places", oracle=""
+    )
+    _memory: _Memory = field(default_factory=_Memory, init=False, repr=False, compare=False)
+
+    @property
+    def predictions(self) -> dict[JobId, Prediction]:
+        """When each job of the last round will have ended, as far as anything can be said."""
+        return self._memory.predictions.latest
+
+    def allocate(self, view: ClusterView) -> Plan:
+        """Return the plan of this round."""
+        memory, fixed = self._memory, standing(view)
+        memory.predictions.observe(view.at, [job.id for job in view.jobs])
+        reasons = {
+            job.id: stands(job, fixed)
+            for job in view.jobs
+            if job.id in fixed.kept or job.id in fixed.stranded
+        }
+        if not fixed.kinds:
+            return Plan(reasons={job.id: "waits: the cluster has no live node" for job in view.jobs})
+        now = situation(view, fixed, memory.lengths)
+        if not now.jobs:
+            return Plan(allocations=fixed.kept, reasons=reasons)
+        outlook = self._look_ahead(view, fixed, now)
+        num_gpus = sum(kind.num_gpus for kind in fixed.kinds)
+        owed_J = np.zeros(len(now.jobs), dtype=np.int64)
+        if self.rho_max:
+            owed_J = memory.clocks.owed(view.at, now, num_gpus, self.rho_max)
+        sizes = choose(now, outlook.value_J, fixed, owed_J)
+        placed = _places(fixed, now, sizes)
+        told = Told(
+            now=now,
+            outlook=outlook,
+            sizes=sizes,
+            placed=placed,
+            standing=fixed,
+            predictions=memory.predictions.latest,
+            at=view.at,
+        )
+        end_s = outlook.course.end_J[: len(now.jobs)]
+        last_s = float(end_s[np.isfinite(end_s)].max(initial=0.0))
+        return Plan(
+            allocations={**fixed.kept, **placed},
+            reasons={**reasons, **explained(told)},
+            diagnostics={
+                "objective": sizes.value,
+                "bound": sizes.bound,
+                "gap": 1.0 - sizes.value / sizes.bound if sizes.bound > 0.0 else 0.0,
+                "price": float(sizes.price_T.max(initial=0.0)),
+                "last_end": view.at + last_s,
+            },
+        )
+
+    def _look_ahead(self, view: ClusterView, fixed: Standing, now: Situation) -> Outlook:
+        memory = self._memory
+        fluid = Fluid.of(now, fixed.kinds)
+        done_J = np.array([job.measured.progress for job in now.jobs])
+        whole_J = np.where(now.timed_J, done_J + now.left_J, 0.0)
+        memory.arrivals.observe(view.at, now.jobs, fluid.curves, whole_J)
+        expected = memory.arrivals.expected(view.at) if self.expect else None
+        outlook = memory.values.settle(now, fluid, expected, self.makespan_jobs)
+        ends_s = outlook.course.end_J[: len(now.jobs)].tolist()
+        timed = [row for row, known in enumerate(now.timed_J) if known]
+        memory.predictions.predict(view.at, {now.jobs[row].id: ends_s[row] for row in timed})
+        return outlook
+
+
+def _places(fixed: Standing, now: Situation, sizes: Sizes) -> dict[JobId, Allocation]:
+    """Return where each size stands, type by type."""
+    row_of = {job.id: row for row, job in enumerate(now.jobs)}
+    jobs = {job.id: job for job in now.jobs}
+    placed: dict[JobId, Allocation] = {}
+    for number, kind in enumerate(fixed.kinds):
+        columns = np.flatnonzero(now.configs.type_C == number)
+        column_of = {int(now.configs.gpus_C[column]): int(column) for column in columns}
+
+        def goodput(job: JobId, count: int, spread: bool, column_of: dict[int, int] = column_of) -> float:
+            column = column_of.get(count)
+            if column is None:
+                return 0.0
+            return float((now.spread_JC if spread else now.goodput_JC)[row_of[job], column])
+
+        counts = {job: count for job, count in sizes.counts.items() if sizes.types[job] == number}
+        placed |= place(kind, jobs, counts, goodput)
+    return placed

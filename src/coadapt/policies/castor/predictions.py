@@ -1,0 +1,74 @@
+"""When jobs will start and end: the play's course, with an interval learned from how wrong it was before."""
+
+# A play is deterministic; the world is not: jobs come, curves turn out otherwise, noise grows. So every
+# prediction that was made is kept until the job is gone, and log(what it took / what was said) joins a
+# record. The interval of a new prediction spans the 5th to the 95th percentile of that record: nine of ten
+# ends lie in it, as long as jobs to come are like jobs that went. Both sides get a round's length added,
+# since ends are seen at rounds only.
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from coadapt.model import JobId
+
+ERRORS_MAX = 600
+ERRORS_MIN = 20  # below, the factor FIRST_FACTOR to each side stands for the record
+FIRST_FACTOR = 3.0
+SEEN_EVERY_S = 60.0
+LOW, HIGH = 0.05, 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Instants, s: when a job will have ended, and the interval of that which holds nine times of ten."""
+
+    end_at: float
+    low_at: float
+    high_at: float
+
+
+@dataclass(slots=True)
+class Predictions:
+    """made: per job, (instant, predicted end) at times. errors: log ratios. latest: of the last round."""
+
+    made: dict[JobId, list[tuple[float, float]]] = field(default_factory=dict)
+    errors: deque[float] = field(default_factory=lambda: deque(maxlen=ERRORS_MAX))
+    latest: dict[JobId, Prediction] = field(default_factory=dict)
+    seen_at: float = 0.0
+
+    def observe(self, at: float, here: Iterable[JobId]) -> None:
+        """Learn from the jobs that have gone since the last round."""
+        alive = set(here)
+        for job in [job for job in self.made if job not in alive]:
+            ended_at = max(0.5 * (self.seen_at + at), at - SEEN_EVERY_S)
+            for said_at, end_at in self.made.pop(job):
+                took, said = max(ended_at - said_at, 0.0), end_at - said_at
+                self.errors.append(math.log((took + SEEN_EVERY_S) / (said + SEEN_EVERY_S)))
+        self.seen_at = at
+
+    def predict(self, at: float, ends_s: Mapping[JobId, float]) -> None:
+        """Take in the seconds to each job's end by the play (infinity: no word), and set `latest`."""
+        low, high = self._spread()
+        self.latest = {}
+        for job, left_s in ends_s.items():
+            if left_s == math.inf:
+                continue
+            # Said anew once half of what was said is over: so early and late words weigh alike.
+            said = self.made.setdefault(job, [])
+            if not said or at - said[-1][0] >= 0.5 * (said[-1][1] - said[-1][0]):
+                said.append((at, at + left_s))
+            around = left_s + SEEN_EVERY_S
+            self.latest[job] = Prediction(
+                at + left_s,
+                at + max(around * math.exp(low) - 2 * SEEN_EVERY_S, 0.0),
+                at + around * math.exp(high),
+            )
+
+    def _spread(self) -> tuple[float, float]:
+        if len(self.errors) < ERRORS_MIN:
+            return -math.log(FIRST_FACTOR), math.log(FIRST_FACTOR)
+        ordered = sorted(self.errors)
+        last = len(ordered) - 1
+        return ordered[math.floor(LOW * last)], ordered[math.ceil(HIGH * last)]

@@ -1,0 +1,87 @@
+"""The round: which size each job gets now, as one program over what sizes earn in the next minutes."""
+
+# The round asks what each job does for the next H = 300 s. At value v a job that trains with goodput G earns
+# v G per second. A change costs δ seconds of training once, so the part 1 - δ / H of it is left, or less
+# where the job ends sooner than H. A running job that is stopped will have to pay δ again one day: so both
+# keeping and changing earn besides what that would waste, v G min(δ / H, 1).
+#
+# Floors: a job that is late by its fair clock (fairness.py) is owed its share. Sizes from the share on earn
+# LARGE besides, so the program serves as many of those as can be before anything else.
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from coadapt.model import JobId
+from coadapt.policies.castor.arrays import FloatArray, IntArray
+from coadapt.policies.castor.cluster import Standing
+from coadapt.policies.castor.knapsack import WAIT, Choice, Options, solve
+from coadapt.policies.castor.situation import Situation
+
+HORIZON_S = 300.0
+LARGE = 1e3  # times all that the others could earn together, per job that is owed its share (1)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What was chosen. counts: replicas by job; types: index of its GPU type. value, bound: of the program,
+    what is owed left out; price_T: of one GPU of each type, in seconds saved per second.
+    """
+
+    counts: Mapping[JobId, int]
+    types: Mapping[JobId, int]
+    value: float
+    bound: float
+    price_T: FloatArray
+
+
+def choose(now: Situation, value_J: FloatArray, standing: Standing, owed_J: IntArray) -> Sizes:
+    """Return the sizes of this round. owed_J: replicas that a late job is owed at least, 0 for the others."""
+    worth_JO, gpus_JO, type_JO = _options(now, value_J)
+    plain_JO = worth_JO.copy()
+    large = LARGE * (1.0 + worth_JO.max(axis=1, initial=0.0).sum())
+    served_JO = (owed_J[:, None] > 0) & (gpus_JO >= owed_J[:, None]) & (worth_JO > 0.0)
+    worth_JO[served_JO] += large
+    tenants = sorted(standing.quota_left)
+    index = {tenant: len(standing.kinds) + number for number, tenant in enumerate(tenants)}
+    capacity = [kind.num_gpus for kind in standing.kinds] + [max(standing.quota_left[t], 0) for t in tenants]
+    options = Options(
+        value_JO=worth_JO,
+        gpus_JO=gpus_JO,
+        type_JO=type_JO,
+        tenant_J=np.array([index.get(job.spec.tenant, -1) for job in now.jobs], dtype=np.int64),
+        capacity_R=np.array(capacity, dtype=np.int64),
+        num_types=len(standing.kinds),
+    )
+    choice: Choice = solve(options)
+    counts: dict[JobId, int] = {}
+    types: dict[JobId, int] = {}
+    value = 0.0
+    for row, job in enumerate(now.jobs):
+        option = int(choice.option_J[row])
+        if option != WAIT:
+            counts[job.id], types[job.id] = int(gpus_JO[row, option]), int(type_JO[row, option])
+            value += float(plain_JO[row, option])
+    gap = max(choice.bound - choice.value, 0.0)
+    return Sizes(counts, types, value, value + gap, choice.price_R[: len(standing.kinds)])
+
+
+def _options(now: Situation, value_J: FloatArray) -> tuple[FloatArray, IntArray, IntArray]:
+    """Return what each option earns, its replicas and its type: all configurations, then keeping."""
+    wasted_J = value_J * now.here_J * np.minimum(now.rescale_s_J / HORIZON_S, 1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ends_s_JC = np.minimum(now.left_J[:, None] / now.goodput_JC, HORIZON_S)
+        kept_JC = np.maximum(1.0 - now.rescale_s_J[:, None] / ends_s_JC, 0.0)
+    earned_JC = value_J[:, None] * now.goodput_JC
+    runs_J1 = now.held_JX[:, 3:] > 0
+    worth_JC = np.where(runs_J1, earned_JC * kept_JC + wasted_J[:, None], earned_JC)
+    worth_JC[now.goodput_JC <= 0.0] = 0.0
+    keep_J = np.where(runs_J1[:, 0], value_J * now.here_J + wasted_J, 0.0)
+    num_jobs = len(now.jobs)
+    gpus_JC, type_JC = (np.tile(column, (num_jobs, 1)) for column in (now.configs.gpus_C, now.configs.type_C))
+    return (
+        np.ascontiguousarray(np.hstack((worth_JC, keep_J[:, None]))),
+        np.ascontiguousarray(np.hstack((gpus_JC, now.held_JX[:, 3:]))),
+        np.ascontiguousarray(np.hstack((type_JC, now.held_JX[:, :1]))),
+    )

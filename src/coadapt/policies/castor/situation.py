@@ -1,0 +1,173 @@
+"""The jobs of a round as arrays: what each could do where, what it has left, what its time is worth.
+
+Axes: J jobs in view order (without frozen ones that run), C configurations, K replicas in one node's number.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from coadapt.goodput.batch import limits_in_use
+from coadapt.goodput.efficiency_models import NoiseScale, model_of_job
+from coadapt.goodput.throughput import PARAM_NAMES
+from coadapt.model import ClusterView, EfficiencyKind, JobView, TypeProfile
+from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
+from coadapt.policies.castor.cluster import Kind, Standing, configurations, held_shapes
+from coadapt.policies.castor.lengths import Lengths, hinted
+from coadapt.policies.castor.noise import Configs, Trainings, goodputs
+
+# Of a job that was never timed: its goodput on k GPUs is k to this power, in units of its goodput on one.
+UNTIMED_EXPONENT = 0.8
+# One step of priority doubles what a job's time is worth; so many steps count at most.
+PRIORITY_STEPS_MAX = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """goodput_JC: 0 where a job may not be; here_J: on what it holds; spread_JC: where what would fit one
+    node is cut over two. left_J: progress to do. weight_J: what a second of it is worth.
+    due_J: seconds to its deadline. held_JX: as of held_shapes. timed_J: whether anything was measured.
+    """
+
+    jobs: tuple[JobView, ...]
+    configs: Configs
+    goodput_JC: FloatArray
+    here_J: FloatArray
+    spread_JC: FloatArray
+    left_J: FloatArray
+    weight_J: FloatArray
+    due_J: FloatArray
+    held_JX: IntArray
+    timed_J: BoolArray
+    rescale_s_J: FloatArray
+
+
+def situation(view: ClusterView, standing: Standing, lengths: Lengths) -> Situation:
+    """Return the situation of the jobs that may be moved; `lengths` takes in what they report."""
+    jobs = tuple(job for job in view.jobs if job.id not in standing.kept and job.id not in standing.stranded)
+    configs, may_JC = configurations(standing.kinds, jobs)
+    held_JX = held_shapes(standing.kinds, jobs)
+    trainings = _trainings(standing.kinds, jobs, held_JX)
+    alone_C = configs.gpus_C == 1
+    goodput_JC, here_J = goodputs(trainings, configs, may_JC | alone_C)
+    alone_J = goodput_JC[:, alone_C].max(axis=1, initial=0.0)
+    goodput_JC[~may_JC] = 0.0
+    spread_JC, _ = goodputs(trainings, _in_two(configs), may_JC)
+    timed_J = trainings.known_J & (goodput_JC > 0.0).any(axis=1)
+    lengths.observe(jobs, np.where(timed_J, alone_J, 0.0).tolist())
+    left_J = np.array(
+        [
+            lengths.left(job, alone) if timed and alone > 0.0 else lengths.typical_s()
+            for job, timed, alone in zip(jobs, timed_J.tolist(), alone_J.tolist(), strict=True)
+        ]
+    )
+    untimed_JC = ~timed_J[:, None] & may_JC
+    guess_C = configs.gpus_C**UNTIMED_EXPONENT
+    held_guess_J = held_JX[:, 3] ** UNTIMED_EXPONENT
+    return Situation(
+        jobs=jobs,
+        configs=configs,
+        goodput_JC=np.where(untimed_JC, guess_C, goodput_JC),
+        here_J=np.where(timed_J, here_J, held_guess_J),
+        spread_JC=np.where(untimed_JC, guess_C, spread_JC),
+        left_J=left_J,
+        weight_J=np.array([_weight(view, job) for job in jobs]),
+        due_J=np.array(
+            [math.inf if (due := job.spec.deadline_at) is None else due - view.at for job in jobs]
+        ),
+        held_JX=held_JX,
+        timed_J=timed_J,
+        rescale_s_J=np.array([job.rescale_s for job in jobs]),
+    )
+
+
+def _in_two(configs: Configs) -> Configs:
+    """Return the same sizes where what would fit one node is cut over two."""
+    return Configs(configs.type_C, np.maximum(configs.nodes_C, 2), configs.racks_C, configs.gpus_C)
+
+
+def _weight(view: ClusterView, job: JobView) -> float:
+    tenant = view.tenant(job.spec.tenant)
+    steps = job.spec.priority + tenant.priority
+    return tenant.weight * 2.0 ** min(max(steps, -PRIORITY_STEPS_MAX), PRIORITY_STEPS_MAX)
+
+
+def _trainings(kinds: Sequence[Kind], jobs: Sequence[JobView], held_JX: IntArray) -> Trainings:
+    shape = (len(jobs), len(kinds))
+    params_JTX, batch_JTX = np.zeros((*shape, len(PARAM_NAMES))), np.ones((*shape, 5))
+    noise_J, left_J = np.full(len(jobs), np.inf), np.full(len(jobs), np.inf)
+    may_JX = np.zeros((len(jobs), 2), dtype=np.bool_)
+    factor_TT = _type_factors(kinds, jobs)
+    for row, job in enumerate(jobs):
+        spec, told = job.spec, job.measured.by_type
+        may_JX[row] = spec.adaptive, spec.batch.accumulation
+        noise_J[row] = _noise_scale(job)
+        hint = hinted(job)
+        if hint is not None:
+            left_J[row] = max(hint - job.measured.progress, 0.0)
+        for number, kind in enumerate(kinds):
+            limits = limits_in_use(job, kind.gpu_type)
+            sizes = (limits.initial, limits.requested, limits.max_total, limits.min_atomic)
+            batch_JTX[row, number] = *sizes, limits.max_atomic or 0
+            if told:
+                params_JTX[row, number] = _params_on(number, kinds, told, factor_TT)
+    return Trainings(
+        params_JTX=params_JTX,
+        known_J=np.array([bool(job.measured.by_type) for job in jobs], dtype=np.bool_),
+        batch_JTX=batch_JTX,
+        may_JX=may_JX,
+        noise_J=noise_J,
+        progress_J=np.array([job.measured.progress for job in jobs]),
+        left_J=left_J,
+        held_JX=held_JX,
+    )
+
+
+def _noise_scale(job: JobView) -> float:
+    """Return the noise scale in samples at which Pollux's formula has the job's efficiency; inf: no loss."""
+    if not job.spec.adaptive:
+        return math.inf
+    model, initial = model_of_job(job), job.spec.batch.initial
+    if isinstance(model, NoiseScale) and job.spec.efficiency.kind is EfficiencyKind.NOISE_SCALE:
+        return model.grad.noise_scale(initial)
+    total = max(math.sqrt(initial * job.spec.batch.max_total), initial + 1.0)
+    efficiency = float(model(np.array([total])).expected[0])
+    return math.inf if efficiency >= 1.0 else max((efficiency * total - initial) / (1.0 - efficiency), 0.0)
+
+
+def _type_factors(kinds: Sequence[Kind], jobs: Sequence[JobView]) -> FloatArray:
+    """Return how much longer a pass takes on type a than on type b, (a, b): the median over jobs that know
+    both, 1 where none does.
+    """
+    factor_TT = np.ones((len(kinds), len(kinds)))
+    for a, one in enumerate(kinds):
+        for b, other in enumerate(kinds):
+            pairs = [
+                (job.measured.by_type[one.gpu_type].params, job.measured.by_type[other.gpu_type].params)
+                for job in jobs
+                if a != b and {one.gpu_type, other.gpu_type} <= job.measured.by_type.keys()
+            ]
+            ratios = [
+                (x.alpha_c + x.beta_c) / (y.alpha_c + y.beta_c)
+                for x, y in pairs
+                if y.alpha_c + y.beta_c > 0.0
+            ]
+            if ratios:
+                factor_TT[a, b] = float(np.median(ratios))
+    return factor_TT
+
+
+def _params_on(
+    number: int, kinds: Sequence[Kind], told: Mapping[str, TypeProfile], factor_TT: FloatArray
+) -> list[float]:
+    """Return the step-time parameters on one type: as told, else those of another type, passes rescaled."""
+    own = told.get(kinds[number].gpu_type)
+    if own is not None:
+        return [getattr(own.params, name) for name in PARAM_NAMES]
+    index = {kind.gpu_type: other for other, kind in enumerate(kinds)}
+    other = max(sorted(told), key=lambda name: (name in index, told[name].num_replicas_profiled))
+    values = [getattr(told[other].params, name) for name in PARAM_NAMES]
+    factor = float(factor_TT[number, index[other]]) if other in index else 1.0
+    return [values[0] * factor, values[1] * factor, *values[2:]]

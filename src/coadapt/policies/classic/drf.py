@@ -1,0 +1,47 @@
+"""Dominant resource fairness (Ghodsi et al., NSDI 2011), with the GPU types as resources."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from coadapt.model import ClusterView, JobId, JobView, Plan, gpus_by_type
+from coadapt.policies.base import PolicyCard
+from coadapt.policies.giving.capacity import Capacity, span
+from coadapt.policies.giving.counted_plan import counted_plan
+from coadapt.policies.giving.filling import Key, fill
+from coadapt.policies.giving.queue import by_priority
+from coadapt.policies.giving.reasons import waits
+
+
+class Drf:
+    """Each next GPU to the tenant with the smallest dominant share per weight; nobody takes turns.
+
+    A tenant's dominant share is the largest of its shares of the GPU types. Within a tenant jobs that have
+    nothing come first, in order of priority and submission, then the job with the smallest dominant share.
+    A gang starts whole: its first step is its fewest replicas. skip: a job that does not fit is passed over;
+    without, it ends the round, as in some implementations.
+    """
+
+    card: ClassVar[PolicyCard] = PolicyCard(paper="Ghodsi et al., DRF, NSDI 2011", decides="GPU counts")
+
+    def __init__(self, *, skip: bool = True) -> None:
+        self._skip = skip
+
+    def allocate(self, view: ClusterView) -> Plan:
+        capacity = Capacity(view)
+        pools = gpus_by_type(view.nodes)
+
+        def dominant(held: Mapping[str, int]) -> float:
+            return max((count / pools[name] for name, count in held.items()), default=0.0)
+
+        def key(job: JobView) -> Key:
+            tenant, count = view.tenant(job.spec.tenant), capacity.counts.get(job.id, 0)
+            own = {capacity.gpu_types[job.id]: count} if count else {}
+            return dominant(capacity.held_by(tenant.id)) / tenant.weight, dominant(own)
+
+        fill(by_priority(view, view.jobs), capacity, key, skip=self._skip)
+        notes: dict[JobId, str] = {}
+        for job in view.jobs:
+            share = dominant(capacity.held_by(job.spec.tenant))
+            told = f"the dominant share of tenant {job.spec.tenant} is {share:.0%}"
+            notes[job.id] = told if job.id in capacity.counts else waits(job, span(job)[0], capacity, told)
+        return counted_plan(view, capacity, notes)

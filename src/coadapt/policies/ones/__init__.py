@@ -1,0 +1,1 @@
+"""ONES: online evolutionary orchestration of batch sizes (SC 2021)."""

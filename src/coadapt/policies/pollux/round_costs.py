@@ -1,0 +1,102 @@
+"""What the solvers of a Pollux round work on: costs, multipliers of the relaxation, a plan in the making.
+
+Axes as in pollux/objective.py. Costs are those of job_cost: the plan with the least sum is the best one.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from coadapt.policies.pollux.objective import BoolArray, FloatArray, IntArray, RoundProblem, cost_tables
+
+GPUS, NODES, WIDE = 0, 1, 2  # resources
+NUM_RESOURCES = 3
+# Cost of stopping a frozen job, in multiples of the largest real one: more than the others together (1).
+NEVER = 1e6
+
+
+class RoundCosts(NamedTuple):
+    """A round problem with its costs, for the exact solver and for the published search.
+
+    wait_J, keep_J: of holding nothing, of keeping current_JN. change_JSK: of any other row. speedup_JSK:
+    before any penalty (the search's second objective). least_J: the least cost that the job
+    could have at all. exclusive: no two jobs that span nodes share one. wide_K: the wide pieces that K GPUs
+    in one node are, see pollux/relaxation.py.
+    """
+
+    capacity_N: IntArray
+    current_JN: IntArray
+    pinned_J: BoolArray
+    min_J: IntArray
+    max_J: IntArray
+    wait_J: FloatArray
+    keep_J: FloatArray
+    change_JSK: FloatArray
+    speedup_JSK: FloatArray
+    least_J: FloatArray
+    tenant_J: IntArray
+    quota_T: IntArray
+    max_nodes: int
+    exclusive: bool
+    wide_K: FloatArray
+
+
+class DualBound(NamedTuple):
+    """A lower bound on the cost of any plan, and the Lagrange multipliers that prove it.
+
+    multiplier_R: the price per GPU, per node of a job that spans nodes, per wide piece. reduced_cost_J: the
+    least that each job's cost and the price of what it uses come to together.
+    """
+
+    bound: float
+    multiplier_R: FloatArray
+    reduced_cost_J: FloatArray
+
+
+class PartialPlan(NamedTuple):
+    """A plan under construction: rows, their costs, and what they leave over."""
+
+    row_JN: IntArray
+    cost_J: FloatArray
+    free_N: IntArray
+    spanning_N: IntArray  # jobs that span nodes, per node
+    wide_N: FloatArray  # capacity for wide pieces
+    left_T: IntArray
+    order_N: IntArray  # scratch
+    trial_IN: IntArray  # scratch rows
+    saved_JN: IntArray  # scratch
+
+
+def round_costs(problem: RoundProblem, *, least_factor: float = 0.0) -> RoundCosts:
+    """Return the problem as the kernels take it: stopping a frozen job that runs is out of reach.
+
+    least_factor: what a rescale leaves at least of a job's speedup; 0 is ρ as it is.
+    """
+    tables = cost_tables(problem, np.maximum(problem.rho_J, least_factor))
+    wait_J = tables.change_JSK[:, 0, 0].copy()
+    wait_J[problem.pinned_J] = NEVER * np.abs(tables.change_JSK).max()
+    return RoundCosts(
+        capacity_N=problem.capacity_N,
+        current_JN=problem.current_JN,
+        pinned_J=problem.pinned_J,
+        min_J=problem.min_J,
+        max_J=problem.max_J,
+        wait_J=wait_J,
+        keep_J=tables.keep_J,
+        change_JSK=tables.change_JSK,
+        speedup_JSK=problem.speedup_JSK,
+        least_J=np.minimum(tables.keep_J, tables.change_JSK.min(axis=(1, 2))),
+        tenant_J=problem.tenant_J,
+        quota_T=problem.quota_T,
+        max_nodes=problem.options.max_nodes_per_job,
+        exclusive=problem.options.avoid_interference,
+        wide_K=_wideness(problem),
+    )
+
+
+def _wideness(problem: RoundProblem) -> FloatArray:
+    """Return the wide pieces that 0, 1, … GPUs in a node are: 1 beyond half of the largest node, ½ at it."""
+    largest = problem.capacity_N.max()
+    count_K = np.arange(largest + 1)
+    wide_K: FloatArray = 0.5 * (2 * count_K >= largest) + 0.5 * (2 * count_K > largest)
+    return wide_K

@@ -1,0 +1,1 @@
+"""Shockwave: fair and efficient scheduling of jobs that change their own batch (NSDI 2023)."""

@@ -1,0 +1,165 @@
+"""What Shockwave knows and predicts of each job: the modes of its epochs so far, and its run time left."""
+
+from dataclasses import dataclass, field
+
+from coadapt.model import BatchMode, ClusterView, JobId, JobView
+from coadapt.policies.predictors.dirichlet import Phase, Rule, epochs_left
+
+# Profiled and measured samples may differ by this share before epochs are rescaled (released code).
+CALIBRATION_MIN = 0.4
+# A job without modes is taken as so many epochs, all alike.
+EPOCHS_UNKNOWN = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """Predictions of one job, in seconds of running. share: its progress. whole_s: at its mean pace so far.
+
+    elapsed_s: of its finished epochs, by their profile. admitted_at: the round that saw it first.
+    """
+
+    share: float
+    whole_s: float
+    left_s: float
+    elapsed_s: float
+    admitted_at: float
+
+
+@dataclass(slots=True)
+class _Record:
+    """One job's past. rates: (round, samples per second) at each round's end in which it ran."""
+
+    admitted_at: float
+    phases: list[Phase] = field(default_factory=list)
+    current: int = 0
+    done: int = 0
+    rates: list[tuple[int, float]] = field(default_factory=list)
+    factor: float = 1.0
+
+
+class Ledger:
+    """Follows the epochs of all jobs from round to round, and predicts from them.
+
+    A job that is first seen in the middle (the scheduler was restarted) counts as having trained in its
+    present mode so far: predictions are coarser then, nothing else.
+    """
+
+    def __init__(self, *, rule: Rule, calibrate: bool, whole_seconds: bool, round_s: float) -> None:
+        self._rule, self._calibrate = rule, calibrate
+        self._whole_seconds, self._round_s = whole_seconds, round_s
+        self._records: dict[JobId, _Record] = {}
+
+    def observe(self, view: ClusterView, now: int) -> None:
+        """Note what each job has done since the last round, and forget those that are gone."""
+        present = {job.id for job in view.jobs}
+        for gone in set(self._records) - present:
+            del self._records[gone]
+        for job in view.jobs:
+            known = job.id in self._records
+            record = self._records.setdefault(job.id, _Record(admitted_at=now * self._round_s))
+            modes = _modes(job)
+            if not modes:
+                continue
+            current = _mode_of(job, modes)
+            done = int(_share(job) * _num_epochs(job) + 1e-9)
+            if done > record.done:
+                # The epochs since the last round are taken to be of the mode that was seen then.
+                mode = record.current if known else current
+                record.phases = _extended(record.phases, Phase(mode, done - record.done))
+                record.done = done
+            record.current = current
+            measured = job.measured
+            if job.allocation and measured.step_time_s and measured.batch is not None:
+                record.rates.append((now, measured.batch.total / measured.step_time_s))
+
+    def ahead(self, job: JobView) -> Ahead | None:
+        """Return the predictions for `job`; None where neither modes nor a forecast are known."""
+        forecast = job.measured.forecast
+        if forecast is None:
+            return None
+        record, modes, share = self._records[job.id], _modes(job), _share(job)
+        if not modes:
+            left_s = max(forecast.remaining_s(job.spec.replicas.requested), 1.0)
+            elapsed_s = left_s * share / max(1.0 - share, 1.0 / EPOCHS_UNKNOWN)
+            return Ahead(
+                share=share,
+                whole_s=left_s + elapsed_s,
+                left_s=left_s,
+                elapsed_s=elapsed_s,
+                admitted_at=record.admitted_at,
+            )
+        num_epochs = _num_epochs(job)
+        rest = epochs_left(num_epochs, len(modes), record.phases, record.current, self._rule)
+        if self._calibrate and record.rates:
+            self._rescale_epochs(job, record, rest)
+        epoch_s = [self._profiled_s(mode) * record.factor for mode in modes]
+        left_s = sum(epochs * each for epochs, each in zip(rest, epoch_s, strict=True))
+        elapsed_s = sum(phase.num_epochs * epoch_s[phase.mode] for phase in record.phases)
+        # The mean epoch so far, the present one counted (released code).
+        mean_s = (elapsed_s + epoch_s[record.current]) / (record.done + 1)
+        return Ahead(
+            share=min(record.done / num_epochs, 1.0),
+            whole_s=num_epochs * mean_s,
+            left_s=max(left_s, 1.0),
+            elapsed_s=elapsed_s,
+            admitted_at=record.admitted_at,
+        )
+
+    def _profiled_s(self, mode: BatchMode) -> float:
+        return max(round(mode.epoch_s), 1.0) if self._whole_seconds else mode.epoch_s
+
+    def _rescale_epochs(self, job: JobView, record: _Record, rest: list[float]) -> None:
+        """Compare the samples measured so far with those of the profile, and scale its epochs by that.
+
+        As the released code does: rounds are counted from instant 0 for every job, whenever it came, each
+        rate holds back to the one before, and the profile runs through where the job waited. A factor stays
+        until another one is far enough from the profile.
+        """
+        before, measured = 0, 0.0
+        for at, rate in record.rates:
+            measured += rate * self._round_s * (at - before)
+            before = at
+        profiled = self._profiled_samples(job, record, rest, self._round_s * before)
+        if min(measured, profiled) > 0.0 and abs(measured - profiled) > CALIBRATION_MIN * profiled:
+            record.factor = profiled / measured
+
+    def _profiled_samples(self, job: JobView, record: _Record, rest: list[float], seconds: float) -> float:
+        """Return the samples that the profile has after `seconds`, its last epoch going on for ever."""
+        modes = _modes(job)
+        ahead = [(phase.mode, float(phase.num_epochs)) for phase in record.phases] + [*enumerate(rest)]
+        epochs, left_s, epoch_s = 0.0, seconds, self._profiled_s(modes[record.current])
+        for mode, num_epochs in ahead:
+            epoch_s = self._profiled_s(modes[mode])
+            run = min(num_epochs, left_s / epoch_s)
+            epochs += run
+            left_s -= run * epoch_s
+        epochs += max(left_s, 0.0) / (epoch_s * record.factor)
+        target = job.measured.progress_target or 0.0
+        return epochs * target / _num_epochs(job)
+
+
+def _extended(phases: list[Phase], phase: Phase) -> list[Phase]:
+    if phases and phases[-1].mode == phase.mode:
+        return [*phases[:-1], Phase(phase.mode, phases[-1].num_epochs + phase.num_epochs)]
+    return [*phases, phase]
+
+
+def _modes(job: JobView) -> tuple[BatchMode, ...]:
+    forecast = job.measured.forecast
+    return forecast.modes if forecast is not None else ()
+
+
+def _num_epochs(job: JobView) -> int:
+    forecast = job.measured.forecast
+    return forecast.num_epochs if forecast is not None else EPOCHS_UNKNOWN
+
+
+def _mode_of(job: JobView, modes: tuple[BatchMode, ...]) -> int:
+    """Return the mode of the batch in use, the nearest one if it is none of them."""
+    total = job.measured.batch.total if job.measured.batch is not None else job.spec.batch.requested
+    return min(range(len(modes)), key=lambda mode: abs(modes[mode].total - total))
+
+
+def _share(job: JobView) -> float:
+    target = job.measured.progress_target
+    return min(job.measured.progress / target, 1.0) if target else 0.0

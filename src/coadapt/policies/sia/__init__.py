@@ -1,0 +1,1 @@
+"""Sia (Jayaram Subramanya et al., SOSP 2023): an integer programme over GPU types and counts."""

@@ -1,0 +1,38 @@
+"""Themis (Mahajan et al., NSDI 2020) by its objective: the least largest finish-time ratio."""
+
+from typing import ClassVar
+
+from coadapt.model import ClusterView, Plan
+from coadapt.policies.base import PolicyCard
+from coadapt.policies.giving.ideal_time import IdealTimes
+from coadapt.policies.giving.paced_jobs import DividedTime
+from coadapt.policies.giving.time_share_rounds import RoundOptions
+
+
+class Themis:
+    """Finish-time fairness as Gavel, Shockwave and Sia compare with it: without the auction.
+
+    round_s, resolve_s, hold_back: see RoundOptions. central: of equally good parts the most central.
+    Jobs that do not tell their length count as half done.
+    """
+
+    card: ClassVar[PolicyCard] = PolicyCard(
+        paper="Mahajan et al., Themis, NSDI 2020",
+        decides="part of the time on each GPU type",
+        oracle="time left",
+    )
+
+    def __init__(
+        self,
+        *,
+        round_s: float = 60.0,
+        resolve_s: float = 0.0,
+        hold_back: bool = False,
+        central: bool = False,
+    ) -> None:
+        options = RoundOptions(round_s=round_s, resolve_s=resolve_s, hold_back=hold_back)
+        self._time = DividedTime(options, needs_length=True)
+        self._ideal = IdealTimes(central=central)
+
+    def allocate(self, view: ClusterView) -> Plan:
+        return self._time.plan(view, self._ideal.least_worst)

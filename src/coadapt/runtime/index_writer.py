@@ -1,0 +1,295 @@
+"""The observer that writes the index of jobs, row by row as things happen (job_index.py)."""
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from coadapt.core.accounting import may_train, num_gpus_held
+from coadapt.core.commands import Command, SetAlarm, Solve
+from coadapt.core.config import SchedulerConfig
+from coadapt.core.events import (
+    Event,
+    NodeJoined,
+    NodeLost,
+    PlanFailed,
+    PlanReady,
+    TrainingReported,
+    TrainingResumed,
+)
+from coadapt.core.lifecycle import ENDED
+from coadapt.core.scheduler import Scheduler
+from coadapt.core.state import JobRecord, Order, Running, SchedulerState, Status
+from coadapt.model import BatchConfig, JobId
+from coadapt.model.wire import Json, to_json
+from coadapt.runtime import books
+from coadapt.runtime.job_index import (
+    CAPACITY,
+    CLUSTER,
+    DECISION,
+    LINE,
+    PLANS,
+    POINT,
+    RESCALE,
+    ROUND,
+    SPAN,
+    EndedJob,
+    JobIndex,
+    Row,
+)
+from coadapt.runtime.snapshot import job_efficiency, job_snapshot, told_no_plan
+from coadapt.runtime.story import (
+    NEW,
+    StoryKey,
+    replicas_of_change,
+    story_key,
+    told_by,
+    told_change,
+    told_in_place,
+)
+
+# A young job's points and sentences are kept this many seconds apart at least, and of an old one so many per
+# its age: some thousand rows of a job that runs for a month.
+POINTS_APART_S = 10.0
+SENTENCES_APART_S = 60.0
+ROWS_PER_AGE = 500
+
+logger = logging.getLogger(__name__)
+
+_DIGITS = re.compile(r"[0-9.]+")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Seen:
+    """What was written of a live job: the values that it had then, and when the last rows were."""
+
+    status: Status
+    order: Order
+    running: Running
+    batch: BatchConfig | None
+    key: StoryKey
+    span: Json
+    generation_told: int = 0
+    replicas_told: int = 0
+    point_at: float = float("-inf")
+    sentence_at: float = float("-inf")
+
+    def same(self, job: JobRecord) -> bool:
+        """Whether nothing that is written of has changed: a record's values are replaced, never changed."""
+        return (
+            self.status is job.status
+            and self.order is job.order
+            and self.running.generation == job.running.generation
+            and self.running.grant is job.running.grant
+            and self.batch == job.measured.batch
+        )
+
+
+class IndexWriter:
+    """An observer of the runtime; `number` tells it which event it is told of.
+
+    events, config: the whole journal with its numbers, and the settings that it begins under, for an index
+    that has to be made anew; None where its beginning was pruned.
+    """
+
+    number: Callable[[], int]
+
+    def __init__(
+        self,
+        index: JobIndex,
+        events: Callable[[], Iterable[tuple[int, Event]] | None],
+        config: SchedulerConfig,
+    ) -> None:
+        self._index = index
+        self._events = events
+        self._config = config
+        self._current = 0
+        self._seen: dict[JobId, _Seen] = {}
+        self._no_plan = ""
+        self._rows: list[Row] = []
+        self._ended: list[EndedJob] = []
+
+    def restored(self, state: SchedulerState, number: int) -> None:
+        """Go on from `state` after event `number`; an index that does not reach so far is made anew."""
+        if self._index.upto < number:
+            self._make_anew(state, number)
+        self._seen = {job.id: _seen_of(job) for job in state.jobs.values() if job.state not in ENDED}
+        self._no_plan = told_no_plan(state.plan_error) if state.plan_error else ""
+
+    def _make_anew(self, state: SchedulerState, upto: int) -> None:
+        logger.warning("the index of jobs ends before the journal's snapshot: it is made anew")
+        self._index.clear()
+        self._seen = {}
+        events = self._events()
+        if events is None:
+            logger.warning("the journal was pruned: the index knows no job that ended before event %d", upto)
+            self._begin_at(state, upto)
+            return
+        scheduler = Scheduler(self._config)
+        for number, event in events:
+            if number > upto:
+                break
+            self.observe(number, event, scheduler.handle(event), scheduler.state)
+        self._index.flush()
+
+    def _begin_at(self, state: SchedulerState, number: int) -> None:
+        """Note where live jobs are; what was before is not known any more."""
+        self._current = number
+        for job in sorted(state.jobs.values(), key=lambda job: (job.submitted_at, job.id)):
+            if job.state not in ENDED:
+                self._add(job.id, SPAN, state.at, _seen_of(job).span)
+        self._index.add(number, self._rows, ())
+        self._rows = []
+        self._index.flush()
+
+    def __call__(self, event: Event, commands: Sequence[Command], state: SchedulerState) -> None:
+        number = self.number()
+        self.observe(number, event, commands, state)
+        if number % books.EVENTS_PER_SNAPSHOT == 0:
+            # A snapshot comes next: a replay from it must find what was before it in the index.
+            self._index.flush()
+
+    def observe(self, number: int, event: Event, commands: Sequence[Command], state: SchedulerState) -> None:
+        """Write what the event brought, which has this number and led to `state`."""
+        self._current = number
+        for job in touched_jobs(event, commands, state):
+            self._follow(event, job, state.at)
+        match event:
+            case NodeJoined() | NodeLost():
+                num_gpus = sum(node.num_gpus for node in state.nodes.values())
+                self._add(CLUSTER, CAPACITY, state.at, num_gpus)
+            case PlanReady():
+                told: Json = [event.round, state.plan_error, to_json(event.plan.diagnostics)]
+                self._add(CLUSTER, ROUND, state.at, told)
+                self._follow_plans(state)
+            case PlanFailed():
+                self._add(CLUSTER, ROUND, state.at, [event.round, event.error, {}])
+                self._follow_plans(state)
+            case _:
+                pass
+        self._index.add(number, self._rows, self._ended)
+        self._rows, self._ended = [], []
+
+    def _follow_plans(self, state: SchedulerState) -> None:
+        """Note once that plans fail, and once that they come again."""
+        told = told_no_plan(state.plan_error) if state.plan_error else ""
+        if _DIGITS.sub("#", told) != _DIGITS.sub("#", self._no_plan):
+            self._add(PLANS, LINE, state.at, {"text": told or "the policy gives plans again"})
+        self._no_plan = told
+
+    def _follow(self, event: Event, job: JobRecord, at: float) -> None:
+        seen = self._seen.get(job.id)
+        if isinstance(event, TrainingReported) and seen is not None and may_train(job, event.generation):
+            self._add_point(event, job, seen, at)
+        told = told_by(event, job)
+        if seen is not None and seen.same(job) and not told:
+            return
+        for text in told:
+            in_place = isinstance(event, TrainingResumed) and bool(event.pause)
+            self._add(job.id, DECISION if in_place else LINE, at, {"text": text})
+        if isinstance(event, TrainingResumed) and seen is not None and may_train(job, event.generation):
+            self._add_rescale(event, job, seen, at)
+        now = _seen_of(job)
+        if seen is None:
+            now.key = NEW
+            self._add(job.id, SPAN, job.submitted_at, [0.0, [], "pending"])
+            seen, now = replace(now, span=[0.0, [], "pending"]), _seen_of(job)
+        self._add_change(job, seen, now, at)
+        if job.state in ENDED:
+            self._seen.pop(job.id, None)
+            self._ended.append(_ended(job))
+            return
+        if now.span != seen.span:
+            self._add(job.id, SPAN, at, now.span)
+        self._seen[job.id] = now
+
+    def _add_change(self, job: JobRecord, seen: _Seen, now: _Seen, at: float) -> None:
+        now.point_at, now.sentence_at = seen.point_at, seen.sentence_at
+        now.generation_told, now.replicas_told = seen.generation_told, seen.replicas_told
+        if now.key == seen.key:
+            return
+        # A sentence that only counts on ("3 jobs are before it", "2 jobs …") is told now and then.
+        same_but_for_figures = now.key[:-1] == seen.key[:-1] and (
+            _DIGITS.sub("#", now.key[-1]) == _DIGITS.sub("#", seen.key[-1])
+        )
+        if same_but_for_figures and not _due(at, seen.sentence_at, job.submitted_at, SENTENCES_APART_S):
+            now.key = seen.key
+            return
+        now.sentence_at = at
+        text = told_change(job, seen.key, now.key)
+        if job.explanation and (seen.key == NEW or now.key[-1] != seen.key[-1]):
+            self._add(job.id, DECISION, at, {"text": text, "why": job.explanation})
+        else:
+            self._add(job.id, LINE, at, {"text": text})
+
+    def _add_point(self, event: TrainingReported, job: JobRecord, seen: _Seen, at: float) -> None:
+        batch = job.measured.batch
+        if batch == seen.batch and not _due(at, seen.point_at, job.submitted_at, POINTS_APART_S):
+            return
+        seen.point_at = at
+        total = None if batch is None else batch.total
+        figures: Json = [total, job_efficiency(job), job.measured.progress, event.report.step_time_s]
+        self._add(job.id, POINT, at, figures)
+
+    def _add_rescale(self, event: TrainingResumed, job: JobRecord, seen: _Seen, at: float) -> None:
+        if event.generation <= seen.generation_told:
+            return
+        before, now = replicas_of_change(job, event.generation)
+        counts: list[Json] = [event.generation, before or seen.replicas_told, now]
+        costs: list[Json] = [event.rescale_s, to_json(event.pause), _told_pause(job, event)]
+        self._add(job.id, RESCALE, at, [*counts, *costs])
+        seen.generation_told, seen.replicas_told = event.generation, now
+
+    def _add(self, job: JobId, kind: str, at: float, payload: Json) -> None:
+        place = len(self._rows)
+        self._rows.append(Row(job=job, seq=self._current, n=place, kind=kind, at=at, payload=payload))
+
+
+def touched_jobs(event: Event, commands: Sequence[Command], state: SchedulerState) -> Iterable[JobRecord]:
+    """Return the jobs that `event` may have changed, by id. Few events concern more than one."""
+    if isinstance(event, PlanReady | NodeLost):
+        names: Iterable[JobId] = state.jobs
+    else:
+        about = {command.job for command in commands if not isinstance(command, Solve | SetAlarm)}
+        job = getattr(event, "job", None)
+        names = about if job is None else about | {job}
+    return [state.jobs[name] for name in sorted(names) if name in state.jobs]
+
+
+def _seen_of(job: JobRecord) -> _Seen:
+    return _Seen(
+        status=job.status,
+        order=job.order,
+        running=job.running,
+        batch=job.measured.batch,
+        key=story_key(job),
+        span=[num_gpus_held(job), list(job.ordered.shape), job.state.value],
+        generation_told=job.usage.costs.generation,
+        replicas_told=job.trains_on.num_replicas,
+    )
+
+
+def _ended(job: JobRecord) -> EndedJob:
+    assert job.ended_at is not None, f"{job.id} has not ended"
+    # Of what it was on its way nobody asks a job that has ended.
+    measured = replace(job.measured, batch_history=(), forecast=None)
+    return EndedJob(
+        id=job.id,
+        name=job.spec.name,
+        tenant=job.spec.tenant,
+        state=job.state,
+        submitted_at=job.submitted_at,
+        ended_at=job.ended_at,
+        picture=job_snapshot(job, job.ended_at),
+        spec=to_json(job.spec),
+        measured=to_json(measured),
+        usage=to_json(job.usage),
+    )
+
+
+def _told_pause(job: JobRecord, event: TrainingResumed) -> str:
+    return told_in_place(job, event) if event.pause else ""
+
+
+def _due(at: float, last_at: float, since: float, least_s: float) -> bool:
+    return at - last_at >= max(least_s, (at - since) / ROWS_PER_AGE)

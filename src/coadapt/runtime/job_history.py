@@ -1,0 +1,164 @@
+"""The history of jobs as the index on disk tells it: for one job, or for a whole run."""
+
+import math
+from collections.abc import Iterable
+from typing import cast
+
+from coadapt.core.accounting import num_gpus_held
+from coadapt.core.lifecycle import ENDED, JobState
+from coadapt.core.state import JobRecord, SchedulerState
+from coadapt.model import JobId, JobSpec, Measured, Usage
+from coadapt.model.wire import Json, from_json
+from coadapt.runtime.history import History, JobHistory, MeasuredRescale, Point, Round, Span
+from coadapt.runtime.job_index import (
+    CAPACITY,
+    CLUSTER,
+    DECISION,
+    LINE,
+    PLANS,
+    POINT,
+    RESCALE,
+    ROUND,
+    SPAN,
+    EndedJob,
+    EndedQuery,
+    JobIndex,
+    Row,
+)
+from coadapt.runtime.story import StoryLine
+
+PAGE = 500
+
+
+def story_of(index: JobIndex, job: JobId) -> list[StoryLine]:
+    """Return a job's life in order, with the plans that failed while it waited; nothing if it is unknown."""
+    rows = index.rows(job, LINE, DECISION)
+    if plans := index.rows(PLANS, LINE):
+        ended = index.ended(job)
+        spans = _spans(index.rows(job, SPAN), math.inf if ended is None else ended.ended_at)
+        waits = [(span.start, span.end) for span in spans if span.state is JobState.PENDING]
+        rows += [row for row in plans if any(start <= row.at < end for start, end in waits)]
+    return [StoryLine(at=row.at, text=_text(row)) for row in sorted(rows, key=lambda row: (row.seq, row.n))]
+
+
+def latest_decisions(index: JobIndex, job: JobId, number: int) -> list[tuple[float, str]]:
+    """Return the latest sentences about why a job is where it is, and how its rescales in place went."""
+    return [(row.at, _decision(row)) for row in index.rows(job, DECISION, latest=number)]
+
+
+def latest_spans(index: JobIndex, job: JobId, until: float, number: int) -> list[Span]:
+    """Return the latest stretches in which a job's state and what it held did not change.
+
+    The last one ends at `until` (s): now, or when the job ended.
+    """
+    return _spans(index.rows(job, SPAN, latest=number), until)
+
+
+def whole_history(index: JobIndex, state: SchedulerState) -> History:
+    """Return all that the index knows; live jobs have the figures of `state`, which is of the same event."""
+    history = History(at=state.at)
+    for row in index.rows(CLUSTER, CAPACITY, ROUND):
+        if row.kind == ROUND:
+            number, error, diagnostics = cast("tuple[int, str, dict[str, float]]", row.payload)
+            history.rounds.append(Round(at=row.at, round=number, error=error, diagnostics=diagnostics))
+        else:
+            _add_capacity(history, row.at, cast(int, row.payload))
+    live = [job for job in state.jobs.values() if job.state not in ENDED]
+    told = [_ended_job(index, job) for job in _all_ended(index)]
+    told += [_live_job(index, job, state.at) for job in live]
+    for job in sorted(told, key=lambda job: (job.submitted_at, job.id)):
+        history.jobs[job.id] = job
+    return history
+
+
+def _all_ended(index: JobIndex) -> Iterable[EndedJob]:
+    after = None
+    while page := index.ended_page(EndedQuery(limit=PAGE, after=after)):
+        yield from page
+        after = (page[-1].submitted_at, page[-1].id)
+
+
+def _ended_job(index: JobIndex, job: EndedJob) -> JobHistory:
+    told = JobHistory(
+        id=job.id,
+        spec=from_json(JobSpec, job.spec, "spec"),
+        submitted_at=job.submitted_at,
+        ended_at=job.ended_at,
+        state=job.state,
+        measured=from_json(Measured, job.measured, "measured"),
+        usage=from_json(Usage, job.usage, "usage"),
+    )
+    return _with_rows(told, index.rows(job.id), job.ended_at)
+
+
+def _live_job(index: JobIndex, job: JobRecord, at: float) -> JobHistory:
+    told = JobHistory(
+        id=job.id,
+        spec=job.spec,
+        submitted_at=job.submitted_at,
+        state=job.state,
+        measured=job.measured,
+        usage=job.usage.upto(max(at, job.usage.accounted_at), num_gpus_held(job)),
+    )
+    return _with_rows(told, index.rows(job.id), at)
+
+
+def _with_rows(job: JobHistory, rows: list[Row], until: float) -> JobHistory:
+    job.spans = _spans([row for row in rows if row.kind == SPAN], until)
+    for row in rows:
+        if row.kind == POINT:
+            job.points.append(_point(row))
+        elif row.kind == RESCALE:
+            rescale, text = _rescale(row)
+            job.rescales.append(rescale)
+            job.changes += [(row.at, text)] * bool(text)
+        elif row.kind == DECISION and "why" in cast("dict[str, Json]", row.payload):
+            job.reasons.append((row.at, _decision(row)))
+    return job
+
+
+def _spans(rows: list[Row], until: float) -> list[Span]:
+    ends = [*(row.at for row in rows[1:]), until]
+    spans = []
+    for row, end in zip(rows, ends, strict=True):
+        num_gpus, shape, state = cast("tuple[float, list[int], str]", row.payload)
+        if end > row.at or row is rows[-1]:
+            spans.append(
+                Span(start=row.at, end=end, num_gpus=num_gpus, shape=tuple(shape), state=JobState(state))
+            )
+    return spans
+
+
+def _point(row: Row) -> Point:
+    total, efficiency, progress, step_time_s = cast(
+        "tuple[int | None, float | None, float, float | None]", row.payload
+    )
+    return Point(
+        at=row.at, total_batch=total, efficiency=efficiency, progress=progress, step_time_s=step_time_s
+    )
+
+
+def _rescale(row: Row) -> tuple[MeasuredRescale, str]:
+    generation, before, now, cost_s, pause, text = cast(
+        "tuple[int, int, int, float, dict[str, float], str]", row.payload
+    )
+    rescale = MeasuredRescale(
+        at=row.at, generation=generation, before=before, now=now, cost_s=cost_s, pause=pause
+    )
+    return rescale, text
+
+
+def _add_capacity(history: History, at: float, num_gpus: int) -> None:
+    if history.capacity and history.capacity[-1][0] == at:
+        history.capacity.pop()
+    if not history.capacity or history.capacity[-1][1] != num_gpus:
+        history.capacity.append((at, num_gpus))
+
+
+def _text(row: Row) -> str:
+    return str(cast("dict[str, Json]", row.payload)["text"])
+
+
+def _decision(row: Row) -> str:
+    told = cast("dict[str, Json]", row.payload)
+    return str(told.get("why", told["text"]))

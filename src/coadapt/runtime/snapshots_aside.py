@@ -1,0 +1,74 @@
+"""A store whose snapshots are written beside the events: the loop only waits for a copy to be taken."""
+
+# Why a shallow copy will do
+#
+# All values of the state are frozen and replaced whole; only the state itself, its dictionaries and the
+# records of jobs change. So copies of those are a picture of the moment, and turning them into text, which
+# takes seconds at 10,000 jobs, needs nobody to wait. What the snapshot stands for is in the journal already:
+# one that comes late, or not at all, costs a longer replay and nothing else. So while one is written, the
+# next is left out. An error of one is raised at the next: a disk that cannot be written ends the scheduler.
+
+import copy
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+from coadapt.core.events import Event
+from coadapt.core.state import SchedulerState
+from coadapt.runtime.ports import Store
+
+
+class SnapshotsAside(Store):
+    """The store `store`, but for its snapshots, which a thread writes."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshot")
+        self._writing: Future[None] | None = None
+
+    @property
+    def last_number(self) -> int:
+        return self._store.last_number
+
+    def append(self, events: Sequence[Event]) -> None:
+        self._store.append(events)
+
+    def events(self, after: int = 0) -> Iterator[Event]:
+        return self._store.events(after)
+
+    def numbered_events(self, after: int = 0) -> Iterator[tuple[int, Event]]:
+        return self._store.numbered_events(after)
+
+    def refuse(self, number: int, why: str, trace: str = "") -> None:
+        self._store.refuse(number, why, trace)
+
+    def save_snapshot(self, state: SchedulerState, upto: int) -> None:
+        if self._writing is not None:
+            if not self._writing.done():
+                return
+            self._writing.result()
+        self._writing = self._writer.submit(self._store.save_snapshot, picture_of(state), upto)
+
+    def latest_snapshot(self) -> tuple[SchedulerState, int] | None:
+        self.finish()
+        return self._store.latest_snapshot()
+
+    def finish(self) -> None:
+        """Wait until what is being written is written. Raises what went wrong with it."""
+        if self._writing is not None:
+            self._writing.result()
+
+    def close(self) -> None:
+        """End the thread, once it has written what it is at."""
+        self._writer.shutdown()
+
+
+def picture_of(state: SchedulerState) -> SchedulerState:
+    """Return a copy that stays as it is while `state` goes on."""
+    return replace(
+        state,
+        nodes=dict(state.nodes),
+        jobs={name: copy.copy(job) for name, job in state.jobs.items()},
+        ended=dict(state.ended),
+        tenants=dict(state.tenants),
+    )

@@ -1,0 +1,173 @@
+"""Lists of jobs as the API gives them: filtered, in pages, and one job found by the beginning of its id."""
+
+import copy
+import fnmatch
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from coadapt.core.lifecycle import ENDED, JobState
+from coadapt.core.state import JobRecord, SchedulerState
+from coadapt.model import InputError, JobId
+from coadapt.model.wire import Json
+from coadapt.runtime.job_index import EndedJob, EndedQuery, JobIndex
+from coadapt.runtime.snapshot import job_snapshot
+
+PAGE_MAX = 1_000
+# Ids that an error names when the one that was asked for is not there, or stands for several.
+IDS_SHOWN = 5
+
+
+class UnknownJobError(InputError):
+    """No job has this id, or several begin so; the API answers 404."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobQuery:
+    """Which jobs, and which page of them.
+
+    state: one of these, empty for all. name: a part of the name or id, or a pattern with `*` and `?`; "" for
+    all. cursor: where the page before ended, "" for the first. newest: last submitted first.
+    """
+
+    state: frozenset[JobState] = field(default_factory=frozenset)
+    tenant: str = ""
+    name: str = ""
+    limit: int = PAGE_MAX
+    cursor: str = ""
+    newest: bool = False
+
+
+def parse_states(text: str) -> frozenset[JobState]:
+    """Return the states that a list such as `running,pending` names. Raises InputError."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    known = {state.value: state for state in JobState}
+    for name in names:
+        if name not in known:
+            raise InputError("state", name, f"states with commas between: {', '.join(known)}")
+    return frozenset(known[name] for name in names)
+
+
+def live_jobs(state: SchedulerState, query: JobQuery) -> list[JobRecord]:
+    """Return copies of the live jobs that fit, in the order asked for: one more than a page, if there are."""
+    after = place_of(query.cursor)
+    found = []
+    for job in sorted(state.jobs.values(), key=_place, reverse=query.newest):
+        if after is not None and (_place(job) >= after if query.newest else _place(job) <= after):
+            continue
+        if job.state not in ENDED and _fits(job, query, job.spec.name, job.spec.tenant):
+            found.append(copy.copy(job))
+            if len(found) > query.limit:
+                break
+    return found
+
+
+def ended_jobs(index: JobIndex, query: JobQuery) -> list[EndedJob]:
+    """Return the ended jobs that fit, likewise."""
+    states = query.state & ENDED if query.state else ENDED
+    after = place_of(query.cursor)
+    found: list[EndedJob] = []
+    while states and len(found) <= query.limit:
+        asked = EndedQuery(
+            states=states, tenant=query.tenant, limit=query.limit + 1, after=after, newest=query.newest
+        )
+        page = index.ended_page(asked)
+        found += [job for job in page if _fits(job, query, job.name, job.tenant)]
+        if len(page) <= query.limit:
+            break
+        after = (page[-1].submitted_at, page[-1].id)
+    return found[: query.limit + 1]
+
+
+def job_page(
+    live: Iterable[JobRecord],
+    ended: Iterable[EndedJob],
+    query: JobQuery,
+    at: float,
+    plan_error: str = "",
+) -> dict[str, Json]:
+    """Return one page of pictures, and the cursor of the next, "" if there is none.
+
+    plan_error: see job_snapshot. A job that ended after the live ones were looked at is in both, and its end
+    counts.
+    """
+    merged: dict[JobId, JobRecord | EndedJob] = {job.id: job for job in live}
+    merged.update({job.id: job for job in ended})
+    ordered = sorted(merged.values(), key=_place, reverse=query.newest)
+    shown = ordered[: query.limit]
+    more = len(ordered) > len(shown)
+    return {
+        "jobs": [picture(job, at, plan_error) for job in shown],
+        "next": f"{shown[-1].submitted_at!r}:{shown[-1].id}" if more else "",
+    }
+
+
+def picture(job: JobRecord | EndedJob, at: float, plan_error: str) -> dict[str, Json]:
+    """Return the job's picture at `at` (s); that of an ended one is of its end."""
+    return job.picture if isinstance(job, EndedJob) else job_snapshot(job, at, plan_error)
+
+
+def find_live(state: SchedulerState, given: str) -> list[JobRecord]:
+    """Return a copy of the live job with this id, else of all whose ids begin so."""
+    exact = state.jobs.get(given)
+    if exact is not None:
+        return [] if exact.state in ENDED else [copy.copy(exact)]
+    fitting = [job for name, job in state.jobs.items() if given and name.startswith(given)]
+    return [copy.copy(job) for job in fitting if job.state not in ENDED]
+
+
+def find_job(live: Sequence[JobRecord], index: JobIndex, given: str) -> JobRecord | EndedJob:
+    """Return the job with this id, or the only one whose id begins so. Raises UnknownJobError.
+
+    live: what find_live gave.
+    """
+    for job in live:
+        if job.id == given:
+            return job
+    ended = index.ended(given)
+    if ended is not None:
+        return ended
+    names = {job.id for job in live} | set(index.ids_beginning(given, IDS_SHOWN + 1) if given else [])
+    if len(names) != 1:
+        near = names or [job.id for job in index.ended_latest(IDS_SHOWN)]
+        raise unknown_job(given, near)
+    (name,) = names
+    return next((job for job in live if job.id == name), None) or index.ended(name) or _gone(given)
+
+
+def unknown_job(given: str, near: Iterable[JobId]) -> UnknownJobError:
+    """Return the error for an id that stands for no job or for several; `near`: what may have been meant."""
+    names = sorted(near)
+    shown = ", ".join(names[:IDS_SHOWN]) + (f" and {len(names) - IDS_SHOWN} more" * (len(names) > IDS_SHOWN))
+    allowed = f"the id of a job, or its beginning: {shown or 'no job was submitted yet'}"
+    return UnknownJobError("job", given, allowed)
+
+
+def _gone(given: str) -> NoReturn:
+    raise unknown_job(given, [])
+
+
+def _fits(job: JobRecord | EndedJob, query: JobQuery, name: str, tenant: str) -> bool:
+    if query.state and job.state not in query.state:
+        return False
+    if query.tenant and tenant != query.tenant:
+        return False
+    texts = (name, job.id)
+    if any(sign in query.name for sign in "*?["):
+        return any(fnmatch.fnmatchcase(text, query.name) for text in texts)
+    return not query.name or any(query.name in text for text in texts)
+
+
+def _place(job: JobRecord | EndedJob) -> tuple[float, JobId]:
+    return (job.submitted_at, job.id)
+
+
+def place_of(cursor: str) -> tuple[float, JobId] | None:
+    """Return the place in the order of submission that a cursor names, None for "". Raises InputError."""
+    at, colon, job_id = cursor.partition(":")
+    try:
+        if cursor and not colon:
+            raise ValueError
+        return (float(at), job_id) if cursor else None
+    except ValueError:
+        raise InputError("cursor", cursor, "the `next` of an earlier page") from None

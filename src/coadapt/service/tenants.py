@@ -1,0 +1,92 @@
+"""Tenants over HTTP: what the operator grants each, and what its jobs hold of it."""
+
+import asyncio
+from collections import Counter
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from coadapt.core.accounting import num_gpus_held
+from coadapt.core.events import TenantConfigured
+from coadapt.core.lifecycle import ENDED
+from coadapt.core.state import SchedulerState
+from coadapt.model import InputError, Tenant, TenantId
+from coadapt.model.bounds import LABEL_ALLOWED, is_label
+from coadapt.model.wire import Json, to_json
+from coadapt.service.bodies import StrictRoute
+from coadapt.service.limits import GPUS_MAX, NAME_LENGTH_MAX, PRIORITY_MAX, TENANTS_MAX, WEIGHT_MAX
+from coadapt.service.live_loop import LiveLoop
+
+router = APIRouter(prefix="/v1/tenants", route_class=StrictRoute)
+
+TenantName = Annotated[TenantId, Path(min_length=1, max_length=NAME_LENGTH_MAX)]
+
+
+class TenantBody(BaseModel):
+    """What a tenant is granted; what is left out is as for one that nobody configured."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    weight: float = Field(
+        default=1.0, gt=0, le=WEIGHT_MAX, description=f"a number > 0, at most {WEIGHT_MAX}: its fair share"
+    )
+    quota_gpus: int | None = Field(
+        default=None, ge=0, le=GPUS_MAX, description=f"a whole number in 0..{GPUS_MAX}, or null for no limit"
+    )
+    priority: int = Field(
+        default=0,
+        ge=-PRIORITY_MAX,
+        le=PRIORITY_MAX,
+        description=f"a whole number in {-PRIORITY_MAX}..{PRIORITY_MAX}; higher goes first",
+    )
+
+
+@router.put("/{tenant}")
+async def configure(request: Request, tenant: TenantName, body: TenantBody) -> dict[str, JsonValue]:
+    """Grant a tenant something else; it counts from the next round on, which is brought forward."""
+    if not is_label(tenant):
+        raise InputError("tenant", tenant, LABEL_ALLOWED)
+    granted = Tenant(id=tenant, **body.model_dump())
+    loop: LiveLoop = request.app.state.service.loop
+    known = await asyncio.to_thread(loop.read, lambda state: set(state.tenants))
+    if tenant not in known and len(known) >= TENANTS_MAX:
+        raise InputError("tenant", tenant, f"one of the {len(known)} that there are; more are not kept")
+    await asyncio.wrap_future(loop.commit(TenantConfigured(at=loop.now(), tenant=granted)))
+    (told,) = await asyncio.to_thread(loop.read, lambda state: tenant_snapshots(state, {tenant}))
+    return told
+
+
+@router.get("")
+async def tenants(request: Request) -> dict[str, JsonValue]:
+    """All tenants that were configured or own jobs that have not ended."""
+    loop: LiveLoop = request.app.state.service.loop
+    return {"tenants": list(await asyncio.to_thread(loop.read, tenant_snapshots))}
+
+
+def tenant_snapshots(state: SchedulerState, only: set[TenantId] | None = None) -> list[dict[str, Json]]:
+    """Return tenants as plain data, by name: what is granted, and what live jobs hold. `only`: of these."""
+    held: Counter[TenantId] = Counter()
+    num_jobs: Counter[TenantId] = Counter()
+    gpus: dict[TenantId, float] = {}
+    for job in state.jobs.values():
+        if job.state not in ENDED:
+            tenant = job.spec.tenant
+            num_jobs[tenant] += 1
+            held[tenant] += bool(job.ordered)
+            gpus[tenant] = gpus.get(tenant, 0.0) + num_gpus_held(job)
+    names = only if only is not None else {*state.tenants, *num_jobs}
+    return [
+        {
+            **_granted(state.tenants.get(name) or Tenant(id=name)),
+            "num_gpus": gpus.get(name, 0.0),
+            "num_jobs": num_jobs[name],
+            "num_jobs_with_gpus": held[name],
+        }
+        for name in sorted(names)
+    ]
+
+
+def _granted(tenant: Tenant) -> dict[str, Json]:
+    data = to_json(tenant)
+    assert isinstance(data, dict)
+    return data

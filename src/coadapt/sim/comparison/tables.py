@@ -1,0 +1,63 @@
+"""Tables of a comparison as files: CSV, JSON or Parquet, each tidy, one row per run or per job and run."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from coadapt.durable import write_whole
+from coadapt.model import InputError
+from coadapt.sim.comparison.comparison import Row
+
+FORMATS = ("csv", "json", "parquet")
+
+
+def check_writable(format_name: str) -> None:
+    """Raise InputError unless tables of this format and the page can be written here.
+
+    To be asked beforehand: the runs may take hours.
+    """
+    if format_name not in FORMATS:
+        raise InputError("--table", format_name, ", ".join(FORMATS))
+    if format_name == "parquet" and find_spec("pyarrow") is None:
+        raise InputError("--table", "parquet", "csv, json; with pip install 'coadapt[parquet]' this too")
+    if find_spec("plotly") is None:
+        raise InputError("report", "plotly is not installed", "pip install 'coadapt[report]'")
+
+
+def write_table(folder: Path, name: str, rows: Sequence[Row], format_name: str) -> Path:
+    """Write `rows`, which have the same columns, to folder/name.format; return its path.
+
+    The format is one that `check_writable` let pass.
+    """
+    path = folder / f"{name}.{format_name}"
+    writers: dict[str, Callable[[Sequence[Row]], str | bytes]] = {
+        "csv": _csv,
+        "json": _json,
+        "parquet": _parquet,
+    }
+    write_whole(path, writers[format_name](rows))
+    return path
+
+
+def _csv(rows: Sequence[Row]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _json(rows: Sequence[Row]) -> str:
+    return json.dumps(rows, indent=1) + "\n"
+
+
+def _parquet(rows: Sequence[Row]) -> bytes:
+    import pyarrow as pa  # an extra, and slow to load
+    import pyarrow.parquet as pq
+
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(list(rows)), sink)
+    return sink.getvalue()

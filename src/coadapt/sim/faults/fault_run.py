@@ -1,0 +1,237 @@
+"""Fault simulation: a seed -> a cluster in which everything that may break does, and what must hold anyway.
+
+python -m coadapt.sim.faults --seed N    tells the whole story of one seed
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from coadapt.core.config import SchedulerConfig
+from coadapt.core.events import (
+    CancelRequested,
+    Event,
+    JobSubmitted,
+    NodeJoined,
+    NodeLost,
+    Outcome,
+    SchedulerRestarted,
+    TimerFired,
+    TrainingReported,
+)
+from coadapt.core.lifecycle import ENDED, JobState
+from coadapt.core.scheduler import Scheduler
+from coadapt.core.state import SchedulerState
+from coadapt.model import JobId, RescaleContract
+from coadapt.policies import Policy, create_policy
+from coadapt.sim.agent import Oracle
+from coadapt.sim.clock import VirtualClock
+from coadapt.sim.faults.chaos import ChaosPolicy, FaultySolver, spoiled
+from coadapt.sim.faults.host import Host
+from coadapt.sim.faults.invariants import InvariantError, check_world
+from coadapt.sim.faults.mixed import MixedChaosPolicy, draw_mixed, spoiled_mixed
+from coadapt.sim.faults.replay import check_replay
+from coadapt.sim.faults.scenario import (
+    CALM_AT_S,
+    DEADLINE_S,
+    Fault,
+    FaultKind,
+    Scenario,
+    draw_scenario,
+    largest_pool,
+)
+from coadapt.sim.faults.wire import FaultyNetwork, Tell
+from coadapt.sim.world import World
+
+MakeScheduler = Callable[[SchedulerConfig, SchedulerState | None], Scheduler]
+
+POISON_S = 10.0  # from the start of a poisoned job to the failure of its script
+VANISH_S = 5.0  # likewise to the loss of replicas; shorter than a rescale, so that they get nowhere
+
+
+@dataclass(slots=True, kw_only=True)
+class Seen:
+    """What a run came to: starts beside another job on one GPU, types and racks trained on, own batches."""
+
+    num_pairs: int = 0
+    gpu_types: set[str] = field(default_factory=set)
+    racks: set[str] = field(default_factory=set)
+    own_batches: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultReport:
+    """What a seed that kept all invariants went through."""
+
+    num_events: int
+    num_deaths: int
+    ends: dict[JobId, JobState]
+    seen: Seen
+
+
+def run_seed(
+    seed: int, make: MakeScheduler = Scheduler, tell: Tell | None = None, *, mixed: bool = False
+) -> FaultReport:
+    """Run the scenario of `seed` to its end. Raises InvariantError, with the way to rerun it.
+
+    `make` builds the scheduler under test; `tell(at, text)` hears everything that happens; `mixed`: the seed
+    is one of the second family.
+    """
+    scenario = draw_mixed(seed) if mixed else draw_scenario(seed)
+    try:
+        return FaultRun(scenario, make, tell).run()
+    except AssertionError as error:
+        rerun = f"python -m coadapt.sim.faults {'--mixed ' * mixed}--seed {seed}"
+        raise InvariantError(f"seed {seed}: {error}\nits whole story: {rerun}") from error
+
+
+class FaultRun:
+    """One scenario under way: the world, and the scheduler that dies and comes back."""
+
+    def __init__(self, scenario: Scenario, make: MakeScheduler, tell: Tell | None) -> None:
+        rng = random.Random(scenario.seed)
+        self.scenario = scenario
+        self.clock = clock = VirtualClock()
+        self.make = partial(make, scenario.scheduler)
+        self.wire = wire = FaultyNetwork(clock, rng, scenario.rates, tell)
+        applications = {scenario.application.name: scenario.application}
+        num_gpus = sum(node.num_gpus for node in scenario.nodes)
+        self.world = World(
+            clock,
+            scenario.jobs,
+            applications,
+            Oracle(4, num_gpus, scenario.nodes[0].gpu_type),
+            scenario.world,
+        )
+        spoil = spoiled_mixed if scenario.mixed else spoiled
+        policy, chance = _policy(scenario), scenario.rates.solver
+        solver = FaultySolver(policy, rng, chance, wire.hostile, wire.answer, spoil=spoil)
+        self.host = Host(self.make, self.world, wire, solver, rng)
+        self._cursed: dict[JobId, tuple[float, Outcome]] = {}
+        self._seen = Seen()
+        wire.connect(self.world, self.host.deliver, self._started)
+
+    def run(self) -> FaultReport:
+        scenario, clock = self.scenario, self.clock
+        for node in scenario.nodes:
+            self.world.restore_node(node, self.wire.from_world)
+        for job in scenario.jobs:
+            submitted = JobSubmitted(at=job.at, job=job.id, spec=job.spec)
+            clock.call_at(job.at, partial(self.wire.from_user, submitted))
+        for fault in scenario.faults:
+            clock.call_at(fault.at, partial(self._strike, fault))
+        clock.call_at(CALM_AT_S, self._cancel_impossible)
+        clock.run(until=CALM_AT_S)
+        while not self.host.all_ended(len(scenario.jobs)) and clock.now() < DEADLINE_S:
+            clock.run(until=clock.now() + scenario.scheduler.round_s)
+        return self._verdict()
+
+    # -- what goes wrong --------------------------------------------------------------------------------
+
+    def _strike(self, fault: Fault) -> None:
+        target, now = fault.target, self.clock.now()
+        self.wire.tell(f"FAULT {fault.kind} {target} {fault.lasts_s or ''}")
+        match fault.kind:
+            case FaultKind.CRASH:
+                self._crash(target, Outcome.LOST)
+            case FaultKind.SCRIPT_FAILS:
+                self._crash(target, Outcome.FAILED)
+            case FaultKind.POISON:
+                self._cursed[target] = (POISON_S, Outcome.FAILED)
+            case FaultKind.VANISH:
+                if self.scenario.world.rescale_s > VANISH_S:
+                    self._cursed[target] = (VANISH_S, Outcome.LOST)
+            case FaultKind.JOINERS_FAIL:
+                self.world.joiners_fail.add(target)
+            case FaultKind.NODE_LOST:
+                self._lose_node(target, fault.lasts_s)
+            case FaultKind.NODE_REPLACED:
+                self._replace_node(target)
+            case FaultKind.NODE_REPEATED:
+                if target in self.world.ledger.nodes:
+                    self.wire.from_world(NodeJoined(at=now, node=self.world.ledger.nodes[target]))
+            case FaultKind.CANCEL:
+                self.wire.from_user(CancelRequested(at=now, job=target))
+            case FaultKind.SCHEDULER_DIES:
+                self.host.die(fault.lasts_s)
+            case FaultKind.STRAY_ALARM:
+                self.host.deliver(TimerFired(at=now))
+            case FaultKind.SUBMITTED_TWICE:
+                spec = next(job.spec for job in self.scenario.jobs if job.id == target)
+                self.wire.from_user(JobSubmitted(at=now, job=target, spec=spec))
+
+    def _lose_node(self, node_id: str, lasts_s: float) -> None:
+        node = self.world.ledger.nodes.get(node_id)
+        if node is not None:
+            self.world.lose_node(node_id, self.wire.from_world)
+            now = self.clock.now()
+            again: Callable[[], None] = partial(self.wire.from_world, NodeLost(at=now, node=node_id))
+            restore: Callable[[], None] = partial(self.world.restore_node, node, self.wire.from_world)
+            self.clock.call_at(now + lasts_s / 2.0, again)
+            self.clock.call_at(now + lasts_s, restore)
+
+    def _replace_node(self, node_id: str) -> None:
+        node = self.world.ledger.nodes.get(node_id)
+        if node is not None:
+            self.world.lose_node(node_id, self._say_nothing_of_nodes)
+            self.world.restore_node(replace(node, num_gpus=node.num_gpus + 1), self.wire.from_world)
+
+    def _say_nothing_of_nodes(self, event: Event) -> None:
+        assert isinstance(event, NodeLost)
+
+    def _started(self, job_id: JobId) -> None:
+        self._look_at(job_id)
+        if job_id in self._cursed:
+            after_s, outcome = self._cursed[job_id]
+            self.clock.call_at(self.clock.now() + after_s, partial(self._crash, job_id, outcome))
+
+    def _look_at(self, job_id: JobId) -> None:
+        ledger, seen = self.world.ledger, self._seen
+        for node in ledger.nodes.values():
+            if job_id in ledger.jobs_on(node.id):
+                seen.gpu_types.add(node.gpu_type)
+                seen.racks.add(node.rack)
+        seen.num_pairs += any(len(jobs) > 1 for jobs in ledger.sharers(job_id))
+
+    def _crash(self, job_id: JobId, outcome: Outcome) -> None:
+        self.world.crash(job_id, outcome)
+
+    def _cancel_impossible(self) -> None:
+        """Cancel the jobs that the whole cluster cannot run: their users got tired."""
+        largest = largest_pool(self.world.ledger.nodes.values())
+        for job in self.scenario.jobs:
+            if job.spec.replicas.min > largest:
+                self.wire.from_user(CancelRequested(at=self.clock.now(), job=job.id))
+
+    # -- what must hold at the end ----------------------------------------------------------------------
+
+    def _verdict(self) -> FaultReport:
+        state = self.host.state
+        left = {job.id: str(job.state) for job in state.jobs.values() if job.state not in ENDED}
+        ended = self.wire.ended
+        missing = {job.id for job in self.scenario.jobs} - ended.keys()
+        if left or missing:
+            raise InvariantError(f"by {self.clock.now()} these jobs had not ended: {left or sorted(missing)}")
+        check_world(self.world, state)
+        self.wire.check_exits()
+        events = list(self.host.store.events())
+        check_replay(events, self.make, state, self.scenario.seed)
+        own = {job.id for job in self.scenario.jobs if job.spec.contract is RescaleContract.SELF}
+        for event in events:
+            if isinstance(event, TrainingReported) and event.job in own and event.report.batch is not None:
+                self._seen.own_batches.add(event.report.batch.total)
+        return FaultReport(
+            num_events=len(events),
+            num_deaths=sum(isinstance(event, SchedulerRestarted) for event in events),
+            ends={job.id: job.state for job in ended.values()},
+            seen=self._seen,
+        )
+
+
+def _policy(scenario: Scenario) -> Policy:
+    if scenario.mixed:
+        return MixedChaosPolicy(scenario.seed, CALM_AT_S)
+    if scenario.policy is None:
+        return ChaosPolicy(scenario.seed, CALM_AT_S)
+    return create_policy(scenario.policy)

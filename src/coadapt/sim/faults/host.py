@@ -1,0 +1,160 @@
+"""The scheduler's process in a fault simulation: it dies, loses what it did not journal, and comes back."""
+
+import copy
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from coadapt.core.commands import Command, SetAlarm
+from coadapt.core.events import (
+    CancelRequested,
+    Event,
+    JobSubmitted,
+    NodeJoined,
+    NodeLost,
+    SchedulerConfigured,
+    SchedulerRestarted,
+    TrainingReported,
+)
+from coadapt.core.lifecycle import ENDED
+from coadapt.core.scheduler import Scheduler
+from coadapt.core.state import SchedulerState
+from coadapt.runtime.memory_store import MemoryStore
+from coadapt.runtime.ports import Cancel, Solver
+from coadapt.runtime.runtime import Runtime
+from coadapt.sim.clock import VirtualClock
+from coadapt.sim.faults.invariants import BookChecker, InvariantError, check_world
+from coadapt.sim.faults.replay import replayed
+from coadapt.sim.faults.wire import FaultyNetwork, PowerCut, told
+from coadapt.sim.world import World
+
+MakeScheduler = Callable[[SchedulerState | None], Scheduler]
+
+SNAPSHOT_CHANCE = 0.5  # that a dying scheduler had a snapshot
+DARK_MAX_S = 120.0  # how long a power cut lasts at most
+ROUNDS_S = (60.0, 45.0, 90.0)  # of the lives of a scheduler, in turn
+
+# Hosts and users hold these back until the scheduler hears them; any other message to a dead one is lost.
+_HELD_BACK = (NodeJoined, NodeLost, JobSubmitted, CancelRequested)
+
+
+class _Process:
+    """The clock as one life of the process sees it: when the process is dead, nothing rings in it."""
+
+    def __init__(self, clock: VirtualClock, run: Callable[[Callable[[], None]], None]) -> None:
+        self.dead = False
+        self._clock = clock
+        self._run = run
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    def call_at(self, when: float, callback: Callable[[], None], *, last: bool = False) -> Cancel:
+        return self._clock.call_at(when, lambda: None if self.dead else self._run(callback), last=last)
+
+
+class Host:
+    """Runs the scheduler that `make` builds over the wire, life after life, with its invariants checked."""
+
+    def __init__(
+        self, make: MakeScheduler, world: World, wire: FaultyNetwork, solver: Solver, rng: random.Random
+    ) -> None:
+        self.store = MemoryStore()
+        self._make = make
+        self._world = world
+        self._wire = wire
+        self._solver = solver
+        self._random = rng
+        self._held_back: list[Event] = []
+        self._num_to_replay = 0
+        self._process = _Process(wire.clock, self._run)
+        self._runtime = self._begin()
+
+    @property
+    def state(self) -> SchedulerState:
+        """The books of the present life, or of the last one."""
+        return self._runtime.scheduler.state
+
+    def all_ended(self, num_jobs: int) -> bool:
+        live = [job for job in self.state.jobs.values() if job.state not in ENDED]
+        return not self._process.dead and not live and len(self._wire.ended) == num_jobs
+
+    def deliver(self, event: Event) -> None:
+        """Hand `event` to the process, if it lives."""
+        if not self._process.dead:
+            self._run(lambda: self._runtime.post(event))
+        elif isinstance(event, _HELD_BACK):
+            self._held_back.append(event)
+
+    def die(self, lasts_s: float) -> None:
+        """End the process now, and start it again after `lasts_s`."""
+        if self._process.dead:
+            return
+        self._process.dead = True
+        # Only the real scheduler: recovery from a snapshot knows no other class.
+        if type(self._runtime.scheduler) is Scheduler and self._random.random() < SNAPSHOT_CHANCE:
+            self._save_snapshot()
+        self._wire.clock.call_at(self._wire.clock.now() + lasts_s, self._begin_again)
+
+    def _begin(self) -> Runtime:
+        """Return a runtime over a fresh process, before it recovers."""
+        self._process = _Process(self._wire.clock, self._run)
+        scheduler = self._make(None)
+        state, upto = self.store.latest_snapshot() or (None, 0)
+        self._num_to_replay = sum(1 for _ in self.store.events(after=upto))
+        checker = BookChecker(scheduler.config.solve_timeout_s, state)
+        return Runtime(
+            scheduler,
+            clock=self._process,
+            executor=self._wire,
+            store=self.store,
+            solver=self._solver,
+            observers=(checker, self._note_ends, self._watch),
+        )
+
+    def _note_ends(self, event: Event, _: Sequence[Command], state: SchedulerState) -> None:
+        """Keep the last records of jobs: each life, and each replay, must tell the same of their ends."""
+        for job in (job for job in state.jobs.values() if job.state in ENDED):
+            known = self._wire.ended.setdefault(job.id, copy.copy(job))
+            if known != job:
+                raise InvariantError(f"after {event}: job {job.id} ended twice: {known}, {job}")
+
+    def _watch(self, event: Event, commands: Sequence[Command], state: SchedulerState) -> None:
+        if self._num_to_replay:
+            self._num_to_replay -= 1  # the world has moved on since
+            return
+        check_world(self._world, state)
+        if commands or not isinstance(event, TrainingReported):
+            orders = [told(command) for command in commands if not isinstance(command, SetAlarm)]
+            self._wire.tell(told(event) + (" -> " + ", ".join(orders) if orders else ""))
+
+    def _begin_again(self) -> None:
+        self._runtime = self._begin()
+        self._run(self._runtime.recover)
+        self._configure()
+        held_back, self._held_back = self._held_back, []
+        for event in held_back:
+            self.deliver(event)
+
+    def _configure(self) -> None:
+        """Give each life of the process other settings: a replay must decide as each of them did."""
+        num_lives = sum(isinstance(event, SchedulerRestarted) for event in self.store.events())
+        config = self._make(None).config
+        config = replace(
+            config,
+            round_s=ROUNDS_S[num_lives % len(ROUNDS_S)],
+            rescale_in_place=config.rescale_in_place and num_lives % 2 == 0,
+        )
+        self.deliver(SchedulerConfigured(at=self._wire.clock.now(), config=config))
+
+    def _run(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except PowerCut:
+            self.die(self._random.choice((0.0, self._random.uniform(0.0, DARK_MAX_S))))
+
+    def _save_snapshot(self) -> None:
+        events = list(self.store.events())
+        upto = self._random.randint(0, len(events))
+        scheduler = replayed(events[:upto], self._make(None))
+        self.store.save_snapshot(copy.deepcopy(scheduler.state), upto)

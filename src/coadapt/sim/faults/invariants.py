@@ -1,0 +1,368 @@
+"""What must hold after every event, whatever went wrong: in the core's books, in the world's own ledger, and
+between the two. Written apart from the code that it checks; nothing here is called by it.
+"""
+
+import copy
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from operator import attrgetter
+
+from coadapt.core.accounting import held_gpus
+from coadapt.core.commands import Command, Rescale, RetractRescale, SetAlarm, Solve, Start, Stop
+from coadapt.core.events import (
+    CancelRequested,
+    Event,
+    JobSubmitted,
+    NodeJoined,
+    NodeLost,
+    Outcome,
+    PlanFailed,
+    PlanReady,
+    ReplicasExited,
+    ReplicasKept,
+    ReplicasStarted,
+    SchedulerConfigured,
+    SchedulerRestarted,
+    TenantConfigured,
+    TimerFired,
+    TrainingReported,
+    TrainingResumed,
+)
+from coadapt.core.lifecycle import ENDED, HOLDING, TRANSITIONS, JobState
+from coadapt.core.state import JobRecord, OrderKind, SchedulerState
+from coadapt.model import Allocation, JobId, Node, NodeId, RescaleContract
+from coadapt.sim.world import World
+
+SLACK_GPUS = 1e-6  # sums of fractional GPU shares round
+MOVES_PER_EVENT_MAX = 2  # an event frees a job's GPUs, and the same event starts it anew
+
+
+class InvariantError(AssertionError):
+    """Something happened that must never happen. The text says what, and about which job."""
+
+
+# What of a job must never fall.
+GROWING = (
+    "order.generation",
+    "running.generation",
+    "measured.progress",
+    "measured.samples",
+    "measured.num_replicas_profiled",
+    "usage.attained_service_gpu_s",
+    "usage.num_starts",
+    "usage.num_rescales",
+    "usage.num_failures",
+    "usage.costs.total_s",
+    "usage.costs.num_measured",
+    "usage.costs.num_in_place",
+)
+
+
+class BookChecker:
+    """An observer of the runtime that raises InvariantError as soon as the core's books go wrong.
+
+    `solve_timeout_s`: the scheduler's own. `state`: the books at the beginning, if they are not empty.
+    """
+
+    def __init__(self, solve_timeout_s: float, state: SchedulerState | None = None) -> None:
+        self._solve_timeout_s = solve_timeout_s
+        self._before = _copied(state or SchedulerState())
+        self._excused: set[tuple[JobId, int]] = set()
+        self._solved_for: dict[int, tuple[Node, ...]] = {}
+
+    def __call__(self, event: Event, commands: Sequence[Command], state: SchedulerState) -> None:
+        before = self._before
+        wrongs = [
+            *wrong_books(state),
+            *_wrong_steps(before, event, state),
+            *self._wrong_failures(event, state),
+            *self._wrong_orders(event, commands, state),
+        ]
+        if self._means_nothing(event) and (commands or not _equal(before, state)):
+            wrongs.append(f"it should have meant nothing, but changed the books or led to {commands}")
+        if wrongs:
+            raise InvariantError(f"after {event}: " + "; ".join(wrongs))
+        self._before = _copied(state)
+
+    def _means_nothing(self, event: Event) -> bool:
+        """Return whether the event is a repeat, late, or about something that is gone or never was."""
+        before = self._before
+        job = before.jobs.get(getattr(event, "job", ""))
+        match event:
+            case JobSubmitted():
+                return job is not None or event.job in before.ended
+            case CancelRequested():
+                return job is None or job.status.cancel_requested
+            case NodeJoined():
+                return before.nodes.get(event.node.id) == event.node
+            case NodeLost():
+                return event.node not in before.nodes
+            case ReplicasStarted() | ReplicasKept() | ReplicasExited():
+                return job is None or job.generation != event.generation or job.state not in HOLDING
+            case TrainingResumed() | TrainingReported():
+                known = () if job is None else (job.running.generation, job.generation)
+                return job is None or event.generation not in known or job.state not in HOLDING
+            case PlanReady() | PlanFailed():
+                nodes_now = tuple(before.nodes[node] for node in sorted(before.nodes))
+                made_for = self._solved_for.get(event.round, nodes_now)
+                return event.round != before.round or before.solve_at is None or made_for != nodes_now
+            case TimerFired():
+                return before.round_due_at is None or event.at < before.round_due_at
+            case TenantConfigured():
+                return before.tenants.get(event.tenant.id) == event.tenant
+            case SchedulerRestarted() | SchedulerConfigured():
+                return False
+
+    def _wrong_failures(self, event: Event, state: SchedulerState) -> Iterator[str]:
+        """A job is not to blame for a lost node, nor for replicas that were lost after they got somewhere."""
+        if isinstance(event, NodeLost):
+            for job in self._before.jobs.values():
+                if job.state in HOLDING and event.node in held_gpus(job):
+                    self._excused.add((job.id, job.generation))
+        if not isinstance(event, ReplicasExited) or event.job not in self._before.jobs:
+            return
+        job = self._before.jobs[event.job]
+        advanced = event.outcome is Outcome.LOST and job.measured.progress > job.running.progress_at_start
+        excused = advanced or (event.job, event.generation) in self._excused
+        if excused and state.jobs[event.job].usage.num_failures > job.usage.num_failures:
+            yield f"job {event.job} is blamed for what it could not help"
+
+    def _wrong_orders(
+        self, event: Event, commands: Sequence[Command], state: SchedulerState
+    ) -> Iterator[str]:
+        ordered: set[JobId] = set()
+        for command in commands:
+            match command:
+                case Solve():
+                    self._solved_for = {command.round: command.view.nodes}
+                    yield from _wrong_view(command, state)
+                    asked_at = self._before.solve_at
+                    if asked_at is not None and state.at - asked_at < self._solve_timeout_s:
+                        yield f"round {command.round} is solved while the one before is being solved"
+                case SetAlarm():
+                    if command.at < state.at:
+                        yield f"the alarm is set to {command.at}, which has passed"
+                case Start() | Rescale() | RetractRescale() | Stop():
+                    if command.job in ordered:
+                        yield f"job {command.job} got two orders at once"
+                    ordered.add(command.job)
+                    before = self._before.jobs.get(command.job)
+                    yield from _wrong_order(event, command, before, state.jobs[command.job])
+
+
+def _copied(state: SchedulerState) -> SchedulerState:
+    """Return the books as they stand. Records change by assignment only, so that shallow copies do."""
+    live = {job_id: copy.copy(job) for job_id, job in state.jobs.items() if job.state not in ENDED}
+    # Those that ended with this event are forgotten with the next, whatever that is.
+    left = {job_id: job.state for job_id, job in state.jobs.items() if job.state in ENDED}
+    nodes, tenants = dict(state.nodes), dict(state.tenants)
+    return replace(state, nodes=nodes, tenants=tenants, jobs=live, ended={**state.ended, **left})
+
+
+def _equal(before: SchedulerState, state: SchedulerState) -> bool:
+    return replace(before, at=state.at) == state
+
+
+def _wrong_steps(before: SchedulerState, event: Event, state: SchedulerState) -> Iterator[str]:
+    if state.at < before.at or state.at < event.at:
+        yield f"the books' clock stands at {state.at}"
+    if state.ended != before.ended:
+        yield f"of how jobs ended the books say {state.ended}, they said {before.ended}"
+    for job_id in sorted(state.jobs.keys() & before.ended.keys()):
+        yield f"job {job_id} had ended, and is there again"
+    for job_id, old in before.jobs.items():
+        job = state.jobs.get(job_id)
+        if job is None:
+            yield f"job {job_id} vanished"
+            continue
+        if job.state not in REACHABLE[old.state]:
+            yield f"job {job_id} went from {old.state} to {job.state}"
+        for name in GROWING:
+            was, now = attrgetter(name)(old), attrgetter(name)(job)
+            if now < was:
+                yield f"job {job_id}: {name} fell from {was} to {now}"
+        yield from _wrong_change(old, event, job)
+
+
+def _wrong_change(old: JobRecord, event: Event, job: JobRecord) -> Iterator[str]:
+    """What replicas train on changes, and counts as a rescale, when they say so or are started."""
+    started = isinstance(event, ReplicasStarted) and (event.job, event.generation) == (job.id, old.generation)
+    fresh = job.usage.num_starts > old.usage.num_starts
+    if job.usage.num_rescales > old.usage.num_rescales and not started and not fresh:
+        yield f"job {job.id}: a rescale was counted that did not come about"
+    if job.trains_on and job.trains_on != old.trains_on and not started and not fresh:
+        yield f"job {job.id} trains on {job.trains_on.slots}, which nobody said"
+    if old.state is JobState.RESCALING and started and job.trains_on != old.ordered:
+        yield f"job {job.id} was to change to {old.ordered.slots}, it is on {job.trains_on.slots}"
+    if job.state is JobState.RUNNING and job.trains_on != job.ordered:
+        yield f"job {job.id} runs on {job.trains_on.slots}, but {job.ordered.slots} are held for it as well"
+
+
+def _wrong_order(
+    event: Event, command: Start | Rescale | RetractRescale | Stop, before: JobRecord | None, job: JobRecord
+) -> Iterator[str]:
+    if command.generation != job.generation:
+        yield f"job {job.id}: order of generation {command.generation}, the books say {job.generation}"
+    if isinstance(command, Stop):
+        if job.state is not JobState.STOPPING:
+            yield f"job {job.id} is told to stop, but is {job.state}"
+        return
+    if isinstance(command, RetractRescale):
+        if job.state is not JobState.RESCALING or job.order.kind is not OrderKind.RETRACT:
+            yield f"job {job.id} is {job.state}, but its order is taken back"
+        return
+    if command.allocation != job.ordered or not command.allocation:
+        yield f"job {job.id}: order for {command.allocation.slots}, the books say {job.ordered.slots}"
+    if before is None or command.generation == before.generation:
+        return
+    exited = isinstance(event, ReplicasExited) and (event.job, event.generation) == (
+        job.id,
+        before.generation,
+    )
+    if isinstance(command, Start) and before.state is not JobState.PENDING and not exited:
+        yield f"job {job.id} is started while replicas of generation {before.generation} may be alive"
+    if isinstance(command, Rescale) and job.spec.contract is RescaleContract.FROZEN:
+        yield f"job {job.id} is frozen, but rescaled"
+
+
+def wrong_books(state: SchedulerState) -> Iterator[str]:
+    """Yield what is wrong with the books as they stand."""
+    for job in state.jobs.values():
+        yield from _wrong_record(job, state)
+    holders = [job for job in state.jobs.values() if job.state in HOLDING]
+    yield from _wrong_devices("held", state, [(job.trains_on, job.ordered) for job in holders])
+    yield from _wrong_devices("promised", state, [(job.target.allocation,) for job in state.jobs.values()])
+
+
+def _wrong_devices(
+    what: str, state: SchedulerState, by_job: Sequence[tuple[Allocation, ...]]
+) -> Iterator[str]:
+    """Yield each node, and each GPU that jobs share, of which more is in use than there is."""
+    whole: Counter[NodeId] = Counter()
+    shares: defaultdict[tuple[NodeId, int], Fraction] = defaultdict(Fraction)
+    for allocations in by_job:
+        for node in {node for allocation in allocations for node, _ in allocation.slots}:
+            whole[node] += max(0 if each.shared else each.on(node) for each in allocations)
+        mine: dict[tuple[NodeId, int], Fraction] = {}
+        for allocation in allocations:
+            for gpu in allocation.shared_gpus():
+                mine[gpu] = max(Fraction(1, allocation.num_sharers), mine.get(gpu, Fraction(0)))
+        for gpu, share in mine.items():
+            shares[gpu] += share
+    for gpu, share in shares.items():
+        whole[gpu[0]] += 1
+        if share > 1 and gpu[0] in state.nodes:
+            yield f"{share} of the GPU of node {gpu[0]} with label {gpu[1]} are {what}"
+    for node, num_gpus in whole.items():
+        if node in state.nodes and num_gpus > state.nodes[node].num_gpus:
+            yield f"{num_gpus} GPUs of node {node} are {what}, it has {state.nodes[node].num_gpus}"
+
+
+def _wrong_record(job: JobRecord, state: SchedulerState) -> Iterator[str]:
+    holds, ended = bool(job.ordered), job.state in ENDED
+    if holds is not (job.state in HOLDING):
+        yield f"job {job.id} is {job.state} with {job.ordered.num_replicas} replicas ordered"
+    if job.trains_on and not holds:
+        yield f"job {job.id} has replicas on {job.trains_on.slots}, but none ordered"
+    if ended is not (job.ended_at is not None):
+        yield f"job {job.id} is {job.state}, its end is {job.ended_at}"
+    if job.target and (ended or job.status.cancel_requested):
+        yield f"job {job.id} is {job.state} or cancelled, and yet has a target"
+    if job.order.sent_at is None and job.state in (JobState.STARTING, JobState.RESCALING, JobState.STOPPING):
+        yield f"job {job.id} is {job.state}, but waits for no answer"
+    if any(node not in state.nodes for node, _ in job.target.allocation.slots):
+        yield f"job {job.id}: its target {job.target.allocation.slots} names a node that is gone"
+    limits = job.spec.replicas
+    for allocation in (job.ordered, job.target.allocation):
+        if allocation and not limits.min <= allocation.num_replicas <= limits.max:
+            yield f"job {job.id}: {allocation.num_replicas} replicas, allowed {limits.min}..{limits.max}"
+        on = [state.nodes[node].gpu_type for node, _ in allocation.slots if node in state.nodes]
+        if len(set(on)) > 1:
+            yield f"job {job.id}: GPU types {sorted(set(on))} at once in {allocation.slots}"
+    yield from _wrong_batch(job)
+    if job.order.kind is OrderKind.RETRACT and job.state is not JobState.RESCALING:
+        yield f"job {job.id} is {job.state}, there is no order to take back"
+    if job.running.generation > job.generation:
+        yield f"job {job.id} trains as {job.running.generation}, the last order is {job.generation}"
+    if job.usage.costs.num_measured > job.generation:
+        yield f"job {job.id}: {job.usage.costs.num_measured} rescales booked in {job.generation} generations"
+    if job.usage.num_failures > job.spec.max_failures + 1:
+        yield f"job {job.id} failed {job.usage.num_failures} times, allowed {job.spec.max_failures}"
+
+
+def _wrong_batch(job: JobRecord) -> Iterator[str]:
+    batch = job.order.grant.batch
+    if batch is not None and job.spec.batch_is_own:
+        yield f"job {job.id}: batch {batch.total} was ordered, but it sets its batch by itself"
+    bound = job.spec.contract in (RescaleContract.FIXED, RescaleContract.FROZEN)
+    if batch is not None and batch.total > job.spec.batch.max_total:
+        yield f"job {job.id}: batch {batch.total} was ordered, at most {job.spec.batch.max_total} is allowed"
+    if batch is not None and bound and batch.total != job.spec.batch.requested:
+        yield f"job {job.id}: batch {batch.total} was ordered, only {job.spec.batch.requested} is allowed"
+
+
+def _wrong_view(command: Solve, state: SchedulerState) -> Iterator[str]:
+    view = command.view
+    if command.round != state.round:
+        yield f"round {command.round} is solved, the books are in round {state.round}"
+    if [node.id for node in view.nodes] != sorted(state.nodes):
+        yield f"the view shows nodes {[node.id for node in view.nodes]}, live are {sorted(state.nodes)}"
+    shown = {job.id for job in view.jobs}
+    active = {
+        job.id for job in state.jobs.values() if job.state not in ENDED and not job.status.cancel_requested
+    }
+    if shown != active:
+        yield f"the view shows jobs {sorted(shown)}, active are {sorted(active)}"
+
+
+def check_world(world: World, state: SchedulerState) -> None:
+    """Raise InvariantError unless the ledger is sound and the books know of all that is alive."""
+    wrongs = [*_wrong_ledger(world), *_unknown_to_books(world, state)]
+    if wrongs:
+        raise InvariantError(f"at {state.at}: " + "; ".join(wrongs))
+
+
+def _wrong_ledger(world: World) -> Iterator[str]:
+    alive = world.alive()
+    for node_id, held in world.ledger.held.items():
+        node = world.ledger.nodes[node_id]
+        if sum(held.values()) > node.num_gpus + SLACK_GPUS:
+            yield f"the world runs {dict(held)} on node {node_id} of {node.num_gpus} GPUs"
+        for job_id in held.keys() - alive.keys():
+            yield f"job {job_id} is gone, but holds GPUs of node {node_id} in the world"
+
+
+def _unknown_to_books(world: World, state: SchedulerState) -> Iterator[str]:
+    for job_id, generation in world.alive().items():
+        job = state.jobs.get(job_id)
+        if job is None:
+            yield f"generation {generation} of job {job_id} is alive, the books say {state.ended.get(job_id)}"
+            continue
+        if job.state not in HOLDING or job.generation < generation:
+            yield (
+                f"generation {generation} of job {job_id} is alive, "
+                f"the books say {job.state} in generation {job.generation}"
+            )
+            continue
+        if job.state is JobState.RUNNING and job.running.generation != generation:
+            yield f"job {job_id} trains as generation {generation}, the books say {job.running.generation}"
+        booked = held_gpus(job)
+        for node_id, held in world.ledger.held.items():
+            if held.get(job_id, 0.0) > booked.get(node_id, 0.0) + SLACK_GPUS:
+                yield f"job {job_id} holds {held[job_id]:g} GPUs of node {node_id}, booked are {booked}"
+        known = {gpu for each in (job.trains_on, job.ordered) for gpu in each.shared_gpus()}
+        for gpu in world.ledger.shared_gpus(job_id).keys() - known:
+            yield f"job {job_id} is on the shared GPU {gpu}, booked are {sorted(known)}"
+
+
+def _reachable() -> dict[JobState, frozenset[JobState]]:
+    reach = {state: {state} for state in JobState}
+    for _ in range(MOVES_PER_EVENT_MAX):
+        for states in reach.values():
+            states |= {after for (before, _), after in TRANSITIONS.items() if before in states}
+    return {state: frozenset(states) for state, states in reach.items()}
+
+
+REACHABLE = _reachable()

@@ -1,0 +1,68 @@
+"""Whether a journal tells the truth: replayed, whole or from a snapshot, it gives the state it came from."""
+
+import random
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import get_args
+
+from coadapt.core.events import Event
+from coadapt.core.scheduler import Scheduler
+from coadapt.core.state import SchedulerState
+from coadapt.model.wire import dumps, loads
+from coadapt.runtime.history import JobHistory, Recorder
+from coadapt.sim.faults.invariants import InvariantError
+
+SERVICE_SLACK = 1e-9  # relative; sums of many stretches of time round
+
+Make = Callable[[SchedulerState | None], Scheduler]
+
+_EVENT_KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
+
+
+def replayed(events: Sequence[Event], scheduler: Scheduler) -> Scheduler:
+    """Return `scheduler` after it handled `events`."""
+    for event in events:
+        scheduler.handle(event)
+    return scheduler
+
+
+def check_replay(events: Sequence[Event], make: Make, state: SchedulerState, seed: int) -> None:
+    """Raise InvariantError unless `events` lead to `state` again: all of them as the wire gives them
+    back, and a snapshot of a random event with the events after it. The history must agree with the books.
+    """
+    recorder = Recorder()
+    scheduler = make(None)
+    upto = random.Random(seed).randint(0, len(events))
+    snapshot = dumps(scheduler.state)
+    for count, event in enumerate(events, start=1):
+        copy = loads(_EVENT_KINDS, dumps(event))
+        if copy != event:
+            raise InvariantError(f"the wire turned {event} into {copy}")
+        commands = scheduler.handle(copy)
+        recorder(copy, commands, scheduler.state)
+        if count == upto:
+            snapshot = dumps(scheduler.state)
+    _compare("the journal", scheduler.state, state)
+    resumed = make(loads({"SchedulerState": SchedulerState}, snapshot))
+    _compare(f"the snapshot of event {upto} and the tail", replayed(events[upto:], resumed).state, state)
+    for job in recorder.history.jobs.values():
+        _check_history(job, job.usage.attained_service_gpu_s)
+
+
+def _compare(what: str, replay: SchedulerState, state: SchedulerState) -> None:
+    if replay == state:
+        return
+    texts = [
+        f"{job_id}: {replay.jobs.get(job_id)} instead of {state.jobs.get(job_id)}"
+        for job_id in sorted({*replay.jobs, *state.jobs})
+        if replay.jobs.get(job_id) != state.jobs.get(job_id)
+    ]
+    raise InvariantError(f"{what} leads to another state: {texts or (replay, state)}")
+
+
+def _check_history(job: JobHistory, service_gpu_s: float) -> None:
+    if any(span.end != after.start for span, after in pairwise(job.spans)):
+        raise InvariantError(f"the history of job {job.id} has a gap: {job.spans}")
+    held = sum((span.end - span.start) * span.num_gpus for span in job.spans)
+    if abs(held - service_gpu_s) > SERVICE_SLACK * max(held, 1.0):
+        raise InvariantError(f"job {job.id} held {held} GPU-seconds, {service_gpu_s} are booked")

@@ -1,0 +1,1 @@
+"""Built-in applications and workloads, so that everything works with no download."""

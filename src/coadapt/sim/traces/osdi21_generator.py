@@ -1,0 +1,90 @@
+"""Workloads as those of the Pollux artifact (OSDI'21, §5.1), drawn from the log of a real cluster.
+
+The recipe is that of petuum/adaptdl, branch osdi21-artifact, simulator/workloads. Draws are our own: a seed
+gives another workload than there.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import numpy as np
+
+from coadapt.model import InputError
+from coadapt.sim.library.builtin import S_PER_HOUR, sensible_requests
+from coadapt.sim.traces.cluster_log import LoggedJob
+from coadapt.sim.traces.osdi21 import MeasuredApplication
+from coadapt.sim.traces.tuned_jobs import TunedJob
+
+RUN_MIN_S = 60.0
+GPU_HOURS_MAX = 1000.0
+REPLICAS_MAX = 48  # the largest count that the recipe tries
+HOURS_PER_DAY = 24
+
+Requests = Sequence[tuple[int, int]]
+
+# Upper bound of the GPU-hours that a job had in the log, and what stands for it, with equal chances.
+SIZES: tuple[tuple[float, tuple[str, ...]], ...] = (
+    (1.0, ("cifar10", "ncf")),
+    (10.0, ("deepspeech2", "bert")),
+    (100.0, ("yolov3",)),
+    (GPU_HOURS_MAX, ("imagenet",)),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What to draw: num_jobs that came between start_hour and num_hours later, on any day of the log.
+
+    160 jobs are the artifact's load 1 (80, 240, 320: its 0.5, 1.5, 2).
+    """
+
+    num_jobs: int = 160
+    seed: int = 0
+    start_hour: int = 2
+    num_hours: int = 8
+
+    def __post_init__(self) -> None:
+        if self.num_jobs < 1 or self.seed < 0:
+            raise ValueError(f"num_jobs >= 1 and seed >= 0, got {self.num_jobs} and {self.seed}")
+        if not (0 <= self.start_hour < HOURS_PER_DAY and 1 <= self.num_hours <= HOURS_PER_DAY):
+            raise ValueError(f"hours of a day, got {self.start_hour} and {self.num_hours}")
+
+
+def requests_of(known: Mapping[str, Callable[[], MeasuredApplication]]) -> dict[str, Requests]:
+    """Return the (GPUs, total batch) that users might choose, of each application that `generate` draws.
+
+    known: what the profiles hold. Raises InputError if they miss one.
+    """
+    wanted = [name for _, names in SIZES for name in names]
+    if missing := [name for name in wanted if name not in known]:
+        raise InputError("--profiles", f"no {', '.join(missing)}", f"profiles of {', '.join(wanted)}")
+    return {name: sensible_requests(known[name](), REPLICAS_MAX) for name in wanted}
+
+
+def generate(log: Sequence[LoggedJob], requests: Mapping[str, Requests], recipe: Recipe) -> list[TunedJob]:
+    """Return a workload for `write_jobs`: arrivals and sizes of the log, requests out of `requests`.
+
+    Equal arguments give equal workloads. Raises InputError where the log has fewer jobs that fit.
+    """
+    pool = [job for job in log if job.run_s >= RUN_MIN_S and job.gpu_s < GPU_HOURS_MAX * S_PER_HOUR]
+    at = [_seconds_of_day(job, recipe.start_hour) for job in pool]
+    inside = [index for index, second in enumerate(at) if second < recipe.num_hours * S_PER_HOUR]
+    if len(inside) < recipe.num_jobs:
+        raise InputError("--jobs", recipe.num_jobs, f"at most {len(inside)}, which came in these hours")
+    rng = np.random.default_rng(recipe.seed)
+    drawn = rng.choice(inside, size=recipe.num_jobs, replace=False).tolist()
+    jobs = []
+    for number, index in enumerate(sorted(drawn, key=lambda index: (at[index], index))):
+        hours = pool[index].gpu_s / S_PER_HOUR
+        names = next(names for bound, names in SIZES if hours < bound)
+        name = names[int(rng.integers(len(names)))]
+        num_replicas, total = requests[name][int(rng.integers(len(requests[name])))]
+        jobs.append(TunedJob(f"{name}-{number}", int(at[index]), name, num_replicas, total))
+    return jobs
+
+
+def _seconds_of_day(job: LoggedJob, start_hour: int) -> float:
+    at = datetime.fromtimestamp(job.at, UTC)
+    midnight = at.replace(hour=0, minute=0, second=0, microsecond=0)
+    return ((at - midnight).total_seconds() - start_hour * S_PER_HOUR) % (HOURS_PER_DAY * S_PER_HOUR)

@@ -1,0 +1,104 @@
+"""Workload files of tuned jobs, which the artifacts of Pollux (OSDI'21) and Sia (SOSP'23) have in common.
+
+One job per line: when it comes, what it trains, and the GPUs and total batch that its user would pick by
+hand.
+"""
+
+import csv
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from coadapt.model import BatchLimits, InputError, JobSpec, ReplicaLimits, RescaleContract
+from coadapt.sim.applications import Application
+from coadapt.sim.traces.table import Row, read_rows
+from coadapt.sim.workload import TraceJob, Workload
+
+COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
+NUM_REPLICAS_MAX = 64  # both artifacts' cap on GPUs per job
+
+A = TypeVar("A", bound=Application)
+
+
+class TunedJob(NamedTuple):
+    """One line of such a file, in the order of COLUMNS. time: s."""
+
+    name: str
+    time: int
+    application: str
+    num_replicas: int
+    batch_size: int
+
+
+def write_jobs(path: Path, jobs: Iterable[TunedJob]) -> None:
+    """Write a file that `read_jobs` reads; another one of that name is replaced."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *jobs])
+
+
+def has_columns(lines: Sequence[str]) -> bool:
+    """Return whether these are the first lines of a workload of tuned jobs, right or wrong."""
+    return bool(lines) and set(COLUMNS[2:]) <= {cell.strip() for cell in lines[0].split(",")}
+
+
+def application_folders(profiles: Path | None, needs: str) -> dict[str, Path]:
+    """Return the folders in `profiles` with a file that matches `needs`, by name. InputError if none has."""
+    allowed = f"a directory with APPLICATION/{needs} in it"
+    if profiles is None or not profiles.is_dir():
+        raise InputError("--profiles", "nothing" if profiles is None else str(profiles), allowed)
+    folders = {each.name: each.resolve() for each in sorted(profiles.iterdir()) if any(each.glob(needs))}
+    if not folders:
+        raise InputError("--profiles", str(profiles), allowed)
+    return folders
+
+
+def read_jobs(
+    path: Path, known: Mapping[str, Callable[[], A]], spec: Callable[[Row, A], JobSpec]
+) -> tuple[Workload, dict[str, A]]:
+    """Return the jobs of `path` with the applications that they train, of those that are `known`.
+
+    Raises InputError for an unknown application, a name that occurs twice, and what `spec` complains of.
+    """
+    rows = list(read_rows(path, COLUMNS))
+    applications: dict[str, A] = {}
+    width = len(str(len(rows) - 1))
+    names: set[str] = set()
+    jobs = []
+    for index, row in enumerate(rows):
+        wanted, name = row.text("application"), row.text("name")
+        if wanted not in known:
+            raise row.error("application", wanted, f"one of {', '.join(known)}")
+        if wanted not in applications:
+            applications[wanted] = known[wanted]()
+        if name in names:
+            raise row.error("name", name, "a name that no earlier line has")
+        names.add(name)
+        # Ids sort in file order: it breaks ties between arrivals of the same second.
+        job_id = f"{index:0{width}d}-{name}"
+        at = row.number("time")
+        jobs.append(TraceJob(id=job_id, at=at, application=wanted, spec=spec(row, applications[wanted])))
+    return Workload(name=path.stem, jobs=tuple(jobs)), applications
+
+
+def tuned_spec(row: Row, limits: BatchLimits) -> JobSpec:
+    """Return the spec of an adaptive job; GPUs and batch of its line are what it requests.
+
+    Raises InputError for a batch out of `limits`, or more GPUs than it fills.
+    """
+    replicas = row.integer("num_replicas", at_least=1)
+    total = row.integer("batch_size", at_least=1)
+    if not limits.initial <= total <= limits.max_total:
+        raise row.error("batch_size", total, f"{limits.initial}..{limits.max_total}, as measured")
+    # No local batch below the smallest measured one; rounding up allows a remainder.
+    if replicas > NUM_REPLICAS_MAX or -(-total // replicas) < limits.min_atomic:
+        most = min(NUM_REPLICAS_MAX, total // limits.min_atomic)
+        raise row.error("num_replicas", replicas, f"1..{most} for a total batch of {total}")
+    most = max(replicas, min(NUM_REPLICAS_MAX, limits.max_total // limits.min_atomic))
+    return JobSpec(
+        name=row.text("name"),
+        application=row.text("application"),
+        batch=replace(limits, requested=total),
+        replicas=ReplicaLimits(min=1, max=most, requested=replicas),
+        contract=RescaleContract.ADAPTIVE,
+    )

@@ -1,0 +1,91 @@
+"""Kernels compiled before the first run of an installation is timed, in processes of their own."""
+
+# Compiling takes longer than many a run, and what it takes is no property of the run: neither its CPU time,
+# nor its decisions' time, nor the memory that a compiler leaves behind. So a rehearsal looks first whether
+# all that a policy needs is on disk. If not, it stops at the first kernel, and processes that end afterwards
+# rehearse in its stead; what they leave on disk is found there by whoever runs the policy.
+
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import NoReturn
+
+from coadapt.model import Plan
+from coadapt.policies import create_policy
+from coadapt.runtime.rehearsal import rehearse, rehearse_fit
+
+Tell = Callable[[str], None]
+
+COMPILES = "compiling kernels: once after an installation, then they are kept on disk"
+NO_COMPILER = "numba cannot be imported: without compiled kernels decisions take far longer"
+
+
+# Among the names of policies: the fit of a step-time model, by jobs that choose their own batch.
+FIT = ""
+
+
+class _ColdError(BaseException):
+    """A kernel is about to be compiled. Not an Exception: no policy may take it for its own."""
+
+
+def warm_up(policies: Sequence[str], tell: Tell) -> None:
+    """Compile what `policies` need and what is not on disk yet; `tell` gets a line before that takes time.
+
+    It gets one, too, where numba is missing. Raises InputError for an unknown policy.
+    """
+    if cold := sorted({part for name in policies for part in _cold_parts(name)}):
+        tell(COMPILES)
+        context = multiprocessing.get_context("spawn")
+        each = [context.Process(target=_rehearse, args=(part,), daemon=True) for part in cold]
+        for process in each:
+            process.start()
+        for process in each:
+            process.join()
+    kernels = sys.modules.get("coadapt.goodput.compiled")
+    if kernels is not None and not kernels.HAS_COMPILER:
+        tell(NO_COMPILER)
+
+
+def _cold_parts(name: str) -> list[str]:
+    """Return what of a policy's kernels is not on disk: its own, by its name, and FIT if jobs fit under it.
+
+    Those that are on disk are loaded by this.
+    """
+    create_policy(name)
+    if "numba" not in sys.modules:
+        return []
+    with suppress(_ColdError), _no_compiling():
+        plan = _rehearse(name)
+        if plan is None or plan.allocations.keys() <= plan.batches.keys():
+            return []  # it dictates all batches
+        with suppress(_ColdError):
+            _rehearse(FIT)
+            return []
+        return [FIT]
+    return [FIT, name]
+
+
+def _rehearse(part: str) -> Plan | None:
+    """Rehearse a policy, or FIT; None where there is no plan. What goes wrong, the run itself will tell."""
+    with suppress(Exception):
+        if part != FIT:
+            return rehearse(create_policy(part))
+        rehearse_fit()
+    return None
+
+
+@contextmanager
+def _no_compiling() -> Iterator[None]:
+    """Raise _ColdError instead of compiling anything, while this holds."""
+    from numba.core import event
+
+    class Refusal(event.Listener):
+        def on_start(self, _: object) -> NoReturn:
+            raise _ColdError
+
+        def on_end(self, _: object) -> None:
+            pass
+
+    with event.install_listener("numba:compile", Refusal()):
+        yield

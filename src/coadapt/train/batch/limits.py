@@ -1,0 +1,224 @@
+"""Which batches this run may use: the loop's own numbers, the job file's, and that they agree."""
+
+import logging
+from dataclasses import replace
+
+from coadapt.goodput.batch import split_total
+from coadapt.goodput.efficiency import efficiency
+from coadapt.goodput.goodput import best_batch
+from coadapt.goodput.throughput import step_time
+from coadapt.model import (
+    BatchConfig,
+    BatchLimits,
+    BatchSchedule,
+    GradStats,
+    InputError,
+    JobSpec,
+    Placement,
+    RescaleContract,
+    ThroughputParams,
+)
+from coadapt.model.contract_env import ENV_BATCH
+from coadapt.train.group.group import gather_all
+from coadapt.train.memory_ceiling import lowered
+from coadapt.train.noise.noise_scale import NoiseScale
+from coadapt.train.samples.order import SampleOrder
+from coadapt.train.session import Sampling, Session
+
+logger = logging.getLogger(__name__)
+
+# A change of batch costs a few slow steps and unsettles the optimiser (Pollux's product version).
+GAIN_MIN = 1.05
+# One in the other direction than the last must promise more: estimates of noise waver by some percent, and a
+# batch that follows them to and fro pays for each change.
+REVERSAL_GAIN_MIN = 1.10
+# A batch grows by this factor at most per decision (the first time on one replica: its passes do), and the
+# learning rate with it (by 2 at most, AdaScale's gain): in one leap from 32 to 1024 the rate rose tenfold
+# at once, and the loss by 0.1 for 20,000 samples. Doubling is what Smith et al. 2018 and Merrill et al.
+# 2025 do.
+GROWTH_MAX = 2.0
+
+
+def resolve_limits(
+    spec: JobSpec | None,
+    contract: RescaleContract,
+    *,
+    batch_size: int | None,
+    max_batch_size: int | None,
+    max_atomic: int | None,
+) -> BatchLimits:
+    """Return the limits that arguments of `Run.loader` and job file give together.
+
+    What only one of them says counts. Raises InputError where they contradict each other. `batch_size` is the
+    one that the loop's learning rate is meant for: the job file's `requested`, or its `initial` if adaptive.
+    """
+    if spec is None:
+        if contract is RescaleContract.SCHEDULE:
+            raise InputError(
+                "contract", str(contract), "a job file whose batch.schedule declares the batches"
+            )
+        if batch_size is None:
+            raise InputError("loader(batch_size)", None, "a number of samples; no job file names one")
+        largest = 0 if max_batch_size is None else max_batch_size
+        return _limits(initial=batch_size, max_total=largest, max_atomic=max_atomic)
+    declared = spec.batch
+    own = declared.initial if contract is RescaleContract.ADAPTIVE else declared.requested
+    name = "batch.initial" if own == declared.initial else "batch.requested"
+    if declared.schedule is not None:
+        name = "first of batch.schedule"
+    _agree("batch_size", batch_size, own, name)
+    _agree("max_batch_size", max_batch_size, declared.max_total, "batch.max")
+    if declared.max_atomic is None:
+        return _limits(
+            initial=declared.initial,
+            requested=declared.requested,
+            max_total=declared.max_total,
+            min_atomic=declared.min_atomic,
+            max_atomic=max_atomic,
+            accumulation=declared.accumulation,
+            schedule=declared.schedule,
+        )
+    _agree("max_atomic", max_atomic, declared.max_atomic, "batch.max_atomic")
+    return declared
+
+
+def begin_sampling(session: Session, limits: BatchLimits, order: SampleOrder) -> None:
+    """Let `session` train on data of that order. Raises InputError where it has less than one batch."""
+    begin = own = limits.initial if session.adaptive else limits.requested
+    num_samples = order.num_samples
+    if num_samples is not None and not order.stream:
+        if limits.schedule is not None:
+            own = max(limits.schedule.totals)
+        if num_samples < own:
+            allowed = f"at least one batch of {own} samples"
+            raise InputError("loader(dataset)", f"{num_samples} samples", allowed)
+        if session.adaptive:
+            # A batch above the whole data set would be cut short, or with drop_last leave no step at all.
+            largest = min(limits.max_total, num_samples)
+            limits = replace(limits, max_total=largest, requested=min(limits.requested, largest))
+    session.sampling = Sampling(
+        limits=limits,
+        order=order,
+        batch=split_total(begin, session.group.size, limits, exact=True),
+        noise=NoiseScale(limits.initial),
+    )
+
+
+def settle_batch(session: Session) -> None:
+    """Let all begin with the first one's batch, in passes that fit into each one's memory. Collective."""
+    data = session.data
+    caps = (session.memory_ceiling.most, data.limits.max_atomic)
+    own = min((most for most in caps if most is not None), default=None)
+    parts = gather_all(session.group, (first_batch(session), own))
+    data.batch = parts[0][0]
+    most = min((most for _, most in parts if most is not None), default=None)
+    limits = lowered(data.limits, most)
+    if limits != data.limits:
+        logger.info(
+            "at most %s samples per pass: more did not fit into the memory of a %s before",
+            most,
+            session.gpu_type,
+        )
+        data.limits = limits
+    if limits.max_atomic is not None and data.batch.atomic > limits.max_atomic:
+        data.batch = split_total(data.batch.total, session.group.size, limits, exact=True)
+
+
+def first_batch(session: Session) -> BatchConfig:
+    """Return the batch to begin this generation with.
+
+    Dictated by the scheduler, or kept (fixed, frozen, self), or the scheduled one, or for an adaptive job:
+    the best for its present placement, as far as it has measured itself. Raises InputError if what is
+    dictated breaks the contract.
+    """
+    limits, group, dictated = session.data.limits, session.group, session.config.job.batch
+    before = session.data.batch
+    if limits.schedule is not None:
+        return scheduled_batch(session)
+    if session.config.contract is RescaleContract.SELF:
+        return split_total(before.total, group.size, limits, exact=True)
+    if not session.adaptive:
+        if dictated is not None and dictated.total != limits.requested:
+            raise InputError(ENV_BATCH, dictated.total, f"{limits.requested}: the contract is fixed")
+        return dictated or split_total(limits.requested, group.size, limits, exact=True)
+    if dictated is None:
+        dictated = split_total(before.total, group.size, limits)
+        params, grad = session.profiles.params.get(session.gpu_type), session.grad_stats()
+        if params is not None and grad is not None:
+            cautious = session.data.noise.cautious()
+            better = better_batch(limits, params, grad, group.placement, dictated, cautious=cautious)
+            dictated = better or dictated
+    if dictated.total > limits.max_total:
+        raise InputError("batch", dictated.total, f"at most {limits.max_total} on {group.size} replicas")
+    return dictated
+
+
+def scheduled_batch(session: Session) -> BatchConfig:
+    """Return the batch of a step that begins now, under a declared schedule; the present one without.
+
+    It follows from what all replicas know alike: the samples trained on, their number, their limits.
+    """
+    limits, present = session.data.limits, session.data.batch
+    if limits.schedule is None:
+        return present
+    total = limits.schedule.total_at(session.progress.samples)
+    return split_total(total, session.group.size, limits, exact=True)
+
+
+def better_batch(
+    limits: BatchLimits,
+    params: ThroughputParams,
+    grad: GradStats,
+    placement: Placement,
+    current: BatchConfig,
+    *,
+    cautious: GradStats | None,
+    trend: int = 0,
+) -> BatchConfig | None:
+    """Return the batch of highest goodput if it promises over 5 % more than `current`, else None.
+
+    It is at most GROWTH_MAX times as large. trend: 1 or -1 where the last change made the batch larger or
+    smaller; then one in the other direction must promise over 10 % more.
+
+    A batch grows only as far as `cautious` supports it, the noise scale at the low end of its interval: what
+    is lost by growing too far are samples. None, not enough known, supports no growth.
+    """
+    allowed = _within_one_growth(limits, current, placement)
+    choice = best_batch(allowed, params, grad, placement)
+    if choice.config.total > current.total:
+        if cautious is None:
+            return None
+        grad = cautious
+        choice = best_batch(allowed, params, grad, placement)
+        if choice.config.total <= current.total:
+            return None
+    seconds = float(step_time(params, placement, current.atomic, current.accumulation))
+    share = efficiency(float(max(current.total, limits.initial)), float(limits.initial), grad.sqr, grad.var)
+    reverses = trend * (choice.config.total - current.total) < 0
+    least = REVERSAL_GAIN_MIN if reverses else GAIN_MIN
+    return choice.config if choice.goodput > least * current.total / seconds * share else None
+
+
+def _within_one_growth(limits: BatchLimits, current: BatchConfig, placement: Placement) -> BatchLimits:
+    """Return `limits` with the batch at most GROWTH_MAX times as large.
+
+    One replica takes a batch above the initial one in two passes, to measure its noise. Twice the batch would
+    be two passes of the present size, which nothing is gained by: there it is the pass that doubles.
+    """
+    in_two = placement.num_replicas == 1 and not current.accumulation and limits.accumulation
+    most = int(GROWTH_MAX * (2 if in_two else 1) * max(current.total, limits.initial))
+    if limits.max_total <= most:
+        return limits
+    return replace(limits, max_total=most, requested=min(limits.requested, most))
+
+
+def _agree(argument: str, given: int | None, declared: int, name: str) -> None:
+    if given is not None and given != declared:
+        raise InputError(f"loader({argument})", given, f"{declared}, the job file's {name}")
+
+
+def _limits(**values: "int | bool | BatchSchedule | None") -> BatchLimits:
+    try:
+        return BatchLimits(**values)  # type: ignore[arg-type]  # by name, as listed by both callers
+    except ValueError as error:
+        raise InputError("loader", values, str(error)) from None

@@ -1,0 +1,166 @@
+"""From what a run has measured to its report and to a better batch. Pure; runs in the reporter's thread."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from coadapt.goodput.efficiency import efficiency
+from coadapt.goodput.fit import fit_throughput
+from coadapt.goodput.forecast import packed_step_times
+from coadapt.goodput.profile import Profile, ProfileBuilder
+from coadapt.model import (
+    BatchConfig,
+    BatchLimits,
+    Forecast,
+    GradStats,
+    Placement,
+    ThroughputParams,
+    TrainingReport,
+    TypeProfile,
+)
+from coadapt.train.batch.limits import better_batch
+from coadapt.train.session import Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """How far a run is. samples_left: to the end of its last epoch, None in a stream of unknown length."""
+
+    progress: float
+    samples: float
+    samples_left: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Step times measured on one GPU type, and the parameters fitted to them last."""
+
+    gpu_type: str
+    profile: Profile
+    num_replicas_profiled: int
+    params: ThroughputParams | None
+    step_time_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSnapshot:
+    """A run between two steps. tunes: it chooses its batch.
+
+    cautious: `grad` with the noise scale at the low end of its interval. trend: see `better_batch`.
+    """
+
+    done: Done
+    timings: Timings
+    limits: BatchLimits
+    batch: BatchConfig
+    placement: Placement
+    replicas_max: int
+    grad: GradStats | None
+    adaptive: bool
+    tunes: bool
+    cautious: GradStats | None = None
+    trend: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """What follows from a snapshot. batch: a better one, None to keep the present one."""
+
+    report: TrainingReport
+    params: ThroughputParams | None = None
+    batch: BatchConfig | None = None
+
+
+def load_fit() -> None:
+    """Have loaded what the fit needs (numba, 0.6 s of CPU), which is no part of training if done before."""
+    profile = ProfileBuilder(mean=True)
+    profile.add(Placement((1,)), 1, 1.0, 1.0)
+    fit_throughput(profile.build())
+
+
+def take_snapshot(session: Session, num_epochs: int, step_time_s: float | None) -> RunSnapshot:
+    """Return the snapshot of `session`, which is to end after `num_epochs` epochs."""
+    data, progress, spec = session.data, session.progress, session.config.job.spec
+    whole, left = data.order.epoch_samples(data.batch), None
+    if whole is not None:
+        left = float(max((num_epochs - progress.epoch) * whole - progress.index, 0))
+    profile = session.profiles.builder(session.gpu_type)
+    return RunSnapshot(
+        done=Done(progress=progress.progress, samples=float(progress.samples), samples_left=left),
+        timings=Timings(
+            gpu_type=session.gpu_type,
+            profile=profile.build(),
+            num_replicas_profiled=profile.num_replicas_profiled,
+            params=session.profiles.params.get(session.gpu_type),
+            step_time_s=step_time_s,
+        ),
+        limits=data.limits,
+        batch=data.batch,
+        placement=session.group.placement,
+        replicas_max=session.group.size if spec is None else spec.replicas.max,
+        grad=session.grad_stats(),
+        cautious=data.noise.cautious(),
+        trend=data.trend,
+        adaptive=session.adaptive,
+        tunes=session.adaptive and session.config.job.batch is None,
+        metrics=dict(session.figures.metrics),
+    )
+
+
+def tune(at: RunSnapshot) -> Tuning:
+    """Fit the step-time model, choose the batch if it is the run's to choose, and make the report."""
+    params = at.timings.params
+    if len(at.timings.profile):
+        params = fit_throughput(at.timings.profile, params)
+    batch = None
+    if at.tunes and params is not None and at.grad is not None:
+        batch = better_batch(
+            at.limits, params, at.grad, at.placement, at.batch, cautious=at.cautious, trend=at.trend
+        )
+    report = TrainingReport(
+        progress=at.done.progress,
+        progress_target=_target(at),
+        samples=at.done.samples,
+        batch=at.batch,
+        by_type={} if params is None else {at.timings.gpu_type: _type_profile(at, params)},
+        grad=at.grad,
+        forecast=_forecast(at, params),
+        step_time_s=at.timings.step_time_s,
+        # A loss that became infinite is told by the script; a report has finite numbers only.
+        metrics={name: value for name, value in at.metrics.items() if math.isfinite(value)},
+    )
+    return Tuning(report=report, params=params, batch=batch)
+
+
+def _type_profile(at: RunSnapshot, params: ThroughputParams) -> TypeProfile:
+    return TypeProfile(
+        params=params,
+        num_replicas_profiled=at.timings.num_replicas_profiled,
+        max_atomic=at.limits.max_atomic,
+    )
+
+
+def _target(at: RunSnapshot) -> float | None:
+    """Return the progress at the end, if the rest is done at the present efficiency; None if not known."""
+    if at.done.samples_left is None:
+        return None
+    share = 1.0
+    if at.adaptive and at.grad is not None:
+        total = float(max(at.batch.total, at.limits.initial))
+        share = efficiency(total, float(at.limits.initial), at.grad.sqr, at.grad.var)
+    return at.done.progress + share * at.done.samples_left
+
+
+def _forecast(at: RunSnapshot, params: ThroughputParams | None) -> Forecast | None:
+    if params is None or at.done.samples_left is None:
+        return None
+    # A job on one node does not know how many GPUs nodes have, and is taken to fit on one.
+    one_node = at.placement.num_nodes == 1
+    gpus_per_node = at.replicas_max if one_node else max(at.placement.replicas_per_node)
+    limits = at.limits
+    if limits.schedule is not None:
+        # At the batch in force: the scheduler knows the ramp to come by itself.
+        limits = replace(limits, requested=at.batch.total, schedule=None)
+    times_s = packed_step_times(params, limits, at.replicas_max, gpus_per_node)
+    return Forecast(remaining_steps=at.done.samples_left / limits.requested, step_time_s=times_s)

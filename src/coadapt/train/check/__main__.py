@@ -1,0 +1,190 @@
+"""`python -m coadapt.train.check SCRIPT ...`: what the verb `coadapt check` runs."""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from coadapt.train.check.compare import Compared, Finding, State, allowed_distance
+from coadapt.train.check.replicas import LateError, ScriptRun
+from coadapt.train.check.rows import Steps, kinds, read_steps
+from coadapt.train.check.schedule import Change, Failure, await_end, draw_changes, lead
+from coadapt.train.checkpoint.store import CheckpointStore, read_checkpoint
+from coadapt.train.wrappers.recorder import Plan
+
+EXIT_SAME, EXIT_DIFFERENT, EXIT_UNFIT = 0, 1, 2
+NUDGE = 6e-8  # half a unit in the last place of float32
+# Contracts that promise the training of one replica.
+SAME_TRAINING = ("fixed", "self")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """replicas: the most at a time. changes: of replicas. steps: of the optimiser, after which runs stop."""
+
+    command: tuple[str, ...]
+    replicas: int = 3
+    changes: int = 4
+    steps: int = 100
+    seed: int = 0
+    timeout_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a check came to. problem: why it could not be carried out, or a run failed; empty otherwise."""
+
+    num_steps: int = 0
+    changes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    problem: str = ""
+    lines: tuple[str, ...] = ()
+    wall_s: float = 0.0
+
+    @property
+    def code(self) -> int:
+        if self.problem and not self.changes and not self.findings:
+            return EXIT_UNFIT
+        same = not self.problem and all(finding.same is not False for finding in self.findings)
+        return EXIT_SAME if same else EXIT_DIFFERENT
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check a script; return the exit code: 0 the same training, 1 not, 2 it could not be checked."""
+    parser = argparse.ArgumentParser(prog="coadapt check", description="See docs/check.md.")
+    parser.add_argument("--replicas", type=int, default=3, help="the most at a time")
+    parser.add_argument("--changes", type=int, default=4, help="how often replicas change")
+    parser.add_argument("--steps", type=int, default=100, help="optimiser steps after which each run stops")
+    parser.add_argument("--seed", type=int, default=0, help="of the schedule and of all random generators")
+    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for all runs together")
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="the script and its arguments")
+    given = parser.parse_args(arguments)
+    if not given.command or not Path(given.command[0]).is_file():
+        parser.error(f"no such script: {' '.join(given.command[:1]) or '(none given)'}")
+    if given.replicas < 2 or given.changes < 1 or given.steps < 1 or not given.timeout > 0:
+        parser.error("--replicas takes 2 or more, --changes and --steps 1 or more, --timeout seconds > 0")
+    settings = Settings(
+        command=tuple(given.command),
+        replicas=given.replicas,
+        changes=given.changes,
+        steps=given.steps,
+        seed=given.seed,
+        timeout_s=given.timeout,
+    )
+    outcome = check(settings)
+    text = json.dumps(asdict(outcome) | {"code": outcome.code}) if given.json else told(outcome, settings)
+    sys.stdout.write(f"{text}\n")
+    return outcome.code
+
+
+def check(settings: Settings) -> Outcome:
+    """Run the script alone, alone again but for rounding, and under changes; compare."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="coadapt-check-") as folder:
+        try:
+            outcome = _check(settings, Path(folder), began + settings.timeout_s)
+        except LateError as late:
+            outcome = Outcome(problem=f"nothing came of {late} within {settings.timeout_s:g} s (--timeout)")
+    return replace(outcome, wall_s=round(time.monotonic() - began, 1))
+
+
+def _check(settings: Settings, folder: Path, deadline: float) -> Outcome:
+    plan = Plan(num_steps=settings.steps, seed=settings.seed)
+    # Some replicas with a GPU and some without would be another training.
+    envs = {"CUDA_VISIBLE_DEVICES": ""} if torch.cuda.device_count() < settings.replicas else {}
+    alone, nudged, changed = (
+        ScriptRun(settings.command, folder / name, told_plan, deadline, envs)
+        for name, told_plan in (
+            ("alone", plan),
+            ("nudged", replace(plan, nudge=NUDGE)),
+            ("changed", plan),
+        )
+    )
+    try:
+        for run in (alone, nudged):
+            run.start(1)
+        failure = await_end(alone) or await_end(nudged)
+        if failure is not None:
+            return _failed(failure, "alone, before anything changed", ())
+        steps = read_steps(alone.folder)
+        if not steps:
+            text = "no step was recorded: the script does not train in `for epoch in run.epochs(n)`"
+            return Outcome(problem=text, lines=tuple(alone.last_lines("1-0")))
+        first, changes = draw_changes(max(steps), settings.changes, settings.replicas, settings.seed)
+        if not changes:
+            return Outcome(num_steps=max(steps), problem="too few steps for a change of replicas")
+        made, failure = lead(changed, first, changes)
+        if failure is not None:
+            where = f"in the change {changes[len(made)]}" if len(made) < len(changes) else "after the changes"
+            return replace(_failed(failure, where, changes), num_steps=max(steps))
+        if not made:
+            return Outcome(
+                num_steps=max(steps), problem="training was over before the first change of replicas"
+            )
+        return _compared(alone, nudged, changed, steps, made)
+    finally:
+        for run in (alone, nudged, changed):
+            run.close()
+
+
+def _compared(
+    alone: ScriptRun, nudged: ScriptRun, changed: ScriptRun, steps: Steps, made: Sequence[Change]
+) -> Outcome:
+    contract, state = _state(alone)
+    _, nudged_state = _state(nudged)
+    _, changed_state = _state(changed)
+    compared = Compared(
+        alone=steps,
+        changed=read_steps(changed.folder),
+        state_alone=state,
+        state_changed=changed_state,
+        allowed=allowed_distance(state, nudged_state),
+        fixed=contract in SAME_TRAINING,
+        layers=kinds(alone.folder),
+    )
+    return Outcome(num_steps=max(steps), changes=tuple(map(str, made)), findings=tuple(compared.findings()))
+
+
+def _state(run: ScriptRun) -> tuple[str, State]:
+    """Return the contract, and the registered objects, of a run's last checkpoint."""
+    newest = CheckpointStore(run.checkpoints).newest()
+    assert newest is not None, "a run that ended has saved"
+    state = read_checkpoint(newest)
+    record = cast("dict[str, object]", state["run"])
+    return str(record["contract"]), cast("State", state["objects"])
+
+
+def _failed(failure: Failure, where: str, changes: Sequence[Change]) -> Outcome:
+    return Outcome(
+        problem=f"{failure.text} {where}", lines=failure.lines, changes=tuple(str(item) for item in changes)
+    )
+
+
+def told(outcome: Outcome, settings: Settings) -> str:
+    """Return the outcome in words."""
+    lines = [f"{' '.join(settings.command)}, seed {settings.seed}: {outcome.num_steps} steps alone, and with"]
+    lines += [f"  {change}" for change in outcome.changes or ("no change",)]
+    width = max((len(finding.what) for finding in outcome.findings), default=0)
+    for finding in outcome.findings:
+        mark = {True: "same", False: "DIFFERENT", None: "-"}[finding.same]
+        lines.append(f"{finding.what:{width}}  {mark:9}  {finding.text}")
+    different = [finding for finding in outcome.findings if finding.same is False]
+    if outcome.problem:
+        lines += [f"failed: {outcome.problem}", *(f"  | {line}" for line in outcome.lines)]
+    elif different:
+        lines.append(f"not the same training, first in {different[0].what}. Likely: {different[0].why}")
+    else:
+        lines.append("the same training")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,271 @@
+"""What differs between a run alone and the same under changes, since which step, and why."""
+
+# In this order, because each makes those after it differ: samples, learning rates, calls of
+# optimizer.step(), parameters, and what the checkpoint has besides. The first difference is the one to
+# mend.
+#
+# Parameters cannot be equal to the bit: sums over replicas are taken in another order. How much of a
+# difference is due to that depends on the script, so it is measured: a third run alone begins with
+# parameters that are off by one rounding error, and where it ends says what rounding makes of this
+# training. Ten times that is allowed.
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from coadapt.train.check.rows import Steps
+from coadapt.train.wrappers.drift import (
+    PARAMETERS_REMEDY,
+    RATE_REMEDY,
+    TOLERANCE,
+    UPDATES_REMEDY,
+    by_replica,
+)
+from coadapt.train.wrappers.recorder import StepRow
+
+# Of the norm of all parameters: what is allowed at least, and at most.
+LEAST, MOST = 1e-5, 1e-2
+ROUNDING_FACTOR = 10.0
+# A rate that a scheduler computed in another order of operations.
+RATE_TOLERANCE = 1e-9
+# Of registered figures: sums over replicas again.
+FIGURE_TOLERANCE = 1e-4
+HELD_REMEDY = (
+    "the loop accumulates by hand: what `.grad` holds does not go over to a replica that joins; let "
+    "run.loader(max_atomic=...) accumulate"
+)
+STATE_REMEDY = "keep what the loop changes in run.state(...) or run.register(...), and change it alike on all"
+
+State = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """same: None where it could not be compared. why: of a difference, and what to do."""
+
+    what: str
+    same: bool | None
+    text: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """Two runs of the same script. allowed: relative difference of parameters that rounding explains.
+
+    fixed: the contract promises the same training; else only what every contract does is compared.
+    layers: what the models have whose results depend on how samples are dealt to replicas.
+    """
+
+    alone: Steps
+    changed: Steps
+    state_alone: State
+    state_changed: State
+    allowed: float
+    fixed: bool
+    layers: Sequence[str] = ()
+
+    def findings(self) -> list[Finding]:
+        return [
+            self._samples(),
+            self._replicas(),
+            self._rates(),
+            self._updates(),
+            self._parameters(),
+            self._checkpoint(),
+        ]
+
+    def _samples(self) -> Finding:
+        if not any(row.ids for rows in self.alone.values() for row in rows):
+            return Finding(what="samples", same=None, text="not compared: the loop makes its own batches")
+        if not self.fixed:
+            return self._samples_of_epochs()
+        for step, rows in self.alone.items():
+            wanted, found = _ids(rows), _ids(self.changed.get(step, []))
+            if wanted != found:
+                lost, more = (wanted - found).total(), (found - wanted).total()
+                text = f"step {step} (epoch {rows[0].epoch}): {lost} samples missing, {more} too many"
+                return Finding(what="samples", same=False, text=text, why="a defect of Coadapt: report it")
+        return Finding(what="samples", same=True, text=f"the same in each of {len(self.alone)} steps")
+
+    def _samples_of_epochs(self) -> Finding:
+        """Where batches differ: no sample twice in an epoch."""
+        epochs: dict[int, Counter[int]] = {}
+        for rows in self.changed.values():
+            epochs.setdefault(rows[0].epoch, Counter()).update(_ids(rows))
+        for epoch, ids in epochs.items():
+            twice = [name for name, count in ids.items() if count > 1]
+            if twice:
+                text = f"epoch {epoch}: {len(twice)} samples more than once"
+                return Finding(what="samples", same=False, text=text, why="a defect of Coadapt: report it")
+        return Finding(what="samples", same=True, text="each at most once in each epoch")
+
+    def _replicas(self) -> Finding:
+        """Replicas of one step against each other: holds under every contract."""
+        for step, rows in self.changed.items():
+            found = _apart(rows)
+            if found is not None:
+                text, why = found
+                return Finding(what="replicas", same=False, text=f"step {step}: {text}", why=why)
+        return Finding(what="replicas", same=True, text="had the same parameters and rates after each step")
+
+    def _rates(self) -> Finding:
+        if not self.fixed:
+            return _by_contract("learning rates")
+        for step, first, other in self._pairs():
+            for own, wanted in zip(_flat(other.rates), _flat(first.rates), strict=False):
+                if not math.isclose(own, wanted, rel_tol=RATE_TOLERANCE):
+                    text = f"step {step}: {own:.6g}, alone {wanted:.6g}"
+                    return Finding(what="learning rates", same=False, text=text, why=RATE_REMEDY)
+        return Finding(what="learning rates", same=True, text="the same in each step")
+
+    def _updates(self) -> Finding:
+        if not self.fixed:
+            return _by_contract("optimiser steps")
+        for step, first, other in self._pairs():
+            if first.updates != other.updates:
+                text = f"step {step}: {_calls(other)} of optimizer.step(), alone {_calls(first)}"
+                return Finding(what="optimiser steps", same=False, text=text, why=UPDATES_REMEDY)
+        calls = sum(sum(rows[0].updates) for rows in self.alone.values())
+        return Finding(what="optimiser steps", same=True, text=f"the same {calls} calls")
+
+    def _parameters(self) -> Finding:
+        if not self.fixed:
+            return _by_contract("parameters")
+        found = distance(self.state_alone, self.state_changed)
+        if found is None:
+            return Finding(what="parameters", same=None, text="not compared: a checkpoint in parts")
+        if found <= self.allowed:
+            text = f"equal up to {found:.1e} of their norm; allowed {self.allowed:.1e}"
+            return Finding(what="parameters", same=True, text=text)
+        if self.layers:
+            text = f"differ by {found:.1e}, as documented: the model has {' and '.join(self.layers)}"
+            return Finding(what="parameters", same=None, text=text)
+        began = self._parted_at()
+        since = "" if began is None else f", since step {began}"
+        text = f"differ by {found:.1e} of their norm{since}; allowed {self.allowed:.1e}"
+        held = any(not sum(rows[0].updates) for rows in self.alone.values())
+        return Finding(
+            what="parameters", same=False, text=text, why=HELD_REMEDY if held else PARAMETERS_REMEDY
+        )
+
+    def _checkpoint(self) -> Finding:
+        if not self.fixed:
+            return _by_contract("checkpoint")
+        names = [name for name in self.state_alone if name.split("/")[0] not in ("model", "optimizer")]
+        for name in names:
+            if name not in self.state_changed:
+                return Finding(what="checkpoint", same=False, text=f"{name} is missing", why=STATE_REMEDY)
+            place = _first_difference(self.state_alone[name], self.state_changed[name], name)
+            if place is not None and not (self.layers and name not in ("state", "scheduler")):
+                return Finding(what="checkpoint", same=False, text=place, why=STATE_REMEDY)
+        return Finding(what="checkpoint", same=True, text=f"the same {', '.join(names) or 'model'}")
+
+    def _pairs(self) -> Iterator[tuple[int, StepRow, StepRow]]:
+        """Yield the first replica's row of each step, alone and under changes."""
+        for step, rows in self.alone.items():
+            if step in self.changed:
+                yield step, rows[0], self.changed[step][0]
+
+    def _parted_at(self) -> int | None:
+        """Return the first step after which parameters differ by more than is allowed."""
+        for step, first, other in self._pairs():
+            if abs(first.checksum - other.checksum) > self.allowed * max(first.norm, 1e-30):
+                return step
+        return None
+
+
+def allowed_distance(alone: State, nudged: State) -> float:
+    """Return the relative difference of parameters that rounding may make; `nudged` began off by rounding."""
+    own = distance(alone, nudged)
+    return LEAST if own is None else min(max(LEAST, ROUNDING_FACTOR * own), MOST)
+
+
+def distance(one: State, other: State) -> float | None:
+    """Return the norm of the difference of all models' floating-point tensors over their norm.
+
+    None where a checkpoint has no whole tensors.
+    """
+    squares, whole = 0.0, 0.0
+    for name, item in one.items():
+        if name.split("/")[0] != "model":
+            continue
+        own, their = cast("Mapping[str, object]", item), cast("Mapping[str, object]", other.get(name, {}))
+        for key, value in own.items():
+            wanted = their.get(key)
+            if not (isinstance(value, Tensor) and isinstance(wanted, Tensor)):
+                return None
+            if value.is_floating_point() and value.shape == wanted.shape:
+                squares += float((value.double() - wanted.double()).square().sum())
+                whole += float(value.double().square().sum())
+    return math.sqrt(squares / whole) if whole else None
+
+
+def _by_contract(what: str) -> Finding:
+    return Finding(what=what, same=None, text="not compared: the contract lets batch and rate change")
+
+
+def _ids(rows: Sequence[StepRow]) -> Counter[int]:
+    return Counter(index for row in rows for index in row.ids)
+
+
+def _flat(rates: Sequence[Sequence[float]]) -> list[float]:
+    return [rate for group in rates for rate in group]
+
+
+def _calls(row: StepRow) -> str:
+    count = sum(row.updates)
+    return f"{count} call{'s' * (count != 1)}"
+
+
+def _apart(rows: Sequence[StepRow]) -> tuple[str, str] | None:
+    """Return what differs between the replicas of a step, and where that comes from."""
+    for group, rates in enumerate(zip(*(_flat(row.rates) for row in rows), strict=False)):
+        if len(set(rates)) > 1:
+            return f"learning rate of group {group}: {by_replica(rates)}", RATE_REMEDY
+    calls = [sum(row.updates) for row in rows]
+    if len(set(calls)) > 1:
+        return f"calls of optimizer.step(): {by_replica(calls)}", UPDATES_REMEDY
+    sums = [row.checksum for row in rows]
+    if max(sums) - min(sums) > TOLERANCE * rows[0].norm:
+        return "parameters differ", PARAMETERS_REMEDY
+    return None
+
+
+def _first_difference(one: object, other: object, place: str) -> str | None:
+    """Return where two states differ, in words; None if they do not."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        for key in [*one, *(key for key in other if key not in one)]:
+            found = _first_difference(one.get(key), other.get(key), f"{place}.{key}")
+            if found is not None:
+                return found
+        return None
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
+        places = (
+            _first_difference(a, b, f"{place}[{index}]")
+            for index, (a, b) in enumerate(zip(one, other, strict=True))
+        )
+        return next((found for found in places if found is not None), None)
+    return None if _alike(one, other) else f"{place} is {_short(other)}, alone {_short(one)}"
+
+
+def _alike(one: object, other: object) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        if one.shape != other.shape:
+            return False
+        if not one.is_floating_point():
+            return torch.equal(one, other)
+        gap = float((one.double() - other.double()).norm())
+        return gap <= FIGURE_TOLERANCE * float(one.double().norm()) or gap == 0.0
+    if isinstance(one, float) and isinstance(other, float | int):
+        return one == other or math.isclose(one, other, rel_tol=FIGURE_TOLERANCE)
+    return bool(one == other)
+
+
+def _short(value: object) -> str:
+    return f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.60}"

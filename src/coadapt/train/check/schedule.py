@@ -1,0 +1,158 @@
+"""A random schedule of rescales, and how a run is led through it."""
+
+# Nothing here is timed: a change happens at the step that the seed says, however slow the machine. Training
+# waits at the gate until those who join have come to their training; then it hardly goes on until they are
+# ready, and slowly after that, since replicas agree on a change within two or three consensuses, one per step
+# at that pace. Where the batch may grow there may be fewer steps than in the run alone: a change for which
+# training does not last is left out.
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from coadapt.model.contract_env import EXIT_STOPPED
+from coadapt.train.check.replicas import ScriptRun
+from coadapt.train.check.rows import last_step
+from coadapt.train.wrappers.recorder import Gate, write_gate
+
+# A step while a change is under way: longer than the 0.4 s / 2 at which replicas talk after each step.
+PACE_S = 0.25
+# While those who join find the others: it takes two steps, and on a busy machine one or two more.
+APPROACH_S = 3.0
+# Steps that a change takes from its gate, and as many of training between two.
+STEPS_PER_CHANGE = 8
+ANEW_SHARE = 0.25
+ENDINGS = (0, EXIT_STOPPED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """At the end of `step`, from so many replicas to others. keep: ranks that stay; None: all start anew."""
+
+    step: int
+    before: int
+    after: int
+    keep: tuple[int, ...] | None
+
+    def __str__(self) -> str:
+        if self.keep is None:
+            how = "by a restart"
+        elif len(self.keep) == min(self.before, self.after) and self.keep == tuple(range(len(self.keep))):
+            how = "in place"
+        else:
+            stay = ", ".join(map(str, self.keep)) or "none"
+            how = f"in place (stays: {stay})"
+        return f"{self.before} -> {self.after} {how} at step {self.step}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a run did not come to its end. lines: of the replica's output."""
+
+    member: str
+    text: str
+    lines: tuple[str, ...] = ()
+
+
+def draw_changes(num_steps: int, num_changes: int, max_replicas: int, seed: int) -> tuple[int, list[Change]]:
+    """Return the replicas to start with, and up to `num_changes` changes that fit into `num_steps` steps.
+
+    The first is in place and lets a replica join, the second (of three or more) is a restart.
+    """
+    draw = random.Random(seed)
+    fitting = min(num_changes, max((num_steps - 1) // STEPS_PER_CHANGE, 0))
+    if not fitting:
+        return 1, []
+    room = num_steps // fitting
+    first = count = draw.randint(1, max(max_replicas - 1, 1))
+    changes = []
+    for index in range(fitting):
+        step = index * room + 1 + draw.randrange(max(room - STEPS_PER_CHANGE, 1))
+        after = draw.randint(count + 1, max_replicas) if index == 0 else draw.randint(1, max_replicas)
+        anew = fitting > 2 and (index == 1 or (index > 1 and draw.random() < ANEW_SHARE))
+        keep = None
+        if not anew:
+            most = min(count, after)
+            kept = most if index == 0 else draw.randint(0 if index > 2 else 1, most)
+            keep = tuple(sorted(draw.sample(range(count), kept)))
+        changes.append(Change(step=step, before=count, after=after, keep=keep))
+        count = after
+    return first, changes
+
+
+def lead(run: ScriptRun, first: int, changes: Sequence[Change]) -> tuple[list[Change], Failure | None]:
+    """Let `run` go through `changes`, at least one, to its end; return those made, and what went wrong.
+
+    Raises LateError.
+    """
+    made: list[Change] = []
+    write_gate(run.folder, Gate(hold=changes[0].step))
+    run.start(first)
+    for change in changes:
+        if not _come_to(run, change.step):
+            break
+        failure = _start_anew(run, change) if change.keep is None else _in_place(run, change)
+        if failure is not None:
+            return made, failure
+        if change.keep is not None and not run.done():
+            break
+        made.append(change)
+    write_gate(run.folder, Gate())
+    return made, await_end(run)
+
+
+def await_end(run: ScriptRun) -> Failure | None:
+    """Return once all replicas have ended, with what went wrong if it did. Raises LateError."""
+    return _failure(run, run.codes(run.members))
+
+
+def _come_to(run: ScriptRun, step: int) -> bool:
+    """Let training go on to the end of `step`; return False if a replica ended before."""
+    write_gate(run.folder, Gate(hold=step))
+    return _unless_ended(
+        run, lambda: all(last_step(run.folder, name) >= step for name in run.members), f"step {step}"
+    )
+
+
+def _unless_ended(run: ScriptRun, condition: Callable[[], bool], what: str) -> bool:
+    """Wait for `condition`; return False if a replica ended instead."""
+    run.wait(lambda: bool(run.ended()) or condition(), what)
+    return not run.ended()
+
+
+def _in_place(run: ScriptRun, change: Change) -> Failure | None:
+    """Return what went wrong; without that the change is not done where training was over before it."""
+    assert change.keep is not None
+    before = run.members
+    leaving = run.order(change.after, change.keep)
+    for condition, gate in (
+        (run.at_the_door, Gate(hold=change.step)),
+        (run.ready, Gate(pace_s=APPROACH_S)),
+        (run.done, Gate(pace_s=PACE_S)),
+    ):
+        write_gate(run.folder, gate)
+        if not _unless_ended(run, condition, f"the change {change}") and not run.done():
+            if not set(run.ended()) <= set(before):
+                return _failure(run, run.codes(run.ended()), or_early=True)
+            run.stop()  # those who were to join
+            return await_end(run)
+    return _failure(run, run.codes(leaving))
+
+
+def _start_anew(run: ScriptRun, change: Change) -> Failure | None:
+    run.stop()
+    write_gate(run.folder, Gate(pace_s=PACE_S))
+    codes = run.codes(run.members)
+    if (failure := _failure(run, codes)) is not None:
+        return failure
+    write_gate(run.folder, Gate(pace_s=0.0))
+    run.start(change.after)
+    return None
+
+
+def _failure(run: ScriptRun, codes: dict[str, int], *, or_early: bool = False) -> Failure | None:
+    for name, code in codes.items():
+        if code not in ENDINGS or or_early:
+            text = f"replica {name} ended with code {code}"
+            return Failure(member=name, text=text, lines=tuple(run.last_lines(name)))
+    return None

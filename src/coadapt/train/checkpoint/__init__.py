@@ -1,0 +1,1 @@
+"""What a run saves, and the files that it goes to."""

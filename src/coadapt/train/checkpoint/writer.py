@@ -1,0 +1,110 @@
+"""Writes checkpoints in a thread of its own, so that training waits for the copy to host memory only."""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from coadapt.train.checkpoint.store import CheckpointStore, State, file_digest
+from coadapt.train.dtensors import copy_shards, local_shards
+from coadapt.train.group.group import Group, gather_all, share_from_first
+from coadapt.train.nested import map_leaves
+
+logger = logging.getLogger(__name__)
+
+
+class BackgroundWriter:
+    """One write at a time. What goes wrong in the thread is raised by the next call."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self._store = store
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+        self._talking: tuple[Group, Group] | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def write(self, state: State) -> None:
+        """Copy `state` and have it written; it may change once this returns. Waits for a write before."""
+        self.wait()
+        self._start(partial(self._store.save, copy_to_host(state)))
+
+    def write_now(self, state: State) -> None:
+        """Write `state` before this returns, also if the write before failed."""
+        self._join()
+        if self._error is not None:
+            logger.warning("the checkpoint before was not written: %s", self._error)
+            self._error = None
+        self._store.save(state)
+
+    def write_shards(self, state: State, parts: Mapping[str, Tensor], group: Group) -> None:
+        """As `write`, all replicas together: each its `parts`, the first one also `state`, that of all."""
+        self.wait()
+        if self._talking is None or self._talking[0] is not group:
+            # Of its own: what the threads say must not come between what training says.
+            self._talking = (group, replace(group, control=dist.new_group(backend="gloo")))
+        job = partial(_write_folder, self._store, copy_to_host(state), copy_shards(parts), self._talking[1])
+        self._start(job)
+
+    def wait(self) -> None:
+        """Return when nothing is being written. Raises what the last write raised, once."""
+        self._join()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _join(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _start(self, job: Callable[[], object]) -> None:
+        # Not a daemon: a script that ends without `Run.close` still gets its last checkpoint.
+        self._thread = threading.Thread(
+            target=self._run, args=(job,), name="coadapt-checkpoint", daemon=False
+        )
+        self._thread.start()
+
+    def _run(self, job: Callable[[], object]) -> None:
+        try:
+            job()
+        except Exception as error:  # noqa: BLE001  # raised again in the thread that trains
+            self._error = error
+
+
+def _write_folder(store: CheckpointStore, state: State, parts: Mapping[str, Tensor], group: Group) -> None:
+    """Write one checkpoint with all replicas of `group`. It is there for all of them when this returns."""
+    from coadapt.train.checkpoint.sharded_files import write_shards
+
+    assert group.control is not None
+    folder = Path(share_from_first(group, str(store.begin_folder()) if group.rank == 0 else ""))
+    files = write_shards(folder, parts, group.control)
+    digests = gather_all(group, {file.name: file_digest(file) for file in files})
+    if group.rank == 0:
+        store.finish_folder(folder, state, {name: sha for own in digests for name, sha in own.items()})
+    share_from_first(group, True)
+
+
+def copy_to_host(state: State) -> dict[str, object]:
+    """Return `state` with every tensor copied into host memory; one that occurs twice is copied once."""
+    copies: dict[object, torch.Tensor] = {}
+
+    def copied(_path: str, leaf: object) -> object:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        own = local_shards([leaf])[0]
+        key = (own.device, own.data_ptr(), own.dtype, leaf.shape, own.stride())
+        if not own.numel() or key not in copies:
+            copies[key] = leaf.detach().to("cpu", copy=True)
+        return copies[key]
+
+    return cast("dict[str, object]", map_leaves(copied, state))

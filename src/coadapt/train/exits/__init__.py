@@ -1,0 +1,1 @@
+"""Stops and failures: how a run ends before its time."""

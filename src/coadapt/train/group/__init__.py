@@ -1,0 +1,1 @@
+"""Who trains together, and what replicas tell each other."""

@@ -1,0 +1,97 @@
+"""The replicas that train together right now. A new group may replace it between two steps of one process."""
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+from coadapt.model import Placement
+from coadapt.train.env import TrainConfig
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """This process's place among the replicas. `control` carries small messages, apart from the gradients."""
+
+    rank: int = 0
+    size: int = 1
+    placement: Placement = field(default_factory=lambda: Placement((1,)))
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    control: dist.ProcessGroup | None = None
+
+    @property
+    def distributed(self) -> bool:
+        return self.size > 1
+
+
+def form_group(config: TrainConfig) -> Group:
+    """Join the replicas of this generation; alone, nothing is opened. Blocks until all have come.
+
+    A replica that joins others who train already gets its place only; it is connected when they come.
+    """
+    device = choose_device(config)
+    store = None
+    if config.place.world_size > 1 and not config.place.joining and not dist.is_initialized():
+        # torch reads MASTER_ADDR, MASTER_PORT and torchrun's own variables here.
+        store, _, _ = next(rendezvous("env://", config.place.rank, config.place.world_size))
+    return connect_group(config, device, store)
+
+
+def connect_group(config: TrainConfig, device: torch.device, store: Store | None) -> Group:
+    """Return the group of `config`, its members connected through `store`; None: connected already."""
+    control = None
+    if config.place.world_size > 1 and not config.place.joining:
+        if store is not None:
+            dist.init_process_group(
+                "nccl" if device.type == "cuda" else "gloo",
+                store=PrefixStore(f"coadapt/{config.place.generation}", store),
+                rank=config.place.rank,
+                world_size=config.place.world_size,
+            )
+        control = dist.new_group(backend="gloo")
+    return Group(
+        rank=config.place.rank,
+        size=config.place.world_size,
+        placement=config.place.placement,
+        device=device,
+        control=control,
+    )
+
+
+def leave_group(group: Group) -> None:
+    if group.distributed and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def choose_device(config: TrainConfig) -> torch.device:
+    """Return the device asked for, else this replica's own GPU, else the CPU; makes a GPU the current one."""
+    name, local_rank = config.device, config.place.local_rank
+    if not name:
+        name = f"cuda:{local_rank}" if local_rank < torch.cuda.device_count() else "cpu"
+    device = torch.device(name)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
+
+
+def share_from_first(group: Group, value: T) -> T:
+    """Return rank 0's `value` on every rank. Plain picklable values only."""
+    if not group.distributed:
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, src=0, group=group.control)
+    return box[0]
+
+
+def gather_all(group: Group, value: T) -> list[T]:
+    """Return every rank's `value`, in rank order, on every rank."""
+    if not group.distributed:
+        return [value]
+    box: list[T] = [value] * group.size
+    dist.all_gather_object(box, value, group=group.control)
+    return box

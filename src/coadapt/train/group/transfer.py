@@ -1,0 +1,100 @@
+"""Send a state of nested plain values and tensors from one replica to others."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from coadapt.train.group.group import Group
+from coadapt.train.nested import leaves, map_leaves
+
+# Smaller tensors travel inside the message that describes the others: a message each costs more.
+INLINE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """Stands for a tensor that is sent by itself."""
+
+    index: int
+    shape: torch.Size
+    dtype: torch.dtype
+    on_cpu: bool
+
+
+def send_state(group: Group, state: object, receivers: Sequence[int]) -> None:
+    """Send `state` to the ranks `receivers`. Each of them must call `receive_state`."""
+    tensors: list[Tensor] = []
+    outline = _outline(state, tensors)
+    for rank in receivers:
+        dist.send_object_list([outline], dst=rank, group=group.control)
+    works = [
+        dist.isend(tensor, dst=rank, group=_carrier(group, tensor), tag=tag)
+        for tag, tensor in enumerate(tensors)
+        for rank in receivers
+    ]
+    for work in works:
+        assert work is not None
+        work.wait()
+
+
+def receive_state(group: Group, sender: int, own: object) -> object:
+    """Return the state that rank `sender` sends; what lay on its GPU lies on this replica's own.
+
+    own: a state of this replica; where the other has a tensor of equal kind in the same place, that tensor
+    is overwritten and returned, which saves memory and a copy.
+    """
+    box: list[object] = [None]
+    dist.recv_object_list(box, src=sender, group=group.control)
+    tensors = _targets(box[0], own, group.device)
+    works = [
+        dist.irecv(tensor, src=sender, group=_carrier(group, tensor), tag=tag)
+        for tag, tensor in enumerate(tensors)
+    ]
+    for work in works:
+        assert work is not None
+        work.wait()
+    return map_leaves(lambda _, leaf: tensors[leaf.index] if isinstance(leaf, _Slot) else leaf, box[0])
+
+
+def _carrier(group: Group, tensor: Tensor) -> dist.ProcessGroup | None:
+    return group.control if tensor.device.type == "cpu" else None
+
+
+def _outline(state: object, tensors: list[Tensor]) -> object:
+    """Return `state` with a slot for each tensor that is sent by itself, which is appended to `tensors`."""
+
+    def slotted(_path: str, leaf: object) -> object:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        value = leaf.detach()
+        on_cpu = value.device.type == "cpu"
+        if on_cpu and value.numel() * value.element_size() <= INLINE_BYTES:
+            return value.clone()  # of its own storage: a view would take all of its base along
+        tensors.append(value.contiguous())
+        return _Slot(len(tensors) - 1, value.shape, value.dtype, on_cpu)
+
+    return map_leaves(slotted, state)
+
+
+def _targets(outline: object, own: object, device: torch.device) -> list[Tensor]:
+    """Return a tensor to receive into for each slot, in the order in which they are sent."""
+    present = {path: leaf for path, leaf in leaves(own) if isinstance(leaf, Tensor)}
+    targets = []
+    for path, leaf in leaves(outline):
+        if isinstance(leaf, _Slot):
+            where = torch.device("cpu") if leaf.on_cpu else device
+            mine = present.get(path)
+            targets.append(
+                mine.detach()
+                if mine is not None and _fits(mine, leaf, where)
+                else torch.empty(leaf.shape, dtype=leaf.dtype, device=where)
+            )
+    return targets
+
+
+def _fits(own: Tensor, slot: _Slot, device: torch.device) -> bool:
+    kind = (own.shape, own.dtype, own.device.type)
+    return kind == (slot.shape, slot.dtype, device.type) and own.is_contiguous()

@@ -1,0 +1,1 @@
+"""From a data set to the passes of a step; validation."""

@@ -1,0 +1,335 @@
+"""From a dataset to passes with collated samples, through torch's DataLoader and its processes."""
+
+import atexit
+import functools
+import itertools
+import logging
+import signal
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import FrameType
+from typing import Protocol, cast
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
+from torch.utils.data._utils import worker as torch_worker
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from coadapt.model import InputError
+from coadapt.train.env import STOP_TIMEOUT_S
+from coadapt.train.exits.stop import exit_after
+from coadapt.train.samples.order import Pass, cut_step
+from coadapt.train.samples.sharded_stream import ShardedStream, ShardReader
+from coadapt.train.samples.stream import Cut, PassReader, StreamPosition, StreamReader
+from coadapt.train.session import Session
+
+logger = logging.getLogger(__name__)
+
+ORDERING = ("sampler", "batch_sampler", "generator")
+# What torch's DataLoader takes by position after dataset, batch_size and shuffle, in its order.
+POSITIONAL = (
+    "sampler",
+    "batch_sampler",
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "drop_last",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+)
+
+Collate = Callable[[list[object]], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A pass with its data. ids: of its samples. after: where a stream stands after the step."""
+
+    current: Pass
+    ids: Sequence[int]
+    data: object
+    after: StreamPosition | None = None
+    note: str = ""
+
+    def pin_memory(self) -> "Fetched":
+        """Return this with its data in page-locked memory, as torch's DataLoader asks for it."""
+        return replace(self, data=pin_memory(self.data))  # type: ignore[no-untyped-call]  # torch's own
+
+
+class Fetcher(Protocol):
+    """Yields passes from the session's position on, for its present batch and group."""
+
+    def prepare(self) -> None:
+        """Start what takes time, before there is a position: this replica will join others."""
+        ...
+
+    def passes(self) -> Iterator[Fetched]: ...
+
+
+class MapFetcher:
+    """For datasets with `__getitem__`: passes are planned here, and any process may fetch any of them.
+
+    So fetch processes stay when batch or replicas change within an epoch, and may start before they are
+    known: where they are not forked, each takes seconds to load torch, in which training would wait. With the
+    epoch they end, unless the user keeps them: the next ones see what the script has changed in the dataset.
+    """
+
+    def __init__(self, dataset: "Dataset[object]", session: Session, options: dict[str, object]) -> None:
+        """`options`: further arguments of torch's DataLoader, which fetches and collates."""
+        self._session = session
+        self._planned: deque[tuple[Pass, list[int]]] = deque()
+        self._keeps = bool(options.get("persistent_workers"))
+        own = {**options, "persistent_workers": bool(options.get("num_workers"))}
+        self._source = data_loader(dataset, own, batch_sampler=PassPlan(self._plan))
+        self._idle = False
+        self._epoch: int | None = None
+
+    def prepare(self) -> None:
+        if self._source.persistent_workers:
+            self._seed(self._session.config.place.generation)
+            self._idle = True
+            iter(self._source)
+            self._idle = False
+
+    def passes(self) -> Iterator[Fetched]:
+        self._planned.clear()
+        epoch = self._session.progress.epoch
+        if self._epoch not in (None, epoch) and not self._keeps:
+            self._end_processes()
+        self._epoch = epoch
+        self._seed()
+        for data in self._source:
+            current, ids = self._planned.popleft()
+            yield Fetched(current, ids if current.num_samples else [], data)
+        if not self._keeps:
+            self._end_processes()
+
+    def _seed(self, *more: int) -> None:
+        assert self._source.generator is not None
+        self._source.generator.manual_seed(fetch_seed(self._session, *more))
+
+    def _end_processes(self) -> None:
+        if self._source.persistent_workers:
+            self._source._iterator = None
+
+    def _plan(self) -> Iterator[list[int]]:
+        """Yield the sample ids of each coming pass; torch may ask for some passes in advance."""
+        if self._idle:
+            return
+        ids = self._session.data.order.epoch(self._session.progress.epoch)
+        for index, current in passes_to_come(self._session):
+            # A stand-in needs some sample to run on: the step's first.
+            own = ids[current.start : current.stop] if current.num_samples else ids[index : index + 1]
+            self._planned.append((current, own.tolist()))
+            yield self._planned[-1][1]
+
+
+class StreamFetcher:
+    """For datasets that can only be iterated over.
+
+    Without fetch processes the stream stays open while batch and replicas change. Each fetch process reads
+    the stream anew, collates every n-th pass, and begins again when batch or replicas change.
+    """
+
+    def __init__(
+        self, dataset: Iterable[object], session: Session, options: dict[str, object], *, resume: str
+    ) -> None:
+        """`options`: as for MapFetcher. resume: one of RESUME_WAYS."""
+        self._dataset = dataset
+        self._session = session
+        self._resume = resume
+        self._options = {name: value for name, value in options.items() if name != "persistent_workers"}
+        self._collate = cast("Collate", self._options.pop("collate_fn", None) or default_collate)
+        self._reader: PassReader | None = None
+
+    def prepare(self) -> None:
+        return  # its processes get the reader as it stands when they start
+
+    def passes(self) -> Iterator[Fetched]:
+        cut = cut_of(self._session)
+        part = _Part(self._reader_here(), cut, self._collate)
+        source = data_loader(part, dict(self._options), batch_size=None, collate_fn=as_it_is)
+        assert source.generator is not None
+        source.generator.manual_seed(fetch_seed(self._session))
+        for fetched in source:
+            assert isinstance(fetched, Fetched)
+            if fetched.after is not None and fetched.after.doubt and self._resume != "reading":
+                self._resume = "reading"
+                logger.warning(
+                    "to come back, the stream will be read from its start: its own state %s",
+                    fetched.after.doubt,
+                )
+            yield fetched
+
+    def _reader_here(self) -> PassReader:
+        """Return a reader that stands where training does: the one before, if it does."""
+        session, reader = self._session, self._reader
+        epoch, index = session.progress.epoch, session.progress.index
+        if reader is None or (reader.epoch, reader.index) != (epoch, index):
+            if isinstance(self._dataset, ShardedStream):
+                reader = ShardReader(self._dataset, epoch, index)
+            else:
+                start = session.data.stream or StreamPosition()
+                reader = StreamReader(self._dataset, epoch, index, start, resume=self._resume)
+        # Processes get copies of a reader that has not begun.
+        self._reader = None if self._options.get("num_workers") else reader
+        return reader
+
+
+class _Part(IterableDataset[Fetched]):
+    """What one process reads for one replica, for as long as batch and replicas stay the same."""
+
+    def __init__(self, reader: PassReader, cut: Cut, collate: Collate) -> None:
+        self._reader = reader
+        self._cut = cut
+        self._collate = collate
+
+    def __iter__(self) -> Iterator[Fetched]:
+        index, count = stand_alone()
+        for number, item in enumerate(self._reader.passes(self._cut)):
+            if number % count == index:
+                yield Fetched(
+                    item.current,
+                    item.ids,
+                    self._collate(item.samples),
+                    item.after,
+                    "" if number else self._reader.take_note(),
+                )
+
+
+def cut_of(session: Session) -> Cut:
+    """Return how data is cut from the present step on, for as long as batch and replicas stay the same."""
+    data = session.data
+    return Cut(
+        batch=data.batch,
+        drop_last=data.order.drop_last,
+        max_atomic=data.limits.max_atomic,
+        rank=session.group.rank,
+        num_replicas=session.group.size,
+        step=session.progress.step,
+        halved=session.halved,
+    )
+
+
+def passes_to_come(session: Session) -> Iterator[tuple[int, Pass]]:
+    """Yield this replica's passes from the present step to the epoch's end, each with its step's start.
+
+    As long as batch and replicas stay the same. Of a stream, whose end is not known, for ever.
+    """
+    order, cut, index = session.data.order, cut_of(session), session.progress.index
+    for number in itertools.count():
+        samples = cut.batch.total if order.stream else order.step_samples(index, cut.batch)
+        if not samples:
+            return
+        atomic = cut.batch_of(number, samples).atomic
+        for current in cut_step(index, samples, atomic, rank=cut.rank, num_replicas=cut.num_replicas):
+            yield index, current
+        index += samples
+
+
+class PassPlan:
+    """What torch iterates over anew for each of its iterators."""
+
+    def __init__(self, plan: Callable[[], Iterator[list[int]]]) -> None:
+        self._plan = plan
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._plan()
+
+
+def named_options(
+    where: str, positional: Sequence[object], options: Mapping[str, object]
+) -> dict[str, object]:
+    """Return `options` with those that were given by position, as torch's DataLoader takes them.
+
+    Raises TypeError where there are too many, or one is given twice; InputError as `check_options` does.
+    """
+    if len(positional) > len(POSITIONAL):
+        raise TypeError(f"{where} takes at most {len(POSITIONAL) + 3} arguments by position")
+    named = dict(zip(POSITIONAL, positional, strict=False))
+    if twice := sorted(named.keys() & options.keys()):
+        raise TypeError(f"{where} got multiple values for {', '.join(twice)}")
+    named.update(options)
+    check_options(where, named)
+    return {name: value for name, value in named.items() if name not in ORDERING}
+
+
+def check_options(where: str, options: Mapping[str, object]) -> None:
+    """Raise InputError for options of torch's DataLoader that would decide which samples come when."""
+    for name in ORDERING:
+        if options.get(name) is not None:
+            allowed = "none: the run orders the samples; for an order of your own, wrap the dataset"
+            raise InputError(f"{where}({name})", type(options[name]).__name__, allowed)
+
+
+def data_loader(dataset: object, options: dict[str, object], **ours: object) -> "DataLoader[object]":
+    """Return torch's DataLoader with `options` of the user's and `ours`, which the user may not set.
+
+    Raises InputError for an option that would break the order.
+    """
+    if not options.get("in_order", True):
+        raise InputError("loader(in_order)", False, "True: the order of samples is a promise")
+    init = options.pop("worker_init_fn", None)
+    assert init is None or callable(init)
+    loader: DataLoader[object] = DataLoader(
+        dataset,  # type: ignore[arg-type]  # whatever the user iterates over
+        # Of its own: a new iterator draws a seed, and that must not advance the user's random numbers.
+        generator=torch.Generator(),
+        worker_init_fn=functools.partial(_start_fetching, init),
+        **ours,  # type: ignore[arg-type]  # named by the callers above
+        **options,  # type: ignore[arg-type]  # the user's
+    )
+    if loader.persistent_workers:
+        atexit.register(_let_go, weakref.ref(loader))
+    return loader
+
+
+def fetch_seed(session: Session, *more: int) -> int:
+    """Return the seed of what fetch processes draw: another for each replica and each place in the run.
+
+    more: what tells this place from others of equal numbers.
+    """
+    at = session.progress
+    place = (session.config.seed, at.epoch, at.index, session.group.rank, *more)
+    return int(np.random.SeedSequence(place).generate_state(1, np.uint64)[0])
+
+
+def stand_alone() -> tuple[int, int]:
+    """Return which fetch process this is, of how many, and let a stream see none of it from here on.
+
+    One that would split itself over fetch processes must not: the order is that of the whole.
+    """
+    info = get_worker_info()
+    vars(torch_worker).update(_worker_info=None)
+    return (0, 1) if info is None else (info.id, info.num_workers)
+
+
+def _start_fetching(init: Callable[[int], None] | None, index: int) -> None:
+    """Run in each process that fetches data."""
+    signal.signal(signal.SIGTERM, _outlive)
+    if init is not None:
+        init(index)
+
+
+def _outlive(_number: int, _frame: FrameType | None) -> None:
+    """SIGTERM to the whole process group is for the main process, which may want data until it ends.
+
+    But not for ever: multiprocessing sends it too, to a process that does not end, and then waits for it.
+    """
+    exit_after(STOP_TIMEOUT_S, 0)
+
+
+def _let_go(loader: "weakref.ref[DataLoader[object]]") -> None:
+    """At exit, before torch leaves its processes to multiprocessing: let it end those that persist."""
+    if (found := loader()) is not None:
+        found._iterator = None
+
+
+def as_it_is(item: object) -> object:
+    """Collate nothing: `item` is whole already."""
+    return item

@@ -1,0 +1,269 @@
+"""Further training loaders: data that is taken beside the leading loader's, in step with its passes."""
+
+# A step has one batch, and a run one epoch and one position: the leading loader's. What a further loader
+# gives follows from the leading pass that is running: `ratio` samples for each of the pass's own, from the
+# same part of the step. So the mean over them has the same weight in the step's gradient as the mean over the
+# leading samples, however the step is cut, and the promise of the contract holds for both. That is why its
+# batch must be a multiple of the leading one: the smaller one leads.
+#
+# Its position counts what whole steps have taken, and is kept like any registered object. It moves on lazily,
+# when the number of steps has: so a checkpoint between two steps has it right, and a step that is done again
+# takes the same samples.
+#
+# Fetch processes work ahead on what is expected (the leading passes to come, one taking in each). Where it
+# comes otherwise, because batch or replicas changed, or the script takes at times only, they begin anew.
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, Dataset
+
+from coadapt.model import InputError
+from coadapt.train.loading.fetch import PassPlan, data_loader, fetch_seed, passes_to_come
+from coadapt.train.samples.order import Pass, SampleOrder
+from coadapt.train.samples.sharded_stream import ShardedStream
+from coadapt.train.session import Session
+
+OUTSIDE = (
+    "take from a further loader inside of the loop over the leading one, which comes first: "
+    "`for a, b in zip(loader, further)`"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """How further data goes beside the leading loader's.
+
+    ratio: samples for each of the leading ones. repeat: go round, instead of beginning anew with each leading
+    epoch.
+    """
+
+    order: SampleOrder
+    ratio: int
+    repeat: bool
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a further loader stands before `step` of the leading one.
+
+    position: in the epoch, or in all laps where it repeats. taken: how often that step takes `size` samples.
+    """
+
+    epoch: int = 0
+    position: int = 0
+    step: int = 0
+    taken: int = 0
+    size: int = 0
+
+
+class Laps:
+    """The sample ids at positions of an epoch, or of all laps where they repeat."""
+
+    def __init__(self, beside: Beside) -> None:
+        self._beside = beside
+        self._shuffled: dict[int, NDArray[np.int64]] = {}
+
+    def ids(self, epoch: int, start: int, stop: int) -> list[int]:
+        """Return the ids from one position to another. RuntimeError where an epoch has fewer."""
+        length = self._beside.order.num_samples
+        assert length is not None
+        if not self._beside.repeat and stop > length:
+            raise RuntimeError(
+                f"the further loader has {length} samples, and epoch {epoch} takes more: let the one with "
+                "fewer lead, or say repeat=True"
+            )
+        ids: list[int] = []
+        while start < stop:
+            lap, first = divmod(start, length)
+            ids += self._lap(lap if self._beside.repeat else epoch)[first : first + stop - start].tolist()
+            start += min(length - first, stop - start)
+        return ids
+
+    def _lap(self, lap: int) -> NDArray[np.int64]:
+        if lap not in self._shuffled:
+            self._shuffled = {key: ids for key, ids in self._shuffled.items() if key == lap - 1}
+            self._shuffled[lap] = self._beside.order.epoch(lap)
+        return self._shuffled[lap]
+
+
+class ReadAhead:
+    """Fetches samples in the order of a plan, for as long as what is asked for is what was planned."""
+
+    def __init__(
+        self,
+        dataset: "Dataset[object]",
+        options: Mapping[str, object],
+        plan: Callable[[], Iterator[list[int]]],
+    ) -> None:
+        """plan: yields the ids of what will be asked for, from the present on. `options`: of DataLoader."""
+        own = {**options, "persistent_workers": bool(options.get("num_workers"))}
+        self._plan = plan
+        self._planned: deque[list[int]] = deque()
+        self._source = data_loader(dataset, own, batch_sampler=PassPlan(self._note_plan))
+        self._fetched: Iterator[object] | None = None
+
+    def fetch(self, ids: list[int], seed: int) -> object:
+        """Return these samples, collated. seed: of what fetch processes draw, if they begin anew."""
+        for anew in (self._fetched is None, True):
+            if anew:
+                self._begin(seed)
+            assert self._fetched is not None
+            data = next(self._fetched, None)
+            if self._planned and self._planned.popleft() == ids:
+                return data
+        raise AssertionError("what was planned from here on did not begin here")
+
+    def _begin(self, seed: int) -> None:
+        self._planned.clear()
+        assert self._source.generator is not None
+        self._source.generator.manual_seed(seed)
+        self._fetched = iter(self._source)
+
+    def _note_plan(self) -> Iterator[list[int]]:
+        for ids in self._plan():
+            self._planned.append(ids)
+            yield ids
+
+
+class FurtherLoader:
+    """Gives, in each pass of the leading loader, its own part of the step. Made by `Run.further_loader`.
+
+    It may be iterated over beside the leading loader, or asked with `next(iter(further))` where some is
+    wanted; asked again in the same pass, it gives as much again.
+    """
+
+    def __init__(
+        self, session: Session, dataset: "Dataset[object]", options: Mapping[str, object], beside: Beside
+    ) -> None:
+        """`options`: further arguments of torch's DataLoader."""
+        self._session = session
+        self._beside = beside
+        self._dataset = dataset
+        self._laps = Laps(beside)
+        self._ahead = ReadAhead(dataset, options, self._plan)
+        self._place = Place()
+        self._pass: Pass | None = None
+        # How often this pass has been asked for some, and how often the one before was.
+        self._in_pass, self._usual = 0, 1
+        self._ids: list[int] = []
+
+    @property
+    def dataset(self) -> object:
+        """Return the dataset as the user gave it."""
+        return self._dataset
+
+    @property
+    def batch_size(self) -> int:
+        """Return the samples of one optimiser step at present, over all passes and replicas."""
+        return self._beside.ratio * self._session.data.batch.total
+
+    @property
+    def sample_ids(self) -> list[int]:
+        """Return the dataset indices of what was given last; none for a stand-in, which has no weight."""
+        return list(self._ids)
+
+    def __iter__(self) -> Iterator[object]:
+        """Yield for ever; each item belongs to the leading pass that is running."""
+        while True:
+            yield self._take()
+
+    def state_dict(self) -> dict[str, object]:
+        self._catch_up()
+        at = self._place
+        return {"epoch": at.epoch, "position": at.position, "beside": str(self._beside)}
+
+    def load_state_dict(self, state_dict: Mapping[str, object]) -> None:
+        if state_dict["beside"] != str(self._beside):
+            allowed = f"what the checkpoint was made with: {state_dict['beside']}"
+            raise InputError("further_loader", self._beside, allowed)
+        epoch, position = (cast("int", state_dict[name]) for name in ("epoch", "position"))
+        self._place, self._pass = Place(epoch, position, self._session.progress.step), None
+
+    def _take(self) -> object:
+        session, current = self._session, self._session.current
+        if current is None:
+            raise RuntimeError(OUTSIDE)
+        self._catch_up()
+        at = self._place
+        if current is not self._pass:
+            at.taken = 0 if current.first else at.taken
+            self._usual = max(self._in_pass, 1)
+            self._pass, self._in_pass = current, 0
+        ids = self._part(at.position, session.progress.index, current, self._in_pass)
+        data = self._ahead.fetch(ids, fetch_seed(session, self._beside.order.seed))
+        self._in_pass += 1
+        at.taken, at.size = max(at.taken, self._in_pass), self._beside.ratio * current.step_samples
+        self._ids = ids if current.num_samples else []
+        return data
+
+    def _catch_up(self) -> None:
+        """Let the place be that of the present step."""
+        progress, at = self._session.progress, self._place
+        if progress.step != at.step:
+            at.position += at.taken * at.size
+            at.step, at.taken = progress.step, 0
+        if not self._beside.repeat and progress.epoch != at.epoch:
+            at.epoch, at.position = progress.epoch, 0
+
+    def _part(self, position: int, index: int, current: Pass, taking: int) -> list[int]:
+        """Return the ids that a pass takes for the n-th time: its leading step is at `index`, ours at
+        `position`."""
+        begin = position + self._beside.ratio * (taking * current.step_samples + current.start - index)
+        # A stand-in needs some sample to run on.
+        stop = begin + (self._beside.ratio * current.num_samples or 1)
+        return self._laps.ids(self._place.epoch, begin, stop)
+
+    def _plan(self) -> Iterator[list[int]]:
+        """Yield the ids of this pass, and of those to come in the epoch if each takes as the last one did."""
+        index, now, position = self._session.progress.index, self._pass, self._place.position
+        seen, size = False, 0
+        for step_start, coming in passes_to_come(self._session):
+            if step_start != index:
+                index, position = step_start, position + self._usual * size
+            size = self._beside.ratio * coming.step_samples
+            seen = seen or coming == now
+            if not seen:
+                continue
+            since = self._in_pass if coming == now else 0
+            for taking in range(since, max(self._usual, since + 1)):
+                try:
+                    ids = self._part(position, index, coming, taking)
+                except RuntimeError:
+                    return  # too short: told when it is taken
+                yield ids
+
+
+def order_beside(
+    session: Session, leading: object, dataset: object, *, shuffle: bool, number: int
+) -> SampleOrder:
+    """Return the order of the `number`-th further loader's samples. leading: the dataset that leads.
+
+    Raises InputError for what is no dataset with a length, and beside shards, which replicas read whole.
+    """
+    if isinstance(leading, ShardedStream):
+        raise InputError("further_loader", "beside a ShardedStream", "a dataset or another stream that leads")
+    if isinstance(dataset, DataLoader) or not (
+        hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    ):
+        allowed = "a dataset with __getitem__ and __len__; a stream has to lead"
+        raise InputError("further_loader(dataset)", type(dataset).__name__, allowed)
+    if not len(dataset):
+        raise InputError("further_loader(dataset)", "0 samples", "at least 1 sample")
+    # Of its own: with the leading one's, two datasets of one length would be shuffled alike.
+    seed = int(np.random.SeedSequence((session.config.seed, number)).generate_state(1, np.uint64)[0])
+    return SampleOrder(num_samples=len(dataset), shuffle=shuffle, drop_last=False, seed=seed)
+
+
+def ratio_beside(session: Session, batch_size: int) -> int:
+    """Return how many samples go with each of the leading ones. InputError unless it is a whole number."""
+    limits = session.data.limits
+    leading = limits.initial if session.adaptive else limits.requested
+    if batch_size < 1 or batch_size % leading:
+        allowed = f"a multiple of the leading loader's {leading}; else let the smaller batch lead"
+        raise InputError("further_loader(batch_size)", batch_size, allowed)
+    return batch_size // leading

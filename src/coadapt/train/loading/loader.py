@@ -1,0 +1,274 @@
+"""The elastic data loader: this replica's own part of each step, whatever group and batch are by then."""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+
+from coadapt.goodput.batch import split_total
+from coadapt.model import BatchConfig, InputError, RescaleContract
+from coadapt.train.loading.fetch import Collate, Fetcher, MapFetcher, StreamFetcher
+from coadapt.train.samples.order import Pass, SampleOrder
+from coadapt.train.samples.stream import RESUME_WAYS
+from coadapt.train.session import Session
+
+logger = logging.getLogger(__name__)
+
+
+class Boundary(Protocol):
+    """Whom the loader tells where the loop stands."""
+
+    def begin_fetch(self) -> None:
+        """The loop is about to ask for data."""
+        ...
+
+    def begin_pass(self, current: Pass) -> None:
+        """The loop's body is about to run."""
+        ...
+
+    def end_step(self) -> None:
+        """All replicas have used up the step's samples. May end the process (told to stop)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSource:
+    """What a loader was made of: the user's dataset, and further arguments of torch's DataLoader."""
+
+    dataset: object
+    options: Mapping[str, object]
+
+
+class ElasticSampler:
+    """Stands where scripts look for the sampler of a `DataLoader`: the run orders the samples by itself."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __len__(self) -> int:
+        """Return the samples of an epoch, over all replicas. TypeError where nobody knows."""
+        return _known(self._session.data.order)
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the sample ids of the present epoch, over all replicas, in order."""
+        order = self._session.data.order
+        if order.stream:
+            raise TypeError("the order of a stream is its own: it has no sample ids")
+        return iter(order.epoch(self._session.progress.epoch).tolist())
+
+    def set_epoch(self, epoch: int) -> None:
+        """Do nothing: `run.epochs` gives each epoch its own order."""
+
+
+class ElasticLoader:
+    """Iterates over the rest of the current epoch, once. Made by `Run.loader`.
+
+    Each item is one pass: at most `batch.atomic` samples of this replica. Where a step takes several passes
+    the loop's body runs once per pass. Batch and group may change between two steps.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        boundary: Boundary,
+        fetcher: Fetcher,
+        source: DataSource,
+    ) -> None:
+        self._session = session
+        self._source = source
+        self._boundary = boundary
+        self._fetcher = fetcher
+        self._iterated_epoch = -1
+        self._in_epochs = False
+        self._ids: Sequence[int] = []
+        self.num_further = 0  # loaders beside this one
+
+    @property
+    def dataset(self) -> object:
+        """Return the dataset as the user gave it."""
+        return self._source.dataset
+
+    @property
+    def batch_size(self) -> int:
+        """Return the samples of one optimiser step, over all passes and replicas, at present.
+
+        What `len(x)` of an item is, one pass of this replica, may be less: see `batch`.
+        """
+        return self.batch.total
+
+    @property
+    def sampler(self) -> ElasticSampler:
+        """Return an object with the length, the order and the `set_epoch` of a sampler."""
+        return ElasticSampler(self._session)
+
+    @property
+    def drop_last(self) -> bool:
+        """Return whether an epoch's incomplete last step is left out."""
+        return self.order.drop_last
+
+    @property
+    def num_workers(self) -> int:
+        """Return the fetch processes of this replica, 0 for none."""
+        return cast("int", self._source.options.get("num_workers") or 0)
+
+    @property
+    def pin_memory(self) -> bool:
+        """Return whether passes come in page-locked memory."""
+        return bool(self._source.options.get("pin_memory"))
+
+    @property
+    def collate_fn(self) -> Collate:
+        """Return what makes a pass of its samples."""
+        return cast("Collate", self._source.options.get("collate_fn") or default_collate)
+
+    @property
+    def sample_ids(self) -> list[int]:
+        """Return the dataset indices of the current pass, of a stream the positions in the epoch.
+
+        None for a stand-in, whose sample has no weight.
+        """
+        return list(self._ids)
+
+    @property
+    def order(self) -> SampleOrder:
+        """Return which samples an epoch visits, in which order."""
+        return self._session.data.order
+
+    @property
+    def batch(self) -> BatchConfig:
+        """Return the batch that is in use now."""
+        return self._session.data.batch
+
+    def set_batch_size(self, total: int) -> None:
+        """Change the total batch from the next step on, alike on every replica. Contract `self` only."""
+        contract = self._session.config.contract
+        if contract is not RescaleContract.SELF:
+            raise InputError("set_batch_size", total, f"only under contract self; this job's is {contract}")
+        largest = self.order.num_samples
+        if total < 1 or (largest is not None and total > largest):
+            raise InputError("set_batch_size", total, f"1..{'' if largest is None else largest}")
+        data = self._session.data
+        data.batch = split_total(total, self._session.group.size, data.limits, exact=True)
+
+    def prepare(self) -> None:
+        """Start the fetch processes of a replica that will join others."""
+        self._fetcher.prepare()
+
+    def begin(self) -> None:
+        """`Run.epochs` begins: the loader may be iterated over, also from where that broke off.
+
+        RuntimeError inside of another loop over `Run.epochs`.
+        """
+        if self._in_epochs:
+            raise RuntimeError(
+                "run.epochs(...) was called inside of a loop over run.epochs(...): one loop trains all "
+                "epochs; end or leave it (break) before the next, and use range(...) for a loop within it"
+            )
+        self._in_epochs = True
+        self._iterated_epoch = -1
+
+    def end(self) -> None:
+        """The loop over `Run.epochs` is over, or was left."""
+        self._in_epochs = False
+
+    def end_epoch(self) -> None:
+        """The body of `Run.epochs` is over. RuntimeError where it trained on something else."""
+        epoch = self._session.progress.epoch
+        if self._iterated_epoch != epoch:
+            raise RuntimeError(f"epoch {epoch} ended without training: iterate over what run.loader returned")
+
+    def __len__(self) -> int:
+        """Return the optimiser steps of a whole epoch at the present batch. TypeError where nobody knows."""
+        full, rest = divmod(_known(self.order), self.batch.total)
+        return full + (rest > 0 and not self.order.drop_last)
+
+    def __iter__(self) -> Iterator[object]:
+        epoch = self._session.progress.epoch
+        if not self._in_epochs:
+            raise RuntimeError("iterate over the loader inside of `for epoch in run.epochs(n)`")
+        if self._iterated_epoch == epoch:
+            raise RuntimeError(
+                f"the loader was iterated twice in epoch {epoch}: iterate it once per epoch of run.epochs(n)"
+            )
+        self._iterated_epoch = epoch
+        try:
+            while not self._session.epoch_over:
+                yield from self._segment()
+        except GeneratorExit:
+            # The loop's body broke off or failed; if memory ran out, one has to know in which pass.
+            self._session.broken_off = self._session.current
+            raise
+        finally:
+            self._session.current = None
+
+    def _segment(self) -> Iterator[object]:
+        """Yield passes until the epoch ends, or until batch or group change."""
+        session = self._session
+        batch, group = self.batch, session.group
+        self._boundary.begin_fetch()
+        for fetched in self._fetcher.passes():
+            current, self._ids = fetched.current, fetched.ids
+            if fetched.note:
+                logger.info("%s", fetched.note)
+            session.figures.validation = None  # one may have been left half-way
+            self._boundary.begin_pass(current)
+            yield fetched.data
+            if current.synchronising:
+                session.progress.index += current.step_samples
+                session.data.stream = fetched.after
+                self._boundary.end_step()
+                if (self.batch, session.group) != (batch, group):
+                    return
+            self._boundary.begin_fetch()
+        session.end_stream()
+
+
+def _known(order: SampleOrder) -> int:
+    if order.num_samples is None:
+        raise TypeError("the length of this stream is not known yet: see run.loader(num_samples=...)")
+    return order.num_samples
+
+
+def order_of(
+    dataset: object, *, shuffle: bool, drop_last: bool, seed: int, num_samples: int | None
+) -> SampleOrder:
+    """Return the order of `dataset`'s samples; `num_samples`: what the user says of a stream's length.
+
+    Raises InputError for what is no dataset, and where the arguments contradict it.
+    """
+    if isinstance(dataset, DataLoader):
+        allowed = "its dataset: run.loader(loader.dataset, batch_size=...) makes the batches"
+        raise InputError("loader(dataset)", "a DataLoader", allowed)
+    length = len(dataset) if hasattr(dataset, "__len__") else None
+    if is_stream(dataset):
+        if shuffle:
+            raise InputError("loader(shuffle)", True, "False: the order of a stream is its own")
+        if num_samples is not None and num_samples < 1:
+            raise InputError("loader(num_samples)", num_samples, "samples of an epoch, at least 1")
+        return SampleOrder(
+            num_samples=num_samples or length, shuffle=False, drop_last=drop_last, seed=seed, stream=True
+        )
+    if length is None or not hasattr(dataset, "__getitem__"):
+        allowed = "a dataset with __getitem__ and __len__, or one to iterate over"
+        raise InputError("loader(dataset)", type(dataset).__name__, allowed)
+    if num_samples not in (None, length):
+        raise InputError("loader(num_samples)", num_samples, f"{length}, the dataset's length")
+    return SampleOrder(num_samples=length, shuffle=shuffle, drop_last=drop_last, seed=seed)
+
+
+def fetcher_for(dataset: object, session: Session, options: dict[str, object], *, resume: str) -> Fetcher:
+    """Return what fetches passes of `dataset`. Raises InputError unless `resume` is one of RESUME_WAYS."""
+    if resume not in RESUME_WAYS:
+        raise InputError("loader(resume)", resume, " or ".join(RESUME_WAYS))
+    if is_stream(dataset):
+        return StreamFetcher(cast("Iterable[object]", dataset), session, options, resume=resume)
+    return MapFetcher(cast("Dataset[object]", dataset), session, options)
+
+
+def is_stream(dataset: object) -> bool:
+    """Return whether `dataset` can only be iterated over."""
+    return isinstance(dataset, IterableDataset) or (
+        hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
+    )

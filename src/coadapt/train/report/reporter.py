@@ -1,0 +1,145 @@
+"""Rank 0's background thread: fits, advises, and reports to the scheduler. Training never waits for it."""
+
+import http.client
+import json
+import logging
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from typing import Protocol
+
+from coadapt.model import BatchConfig, ThroughputParams
+from coadapt.model.wire import to_json
+from coadapt.train.batch.tuning import RunSnapshot, tune
+from coadapt.train.rescale.pause import Pause
+
+logger = logging.getLogger(__name__)
+
+QUEUE_MAX = 4  # snapshots; older ones are dropped: only the newest matters
+TIMEOUT_S = 5.0
+ATTEMPTS = 3
+BACKOFF_S = 0.5  # before the second attempt, twice that before the third
+CLOSE_S = 3.0  # for the last report, when the script has ended
+NO_RETRY = range(400, 500)  # the scheduler understood and says no
+
+
+class Channel(Protocol):
+    """Where messages of the job go."""
+
+    def send(self, path: str, body: dict[str, object]) -> None:
+        """Deliver `body`. Raises OSError or HTTPException if it could not be delivered."""
+        ...
+
+
+class HttpChannel:
+    """POSTs JSON to `<url>/v1/jobs/<job>/<path>` with a bearer token."""
+
+    def __init__(self, url: str, token: str, job: str) -> None:
+        self._base = f"{url}/v1/jobs/{job}/"
+        self._headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+        # The scheduler is addressed directly: proxies of the environment are for the outside world.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def send(self, path: str, body: dict[str, object]) -> None:
+        request = urllib.request.Request(
+            self._base + path, data=json.dumps(body).encode(), headers=self._headers, method="POST"
+        )
+        with self._opener.open(request, timeout=TIMEOUT_S) as response:
+            response.read()
+
+
+class Reporter:
+    """Takes snapshots without ever blocking; gives back the latest fit, and a better batch if any."""
+
+    def __init__(self, channel: Channel | None, generation: int) -> None:
+        """`channel` None: nobody to report to; it only advises."""
+        self._channel = channel
+        self._generation = generation
+        self._queue: deque[RunSnapshot | Pause | float] = deque(maxlen=QUEUE_MAX)
+        self._wake = threading.Condition()
+        self._closing = False
+        self._failed = False
+        self._params: ThroughputParams | None = None
+        self._batch: BatchConfig | None = None
+        self._thread = threading.Thread(target=self._run, name="coadapt-reporter", daemon=True)
+        self._thread.start()
+
+    def offer(self, item: RunSnapshot | Pause | float) -> None:
+        """Queue a snapshot, or what this generation's change cost: a pause, or a restart's seconds.
+
+        Returns at once.
+        """
+        with self._wake:
+            self._queue.append(item)
+            self._wake.notify()
+
+    @property
+    def params(self) -> ThroughputParams | None:
+        """Return the latest fit."""
+        return self._params
+
+    def take_batch(self) -> BatchConfig | None:
+        """Return a better batch, once."""
+        with self._wake:
+            batch, self._batch = self._batch, None
+        return batch
+
+    def retire(self) -> None:
+        """Let the thread send what is queued, and end. Returns at once."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+
+    def close(self) -> None:
+        """Let the thread send what is queued, for a few seconds at most."""
+        self.retire()
+        self._thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while not self._queue and not self._closing:
+                    self._wake.wait()
+                if not self._queue:
+                    return
+                item = self._queue.popleft()
+            if isinstance(item, RunSnapshot):
+                self._report(item)
+            elif isinstance(item, Pause):
+                self._send("rescaled", {"rescale_s": item.total_s, "pause": item.parts})
+            else:
+                self._send("rescaled", {"rescale_s": item})
+
+    def _report(self, item: RunSnapshot) -> None:
+        try:
+            tuning = tune(item)
+        except Exception:
+            # The thread must live: later snapshots may do, and the pause of a change is still to be told.
+            logger.exception("no report from this snapshot; training goes on")
+            return
+        with self._wake:
+            self._params, self._batch = tuning.params, tuning.batch
+        self._send("reports", {"report": to_json(tuning.report)})
+
+    def _send(self, path: str, body: dict[str, object]) -> None:
+        if self._channel is None:
+            return
+        for attempt in range(ATTEMPTS):
+            try:
+                self._channel.send(path, {"generation": self._generation, **body})
+                self._failed = False
+                return
+            except (OSError, http.client.HTTPException) as error:
+                refused = isinstance(error, urllib.error.HTTPError) and error.code in NO_RETRY
+                if refused or attempt == ATTEMPTS - 1 or self._closing:
+                    self._log_once(path, error)
+                    return
+            time.sleep(BACKOFF_S * 2**attempt)
+
+    def _log_once(self, path: str, error: Exception) -> None:
+        """Say that reports do not arrive when that begins, not for each report."""
+        if not self._failed:
+            logger.warning("%s not delivered to the scheduler: %s; training goes on", path, error)
+        self._failed = True

@@ -1,0 +1,1 @@
+"""Changing the number of replicas: in place or by a checkpoint."""

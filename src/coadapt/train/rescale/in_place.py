@@ -1,0 +1,262 @@
+"""Change the replicas of a run between two steps of living processes.
+
+Staying replicas keep process, model and optimiser; joining ones were started beforehand and get the state
+from a staying one; leaving ones end with code 0. Every wait has a limit: a rescale that fails ends all its
+processes as if they had been lost, and the run goes on from its last checkpoint.
+"""
+
+# How all replicas come to change between the same two steps. Rank 0 alone reads the executor's order. It
+# offers it (`wanted`) once every joining replica has written that it is ready, and once it has claimed the
+# order: a file that only one side can create, so either the executor takes the order back or the replicas
+# have it, never both (docs/decisions/0011). The offer travels in the flags of a step, and every replica acts
+# on the sum at the next consensus: after the same step, without a message of its own (`group/consensus.py`).
+#
+# Who is source. Joining replicas get all that a checkpoint has from one staying replica. That is the first
+# one of the old group, if it stays: registered objects and measurements are its own, the others have only
+# model, optimiser, scheduler and scaler alike. If it leaves, it first hands these to all (`load_notes`), and
+# the first staying replica is source. If none stays, the old group saves a checkpoint and the new one loads
+# it.
+#
+# What happens when a replica dies in between. Before the claim: the order is taken back, and training was
+# never disturbed by the joining one. In the old group, and again once the new one is there, its connections
+# break, which ends every wait for it. While the new group forms it is only missed, so each member has a
+# deadline then (20 s), after which it ends itself, and the launcher ends the rest. In each case the
+# generation is lost, and the run goes on from its last checkpoint.
+#
+# Why a change that fails is not undone. A replica that waits cannot tell whether the missing one is dead,
+# slow, or in the new group already; some have left the old group, which cannot be formed again without them
+# all. To go on would need a vote about who is where, for an event that costs seconds of work since the last
+# checkpoint.
+#
+# What the pause is made of, and what was moved out of it: starting processes, importing torch and the
+# script's own preparation (joining replicas do that while the others train); torch._dynamo (loaded in a
+# thread before the offer); copies of the state (staying replicas keep theirs; tensors are received into the
+# model's own).
+
+import importlib
+import logging
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch.distributed as dist
+
+from coadapt.model import Placement, RescaleContract
+from coadapt.model.rescale import RescaleOrder, member_name
+from coadapt.train.batch.limits import settle_batch
+from coadapt.train.checkpoint.saver import Saver
+from coadapt.train.exits.stop import EXIT_UNSAVED, StopSignal, exit_after
+from coadapt.train.group.group import connect_group, leave_group, share_from_first
+from coadapt.train.group.transfer import receive_state, send_state
+from coadapt.train.rescale.control_channel import ControlChannel
+from coadapt.train.rescale.handover import receive_own_shards, receive_shards, send_shards
+from coadapt.train.rescale.pause import PauseClock
+from coadapt.train.rescale.rendezvous import WAIT_S, Rendezvous
+from coadapt.train.rescale.rescaler import CheckpointRescaler, leave
+from coadapt.train.session import Session
+
+logger = logging.getLogger(__name__)
+
+# DistributedDataParallel loads it when it is first constructed: 1-7 s that are to be no part of a pause.
+SLOW_IMPORT = "torch._dynamo"
+
+
+class InPlaceRescaler(CheckpointRescaler):
+    """Follows the orders of a control directory."""
+
+    def __init__(self, session: Session, saver: Saver, stop: StopSignal, channel: ControlChannel) -> None:
+        super().__init__(session, saver, stop)
+        place = session.config.place
+        self._channel = channel
+        self._me = member_name(place.generation, place.rank)
+        self._members = tuple(member_name(place.generation, rank) for rank in range(place.world_size))
+        self._rendezvous = Rendezvous(channel, self._me, saver.outline)
+        self._clock: PauseClock | None = None
+        self._claimed = 0
+
+    def begin(self) -> bool:
+        config = self._session.config
+        if config.place.joining:
+            self._join()
+        elif config.contract is not RescaleContract.FROZEN and config.place.rank == 0:
+            if dist.is_initialized() and not self._session.group.distributed:
+                logger.warning("not in place: this process has a process group that the run did not form")
+            else:
+                self._channel.announce()
+        return config.place.joining
+
+    def wanted(self) -> int:
+        order = self._channel.order()
+        if order is None or order.generation <= self._session.config.place.generation:
+            return 0
+        if not self._saver.enabled and not self._staying(order):
+            return 0  # nobody to hand over to, and nowhere to save: the executor has to stop the run
+        if len(order.members) > 1 and SLOW_IMPORT not in sys.modules:
+            _load_beside_training(SLOW_IMPORT)
+            return 0
+        return order.generation if self._rendezvous.prepare(order) and self._claim(order.generation) else 0
+
+    def rescale(self, generation: int) -> None:
+        self._clock = PauseClock(self._saver.last_step_at)
+        self._clock.mark("agree")
+        with self._or_lost(generation):
+            order = self._channel.order(now=True)
+            if order is None or order.generation != generation:
+                raise RuntimeError("another order has taken its place")
+            self._rescale(order, self._clock)
+
+    def stepped(self) -> None:
+        if self._clock is None:
+            return
+        self._clock.mark("first_step")
+        self.pause, self._clock = self._clock.pause(), None
+        session = self._session
+        if session.group.rank == 0:
+            self._channel.mark_done(session.config.place.generation)
+            logger.info(
+                "generation %d at step %d: %d replicas, pause %s",
+                session.config.place.generation,
+                session.progress.step,
+                session.group.size,
+                self.pause,
+            )
+
+    def _claim(self, generation: int) -> bool:
+        """Return whether the order may be offered to all; it cannot be taken back then."""
+        if self._session.group.rank == 0 and self._claimed != generation:
+            if not self._channel.claim(generation):
+                return False
+            self._claimed = generation
+        return True
+
+    def _rescale(self, order: RescaleOrder, clock: PauseClock) -> None:
+        session, first, staying = self._session, self._members[0], self._staying(order)
+        old = session.group
+        if old.rank == 0:
+            self._channel.mark_begun(order.generation)
+        source_rank = None
+        if not staying:
+            self._saver.save(stopped=True)
+        elif first in staying:
+            source_rank = order.members.index(first)
+        else:
+            # What only the first replica knows must not leave with it.
+            self._saver.load_notes(share_from_first(old, self._saver.notes()))
+            source_rank = order.members.index(staying[0])
+        if staying and order.members[0] != first:
+            # Another will write checkpoints: not before this one has.
+            self._saver.wait()
+            share_from_first(old, True)
+        totals = session.figures.totals.gather(old) if staying else {}
+        whole: dict[str, object] = {}
+        if session.model_is_sharded and source_rank is not None:
+            whole = self._saver.whole_state(totals, keep=order.members[source_rank] == self._me)
+        if old.rank == 0 and order.joiners:
+            self._rendezvous.call(order, source_rank)
+        if session.model_is_sharded:
+            self._saver.wait()  # what all replicas write together ends before the group does
+        leave_group(old)
+        if self._me not in staying:
+            logger.info("no part of generation %d: leaves", order.generation)
+            self._stop.exit_code = 0
+            leave(0)
+        clock.mark("destroy")
+        self._form(order)
+        clock.mark("form")
+        joining = [order.members.index(name) for name in order.joiners]
+        if session.model_is_sharded:
+            self._reshape()
+            if session.group.rank == source_rank:
+                send_shards(self._saver, session.group, whole, joining)
+            elif source_rank is not None:
+                receive_own_shards(self._saver, session.group, source_rank)
+        elif session.group.rank == source_rank and joining:
+            send_state(session.group, self._saver.state(totals), joining)
+        session.figures.totals.restore(totals, session.group)
+        self._settle_in(clock)
+
+    def _join(self) -> None:
+        generation = self._session.config.place.generation
+        order = self._channel.order(now=True)
+        if order is None or order.generation != generation:
+            raise RuntimeError(
+                f"there is no order for generation {generation}, which this replica is to join"
+            )
+        importlib.import_module(SLOW_IMPORT)
+        source_rank = self._rendezvous.await_call(order, self._stop)
+        self._clock = clock = PauseClock(time.time())
+        with self._or_lost(generation):
+            called_at = time.time()
+            self._form(order)
+            clock.mark("form")
+            session, saver = self._session, self._saver
+            if session.model_is_sharded:
+                self._reshape()
+            if source_rank is None:
+                saver.restore()
+            elif session.model_is_sharded:
+                saver.load(receive_shards(saver, session.group, source_rank))
+            else:
+                saver.load(receive_state(session.group, source_rank, saver.state({})))
+            clock.add("destroy", called_at - self._saver.last_step_at)
+            self._settle_in(clock)
+
+    def _form(self, order: RescaleOrder) -> None:
+        """Become a member of the new group.
+
+        While it forms, a replica that died is only missed, so there is a limit of time; afterwards its
+        connections break, which ends every wait for it.
+        """
+        session, size = self._session, len(order.members)
+        session.config = replace(
+            session.config,
+            place=replace(
+                session.config.place,
+                generation=order.generation,
+                rank=order.members.index(self._me),
+                world_size=size,
+                placement=Placement(order.placement),
+                joining=False,
+            ),
+            job=replace(session.config.job, batch=order.batch),
+        )
+        store = self._rendezvous.store(order) if size > 1 else None
+        limit = exit_after(WAIT_S, EXIT_UNSAVED)
+        session.group = connect_group(session.config, session.group.device, store)
+        limit.cancel()
+        self._members = order.members
+
+    def _reshape(self) -> None:
+        for model in self.models:
+            model.reshape()
+
+    def _settle_in(self, clock: PauseClock) -> None:
+        """The state is here: settle the batch, and make the model fit the new group."""
+        session = self._session
+        settle_batch(session)
+        clock.mark("transfer")
+        for model in self.models:
+            model.rewrap()
+        clock.mark("wrap")
+
+    def _staying(self, order: RescaleOrder) -> list[str]:
+        return [name for name in order.members if name in self._members]
+
+    @contextmanager
+    def _or_lost(self, generation: int) -> Iterator[None]:
+        """Whatever goes wrong inside ends this process: nobody can tell who is where."""
+        try:
+            yield
+        except (RuntimeError, OSError) as error:
+            logger.error("change to generation %d failed, the last checkpoint counts: %s", generation, error)
+            self._stop.exit_code = EXIT_UNSAVED
+            leave(EXIT_UNSAVED)
+
+
+def _load_beside_training(name: str) -> None:
+    """Import a module in a thread; once."""
+    if not any(thread.name == name for thread in threading.enumerate()):
+        threading.Thread(target=importlib.import_module, args=(name,), name=name, daemon=True).start()

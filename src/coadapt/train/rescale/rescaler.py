@@ -1,0 +1,83 @@
+"""How a run follows the scheduler to another set of replicas: by default save, end, and be started again."""
+
+import logging
+from typing import Protocol
+
+from coadapt.model.contract_env import EXIT_STOPPED
+from coadapt.train.checkpoint.saver import Saver
+from coadapt.train.exits.stop import EXIT_GRACE_S, StopSignal, exit_after
+from coadapt.train.rescale.pause import Pause
+from coadapt.train.session import Session
+from coadapt.train.wrappers.model import ElasticModel
+
+logger = logging.getLogger(__name__)
+
+
+class Rescaler(Protocol):
+    """Carries out what all replicas have agreed on, between two steps."""
+
+    models: list[ElasticModel]
+    pause: Pause | None
+
+    def requested(self) -> bool:
+        """Return whether this replica was asked to stop."""
+        ...
+
+    def stop(self) -> None:
+        """Never return: save the state and end the process, by SystemExit."""
+        ...
+
+    def wanted(self) -> int:
+        """Return the generation that all could rescale to now, else 0. Asked of every replica after each
+        step; rank 0's answer counts."""
+        ...
+
+    def rescale(self, generation: int) -> None:
+        """Return in the group of `generation`; SystemExit where this replica has no part in it."""
+        ...
+
+    def begin(self) -> bool:
+        """Training is about to begin; return whether the state came from replicas that train already."""
+        ...
+
+    def stepped(self) -> None:
+        """A step has ended."""
+        ...
+
+
+class CheckpointRescaler:
+    """Saves, and ends the process with EXIT_STOPPED; the executor starts the next generation from there."""
+
+    def __init__(self, session: Session, saver: Saver, stop: StopSignal) -> None:
+        self.models: list[ElasticModel] = []
+        self.pause: Pause | None = None
+        self._session = session
+        self._saver = saver
+        self._stop = stop
+
+    def requested(self) -> bool:
+        return self._stop.requested
+
+    def stop(self) -> None:
+        self._saver.save(stopped=True)
+        self._stop.saved()
+        logger.info("stopped at step %d, state saved", self._session.progress.step)
+        leave(EXIT_STOPPED)
+
+    def wanted(self) -> int:
+        return 0
+
+    def rescale(self, generation: int) -> None:
+        raise RuntimeError(f"generation {generation} was agreed on, but nobody offered it")
+
+    def begin(self) -> bool:
+        return False
+
+    def stepped(self) -> None:
+        return
+
+
+def leave(code: int) -> None:
+    """End this process with `code`, by SystemExit, or by force if its end takes too long."""
+    exit_after(EXIT_GRACE_S, code)
+    raise SystemExit(code)

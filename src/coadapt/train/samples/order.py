@@ -1,0 +1,134 @@
+"""How an optimiser step is cut over replicas and passes; in which order an epoch visits its samples. Pure."""
+
+# The rules, from which the promise of the contract `fixed` follows (each sample once per epoch, in one
+# order):
+#
+# 1. The order of an epoch depends on the seed and the epoch's number, on nothing else.
+# 2. A step is the next `total` samples of that order, wherever they are computed. Position `index` of an
+#    epoch is all that is to be known to go on: after a stop, on another number of replicas, with another
+#    batch.
+# 3. A replica's shard is a contiguous part of the step, in rank order; shards differ by at most one sample.
+#    Its passes are contiguous parts of the shard, likewise. Together they are the step: nothing twice,
+#    nothing left.
+# 4. A pass weighs its share of the step's samples. So the step's gradient is that of the mean over all of
+#    them, however they are cut, up to the order in which floating-point numbers are added.
+#
+# All replicas run the same number of passes, that of the largest shard, because they synchronise in the last
+# one. One that has fewer samples runs stand-ins of weight 0, first, so that its own samples are in the pass
+# that synchronises: there the step's gradient comes together.
+#
+# What was not done: torch's DistributedSampler gives rank r every n-th sample, and repeats some to make
+# shards equal. Then which samples make a step depends on n, and a repeated sample counts twice. Contiguous
+# shards also let streams be read in order, with one position.
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coadapt.model import BatchConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One forward-backward of one replica: positions `start` to `stop` of the epoch's order.
+
+    step_samples: samples of the whole optimiser step, over all replicas and passes. synchronising: the step's
+    last pass, which averages gradients and updates parameters. A replica for which a small last batch leaves
+    no sample, or fewer than passes, runs passes with `start == stop`: stand-ins, of weight 0, so that all
+    replicas run the same number of passes.
+    """
+
+    start: int
+    stop: int
+    step_samples: int
+    first: bool = True
+    synchronising: bool = True
+
+    @property
+    def num_samples(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def weight(self) -> float:
+        """Return the share of this pass in the step's mean gradient; the weights of a step sum to 1."""
+        return self.num_samples / self.step_samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleOrder:
+    """On what it depends which samples an epoch visits, in which order; the same for all of a run.
+
+    stream: the data set defines the order. num_samples: of an epoch; None: of a stream, not known (yet).
+    """
+
+    num_samples: int | None
+    shuffle: bool
+    drop_last: bool
+    seed: int
+    stream: bool = False
+
+    def same_run(self, other: "SampleOrder") -> bool:
+        """Return whether `other` may be that of the same run; of a stream's length nothing is promised."""
+        return replace(self, num_samples=None) == replace(other, num_samples=None) and (
+            self.stream or self.num_samples == other.num_samples
+        )
+
+    def epoch(self, epoch: int) -> NDArray[np.int64]:
+        """Return the sample ids of `epoch` (num_samples,), in order."""
+        assert self.num_samples is not None, "the order of a stream is its own"
+        if not self.shuffle:
+            return np.arange(self.num_samples, dtype=np.int64)
+        return np.random.default_rng((self.seed, epoch)).permutation(self.num_samples)
+
+    def step_samples(self, index: int, batch: BatchConfig) -> int:
+        """Return the size of the step that begins at position `index` of an epoch, 0 at the epoch's end."""
+        assert self.num_samples is not None, "a stream says by itself when it ends"
+        rest = self.num_samples - index
+        if rest < batch.total:
+            return 0 if self.drop_last else rest
+        return batch.total
+
+    def epoch_samples(self, batch: BatchConfig) -> int | None:
+        """Return how many samples a whole epoch uses, None if that is not known."""
+        if self.num_samples is None:
+            return None
+        return self.num_samples - (self.num_samples % batch.total if self.drop_last else 0)
+
+
+def cut_step(start: int, step_samples: int, atomic: int, *, rank: int, num_replicas: int) -> list[Pass]:
+    """Return the passes of replica `rank` for the `step_samples` samples that begin at `start`.
+
+    Shards are contiguous in rank order and differ by at most one sample, the larger ones first; a shard is
+    cut likewise into as few passes of at most `atomic` samples as the largest shard needs, stand-ins first.
+    """
+    shard_start, shard_stop = _part(start, start + step_samples, num_replicas, rank)
+    largest_shard = -(-step_samples // num_replicas)
+    return cut_share(shard_start, shard_stop, -(-largest_shard // atomic), step_samples=step_samples)
+
+
+def cut_share(start: int, stop: int, num_passes: int, *, step_samples: int) -> list[Pass]:
+    """Return a replica's share of a step in passes that differ by at most one sample, stand-ins first."""
+    if num_passes == 1:
+        return [Pass(start=start, stop=stop, step_samples=step_samples)]
+    num_own = min(num_passes, stop - start)
+    passes = []
+    for index in range(num_passes):
+        own = index - (num_passes - num_own)
+        first, last = (start, start) if own < 0 else _part(start, stop, num_own, own)
+        passes.append(
+            Pass(
+                start=first,
+                stop=last,
+                step_samples=step_samples,
+                first=index == 0,
+                synchronising=index == num_passes - 1,
+            )
+        )
+    return passes
+
+
+def _part(start: int, stop: int, num_parts: int, index: int) -> tuple[int, int]:
+    size, extra = divmod(stop - start, num_parts)
+    first = start + index * size + min(index, extra)
+    return first, first + size + (index < extra)

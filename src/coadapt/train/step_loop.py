@@ -1,0 +1,243 @@
+"""The rhythm of training: begin a pass, end a step, end an epoch; and what the replicas settle in between."""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from coadapt.model import BatchConfig
+from coadapt.train.batch.branch_test import BranchTest
+from coadapt.train.batch.limits import scheduled_batch
+from coadapt.train.checkpoint.saver import Saver
+from coadapt.train.group.consensus import StepConsensus, StepFlags
+from coadapt.train.noise.noise_scale import GradNorms
+from coadapt.train.report.telemetry import Telemetry
+from coadapt.train.rescale.rescaler import Rescaler
+from coadapt.train.samples.order import Pass
+from coadapt.train.samples.pace import Pace, measures
+from coadapt.train.session import Session
+from coadapt.train.wrappers.timing import Timer
+from coadapt.train.wrappers.trained import TrainedPairs
+
+logger = logging.getLogger(__name__)
+
+
+class StepLoop:
+    """Called by the loader and by `Run.epochs` on every replica alike.
+
+    The flags that replicas post at the end of a step are summed while the next steps compute, and applied at
+    the next consensus: a stop, a checkpoint, another batch, the noise scale. So all act between the same two
+    steps.
+    """
+
+    def __init__(self, session: Session, timer: Timer, saver: Saver, rescaler: Rescaler) -> None:
+        self.trained = TrainedPairs(session)
+        self.telemetry: Telemetry | None = None
+        # Makes the telemetry of a new group; set when training begins.
+        self.report_from: Callable[[], Telemetry | None] = lambda: None
+        self._session = session
+        self.timer = timer
+        self._saver = saver
+        self._rescaler = rescaler
+        self.branches = BranchTest(session, saver)
+        self._consensus = StepConsensus(session.config.times.skipped_wait_s)
+        self._pace = Pace()
+
+    def begin_fetch(self) -> None:
+        if self.telemetry is not None:
+            self.telemetry.begin_pass()
+        self.timer.start()
+
+    def begin_pass(self, current: Pass) -> None:
+        self._session.current = current
+        measure = False
+        if current.first:
+            compares = current.synchronising and not self._session.group.distributed
+            # Where measured steps are cut in two, the others have nothing to compare.
+            measure = measures(self._session.progress.step, compares=compares) and not (
+                compares and self._session.halved
+            )
+        self.trained.begin_pass(first=current.first, measure=measure)
+
+    def end_step(self) -> None:
+        """Book the step. If a consensus is due: apply the last one, post the flags of the next."""
+        session, current = self._session, self._session.current
+        assert current is not None
+        full = current.step_samples == session.data.batch.total
+        self.timer.end(session.group.placement, current.num_samples, count=full)
+        self._rescaler.stepped()
+        if self.telemetry is not None:
+            self.telemetry.end_step()
+        self._saver.last_step_at = time.time()
+        step = session.progress.step
+        self._book(current.step_samples)
+        if self.trained.end_step():
+            self._rescaler.stop()
+        self._follow_schedule()
+        batch = self.branches.stepped()
+        if batch is not None:
+            self._change_batch(batch)
+        if not self._pace.syncs(step):
+            return
+        norms = self.trained.take_norms(current.step_samples)
+        agreed = self._consensus.collect()
+        if agreed is not None and session.epoch_over:
+            # What the loop does after an epoch may use the variables of its body: a process that came back
+            # here would not have them. So stop, save and change wait for `settle`.
+            agreed = replace(agreed, stop=0.0, save=0.0, rescale=0.0)
+        if not self._apply(agreed):
+            self._post(norms, save=self._saver.due())
+
+    def settle(self, *, save: bool = False, last: bool = False) -> None:
+        """Act now on all that is to be settled, because no step follows at once. Rank 0's `save` counts.
+
+        last: no step follows at all, so no other group will be formed.
+        """
+        if self.telemetry is not None:
+            self.telemetry.break_off()
+        self.branches.undo(position=False)
+        agreed = self._consensus.collect()
+        self._apply(None if agreed is None else replace(agreed, rescale=0.0))
+        self._post([], save=save, last=last)
+        self._apply(self._consensus.collect())
+
+    def enter(self) -> None:
+        """A new group begins, on every member alike: its first flags are applied after the first step."""
+        if self.telemetry is not None:
+            self.telemetry.retire()
+        self.telemetry = self.report_from()
+        self.trained.enter()
+        self.timer.warm_up()
+        self._pace = Pace()
+        self._post([], save=False)
+
+    def _book(self, step_samples: int) -> None:
+        progress, at = self._session.progress, self._session.scale(step_samples)
+        progress.step += 1
+        progress.samples += step_samples
+        progress.progress += step_samples * at.gain / at.scale
+
+    def _post(self, norms: Sequence[GradNorms | None], *, save: bool, last: bool = False) -> None:
+        session, rescaler = self._session, self._rescaler
+        alone, first = not session.group.distributed, session.group.rank == 0
+        stop, skipped = rescaler.requested(), self.trained.take_skipped()
+        generation = 0 if last else rescaler.wanted()
+        batch = self.telemetry.take_batch() if first and self.telemetry is not None else None
+        if alone and not (stop or save or generation or batch or any(norms)):
+            return  # nothing to apply after the next step, and nobody else to hear of it
+        stride = 0.0
+        if first:
+            # Streams may end at different steps by mistake, which must be found before the next step.
+            each = alone or session.data.stream is not None
+            stride = float(1 if each else self._pace.next(session.progress.step))
+        flags = StepFlags(
+            stop=float(stop),
+            over=float(session.epoch_over),
+            step=float(session.progress.step),
+            skipped=float(skipped),
+            save=float(save and first),
+            rescale=float(generation if first else 0),
+            stride=stride,
+            batch=batch,
+            fingerprint=self.trained.drift.take(),
+        )
+        self._consensus.post(session.group, flags, norms)
+
+    def _apply(self, agreed: StepFlags | None) -> bool:
+        """Do what the replicas agreed on; return whether a new group has begun.
+
+        Ends the process if one replica is to stop, or if this one has no part in the new group.
+        """
+        if agreed is None:
+            return False
+        if agreed.stride:
+            self._pace.stride = int(agreed.stride)
+        if agreed.over not in (0.0, self._session.group.size):
+            raise RuntimeError(
+                f"the data ends in {agreed.over:.0f} of {self._session.group.size} replicas and goes on in "
+                "the others: every replica must be given the same samples"
+            )
+        if agreed.fingerprint.told:
+            self.trained.drift.judge(agreed.fingerprint)
+        norms, *further = self._consensus.norms(agreed) or [None]
+        self.trained.learn(further)
+        if norms is not None:
+            self._learn(norms)
+        if norms is not None or agreed.norms.unusable:
+            self.trained.leading.gradients.check.norms(
+                self._session.progress.step, unusable=bool(agreed.norms.unusable)
+            )
+        if agreed.stop or agreed.rescale:
+            self.branches.undo()
+        if agreed.stop:
+            self._rescaler.stop()
+        elif agreed.rescale:
+            self._rescaler.rescale(int(agreed.rescale))
+            self.enter()
+            return True
+        elif agreed.save and not self.branches.provisional:
+            self._saver.save()
+        if agreed.batch is not None and agreed.batch != self._session.data.batch:
+            self._change_batch(self.branches.propose(agreed.batch))
+        return False
+
+    def _learn(self, norms: GradNorms) -> None:
+        """Take in norms of gradients; log it once the normalisation layers' noise scale means something."""
+        noise, progress = self._session.data.noise, self._session.progress
+        before = noise.calibration
+        noise.add(norms, float(progress.samples))
+        if before is None and noise.calibration is not None and self._session.group.rank == 0:
+            logger.info(
+                "step %d: the noise scale is taken from the normalisation layers: %.2f times theirs",
+                progress.step,
+                noise.calibration,
+            )
+
+    def _follow_schedule(self) -> None:
+        """Go on with the batch that the declared schedule has from here on; no replica need be asked."""
+        session = self._session
+        if session.data.limits.schedule is None:
+            return
+        batch = scheduled_batch(session)
+        if batch.total == session.data.batch.total:
+            return  # as it was cut when all settled it
+        self.timer.warm_up()
+        logger.info(
+            "job %s generation %d step %d: total batch %d -> %d, as scheduled from %d samples on",
+            session.config.job.name or "-",
+            session.config.place.generation,
+            session.progress.step,
+            session.data.batch.total,
+            batch.total,
+            session.progress.samples,
+        )
+        session.data.batch = batch
+        if self.telemetry is not None:
+            self.telemetry.batch_changed()
+
+    def _change_batch(self, batch: BatchConfig) -> None:
+        """Go on with `batch`, and say so if it is another one."""
+        self.timer.warm_up()
+        session = self._session
+        if batch == session.data.batch:
+            return
+        grad = session.grad_stats()
+        noise = math.nan if grad is None else grad.noise_scale(session.data.limits.initial)
+        logger.info(
+            "job %s generation %d step %d: total batch %d -> %d (atomic %d, accumulation %d): it promises "
+            "over 5 %% more goodput on %d replicas at noise scale %.0f",
+            session.config.job.name or "-",
+            session.config.place.generation,
+            session.progress.step,
+            session.data.batch.total,
+            batch.total,
+            batch.atomic,
+            batch.accumulation,
+            session.group.size,
+            noise,
+        )
+        session.data.trend = 1 if batch.total > session.data.batch.total else -1
+        session.data.batch = batch
+        if self.telemetry is not None:
+            self.telemetry.batch_changed()

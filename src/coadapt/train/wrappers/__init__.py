@@ -1,0 +1,1 @@
+"""What stands around the user's model, optimiser and gradients."""

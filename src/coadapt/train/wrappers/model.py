@@ -1,0 +1,189 @@
+"""The model as the user's loop sees it: the module itself, or wrapped for the replicas of the moment."""
+
+import copy
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from coadapt.model import InputError
+from coadapt.train.dtensors import gather_whole, shard_like
+from coadapt.train.group.group import Group
+from coadapt.train.session import Session
+from coadapt.train.wrappers.gradients import StepGradients
+
+if TYPE_CHECKING:
+    from coadapt.train.wrappers.fsdp import Sharding
+
+
+class ElasticModel(nn.Module):
+    """Behaves like `module`; in training mode, gradients are those of all replicas' samples.
+
+    The wrapper for several replicas is built at the first training forward, and anew when the group changes,
+    so one process may train in groups of different sizes. `state_dict` is that of `module`.
+    """
+
+    module: nn.Module
+
+    def __init__(
+        self,
+        module: nn.Module,
+        session: Session,
+        gradients: StepGradients,
+        ddp: Mapping[str, object],
+        sharding: "Sharding | None" = None,
+    ) -> None:
+        """`ddp`: further arguments of DistributedDataParallel. `sharding`: used instead, if given."""
+        super().__init__()
+        self.module = module
+        self._session = session
+        self._gradients = gradients
+        self.ddp_given = ddp
+        self._sharding = sharding
+        # Asked for the arguments as they are to be by then.
+        self.ddp_options: Callable[[Mapping[str, object]], dict[str, object]] = dict
+        # In a list, so that it does not become a submodule: its parameters are those of `module`.
+        self._replica: list[DistributedDataParallel] = []
+
+    def check_unchanged(self) -> None:
+        """Raise InputError if parameters came or went since the model was prepared."""
+        if self._sharding is None and not self._gradients.covers(self.module.parameters()):
+            allowed = "the model as it will be trained: add or exchange layers before run.prepare"
+            raise InputError("prepare(model)", "parameters that came or went afterwards", allowed)
+
+    def rewrap(self) -> None:
+        """The group has changed, and all of it has the same state: build the wrapper anew."""
+        self._replica.clear()
+        if self._session.group.distributed and self._sharding is None:
+            self._replica.append(self._wrap(same_state=True))
+
+    def reshape(self) -> None:
+        """The group has changed: cut a sharded model for it. Its values are lost: load them next."""
+        assert self._sharding is not None
+        self._sharding.make_whole(self.module)
+        if self._session.group.distributed:
+            self._cut(self._sharding)
+        else:
+            self.module.to(self._session.group.device)
+            self._gradients.rebind(list(self.module.parameters()), None)
+
+    @contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        """Within it passes run by themselves, without the other replicas; see `end_rehearsals`."""
+        if not self._is_sharded:
+            yield
+            return
+        from coadapt.train.wrappers.fsdp_dry_run import rehearsal
+
+        with rehearsal(self.module):
+            yield
+
+    def end_rehearsals(self) -> None:
+        """Exchange with the others again, also after an error. The values are lost: load them next."""
+        if self._is_sharded:
+            assert self._sharding is not None
+            self._sharding.cut_again(self.module)
+            self._gradients.rebind(list(self.module.parameters()), self._sharding.exchange)
+
+    @property
+    def _is_sharded(self) -> bool:
+        connected = not self._session.config.place.joining
+        return self._sharding is not None and self._session.group.distributed and connected
+
+    def begin(self) -> None:
+        """Before the first use: go to the device, or be cut, with the first replica's values."""
+        group, connected = self._session.group, not self._session.config.place.joining
+        if self._sharding is not None:
+            self._sharding.check(self.module)
+        if self._sharding is None or not group.distributed:
+            self.module.to(group.device)
+        if group.distributed and connected:
+            # Not left to DistributedDataParallel: before it is built, some may validate, or leave.
+            _send_from_first(self.module, group)
+            if self._sharding is not None:
+                self._cut(self._sharding)
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        if not (self.module.training and torch.is_grad_enabled()):
+            output = self.module(*args, **kwargs)
+            if self._sharding is not None:
+                self._sharding.give_back(self.module)
+            return output
+        if self._session.figures.validation is not None:
+            raise RuntimeError(
+                "validate in eval() mode or under torch.no_grad(): replicas do so by themselves"
+            )
+        if self._session.group.distributed and not self._session.trial and self._sharding is None:
+            if not self._replica:
+                self._replica.append(self._wrap(same_state=False))
+            replica = self._replica[0]
+            replica.require_backward_grad_sync = self._session.synchronising
+            output = replica(*args, **kwargs)
+        else:
+            output = self.module(*args, **kwargs)
+        self._gradients.watch(output)
+        return output
+
+    def state_dict(self, *args: object, **kwargs: object) -> dict[str, object]:  # type: ignore[override]  # torch overloads it
+        return self.module.state_dict(*args, **kwargs)  # type: ignore[call-overload, no-any-return]  # passed through
+
+    def load_state_dict(self, state_dict: Mapping[str, object], *args: object, **kwargs: object) -> object:
+        """As that of `module`; of a tensor that is cut, this replica takes its part from the whole."""
+        own = self.module.state_dict()
+        state = {
+            name: shard_like(value, own[name]) if isinstance(value, Tensor) and name in own else value
+            for name, value in state_dict.items()
+        }
+        return self.module.load_state_dict(state, *args, **kwargs)  # type: ignore[arg-type]  # passed through
+
+    def full_state_dict(self) -> dict[str, object]:
+        """Return `state_dict` with whole tensors in host memory on the first replica, {} on the others.
+
+        All replicas must call it alike.
+        """
+        first = self._session.group.rank == 0
+        state = gather_whole(self.state_dict(), keep=first)
+        assert isinstance(state, dict)
+        return state if first else {}
+
+    def __deepcopy__(self, memo: dict[int, object]) -> nn.Module:
+        """Return a copy of `module` alone, as averages of weights want it: it trains with nobody."""
+        return copy.deepcopy(self.module, memo)
+
+    def __reduce_ex__(self, _protocol: object) -> tuple[object, ...]:
+        """Be written as `module` alone, so that `torch.save(model)` gives a file that needs no Coadapt."""
+        if self._is_sharded:
+            raise RuntimeError("a sharded model is not written whole: save model.full_state_dict()")
+        return operator.itemgetter(0), ((self.module,),)
+
+    def __getattr__(self, name: str) -> object:  # type: ignore[override]  # nn.Module promises a tensor or a module
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("module"), name)
+
+    def _cut(self, sharding: "Sharding") -> None:
+        sharding.cut(self.module, self._session.group)
+        self._gradients.rebind(list(self.module.parameters()), sharding.exchange)
+
+    def _wrap(self, *, same_state: bool) -> DistributedDataParallel:
+        device = self._session.group.device
+        ids = [device.index] if device.type == "cuda" else None
+        options = self.ddp_options(self.ddp_given)
+        if same_state:
+            options["init_sync"] = False
+        replica = DistributedDataParallel(self.module, device_ids=ids, **options)  # type: ignore[arg-type]  # the user's
+        replica.register_comm_hook(self._gradients, StepGradients.exchange)
+        return replica
+
+
+def _send_from_first(module: nn.Module, group: Group) -> None:
+    """Give all replicas the first one's parameters and buffers. Collective."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        carrier = group.control if tensor.device.type == "cpu" else None
+        dist.broadcast(tensor.detach(), src=0, group=carrier)

@@ -1,0 +1,180 @@
+"""The optimiser and its learning-rate scheduler as the user's loop sees them: one step per optimiser step."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from coadapt.model import InputError
+from coadapt.train.dtensors import shard_like
+from coadapt.train.noise.scaling_rules import Scaled, ScalingRule
+from coadapt.train.session import Session
+from coadapt.train.wrappers.gradients import StepGradients
+
+# What a scaling rule may change for the duration of a step.
+SCALED_OPTIONS = ("lr", "betas", "eps")
+UNSCALED = Scaled(rate=1.0)
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    """Raise InputError if `optimizer` has no parameter of `model`."""
+    own = {id(parameter) for parameter in model.parameters()}
+    if not any(id(item) in own for group in optimizer.param_groups for item in group["params"]):
+        raise InputError(
+            "prepare(optimizer)",
+            "parameters of another model",
+            "one made with model.parameters() of this one",
+        )
+
+
+class ElasticOptimizer(torch.optim.Optimizer):
+    """Passes everything on to `inner`; steps only at the synchronising pass, with the scaled learning rate.
+
+    The learning rate is multiplied for the duration of a step, so schedulers and logs see the user's own.
+    """
+
+    def __init__(
+        self,
+        inner: torch.optim.Optimizer,
+        session: Session,
+        gradients: StepGradients,
+        rule: ScalingRule,
+        name: str = "",
+    ) -> None:
+        """`name`: of the pair, whose noise scale the rule goes by; empty: that of the run."""
+        # Not super().__init__: state and param_groups are those of `inner`, whose hooks stay in force.
+        self._inner = inner
+        self._session = session
+        self._gradients = gradients
+        self._rule = rule
+        self._name = name
+        # Called before each step, once the gradients are those of the step.
+        self.before_step: Callable[[], None] = lambda: None
+
+    @property
+    def state(self) -> object:  # type: ignore[override]  # an attribute there
+        return self._inner.state
+
+    @property
+    def param_groups(self) -> list[dict[str, object]]:  # type: ignore[override]  # an attribute there
+        return self._inner.param_groups
+
+    @property
+    def defaults(self) -> dict[str, object]:  # type: ignore[override]  # an attribute there
+        return self._inner.defaults
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # torch overloads it
+        """Update the parameters if this pass synchronises; else only run `closure`. Returns its loss."""
+        if not self._session.synchronising:
+            loss = None if closure is None else closure()
+            self._gradients.stepped()
+            return loss
+        if closure is None:
+            with self.stepping():
+                return self._inner.step()
+
+        def finished() -> float:
+            loss = closure()
+            self._gradients.finish()
+            return loss
+
+        with self._scaled():
+            return self._inner.step(finished)
+
+    @property
+    def inner(self) -> torch.optim.Optimizer:
+        """Return the optimiser as the user made it."""
+        return self._inner
+
+    def finish(self) -> None:
+        """Make `.grad` the gradient of the step, as it is once this returns."""
+        self._gradients.finish()
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Within it `inner` may step: the gradients are those of the step, the rates are scaled."""
+        self._gradients.finish()
+        self.before_step()
+        with self._scaled():
+            yield
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self._inner.zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, object]:
+        return self._inner.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
+        """As that of `inner`; of a parameter that is cut, this replica takes its part of the state."""
+        parameters = [parameter for group in self._inner.param_groups for parameter in group["params"]]
+        saved = state_dict["state"]
+        assert isinstance(saved, dict)
+        state = {
+            index: {
+                name: shard_like(value, parameters[index]) if isinstance(value, Tensor) else value
+                for name, value in values.items()
+            }
+            for index, values in saved.items()
+        }
+        self._inner.load_state_dict({**state_dict, "state": state})
+
+    def add_param_group(self, param_group: dict[str, object]) -> None:
+        self._inner.add_param_group(param_group)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.__dict__["_inner"], name)
+
+    def __repr__(self) -> str:
+        return f"Elastic{self._inner!r}"
+
+    @contextmanager
+    def _scaled(self) -> Iterator[None]:
+        self._gradients.check.use.steps += 1
+        current = self._session.current
+        ruled = 1.0 if current is None else self._rule(self._session.scale(current.step_samples, self._name))
+        scaled = ruled if isinstance(ruled, Scaled) else Scaled(rate=ruled)
+        if scaled == UNSCALED:
+            yield
+            self._gradients.stepped()
+            return
+        groups = self._inner.param_groups
+        before = [{name: group[name] for name in SCALED_OPTIONS if name in group} for group in groups]
+        for group in groups:
+            _scale(group, scaled)
+        try:
+            yield
+        finally:
+            for group, options in zip(groups, before, strict=True):
+                group.update(options)
+            self._gradients.stepped()
+
+
+def _scale(group: dict[str, Any], scaled: Scaled) -> None:
+    group["lr"] = group["lr"] * scaled.rate
+    if scaled.forgetting != 1.0 and "betas" in group:
+        group["betas"] = tuple(max(1.0 - scaled.forgetting * (1.0 - beta), 0.0) for beta in group["betas"])
+        group["eps"] = group["eps"] / scaled.forgetting**0.5
+
+
+class ElasticScheduler:
+    """A learning-rate scheduler whose `step` does nothing in passes that do not end an optimiser step."""
+
+    def __init__(self, inner: LRScheduler, session: Session) -> None:
+        self._inner = inner
+        self._session = session
+
+    def step(self, *args: object) -> None:
+        if self._session.synchronising:
+            self._inner.step(*args)  # type: ignore[arg-type]  # an epoch, or a metric to watch
+
+    def state_dict(self) -> dict[str, object]:
+        return self._inner.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
+        self._inner.load_state_dict(state_dict)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.__dict__["_inner"], name)

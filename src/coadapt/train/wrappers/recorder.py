@@ -1,0 +1,150 @@
+"""What `coadapt check` sees of a replica: a row for each optimiser step, and a gate at which it waits."""
+
+import importlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from coadapt.durable import write_whole
+from coadapt.model.rescale import member_name
+from coadapt.model.wire import from_json, to_json
+from coadapt.train.rng import seed_rng
+from coadapt.train.session import Session
+from coadapt.train.wrappers.drift import Watched, checksum
+
+PLAN_FILE = "plan.json"
+GATE_FILE = "gate.json"
+LOOK_S = 0.01
+# Longer than any check may take: a replica whose check was killed must not wait for ever.
+GATE_WAIT_MAX_S = 3600.0
+SLOW_IMPORT = "torch._dynamo"
+# What draws or computes per replica, so that parameters differ between numbers of replicas.
+RANDOM_LAYERS = (nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNNBase)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a run that is checked is told. num_steps: after which it stops. seed: of all random generators.
+
+    nudge: multiply parameters by 1 ± this at the start, to see what rounding makes of the run.
+    """
+
+    num_steps: int
+    seed: int = 0
+    nudge: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """How far training may go. hold: the step after which it waits; pace_s: of waiting after each step."""
+
+    hold: int | None = None
+    pace_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRow:
+    """One optimiser step as one replica saw it.
+
+    ids: of its samples. rates, updates: of each pair of model and optimiser: learning rates of its groups;
+    calls of step(). checksum, norm: of all parameters after it.
+    """
+
+    step: int
+    epoch: int
+    rank: int
+    num_replicas: int
+    generation: int
+    ids: tuple[int, ...]
+    rates: tuple[tuple[float, ...], ...]
+    updates: tuple[int, ...]
+    checksum: float
+    norm: float
+
+
+class StepRecorder:
+    """Writes rows of one replica into the check's folder; between two steps, it waits at the gate."""
+
+    def __init__(self, session: Session, folder: Path) -> None:
+        self._session = session
+        self._folder = folder
+        self._plan = from_json(Plan, json.loads((folder / PLAN_FILE).read_text()), PLAN_FILE)
+        self._member = member_name(session.config.place.generation, session.config.place.rank)
+        self._ids: list[int] = []
+        self._updates: tuple[int, ...] = ()
+        self.sample_ids: Callable[[], Sequence[int]] = list
+        seed_rng(self._plan.seed)
+
+    def begin(self, models: Sequence[nn.Module]) -> None:
+        """The script has come to its training: say so, and what its models are made of."""
+        if (self._folder / GATE_FILE).exists():  # replicas will change: no part of the pace
+            importlib.import_module(SLOW_IMPORT)
+        kinds = {_kind(module) for model in models for module in model.modules()} - {""}
+        write_whole(self._folder / f"{self._member}.door", json.dumps(sorted(kinds)), durable=False)
+        if self._plan.nudge:
+            with torch.no_grad():
+                for item in (item for model in models for item in model.parameters()):
+                    item.mul_(1.0 + self._plan.nudge * torch.randn_like(item).sign())
+
+    def begin_pass(self) -> None:
+        """The body is about to run on the samples of `sample_ids`."""
+        self._ids += self.sample_ids()
+
+    def end_step(self, pairs: Sequence[Watched]) -> bool:
+        """Write the step's row, and wait as long as the gate says; return whether training is to stop."""
+        session = self._session
+        updates = tuple(pair.use.steps for pair in pairs)
+        before = self._updates or (0,) * len(updates)
+        total, norm = (0.0, 0.0) if session.model_is_sharded else checksum(pairs)
+        row = StepRow(
+            step=session.progress.step,
+            epoch=session.progress.epoch,
+            rank=session.group.rank,
+            num_replicas=session.group.size,
+            generation=session.config.place.generation,
+            ids=tuple(self._ids),
+            rates=tuple(pair.rates() for pair in pairs),
+            updates=tuple(now - then for now, then in zip(updates, before, strict=True)),
+            checksum=total,
+            norm=norm,
+        )
+        self._ids, self._updates = [], updates
+        with (self._folder / f"{self._member}.jsonl").open("a") as file:
+            file.write(json.dumps(asdict(row)) + "\n")
+        self._wait_at_gate(row.step)
+        return row.step >= self._plan.num_steps
+
+    def _wait_at_gate(self, step: int) -> None:
+        began = time.monotonic()
+        while (waited_s := time.monotonic() - began) < GATE_WAIT_MAX_S:
+            gate = read_gate(self._folder)
+            if waited_s >= gate.pace_s and (gate.hold is None or step < gate.hold):
+                return
+            time.sleep(LOOK_S)
+
+
+def read_gate(folder: Path) -> Gate:
+    """Return the gate in `folder`; open if there is none."""
+    try:
+        return from_json(Gate, json.loads((folder / GATE_FILE).read_text()), GATE_FILE)
+    except FileNotFoundError:
+        return Gate()
+
+
+def write_gate(folder: Path, gate: Gate) -> None:
+    write_whole(folder / GATE_FILE, json.dumps(to_json(gate)), durable=False)
+
+
+def _kind(module: nn.Module) -> str:
+    """Return why a module's results depend on how samples are dealt to replicas; empty if they do not."""
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        return "batch normalisation"
+    if isinstance(module, RANDOM_LAYERS):
+        rate = getattr(module, "p", None) if hasattr(module, "p") else getattr(module, "dropout", 0.0)
+        return "dropout" if isinstance(rate, float) and rate > 0.0 else ""
+    return ""

@@ -1,0 +1,169 @@
+"""Looks for mistakes of a script that would show nowhere: one line each, once, from the first replica."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+logger = logging.getLogger(__name__)
+
+# Steps that are looked at together. A phase without gradients, or a loop that trains something else first,
+# uses none of the three parts; skipped steps of mixed precision end after some 20 (from a scale of 2^16).
+WINDOW_STEPS = 50
+# Gradients that are not finite: at least this often within a window, since not every step is measured.
+UNUSABLE_MIN = 5
+
+
+@dataclass(slots=True)
+class Use:
+    """How often the parts that `Run.prepare` returned were used, in training."""
+
+    forwards: int = 0
+    backwards: int = 0
+    steps: int = 0
+
+
+@dataclass(slots=True)
+class SkippedSteps:
+    """Which steps, since the replicas last talked, had no backward in the pass that exchanges gradients."""
+
+    exchanged: bool = False
+    _bits: int = 0
+    _next: int = 1
+
+    def end_step(self) -> None:
+        if not self.exchanged:
+            self._bits |= self._next
+        self.exchanged = False
+        self._next <<= 1
+
+    def take(self) -> int:
+        """Return a power of two for each of them, the first step 1; once."""
+        bits, self._bits, self._next = self._bits, 0, 1
+        return bits
+
+
+@dataclass(slots=True)
+class Window:
+    """What has happened since a step. before: the use of the parts until then.
+
+    updates, others: steps of any optimizer with, or without, a parameter of the model.
+    """
+
+    before: Use
+    steps: int = 0
+    updates: int = 0
+    others: int = 0
+
+
+@dataclass(slots=True)
+class FiniteCheck:
+    """Tells when gradients have not been finite for long; once."""
+
+    _steps: list[int] = field(default_factory=list)
+    _told: bool = False
+
+    def began(self, step: int, *, unusable: bool) -> int | None:
+        """Return the first step of the trouble when it is time to say so. Told of each measured step."""
+        if not unusable:
+            self._steps.clear()
+            return None
+        self._steps.append(step)
+        first = self._steps[0]
+        if self._told or len(self._steps) < UNUSABLE_MIN or step - first < WINDOW_STEPS:
+            return None
+        self._told = True
+        return first
+
+
+class ScriptCheck:
+    """Told of each step; warns where what it sees cannot be meant."""
+
+    def __init__(self, parameters: Sequence[Tensor], *, speaks: bool) -> None:
+        """`parameters`: those of the model. `speaks`: whether to warn from here."""
+        self.use = Use()
+        self._parameters = list(parameters)
+        self._ids = {id(parameter) for parameter in parameters}
+        self._speaks = speaks
+        self._told = False
+        self._watching = True
+        self._steps = 0
+        self._window = Window(Use())
+        self._finite = FiniteCheck()
+        self._handle = register_optimizer_step_post_hook(self._on_any_optimizer)
+
+    def follow(self, parameters: Sequence[Tensor]) -> None:
+        """The model has other parameters from now on."""
+        self._parameters = list(parameters)
+        self._ids = {id(parameter) for parameter in parameters}
+
+    def end_step(self) -> None:
+        """An optimiser step's last pass is over."""
+        if not self._watching:
+            return
+        self._steps += 1
+        self._window.steps += 1
+        if self._window.steps == WINDOW_STEPS:
+            self._judge()
+
+    def end_training(self, step: int) -> None:
+        """No step follows; `step` steps were done in all, some perhaps not in this process."""
+        if self._watching and self._steps and (self._steps == step or self._steps >= WINDOW_STEPS):
+            self._judge()
+            if not (self._told or self.use.steps):
+                self._warn("training ended after %d steps without one optimizer.step()", self._steps)
+        self.close()
+
+    def norms(self, step: int, *, unusable: bool) -> None:
+        """The gradients of `step` were measured; `unusable`: they are infinite or not numbers."""
+        began = self._finite.began(step, unusable=unusable)
+        if began is not None:
+            self._warn(
+                "gradients have been infinite or not a number (NaN) since step %d: look at the data and the "
+                "loss, lower the learning rate, or clip",
+                began,
+            )
+
+    def _judge(self) -> None:
+        """Look at the window that ends now; stop watching once everything is used, or a warning was given."""
+        window, use = self._window, self.use
+        self._window = Window(replace(use))
+        forwards = use.forwards - window.before.forwards
+        backwards = use.backwards - window.before.backwards
+        steps = use.steps - window.before.steps
+        if steps and backwards:
+            self.close()
+        elif steps and any(parameter.requires_grad for parameter in self._parameters):
+            why = "loss.backward() is missing" if forwards else "use it, not the model that prepare was given"
+            self._warn("%d steps without a backward through the model of run.prepare: %s", window.steps, why)
+        elif not steps and window.updates:
+            self._warn(
+                "%d steps in which another optimizer than that of run.prepare changed the parameters: use "
+                "what prepare returned, model and optimizer",
+                window.steps,
+            )
+        elif backwards and not window.others:
+            self._warn(
+                "%d steps with a backward but without optimizer.step(): nothing is learnt", window.steps
+            )
+        if self._told:
+            self.close()
+
+    def _on_any_optimizer(self, optimizer: torch.optim.Optimizer, _args: object, _kwargs: object) -> None:
+        if any(id(item) in self._ids for group in optimizer.param_groups for item in group["params"]):
+            self._window.updates += 1
+        else:
+            self._window.others += 1
+
+    def _warn(self, text: str, *values: object) -> None:
+        self._told = True
+        if self._speaks:
+            logger.warning(text, *values)
+
+    def close(self) -> None:
+        """Stop watching what is used."""
+        self._watching = False
+        self._handle.remove()

@@ -1,0 +1,211 @@
+"""The pairs of a model and its optimiser that a run trains: one, or several with names."""
+
+# A GAN, an actor and a critic, a teacher that goes on learning: each pair has its own gradients, scaling rule
+# and noise scale, since an AdaScale gain of one says nothing about the other. A step is still one for all of
+# them: same samples, same passes, same moment of consensus. So the first pair leads: the batch is chosen by
+# its noise scale, reports and `run.grad_stats` are about it. The noise of the others is summed in the same
+# exchange, five numbers for each, and serves their own rule only.
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict
+
+import torch
+from torch import nn
+
+from coadapt.model import InputError
+from coadapt.train.noise.noise_scale import GradNorms
+from coadapt.train.noise.norm_layers import LayerRows
+from coadapt.train.noise.norms import NormMeter
+from coadapt.train.noise.preconditioner import preconditioner_for
+from coadapt.train.noise.scaling_rules import ScalingRule, resolve_rule
+from coadapt.train.session import Session
+from coadapt.train.wrappers.drift import DriftCheck, Watched
+from coadapt.train.wrappers.gradients import StepGradients
+from coadapt.train.wrappers.model import ElasticModel
+from coadapt.train.wrappers.optimizer import ElasticOptimizer, check_optimizer
+from coadapt.train.wrappers.recorder import StepRecorder
+from coadapt.train.wrappers.timing import Timer
+from coadapt.train.wrappers.unused import UnusedParameters
+
+if TYPE_CHECKING:
+    from coadapt.train.wrappers.fsdp import Shard
+
+REDUCTIONS = ("mean", "sum")
+NOISE = ("gradients", "norm-layers")
+# Steps without a backward are told as bits of one number, which a sum over replicas must leave exact.
+SKIPPED_BITS, PAIRS_MAX = 9, 4
+
+
+class Preparation(TypedDict, total=False):
+    """Arguments of `Run.prepare`, all optional.
+
+    scaling: how the learning rate follows the batch: "auto" (AdaScale for SGD, square root for others),
+    "adascale", "square-root", "linear", "legw", "adam", "none", or a function of `BatchScale`.
+    reduction: whether the loss is the "mean" or the "sum" over its samples. noise: what the gradient
+    noise scale is measured on: whole "gradients", or also the per-example gradients of "norm-layers".
+    shard: let each replica hold a part of the model only (FSDP2): True, a list of the module classes that
+    are gathered one by one, or a function of model and device mesh that calls `fully_shard`. ddp, fsdp:
+    further arguments of DistributedDataParallel or `fully_shard`.
+    """
+
+    scaling: str | ScalingRule
+    reduction: str
+    noise: str
+    shard: "Shard"
+    ddp: Mapping[str, object] | None
+    fsdp: Mapping[str, object] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedPair:
+    """A model and its optimiser, as the user's loop has them. name: empty, or the user's."""
+
+    name: str
+    model: ElasticModel
+    optimizer: ElasticOptimizer
+    gradients: StepGradients
+
+
+class TrainedPairs:
+    """Told of each pass and step, in the order in which the pairs were prepared; the first one leads."""
+
+    def __init__(self, session: Session) -> None:
+        folder = session.config.check_dir
+        self.recorder = None if folder is None else StepRecorder(session, folder)
+        self.drift = DriftCheck(session)
+        self.unused = UnusedParameters(session)
+        self._session = session
+        self._pairs: list[TrainedPair] = []
+
+    def __iter__(self) -> Iterator[TrainedPair]:
+        return iter(self._pairs)
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    @property
+    def leading(self) -> TrainedPair:
+        assert self._pairs, "no pair yet"
+        return self._pairs[0]
+
+    def check_next(self, name: str, shard: object) -> None:
+        """Raise InputError unless a pair of that name may be added."""
+        if not self._pairs:
+            return
+        if not name or name in {pair.name for pair in self._pairs}:
+            allowed = 'another name for each further pair: run.prepare(model, optimizer, name="critic")'
+            raise InputError("prepare(name)", name or "a second call without one", allowed)
+        if shard is not False or self._session.model_is_sharded:
+            raise InputError("prepare(shard)", "several models", "one model where replicas hold parts of it")
+        if len(self._pairs) == PAIRS_MAX:
+            raise InputError("prepare", f"{PAIRS_MAX + 1} calls", f"at most {PAIRS_MAX} pairs")
+
+    def add(self, pair: TrainedPair) -> None:
+        """Train this pair as well."""
+        self._pairs.append(pair)
+        if not self._session.model_is_sharded:
+            name, model = pair.name, pair.model
+            model.ddp_options = lambda given: self.unused.options(name, given)
+            pair.optimizer.before_step = lambda: self.unused.look(name, model.module, model.ddp_given)
+        self.drift.watch(
+            Watched(
+                name=pair.name,
+                parameters=lambda: list(pair.model.module.parameters()),
+                optimizer=pair.optimizer,
+                use=pair.gradients.check.use,
+            )
+        )
+
+    def begin_pass(self, *, first: bool, measure: bool) -> None:
+        for pair in self._pairs:
+            if first:
+                pair.gradients.meter.begin_step(measure=measure)
+            pair.gradients.begin_pass()
+        if self.recorder is not None:
+            self.recorder.begin_pass()
+
+    def end_step(self) -> bool:
+        """Return whether training is to stop here, on all replicas alike: what is checked has a last step."""
+        for pair in self._pairs:
+            pair.gradients.check.end_step()
+            pair.gradients.skipped.end_step()
+        return self.recorder is not None and self.recorder.end_step(self.drift.pairs)
+
+    def end_training(self, step: int) -> None:
+        for pair in self._pairs:
+            pair.gradients.check.end_training(step)
+
+    def enter(self) -> None:
+        """A new group begins."""
+        for pair in self._pairs:
+            pair.gradients.meter.forget()
+        self.drift.enter()
+
+    def take_skipped(self) -> int:
+        """Return which steps, since this was asked last, had no backward: bits for each pair."""
+        return sum(
+            pair.gradients.skipped.take() << (SKIPPED_BITS * index) for index, pair in enumerate(self._pairs)
+        )
+
+    def take_norms(self, step_samples: int) -> list[GradNorms | None]:
+        """Return this replica's norms of the step, for each pair."""
+        holders = 1 if self._session.model_is_sharded else self._session.group.size
+        return [pair.gradients.meter.take(holders, step_samples) for pair in self._pairs]
+
+    def learn(self, others: Sequence[GradNorms | None]) -> None:
+        """Take in the group's norms of all pairs but the leading one."""
+        samples = float(self._session.progress.samples)
+        for pair, norms in zip(self._pairs[1:], others, strict=False):
+            if norms is not None:
+                self._session.noise_of(pair.name).add(norms, samples)
+
+    def close(self) -> None:
+        for pair in self._pairs:
+            pair.gradients.check.close()
+
+
+def build_pair(
+    session: Session,
+    timer: Timer,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    name: str,
+    how: Preparation,
+) -> TrainedPair:
+    """Return the pair, its model on the device and with the first replica's values; see `Preparation`.
+
+    Raises InputError for a value that is not allowed, or an optimiser of another model.
+    """
+    reduction, shard = how.get("reduction", "mean"), how.get("shard", False)
+    if reduction not in REDUCTIONS:
+        raise InputError("prepare(reduction)", reduction, " or ".join(REDUCTIONS))
+    check_optimizer(optimizer, model)
+    rule, sums = resolve_rule(how.get("scaling", "auto"), optimizer), reduction == "sum"
+    meter = _meter(how.get("noise", "gradients"), model, optimizer, sums=sums)
+    gradients = StepGradients(session, meter, timer, list(model.parameters()), sums=sums)
+    sharding = None
+    if shard is not False:
+        from coadapt.train.wrappers.fsdp import Sharding
+        from coadapt.train.wrappers.fsdp_exchange import ShardExchange
+
+        exchange = ShardExchange(session, meter, timer, sums=sums)
+        sharding = Sharding(shard, dict(how.get("fsdp") or {}), optimizer, exchange)
+    elastic = ElasticModel(model, session, gradients, dict(how.get("ddp") or {}), sharding)
+    elastic.begin()
+    session.model_is_sharded = session.model_is_sharded or sharding is not None
+    stepper = ElasticOptimizer(optimizer, session, gradients, rule, name)
+    return TrainedPair(name=name, model=elastic, optimizer=stepper, gradients=gradients)
+
+
+def _meter(noise: str, model: nn.Module, optimizer: torch.optim.Optimizer, *, sums: bool) -> NormMeter:
+    metric, layers = preconditioner_for(optimizer), None
+    if noise not in NOISE:
+        raise InputError("prepare(noise)", noise, " or ".join(NOISE))
+    if noise == "norm-layers":
+        try:
+            layers = LayerRows(model, metric)
+        except ValueError as error:
+            raise InputError("prepare(noise)", noise, str(error)) from None
+    return NormMeter(metric, sums=sums, layers=layers)

@@ -1,0 +1,82 @@
+"""Parameters that a step leaves without a gradient: found on one replica, before several would refuse it."""
+
+# DistributedDataParallel waits for the gradient of each parameter, and ends the run in the step after one
+# that left some out, unless it was told to look for such parameters in each backward. On one replica
+# nothing waits: the script trains, and its first growth would end it. So while alone it is looked at before
+# each optimiser step (no gradient where one was wanted), remembered with the run's state, and the wrapper
+# for several replicas is told. It is not told always: looking costs a walk over the graph in each step.
+
+import logging
+from collections.abc import Mapping
+
+from torch import nn
+
+from coadapt.train.session import Session
+
+logger = logging.getLogger(__name__)
+
+OPTION = "find_unused_parameters"
+# Each says by itself how parameters without a gradient are dealt with.
+OWN_WAYS = frozenset({OPTION, "static_graph"})
+# What torch says on several replicas, and what helps.
+REFUSAL = "Expected to have finished reduction in the prior iteration"
+NAMES_MAX = 3
+
+
+class UnusedParameters:
+    """Of which models some parameters had no gradient in some step; kept in checkpoints and taken over."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._found: set[str] = set()
+        # By model: walking the modules for them in each step would cost a tiny model a tenth of it.
+        self._parameters: dict[str, list[tuple[str, nn.Parameter]]] = {}
+
+    def options(self, name: str, given: Mapping[str, object]) -> dict[str, object]:
+        """Return DistributedDataParallel's arguments for the model `name`: `given`, and what it needs."""
+        return {OPTION: True, **given} if name in self._found else dict(given)
+
+    def look(self, name: str, module: nn.Module, given: Mapping[str, object]) -> None:
+        """The optimiser is about to step. One warning where parameters have no gradient."""
+        session = self._session
+        watched = not (session.group.distributed or session.trial or name in self._found)
+        if not watched or session.current is None or OWN_WAYS & given.keys():
+            return
+        if name not in self._parameters:
+            self._parameters[name] = list(module.named_parameters())
+        known = self._parameters[name]
+        missing = [key for key, item in known if item.grad is None and item.requires_grad]
+        if not missing:
+            return
+        wanted = [key for key, item in known if item.requires_grad]
+        if len(missing) == len(wanted):
+            return
+        self._found.add(name)
+        logger.warning(
+            "step %d: %d of %d parameters had no gradient (%s): with several replicas, %s=True will be set, "
+            "which costs a walk over the graph in each step; what is never used is better frozen "
+            "(requires_grad_(False))",
+            session.progress.step + 1,
+            len(missing),
+            len(wanted),
+            ", ".join(missing[:NAMES_MAX]) + (", ..." if len(missing) > NAMES_MAX else ""),
+            OPTION,
+        )
+
+    def state_dict(self) -> dict[str, object]:
+        return {"models": sorted(self._found)}
+
+    def load_state_dict(self, state_dict: Mapping[str, object]) -> None:
+        models = state_dict["models"]
+        assert isinstance(models, list)
+        self._found = set(models)
+
+
+def explain_refusal(error: BaseException) -> str | None:
+    """Return what to do where several replicas refuse a step; None for other errors."""
+    if REFUSAL not in str(error):
+        return None
+    return (
+        "error: on several replicas each parameter needs a gradient in each step, and some had none: "
+        f'run.prepare(model, optimizer, ddp={{"{OPTION}": True}}), or freeze what is never used'
+    )

@@ -1,0 +1,60 @@
+"""A part of the scheduler that breaks takes it down whole; a signal ends it in order."""
+
+import errno
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from coadapt.cli.cluster.live import run_parts
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """Give the signals back to pytest afterwards."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+class Part:
+    """Runs until it is closed."""
+
+    def __init__(self) -> None:
+        self.closed = threading.Event()
+
+    def run(self) -> None:
+        assert self.closed.wait(10.0)
+
+
+def test_a_part_that_breaks_ends_all() -> None:
+    part = Part()
+
+    def broken() -> None:
+        raise OSError("no space left")
+
+    assert run_parts({"part": part.run, "broken": broken}, part.closed.set) is True
+    assert part.closed.is_set()
+
+
+def test_a_full_disk_is_one_line_and_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    part = Part()
+
+    def starved() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert run_parts({"part": part.run, "loop": starved}, part.closed.set) is True
+    (record,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert "the disk is full" in record.getMessage()
+    assert record.exc_info is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_all_in_order(number: signal.Signals) -> None:
+    part = Part()
+    threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
+    assert run_parts({"part": part.run}, part.closed.set) is False

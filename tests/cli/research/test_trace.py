@@ -1,0 +1,112 @@
+"""`coadapt trace`: its verbs, what they write, and what they refuse."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from coadapt.cli.completion import complete_format
+from coadapt.cli.research.trace import trace
+from coadapt.model import InputError
+from coadapt.sim.report.workload_page import workload_page
+from coadapt.sim.traces import FORMATS, load_trace
+from coadapt.sim.workload import Workload
+from tests.sim.traces.stage import write_profiles, write_workload
+from tests.sim.traces.test_logs import PHILLY, written
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> list[str]:
+    """A workload of two jobs at 0 and 60 s, with its profiles."""
+    profiles = write_profiles(tmp_path / "profiles")
+    return [str(write_workload(tmp_path)), "--profiles", str(profiles)]
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(trace, list(arguments))
+
+
+def answer(*arguments: str) -> dict[str, object]:
+    result = call(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def refusal(*arguments: str) -> str:
+    result = call(*arguments)
+    assert isinstance(result.exception, InputError), result.output
+    return str(result.exception)
+
+
+def test_list_tells_every_format() -> None:
+    formats = answer("list")["formats"]
+    assert isinstance(formats, list)
+    assert [each["name"] for each in formats] == list(FORMATS)
+    assert all(each["text"].endswith(".") and f"{each['name']:12}" in call("list").output for each in formats)
+    assert complete_format("s") == ["sia", "shockwave", "sensetime"]
+
+
+def test_describe_counts(arguments: list[str]) -> None:
+    facts = answer("describe", *arguments)
+    assert facts == {
+        "name": "w",
+        "num_jobs": 2,
+        "hours": pytest.approx(1 / 60),
+        "jobs_per_hour": pytest.approx(120.0),
+        "gpus_mean": 1.5,
+        "gpus_max": 2,
+        "applications": {"m": 2},
+    }
+    assert "     2 × m" in call("describe", *arguments).output
+
+
+def test_what_is_converted_is_the_same_workload(tmp_path: Path, arguments: list[str]) -> None:
+    out = tmp_path / "plain.csv"
+    assert answer("convert", *arguments, "--out", str(out)) == {"file": str(out), "num_jobs": 2}
+    first, second = (load_trace(Path(each), Path(arguments[2]))[0] for each in (arguments[0], str(out)))
+    assert [(job.at, job.spec) for job in first.jobs] == [(job.at, job.spec) for job in second.jobs]
+
+
+def test_scale_moves_arrivals_and_sample_keeps_them(tmp_path: Path, arguments: list[str]) -> None:
+    faster, one = tmp_path / "faster.csv", tmp_path / "one.csv"
+    call("scale", *arguments, "--rate", "4", "--out", str(faster))
+    assert [job.at for job in load_trace(faster, Path(arguments[2]))[0].jobs] == [0.0, 15.0]
+    drawn = set()
+    for seed in range(8):
+        call("sample", str(faster), *arguments[1:], "--jobs", "1", "--seed", str(seed), "--out", str(one))
+        (job,) = load_trace(one, Path(arguments[2]))[0].jobs
+        drawn.add((job.spec.name, job.at))
+    assert drawn == {("m-0", 0.0), ("m-1", 15.0)}
+
+
+def test_plot_writes_a_page_of_escaped_data(tmp_path: Path, arguments: list[str]) -> None:
+    out = tmp_path / "page.html"
+    answer("plot", *arguments, "--out", str(out))
+    assert "Jobs that come, by hour" in out.read_text()
+    workload, _ = load_trace(Path(arguments[0]), Path(arguments[2]))
+    assert "<script>alert" not in workload_page(Workload(name="<script>alert", jobs=workload.jobs))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("convert", "builtin", "--to", "csv"), "--to: got 'csv'; allowed: plain or osdi21"),
+        (("scale", "builtin", "--rate", "0"), "--rate: got 0.0; allowed: 0.001 to 1000"),
+        (("sample", "builtin:9", "--jobs", "10"), "--jobs: got 10; allowed: 1 to 9"),
+        (("plot", "nothing.csv"), "nothing.csv: got 'No such file or directory'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+    assert refusal(*words, "--out", str(tmp_path / "out.csv")).startswith(message)
+    assert refusal(*words[:2], *words[2:], "--out", str(tmp_path)).startswith(("--", "nothing"))
+
+
+def test_generating_needs_profiles(tmp_path: Path) -> None:
+    log, out = written(tmp_path, PHILLY), str(tmp_path / "out.csv")
+    assert refusal("convert", str(log), "--to", "osdi21", "--out", out).startswith(
+        "--profiles: got 'nothing'"
+    )

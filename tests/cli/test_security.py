@@ -1,0 +1,188 @@
+"""The rows of docs/security.md that a live scheduler keeps: who gets the token, and whose directory it is."""
+
+import http.server
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from coadapt.cli.client import Client, UnreachableError, find_client
+from coadapt.cli.local_socket import LocalConnection, listening_here
+from coadapt.cli.state_dir import StateDir
+from coadapt.model import InputError
+from tests.cli.live_cluster import LiveCluster, run_cli
+
+TOKEN = "the operator's token"
+
+
+class Squatter(http.server.BaseHTTPRequestHandler):
+    """Listens on the scheduler's port while it does not run, and keeps what it is sent."""
+
+    heard: list[str | None] = []  # noqa: RUF012 - of the class on purpose: each request makes a new handler
+
+    def do_GET(self) -> None:
+        self.heard.append(self.headers.get("Authorization"))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"[]")
+
+    do_POST = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the parent's name
+        pass
+
+
+@contextmanager
+def squatted(port: int) -> Iterator[list[str | None]]:
+    Squatter.heard.clear()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", port), Squatter) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield Squatter.heard
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
+    cluster = LiveCluster(tmp_path_factory.mktemp("cluster"))
+    cluster.up()
+    yield cluster
+    cluster.close()
+
+
+@pytest.mark.processes
+def test_whoever_takes_the_port_while_no_scheduler_runs_gets_no_token(cluster: LiveCluster) -> None:
+    port = int(cluster.client.url.rpartition(":")[2])
+    cluster.kill()
+    with squatted(port) as heard:
+        for verb in (["ls"], ["describe", "x"], ["cancel", "x"], ["top", "--once"]):
+            done = run_cli(*verb, state=cluster.state)
+            assert done.returncode == 1
+            assert done.stderr.startswith(f"error: no scheduler answers at {cluster.state / 'socket'}")
+        assert heard == []
+    cluster.up()
+
+
+@pytest.mark.processes
+def test_no_job_finds_the_operators_token_in_its_environment(cluster: LiveCluster) -> None:
+    job = cluster.submit("curious", 'env > "$COADAPT_CHECKPOINT_DIR/env"')
+    cluster.wait_for(job, "succeeded", "failed")
+    environment = (cluster.checkpoints(job) / "env").read_text()
+    assert (cluster.state / "token").read_text() not in environment
+    assert f"COADAPT_TOKEN=job.{job}." in environment
+
+
+@pytest.mark.processes
+def test_a_new_token_serves_the_verbs_at_once_and_running_jobs_keep_theirs(cluster: LiveCluster) -> None:
+    before = (cluster.state / "token").read_text()
+    assert run_cli("rotate-token", state=cluster.state).returncode == 0
+    assert (cluster.state / "token").read_text() != before
+    assert run_cli("ls", state=cluster.state).returncode == 0
+    cluster.kill()
+    again = (cluster.state / "token").read_text()
+    assert run_cli("rotate-token", state=cluster.state).returncode == 0
+    assert (cluster.state / "token").read_text() != again
+    cluster.up()
+    assert run_cli("ls", state=cluster.state).returncode == 0
+
+
+@pytest.mark.processes
+def test_the_socket_is_its_owners_alone(cluster: LiveCluster) -> None:
+    assert oct((cluster.state / "socket").stat().st_mode & 0o777) == "0o600"
+    assert oct(cluster.state.stat().st_mode & 0o777) == "0o700"
+
+
+def state_of(tmp_path: Path) -> Path:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    (state / "connection.json").write_text('{"url": "http://127.0.0.1:1", "policy": "fifo"}')
+    (state / "token").touch(0o600)
+    (state / "token").write_text(TOKEN)
+    return state
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702, 0o1777])
+def test_a_state_directory_that_others_may_write_is_refused(tmp_path: Path, mode: int) -> None:
+    state = state_of(tmp_path)
+    state.chmod(mode)
+    line = f"error: --state: got '{state} with mode {mode:04o}'; allowed: one that only you may write"
+    for verb in (["ls"], ["up", "--slots", "1", "--policy", "fifo"], ["doctor"]):
+        done = run_cli(*verb, state=state)
+        assert (done.returncode, done.stdout) == (2, ""), verb
+        assert done.stderr.startswith(line)
+    assert not (state / "journal.sqlite").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("name", ["", "connection.json", "token"])
+def test_what_another_user_owns_is_refused(tmp_path: Path, name: str) -> None:
+    state = state_of(tmp_path)
+    os.chown(state / name, 12345, 12345)
+    with pytest.raises(InputError, match="of user 12345"):
+        find_client(state)
+
+
+def test_a_connection_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    state = state_of(tmp_path)
+    (state / "connection.json").chmod(0o666)
+    with pytest.raises(InputError, match="with mode 0666"):
+        find_client(state)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a while")
+def test_a_socket_that_another_user_listens_on_gets_no_token(tmp_path: Path) -> None:
+    state = state_of(tmp_path)
+    os.chmod(tmp_path, 0o755)
+    with listening_here(state / "socket") as server_socket:
+        # The kernel tells who called listen.
+        os.seteuid(12345)
+        try:
+            server_socket.listen(1)
+        finally:
+            os.seteuid(0)
+        with pytest.raises(UnreachableError, match="user 12345 listens there"):
+            find_client(state).get("/v1/jobs")
+        server_socket.settimeout(1)
+        connection, _ = server_socket.accept()
+        with connection:
+            connection.settimeout(1)
+            assert connection.recv(100) == b""
+
+
+def test_a_long_path_of_the_state_directory_is_no_obstacle(tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 200)
+    folder.mkdir()
+    with listening_here(folder / "socket") as server_socket:
+        connection = LocalConnection(StateDir(folder).socket, 1.0)
+        connection.connect()
+        server_socket.settimeout(1.0)
+        server_socket.accept()[0].close()
+        connection.close()
+    assert not (folder / "socket").exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"url": 1}', "\x00\xff"])
+def test_a_broken_connection_file_is_one_line(tmp_path: Path, text: str) -> None:
+    state = state_of(tmp_path)
+    (state / "connection.json").write_bytes(text.encode("latin-1"))
+    done = run_cli("ls", state=state)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: --state: got '{state}/connection.json'; allowed: a file that")
+
+
+def test_a_foreign_server_is_one_line() -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Squatter) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with pytest.raises(UnreachableError, match=r"is no scheduler of Coadapt \(a list\)"):
+                Client(f"http://127.0.0.1:{server.server_port}", "x").get("/v1/jobs")
+        finally:
+            server.shutdown()
+            thread.join()

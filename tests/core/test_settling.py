@@ -1,0 +1,131 @@
+"""Stories of a job that starts and is left in peace until it took a step."""
+
+import pytest
+
+from coadapt.core.commands import Rescale, Start, Stop
+from coadapt.core.events import Outcome, TenantConfigured, TrainingResumed
+from coadapt.core.lifecycle import JobState, Reason
+from coadapt.core.scheduler import Scheduler
+from coadapt.model import Tenant, TrainingReport
+from tests.core.stage import Stage, on, spec
+
+SETTLE_S = 600.0
+
+
+@pytest.fixture
+def stage() -> Stage:
+    """Job a was started on two GPUs at 60 s, and has not taken a step."""
+    stage = Stage(settle_s=SETTLE_S)
+    stage.submit()
+    stage.round(60.0, {"a": on(n0=2)})
+    return stage
+
+
+def took_step(stage: Stage, generation: int = 1) -> list[object]:
+    event = TrainingResumed(at=stage.at, job="a", generation=generation, rescale_s=30.0)
+    return list(stage.handle(event))
+
+
+def test_a_policy_that_changes_its_mind_each_round_stops_nothing_before_the_first_step(stage: Stage) -> None:
+    """22 stops in 130 s were seen."""
+    stage.submit("b")
+    orders = []
+    for number in range(2, 10):
+        plan = {"b": on(n1=4)} if number % 2 else {"a": on(n0=4)}
+        orders += stage.round(60.0 * number, plan)
+        stage.started("a")
+    assert [type(order) for order in orders if order.job == "a"] == []  # type: ignore[union-attr]
+    assert stage.job().state is JobState.RUNNING
+
+
+def test_what_the_last_plan_wants_comes_about_with_the_first_step(stage: Stage) -> None:
+    stage.started()
+    assert stage.round(120.0, {"a": on(n0=4)}) == []
+    assert stage.job().explanation == "takes its first step before anything else: runs on 4 GPUs"
+    stage.at = 130.0
+    rescale = Rescale(job="a", generation=2, spec=spec(), allocation=on(n0=4), batch=None)
+    assert took_step(stage) == [rescale]
+    assert took_step(stage) == []
+
+
+def test_a_job_that_is_to_give_way_gives_way_after_its_first_step(stage: Stage) -> None:
+    stage.submit("b", spec((8, 8)))
+    assert stage.round(120.0, {"b": on(n0=4, n1=4)}) == []
+    assert (stage.job().state, stage.job().reason) == (JobState.STARTING, Reason.ALLOCATED)
+    stage.started()
+    assert took_step(stage) == [Stop(job="a", generation=1)]
+
+
+def test_a_report_of_progress_is_a_step_and_one_without_is_not(stage: Stage) -> None:
+    stage.started()
+    stage.round(120.0, {"a": on(n0=4)})
+    assert stage.reported(TrainingReport(progress=0.0)) == []
+    assert len(stage.reported(TrainingReport(progress=1.0))) == 1
+
+
+def test_a_restart_must_take_a_step_of_its_own(stage: Stage) -> None:
+    stage.started()
+    took_step(stage)
+    stage.reported(TrainingReport(progress=50.0))
+    (start,) = stage.exited(Outcome.LOST)
+    assert isinstance(start, Start)
+    stage.started("a", 2)
+    assert stage.round(120.0, {"a": on(n0=4)}) == []
+    assert stage.reported(TrainingReport(progress=50.0), generation=2) == []
+    assert took_step(stage, 1) == []
+    assert len(stage.reported(TrainingReport(progress=51.0), generation=2)) == 1
+
+
+def test_a_rescale_in_place_that_was_answered_needs_no_peace(stage: Stage) -> None:
+    stage.started()
+    took_step(stage)
+    stage.round(120.0, {"a": on(n0=4)})
+    stage.started("a", 2)
+    assert len(stage.round(180.0, {"a": on(n0=1)})) == 1
+
+
+def test_peace_ends_after_a_while(stage: Stage) -> None:
+    stage.started()
+    assert stage.round(600.0, {}) == []
+    assert stage.round(660.0, {}) == [Stop(job="a", generation=1)]
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_who_takes_gpus_away_does_not_wait(stage: Stage, answered: bool) -> None:
+    if answered:
+        stage.started()
+    if answered:
+        assert stage.cancel() == [Stop(job="a", generation=1)]
+    else:
+        assert stage.lose("n0")[0] == Stop(job="a", generation=1)
+
+
+def test_a_quota_that_is_cut_does_not_wait(stage: Stage) -> None:
+    stage.started()
+    stage.handle(TenantConfigured(at=100.0, tenant=Tenant(id="default", quota_gpus=1)))
+    assert stage.round(120.0, {"a": on(n0=1)}) == [
+        Rescale(job="a", generation=2, spec=spec(), allocation=on(n0=1), batch=None)
+    ]
+
+
+def test_nobody_is_stopped_for_a_ring_while_a_job_settles() -> None:
+    stage = Stage(settle_s=SETTLE_S)
+    stage.submit("a")
+    stage.submit("b")
+    stage.round(60.0, {"a": on(n0=4), "b": on(n1=4)})
+    stage.started("a")
+    stage.started("b")
+    took_step(stage)
+    assert stage.round(120.0, {"a": on(n1=4), "b": on(n0=4)}) == []
+    stage.handle(TrainingResumed(at=130.0, job="b", generation=1, rescale_s=1.0))
+    assert stage.job("a").state is JobState.STOPPING
+
+
+def test_it_replays_to_an_equal_state(stage: Stage) -> None:
+    stage.started()
+    stage.round(120.0, {"a": on(n0=4)})
+    took_step(stage)
+    twin = Scheduler()
+    for event in stage.journal:
+        twin.handle(event)
+    assert twin.state == stage.scheduler.state

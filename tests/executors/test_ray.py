@@ -1,0 +1,181 @@
+"""The Ray executor keeps the executor contract on a real cluster of two nodes, which are this machine."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coadapt.core.commands import Rescale, Start, Stop
+from coadapt.core.events import Event, NodeJoined, NodeLost, Outcome
+from coadapt.executors import prepare_executor
+from coadapt.executors.host import Host
+from coadapt.executors.processes.generation_dir import JobDir
+from coadapt.executors.processes.job_processes import kill_marked, marked_processes
+from coadapt.model import Allocation, InputError
+from coadapt.model.rescale import CAPABLE_FILE
+from coadapt.runtime.ports import LiveExecutor
+from tests.contracts.executor_contract import (
+    NODES,
+    SLOTS_PER_NODE,
+    ExecutorContract,
+    Inbox,
+    exited,
+    spec,
+    started,
+    until,
+)
+from tests.executors.elastic_site import TRAINER
+
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+ray = pytest.importorskip("ray")
+
+# Of a node that is killed, from the kill until the core knows.
+NOTICED_S = 15.0
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[object]:
+    """Two nodes of Ray, each with a node daemon and an object store of its own."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster()
+    for name in NODES:
+        cluster.add_node(node_name=name, num_cpus=SLOTS_PER_NODE, num_gpus=SLOTS_PER_NODE)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+class RaySite:
+    def __init__(self, folder: Path, address: str) -> None:
+        self.folder = folder
+        self.state_dir = folder / "state"
+        self.state_dir.mkdir()
+        self.address = address
+        self.options: dict[str, int] = {"slots": SLOTS_PER_NODE}
+        self.node_events: list[Event] = []
+        self._running: list[tuple[LiveExecutor, threading.Thread]] = []
+
+    def executor(self) -> LiveExecutor:
+        self.close()
+        connect = prepare_executor("ray", {"address": self.address, **self.options})
+        executor = connect(Host(state_dir=self.state_dir, stop_grace_s=10.0))
+        executor.announce({}, self.node_events.append)
+        thread = threading.Thread(target=executor.run, args=(self.node_events.append,))
+        thread.start()
+        self._running.append((executor, thread))
+        return executor
+
+    def close(self) -> None:
+        while self._running:
+            executor, thread = self._running.pop()
+            executor.close()
+            thread.join()
+            ray.shutdown()
+
+    def kill_replicas(self, job: str) -> None:
+        for pid in marked_processes(JobDir.of(self.state_dir, job).checkpoints):
+            if b"coadapt.executors" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def site(tmp_path: Path, cluster: object) -> Iterator[RaySite]:
+    site = RaySite(tmp_path, cluster.address)  # type: ignore[attr-defined]  # Ray's has one
+    yield site
+    site.close()
+    for job in (site.state_dir / "jobs").glob("*"):
+        kill_marked(JobDir(job).checkpoints)
+
+
+class TestRayContract(ExecutorContract):
+    pass
+
+
+def order(site: RaySite, run: str, node: str, *, job: str = "a", share: Allocation | None = None) -> Start:
+    allocation = share or Allocation(slots=((node, 1),))
+    return Start(job=job, generation=1, spec=spec(run, site.folder), allocation=allocation)
+
+
+def test_nodes_of_ray_are_announced_under_their_names(site: RaySite) -> None:
+    site.executor()
+    joined = [event.node for event in site.node_events if isinstance(event, NodeJoined)]
+    assert [(node.id, node.num_gpus, node.gpu_type) for node in joined] == [
+        (name, SLOTS_PER_NODE, "cpu") for name in NODES
+    ]
+    assert [event for event in site.node_events if isinstance(event, NodeLost)] == []
+
+
+def test_ray_accounts_for_what_a_replica_holds(site: RaySite) -> None:
+    executor, inbox = site.executor(), Inbox()
+    free = ray.available_resources()["CPU"]
+    executor.execute(order(site, "touch up; sleep 60", NODES[1]), inbox.post)
+    inbox.wait(started("a", 1))
+    until((site.folder / "up").exists)
+    until(lambda: ray.available_resources()["CPU"] == free - 1)
+    executor.execute(Stop(job="a", generation=1), inbox.post)
+    inbox.wait(exited("a", 1, Outcome.STOPPED))
+    until(lambda: ray.available_resources()["CPU"] == free)
+
+
+def test_a_replica_sees_the_gpu_that_ray_gave_it(site: RaySite) -> None:
+    """The GPUs are Ray's word only: nothing here opens one."""
+    site.options = {}
+    executor, inbox = site.executor(), Inbox()
+    two = Allocation(slots=((NODES[0], 2),))
+    run = "echo $CUDA_VISIBLE_DEVICES $LOCAL_RANK > gpu-$RANK; sleep 3"
+    executor.execute(order(site, run, NODES[0], share=two), inbox.post)
+    inbox.wait(started("a", 1), exited("a", 1, Outcome.SUCCEEDED))
+    seen = [(site.folder / f"gpu-{rank}").read_text().split() for rank in range(2)]
+    assert sorted(gpu for gpu, _ in seen) == ["0", "1"]
+    assert [local_rank for _, local_rank in seen] == ["0", "0"]
+
+
+def test_a_node_that_dies_is_lost_with_what_ran_on_it(site: RaySite, cluster: object) -> None:
+    node = cluster.add_node(node_name="node-2", num_cpus=1)  # type: ignore[attr-defined]  # Ray's has one
+    executor, inbox = site.executor(), Inbox()
+    assert "node-2" in [event.node.id for event in site.node_events if isinstance(event, NodeJoined)]
+    executor.execute(order(site, "touch up; sleep 600", "node-2"), inbox.post)
+    inbox.wait(started("a", 1))
+    until((site.folder / "up").exists)
+    began = time.monotonic()
+    cluster.remove_node(node, allow_graceful=False)  # type: ignore[attr-defined]
+    end = inbox.one()
+    assert (end.generation, end.outcome) == (1, Outcome.LOST)  # type: ignore[union-attr]
+    until(lambda: any(isinstance(event, NodeLost) and event.node == "node-2" for event in site.node_events))
+    assert time.monotonic() - began < NOTICED_S
+
+
+def test_an_address_without_a_cluster_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"executor ray, option address: got '127\.0\.0\.1:1'; allowed: the address"
+    ):
+        prepare_executor("ray", {"address": "127.0.0.1:1"})
+
+
+def test_replicas_join_and_leave_in_place_on_another_node(
+    site: RaySite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They hear of it over the network, from a launcher that is on neither node."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    executor, inbox = site.executor(), Inbox()
+    here, both, there = ((1,), (1, 1), (0, 1))
+    for generation, counts in ((1, here), (2, both), (3, there)):
+        slots = tuple((node, count) for node, count in zip(NODES, counts, strict=False) if count)
+        terms = {"job": "a", "generation": generation, "spec": spec(TRAINER, site.folder)}
+        kind = Start if generation == 1 else Rescale
+        executor.execute(kind(**terms, allocation=Allocation(slots=slots)), inbox.post)
+        inbox.wait(started("a", generation))
+        lead = JobDir.of(site.state_dir, "a").generation(1)
+        until((lead.control_dir / CAPABLE_FILE).exists)
+    (site.folder / "finish").touch()
+    inbox.wait(exited("a", 3, Outcome.SUCCEEDED))
+    lives = (site.folder / "lives").read_text().splitlines()
+    assert sorted(lives) == ["+1-0", "+2-1", "-1-0 0", "-2-1 0", "=1-0 2 0", "=2-1 2 1", "=2-1 3 0"]

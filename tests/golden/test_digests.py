@@ -1,0 +1,10 @@
+"""Runs whose every decision is on file: whatever is moved or renamed, they stay as they are."""
+
+import pytest
+
+from tests.golden.digests import cases, digest, on_file
+
+
+@pytest.mark.parametrize("case", list(cases()))
+def test_a_run_decides_as_it_did(case: str) -> None:
+    assert digest(case) == on_file()[case], "meant? renew it, and say why in the commit"

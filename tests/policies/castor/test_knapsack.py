@@ -1,0 +1,86 @@
+"""The round's program against all choices, and the bound that must hold whatever it finds."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from coadapt.policies.castor import knapsack
+from coadapt.policies.castor.knapsack import WAIT, Options, solve
+
+
+def draw(seed: int, num_types: int, num_tenants: int) -> Options:
+    rng = np.random.default_rng(seed)
+    shape = (int(rng.integers(1, 6)), int(rng.integers(1, 5)))
+    worth_JO = np.where(rng.random(shape) < 0.2, -1.0, rng.uniform(0.0, 10.0, shape))
+    tenant_J = np.full(shape[0], -1)
+    if num_tenants:
+        tenant_J = rng.integers(-1, num_tenants, shape[0])
+        tenant_J[tenant_J >= 0] += num_types
+    return Options(
+        worth_JO,
+        rng.integers(1, 9, shape),
+        rng.integers(0, num_types, shape),
+        tenant_J,
+        rng.integers(0, 12, num_types + num_tenants),
+        num_types,
+    )
+
+
+def best_value(options: Options) -> float:
+    num_jobs, num_options = options.value_JO.shape
+    choices = itertools.product(range(-1, num_options), repeat=num_jobs)
+    return max(value for choice in choices if (value := worth(options, choice)) is not None)
+
+
+def worth(options: Options, choice: tuple[int, ...]) -> float | None:
+    """Return what a choice is worth, None if it is not lawful."""
+    used_R, total = np.zeros(len(options.capacity_R)), 0.0
+    for j, o in enumerate(choice):
+        if o == WAIT:
+            continue
+        if options.value_JO[j, o] < 0.0:
+            return None
+        total += float(options.value_JO[j, o])
+        used_R[options.type_JO[j, o]] += options.gpus_JO[j, o]
+        if options.tenant_J[j] >= 0:
+            used_R[options.tenant_J[j]] += options.gpus_JO[j, o]
+    return total if (used_R <= options.capacity_R).all() else None
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_with_one_type_and_no_quota_it_is_the_best_of_all(seed: int) -> None:
+    options = draw(seed, 1, 0)
+    choice = solve(options)
+    assert choice.value == pytest.approx(best_value(options))
+    assert choice.bound == pytest.approx(choice.value)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_with_types_and_quotas_it_is_lawful_and_the_bound_holds(seed: int) -> None:
+    options = draw(seed, 1 + seed % 3, 1 + seed % 2)
+    choice = solve(options)
+    assert worth(options, tuple(choice.option_J.tolist())) == pytest.approx(choice.value)
+    assert choice.value <= best_value(options) + 1e-9 <= choice.bound + 2e-9
+
+
+def test_prices_alone_come_near_the_exact_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    gpus_O = np.array([1, 2, 3, 4, 8, 12, 16])
+    values = rng.uniform(0.2, 1.0, (60, 1)) * gpus_O ** rng.uniform(0.4, 0.9, (60, 1))
+    shape = values.shape
+    one = Options(
+        values,
+        np.broadcast_to(gpus_O, shape).copy(),
+        np.zeros(shape, np.int64),
+        np.full(60, -1),
+        np.array([64]),
+        1,
+    )
+    exact = solve(one)
+    # A second type that nobody can use turns the exact way off.
+    priced = solve(one._replace(capacity_R=np.array([64, 0]), num_types=2))
+    assert exact.value == pytest.approx(exact.bound)
+    assert priced.value >= 0.99 * exact.value
+    assert priced.bound >= exact.value - 1e-9
+    assert knapsack.MAX_EXACT_STEPS > 60 * 7 * 64

@@ -1,0 +1,162 @@
+"""Noise ahead, lengths, places, fair clocks and predictions, each by itself."""
+
+import math
+
+import numpy as np
+import pytest
+
+from coadapt.goodput.table import goodput_table
+from coadapt.model import (
+    Allocation,
+    BatchLimits,
+    GradStats,
+    JobLength,
+    JobSpec,
+    JobView,
+    Measured,
+    RescaleContract,
+    Tenant,
+    ThroughputParams,
+    TypeProfile,
+)
+from coadapt.policies.castor.cluster import standing
+from coadapt.policies.castor.lengths import OVERRUN, TYPICAL_S, Lengths
+from coadapt.policies.castor.placing import place
+from coadapt.policies.castor.predictions import Predictions
+from coadapt.policies.castor.situation import situation
+from tests.policies.castor.stage import timed
+from tests.policies.stage import job, nodes, on, view
+
+
+@pytest.mark.parametrize("max_atomic", [None, 32])
+@pytest.mark.parametrize("accumulation", [True, False])
+@pytest.mark.parametrize("contract", [RescaleContract.ADAPTIVE, RescaleContract.FIXED])
+def test_goodputs_are_those_of_the_table(
+    contract: RescaleContract, accumulation: bool, max_atomic: int | None
+) -> None:
+    batch = BatchLimits(
+        initial=64,
+        requested=256,
+        max_total=4096,
+        min_atomic=8,
+        max_atomic=max_atomic,
+        accumulation=accumulation,
+    )
+    # So far in its training that the noise ahead is the noise of now.
+    one = timed("one", batch=batch, contract=contract, progress=1e12, target=1e12 + 1.0, gpus=(1, 64))
+    seen = situation(view(nodes(*[4] * 8), one), standing(view(nodes(*[4] * 8), one)), Lengths())
+    configs = seen.configs
+    table = goodput_table([one], configs.nodes_C, configs.gpus_C, gpu_type="gpu")
+    may = configs.gpus_C <= 16  # four times what it was timed on
+    assert seen.goodput_JC[0, may] == pytest.approx(table.goodput_JC[0, may], rel=1e-6)
+    assert not seen.goodput_JC[0, ~may].any()
+
+
+def test_noise_that_will_grow_makes_larger_sizes_worth_more() -> None:
+    def ratio(progress: float) -> float:
+        one = timed("one", progress=progress, target=1e6, gpus=(1, 64))
+        seen = situation(view(nodes(*[4] * 4), one), standing(view(nodes(*[4] * 4), one)), Lengths())
+        return float(seen.goodput_JC[0, seen.configs.gpus_C == 16][0] / seen.goodput_JC[0, 0])
+
+    assert ratio(1e3) > 1.2 * ratio(9.9e5)
+
+
+def test_a_hint_that_proved_short_is_stretched() -> None:
+    lengths = Lengths()
+    for number in range(8):
+        gone = timed(f"gone{number}", progress=3000.0, target=1000.0)
+        lengths.observe([gone], [1.0])
+    lengths.observe([], [])
+    assert lengths.left(timed("new", progress=100.0, target=1000.0), 1.0) == pytest.approx(2900.0)
+    other = timed("new", progress=100.0, target=1000.0, tenant="honest")
+    assert lengths.left(other, 1.0) == pytest.approx(900.0)
+
+
+def test_a_job_past_its_end_is_never_nearly_done() -> None:
+    assert Lengths().left(timed("late", progress=2000.0, target=1000.0), 1.0) == OVERRUN * 2000.0
+
+
+def test_without_a_hint_jobs_seen_tell() -> None:
+    lengths, unknown = Lengths(), timed("unknown", progress=50.0, target=None)
+    assert lengths.left(unknown, 1.0) == TYPICAL_S
+    for seconds in (10.0, 100.0, 300.0):
+        lengths.observe([timed(f"job{seconds}", progress=0.0, target=seconds)], [1.0])
+    assert lengths.left(unknown, 1.0) == pytest.approx(200.0 - 50.0)
+
+
+def test_a_declared_length_counts_before_the_first_report() -> None:
+    spec = JobSpec(name="a", batch=BatchLimits(initial=8), length=JobLength(steps=100.0))
+    assert Lengths().left(JobView(id="a", spec=spec, submitted_at=0.0), 2.0) == 800.0
+
+
+def placed(cluster: tuple, counts: dict[str, int], **held: Allocation) -> dict[str, Allocation]:
+    jobs = {name: job(name, (1, 64), held=held.get(name, Allocation())) for name in counts}
+    (kind,) = standing(view(cluster, *jobs.values())).kinds
+    return place(kind, jobs, counts, lambda _, count, spread: count * (0.5 if spread else 1.0))
+
+
+def test_small_jobs_make_way_for_a_whole_node() -> None:
+    found = placed(nodes(4, 4), {"big": 4, "a": 1, "b": 1}, a=on(n0=1), b=on(n1=1))
+    assert found["big"].num_nodes == 1
+    assert found["a"].slots[0][0] == found["b"].slots[0][0]
+
+
+def test_who_keeps_its_size_stays_and_the_rest_takes_the_tightest_hole() -> None:
+    found = placed(nodes(4, 4), {"a": 3, "new": 1, "two": 2}, a=on(n0=3))
+    assert found == {"a": on(n0=3), "two": on(n1=2), "new": on(n0=1)}
+
+
+def test_where_nobody_can_make_way_fewer_together_beat_more_apart() -> None:
+    held = {"a": on(n0=3), "b": on(n1=3)}
+    found = placed(nodes(4, 4), {"a": 3, "b": 3, "c": 2}, **held)
+    assert found["c"].num_replicas == 1
+
+
+def test_a_job_in_pieces_moves_when_a_node_is_free() -> None:
+    assert placed(nodes(4, 4, 4), {"a": 4}, a=on(n0=2, n1=2))["a"].num_nodes == 1
+
+
+def test_a_record_of_errors_widens_the_interval() -> None:
+    says = Predictions()
+    says.predict(0.0, {"first": 1000.0})
+    narrow = says.latest["first"]
+    for number in range(40):
+        at = 10_000.0 * (number + 1)
+        says.predict(at, {"x": 1000.0})
+        says.observe(at + (5000.0 if number % 2 else 500.0), [])
+    says.predict(1e7, {"last": 1000.0})
+    wide = says.latest["last"]
+    assert wide.high_at - wide.end_at > 3500.0 > narrow.high_at - narrow.end_at
+    assert wide.low_at < wide.end_at < wide.high_at
+
+
+def test_no_word_is_no_prediction() -> None:
+    says = Predictions()
+    says.predict(0.0, {"never": math.inf})
+    assert says.latest == {}
+
+
+def test_weights_multiply_tenant_and_priority() -> None:
+    seen = view(nodes(4), timed("a", tenant="t", priority=1), timed("b"))
+    seen = type(seen)(at=60.0, nodes=seen.nodes, jobs=seen.jobs, tenants={"t": Tenant(id="t", weight=3.0)})
+    weights = situation(seen, standing(seen), Lengths()).weight_J
+    assert weights.tolist() == [6.0, 1.0]
+
+
+def test_types_that_were_not_timed_are_scaled_by_those_who_know_both() -> None:
+    slow, fast = ThroughputParams(alpha_c=0.2, beta_c=0.002), ThroughputParams(alpha_c=0.1, beta_c=0.001)
+    both = timed("both", by_type={"slow": TypeProfile(params=slow), "fast": TypeProfile(params=fast)})
+    one = timed("one", by_type={"slow": TypeProfile(params=slow, num_replicas_profiled=1)})
+    cluster = (*nodes(1, kind="slow", name="s"), *nodes(1, kind="fast", name="f"))
+    seen = situation(view(cluster, both, one), standing(view(cluster, both, one)), Lengths())
+    assert seen.goodput_JC[1] == pytest.approx(seen.goodput_JC[0])
+    fast_first = seen.goodput_JC[1] / seen.goodput_JC[1].min()
+    assert np.sort(fast_first) == pytest.approx([1.0, 2.0])
+
+
+def test_gradient_statistics_that_are_missing_mean_no_gain() -> None:
+    lone = timed("a", grad=None, gpus=(1, 16))
+    seen = situation(view(nodes(4, 4), lone), standing(view(nodes(4, 4), lone)), Lengths())
+    assert seen.goodput_JC[0].max() < 2.0 * seen.goodput_JC[0, 0]
+    assert isinstance(lone.measured, Measured)
+    assert GradStats(sqr=1.0, var=0.0).noise_scale(8) == 0.0

@@ -1,0 +1,121 @@
+"""The play against a slow one that anybody can check, the majorant against its definition."""
+
+import numpy as np
+import pytest
+
+from coadapt.policies.castor.arrays import FloatArray
+from coadapt.policies.castor.play import Course, Crowd, Curves, Goal, cost_of, majorants, play, settle
+
+SIZES = np.array([1.0, 2.0, 3.0, 4.0, 8.0, 12.0, 16.0])
+
+
+def draw(seed: int) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return goodputs (not concave), values, lengths and arrivals of up to a dozen jobs."""
+    rng = np.random.default_rng(seed)
+    num_jobs = int(rng.integers(1, 12))
+    goodput_JK = SIZES ** rng.uniform(0.3, 0.95, (num_jobs, 1)) * rng.uniform(
+        0.5, 1.0, (num_jobs, len(SIZES))
+    )
+    goodput_JK[rng.random(goodput_JK.shape) < 0.2] = 0.0
+    goodput_JK[:, 0] = np.maximum(goodput_JK[:, 0], 0.1)
+    value_J, left_J = rng.uniform(0.1, 3.0, num_jobs), rng.uniform(10.0, 1000.0, num_jobs)
+    return (
+        goodput_JK,
+        value_J,
+        left_J,
+        np.where(rng.random(num_jobs) < 0.5, 0.0, rng.uniform(0.0, 200.0, num_jobs)),
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_majorant_is_the_least_concave_curve_above_all_points(seed: int) -> None:
+    goodput_JK, *_ = draw(seed)
+    curves = majorants(goodput_JK, SIZES)
+    for j, row in enumerate(goodput_JK):
+        corners = slice(curves.first_J[j], curves.first_J[j + 1])
+        x, y = np.r_[0.0, curves.gpus_V[corners]], np.r_[0.0, curves.goodput_V[corners]]
+        slopes = np.diff(y) / np.diff(x)
+        assert (np.diff(slopes) < 1e-12).all()
+        assert (slopes > 0.0).all()
+        assert (np.interp(SIZES, x, y) >= row - 1e-12).all()
+        # Least: each corner is a point, and so no lower concave curve is above all of them.
+        assert set(y[1:]) <= set(row)
+
+
+def test_a_job_that_can_do_nothing_never_ends() -> None:
+    curves = majorants(np.array([[0.0, 0.0], [1.0, 2.0]]), np.array([1.0, 2.0]))
+    course = play(curves, np.ones(2), np.full(2, 10.0), np.zeros(2), 2.0)
+    assert course.end_J.tolist() == [np.inf, 5.0]
+
+
+def slow_play(
+    curves: Curves, value_J: FloatArray, left_J: FloatArray, arrives_J: FloatArray, num_gpus: float
+) -> Course:
+    """Return the same as `play`, by handing out all GPUs anew at each event."""
+    num_jobs, left, now = len(value_J), left_J.copy(), 0.0
+    start, end, price = np.full(num_jobs, np.inf), np.full(num_jobs, np.inf), np.zeros(num_jobs)
+    while np.isinf(end).any():
+        here = [j for j in range(num_jobs) if np.isinf(end[j]) and arrives_J[j] <= now + 1e-12]
+        pieces = []
+        for j in here:
+            x0 = y0 = 0.0
+            for p in range(curves.first_J[j], curves.first_J[j + 1]):
+                x, y = curves.gpus_V[p], curves.goodput_V[p]
+                pieces.append((-value_J[j] * (y - y0) / (x - x0), j, x - x0, (y - y0) / (x - x0)))
+                x0, y0 = x, y
+        free, rate, cut = num_gpus, np.zeros(num_jobs), 0.0
+        for minus_worth, j, width, slope in sorted(pieces):
+            taken = min(width, free)
+            rate[j] += taken * slope
+            free -= taken
+            if taken < width:
+                cut = -minus_worth
+                break
+        start[rate > 0.0] = np.minimum(start[rate > 0.0], now)
+        later = [float(each) for each in arrives_J if each > now + 1e-12]
+        then = min([now + left[j] / rate[j] for j in here if rate[j] > 0.0] + later)
+        left[here] -= rate[here] * (then - now)
+        now = then
+        for j in here:
+            if left[j] < 1e-9:
+                end[j], price[j] = now, cut
+    return Course(start, end, price)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_play_is_that_of_handing_out_all_anew(seed: int) -> None:
+    goodput_JK, value_J, left_J, arrives_J = draw(seed)
+    curves = majorants(goodput_JK, SIZES)
+    fast = play(curves, value_J, left_J, arrives_J, 16.0)
+    slow = slow_play(curves, value_J, left_J, arrives_J, 16.0)
+    assert fast.end_J == pytest.approx(slow.end_J)
+    assert fast.start_J == pytest.approx(slow.start_J)
+    assert fast.price_J == pytest.approx(slow.price_J)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_settled_values_cost_no_more_than_those_begun_with(seed: int) -> None:
+    goodput_JK, value_J, left_J, arrives_J = draw(seed)
+    crowd = Crowd(majorants(goodput_JK, SIZES), left_J, arrives_J, 16.0)
+    goal = Goal(np.ones(len(value_J)), np.full(len(value_J), np.inf), 1.0, len(value_J))
+    _, course, cost = settle(crowd, value_J, goal, 13)
+    begun = play(crowd.curves, value_J, left_J, arrives_J, 16.0)
+    assert cost == pytest.approx(cost_of(course, goal))
+    assert cost <= cost_of(begun, goal)
+
+
+def test_alike_jobs_of_two_lengths_end_shortest_first() -> None:
+    # Linear curves: any work-conserving plan keeps all GPUs busy, and shortest first is optimal.
+    curves = majorants(np.array([[1.0, 2.0]] * 2), np.array([1.0, 2.0]))
+    crowd = Crowd(curves, np.array([100.0, 10.0]), np.zeros(2), 2.0)
+    goal = Goal(np.ones(2), np.full(2, np.inf), 0.0, 2)
+    _, course, cost = settle(crowd, np.array([0.5, 1.0]), goal, 13)
+    assert course.end_J == pytest.approx([55.0, 5.0])
+    assert cost == pytest.approx(60.0)
+
+
+def test_a_deadline_turns_the_order() -> None:
+    curves = majorants(np.array([[1.0, 2.0]] * 2), np.array([1.0, 2.0]))
+    crowd = Crowd(curves, np.array([100.0, 60.0]), np.zeros(2), 2.0)
+    _, course, _ = settle(crowd, np.ones(2), Goal(np.ones(2), np.array([51.0, np.inf]), 0.0, 2), 30)
+    assert course.end_J[0] == pytest.approx(50.0)

@@ -1,0 +1,175 @@
+"""Castor in rounds: the contract, what its dials and a job's spec do, and what it tells."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from coadapt.model import BatchLimits, ClusterView, InputError, RescaleContract, Tenant
+from coadapt.policies import create_policy
+from coadapt.policies.castor.cluster import standing
+from coadapt.policies.castor.fairness import FairClocks
+from coadapt.policies.castor.lengths import Lengths
+from coadapt.policies.castor.policy import Castor
+from coadapt.policies.castor.situation import situation
+from coadapt.policies.checks.contract import check_policy
+from tests.policies.castor.stage import timed
+from tests.policies.stage import counts, job, nodes, on, view
+
+
+def test_it_keeps_the_contract() -> None:
+    Castor().allocate(view(nodes(4), timed("compiles the kernels")))
+    check_policy(Castor, cases=60, seed=1, timer=time.process_time)
+
+
+def test_it_keeps_the_contract_with_all_dials() -> None:
+    check_policy(lambda: Castor(rho_max=0.8, makespan_jobs=4.0, expect=False), cases=20, seed=2)
+
+
+@pytest.mark.parametrize("option", [{"rho_max": -1.0}, {"makespan_jobs": -0.5}])
+def test_a_bad_dial_is_named(option: dict[str, float]) -> None:
+    with pytest.raises(InputError, match=f"{next(iter(option))} must be finite and >= 0"):
+        create_policy("castor", **option)
+
+
+def given(*jobs: object, gpus: tuple[int, ...] = (4,), **options: float) -> dict[str, int]:
+    seen = view(nodes(*gpus), *jobs)  # type: ignore[arg-type]  # as the stage's
+    return counts(Castor(**options).allocate(seen))  # type: ignore[arg-type]  # numbers only
+
+
+def test_a_short_job_goes_before_a_long_one() -> None:
+    plan = given(timed("a-long", target=1e7, gpus=(4, 4)), timed("short", target=1e4, gpus=(4, 4)))
+    assert plan == {"short": 4}
+
+
+def test_a_priority_turns_that_round() -> None:
+    plan = given(timed("long", target=1e6, priority=8), timed("short", target=5e5))
+    assert plan["long"] > plan.get("short", 0)
+
+
+def test_a_tenants_weight_does_too() -> None:
+    jobs = (timed("a", tenant="heavy"), timed("b", tenant="light"))
+    plain = ClusterView(at=60.0, nodes=nodes(4), jobs=jobs)
+    weighted = replace(plain, tenants={"heavy": Tenant(id="heavy", weight=20.0)})
+    even, uneven = counts(Castor().allocate(plain)), counts(Castor().allocate(weighted))
+    assert uneven["a"] > even["a"]
+
+
+def test_a_deadline_that_presses_goes_before() -> None:
+    # Alone, the late one needs about 530 s of the four GPUs, the other about 400 s.
+    late = timed("late", target=2e6, deadline_at=700.0, gpus=(4, 4))
+    other = timed("other", target=1.5e6, gpus=(4, 4))
+    assert given(late, other) == {"late": 4}
+    assert given(replace(late, spec=replace(late.spec, deadline_at=None)), other) == {"other": 4}
+
+
+def test_an_untimed_job_starts_within_a_node_on_at_most_four() -> None:
+    fresh = timed("fresh", gpus=(1, 64), by_type={}, grad=None, target=None)
+    assert given(fresh, gpus=(8, 8)) == {"fresh": 4}
+
+
+def test_later_it_gets_at_most_four_times_what_it_was_timed_on() -> None:
+    assert given(timed("alone", gpus=(1, 64)), gpus=(4,) * 16)["alone"] <= 16
+
+
+def test_a_change_must_pay() -> None:
+    held = timed("held", target=1e6, progress=9.99e5, held=on(n0=2))
+    seen = view(nodes(4), replace(held, rescale_s=300.0))
+    assert counts(Castor().allocate(seen)) == {"held": 2}
+    longer = replace(timed("held", target=1e8, held=on(n0=2)), rescale_s=1.0)
+    assert counts(Castor().allocate(view(nodes(4), longer))) == {"held": 4}
+
+
+def test_a_frozen_job_that_runs_is_never_stopped() -> None:
+    frozen = timed("frozen", gpus=(1, 4), contract=RescaleContract.FROZEN, held=on(n0=3), target=1e9)
+    plan = Castor().allocate(view(nodes(4), frozen, timed("short", target=1e3)))
+    assert counts(plan) == {"frozen": 3, "short": 1}
+    assert "frozen" in plan.reasons["frozen"]
+
+
+def test_a_job_that_is_late_by_its_fair_clock_is_owed_its_share() -> None:
+    short = [timed(f"short{number}", target=3e4, at=3_000.0) for number in range(3)]
+    old = timed("old", target=1e7, at=0.0)
+    seen = ClusterView(at=4_000.0, nodes=nodes(4), jobs=(old, *short))
+    assert counts(Castor(makespan_jobs=0.0).allocate(seen)).get("old", 0) == 0
+    assert counts(Castor(makespan_jobs=0.0, rho_max=0.9).allocate(seen))["old"] >= 1
+
+
+def test_fair_shares_bound_what_is_lost() -> None:
+    """The guarantee, played: n jobs stay, whoever is late gets its share, the quotient rises no more."""
+    clocks, at, step = FairClocks(), 0.0, 60.0
+    done = {f"j{number}": 0.0 for number in range(4)}
+    ends: dict[str, float] = {}
+    whole = 2e5
+    while len(ends) < 4 and at < 1e5:
+        jobs = [
+            timed(name, progress=min(amount, whole * 0.999), target=whole) for name, amount in done.items()
+        ]
+        seen = view(nodes(4), *jobs, at=at)
+        now = situation(seen, standing(seen), Lengths())
+        owed_J = clocks.owed(at, now, 4, 1.0)
+        alone_J = now.goodput_JC[:, now.configs.gpus_C == 1][:, 0]
+        for row, each in enumerate(now.jobs):
+            served = owed_J[row] > 0 or each.id == "j0"  # greed: everything but what is owed goes to j0
+            done[each.id] += step * float(alone_J[row]) * served
+            if done[each.id] >= whole and each.id not in ends:
+                ends[each.id] = at + step
+        at += step
+    fair_s = ends["j0"]
+    assert max(ends.values()) <= 1.0 * fair_s + 30.0 + 20 * step
+
+
+def test_it_says_when_a_job_ends_and_what_more_gpus_are_worth() -> None:
+    policy = Castor()
+    why = policy.allocate(view(nodes(4), timed("a"), timed("b"))).reasons["a"]
+    assert "ends in about" in why
+    assert "nine of ten" in why
+    assert "for an hour would save it" in why
+    assert policy.predictions["a"].low_at < policy.predictions["a"].end_at < policy.predictions["a"].high_at
+
+
+def test_who_waits_reads_why_and_until_when() -> None:
+    plan = Castor().allocate(
+        view(nodes(1), timed("long", target=1e7, gpus=(1, 1)), timed("short", gpus=(1, 1)))
+    )
+    assert "an hour of a GPU saves the others" in plan.reasons["long"]
+    assert "starts in about" in plan.reasons["long"]
+    poor = job("poor", tenant="t")
+    assert (
+        "tenant t may hold 0 more" in Castor().allocate(view(nodes(1), poor, quotas={"t": 0})).reasons["poor"]
+    )
+    wide = job("wide", (8, 8))
+    assert (
+        "needs 8 GPUs of one type, and there are 4" in Castor().allocate(view(nodes(4), wide)).reasons["wide"]
+    )
+
+
+def test_the_gap_of_the_round_is_told() -> None:
+    plan = Castor().allocate(view(nodes(4, 4), *(timed(f"j{number}") for number in range(6))))
+    assert plan.diagnostics["gap"] == pytest.approx(0.0, abs=1e-9)
+    assert plan.diagnostics["objective"] <= plan.diagnostics["bound"] + 1e-12
+    assert plan.diagnostics["price"] > 0.0
+
+
+def test_each_job_goes_to_the_gpu_type_where_it_gains_most() -> None:
+    batch = BatchLimits(initial=64, max_total=64, min_atomic=8)
+    params = timed("x").measured.by_type["gpu"]
+    quick = replace(params, params=replace(params.params, alpha_c=0.005, beta_c=0.0001))
+    same = replace(params, params=replace(params.params, alpha_c=0.045))
+    picky = timed("picky", gpus=(1, 1), batch=batch, by_type={"a": params, "b": quick})
+    easy = timed("easy", gpus=(1, 1), batch=batch, by_type={"a": params, "b": same})
+    cluster = (*nodes(1, kind="a", name="a"), *nodes(1, kind="b", name="b"))
+    plan = Castor().allocate(view(cluster, easy, picky))
+    assert plan.allocations["picky"].slots == (("b0", 1),)
+    assert plan.allocations["easy"].slots == (("a0", 1),)
+
+
+def test_large_rounds_stay_lawful_and_near_the_bound() -> None:
+    rng = np.random.default_rng(0)
+    jobs = [
+        timed(f"j{number:03d}", target=float(rng.lognormal(13.0, 1.5)), gpus=(1, 64)) for number in range(300)
+    ]
+    plan = Castor().allocate(view(nodes(*[8] * 32), *jobs))
+    assert sum(counts(plan).values()) == 256
+    assert plan.diagnostics["gap"] < 0.01

@@ -1,0 +1,78 @@
+"""Tenants over HTTP: granted, listed, refused; and deadlines that count from a job's submission."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from coadapt.core.events import TenantConfigured
+from tests.service.in_process import InProcess, until
+
+JOB = {"name": "a", "run": "true", "workdir": "/", "batch": {"initial": 8}, "tenant": "vision"}
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[InProcess]:
+    service = InProcess(tmp_path)
+    with service.turning():
+        yield service
+
+
+@pytest.fixture
+def client(service: InProcess) -> TestClient:
+    return service.client()
+
+
+def test_what_is_granted_is_told_and_counts(client: TestClient, service: InProcess) -> None:
+    job = client.post("/v1/jobs", json=JOB).json()["id"]
+    until(lambda: client.get(f"/v1/jobs/{job}").json()["state"] == "running")
+    assert client.get("/v1/tenants").json()["tenants"] == [
+        {
+            "id": "vision",
+            "weight": 1.0,
+            "quota_gpus": None,
+            "priority": 0,
+            "num_gpus": 1.0,
+            "num_jobs": 1,
+            "num_jobs_with_gpus": 1,
+        }
+    ]
+    answer = client.put("/v1/tenants/vision", json={"quota_gpus": 0, "weight": 2.5, "priority": -1})
+    assert (answer.status_code, answer.json()["quota_gpus"], answer.json()["weight"]) == (200, 0, 2.5)
+    until(lambda: client.get(f"/v1/jobs/{job}").json()["state"] == "pending")
+    assert "tenant vision has 0 left of its 0" in client.get(f"/v1/jobs/{job}").json()["explanation"]
+    client.put("/v1/tenants/vision", json={})
+    until(lambda: client.get(f"/v1/jobs/{job}").json()["state"] == "running")
+    assert service.client(token="wrong").put("/v1/tenants/vision", json={}).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "field"),
+    [
+        ("vision", {"quota_gpus": -1}, "quota_gpus"),
+        ("vision", {"quota_gpus": 10**9}, "quota_gpus"),
+        ("vision", {"weight": 0}, "weight"),
+        ("vision", {"weight": 1e300}, "weight"),
+        ("vision", {"priority": 1.5}, "priority"),
+        ("vision", {"qota": 1}, "qota"),
+        ("a%1b", {}, "tenant"),
+        ("x" * 101, {}, "tenant"),
+    ],
+)
+def test_what_cannot_be_granted_is_refused(
+    client: TestClient, service: InProcess, name: str, body: dict[str, object], field: str
+) -> None:
+    answer = client.put(f"/v1/tenants/{name}", json=body)
+    assert answer.status_code == 422, answer.text
+    assert field in answer.json()["error"]["field"], answer.text
+    assert not [event for event in service.store.events() if isinstance(event, TenantConfigured)]
+
+
+def test_a_repeated_submission_has_the_deadline_of_the_first(client: TestClient) -> None:
+    given = {**JOB, "deadline": "2h"}
+    headers = {"Idempotency-Key": "one"}
+    first, second = (client.post("/v1/jobs", json=given, headers=headers) for _ in range(2))
+    assert (first.status_code, second.status_code) == (202, 202)
+    told = client.get(f"/v1/jobs/{first.json()['id']}").json()
+    assert told["spec"]["deadline_at"] == told["submitted_at"] + 7200.0

@@ -1,0 +1,552 @@
+"""The core's guards, each with the text that takes it away; and the way to load a core without one."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import coadapt.core.scheduler
+import coadapt.model
+
+PACKAGE = Path(coadapt.core.scheduler.__file__).parents[1]
+# In the order in which they import each other: whatever comes after a mutated module is loaded anew.
+CHAIN = (
+    "model.devices",
+    "model.plan",
+    "core.accounting",
+    "core.worklist",
+    "core.settling",
+    "core.converge",
+    "core.scheduler",
+)
+CORE = ("accounting", "worklist", "settling", "converge", "scheduler")
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """`guard` in words; in `module` (core, or model.x) the code `old`, which occurs once, becomes `new`."""
+
+    guard: str
+    module: str
+    old: str
+    new: str
+
+
+@contextmanager
+def installed(mutant: Mutant) -> Iterator[ModuleType]:
+    """Let every import of the modules of CHAIN find the mutant's; yield its scheduler module.
+
+    Whatever was imported before keeps the real ones: the world, its policy and the invariants do.
+    """
+    mutated = f"core.{mutant.module}" if mutant.module in CORE else mutant.module
+    names = CHAIN[CHAIN.index(mutated) :]
+    kept = {f"coadapt.{name}": sys.modules[f"coadapt.{name}"] for name in names}
+    exported = dict(vars(coadapt.model))
+    try:
+        for name in names:
+            path, full = PACKAGE / f"{name.replace('.', '/')}.py", f"coadapt.{name}"
+            source = path.read_text(encoding="utf-8")
+            if name == mutated:
+                times = source.count(mutant.old)
+                assert times == 1, f"{mutant.guard!r}: its text occurs {times} times in {path}"
+                source = source.replace(mutant.old, mutant.new)
+            module = ModuleType(full)
+            module.__file__ = f"{name} without: {mutant.guard}"
+            sys.modules[full] = module
+            exec(compile(source, module.__file__, "exec"), module.__dict__)
+            if name.startswith("model."):
+                for public in coadapt.model.__all__:
+                    if getattr(vars(module).get(public), "__module__", "") == full:
+                        setattr(coadapt.model, public, vars(module)[public])
+        yield sys.modules["coadapt.core.scheduler"]
+    finally:
+        sys.modules.update(kept)
+        vars(coadapt.model).update(exported)
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    # -- users
+    Mutant(
+        "a job submitted twice is one job",
+        "scheduler",
+        "        if event.job in self.state.jobs or event.job in self.state.ended:\n            return []\n",
+        "",
+    ),
+    Mutant(
+        "a job that ended is not submitted anew",
+        "scheduler",
+        "        if event.job in self.state.jobs or event.job in self.state.ended:\n",
+        "        if event.job in self.state.jobs:\n",
+    ),
+    Mutant(
+        "a job that ended is remembered by its id",
+        "scheduler",
+        "        ended.update((job_id, jobs.pop(job_id).state) for job_id in self._departed)\n",
+        "        [jobs.pop(job_id) for job_id in self._departed]\n",
+    ),
+    Mutant(
+        "a job that ended leaves the state",
+        "scheduler",
+        "        if self._departed:\n            self._forget_departed()\n",
+        "",
+    ),
+    Mutant(
+        "a plan may name jobs that ended while it was made",
+        "scheduler",
+        "not (job in state.jobs or job in state.ended)",
+        "job not in state.jobs",
+    ),
+    Mutant(
+        "a cancelled job gives up its target",
+        "scheduler",
+        "        job.target = NO_GRANT\n        why = ",
+        "        why = ",
+    ),
+    Mutant(
+        "a job cancelled while it waits ends at once",
+        "scheduler",
+        "        if job.state is JobState.PENDING:\n            self._end(",
+        "        if False:\n            self._end(",
+    ),
+    Mutant(
+        "a job cancelled while it starts or runs is cancelled when it is gone",
+        "scheduler",
+        "        elif job.status.cancel_requested:",
+        "        elif False:",
+    ),
+    Mutant(
+        "the policy does not see cancelled jobs",
+        "scheduler",
+        " for job in self._active_jobs() if not job.status.cancel_requested),",
+        " for job in self._active_jobs()),",
+    ),
+    # -- nodes
+    Mutant("a known node that joins again changes nothing", "scheduler", "if known == node:", "if False:"),
+    Mutant(
+        "a node that comes back changed stops its jobs",
+        "scheduler",
+        "self._node_lost(node.id) if known else []",
+        "[]",
+    ),
+    Mutant(
+        "the loss of an unknown node changes nothing",
+        "scheduler",
+        "        if self.state.nodes.pop(node, None) is None:\n            return []\n",
+        "        self.state.nodes.pop(node, None)\n",
+    ),
+    Mutant(
+        "a plan made before a node was lost is void",
+        "scheduler",
+        "as it was is void.\n        self.state.solve_at = None\n",
+        "as it was is void.\n",
+    ),
+    Mutant(
+        "a plan made before a node joined is void",
+        "scheduler",
+        "self.state.nodes[node.id] = node\n        self.state.solve_at = None\n",
+        "self.state.nodes[node.id] = node\n",
+    ),
+    Mutant(
+        "targets on a lost node are given up",
+        "scheduler",
+        "                job.target = NO_GRANT\n                if on_it:",
+        "                if on_it:",
+    ),
+    Mutant(
+        "a job that is moving away from a lost node is stopped too",
+        "scheduler",
+        "allocation.on(node) for allocation in (job.ordered, job.trains_on)",
+        "allocation.on(node) for allocation in (job.ordered,)",
+    ),
+    Mutant(
+        "a lost node is not the job's failure",
+        "scheduler",
+        "        if job.reason is Reason.NODE_LOST:\n            return False\n",
+        "",
+    ),
+    # -- replicas
+    Mutant(
+        "messages of replicas that do not train any more are ignored",
+        "scheduler",
+        "not may_train(job, generation) or ",
+        "",
+    ),
+    Mutant(
+        "answers to another order are ignored",
+        "scheduler",
+        "return job if job is not None and job.generation == generation else None",
+        "return job",
+    ),
+    Mutant(
+        "who trains on while others prepare is heard",
+        "accounting",
+        "return generation in (job.running.generation, job.order.generation)",
+        "return generation == job.order.generation",
+    ),
+    Mutant(
+        "messages about replicas that are gone are ignored",
+        "scheduler",
+        " or job.state not in HOLDING:\n            return None",
+        ":\n            return None",
+    ),
+    Mutant(
+        "a start is booked once",
+        "scheduler",
+        "        if job.state not in (JobState.STARTING, JobState.RESCALING):\n            return []\n",
+        "",
+    ),
+    Mutant(
+        "failures are counted",
+        "scheduler",
+        "            job.usage = job.usage.after_failure()\n",
+        "",
+    ),
+    Mutant(
+        "failures have a limit",
+        "scheduler",
+        "if job.usage.num_failures > job.spec.max_failures:",
+        "if False:",
+    ),
+    Mutant(
+        "replicas that vanish before they get anywhere count as failed",
+        "scheduler",
+        "return outcome is Outcome.FAILED or nowhere",
+        "return outcome is Outcome.FAILED",
+    ),
+    Mutant(
+        "replicas that vanish after they got somewhere do not",
+        "scheduler",
+        "gone and job.measured.progress <= job.running.progress_at_start",
+        "gone",
+    ),
+    Mutant(
+        "service is booked before what is held changes",
+        "accounting",
+        "    job.usage = job.usage.upto(at, num_gpus_held(job))\n",
+        "",
+    ),
+    # -- rounds
+    Mutant(
+        "a later alarm does not replace an earlier one",
+        "scheduler",
+        "if self.state.round_due_at is not None and self.state.round_due_at <= at:",
+        "if False:",
+    ),
+    Mutant(
+        "an exit that no plan foresaw calls for a round",
+        "scheduler",
+        "([] if foreseen else self._wake())",
+        "[]",
+    ),
+    Mutant(
+        "an early or repeated alarm is ignored",
+        "scheduler",
+        "state.round_due_at is None or state.at < state.round_due_at",
+        "False",
+    ),
+    Mutant("a slow solver is waited for", "scheduler", "        if not solving:", "        if True:"),
+    Mutant(
+        "a solver that never answers is given up",
+        "scheduler",
+        " and state.at - state.solve_at < self.config.solve_timeout_s",
+        "",
+    ),
+    Mutant(
+        "a plan of another round is ignored",
+        "scheduler",
+        "if event.round != state.round or state.solve_at is None:",
+        "if state.solve_at is None:",
+    ),
+    Mutant(
+        "a plan is taken once",
+        "scheduler",
+        "if event.round != state.round or state.solve_at is None:",
+        "if event.round != state.round:",
+    ),
+    Mutant("a plan is checked", "scheduler", "            check_plan(view, plan)", "            pass"),
+    Mutant(
+        "jobs that ended while the plan was made are dropped from it",
+        "scheduler",
+        "plan = _without_departed(event.plan, view, state)",
+        "plan = event.plan",
+    ),
+    Mutant(
+        "a failure of another round is ignored",
+        "scheduler",
+        "if event.round == self.state.round and self.state.solve_at is not None:",
+        "if True:",
+    ),
+    Mutant(
+        "the clock of the books never goes back",
+        "scheduler",
+        "at = max(self.state.at, event.at)",
+        "at = event.at",
+    ),
+    # -- orders
+    Mutant(
+        "only running jobs are rescaled",
+        "converge",
+        "return job.state is JobState.RUNNING and not job.failed_rescales.waits_for_plan and _differs(job)",
+        "return bool(job.target) and not job.failed_rescales.waits_for_plan and _differs(job)",
+    ),
+    Mutant(
+        "a start waits until its GPUs are free",
+        "converge",
+        "job.target):\n        if work.free.fits(holding(job.target.allocation), held(job)):",
+        "job.target):\n        if True:",
+    ),
+    Mutant(
+        "growth waits until its GPUs are free",
+        "converge",
+        "key=_growth):\n        if work.free.fits(holding(job.target.allocation), held(job)):",
+        "key=_growth):\n        if True:",
+    ),
+    Mutant("GPUs that are held are not free", "worklist", "            self.free.take(now)\n", ""),
+    Mutant("GPUs that are let go are free again", "worklist", "            self.free.give(before)\n", ""),
+    Mutant(
+        "GPUs of a job that ended are free again",
+        "worklist",
+        "self.free.give(self._held.pop(job, NOTHING))",
+        "self._held.pop(job, NOTHING)",
+    ),
+    Mutant(
+        "GPUs that were just given are not free",
+        "converge",
+        "OrderKind.START, state.at))\n            work.note(job)\n",
+        "OrderKind.START, state.at))\n",
+    ),
+    Mutant(
+        "what changed is looked at",
+        "scheduler",
+        "                self._work.note(job)\n        return converge(",
+        "                pass\n        return converge(",
+    ),
+    Mutant(
+        "a rescaling job holds old and new",
+        "accounting",
+        "holding(job.ordered) if same else holding(job.trains_on, job.ordered)",
+        "holding(job.ordered)",
+    ),
+    Mutant(
+        "running jobs that wait for each other do not wait for ever",
+        "converge",
+        "if blocked and not commands and not in_peace and not work.moving:",
+        "if False:",
+    ),
+    Mutant(
+        "a running job is only stopped for a ring if nothing else moves",
+        "converge",
+        "if blocked and not commands and not in_peace and not work.moving:",
+        "if blocked and not commands:",
+    ),
+    Mutant(
+        "a frozen job is never rescaled",
+        "converge",
+        "in_place and job.spec.contract is not RescaleContract.FROZEN",
+        "in_place",
+    ),
+    Mutant(
+        "a change of mind waits for the answer to the order before",
+        "converge",
+        "RESCALES_FAILED_MAX) and _must_change(job)",
+        "RESCALES_FAILED_MAX) and _differs(job)",
+    ),
+    Mutant(
+        "an order without an answer is repeated",
+        "scheduler",
+        "if unanswered or silent:",
+        "if silent:",
+    ),
+    Mutant(
+        "a silent job is asked",
+        "scheduler",
+        "if unanswered or silent:",
+        "if unanswered:",
+    ),
+    # -- changes in place that do not come about
+    Mutant(
+        "an order that is not wanted any more is taken back",
+        "converge",
+        "for job in rescaling if not _retracting(job) and _differs(job)]",
+        "for job in rescaling if False]",
+    ),
+    Mutant(
+        "an order is taken back once",
+        "converge",
+        "for job in rescaling if not _retracting(job) and _differs(job)]",
+        "for job in rescaling if _differs(job)]",
+    ),
+    Mutant(
+        "only a rescale is taken back",
+        "converge",
+        "rescaling = [job for job in jobs if job.state is JobState.RESCALING]",
+        "rescaling = [job for job in jobs if job.state in (JobState.STOPPING, JobState.RESCALING)]",
+    ),
+    Mutant(
+        "a retraction without an answer is repeated",
+        "converge",
+        "replace(job.order, kind=OrderKind.RETRACT, sent_at=at, num_attempts=1)",
+        "replace(job.order, sent_at=at, num_attempts=1)",
+    ),
+    Mutant(
+        "what was taken back is booked once",
+        "scheduler",
+        "        if job.state is not JobState.RESCALING:\n            return []\n",
+        "",
+    ),
+    Mutant(
+        "GPUs of an order that was taken back are free",
+        "scheduler",
+        "order=replace(answered(job.order), grant=job.running.grant))",
+        "order=answered(job.order))",
+    ),
+    Mutant(
+        "only a change of the allocation counts as a rescale",
+        "scheduler",
+        "moved = rescaled and job.trains_on != job.ordered",
+        "moved = rescaled",
+    ),
+    Mutant(
+        "a change that failed waits for another plan",
+        "scheduler",
+        "waits = bool(event.detail) and job.order.kind is not OrderKind.RETRACT",
+        "waits = False",
+    ),
+    Mutant(
+        "a change that failed in place of a newer one does not wait",
+        "scheduler",
+        "waits = bool(event.detail) and job.order.kind is not OrderKind.RETRACT",
+        "waits = bool(event.detail)",
+    ),
+    Mutant(
+        "another plan may ask again for a change that failed",
+        "scheduler",
+        "        job.failed_rescales = replace(job.failed_rescales, waits_for_plan=False)\n",
+        "",
+    ),
+    Mutant(
+        "nobody is stopped for GPUs that a failed change still holds",
+        "worklist",
+        "return job.state in IN_FLIGHT or job.failed_rescales.waits_for_plan",
+        "return job.state in IN_FLIGHT",
+    ),
+    Mutant(
+        "changes that fail again and again end in a restart",
+        "converge",
+        "not (rescalable and job.failed_rescales.num_in_row < RESCALES_FAILED_MAX)",
+        "not rescalable",
+    ),
+    Mutant(
+        "a change that came about forgives those that failed",
+        "scheduler",
+        "        job.failed_rescales = replace(job.failed_rescales, num_in_row=0)\n",
+        "",
+    ),
+    # -- starts that are left in peace
+    Mutant(
+        "a job that starts is left in peace until it took a step",
+        "settling",
+        "frozenset(job.id for job in young if job.spec.tenant not in beyond)",
+        "frozenset()",
+    ),
+    Mutant(
+        "peace ends after a while",
+        "settling",
+        " and at - job.running.since < settle_s",
+        "",
+    ),
+    Mutant(
+        "who takes GPUs away does not wait",
+        "settling",
+        "taken = job.status.cancel_requested or job.reason is Reason.NODE_LOST",
+        "taken = False",
+    ),
+    Mutant(
+        "a quota that is cut does not wait",
+        "settling",
+        "if gpus > quotas[name]}",
+        "if False}",
+    ),
+    Mutant(
+        "what was left in peace changes with its first step",
+        "scheduler",
+        "has_trained=True)\n        return self._converge(job)",
+        "has_trained=True)\n        return []",
+    ),
+    # -- restart
+    Mutant(
+        "a restarted scheduler repeats its orders",
+        "scheduler",
+        "[repeat_order(job, self.state.at) for job in jobs if job.state in HOLDING]",
+        "[]",
+    ),
+    Mutant(
+        "a restarted scheduler waits for no lost solver",
+        "scheduler",
+        "        self.state.solve_at = None\n        self.state.round_due_at = None\n        jobs",
+        "        self.state.round_due_at = None\n        jobs",
+    ),
+    Mutant(
+        "a restarted scheduler sets its alarm again",
+        "scheduler",
+        "        self.state.solve_at = None\n        self.state.round_due_at = None\n        jobs",
+        "        self.state.solve_at = None\n        jobs",
+    ),
+    # -- shared GPUs and GPU types
+    Mutant(
+        "a new label takes a GPU",
+        "model.devices",
+        "                self.whole[gpu[0]] -= 1\n",
+        "",
+    ),
+    Mutant(
+        "a new label needs a free GPU",
+        "model.devices",
+        "                need[gpu[0]] = max(need.get(gpu[0], 0), 0) + 1\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "the shares of one GPU sum to one at most, now",
+        "model.devices",
+        "already.parts.get(gpu, 0) > PARTS:",
+        "already.parts.get(gpu, 0) > 2 * PARTS:",
+    ),
+    Mutant(
+        "a plan gives no GPU more than once over",
+        "model.devices",
+        "            if parts > PARTS:\n",
+        "            if parts > 2 * PARTS:\n",
+    ),
+    Mutant(
+        "a plan gives no more GPUs than a node has",
+        "model.devices",
+        "            if left < 0:\n",
+        "            if False:\n",
+    ),
+    Mutant(
+        "a label is the same GPU for all who name it",
+        "model.devices",
+        "                self.parts[gpu] = 0\n            self.parts[gpu] += ",
+        "                self.parts[gpu] = 0\n            self.parts[gpu] = ",
+    ),
+    Mutant(
+        "a job that changes holds its shares of before and to come",
+        "model.devices",
+        "                parts[gpu] = max(parts.get(gpu, 0), each)\n",
+        "                parts = {gpu: each}\n",
+    ),
+    Mutant(
+        "a job trains on one GPU type",
+        "model.plan",
+        "    if len(gpu_types) > 1:\n",
+        "    if False:\n",
+    ),
+    Mutant(
+        "nobody dictates to a job that sets its batch by itself",
+        "model.plan",
+        "    if job.spec.batch_is_own:\n",
+        "    if False:\n",
+    ),
+)

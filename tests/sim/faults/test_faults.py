@@ -1,0 +1,94 @@
+"""Whatever breaks: the invariants hold after every event, every job ends, every journal replays."""
+
+from collections import Counter
+
+import pytest
+
+from coadapt.core.lifecycle import JobState
+from coadapt.core.scheduler import Scheduler
+from coadapt.sim.faults.__main__ import main
+from coadapt.sim.faults.fault_run import run_seed
+from coadapt.sim.faults.invariants import InvariantError
+from coadapt.sim.faults.scenario import FaultKind, draw_scenario
+from tests.sim.faults.pinned_seeds import PINNED
+
+NUM_SEEDS = 500
+SEEDS_PER_TEST = 25  # a test process of xdist gets seconds of work at a time
+
+
+@pytest.mark.parametrize("first", range(0, NUM_SEEDS, SEEDS_PER_TEST))
+def test_seeds(first: int) -> None:
+    failures = []
+    for seed in range(first, first + SEEDS_PER_TEST):
+        try:
+            run_seed(seed)
+        except InvariantError as error:
+            failures.append(str(error))
+    assert not failures, "\n".join(failures)
+
+
+def test_pinned_seeds() -> None:
+    for seed, _ in PINNED:
+        run_seed(seed)
+
+
+def test_equal_seeds_go_through_the_same() -> None:
+    told: list[list[tuple[float, str]]] = [[], []]
+    for lines in told:
+        run_seed(7, tell=lambda at, text, lines=lines: lines.append((at, text)))  # type: ignore[misc]
+    assert told[0] == told[1]
+    assert len(told[0]) > 50
+
+
+def test_the_seeds_meet_every_disaster_and_every_end() -> None:
+    kinds = Counter(each.kind for seed in range(100) for each in draw_scenario(seed).faults)
+    assert all(kinds[kind] > 10 for kind in FaultKind), kinds
+    survived = [run_seed(seed) for seed in range(30)]
+    ends = Counter(end for each in survived for end in each.ends.values())
+    assert min(ends[JobState.SUCCEEDED], ends[JobState.FAILED], ends[JobState.CANCELLED]) > 5, ends
+    assert sum(each.num_deaths for each in survived) > 10
+
+
+def test_the_seeds_meet_changes_that_are_taken_back_in_every_way() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(60):
+        told: list[str] = []
+        run_seed(seed, tell=lambda _, text, told=told: told.append(text))  # type: ignore[misc]
+        asked: set[str] = set()
+        for line in told:
+            happened, _, orders = line.strip().partition(" -> ")
+            kind, _, what = happened.partition(" ")
+            if kind == "ReplicasKept":
+                why = what.split(" ", 2)[2:]
+                seen["failed" if why else "in time"] += 1
+            elif kind == "ReplicasStarted" and what in asked:
+                seen["too late"] += 1
+            elif kind == "lost:" and ("ReplicasKept" in what or "RetractRescale" in what):
+                seen["lost"] += 1
+            elif ", one of two: ReplicasKept" in happened or ", one of two: RetractRescale" in happened:
+                seen["twice"] += 1
+            asked.update(order.removeprefix("RetractRescale ") for order in orders.split(", "))
+    assert all(seen[way] > 2 for way in ("in time", "too late", "failed", "lost", "twice")), seen
+
+
+class Deaf(Scheduler):
+    """A scheduler that forgets to look at its alarms."""
+
+    def _timer_fired(self) -> list:  # type: ignore[type-arg]
+        return []
+
+
+def test_a_failure_names_its_seed_and_how_to_rerun_it() -> None:
+    with pytest.raises(InvariantError) as caught:
+        run_seed(3, Deaf)
+    assert str(caught.value).startswith("seed 3: ")
+    assert "python -m coadapt.sim.faults --seed 3" in str(caught.value)
+
+
+def test_the_command_tells_a_story_and_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seed", "2"]) == 0
+    story = capsys.readouterr().out
+    assert "FAULT" in story
+    assert story.endswith("1 of 1 seeds survived\n")
+    assert main(["--seed", "2", "--count", "2"]) == 0
+    assert capsys.readouterr().out == "2 of 2 seeds survived\n"

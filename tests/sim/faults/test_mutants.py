@@ -1,0 +1,63 @@
+"""Every guard of the core earns its place: without it, a fault seed fails, or else a story.
+
+python -m tests.sim.faults.test_mutants    prints the list `guard -> caught by`
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coadapt.core.scheduler import Scheduler
+from coadapt.sim.faults.fault_run import run_seed
+from tests.sim.faults.mutants import MUTANTS, Mutant, installed
+
+ROOT = Path(__file__).parents[3]
+NUM_SEEDS = 25
+STORIES = (
+    "tests/core/test_scheduler.py",
+    "tests/core/test_retract.py",
+    "tests/core/test_settling.py",
+    "tests/sim/faults/test_guard_stories.py",
+)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.guard)
+def test_the_core_without_this_guard_is_caught(mutant: Mutant, capsys: pytest.CaptureFixture[str]) -> None:
+    with capsys.disabled():
+        assert told(mutant), f"no seed below {NUM_SEEDS} and no story in {STORIES} misses it"
+
+
+def told(mutant: Mutant) -> str:
+    """Return what caught the mutant, and write it down."""
+    caught_by = failing_seed(mutant) or failing_story(mutant)
+    sys.stdout.write(f"{mutant.guard} -> {caught_by or 'NOTHING'}\n")
+    return caught_by
+
+
+def failing_seed(mutant: Mutant) -> str:
+    with installed(mutant) as module:
+        make: type[Scheduler] = module.Scheduler
+    # The guards of GPUs and types are first looked for where those are shared and several.
+    for mixed in (True, False) if mutant.module.startswith("model.") else (False, True):
+        for seed in range(NUM_SEEDS):
+            try:
+                run_seed(seed, make, mixed=mixed)
+            except Exception as error:  # noqa: BLE001  # a mutant may raise anything: that is how it is caught
+                return f"{'mixed ' * mixed}seed {seed} ({type(error).__name__})"
+    return ""
+
+
+def failing_story(mutant: Mutant) -> str:
+    plugin = ["-p", "tests.sim.faults.mutant_plugin", "--mutant", mutant.guard]
+    command = [sys.executable, "-m", "pytest", *STORIES, "-x", "-q", "-p", "no:cacheprovider", *plugin]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    failed = [line.split()[1] for line in run.stdout.splitlines() if line.startswith("FAILED ")]
+    assert failed or run.returncode == 0, run.stdout + run.stderr
+    return failed[0].rpartition("::")[2] if failed else ""
+
+
+if __name__ == "__main__":
+    caught = [told(mutant) for mutant in MUTANTS]
+    raise SystemExit(int(not all(caught)))

@@ -1,0 +1,201 @@
+"""`coadapt check`: it passes a sound script, finds each mistake, and says which it is."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coadapt.train.check.__main__ import Outcome
+from coadapt.train.check.compare import Compared, Finding, allowed_distance
+from coadapt.train.check.rows import Steps
+from coadapt.train.check.schedule import STEPS_PER_CHANGE, draw_changes
+from coadapt.train.wrappers.recorder import StepRow
+
+pytestmark = [pytest.mark.train, pytest.mark.processes]
+
+SCRIPT = Path(__file__).parent / "scripts" / "regression.py"
+
+
+def check(mistake: str, *options: str) -> tuple[int, dict[str, Any], str]:
+    """Return the exit code of the verb, its outcome, and what else it printed."""
+    command = [sys.executable, "-c", "from coadapt.cli.main import main; main()", "check", "--json"]
+    done = subprocess.run(
+        [*command, "--timeout", "400", *options, str(SCRIPT), mistake],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+    )
+    outcome = json.loads(done.stdout) if done.stdout.startswith("{") else {}
+    return done.returncode, outcome, done.stderr
+
+
+def by_name(outcome: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {finding["what"]: finding for finding in outcome["findings"]}
+
+
+def test_a_sound_script_is_the_same_training() -> None:
+    code, outcome, _ = check("none")
+    assert code == 0, outcome
+    assert outcome["num_steps"] == 40
+    assert len(outcome["changes"]) == 4
+    assert sum("by a restart" in change for change in outcome["changes"]) >= 1
+    assert sum("in place" in change for change in outcome["changes"]) >= 1
+    assert all(finding["same"] for finding in outcome["findings"]), outcome
+    assert {"samples", "learning rates", "parameters", "checkpoint"} <= set(by_name(outcome))
+
+
+def test_a_rate_that_follows_a_count_of_the_loop_is_found() -> None:
+    code, outcome, _ = check("rate")
+    assert code == 1
+    found = by_name(outcome)
+    assert found["samples"]["same"]
+    assert found["replicas"]["same"] is False
+    assert "learning rate of group 0" in found["replicas"]["text"]
+    assert "run.state" in found["replicas"]["why"]
+    assert found["parameters"]["same"] is False
+
+
+@pytest.mark.slow
+def test_accumulation_by_hand_is_found() -> None:
+    code, outcome, _ = check("accumulation")
+    assert code == 1
+    assert by_name(outcome)["optimiser steps"]["same"] is False
+    assert "max_atomic" in by_name(outcome)["optimiser steps"]["why"]
+
+
+@pytest.mark.slow
+def test_figures_that_depend_on_the_number_of_replicas_are_found_in_the_checkpoint() -> None:
+    code, outcome, _ = check("state")
+    assert code == 1
+    assert by_name(outcome)["parameters"]["same"]
+    assert by_name(outcome)["checkpoint"]["text"].startswith("state.seen is ")
+
+
+@pytest.mark.slow
+def test_dropout_is_named_where_parameters_cannot_be_equal() -> None:
+    code, outcome, _ = check("dropout")
+    assert code == 0
+    assert by_name(outcome)["parameters"]["same"] is None
+    assert "the model has dropout" in by_name(outcome)["parameters"]["text"]
+
+
+@pytest.mark.slow
+def test_of_an_adaptive_job_only_what_it_promises_is_compared() -> None:
+    code, outcome, _ = check("adaptive", "--steps", "30")
+    assert code == 0, outcome
+    assert by_name(outcome)["parameters"]["same"] is None
+    assert by_name(outcome)["samples"]["text"] == "each at most once in each epoch"
+
+
+@pytest.mark.slow
+def test_a_replica_that_fails_as_it_joins_is_shown_with_its_last_lines() -> None:
+    code, outcome, _ = check("fails when it joins")
+    assert code == 1
+    assert "ended with code 1 in the change" in outcome["problem"]
+    assert any("only where it joins" in line for line in outcome["lines"])
+
+
+def test_what_cannot_be_checked_is_said(tmp_path: Path) -> None:
+    code, outcome, _ = check("elsewhere")
+    assert code == 2
+    assert "run.epochs" in outcome["problem"]
+    command = [sys.executable, "-m", "coadapt.train.check", str(tmp_path / "gone.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "no such script" in done.stderr
+
+
+@given(st.integers(1, 500), st.integers(1, 9), st.integers(2, 6), st.integers(0, 999))
+def test_schedules_fit_into_the_run(num_steps: int, num_changes: int, most: int, seed: int) -> None:
+    first, changes = draw_changes(num_steps, num_changes, most, seed)
+    assert (first, changes) == draw_changes(num_steps, num_changes, most, seed)
+    assert len(changes) <= num_changes
+    assert 1 <= first <= most
+    count, at = first, 1 - STEPS_PER_CHANGE
+    for change in changes:
+        assert change.before == count
+        assert 1 <= change.after <= most
+        assert change.step - at >= STEPS_PER_CHANGE or len(changes) == 1
+        assert change.step + STEPS_PER_CHANGE <= num_steps + 1
+        assert change.keep is None or len(change.keep) <= min(change.before, change.after)
+        assert str(change).startswith(f"{change.before} -> {change.after}")
+        count, at = change.after, change.step
+    if changes:
+        assert changes[0].after > changes[0].before
+        assert changes[0].keep is not None
+
+
+ROW = StepRow(
+    step=1,
+    epoch=0,
+    rank=0,
+    num_replicas=1,
+    generation=1,
+    ids=(0, 1, 2, 3),
+    rates=((0.1,),),
+    updates=(1,),
+    checksum=3.0,
+    norm=2.0,
+)
+
+
+def compared(changed: Steps, **values: Any) -> dict[str, Finding]:
+    """Return the findings of one step; parameters and checkpoints are alike."""
+    state: dict[str, object] = {"model": {"w": torch.ones(4)}, "state": {"iter_num": 1}}
+    one = Compared(
+        alone={1: [ROW]},
+        changed=changed,
+        state_alone=state,
+        state_changed=state,
+        allowed=1e-5,
+        fixed=True,
+    )
+    return {finding.what: finding for finding in replace(one, **values).findings()}
+
+
+def shares(*ids: tuple[int, ...], **values: Any) -> Steps:
+    return {1: [replace(ROW, rank=rank, ids=own, **values) for rank, own in enumerate(ids)]}
+
+
+def test_shares_of_a_step_are_the_whole() -> None:
+    assert all(finding.same for finding in compared(shares((0, 1), (2, 3))).values())
+    lost = compared(shares((0, 1), (2, 2)))["samples"]
+    assert lost.same is False
+    assert lost.text == "step 1 (epoch 0): 1 samples missing, 1 too many"
+
+
+def test_a_small_drift_and_another_rate_are_told() -> None:
+    drifted = shares((0, 1), (2, 3))
+    drifted[1][1] = replace(drifted[1][1], checksum=3.001)
+    assert compared(drifted)["replicas"].text == "step 1: parameters differ"
+    assert compared(shares((0, 1, 2, 3), rates=((0.2,),)))["learning rates"].text == "step 1: 0.2, alone 0.1"
+    other = compared(
+        {1: [ROW]}, state_changed={"model": {"w": torch.ones(4) * 1.001}, "state": {"iter_num": 1}}
+    )
+    assert other["parameters"].same is False
+    behind = compared({1: [ROW]}, state_changed={"model": {"w": torch.ones(4)}, "state": {"iter_num": 0}})
+    assert behind["checkpoint"].text == "state.iter_num is 0, alone 1"
+
+
+def test_what_rounding_does_to_a_script_is_allowed_tenfold_within_bounds() -> None:
+    one = {"model": {"w": torch.ones(100)}}
+    for off, allowed in ((0.0, 1e-5), (1e-5, 1e-4), (0.1, 1e-2)):
+        assert allowed_distance(one, {"model": {"w": torch.ones(100) + off}}) == pytest.approx(
+            allowed, rel=0.02
+        )
+
+
+def test_exit_codes() -> None:
+    same, other = Finding(what="a", same=True, text=""), Finding(what="a", same=False, text="")
+    assert Outcome(changes=("1 -> 2",), findings=(same,)).code == 0
+    assert Outcome(changes=("1 -> 2",), findings=(same, other)).code == 1
+    assert Outcome(changes=("1 -> 2",), problem="failed").code == 1
+    assert Outcome(problem="no step was recorded").code == 2

@@ -1,0 +1,95 @@
+"""All replicas must do the same steps, each with a backward; else the run ends and says why."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import coadapt.train as ct
+from coadapt.train.env import Times, read_config
+from tests.train.replicas import run_replicas
+
+pytestmark = [pytest.mark.train, pytest.mark.processes]
+
+NUM_STEPS = 100
+BATCH_SIZE = 8
+SKIPPED = "not all of 2 replicas ran a backward in the same steps"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """skips: (rank, pass) without a backward. leaves: (rank, step) at which the loop is left."""
+
+    skips: frozenset[tuple[int, int]] = frozenset()
+    leaves: frozenset[tuple[int, int]] = frozenset()
+    max_atomic: int | None = None
+
+
+def follow(plan: Plan) -> None:
+    torch.set_num_threads(1)
+    run = ct.Run(replace(read_config(), times=Times(skipped_wait_s=1.0)))
+    net = nn.Linear(4, 1)
+    model, optimizer = run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01))
+    data = TensorDataset(torch.zeros(NUM_STEPS * BATCH_SIZE, 4))
+    loader = run.loader(data, batch_size=BATCH_SIZE, max_atomic=plan.max_atomic)
+    for _ in run.epochs(2):
+        for number, (x,) in enumerate(loader):
+            if (run.rank, number) in plan.skips:
+                continue
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+            if (run.rank, run.progress.step) in plan.leaves:
+                break
+    print("all steps done", flush=True)
+
+
+def outputs(plan: Plan, folder: Path) -> str:
+    """Return what two replicas printed, after both have ended."""
+    run_replicas(follow, [plan, plan], folder)
+    return "".join((folder / f"output-{rank}.txt").read_text() for rank in range(2))
+
+
+def test_backwards_left_out_in_different_steps_are_told(tmp_path: Path) -> None:
+    """As many on both, and between two words: the steps after them would mix two steps' gradients."""
+    text = outputs(Plan(skips=frozenset({(0, 75), (1, 76)})), tmp_path)
+    assert SKIPPED in text
+    assert "all steps done" not in text
+
+
+def test_a_backward_left_out_in_the_last_of_several_passes_is_told(tmp_path: Path) -> None:
+    text = outputs(Plan(skips=frozenset({(1, 19)}), max_atomic=2), tmp_path)
+    assert SKIPPED in text
+    assert "all steps done" not in text
+
+
+def test_one_left_out_before_the_last_pass_mixes_nothing(tmp_path: Path) -> None:
+    text = outputs(Plan(skips=frozenset({(1, 18)}), max_atomic=2), tmp_path)
+    assert text == "all steps done\n" * 2
+
+
+def test_a_step_that_all_leave_out_is_none(tmp_path: Path) -> None:
+    skips = frozenset((rank, number) for rank in range(2) for number in range(60, 90))
+    assert outputs(Plan(skips=skips), tmp_path) == "all steps done\n" * 2
+
+
+def test_a_replica_that_leaves_out_all_further_backwards_is_ended(tmp_path: Path) -> None:
+    """The other waits for it in the exchange of gradients, and so never says a word."""
+    skips = frozenset((1, number) for number in range(60, NUM_STEPS))
+    text = outputs(Plan(skips=skips), tmp_path)
+    assert "nothing from the other replicas within 1 s after a step without a backward" in text
+    assert "all steps done" not in text
+
+
+def test_a_loop_that_one_replica_leaves_is_told(tmp_path: Path) -> None:
+    text = outputs(Plan(leaves=frozenset({(1, 20)})), tmp_path)
+    assert "not all of 2 replicas are at the same one: all must leave the loop over the loader" in text
+    assert "all steps done" not in text
+
+
+def test_a_loop_that_all_leave_ends_the_epoch(tmp_path: Path) -> None:
+    leaves = frozenset((rank, step) for rank in range(2) for step in (20, 75))
+    assert outputs(Plan(leaves=leaves), tmp_path) == "all steps done\n" * 2

@@ -1,0 +1,253 @@
+"""Reports reach a real HTTP server, and a server that hangs, refuses or is gone never holds up training."""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from coadapt.goodput.profile import ProfileBuilder
+from coadapt.model import (
+    BatchConfig,
+    BatchLimits,
+    GradStats,
+    JobSpec,
+    Placement,
+    ReplicaLimits,
+    RescaleContract,
+    TrainingReport,
+    TypeProfile,
+)
+from coadapt.model.wire import from_json
+from coadapt.train.batch.tuning import Done, RunSnapshot, Timings, tune
+from coadapt.train.env import Job, Place, Times, TrainConfig
+from coadapt.train.report import reporter as module
+from coadapt.train.report.reporter import HttpChannel, Reporter
+from coadapt.train.run import Run
+
+pytestmark = pytest.mark.train
+
+
+@dataclass
+class Scheduler:
+    """What the server got, and how it answers."""
+
+    url: str = ""
+    status: int = 200
+    hang: threading.Event = field(default_factory=threading.Event)
+    got: list[tuple[str, str, dict[str, object]]] = field(default_factory=list)
+
+    def wait(self, path: str, count: int = 1) -> list[dict[str, object]]:
+        """Return the bodies that came to `path` as soon as there are `count`."""
+        deadline = time.monotonic() + 60.0
+        while time.monotonic() < deadline:
+            bodies = [body for where, _, body in self.got if where.endswith(path)]
+            if len(bodies) >= count:
+                return bodies
+            time.sleep(0.01)
+        raise AssertionError(f"{path}: {self.got}")
+
+
+@contextmanager
+def serving(*, hang: bool = False) -> Iterator[Scheduler]:
+    scheduler = Scheduler()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            scheduler.got.append((self.path, self.headers["Authorization"], body))
+            if hang:
+                scheduler.hang.wait(120.0)
+            self.send_response(scheduler.status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # http.server's name
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    scheduler.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield scheduler
+    finally:
+        scheduler.hang.set()
+        server.shutdown()
+        server.server_close()
+
+
+def snapshot(progress: float = 0.0) -> RunSnapshot:
+    profile = ProfileBuilder(mean=True)
+    profile.add(Placement((1,)), 64, 0.10, 0.10)
+    profile.add(Placement((2,)), 32, 0.06, 0.09)
+    return RunSnapshot(
+        done=Done(progress=progress, samples=1000.0, samples_left=640.0),
+        timings=Timings(
+            gpu_type="cpu", profile=profile.build(), num_replicas_profiled=2, params=None, step_time_s=0.1
+        ),
+        limits=BatchLimits(initial=64, max_total=256),
+        batch=BatchConfig(total=128, atomic=64),
+        placement=Placement((2,)),
+        replicas_max=3,
+        grad=GradStats(sqr=1.0, var=1.0),
+        adaptive=True,
+        tunes=False,
+        metrics={"loss": 0.5},
+    )
+
+
+def test_what_a_report_says() -> None:
+    tuning = tune(snapshot(progress=900.0))
+    report, params = tuning.report, tuning.params
+    assert params is not None
+    assert tuning.batch is None
+    assert report.by_type == {"cpu": TypeProfile(params=params, num_replicas_profiled=2)}
+    assert params.alpha_c + params.beta_c * 64 == pytest.approx(0.10, rel=0.2)
+    # φ = 64 samples, so the efficiency at 128 is (64 + 64)/(64 + 128).
+    assert report.progress_target == pytest.approx(900.0 + 640.0 * 2 / 3)
+    assert report.forecast is not None
+    assert report.forecast.remaining_steps == 10.0
+    assert len(report.forecast.step_time_s) == 3
+    assert (report.progress, report.samples) == (900.0, 1000.0)
+    assert (report.batch, report.step_time_s, report.metrics) == (
+        BatchConfig(total=128, atomic=64),
+        0.1,
+        {"loss": 0.5},
+    )
+
+
+def test_a_run_reports_to_its_scheduler() -> None:
+    spec = JobSpec(
+        name="job",
+        batch=BatchLimits(initial=8, max_total=64),
+        replicas=ReplicaLimits(max=2),
+        contract=RescaleContract.ADAPTIVE,
+    )
+    with serving() as scheduler:
+        run = Run(
+            TrainConfig(
+                place=Place(generation=3),
+                job=Job(
+                    name="job-1",
+                    spec=spec,
+                    url=scheduler.url,
+                    token="secret",
+                    batch=BatchConfig(total=8, atomic=8),
+                ),
+                contract=spec.contract,
+                times=Times(report_every_s=0.3),
+            )
+        )
+        model = nn.Linear(1, 1)
+        elastic, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=1e-4))
+        loader = run.loader(TensorDataset(torch.randn(64, 1)))
+        for _ in run.epochs(100):
+            for (x,) in loader:
+                optimizer.zero_grad()
+                loss = elastic(x).square().mean()
+                loss.backward()
+                optimizer.step()
+            run.log(loss=loss)
+        run.log(accuracy=1.0)
+        run.close()
+        (rescaled,) = scheduler.wait("/v1/jobs/job-1/rescaled")
+        bodies = scheduler.wait("/v1/jobs/job-1/reports")
+    assert rescaled["generation"] == 3
+    assert 0.0 < float(str(rescaled["rescale_s"])) < 3600.0
+    assert {authorization for _, authorization, _ in scheduler.got} == {"Bearer secret"}
+    last = from_json(TrainingReport, bodies[-1]["report"])
+    assert bodies[-1]["generation"] == 3
+    assert last.samples == 6400.0
+    assert last.progress == last.progress_target == 6400.0
+    assert last.batch == BatchConfig(total=8, atomic=8)
+    assert last.metrics["accuracy"] == 1.0
+    assert last.grad is not None
+    assert {name: each.num_replicas_profiled for name, each in last.by_type.items()} == {"cpu": 1}
+
+
+def test_offering_never_blocks_and_drops_the_oldest() -> None:
+    with serving(hang=True) as scheduler:
+        reporter = Reporter(HttpChannel(scheduler.url, "", "job"), generation=1)
+        reporter.offer(1.5)
+        scheduler.wait("rescaled")
+        snapshots = [snapshot(float(progress)) for progress in range(1000)]
+        began = time.perf_counter()
+        for item in snapshots:
+            reporter.offer(item)
+        assert time.perf_counter() - began < module.TIMEOUT_S / 2
+        scheduler.hang.set()
+        bodies = scheduler.wait("reports", module.QUEUE_MAX)
+        reporter.close()
+    progress = [from_json(TrainingReport, body["report"]).progress for body in bodies]
+    assert progress == [1000.0 - module.QUEUE_MAX + i for i in range(module.QUEUE_MAX)]
+
+
+def test_closing_waits_a_few_seconds_at_most() -> None:
+    with serving(hang=True) as scheduler:
+        reporter = Reporter(HttpChannel(scheduler.url, "", "job"), generation=1)
+        reporter.offer(1.5)
+        scheduler.wait("rescaled")
+        began = time.perf_counter()
+        reporter.close()
+        assert time.perf_counter() - began < module.CLOSE_S + module.TIMEOUT_S
+
+
+def test_a_passing_failure_is_retried_and_a_refusal_is_not(caplog: pytest.LogCaptureFixture) -> None:
+    with serving() as scheduler, caplog.at_level(logging.WARNING):
+        scheduler.status = 503
+        reporter = Reporter(HttpChannel(scheduler.url, "", "job"), generation=1)
+        reporter.offer(1.5)
+        scheduler.wait("rescaled", 2)
+        scheduler.status = 200
+        scheduler.wait("rescaled", 3)
+        assert caplog.text == ""
+        scheduler.status = 409
+        for _ in range(2):
+            reporter.offer(snapshot())
+        scheduler.wait("reports", 2)
+        reporter.close()
+        assert len(scheduler.got) == 5
+    assert caplog.text.count("not delivered to the scheduler") == 1
+
+
+def test_a_scheduler_that_is_gone_is_mentioned_once(caplog: pytest.LogCaptureFixture) -> None:
+    with serving() as scheduler:
+        url = scheduler.url
+    with caplog.at_level(logging.WARNING):
+        reporter = Reporter(HttpChannel(url, "", "job"), generation=1)
+        for _ in range(3):
+            reporter.offer(1.0)
+        reporter.close()
+    assert caplog.text.count("not delivered to the scheduler") == 1
+    assert "training goes on" in caplog.text
+
+
+def test_a_snapshot_that_cannot_be_judged_ends_no_reporting(caplog: pytest.LogCaptureFixture) -> None:
+    with serving() as scheduler:
+        reporter = Reporter(HttpChannel(scheduler.url, "", "job"), generation=1)
+        # No limits are left to choose a batch in.
+        reporter.offer(replace(snapshot(1.0), limits=None, tunes=True))  # type: ignore[arg-type]  # on purpose
+        reporter.offer(snapshot(2.0))
+        bodies = scheduler.wait("reports", 1)
+        reporter.close()
+    assert [from_json(TrainingReport, body["report"]).progress for body in bodies] == [2.0]
+    assert caplog.messages == ["no report from this snapshot; training goes on"]
+
+
+def test_a_reporter_that_retires_ends_its_thread() -> None:
+    """One is made anew at each change of replicas."""
+    reporter = Reporter(None, generation=1)
+    time.sleep(0.05)  # it waits for something to report
+    reporter.retire()
+    reporter._thread.join(60.0)
+    assert not reporter._thread.is_alive()

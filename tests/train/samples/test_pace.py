@@ -1,0 +1,75 @@
+"""When replicas talk: seldom where steps are short, and never past a measured step."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import coadapt.train as ct
+from coadapt.train.samples import pace
+from coadapt.train.samples.pace import MEASURE_PERIOD, MEASURED_AT_FIRST, Pace, measures
+
+
+def strides(monkeypatch: pytest.MonkeyPatch, step_s: float) -> list[int]:
+    """Return the strides of the syncs in 200 steps of `step_s` seconds."""
+    now = [100.0]
+    monkeypatch.setattr(pace.time, "monotonic", lambda: now[0])
+    found, mine = [], Pace()
+    for step in range(200):
+        now[0] += step_s
+        if mine.syncs(step):
+            mine.stride = mine.next(step + 1)
+            found.append(mine.stride)
+        else:
+            assert not measures(step, compares=False)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("step_s", "stride"), [(0.01, 8), (0.051, 4), (0.15, 2), (0.21, 1), (2.0, 1), (1e-9, MEASURE_PERIOD)]
+)
+def test_the_stride_follows_the_step_time(
+    monkeypatch: pytest.MonkeyPatch, step_s: float, stride: int
+) -> None:
+    found = strides(monkeypatch, step_s)
+    assert found[: MEASURED_AT_FIRST - 1] == [1] * (MEASURED_AT_FIRST - 1)
+    assert set(found[MEASURED_AT_FIRST:]) == {stride}
+
+
+def test_a_run_that_went_back_talks_after_each_step_at_first() -> None:
+    mine = Pace()
+    mine.next(200)
+    assert mine.next(150) == 1
+
+
+def test_the_time_before_the_first_word_says_nothing_of_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that comes back after a million steps, on a machine that has just been switched on."""
+    monkeypatch.setattr(pace.time, "monotonic", lambda: 60.0)
+    assert Pace().next(1_000_000) == 1
+
+
+def test_one_replica_alone_posts_nothing_in_steps_of_which_nobody_has_to_hear() -> None:
+    run = ct.init()
+    net = nn.Linear(1, 1)
+    model, optimizer = run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01))
+    loader = run.loader(TensorDataset(torch.ones(400, 1)), batch_size=1)
+    posted: list[int] = []
+    consensus = run._step_loop._consensus
+    post = consensus.post
+
+    def counted(*arguments: Any) -> None:
+        posted.append(run.progress.step)
+        post(*arguments)
+
+    consensus.post = counted  # type: ignore[method-assign]  # to count
+    for _ in run.epochs(1):
+        for (x,) in loader:  # type: ignore[misc]  # one tensor
+            model(x).mean().backward()
+            optimizer.step()
+    assert run.progress.step == 400
+    # Norms of two successive steps are measured in one of eight, of the first fifty all.
+    late = [step for step in posted if step > 56]
+    assert len(late) <= (400 - 56) / 8 + 3
+    assert run.grad_stats is not None

@@ -1,0 +1,25 @@
+"""The gallery: each converted script alone is the plain one, and the same under changes of replicas."""
+
+import pytest
+
+from benchmarks.gallery import checked, distance_alone, lines_changed, names
+
+pytestmark = [pytest.mark.train, pytest.mark.slow, pytest.mark.processes]
+
+
+# All of them: `python -m benchmarks.gallery`.
+@pytest.mark.parametrize("name", ["ema", "fixmatch", "reinforce"])
+def test_alone_it_is_the_plain_script(name: str) -> None:
+    assert distance_alone(name) == 0.0
+
+
+def test_the_diff_is_small() -> None:
+    for name in names():
+        added, removed = lines_changed(name)
+        assert 0 < removed <= added <= 14, name
+
+
+@pytest.mark.parametrize("name", ["dcgan", "reinforce"])
+def test_under_changes_it_is_the_same_training(name: str) -> None:
+    outcome = checked(name, "--steps", "40", "--changes", "2")
+    assert outcome["code"] == 0, outcome

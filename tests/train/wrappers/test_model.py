@@ -1,0 +1,111 @@
+"""The model on several replicas: whose values count at first, and what may come out of its forward."""
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import coadapt.train as ct
+from coadapt.train.env import Times, read_config
+from tests.train.replicas import run_replicas
+
+pytestmark = [pytest.mark.train, pytest.mark.processes]
+
+
+def make_and_validate(folder: str) -> None:
+    run = ct.init()
+    torch.manual_seed(run.rank)
+    net = nn.BatchNorm1d(3)
+    nn.init.normal_(net.weight)
+    nn.init.normal_(net.running_mean)
+    model, _ = run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    model.eval()
+    torch.save(model(torch.ones(1, 3)), Path(folder, f"seen-{run.rank}.pt"))
+    average = torch.optim.swa_utils.AveragedModel(model)
+    average.update_parameters(model)
+    assert torch.equal(average(torch.ones(1, 3)), model(torch.ones(1, 3)))
+    run.close()
+
+
+def test_all_begin_with_the_first_ones_values_and_may_average_them(tmp_path: Path) -> None:
+    assert run_replicas(make_and_validate, [str(tmp_path)] * 2, tmp_path) == [0, 0]
+    first, second = (torch.load(tmp_path / f"seen-{rank}.pt") for rank in range(2))
+    assert torch.equal(first, second)
+
+
+def accumulate_in_views(folder: str) -> None:
+    """Train with gradients that are zeroed in place, in DDP's own memory where there are several replicas."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    run = ct.init()
+    net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)).double()
+    sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+    model, optimizer = run.prepare(net, sgd, ddp={"gradient_as_bucket_view": True})
+    data = TensorDataset(torch.randn(40, 4).double(), torch.randn(40, 1).double())
+    loader = run.loader(data, batch_size=16, max_atomic=3)
+    for _ in run.epochs(3):
+        for x, y in loader:
+            optimizer.zero_grad(set_to_none=False)
+            nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+    if run.is_first:
+        torch.save(net[0].weight, Path(folder, f"weight-{run.num_replicas}.pt"))
+    run.close()
+
+
+def test_what_waits_while_gradients_accumulate_is_not_written_over(tmp_path: Path) -> None:
+    assert run_replicas(accumulate_in_views, [str(tmp_path)], tmp_path) == [0]
+    assert run_replicas(accumulate_in_views, [str(tmp_path)] * 2, tmp_path) == [0, 0]
+    alone, both = (torch.load(tmp_path / f"weight-{count}.pt") for count in (1, 2))
+    assert (alone - both).abs().max() < 1e-12
+
+
+@dataclass
+class Output:
+    prediction: Tensor
+
+
+class Wrapped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Output:
+        return Output(self.inner(x))
+
+
+def train_with_a_dataclass(_argument: None) -> None:
+    run = ct.Run(replace(read_config(), times=Times(skipped_wait_s=0.2)))
+    net = Wrapped()
+    model, optimizer = run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01))
+    loader = run.loader(TensorDataset(torch.zeros(40, 4)), batch_size=8)
+    for _ in run.epochs(1):
+        for (x,) in loader:
+            model(x).prediction.mean().backward()
+            optimizer.step()
+            # Longer than a replica may take after a step without a backward.
+            time.sleep(0.5 * run.is_first * (run.progress.step == 2))
+    run.close()
+
+
+def test_the_backward_of_a_dataclass_is_seen(tmp_path: Path) -> None:
+    assert run_replicas(train_with_a_dataclass, [None, None], tmp_path) == [0, 0]
+
+
+def step_outside_of_the_loop(_argument: None) -> None:
+    """A backward of the user's own, of one sample on each replica."""
+    run = ct.init()
+    net = nn.Linear(1, 1, bias=False)
+    model, _ = run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    model(torch.tensor([[1.0 + run.rank]])).sum().backward()
+    assert net.weight.grad is not None
+    assert net.weight.grad.item() == 1.5
+    run.close()
+
+
+def test_gradients_outside_of_the_loop_are_averaged(tmp_path: Path) -> None:
+    assert run_replicas(step_outside_of_the_loop, [None, None], tmp_path) == [0, 0]

@@ -1,0 +1,102 @@
+"""Mistakes that would show nowhere get one line; what only looks like one gets none."""
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import coadapt.train as ct
+from coadapt.train.wrappers.script_check import FiniteCheck
+from tests.train.bugs import train
+
+pytestmark = pytest.mark.train
+
+NO_STEP = "50 steps with a backward but without optimizer.step(): nothing is learnt"
+UNWRAPPED = (
+    "50 steps in which another optimizer than that of run.prepare changed the parameters: use what prepare "
+    "returned, model and optimizer"
+)
+NOT_FINITE = (
+    "gradients have been infinite or not a number (NaN) since step 13: look at the data and the loss, lower "
+    "the learning rate, or clip"
+)
+NO_BACKWARD = "50 steps without a backward through the model of run.prepare: "
+
+
+@pytest.mark.parametrize(
+    ("bug", "told"),
+    [
+        ("no step", NO_STEP),
+        ("unwrapped", UNWRAPPED),
+        ("no backward", f"{NO_BACKWARD}loss.backward() is missing"),
+        ("bare model", f"{NO_BACKWARD}use it, not the model that prepare was given"),
+        ("nan", NOT_FINITE),
+        ("none", None),
+    ],
+)
+def test_a_mistake_is_told_once(bug: str, told: str | None, caplog: pytest.LogCaptureFixture) -> None:
+    train(bug)
+    assert caplog.messages == [told] * (told is not None)
+
+
+def loop(num_steps: int, body: str, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Train `num_steps` steps in a way that is not a mistake; return what was said."""
+    caplog.set_level(logging.WARNING)
+    run = ct.init()
+    net = nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 1))
+    critic = nn.Linear(1, 1)
+    if body == "frozen":
+        net[0].requires_grad_(False)
+    model, optimizer = run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01))
+    other = torch.optim.SGD(critic.parameters(), lr=0.01)
+    loader = run.loader(TensorDataset(torch.ones(8 * num_steps, 1)), batch_size=8)
+    for _ in run.epochs(1):
+        for index, (x,) in enumerate(loader):
+            if body == "calibration" and index < 60:
+                model(x)  # its output is looked at only: no gradient is wanted yet
+                continue
+            if body == "no use yet" and index < 60:
+                continue
+            if body == "critic first" and index < 60:
+                critic(model(x)).mean().backward()
+                other.step()
+                continue
+            if body == "critic often" and index % 5:
+                critic(model(x)).mean().backward()
+                other.step()
+                continue
+            model(x).mean().backward()
+            if body == "skips" and index < 20:
+                continue
+            optimizer.step()
+            optimizer.zero_grad()
+    return caplog.messages
+
+
+@pytest.mark.parametrize(
+    "body", ["plain", "frozen", "calibration", "no use yet", "critic first", "critic often", "skips"]
+)
+def test_what_is_meant_is_not_told(body: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert loop(130, body, caplog) == []
+
+
+def test_a_short_training_without_a_step_is_told_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    run = ct.init()
+    net = nn.Linear(1, 1)
+    model, _ = run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01))
+    loader = run.loader(TensorDataset(torch.ones(24, 1)), batch_size=8)
+    for _ in run.epochs(1):
+        for (x,) in loader:
+            model(x)
+    assert caplog.messages == ["training ended after 3 steps without one optimizer.step()"]
+
+
+def test_gradients_that_recover_are_not_told() -> None:
+    check = FiniteCheck()
+    told = [check.began(step, unusable=step % 40 != 0) for step in range(200)]
+    assert told == [None] * 200
+    # From then on none is finite; said once, with the first step of it.
+    told = [check.began(step, unusable=True) for step in range(200, 300, 8)]
+    assert [item for item in told if item is not None] == [161]
