@@ -440,9 +440,11 @@ def _dataclass_keywords(node: ast.ClassDef) -> set[str] | None:
 
 
 def _is_flag(argument: ast.arg) -> bool:
-    return (
-        isinstance(argument.annotation, ast.Subscript) and _dotted(argument.annotation.value) == "Annotated"
-    )
+    """Whether it is written `Annotated[...]`, or as a name ...Option: a flag that several commands share."""
+    annotation = argument.annotation
+    if isinstance(annotation, ast.Subscript):
+        return _dotted(annotation.value) == "Annotated"
+    return isinstance(annotation, ast.Name) and annotation.id.endswith("Option")
 
 
 def _is_docstring(step: ast.stmt) -> bool:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import cast
 
 from coadapt.cli.client import Client, JsonObject, RefusedError, UnreachableError, find_client
-from coadapt.executors.processes.job_processes import kill_marked, marked_processes
+from coadapt.executors.processes.job_processes import kill_marked
 from coadapt.model.wire import Json
+from tests.marked import kill_of
 
 PATIENCE_S = 30.0
 COMMAND = (sys.executable, "-c", "from coadapt.cli.main import main; main()")
@@ -114,13 +115,7 @@ class LiveCluster:
 
     def kill_job(self, job: str, *, launcher: bool) -> None:
         """Kill -9 the job's launcher, or everything but its launcher."""
-        for pid in marked_processes(self.checkpoints(job)):
-            try:
-                command = Path(f"/proc/{pid}/cmdline").read_bytes()
-                if (b"coadapt.executors.processes.launcher" in command) == launcher:
-                    os.kill(pid, signal.SIGKILL)
-            except (FileNotFoundError, ProcessLookupError):
-                continue  # a `sleep` of the script that was over anyway
+        kill_of(self.checkpoints(job), launcher=launcher)
 
     def _answers(self) -> bool:
         assert self._process is not None

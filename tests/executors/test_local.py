@@ -32,6 +32,7 @@ from tests.contracts.executor_contract import (
     until,
 )
 from tests.executors.processes.test_rank_map import launch_order
+from tests.marked import kill_of, pids_of
 
 pytestmark = pytest.mark.processes
 
@@ -79,20 +80,11 @@ class LocalSite:
         return JobDir(self.state_dir / "jobs" / name)
 
     def pids(self, kind: str, job: str = "a") -> list[int]:
-        """Return the job's processes whose command line has, or lacks, the launcher's name."""
-        found = []
-        for pid in marked_processes(self.job(job).checkpoints):
-            try:
-                command = Path(f"/proc/{pid}/cmdline").read_bytes()
-            except (FileNotFoundError, ProcessLookupError):
-                continue  # it has just ended by itself
-            if (b"coadapt.executors.processes.launcher" in command) == (kind == "launcher"):
-                found.append(pid)
-        return found
+        """Return the job's processes that are its launcher, or all others."""
+        return pids_of(self.job(job).checkpoints, launcher=kind == "launcher")
 
     def kill_replicas(self, job: str) -> None:
-        for pid in self.pids("replica", job):
-            os.kill(pid, signal.SIGKILL)
+        kill_of(self.job(job).checkpoints, launcher=False)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The Ray executor keeps the executor contract on a real cluster of two nodes, which are this machine."""
 
 import os
-import signal
 import sys
 import threading
 import time
@@ -15,7 +14,7 @@ from coadapt.core.events import Event, NodeJoined, NodeLost, Outcome
 from coadapt.executors import prepare_executor
 from coadapt.executors.host import Host
 from coadapt.executors.processes.generation_dir import JobDir
-from coadapt.executors.processes.job_processes import kill_marked, marked_processes
+from coadapt.executors.processes.job_processes import kill_marked
 from coadapt.model import Allocation, InputError
 from coadapt.model.rescale import CAPABLE_FILE
 from coadapt.runtime.ports import LiveExecutor
@@ -30,6 +29,7 @@ from tests.contracts.executor_contract import (
     until,
 )
 from tests.executors.elastic_site import TRAINER
+from tests.marked import kill_of
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 ray = pytest.importorskip("ray")
@@ -81,9 +81,7 @@ class RaySite:
             ray.shutdown()
 
     def kill_replicas(self, job: str) -> None:
-        for pid in marked_processes(JobDir.of(self.state_dir, job).checkpoints):
-            if b"coadapt.executors" not in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
+        kill_of(JobDir.of(self.state_dir, job).checkpoints, launcher=False)
 
 
 @pytest.fixture

@@ -33,8 +33,6 @@ from coadapt.sim.faults.scenario import (
 from coadapt.sim.library.profiles import GpuSpeed
 from coadapt.sim.workload import TraceJob
 
-TYPES = ("a", "b")
-RACKS = ("r1", "r2")
 SHARERS = (1, 1, 2, 2, 3)
 PAIR_CHANCE = 0.5
 TOTALS = (32, 64, 128, 256)
