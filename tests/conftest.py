@@ -29,8 +29,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("papers"):
                 item.add_marker(pytest.mark.skip(reason=f"{TRACES} is not set"))
-    # Real processes meet every stall of a shared machine; in thousands of tests one will race. What fails twice
-    # in a row is broken. Where a developer sits there is no second try, so that a race is seen and mended.
+    # Real processes meet every stall of a shared machine, and of thousands of tests one will race. What fails
+    # twice is broken. Where a developer sits there is no second try, so that a race is seen and mended.
     if "CI" in os.environ:
         for item in items:
             if item.get_closest_marker("processes"):
