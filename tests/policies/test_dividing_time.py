@@ -71,6 +71,28 @@ def test_parts_of_the_time_become_rounds() -> None:
     }
 
 
+def test_a_turn_is_longer_than_the_scheduler_s_round() -> None:
+    """Within 360 s those that run stay, and who came takes what is free; then others have their turn."""
+    policy, cluster = Gavel(), nodes(1, 1)
+    runs: list[dict[str, int]] = []
+    held = {"a": on(), "b": on()}
+    for index in range(13):
+        names = ("a", "b", "c") if index >= 2 else ("a",)
+        jobs = [
+            job(name, held=held.get(name, on()), service=60.0 * sum(name in each for each in runs))
+            for name in names
+        ]
+        plan = policy.allocate(view(cluster, *jobs, at=60.0 * index))
+        held = dict(plan.allocations)
+        runs.append(counts(plan))
+    alone, first = {"a": 1}, runs[2]
+    assert runs[:2] == [alone] * 2
+    assert first.keys() > alone.keys()  # one of those who came takes the GPU that is free
+    assert runs[2:6] == [first] * 4
+    assert runs[6].keys() != first.keys()  # whoever waited has the next turn
+    assert runs[6:12] == [runs[6]] * 6
+
+
 def test_gpus_of_a_job_without_a_part_yet_are_held_back_where_that_is_asked_for() -> None:
     for hold_back in (False, True):
         policy = Gavel(resolve_s=1000.0, hold_back=hold_back)
@@ -166,7 +188,7 @@ def test_allox_runs_short_jobs_first_and_leaves_them_to_their_end() -> None:
 
 def test_tickets_share_gpus_by_tenant_not_by_job() -> None:
     many = [job(f"m{i}", tenant="many") for i in range(4)]
-    ran = play(GandivaFair(), view(nodes(2), *many, job("lone", tenant="few")), 100)
+    ran = play(GandivaFair(round_s=60.0), view(nodes(2), *many, job("lone", tenant="few")), 100)
     assert ran["lone"] == pytest.approx(100, abs=1)
     assert sum(ran[each.id] for each in many) == pytest.approx(100, abs=1)
     alike = play(GandivaFair(form="equal"), view(nodes(2), *many, job("lone", tenant="few")), 100)

@@ -8,6 +8,7 @@ from coadapt.model import ClusterView, JobId, Plan
 from coadapt.policies.base import PolicyCard
 from coadapt.policies.giving.paced_jobs import DividedTime, FloatArray, PacedJobs
 from coadapt.policies.giving.time_share_rounds import RoundOptions
+from coadapt.policies.giving.turns import GAVEL_ROUND_S
 
 # Jobs in one matching at most: it takes time as the cube of them. The oldest enter.
 JOBS_MAX = 200
@@ -31,7 +32,7 @@ class Allox:
         self,
         *,
         alpha: float = 1.0,
-        round_s: float = 60.0,
+        round_s: float = GAVEL_ROUND_S,
         resolve_s: float = 0.0,
         hold_back: bool = False,
     ) -> None:

@@ -11,6 +11,7 @@ from coadapt.model import ClusterView, Plan
 from coadapt.policies.base import PolicyCard
 from coadapt.policies.giving.paced_jobs import DividedTime, FloatArray, IntArray, PacedJobs
 from coadapt.policies.giving.time_share_rounds import RoundOptions
+from coadapt.policies.giving.turns import GAVEL_ROUND_S
 
 NEGLIGIBLE_GPUS = 1e-9
 
@@ -40,7 +41,7 @@ class GandivaFair:
         *,
         form: str = Form.TICKETS,
         trade: bool = True,
-        round_s: float = 60.0,
+        round_s: float = GAVEL_ROUND_S,
         resolve_s: float = 0.0,
         hold_back: bool = False,
     ) -> None:

@@ -12,6 +12,7 @@ from coadapt.policies.base import PolicyCard
 from coadapt.policies.giving.ideal_time import IdealTimes
 from coadapt.policies.giving.paced_jobs import DividedTime, FloatArray, PacedJobs
 from coadapt.policies.giving.time_share_rounds import RoundOptions
+from coadapt.policies.giving.turns import GAVEL_ROUND_S
 from coadapt.policies.solvers.time_shares import Base, central_max_min, max_min, max_total
 
 
@@ -42,7 +43,7 @@ class Gavel:
     objective: str = Objective.MAX_MIN
     by_type: bool = True
     prices: Mapping[str, float] | None = None
-    round_s: float = 60.0
+    round_s: float = GAVEL_ROUND_S
     resolve_s: float = 0.0
     hold_back: bool = False
     central: bool = False

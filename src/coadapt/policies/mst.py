@@ -8,6 +8,7 @@ from coadapt.model import ClusterView, Plan
 from coadapt.policies.base import PolicyCard
 from coadapt.policies.giving.paced_jobs import DividedTime, FloatArray, PacedJobs
 from coadapt.policies.giving.time_share_rounds import RoundOptions
+from coadapt.policies.giving.turns import GAVEL_ROUND_S
 from coadapt.policies.solvers.time_shares import central_max_total, max_total
 
 
@@ -28,7 +29,7 @@ class Mst:
     def __init__(
         self,
         *,
-        round_s: float = 60.0,
+        round_s: float = GAVEL_ROUND_S,
         resolve_s: float = 0.0,
         hold_back: bool = False,
         raw: bool = False,

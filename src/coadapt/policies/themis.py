@@ -7,6 +7,7 @@ from coadapt.policies.base import PolicyCard
 from coadapt.policies.giving.ideal_time import IdealTimes
 from coadapt.policies.giving.paced_jobs import DividedTime
 from coadapt.policies.giving.time_share_rounds import RoundOptions
+from coadapt.policies.giving.turns import GAVEL_ROUND_S
 
 
 class Themis:
@@ -25,7 +26,7 @@ class Themis:
     def __init__(
         self,
         *,
-        round_s: float = 60.0,
+        round_s: float = GAVEL_ROUND_S,
         resolve_s: float = 0.0,
         hold_back: bool = False,
         central: bool = False,

@@ -8,6 +8,11 @@
 # ties by what they missed under the parts before (the deficit), then by the part. A job that does not fit is
 # passed over. Counters begin at half a round, so that a job without any time is urgent, not infinitely so.
 # When all jobs with a part had their turn, GPUs that are still free go to whoever can use them.
+#
+# A turn of this mechanism lasts `round_s`, whatever the scheduler's own round is: within it those that run
+# keep their GPUs, and only what is free is given. Were turns as short as a rescale takes, jobs would spend
+# them on changing places: in rounds of 60 s a job whose rescale takes 250 s and whose parts lie on two types
+# never ended at all.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +22,7 @@ from coadapt.policies.giving.capacity import Capacity, gpu_type_held
 from coadapt.policies.giving.counted_plan import counted_plan
 from coadapt.policies.giving.queue import requested_gpus
 from coadapt.policies.giving.reasons import go_first, waits
+from coadapt.policies.giving.turns import GAVEL_ROUND_S, Turns
 
 # Part of the time (0 to 1) per GPU type, per job; what is left out is 0.
 Parts = Mapping[JobId, Mapping[str, float]]
@@ -24,13 +30,14 @@ Parts = Mapping[JobId, Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOptions:
-    """round_s: the scheduler's round. resolve_s: least time between two decisions on the parts.
+    """round_s: how long those that run keep their GPUs before it is asked again whose turn it is; where the
+    scheduler's round is longer, that. resolve_s: least time between two decisions on the parts.
 
     hold_back: GPUs that fall to a job that came after the parts were decided stay idle (the released code of
     Shockwave's comparison); without it, it may use what is free.
     """
 
-    round_s: float = 60.0
+    round_s: float = GAVEL_ROUND_S
     resolve_s: float = 0.0
     hold_back: bool = False
 
@@ -68,6 +75,7 @@ class TimeShareRounds:
         self._options = options or RoundOptions()
         self._books: dict[JobId, _Book] = {}
         self._decided = _Decided()
+        self._turns = Turns(self._options.round_s)
 
     def plan(
         self,
@@ -88,7 +96,8 @@ class TimeShareRounds:
         if due_for != last.due_for and (last.at == 0.0 or view.at - last.at >= self._options.resolve_s):
             self._settle(view.at - last.at)
             self._decided = _Decided(decide(), view.at, due_for)
-        capacity, order = Capacity(view), list(self._turns(view, types))
+        stay = [] if self._turns.begins(view.at) else self._stayers(view)
+        capacity, order = Capacity(view), [*stay, *self._by_priority(view, types)]
         held_back: set[JobId] = set()
         for job, gpu_type in order:
             if job.id in capacity.counts or not capacity.give(job, requested_gpus(job), gpu_type):
@@ -130,7 +139,12 @@ class TimeShareRounds:
                 book.deficit_s[gpu_type] = book.deficit_s.get(gpu_type, 0.0) + missed_s
             book.received_s = {}
 
-    def _turns(self, view: ClusterView, types: Sequence[str]) -> Iterator[tuple[JobView, str]]:
+    def _stayers(self, view: ClusterView) -> list[tuple[JobView, str]]:
+        """Return those whom the last plan gave GPUs, with their types."""
+        given = [(job, self._books[job.id].given) for job in view.jobs]
+        return [(job, gpu_type) for job, gpu_type in given if gpu_type is not None]
+
+    def _by_priority(self, view: ClusterView, types: Sequence[str]) -> Iterator[tuple[JobView, str]]:
         """Yield whose turn it is on which type: all that have a part first, then the rest."""
         parts = self._decided.parts
         for planned in (True, False):
