@@ -7,7 +7,7 @@ import tomllib
 import pytest
 
 from coadapt.executors import EXECUTORS, executor_options
-from coadapt.policies import POLICIES, create_policy, policy_card
+from coadapt.policies import POLICIES, create_policy, policy_card, policy_option_texts, policy_options
 from tools import house_shape, public_surface, state_diagram
 from tools.house_rules import (
     OTHER_MEANINGS,
@@ -260,6 +260,9 @@ def test_a_policy_has_its_row_its_page_and_its_file(name: str) -> None:
     card = policy_card(name)
     assert card.paper
     assert card.decides
+    assert set(policy_option_texts(name)) == set(policy_options(name)), (
+        "its docstring explains each: `name: text`"
+    )
     assert f"[{name}]({name}.md)" in (page.parent / "index.md").read_text(encoding="utf-8")
 
 

@@ -129,7 +129,9 @@ def test_policies_lists_what_up_accepts() -> None:
     assert {"fifo", "srtf", "tiresias", "optimus", "pollux"} <= set(names)
     one = run_cli("policies", "shockwave(rule=counts)").stdout
     assert "oracle    epochs" in one
-    assert "option    rule=counts" in one
+    assert (
+        "option    rule=counts\n              how the predictor learns; one of counts, restatement\n" in one
+    )
 
 
 # -- with a scheduler -------------------------------------------------------------------------------------

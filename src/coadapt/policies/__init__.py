@@ -11,6 +11,7 @@ from importlib.metadata import entry_points
 from coadapt.model import InputError
 from coadapt.policies.base import Policy, PolicyCard
 from coadapt.policies.choice import fit_options, parse_choice
+from coadapt.policies.option_texts import option_texts
 
 POLICIES: dict[str, str] = {
     "fifo": "coadapt.policies.fifo:Fifo",
@@ -47,6 +48,7 @@ __all__ = [
     "create_policy",
     "policy_card",
     "policy_names",
+    "policy_option_texts",
     "policy_options",
 ]
 
@@ -71,6 +73,14 @@ def policy_options(name: str) -> dict[str, object]:
     parameters = inspect.signature(_find(name)).parameters.values()
     defaults = {option.name: option.default for option in parameters}
     return {**defaults, **fit_options(name, options, defaults)}
+
+
+def policy_option_texts(name: str) -> dict[str, str]:
+    """Return what policy `name` says of its options; an option of which it says nothing is missing.
+
+    Raises InputError as create_policy.
+    """
+    return option_texts(_find(parse_choice(name)[0]), policy_options(name))
 
 
 def create_policy(name: str, **options: object) -> Policy:

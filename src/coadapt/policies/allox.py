@@ -16,9 +16,9 @@ NEVER = 1e12  # the cost of a place on a type that the job may not use
 
 
 class Allox:
-    """Shortest jobs first, as far as `alpha` lets: of the jobs that wait, this part, the oldest, are matched.
+    """Shortest jobs first, as far as `alpha` lets. A job of one GPU that has its turn keeps it to its end.
 
-    At least as many as GPUs are free are matched. A job of one GPU that has its turn keeps it to its end.
+    alpha: of the jobs that wait, this part, the oldest, are matched; at least as many as GPUs are free.
     round_s, resolve_s, hold_back: see RoundOptions. Jobs that do not tell their length count as half done.
     """
 

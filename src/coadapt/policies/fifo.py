@@ -8,7 +8,10 @@ from coadapt.policies.giving.queue import GangRule, admit
 
 
 class Fifo:
-    """Without preemption. Strict unless `backfill`: a job that does not fit stops those behind it."""
+    """Without preemption. Strict: a job that does not fit stops those behind it.
+
+    backfill: those behind it may use what is free.
+    """
 
     card: ClassVar[PolicyCard] = PolicyCard(paper="classic", decides="order")
 

@@ -26,7 +26,7 @@ class Form(StrEnum):
 class GandivaFair:
     """Each tenant with jobs has its tickets' share of the GPU time, which its jobs have in equal parts.
 
-    Tickets are the tenants' weights. round_s, resolve_s, hold_back: see RoundOptions. form: one of Form;
+    Tickets are the tenants' weights. round_s, resolve_s, hold_back: see RoundOptions. form: what is divided;
     `equal` gives every job the same part of the time, whatever its GPUs and whose it is. trade: whether
     tenants swap fast GPUs for more slow ones.
     """

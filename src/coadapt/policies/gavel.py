@@ -29,8 +29,8 @@ class Objective(StrEnum):
 class Gavel:
     """Divides the time of jobs over GPU types by a linear programme, and realises it round by round.
 
-    objective: one of Objective. by_type: whether it knows that types differ; else all rates count as 1
-    (max-min only). prices: of a GPU per hour, by type, for `cost`; 1 where missing. round_s, resolve_s,
+    objective: what the programme aims at. by_type: whether it knows that types differ; else all rates count
+    as 1 (max-min only). prices: of a GPU per hour, by type, for `cost`; 1 where missing. round_s, resolve_s,
     hold_back: see RoundOptions. central: of equally good parts the most central (not for `cost`).
     """
 

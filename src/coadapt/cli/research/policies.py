@@ -2,9 +2,12 @@
 
 import json
 from enum import Enum
+from textwrap import fill
 from typing import Annotated
 
 import typer
+
+WIDTH, INDENT = 100, " " * 14
 
 
 def policies(
@@ -15,7 +18,8 @@ def policies(
 
     All of them run live and in simulation. Options are set in brackets: --policy "tiresias(promote_knob=8)".
     """
-    from coadapt.policies import policy_card, policy_names, policy_options
+    from coadapt.policies import policy_card, policy_names, policy_option_texts, policy_options
+    from coadapt.policies.option_texts import allowed_values
 
     names = policy_names() if name is None else (name,)
     cards = {each: policy_card(each) for each in names}
@@ -26,6 +30,7 @@ def policies(
                 "decides": card.decides,
                 "oracle": card.oracle,
                 "options": policy_options(each),
+                "option_texts": policy_option_texts(each),
             }
             for each, card in cards.items()
         }
@@ -36,8 +41,11 @@ def policies(
         card = cards[name]
         for title, text in (("paper", card.paper), ("decides", card.decides), ("oracle", card.oracle)):
             typer.echo(f"{title:10}{text or '-'}")
+        texts = policy_option_texts(name)
         for option, default in policy_options(name).items():
             typer.echo(f"{'option':10}{option}={_plain(default)}")
+            meaning = "; ".join(filter(None, (texts.get(option), allowed_values(default))))
+            typer.echo(fill(meaning, width=WIDTH, initial_indent=INDENT, subsequent_indent=INDENT))
 
 
 def _plain(value: object) -> object:

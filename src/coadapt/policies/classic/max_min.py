@@ -18,7 +18,8 @@ class MaxMin:
     First each job its fewest, in the order of what it got of its fair share so far (mean GPUs held since it
     came, over the share): the deficit order that makes time shares of gangs come true (Gavel, OSDI'20). Then
     one GPU at a time to the tenant with the fewest per weight, there to the job with the fewest.
-    turn_s: as in Turns; Gavel's round. It matters only where not all jobs fit.
+    turn_s: jobs keep their place for so many seconds, as in Gavel's rounds; 0: each round orders anew. It
+    matters only where not all jobs fit.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(paper="classic", decides="GPU counts, order")

@@ -30,9 +30,10 @@ MOMENTUM = 0.9
 class ShockwaveOptions:
     """What Shockwave's operator may set; docs/policies/shockwave.md says where each default comes from.
 
-    round_s: the scheduler's round, s. num_rounds: of a window. replan_rounds: a window is planned anew after
-    so many, and when a job comes or goes. makespan_weight: objective per second that the last job is late.
-    power: of ρ, for late jobs. rho_max: what counts as late. rule: of the predictor. calibrate,
+    round_s: the scheduler's round, s. num_rounds: that a window spans. replan_rounds: a window is planned
+    anew after so many, and when a job comes or goes. makespan_weight: objective per second that the last job
+    is late.
+    power: of ρ, for late jobs. rho_max: what counts as late. rule: how the predictor learns. calibrate,
     whole_seconds: what the released code does to profiled epochs. noise: relative standard deviation put on
     predictions, for the spread over seeds.
     """
