@@ -95,9 +95,12 @@ class Stage:
         return self.handle(TimerFired(at=at))
 
     def plan(
-        self, allocations: dict[str, Allocation], batches: dict[str, BatchConfig] | None = None
+        self,
+        allocations: dict[str, Allocation],
+        batches: dict[str, BatchConfig] | None = None,
+        set_aside: dict[str, float] | None = None,
     ) -> list[Command]:
-        plan = Plan(allocations=allocations, batches=batches or {})
+        plan = Plan(allocations=allocations, batches=batches or {}, set_aside=set_aside or {})
         return self.handle(PlanReady(at=self.at, round=self.scheduler.state.round, plan=plan))
 
     def round(self, at: float, allocations: dict[str, Allocation], **plan: object) -> list[Command]:

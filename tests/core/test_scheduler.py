@@ -439,6 +439,15 @@ def test_a_report_reaches_the_view_and_leaves_open_what_it_does_not_say() -> Non
     assert job.measured.forecast == Forecast(remaining_steps=3.0, step_time_s=(1.0,))
 
 
+def test_a_job_that_the_policy_fails_with_waits_for_a_reason_of_its_own() -> None:
+    stage = Stage()
+    stage.submit("a", spec((1, 2)))
+    stage.round(60.0, {}, set_aside={"a": 660.0})
+    assert stage.job().reason is Reason.SET_ASIDE
+    stage.round(120.0, {})
+    assert stage.job().reason is Reason.NO_CAPACITY
+
+
 def test_a_job_larger_than_the_cluster_waits_and_says_so() -> None:
     stage = Stage()
     stage.submit("a", spec((16, 16)))

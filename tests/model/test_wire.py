@@ -169,3 +169,17 @@ def test_what_has_no_wire_form_is_our_own_mistake() -> None:
         to_json(Odd())
     with pytest.raises(TypeError, match="has no wire form"):
         from_json(Odd, {})
+
+
+@pytest.mark.parametrize("wrong", [True, 1.0, "1", [1]])
+def test_what_passed_once_is_looked_at_again_when_its_type_is_another(wrong: object) -> None:
+    assert from_json(ReplicaLimits, {"min": 1, "max": 2}) == ReplicaLimits(min=1, max=2)
+    with pytest.raises(InputError, match=r"ReplicaLimits.min: got .*; allowed: a whole number"):
+        from_json(ReplicaLimits, {"min": wrong, "max": 2})
+
+
+def test_what_stands_behind_a_value_is_refused_unless_it_is_white_space() -> None:
+    text = dumps(Tenant())
+    assert loads(KINDS, f" {text} \n") == Tenant()
+    with pytest.raises(InputError, match="allowed: JSON"):
+        loads(KINDS, f"{text}x")

@@ -89,6 +89,7 @@ def test_one_job_of_fifty_is_set_aside_and_the_others_are_planned(unlawful: bool
     assert plan.reasons["j17"] == (
         f"waits: set aside, the policy fails with it ({why}); tried again after 1970-01-12 13:56 UTC"
     )
+    assert plan.set_aside == {"j17": triage.aside["j17"].until}
     assert len(ask.views) <= 16
 
 

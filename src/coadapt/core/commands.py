@@ -33,48 +33,43 @@ class Solve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """Start the replicas, from the last checkpoint if there is one. `batch` None: the job picks its own."""
-
+class _ToJob:
     job: JobId
     generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Placing(_ToJob):
     spec: JobSpec
     allocation: Allocation
     batch: BatchConfig | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rescale:
+class Start(_Placing):
+    """Start the replicas, from the last checkpoint if there is one. `batch` None: the job picks its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rescale(_Placing):
     """Bring the running replicas to `allocation` in place; they are of generation `generation` from then on.
 
     Answer ReplicasStarted (new generation), ReplicasKept if it did not come about, or ReplicasExited (new
     generation) if the job ended meanwhile.
     """
 
-    job: JobId
-    generation: int
-    spec: JobSpec
-    allocation: Allocation
-    batch: BatchConfig | None = None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetractRescale:
+class RetractRescale(_ToJob):
     """Take back the Rescale of this generation, if the replicas have not begun to change; they train on.
 
     Answer ReplicasKept, or if it is too late what became of the Rescale. One that comes later is passed over.
     """
 
-    job: JobId
-    generation: int
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
+class Stop(_ToJob):
     """Save state and end all replicas of the job; answer ReplicasExited with this generation."""
-
-    job: JobId
-    generation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,134 +21,120 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSubmitted:
+class _Fact:
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfJob(_Fact):
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfReplicas(_OfJob):
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSubmitted(_OfJob):
     """A job came in. `forecast` is what is known in advance (a trace's oracle), None for a live job."""
 
-    at: float
-    job: JobId
     spec: JobSpec
     forecast: Forecast | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CancelRequested:
-    at: float
-    job: JobId
+class CancelRequested(_OfJob):
+    """Somebody who may wants the job gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeJoined:
+class NodeJoined(_Fact):
     """A node came up, empty: nothing that ran on it before is alive."""
 
-    at: float
     node: Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeLost:
+class NodeLost(_Fact):
     """A node went away, and every replica on it with it."""
 
-    at: float
     node: NodeId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicasStarted:
+class ReplicasStarted(_OfReplicas):
     """All replicas of this generation are up. Also the answer to a repeated order."""
-
-    at: float
-    job: JobId
-    generation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicasKept:
+class ReplicasKept(_OfReplicas):
     """The Rescale of this generation did not and will not come about: the replicas of before train on.
 
     detail: why, "" if it was taken back as asked. The replicas go on to report under the number that they
     had, while orders, and their end, go by this one.
     """
 
-    at: float
-    job: JobId
-    generation: int
     detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingResumed:
+class TrainingResumed(_OfReplicas):
     """Training of this generation took its first step; the change cost `rescale_s` of training time.
 
     pause: of a change in place, the seconds that each part of it took; empty if replicas were started anew.
     """
 
-    at: float
-    job: JobId
-    generation: int
     rescale_s: float
     pause: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicasExited:
+class ReplicasExited(_OfReplicas):
     """No replica of this generation, or of any before it, is alive any more."""
 
-    at: float
-    job: JobId
-    generation: int
     outcome: Outcome
     detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingReported:
-    at: float
-    job: JobId
-    generation: int
+class TrainingReported(_OfReplicas):
     report: TrainingReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanReady:
-    at: float
+class PlanReady(_Fact):
     round: int
     plan: Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanFailed:
-    at: float
+class PlanFailed(_Fact):
     round: int
     error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimerFired:
+class TimerFired(_Fact):
     """The alarm that the core asked for (command SetAlarm) rang."""
 
-    at: float
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerRestarted:
+class SchedulerRestarted(_Fact):
     """The scheduler came back from its journal: what was in flight may be lost, orders are repeated."""
 
-    at: float
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerConfigured:
+class SchedulerConfigured(_Fact):
     """The operator gave the scheduler other settings; they count from here on."""
 
-    at: float
     config: SchedulerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TenantConfigured:
+class TenantConfigured(_Fact):
     """The operator said what a tenant may have from here on."""
 
-    at: float
     tenant: Tenant
 
 

@@ -59,5 +59,6 @@ def waiting_reason(job: JobRecord, plan: Plan, pools: Mapping[str, int]) -> tupl
     if (least := limits.min) > largest:
         has = f"the cluster has {largest} of {limits.types_in_words}"
         return Reason.IMPOSSIBLE, f"waits: needs at least {least} GPU{'s' if least > 1 else ''}, {has}"
-    reason = Reason.NO_CAPACITY if job.state is JobState.PENDING else Reason.PREEMPTED
+    reason = Reason.SET_ASIDE if job.id in plan.set_aside else Reason.NO_CAPACITY
+    reason = reason if job.state is JobState.PENDING else Reason.PREEMPTED
     return reason, plan.reasons.get(job.id, "waits: the policy gave it no GPU this round")

@@ -79,17 +79,11 @@ class Scheduler:
         if self._departed:
             self._forget_departed()
         # A late message must not turn the books back; its own instant is history.
-        self.state.at = at = max(self.state.at, event.at)
+        self.state.at = max(self.state.at, event.at)
         self._picture = self._picture if isinstance(event, PlanReady) else None
         match event:
-            case TrainingReported():  # first, because nearly all events are
-                if job := self._training(event.job, event.generation):
-                    job.heard_at = at
-                    job.running = replace(job.running, reported_at=at)
-                    job.measured = job.measured.after(event.report, at)
-                    if event.report.progress > job.running.progress_at_start:
-                        return self._took_step(job, event.generation)
-                return []
+            case TrainingReported() | TrainingResumed():  # first, because nearly all events are
+                return self._heard(event)
             case JobSubmitted():
                 return self._submitted(event)
             case CancelRequested():
@@ -102,13 +96,6 @@ class Scheduler:
                 return self._started(event)
             case ReplicasKept():
                 return self._kept(event)
-            case TrainingResumed():
-                if job := self._training(event.job, event.generation):
-                    job.heard_at = at
-                    job.running = replace(job.running, reported_at=at)
-                    job.usage = job.usage.after_cost(event.generation, event.rescale_s, event.pause)
-                    return self._took_step(job, event.generation)
-                return []
             case ReplicasExited():
                 return self._exited(event)
             case PlanReady():
@@ -219,9 +206,20 @@ class Scheduler:
         job.failed_rescales = replace(job.failed_rescales, num_in_row=0)
         return self._converge(job)
 
-    def _took_step(self, job: JobRecord, generation: int) -> list[Command]:
-        """Let plans have their way with a job once its replicas have trained."""
-        if job.running.has_trained or generation != job.running.generation:
+    def _heard(self, event: TrainingReported | TrainingResumed) -> list[Command]:
+        """Take in what replicas tell; plans have their way with a job once its replicas have trained."""
+        job = self._training(event.job, event.generation)
+        if job is None:
+            return []
+        at = job.heard_at = self.state.at
+        job.running = job.running.heard(at)
+        if isinstance(event, TrainingReported):
+            job.measured = job.measured.after(event.report, at)
+            took_step = event.report.progress > job.running.progress_at_start
+        else:
+            job.usage = job.usage.after_cost(event.generation, event.rescale_s, event.pause)
+            took_step = True
+        if not took_step or job.running.has_trained or event.generation != job.running.generation:
             return []
         job.running = replace(job.running, has_trained=True)
         return self._converge(job)
@@ -349,7 +347,7 @@ class Scheduler:
         commands = [repeat_order(job, self.state.at) for job in jobs if job.state in HOLDING]
         for job in (job for job in jobs if job.running.reported_at is not None):
             # What they reported while nobody listened is not known.
-            job.running = replace(job.running, reported_at=self.state.at)
+            job.running = job.running.heard(self.state.at)
         return commands + (self._wake() if jobs else [])
 
     def _configured(self, config: SchedulerConfig) -> list[Command]:

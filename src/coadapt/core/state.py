@@ -117,6 +117,18 @@ class Running:
     has_trained: bool = False
     """Whether they took a step since then."""
 
+    def heard(self, at: float) -> "Running":
+        """Return the same replicas, which told something at `at` (s): nearly all events do just that."""
+        return Running(
+            generation=self.generation,
+            grant=self.grant,
+            num_replicas_before=self.num_replicas_before,
+            progress_at_start=self.progress_at_start,
+            reported_at=at,
+            since=self.since,
+            has_trained=self.has_trained,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedRescales:

@@ -55,6 +55,7 @@ class Measured:
     def after(self, report: TrainingReport, at: float) -> "Measured":
         """Return what is known after `report`, which came at `at` (s). What it leaves open stays."""
         batch = self.batch if report.batch is None else report.batch
+        points, profiles = self.efficiency_points, self.by_type
         return Measured(
             progress=max(self.progress, report.progress),
             progress_target=_newer(report.progress_target, self.progress_target),
@@ -62,9 +63,11 @@ class Measured:
             batch=batch,
             batch_history=self._history_with(batch, at),
             step_time_s=_newer(report.step_time_s, self.step_time_s),
-            by_type=self._profiles_with(report.by_type),
+            by_type=self._profiles_with(report.by_type) if report.by_type else profiles,
             grad=_newer(report.grad, self.grad),
-            efficiency_points=self._points_with(report.efficiency_points),
+            efficiency_points=self._points_with(report.efficiency_points)
+            if report.efficiency_points
+            else points,
             forecast=_newer(report.forecast, self.forecast),
             metrics={**self.metrics, **report.metrics} if report.metrics else self.metrics,
         )
@@ -82,11 +85,9 @@ class Measured:
         return (*history[-(BATCH_HISTORY_MAX - 1) :], (at, batch.total))
 
     def _points_with(self, told: tuple[EfficiencyPoint, ...]) -> tuple[EfficiencyPoint, ...]:
-        return (*self.efficiency_points, *told)[-EFFICIENCY_POINTS_MAX:] if told else self.efficiency_points
+        return (*self.efficiency_points, *told)[-EFFICIENCY_POINTS_MAX:]
 
     def _profiles_with(self, told: Mapping[str, TypeProfile]) -> Mapping[str, TypeProfile]:
-        if not told:
-            return self.by_type
         known = self.by_type
         return {**known, **{name: each.after(known.get(name)) for name, each in told.items()}}
 

@@ -24,13 +24,15 @@ class Plan:
 
     batches: only where the policy itself dictates the batch; else the job picks its own.
     reasons: per job, one sentence that its user can read. diagnostics: figures of the solver
-    (for instance objective, bound, gap), for people and benchmarks only.
+    (for instance objective, bound, gap), for people and benchmarks only. set_aside: jobs that were kept from
+    the policy because it fails with them, each with the instant (s) from which it is tried again.
     """
 
     allocations: Mapping[JobId, Allocation] = field(default_factory=dict)
     batches: Mapping[JobId, BatchConfig] = field(default_factory=dict)
     reasons: Mapping[JobId, str] = field(default_factory=dict)
     diagnostics: Mapping[str, float] = field(default_factory=dict)
+    set_aside: Mapping[JobId, float] = field(default_factory=dict)
 
     def only(self, keep: Callable[[JobId], bool]) -> "Plan":
         """Return the plan for the jobs that `keep` says yes to."""
@@ -39,6 +41,7 @@ class Plan:
             batches={job: batch for job, batch in self.batches.items() if keep(job)},
             reasons={job: why for job, why in self.reasons.items() if keep(job)},
             diagnostics=self.diagnostics,
+            set_aside={job: until for job, until in self.set_aside.items() if keep(job)},
         )
 
 
@@ -52,7 +55,7 @@ def check_plan(view: ClusterView, plan: Plan) -> None:
     """
     jobs = {job.id: job for job in view.jobs}
     nodes = {node.id: node for node in view.nodes}
-    named = plan.allocations.keys() | plan.batches.keys() | plan.reasons.keys()
+    named = plan.allocations.keys() | plan.batches.keys() | plan.reasons.keys() | plan.set_aside.keys()
     if unknown := named - jobs.keys():
         raise PlanError(f"job {min(unknown)!r} is not an active job of this round")
     for job_id, allocation in plan.allocations.items():

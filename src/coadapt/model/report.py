@@ -51,9 +51,8 @@ class GradStats:
     noise_scale_stderr: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("sqr", "var"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0.0):
+        for name, value in (("sqr", self.sqr), ("var", self.var)):
+            if not 0.0 <= value < math.inf:
                 raise ValueError(f"GradStats.{name} must be finite and >= 0, got {value}")
 
     def noise_scale(self, initial: int) -> float:
@@ -157,9 +156,9 @@ class TrainingReport:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("progress", "progress_target", "samples", "step_time_s"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value >= 0.0):
+        told = (self.progress, self.progress_target, self.samples, self.step_time_s)
+        for name, value in zip(("progress", "progress_target", "samples", "step_time_s"), told, strict=True):
+            if value is not None and not 0.0 <= value < math.inf:
                 raise ValueError(f"TrainingReport.{name} must be finite and >= 0, got {value}")
         for name, value in self.metrics.items():
             if not math.isfinite(value):

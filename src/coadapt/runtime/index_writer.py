@@ -168,7 +168,8 @@ class IndexWriter:
             case _:
                 pass
         self._index.add(number, self._rows, self._ended)
-        self._rows, self._ended = [], []
+        if self._rows or self._ended:
+            self._rows, self._ended = [], []
 
     def _follow_plans(self, state: SchedulerState) -> None:
         """Note once that plans fail, and once that they come again."""
@@ -247,6 +248,9 @@ class IndexWriter:
 
 def touched_jobs(event: Event, commands: Sequence[Command], state: SchedulerState) -> Iterable[JobRecord]:
     """Return the jobs that `event` may have changed, by id. Few events concern more than one."""
+    if isinstance(event, TrainingReported) and not commands:
+        job_of_report = state.jobs.get(event.job)  # at once, because nearly all events are this
+        return () if job_of_report is None else (job_of_report,)
     if isinstance(event, PlanReady | NodeLost):
         names: Iterable[JobId] = state.jobs
     else:

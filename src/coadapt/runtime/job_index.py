@@ -22,7 +22,7 @@ read. It is a fold of the journal and may be thrown away: then it is made anew f
 import json
 import sqlite3
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,8 +124,11 @@ class JobIndex:
         """The number of the last event whose rows are here."""
         return self._upto
 
-    def add(self, seq: int, rows: Iterable[Row], ended: Iterable[EndedJob] = ()) -> None:
+    def add(self, seq: int, rows: Sequence[Row], ended: Sequence[EndedJob] = ()) -> None:
         """Take in what event number `seq` brought. Readers see it at once; a crash loses it until `flush`."""
+        if not (rows or ended):
+            self._upto = max(self._upto, seq)  # most events bring nothing: no lock for them
+            return
         with self._lock:
             self._buffer.extend(rows)
             self._ended.extend(ended)

@@ -102,13 +102,17 @@ class Refusal:
     trace: str
 
 
-def link(before: str, row: "sa.Row[tuple[int, float, str, str | None, str, str]]") -> str:
+def link_after(before: str, row: Sequence[object]) -> str:
     """Return the checksum of an event's row that follows the one with checksum `before`."""
-    return checksum(before, row.seq, repr(row.at), row.kind, row.job, row.payload)
+    seq, at, kind, job, payload = row[:5]
+    return _digest(f"{before}\n{seq}\n{at!r}\n{kind}\n{job}\n{payload}")
 
 
 def checksum(*parts: object) -> str:
-    text = "\n".join(str(part) for part in parts)
+    return _digest("\n".join(str(part) for part in parts))
+
+
+def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=CHECK_BYTES).hexdigest()
 
 
@@ -162,7 +166,7 @@ class Journal(Store):
         rows, (last, before) = [], self._tip
         for number, event in enumerate(events, start=last + 1):
             job, payload, kind = getattr(event, "job", None), dumps(event), type(event).__name__
-            before = checksum(before, number, repr(event.at), kind, job, payload)
+            before = link_after(before, (number, event.at, kind, job, payload))
             row = {"seq": number, "at": event.at, "kind": kind, "job": job, "payload": payload}
             rows.append({**row, "link": before})
         if not rows:
@@ -186,13 +190,14 @@ class Journal(Store):
             if not rows:
                 raise self._damaged(after + 1, "is missing")
             for row in rows:
-                if row.seq != after + 1:
+                number, *_, payload, its_link = row
+                if number != after + 1:
                     raise self._damaged(after + 1, "is missing")
-                if row.link != link(before, row):
-                    raise self._damaged(row.seq, "was altered")
-                after, before = row.seq, row.link
-                if row.seq not in self._refused:
-                    yield row.seq, self._loaded(row)
+                if its_link != link_after(before, row):
+                    raise self._damaged(number, "was altered")
+                after, before = number, its_link
+                if number not in self._refused:
+                    yield number, self._loaded(number, payload)
 
     def whole(self) -> Iterator[tuple[int, Event]] | None:
         """Return all events with their numbers, None if the first ones were pruned."""
@@ -354,11 +359,11 @@ class Journal(Store):
             raise self._damaged(number, "is missing")
         return str(found or "")
 
-    def _loaded(self, row: "sa.Row[tuple[int, float, str, str | None, str, str]]") -> Event:
+    def _loaded(self, number: int, payload: str) -> Event:
         try:
-            return loads(EVENT_KINDS, row.payload)
+            return loads(EVENT_KINDS, payload)
         except InputError as error:
-            raise self._damaged(row.seq, f"cannot be read ({error})") from None
+            raise self._damaged(number, f"cannot be read ({error})") from None
 
     def _damaged(self, number: int, what: str) -> StoreError:
         return StoreError(f"{self._name} was harmed: event {number} {what}; {DOCTOR}")

@@ -24,7 +24,7 @@ from coadapt.core.state import SchedulerState
 from coadapt.model import InputError
 from coadapt.model.errors import StoreError
 from coadapt.model.wire import dumps, loads
-from coadapt.runtime.journal import EVENT_KINDS, SCHEMA_VERSION, checksum, metadata
+from coadapt.runtime.journal import EVENT_KINDS, SCHEMA_VERSION, checksum, link_after, metadata
 
 FILES = ("", "-wal", "-shm")  # of one SQLite database
 MISSING_WHY = "was missing; `coadapt doctor --repair` put an empty event in its place"
@@ -151,7 +151,7 @@ def judge(found: Found) -> Judgement:
             judgement.missing.append(number)
             before = None
             continue
-        right = row.link if before is None else checksum(before, *_content(row))
+        right = row.link if before is None else link_after(before, row)
         before = row.link
         if row.link != right and _follows(found.rows.get(number + 1), right):
             judgement.relinked.append(number)
@@ -213,7 +213,7 @@ def _write_events(database: sqlite3.Connection, found: Found) -> dict[int, str]:
         if row is None:
             empty = TimerFired(at=at)
             row = Row(number, at, "TimerFired", None, dumps(empty), "")
-        before = checksum(before, number, repr(row.at), row.kind, row.job, row.payload)
+        before = link_after(before, (number, *row[1:5]))
         links[number], at = before, row.at
         database.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", (*row[:5], before))
     return links
@@ -228,11 +228,7 @@ def _create(database: sqlite3.Connection) -> None:
 
 def _follows(row: Row | None, before: str) -> bool:
     """Return whether the checksum of `row` says that the one before it was `before`."""
-    return row is not None and row.link == checksum(before, *_content(row))
-
-
-def _content(row: Row) -> tuple[object, ...]:
-    return (row.seq, repr(row.at), row.kind, row.job, row.payload)
+    return row is not None and row.link == link_after(before, row)
 
 
 def _is_event(row: Row) -> bool:

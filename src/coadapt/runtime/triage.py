@@ -198,6 +198,7 @@ class Triage:
             batches={**plan.batches, **batches},
             reasons={**plan.reasons, **{job: self._reason(job, kept.get(job)) for job in sorted(left_out)}},
             diagnostics=plan.diagnostics,
+            set_aside={job: self._aside[job].until for job in sorted(left_out)},
         )
 
     def _reason(self, job: JobId, kept: Grant | None) -> str:
