@@ -36,6 +36,7 @@ POLICIES: dict[str, str] = {
     "mst": "coadapt.policies.mst:Mst",
     "allox": "coadapt.policies.allox:Allox",
     "gandiva-fair": "coadapt.policies.gandiva_fair:GandivaFair",
+    "lwf": "coadapt.policies.network.lwf:Lwf",
     "castor": "coadapt.policies.castor.policy:Castor",
 }
 ENTRY_POINT_GROUP = "coadapt.policies"

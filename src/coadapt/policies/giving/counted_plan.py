@@ -3,7 +3,15 @@
 from collections.abc import Mapping, Sequence
 
 from coadapt.goodput.batch import split_total
-from coadapt.model import BatchConfig, ClusterView, JobId, JobView, Plan, RescaleContract
+from coadapt.model import (
+    Allocation,
+    BatchConfig,
+    ClusterView,
+    JobId,
+    JobView,
+    Plan,
+    RescaleContract,
+)
 from coadapt.policies.giving.capacity import Capacity
 from coadapt.policies.giving.pack import Pick, pack
 from coadapt.policies.giving.reasons import gets
@@ -24,7 +32,13 @@ def counted_plan(
     notes: why a job waits; what to add to the reason of a job that runs. order, picks: who is placed first
     and where, as in `pack`.
     """
-    allocations = pack(view, capacity.counts, capacity.gpu_types, order=order, picks=picks)
+    return placed_plan(view, pack(view, capacity.counts, capacity.gpu_types, order=order, picks=picks), notes)
+
+
+def placed_plan(
+    view: ClusterView, allocations: Mapping[JobId, Allocation], notes: Mapping[JobId, str]
+) -> Plan:
+    """Return the plan of a policy that chose the places too, with `notes` as in `counted_plan`."""
     batches: dict[JobId, BatchConfig] = {}
     reasons: dict[JobId, str] = {}
     for job in view.jobs:

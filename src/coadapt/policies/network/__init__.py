@@ -1,0 +1,1 @@
+"""Policies that place by what the network costs a job."""
