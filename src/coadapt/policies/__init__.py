@@ -35,6 +35,7 @@ POLICIES: dict[str, str] = {
     "ossp": "coadapt.policies.ossp:Ossp",
     "mst": "coadapt.policies.mst:Mst",
     "allox": "coadapt.policies.allox:Allox",
+    "gandiva": "coadapt.policies.gandiva.policy:Gandiva",
     "gandiva-fair": "coadapt.policies.gandiva_fair:GandivaFair",
     "lwf": "coadapt.policies.network.lwf:Lwf",
     "castor": "coadapt.policies.castor.policy:Castor",

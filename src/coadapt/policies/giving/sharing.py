@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from coadapt.model import Allocation, FreeGpus, JobView, Node, NodeId, RescaleContract, holding
+from coadapt.policies.giving.counted_plan import requested_batch
 
 
 def beside(
@@ -78,3 +79,16 @@ def _among(count: int, sharers: int, nodes: Sequence[Node], free: FreeGpus) -> A
     if sharers == 1:
         shared = []
     return Allocation(slots=tuple(slots), gpu_share=1 / sharers, shared=tuple(shared))
+
+
+def fits_share(job: JobView, count: int, sharers: int) -> bool:
+    """Return whether passes of the requested batch on `count` replicas fit 1/`sharers` of a GPU's memory.
+
+    True where nothing is known of the memory. A job for which it is False would need more passes per step.
+    """
+    batch = requested_batch(job, count) or job.measured.batch
+    known = [
+        profile.max_atomic for profile in job.measured.by_type.values() if profile.max_atomic is not None
+    ]
+    most = min(known, default=job.spec.batch.max_atomic)
+    return batch is None or most is None or batch.atomic * sharers <= most
