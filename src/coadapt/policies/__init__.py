@@ -38,6 +38,7 @@ POLICIES: dict[str, str] = {
     "gandiva": "coadapt.policies.gandiva.policy:Gandiva",
     "gandiva-fair": "coadapt.policies.gandiva_fair:GandivaFair",
     "lwf": "coadapt.policies.network.lwf:Lwf",
+    "dally": "coadapt.policies.network.dally:Dally",
     "castor": "coadapt.policies.castor.policy:Castor",
 }
 ENTRY_POINT_GROUP = "coadapt.policies"
