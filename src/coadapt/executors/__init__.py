@@ -17,6 +17,7 @@ from coadapt.model import InputError
 EXECUTORS: dict[str, str] = {
     "local": "coadapt.executors.local:local",
     "ray": "coadapt.executors.ray:on_ray",
+    "slurm": "coadapt.executors.slurm:on_slurm",
 }
 ENTRY_POINT_GROUP = "coadapt.executors"
 

@@ -15,6 +15,10 @@ def _no_token(_job: JobId) -> str:
     return ""
 
 
+def _none() -> int:
+    return 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """What all executors have in common.
@@ -22,6 +26,7 @@ class Host:
     state_dir: absolute; the scheduler's own, an executor keeps its files below it. url: of the API, for the
     replicas' reports. job_token: what a job authenticates itself with there. stop_grace_s: how long replicas
     may take to save their state before they are killed. now: stamps events, in seconds since 1970.
+    wanted_slots: how many slots jobs wait for beyond those that are free, from any thread.
     """
 
     state_dir: Path
@@ -29,6 +34,7 @@ class Host:
     job_token: Callable[[JobId], str] = _no_token
     stop_grace_s: float = 30.0
     now: Callable[[], float] = time.time
+    wanted_slots: Callable[[], int] = _none
 
     def __post_init__(self) -> None:
         if not self.state_dir.is_absolute():

@@ -11,6 +11,8 @@ import threading
 from types import FrameType
 from typing import Any
 
+from coadapt.executors.processes.standing_in import end_as
+
 CONNECTING = {"namespace": "coadapt", "log_to_driver": False, "configure_logging": False}
 # Of Ray's own making, for processes on this machine: there they would be wrong.
 LOCAL_ENVS = ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", "VIRTUAL_ENV_PROMPT")
@@ -39,7 +41,7 @@ def main(cluster: str, node: str, cpus: str, gpus: str, *command: str) -> None:
     except ray.exceptions.RayError as error:
         _print(f"this replica's node is lost: {str(error).splitlines()[0]}\n".encode())
         code = -signal.SIGKILL
-    _end_as(code)
+    end_as(code)
 
 
 def _follow(runner: Any) -> int:
@@ -60,15 +62,6 @@ def _follow(runner: Any) -> int:
 def _print(data: bytes) -> None:
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
-
-
-def _end_as(code: int) -> None:
-    """End as the other one did, at once: by the same code, or the same signal."""
-    if code < 0:
-        signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
-        os.kill(os.getpid(), -code)
-        signal.pause()
-    os._exit(code)
 
 
 def _on_signal(_number: int, _frame: FrameType | None) -> None:
