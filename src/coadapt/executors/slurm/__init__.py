@@ -1,0 +1,96 @@
+"""The executor `slurm`: replicas as steps in allocations that it holds as its pool."""
+
+from coadapt.executors.host import MEBIBYTE, Connect, Host
+from coadapt.executors.processes.executor import ProcessExecutor, ProcessOptions
+from coadapt.executors.slurm.terms import NODES_MAX, PoolTerms, SlurmRequest
+from coadapt.model import InputError
+
+MIB_MAX = 1024 * 1024
+# Beside what replicas may take to save: until the end is seen, and until their processes are gone.
+LEAVE_MARGIN_S = 30.0
+LOOK_S_LEAST = 0.2
+
+
+def on_slurm(
+    *,
+    partition: str = "",
+    account: str = "",
+    qos: str = "",
+    time_limit: str = "",
+    nodes: int = 1,
+    max_nodes: int | None = None,
+    gpus_per_node: int | None = None,
+    cpus_per_gpu: int | None = None,
+    slots: int | None = None,
+    sbatch: tuple[str, ...] = (),
+    allocation: str = "",
+    idle_s: float = 300.0,
+    look_s: float = 5.0,
+    address: str = "",
+    pass_env: tuple[str, ...] = (),
+    log_limit_mib: int = 256,
+    disk_reserve_mib: int = 256,
+) -> Connect:
+    """Steps in allocations of a Slurm cluster, on their GPUs, or on `slots` CPU slots per node.
+
+    partition, account, qos, time_limit, gpus_per_node, cpus_per_gpu, sbatch: as sbatch has them. nodes: how
+    many are always held. max_nodes: how many at most while jobs wait. allocation: a job of Slurm's to use as
+    it is, instead of asking for any. address: of this machine, where nodes reach it.
+    """
+    request = SlurmRequest(
+        partition=partition,
+        account=account,
+        qos=qos,
+        time_limit=time_limit,
+        gpus_per_node=gpus_per_node,
+        slots=slots,
+        cpus_per_gpu=cpus_per_gpu,
+        further=sbatch,
+    )
+    terms = PoolTerms(
+        request=request,
+        nodes=nodes,
+        max_nodes=nodes if max_nodes is None else max_nodes,
+        idle_s=idle_s,
+        look_s=look_s,
+        allocation=allocation,
+    )
+    _check(terms, log_limit_mib, disk_reserve_mib)
+    from coadapt.executors.slurm.reach import check_slurm, own_address
+
+    check_slurm()
+    options = ProcessOptions(
+        # Which Slurm it is, for srun; it is no secret.
+        pass_env=frozenset({*pass_env, "SLURM_CONF"}),
+        log_bytes=log_limit_mib * MEBIBYTE,
+        disk_reserve_bytes=disk_reserve_mib * MEBIBYTE,
+        control_host=address or own_address(),
+    )
+    return lambda host: _connect(terms, host, options)
+
+
+def _connect(terms: PoolTerms, host: Host, options: ProcessOptions) -> ProcessExecutor:
+    from coadapt.executors.slurm.executor import SlurmExecutor
+
+    return SlurmExecutor.over_pool(terms, host, options)
+
+
+def _check(terms: PoolTerms, log_limit_mib: int, disk_reserve_mib: int) -> None:
+    """Raises InputError."""
+    terms.request.check()
+    ranges = {
+        "nodes": (terms.nodes, 1, NODES_MAX),
+        "max_nodes": (terms.max_nodes, terms.nodes, NODES_MAX),
+        "look_s": (terms.look_s, LOOK_S_LEAST, 3600),
+        "idle_s": (terms.idle_s, 0, 7 * 86400),
+        "log_limit_mib": (log_limit_mib, 1, MIB_MAX),
+        "disk_reserve_mib": (disk_reserve_mib, 0, MIB_MAX),
+    }
+    for name, (value, least, most) in ranges.items():
+        if not least <= value <= most:
+            raise InputError(f"executor slurm, option {name}", value, f"{least}..{most}")
+    if terms.allocation and not terms.allocation.isdecimal():
+        raise InputError("executor slurm, option allocation", terms.allocation, "the id of a running job")
+    if terms.slots is None and terms.request.gpus_per_node is None and not terms.allocation:
+        allowed = "how many GPUs of each node to ask for; or, to train on CPUs, slots: how many per node"
+        raise InputError("executor slurm, option gpus_per_node", None, allowed)

@@ -1,0 +1,78 @@
+"""The machines of the pool as nodes, and how a command becomes a step on one of them."""
+
+import sys
+from collections.abc import Mapping
+
+from coadapt.executors.processes.cluster import CPU_SLOT_TYPE
+from coadapt.executors.processes.slots import Slot
+from coadapt.executors.slurm import proxy, runner
+from coadapt.executors.slurm.pool import Pool, PoolHost
+from coadapt.model import Node, NodeId
+
+# Who holds which slot is the plan's business, and within an allocation Slurm gives all to every step: else it
+# makes a new one wait until it has cleaned up after the one before.
+STEP = (
+    "srun",
+    "--overlap",
+    "--nodes=1",
+    "--ntasks=1",
+    "--mem=0",
+    "--cpu-bind=none",
+    "--mpi=none",
+    "--input=none",
+    "--unbuffered",
+    "--quiet",
+    "--export=ALL",
+    "--job-name=coadapt",
+)
+
+
+class SlurmCluster:
+    """`slots`: CPU slots per node instead of GPUs. own_address: where nodes reach this machine."""
+
+    def __init__(self, pool: Pool, slots: int | None, own_address: str) -> None:
+        self._pool = pool
+        self._slots = slots
+        self._own_address = own_address
+        # A replica may still be told of a node that has just left.
+        self._known: dict[NodeId, PoolHost] = {}
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        present = sorted(self._look().items())
+        return tuple(node for name, host in present if (node := self._node(name, host)).num_gpus)
+
+    @property
+    def devices(self) -> Mapping[NodeId, tuple[str, ...]]:
+        """Numbers among those of the step: runner.py finds out which these are."""
+        if self._slots is not None:
+            return {}
+        self._look()
+        return {
+            name: tuple(str(number) for number in range(host.gpus.count))
+            for name, host in self._known.items()
+            if host.gpus.count
+        }
+
+    def address(self, node: NodeId) -> str:
+        self._look()
+        return self._known[node].address
+
+    def via(self, node: NodeId, _slot: Slot) -> tuple[str, ...]:
+        """Return the command that runs the one after it as a step on `node`."""
+        self._look()
+        host = self._known[node]
+        gres = "none" if self._slots is not None else f"gpu:{host.gpus.count}"
+        where = (f"--jobid={host.job}", f"--nodelist={node}", f"--gres={gres}")
+        stand_in = (sys.executable, "-m", proxy.__name__, self._own_address, str(self._pool.suspect(node)))
+        return (*stand_in, *STEP, *where, sys.executable, "-m", runner.__name__)
+
+    def _look(self) -> Mapping[NodeId, PoolHost]:
+        hosts = self._pool.hosts
+        self._known |= hosts
+        return hosts
+
+    def _node(self, name: NodeId, host: PoolHost) -> Node:
+        if self._slots is not None:
+            return Node(id=name, num_gpus=self._slots, gpu_type=CPU_SLOT_TYPE)
+        return Node(id=name, num_gpus=host.gpus.count, gpu_type=host.gpus.kind)

@@ -1,0 +1,51 @@
+"""The executor of processes over a pool of Slurm's nodes, and the thread that looks after the pool."""
+
+import dataclasses
+import secrets
+import threading
+
+from coadapt.durable import write_whole
+from coadapt.executors.host import Host
+from coadapt.executors.processes.executor import ProcessExecutor, ProcessOptions
+from coadapt.executors.slurm import LEAVE_MARGIN_S
+from coadapt.executors.slurm.cluster import SlurmCluster
+from coadapt.executors.slurm.pool import Pool
+from coadapt.executors.slurm.terms import PoolTerms
+from coadapt.executors.slurm.tools import SlurmError
+from coadapt.model import InputError
+from coadapt.runtime.ports import Post
+
+NAME_BYTES = 4
+PRIVATE_DIR = 0o700
+
+
+class SlurmExecutor(ProcessExecutor):
+    """Closing it leaves the allocations as they are, with what runs in them, for the next one."""
+
+    def __init__(self, pool: Pool, cluster: SlurmCluster, host: Host, options: ProcessOptions) -> None:
+        super().__init__(cluster, host, options)
+        self._pool = pool
+
+    @classmethod
+    def over_pool(cls, terms: PoolTerms, host: Host, options: ProcessOptions) -> "SlurmExecutor":
+        """Return the executor over what is held already, or was asked for now. Raises InputError."""
+        terms = dataclasses.replace(terms, leave_s=host.stop_grace_s + LEAVE_MARGIN_S)
+        folder = host.state_dir / "slurm"
+        folder.mkdir(mode=PRIVATE_DIR, parents=True, exist_ok=True)
+        name_file = folder / "pool"
+        if not name_file.exists():
+            write_whole(name_file, f"coadapt-{secrets.token_hex(NAME_BYTES)}")
+        try:
+            pool = Pool(terms, folder / "suspects", name_file.read_text().strip(), host.wanted_slots)
+        except SlurmError as error:
+            raise InputError("--executor", "slurm", f"what Slurm grants; it says: {error}") from None
+        return cls(pool, SlurmCluster(pool, terms.slots, options.control_host), host, options)
+
+    def run(self, post: Post) -> None:
+        looking = threading.Thread(target=self._pool.run, name="slurm pool", daemon=True)
+        looking.start()
+        try:
+            super().run(post)
+        finally:
+            self._pool.close()
+            looking.join()

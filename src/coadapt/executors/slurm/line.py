@@ -1,0 +1,75 @@
+"""The line between a proxy and the runner of its replica: how it is set up, and what may be said on it.
+
+The runner calls, with a token that came to it in its environment; then the proxy says STOP, at most once, and
+the runner how the replica ended, last. Who hears the line go dead knows that the other one is gone.
+"""
+
+import hmac
+import os
+import secrets
+import socket
+
+ENV_LINE = "COADAPT_SLURM_LINE"  # host:port token
+ENV_DEVICES = "COADAPT_SLURM_DEVICES"  # numbers of the GPUs to see, of those that the step has
+
+STOP = b"T"
+TOKEN_BYTES = 16
+CALL_S = 10.0
+# A machine that went away without a word is noticed after IDLE_S + PROBES * PROBE_S seconds of silence.
+IDLE_S, PROBE_S, PROBES = 6, 2, 3
+
+
+class Exchange:
+    """Where the proxy waits for its runner's call, at `address`."""
+
+    def __init__(self, address: str) -> None:
+        """Raises OSError where nobody can listen at `address`."""
+        self._token = secrets.token_hex(TOKEN_BYTES)
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self.server = socket.create_server((address, 0), family=family)
+
+    @property
+    def envs(self) -> dict[str, str]:
+        host, port = self.server.getsockname()[:2]
+        return {ENV_LINE: f"{host}:{port} {self._token}"}
+
+    def answer(self) -> socket.socket | None:
+        """Return the line once somebody called, None if it was somebody else."""
+        line, _ = self.server.accept()
+        line.settimeout(CALL_S)
+        expected = self._token.encode()
+        try:
+            given = _read(line, len(expected))
+        except OSError:
+            given = b""
+        if not hmac.compare_digest(given, expected):
+            line.close()
+            return None
+        _keep_alive(line)
+        return line
+
+
+def call() -> socket.socket:
+    """Call the proxy whose address is in the environment, which has it no more. Raises OSError, KeyError."""
+    address, _, token = os.environ.pop(ENV_LINE).partition(" ")
+    host, _, port = address.rpartition(":")
+    line = socket.create_connection((host, int(port)), CALL_S)
+    line.sendall(token.encode())
+    _keep_alive(line)
+    return line
+
+
+def _read(line: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size and (more := line.recv(size - len(data))):
+        data += more
+    return data
+
+
+def _keep_alive(line: socket.socket) -> None:
+    line.settimeout(None)
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_S)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_S)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * (IDLE_S + PROBES * PROBE_S))

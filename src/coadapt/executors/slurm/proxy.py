@@ -1,0 +1,117 @@
+"""A process here that stands for one of a Slurm step: what that prints it prints, and as that ends it ends.
+
+To the launcher it is the replica. Started as `python -m … ADDRESS SUSPECT srun …`. Tokens travel in the
+environment only: command lines are for everybody to read.
+"""
+
+# Why srun alone will not do: it answers SIGTERM by killing its step at once, without a moment to save; and a
+# step whose srun was killed is found out only when it next prints. So its runner holds a line to here.
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from coadapt.executors.processes.standing_in import end_as
+from coadapt.executors.slurm import line as lines
+
+LOOK_S = 0.1
+# For a step to begin: Python starts on a node that may be busy, from a disk that may be far.
+BEGIN_S = 120.0
+# For the last of its output, once its end is known.
+DRAIN_S = 10.0
+# For srun to say why, once the line is dead.
+WHY_S = 2.0
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+SAID_BYTES = 4096
+
+
+def main(address: str, suspect: str, *command: str) -> None:
+    """Run `command`, an srun of a runner, and end as its replica does; never returns.
+
+    address: where the runner calls. suspect: a file that is made where the node may be the cause.
+    """
+    signal.signal(signal.SIGTERM, _on_signal)
+    exchange = lines.Exchange(address)
+    envs = {**os.environ, **exchange.envs}
+    if VISIBLE in envs:
+        envs[lines.ENV_DEVICES] = envs.pop(VISIBLE)
+    with tempfile.TemporaryFile() as said:
+        srun = subprocess.Popen(command, env=envs, stdin=subprocess.DEVNULL, stderr=said)
+        line = _answered(exchange, srun)
+        code = None if line is None else _follow(line)
+        _see_off(srun, DRAIN_S if code is not None else WHY_S)
+        if code is None:
+            Path(suspect).touch()
+            _print_why(said)
+    end_as(-signal.SIGKILL if code is None else code)
+
+
+_told = False
+
+
+def _on_signal(_number: int, _frame: FrameType | None) -> None:
+    global _told  # noqa: PLW0603  # a signal handler has nowhere else to leave word
+    _told = True
+
+
+def _answered(exchange: lines.Exchange, srun: "subprocess.Popen[bytes]") -> socket.socket | None:
+    """Return the line to the runner, None if it did not call."""
+    deadline = time.monotonic() + BEGIN_S
+    while srun.poll() is None and time.monotonic() < deadline:
+        ready, _, _ = select.select([exchange.server], [], [], LOOK_S)
+        if ready and (line := exchange.answer()) is not None:
+            exchange.server.close()
+            return line
+    return None
+
+
+def _follow(line: socket.socket) -> int | None:
+    """Pass on that it is to stop; return how it ended, None if the line went dead."""
+    said, passed_on = b"", False
+    try:
+        while not said.endswith(b"\n"):
+            if _told and not passed_on:
+                passed_on = True
+                line.sendall(lines.STOP)
+            ready, _, _ = select.select([line], [], [], LOOK_S)
+            if ready:
+                more = line.recv(16)
+                if not more:
+                    return None
+                said += more
+    except OSError:
+        return None
+    return int(said)
+
+
+def _see_off(srun: "subprocess.Popen[bytes]", patience_s: float) -> None:
+    try:
+        srun.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        srun.terminate()  # which ends the step
+        try:
+            srun.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            srun.kill()
+
+
+def _print_why(said: IO[bytes]) -> None:
+    """Print what srun said of itself; what the replica printed has come another way."""
+    said.seek(0)
+    text = said.read(SAID_BYTES).decode(errors="replace")
+    known = [each for each in text.splitlines() if each.strip() and "cpu binding" not in each]
+    print("\n".join(known), end="\n" if known else "")
+    why = known[-1].strip() if known else "nothing was heard of it any more"
+    print(f"error: this replica's step or node is lost: {why}", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,107 @@
+"""On a node, as the task of a Slurm step: above one process of a job, on the line to its proxy.
+
+Started as `python -m … COMMAND…`. What the command prints goes the way of the step.
+"""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from types import FrameType
+
+from coadapt.executors.processes.job_processes import adopt_orphans, kill_descendants, terminate
+from coadapt.executors.slurm import line as lines
+from coadapt.model.contract_env import EXIT_STOPPED
+
+# How late an end, or a signal of Slurm's, may be seen.
+LOOK_S = 0.1
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+# Libraries that find more of Slurm's names take this step for the whole job, of one process.
+KEPT_ENVS = frozenset({"SLURM_CONF", "SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURMD_NODENAME", "SLURM_TMPDIR"})
+DROPPED_PREFIXES = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "PMI_", "PMIX_", "COADAPT_SLURM_")
+
+
+def main(*command: str) -> None:
+    """Run `command` until it ends, is told to stop, or the line goes dead; never returns."""
+    signal.signal(signal.SIGTERM, _on_signal)
+    adopt_orphans()
+    line = lines.call()
+    try:
+        process = subprocess.Popen(
+            command,
+            env=replica_envs(os.environ),
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,  # that of a step carries the words of Slurm's own
+            start_new_session=True,
+        )
+    except OSError as error:
+        print(f"cannot be started on {os.environ.get('SLURMD_NODENAME')}: {error}", flush=True)
+        os._exit(_say(line, 127))
+    code = _follow(process, line)
+    kill_descendants()
+    os._exit(0 if code is None else _say(line, code))
+
+
+def replica_envs(given: Mapping[str, str]) -> dict[str, str]:
+    """Return what a replica finds in its environment, of what its step has.
+
+    Slurm numbers the GPUs of a step in its own way; the plan's are numbers among those.
+    """
+    kept = {
+        name: value
+        for name, value in given.items()
+        if name in KEPT_ENVS or not name.startswith(DROPPED_PREFIXES)
+    }
+    wanted = given.get(lines.ENV_DEVICES)
+    if wanted is not None:
+        of_step = given[VISIBLE].split(",") if given.get(VISIBLE) else []
+        numbers = [int(number) for number in wanted.split(",")]
+        whole = len(of_step) > max(numbers)
+        kept[VISIBLE] = ",".join(of_step[number] if whole else str(number) for number in numbers)
+    return kept
+
+
+_told = False
+
+
+def _on_signal(_number: int, _frame: FrameType | None) -> None:
+    global _told  # noqa: PLW0603  # a signal handler has nowhere else to leave word
+    _told = True
+
+
+def _follow(process: "subprocess.Popen[bytes]", line: socket.socket) -> int | None:
+    """Return how it ended, None if the proxy is gone."""
+    passed_on = False
+    while (code := process.poll()) is None:
+        readable, _, _ = select.select([line], [], [], LOOK_S)
+        asked = _heard(line) if readable else b""
+        if asked is None:
+            return None
+        if (asked or _told) and not passed_on:
+            passed_on = True
+            terminate(process.pid)
+    # Slurm's signal goes to every process of the step: what the script makes of that is not its fault.
+    return -signal.SIGTERM if _told and code not in (0, EXIT_STOPPED) else code
+
+
+def _heard(line: socket.socket) -> bytes | None:
+    try:
+        return line.recv(1) or None
+    except OSError:
+        return None
+
+
+def _say(line: socket.socket, code: int) -> int:
+    """Tell the proxy how it ended; return this process' own exit code."""
+    try:
+        line.sendall(f"{code}\n".encode())
+    except OSError:
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

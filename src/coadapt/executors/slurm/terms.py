@@ -1,0 +1,89 @@
+"""On which terms allocations are asked for: the options of the executor, and what sbatch makes of them."""
+
+from dataclasses import dataclass
+
+from coadapt.model import InputError
+
+NODES_MAX = 100_000
+PER_NODE_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmRequest:
+    """What is asked of Slurm, in its own words; "" or None: as the site has it. See docs/engines/slurm.md."""
+
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    time_limit: str = ""
+    gpus_per_node: int | None = None
+    slots: int | None = None
+    cpus_per_gpu: int | None = None
+    further: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Raises InputError."""
+        for name, value in (("gpus_per_node", self.gpus_per_node), ("slots", self.slots)):
+            if value is not None and not 1 <= value <= PER_NODE_MAX:
+                raise InputError(f"executor slurm, option {name}", value, f"1..{PER_NODE_MAX}")
+        if self.gpus_per_node is not None and self.slots is not None:
+            raise InputError("executor slurm, option slots", self.slots, "either slots or gpus_per_node")
+        for option in self.further:
+            if not option.startswith("--"):
+                raise InputError("executor slurm, option sbatch", option, "options such as --constraint=a100")
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Those of sbatch. Nothing of this environment goes along: Slurm keeps it where others may look."""
+        named = {
+            "partition": self.partition,
+            "account": self.account,
+            "qos": self.qos,
+            "time": self.time_limit,
+            "gpus-per-node": self.gpus_per_node,
+            "cpus-per-gpu": self.cpus_per_gpu,
+            "cpus-per-task": self.slots,
+        }
+        told = [f"--{name}={value}" for name, value in named.items() if value]
+        return ("--ntasks-per-node=1", *told, *self.further)
+
+
+# --no-kill: an allocation outlives each of its nodes. --no-requeue: the pool asks for another one by itself.
+HOLDING = (
+    "--no-kill",
+    "--no-requeue",
+    "--export=NONE",
+    "--output=/dev/null",
+    "--error=/dev/null",
+    "--chdir=/",
+    "--comment=pool of a Coadapt scheduler",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolTerms:
+    """nodes: how many are always held. max_nodes: how many at most while jobs wait. allocation: see on_slurm.
+
+    idle_s: how long a node above `nodes` stands idle before it is given back. look_s: how often Slurm is
+    asked. leave_s: how long before the end of its allocation a node leaves.
+    """
+
+    request: SlurmRequest
+    nodes: int = 1
+    max_nodes: int = 1
+    idle_s: float = 300.0
+    look_s: float = 5.0
+    leave_s: float = 60.0
+    allocation: str = ""
+
+    @property
+    def slots(self) -> int | None:
+        return self.request.slots
+
+    @property
+    def slots_per_node(self) -> int:
+        return self.request.slots or self.request.gpus_per_node or 1
+
+    @property
+    def sbatch(self) -> tuple[str, ...]:
+        return (*HOLDING, *self.request.options)

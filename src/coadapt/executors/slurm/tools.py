@@ -1,0 +1,184 @@
+"""Slurm through its command-line tools: what is asked, and how the answers are read. Slurm 21.08 and later.
+
+Columns are asked for by name and separated by a bar, instants as seconds: that is the same in all versions,
+which `--json` is not, and needs no further plugin.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from coadapt.model import DEFAULT_GPU_TYPE
+
+# A controller that is away makes its tools wait and try again.
+CALL_S = 20.0
+TOOLS = ("sbatch", "srun", "squeue", "sinfo", "scontrol", "scancel")
+# Of a call's environment these would speak for another allocation than the one that is meant.
+KEPT_ENVS = frozenset({"SLURM_CONF", "SLURM_CLUSTERS"})
+
+JOB_COLUMNS = "%i|%T|%N|%D|%S|%e|%r"
+NODE_COLUMNS = "NodeList:|,StateLong:|,NodeAddr:|,Port:|"
+HELD_GRES = re.compile(r"\bNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
+GPUS = re.compile(r"\bgpu(?::(?P<kind>[^:(,=]+))?:(?P<count>\d+)")
+
+
+class SlurmError(Exception):
+    """A tool failed; the text is its own, in one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmJob:
+    """An allocation that is held or waited for.
+
+    starts_at, ends_at: in seconds since 1970, None: not known, never. why: it waits, in Slurm's word.
+    """
+
+    id: str
+    state: str
+    hosts: tuple[str, ...]
+    num_nodes: int
+    starts_at: float | None
+    ends_at: float | None
+    why: str = ""
+
+    @property
+    def waits(self) -> bool:
+        return self.state in ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD")
+
+    @property
+    def runs(self) -> bool:
+        return self.state == "RUNNING"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmNode:
+    """A machine. state: in Slurm's words, with its flags, `mixed*`. port: of its daemon."""
+
+    state: str
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpus:
+    """What an allocation holds on a node."""
+
+    count: int = 0
+    kind: str = DEFAULT_GPU_TYPE
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmTools:
+    """Each call asks Slurm, and raises SlurmError where that gives no answer."""
+
+    envs: Mapping[str, str] = field(default_factory=lambda: _envs(os.environ))
+
+    def jobs(self, *which: str) -> list[SlurmJob]:
+        """Return own allocations that have not ended, by age. which: options of squeue."""
+        lines = self.call("squeue", "-h", *which, "-o", JOB_COLUMNS).splitlines()
+        return sorted((_job(line) for line in lines if line.strip()), key=lambda job: int(job.id))
+
+    def nodes(self, hosts: Collection[str]) -> dict[str, SlurmNode]:
+        """Return what is known of machines."""
+        if not hosts:
+            return {}
+        lines = self.call("sinfo", "-a", "-h", "-N", "-n", ",".join(sorted(hosts)), "-O", NODE_COLUMNS)
+        found = {}
+        for line in lines.splitlines():
+            name, state, address, port, *_ = (part.strip() for part in line.split("|"))
+            found[name] = SlurmNode(state=state, address=address, port=int(port))
+        return found
+
+    def gpus(self, job: str) -> dict[str, Gpus]:
+        """Return the GPUs that an allocation holds on each of its nodes."""
+        text = self.call("scontrol", "show", "job", "-d", "-o", job)
+        return {host: _gpus(held) for hosts, held in HELD_GRES.findall(text) for host in hostnames(hosts)}
+
+    def busy_hosts(self, jobs: Collection[str]) -> dict[str, set[str]]:
+        """Return per allocation the machines on which it has a step."""
+        busy: dict[str, set[str]] = {job: set() for job in jobs}
+        if jobs:
+            for line in self.call("squeue", "-h", "-s", "-j", ",".join(sorted(jobs)), "-o", "%i|%N").split():
+                step, _, hosts = line.partition("|")
+                job, _, number = step.partition(".")
+                if job in busy and number.isdecimal():  # others are Slurm's own: batch, extern
+                    busy[job].update(hostnames(hosts))
+        return busy
+
+    def submit(self, options: Sequence[str], script: str) -> str:
+        """Return the id of a new allocation."""
+        return self.call("sbatch", "--parsable", *options, stdin=script).strip().partition(";")[0]
+
+    def cancel(self, job: str) -> None:
+        self.call("scancel", job)
+
+    def keep_hosts(self, job: str, hosts: Collection[str]) -> None:
+        """Give back all but `hosts` of an allocation."""
+        self.call("scontrol", "update", f"JobId={job}", f"NodeList={','.join(sorted(hosts))}")
+
+    def call(self, *command: str, stdin: str = "") -> str:
+        """Return what a tool prints."""
+        try:
+            done = subprocess.run(
+                command,
+                env=self.envs,
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=CALL_S,
+                check=False,
+                cwd="/",  # `scontrol update` leaves scripts behind where it runs
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise SlurmError(f"{command[0]}: {error}") from None
+        if done.returncode:
+            said = "; ".join(line.strip() for line in done.stderr.splitlines() if line.strip())
+            raise SlurmError(said or f"{command[0]} ended with code {done.returncode}")
+        return done.stdout
+
+
+def missing_tools() -> list[str]:
+    """Return Slurm's commands that are not to be found."""
+    return [tool for tool in TOOLS if shutil.which(tool) is None]
+
+
+@cache
+def hostnames(hosts: str) -> tuple[str, ...]:
+    """Return the names that a list of Slurm's stands for: `a[1-2],b` is a1, a2, b. Raises SlurmError."""
+    if not hosts or hosts.startswith("("):
+        return ()
+    if "[" not in hosts:
+        return tuple(hosts.split(","))
+    return tuple(SlurmTools().call("scontrol", "show", "hostnames", hosts).split())
+
+
+def _envs(environ: Mapping[str, str]) -> dict[str, str]:
+    own = {name: value for name, value in environ.items() if name in KEPT_ENVS or not _of_slurm(name)}
+    return {**own, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
+
+
+def _of_slurm(name: str) -> bool:
+    return name.startswith(("SLURM_", "SQUEUE_", "SINFO_", "SCONTROL_", "SRUN_"))
+
+
+def _job(line: str) -> SlurmJob:
+    number, state, hosts, num_nodes, starts_at, ends_at, why = line.split("|", 6)
+    return SlurmJob(
+        id=number,
+        state=state,
+        hosts=hostnames(hosts),
+        num_nodes=int(num_nodes),
+        starts_at=float(starts_at) if starts_at.isdecimal() else None,
+        ends_at=float(ends_at) if ends_at.isdecimal() else None,
+        why=why,
+    )
+
+
+def _gpus(held: str) -> Gpus:
+    found = [(match["kind"], int(match["count"])) for match in GPUS.finditer(held)]
+    kinds = [kind.lower() for kind, _ in found if kind]
+    return Gpus(count=sum(count for _, count in found), kind=min(kinds, default=DEFAULT_GPU_TYPE))
