@@ -65,6 +65,7 @@ OTHER_MEANINGS: dict[str, dict[str, str]] = {
     "sim/agent.py": {"schedule": "of batches, declared in advance"},
     "train/step_loop.py": {"schedule": "of batches, declared in advance"},
     "executors/": {"host": "what hosts the core, as an executor sees it"},
+    "executors/slurm/": {"account": "Slurm's word for who is billed"},
     "sim/faults/": {"host": "what hosts the core, as faults see it"},
     "sim/": {
         "assignment": "what an agent was given, and how its world sees it: more than an allocation",
@@ -122,13 +123,17 @@ def function_length(module: Module) -> Found:
 
 
 def parameters(module: Module) -> Found:
-    """At most five by position and eight in all; flags of a command (Annotated, in cli) do not count.
+    """At most five by position and eight in all.
 
+    Flags of a command (Annotated, in cli) do not count, nor options of an executor: both are set by name, one
+    by one, by users.
     Compiled kernels are exempt: numba passes arrays and scalars, not config objects.
     """
     for function in _functions(module.tree):
         names = [ast.unparse(decorator).split("(")[0] for decorator in function.decorator_list]
         if any(name.endswith(("jit", "compiled", "compiled_part")) for name in names):
+            continue
+        if function.returns is not None and ast.unparse(function.returns) == "Connect":
             continue
         arguments = function.args
         positional = [a for a in arguments.posonlyargs + arguments.args if a.arg not in ("self", "cls")]

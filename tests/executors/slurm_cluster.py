@@ -118,12 +118,16 @@ class SlurmCluster:
         process.kill()
         process.wait()
 
+    def clear(self) -> None:
+        """End all jobs; come back once they are gone."""
+        self.call("scancel", "--me")
+        self._wait_for("the jobs' ends", lambda: not self.call("squeue", "-h").stdout.strip())
+
     def stop(self) -> None:
         """End all jobs, then all daemons."""
         if self.daemons.keys() >= {"munged", "slurmctld"}:
-            self.call("scancel", "--me")
             with suppress(AssertionError):
-                self._wait_for("the jobs' ends", lambda: not self.call("squeue", "-h").stdout.strip())
+                self.clear()
         for process in reversed(self.daemons.values()):
             process.send_signal(signal.SIGTERM)
             try:

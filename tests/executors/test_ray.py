@@ -1,7 +1,6 @@
 """The Ray executor keeps the executor contract on a real cluster of two nodes, which are this machine."""
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -9,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from coadapt.core.commands import Rescale, Start, Stop
+from coadapt.core.commands import Start, Stop
 from coadapt.core.events import Event, NodeJoined, NodeLost, Outcome
 from coadapt.executors import prepare_executor
 from coadapt.executors.host import Host
 from coadapt.executors.processes.generation_dir import JobDir
 from coadapt.executors.processes.job_processes import kill_marked
 from coadapt.model import Allocation, InputError
-from coadapt.model.rescale import CAPABLE_FILE
 from coadapt.runtime.ports import LiveExecutor
 from tests.contracts.executor_contract import (
     NODES,
@@ -28,7 +26,7 @@ from tests.contracts.executor_contract import (
     started,
     until,
 )
-from tests.executors.elastic_site import TRAINER
+from tests.executors.over_nodes import changes_in_place_over_nodes
 from tests.marked import kill_of
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -161,19 +159,4 @@ def test_an_address_without_a_cluster_is_named(tmp_path: Path) -> None:
 def test_replicas_join_and_leave_in_place_on_another_node(
     site: RaySite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They hear of it over the network, from a launcher that is on neither node."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
-    executor, inbox = site.executor(), Inbox()
-    here, both, there = ((1,), (1, 1), (0, 1))
-    for generation, counts in ((1, here), (2, both), (3, there)):
-        slots = tuple((node, count) for node, count in zip(NODES, counts, strict=False) if count)
-        terms = {"job": "a", "generation": generation, "spec": spec(TRAINER, site.folder)}
-        kind = Start if generation == 1 else Rescale
-        executor.execute(kind(**terms, allocation=Allocation(slots=slots)), inbox.post)
-        inbox.wait(started("a", generation))
-        lead = JobDir.of(site.state_dir, "a").generation(1)
-        until((lead.control_dir / CAPABLE_FILE).exists)
-    (site.folder / "finish").touch()
-    inbox.wait(exited("a", 3, Outcome.SUCCEEDED))
-    lives = (site.folder / "lives").read_text().splitlines()
-    assert sorted(lives) == ["+1-0", "+2-1", "-1-0 0", "-2-1 0", "=1-0 2 0", "=2-1 2 1", "=2-1 3 0"]
+    changes_in_place_over_nodes(site, monkeypatch)

@@ -1,19 +1,34 @@
 """The Slurm executor keeps the executor contract on a real Slurm of two nodes, which are this machine."""
 
+import os
+import signal
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from coadapt.core.events import Event, NodeJoined
+from coadapt.core.commands import Start, Stop
+from coadapt.core.events import Event, NodeJoined, NodeLost, Outcome
 from coadapt.executors import prepare_executor
 from coadapt.executors.host import Host
 from coadapt.executors.options import OptionText
 from coadapt.executors.processes.generation_dir import JobDir
-from coadapt.executors.processes.job_processes import kill_marked
+from coadapt.executors.processes.job_processes import kill_marked, marked_processes
+from coadapt.model import Allocation, InputError, Node
 from coadapt.runtime.ports import LiveExecutor
-from tests.contracts.executor_contract import NODES, SLOTS_PER_NODE, ExecutorContract, until
+from tests.contracts.executor_contract import (
+    NODES,
+    SLOTS_PER_NODE,
+    ExecutorContract,
+    Inbox,
+    exited,
+    spec,
+    started,
+    until,
+)
+from tests.executors.over_nodes import changes_in_place_over_nodes
 from tests.executors.slurm_cluster import HOW_TO_GET, SlurmCluster, missing
 from tests.marked import kill_of
 
@@ -48,22 +63,36 @@ class SlurmSite:
         self.options: dict[str, OptionText] = {"look_s": 0.5, **options}
         self.node_events: list[Event] = []
         self.wanted = 0
+        self.stop_grace_s = 10.0
+        self.awaited = len(NODES)
         self._running: list[tuple[LiveExecutor, threading.Thread]] = []
 
     def executor(self) -> LiveExecutor:
         self.close()
         connect = prepare_executor("slurm", self.options)
-        host = Host(state_dir=self.state_dir, stop_grace_s=10.0, wanted_slots=lambda: self.wanted)
+        host = Host(
+            state_dir=self.state_dir,
+            job_token=lambda job: f"token-of-{job}",
+            stop_grace_s=self.stop_grace_s,
+            wanted_slots=lambda: self.wanted,
+        )
         executor = connect(host)
         executor.announce({}, self.node_events.append)
         thread = threading.Thread(target=executor.run, args=(self.node_events.append,))
         thread.start()
         self._running.append((executor, thread))
-        until(lambda: len(self.joined()) >= len(NODES))
+        until(lambda: len(self.present()) >= self.awaited)
         return executor
 
-    def joined(self) -> list[str]:
-        return [event.node.id for event in self.node_events if isinstance(event, NodeJoined)]
+    def present(self) -> dict[str, Node]:
+        """Return the nodes as the core knows them now."""
+        nodes: dict[str, Node] = {}
+        for event in list(self.node_events):
+            if isinstance(event, NodeJoined):
+                nodes[event.node.id] = event.node
+            elif isinstance(event, NodeLost):
+                nodes.pop(event.node, None)
+        return nodes
 
     def close(self) -> None:
         while self._running:
@@ -90,3 +119,231 @@ def site(
 
 class TestSlurmContract(ExecutorContract):
     pass
+
+
+def order(site: SlurmSite, run: str, node: str = NODES[0], count: int = 1) -> Start:
+    allocation = Allocation(slots=((node, count),))
+    return Start(job="a", generation=1, spec=spec(run, site.folder), allocation=allocation)
+
+
+def test_replicas_join_and_leave_in_place_on_another_node(
+    site: SlurmSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes_in_place_over_nodes(site, monkeypatch)
+
+
+def test_a_replica_sees_the_gpus_of_its_slots_and_not_slurms_names(site: SlurmSite) -> None:
+    del site.options["slots"]
+    executor, inbox = site.executor(), Inbox()
+    assert {(node.num_gpus, node.gpu_type) for node in site.present().values()} == {(2, "a100")}
+    run = "echo $CUDA_VISIBLE_DEVICES $LOCAL_RANK ${SLURM_NTASKS:-no} ${SLURMD_NODENAME} > gpu-$RANK"
+    executor.execute(order(site, run, NODES[1], 2), inbox.post)
+    inbox.wait(started("a", 1), exited("a", 1, Outcome.SUCCEEDED))
+    seen = [(site.folder / f"gpu-{rank}").read_text().split() for rank in range(2)]
+    assert seen == [["0,1", "0", "no", NODES[1]], ["0,1", "1", "no", NODES[1]]]
+
+
+def test_no_token_is_on_a_command_line_or_in_slurms_books(site: SlurmSite, slurm: SlurmCluster) -> None:
+    executor, inbox = site.executor(), Inbox()
+    executor.execute(order(site, "env > envs; touch up; sleep 600"), inbox.post)
+    inbox.wait(started("a", 1))
+    until((site.folder / "up").exists)
+    names = ("COADAPT_TOKEN", "COADAPT_CONTROL_TOKEN")
+    envs = dict(line.partition("=")[::2] for line in (site.folder / "envs").read_text().splitlines())
+    tokens = [envs[name] for name in names]
+    assert all(tokens), envs
+    told = [slurm.call("scontrol", "-d", "show", what).stdout for what in ("job", "step")]
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            told.append(process.read_bytes().decode(errors="replace"))
+    assert any("coadapt.executors.slurm.runner" in text for text in told)
+    assert [text for text in told if any(token in text for token in tokens)] == []
+    executor.execute(Stop(job="a", generation=1), inbox.post)
+    inbox.wait(exited("a", 1, Outcome.STOPPED))
+
+
+def test_what_a_step_left_behind_is_ended_with_it(site: SlurmSite) -> None:
+    executor, inbox = site.executor(), Inbox()
+    executor.execute(order(site, "setsid env -i sleep 611 & touch up; sleep 600"), inbox.post)
+    inbox.wait(started("a", 1))
+    until((site.folder / "up").exists)
+    for pid in _processes("coadapt.executors.slurm.proxy"):
+        os.kill(pid, signal.SIGKILL)
+    inbox.wait(exited("a", 1, Outcome.LOST))
+    until(lambda: _processes("sleep", "611") == [])
+
+
+def test_a_node_whose_daemon_died_with_its_steps_is_lost_and_comes_back(
+    site: SlurmSite, slurm: SlurmCluster
+) -> None:
+    executor, inbox = site.executor(), Inbox()
+    executor.execute(order(site, "touch up; sleep 600", NODES[1]), inbox.post)
+    inbox.wait(started("a", 1))
+    until((site.folder / "up").exists)
+    slurm.kill(NODES[1])
+    for pid in (*_steps_of(NODES[1]), *marked_processes(JobDir.of(site.state_dir, "a").checkpoints)):
+        if not any(near in _command(pid) for near in ("launcher", "proxy", "srun")):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    inbox.wait(exited("a", 1, Outcome.LOST))
+    until(lambda: set(site.present()) == {NODES[0]})
+    slurm.start_node(NODES[1])
+    until(lambda: set(site.present()) == set(NODES))
+
+
+def test_a_controller_that_comes_back_has_lost_no_node(site: SlurmSite, slurm: SlurmCluster) -> None:
+    executor, inbox = site.executor(), Inbox()
+    executor.execute(order(site, "touch up; until [ -e finish ]; do sleep 0.1; done"), inbox.post)
+    inbox.wait(started("a", 1))
+    until((site.folder / "up").exists)
+    slurm.kill("slurmctld")
+    slurm.start_controller()
+    (site.folder / "finish").touch()
+    inbox.wait(exited("a", 1, Outcome.SUCCEEDED))
+    assert [event for event in site.node_events if isinstance(event, NodeLost)] == []
+
+
+@pytest.fixture
+def pooled(tmp_path: Path, slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmSite]:
+    """A pool of its own of one node with one GPU, and no other job beside it."""
+    monkeypatch.setenv("SLURM_CONF", str(slurm.conf))
+    slurm.clear()
+    site = SlurmSite(tmp_path, {"gpus_per_node": 1, "time_limit": "10", "cpus_per_gpu": 2})
+    site.awaited = 1
+    yield site
+    site.close()
+    for job in (site.state_dir / "jobs").glob("*"):
+        kill_marked(JobDir(job).checkpoints)
+    slurm.clear()
+
+
+def pool_jobs(site: SlurmSite, slurm: SlurmCluster) -> list[str]:
+    """Return the ids of the pool's allocations that have not ended."""
+    name = (site.state_dir / "slurm" / "pool").read_text()
+    return slurm.call("squeue", "-h", f"--name={name}", "-t", "PD,R", "-o", "%i").stdout.split()
+
+
+def test_a_pool_is_asked_for_and_found_again(pooled: SlurmSite, slurm: SlurmCluster) -> None:
+    executor, inbox = pooled.executor(), Inbox()
+    ((name, node),) = pooled.present().items()
+    assert (node.num_gpus, node.gpu_type) == (1, "a100")
+    before = pool_jobs(pooled, slurm)
+    assert len(before) == 1
+    start = order(pooled, "touch up; until [ -e finish ]; do sleep 0.1; done", name)
+    executor.execute(start, inbox.post)
+    inbox.wait(started("a", 1))
+    until((pooled.folder / "up").exists)
+    pooled.node_events.clear()
+    executor = pooled.executor()
+    assert pool_jobs(pooled, slurm) == before
+    executor.execute(start, inbox.post)
+    inbox.wait(started("a", 1))
+    (pooled.folder / "finish").touch()
+    inbox.wait(exited("a", 1, Outcome.SUCCEEDED))
+
+
+def test_a_pool_grows_while_jobs_wait_and_gives_back_what_is_idle(
+    pooled: SlurmSite, slurm: SlurmCluster
+) -> None:
+    pooled.options |= {"max_nodes": 3, "idle_s": 0.5}
+    executor, inbox = pooled.executor(), Inbox()
+    (first,) = pooled.present()
+    executor.execute(order(pooled, "until [ -e finish ]; do sleep 0.1; done", first), inbox.post)
+    inbox.wait(started("a", 1))
+    pooled.wanted = 1
+    until(lambda: len(pooled.present()) == 2)
+    pooled.wanted = 0
+    until(lambda: set(pooled.present()) == {first})
+    until(lambda: len(pool_jobs(pooled, slurm)) == 1)
+    (pooled.folder / "finish").touch()
+    inbox.wait(exited("a", 1, Outcome.SUCCEEDED))
+
+
+def test_a_node_leaves_before_its_allocation_ends_and_another_is_asked_for(
+    pooled: SlurmSite, slurm: SlurmCluster
+) -> None:
+    """With 55 s to save, and 30 more, a minute that is left is too little."""
+    pooled.stop_grace_s = 55.0
+    pooled.executor()
+    (old,) = pool_jobs(pooled, slurm)
+    slurm.call("scontrol", "update", f"JobId={old}", "TimeLimit=1")
+    until(lambda: any(isinstance(event, NodeLost) for event in pooled.node_events))
+    # It stands empty, so it goes back at once, and another one takes its place.
+    until(lambda: (now := pool_jobs(pooled, slurm)) != [] and old not in now)
+    until(lambda: len(pooled.present()) == 1)
+
+
+def test_preemption_is_a_node_that_leaves(pooled: SlurmSite, slurm: SlurmCluster) -> None:
+    executor, inbox = pooled.executor(), Inbox()
+    (name,) = pooled.present()
+    run = "trap 'echo saved > saved; exit 75' TERM; touch up; while true; do sleep 0.05; done"
+    executor.execute(order(pooled, run, name), inbox.post)
+    inbox.wait(started("a", 1))
+    until((pooled.folder / "up").exists)
+    urgent = ("-p", "urgent", "--exclusive", "--nodes=2", "--time=1", "--output=/dev/null")
+    assert slurm.call("sbatch", *urgent, "--wrap", "sleep 600").returncode == 0
+    until(lambda: any(isinstance(event, NodeLost) for event in pooled.node_events))
+    inbox.wait(exited("a", 1, Outcome.LOST))
+    assert (pooled.folder / "saved").exists()
+
+
+def test_what_slurm_does_not_grant_is_said_in_its_words(pooled: SlurmSite) -> None:
+    pooled.options["partition"] = "nowhere"
+    with pytest.raises(InputError, match=r"what Slurm grants; it says: .*invalid partition"):
+        pooled.executor()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({}, "option gpus_per_node: got None; allowed: how many GPUs"),
+        ({"slots": 2, "gpus_per_node": 2}, "either slots or gpus_per_node"),
+        ({"slots": 0}, r"1\.\.1024"),
+        ({"slots": 2, "nodes": 2, "max_nodes": 1}, r"max_nodes: got 1; allowed: 2\.\.100000"),
+        ({"slots": 2, "sbatch": "-C a100"}, "options such as --constraint=a100"),
+        ({"slots": 2, "allocation": "x"}, "the id of a running job"),
+    ],
+)
+def test_options_are_checked(options: dict[str, OptionText], problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        prepare_executor("slurm", options)
+
+
+def test_what_is_missing_is_named(
+    pooled: SlurmSite, slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm.kill("munged")
+    try:
+        with pytest.raises(InputError, match="munged does not run here"):
+            prepare_executor("slurm", pooled.options)
+    finally:
+        slurm.start_munged()
+    with monkeypatch.context() as elsewhere:
+        elsewhere.delenv("SLURM_CONF")
+        with pytest.raises(InputError, match=r"a configuration: SLURM_CONF names slurm\.conf"):
+            prepare_executor("slurm", pooled.options)
+        elsewhere.setenv("PATH", "/nowhere")
+        with pytest.raises(InputError, match=r"missing: sbatch, srun, .*apt-get install slurm-client munge"):
+            prepare_executor("slurm", pooled.options)
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def _processes(*words: str) -> list[int]:
+    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    return [pid for pid in pids if all(word in _command(pid) for word in words)]
+
+
+def _steps_of(node: str) -> list[int]:
+    """Return Slurm's own processes above the steps of `node`."""
+    found = []
+    for pid in _processes("slurmstepd"):
+        with suppress(OSError):
+            if node.encode() in Path(f"/proc/{pid}/environ").read_bytes():
+                found.append(pid)
+    return found

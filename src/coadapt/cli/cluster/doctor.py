@@ -1,4 +1,4 @@
-"""`coadapt doctor`: what is wrong with a scheduler's state directory, and the repair of what can be."""
+"""`coadapt doctor`: what is missing for an engine, what is wrong with a state directory, and repairs."""
 
 import shutil
 import time
@@ -22,6 +22,13 @@ POLL_S = 0.1
 
 def doctor(
     state: StateOption = None,
+    executor: Annotated[
+        str | None,
+        typer.Option(help="Look whether this executor has what it needs."),
+    ] = None,
+    executor_option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of it, as for `coadapt up`.")
+    ] = None,
     repair: Annotated[
         bool, typer.Option("--repair", help="Repair the journal; a copy of it is kept beside it.")
     ] = False,
@@ -29,8 +36,11 @@ def doctor(
         bool, typer.Option("--end-jobs", help="End the jobs that run here, where the journal is lost.")
     ] = False,
 ) -> None:
-    """Say what is wrong with the state directory; exit with 1 if something is."""
+    """Say what is wrong with the state directory or missing for the executor; exit with 1 if so."""
     directory = find_state_dir(state)
+    ready = _look_at_executor(directory, executor, executor_option or [])
+    if executor is not None and not directory.path.is_dir():
+        raise typer.Exit(0 if ready else EXIT_FAILED)  # before the first `coadapt up`
     if not directory.path.is_dir():
         raise InputError("--state", str(directory.path), "a directory that `coadapt up` has run on")
     check_own(directory.path, "--state")
@@ -39,8 +49,25 @@ def doctor(
             _end_jobs(directory)
     sound = _look_at_journal(directory, repair)
     sound = _look_at_scheduler(directory) and sound
-    if not sound:
+    if not (sound and ready):
         raise typer.Exit(EXIT_FAILED)
+
+
+def _look_at_executor(directory: StateDir, name: str | None, options: list[str]) -> bool:
+    """Look whether an executor has what it needs: that of the command line, or of the settings file."""
+    from coadapt.cli.cluster.up_settings import SETTINGS_FILE, read_settings
+    from coadapt.executors import prepare_executor
+
+    if name is None and not (directory.path / SETTINGS_FILE).exists():
+        return True
+    settings, known = read_settings(directory, None, {"executor": name}, options)
+    try:
+        prepare_executor(settings.executor, known)
+    except InputError as error:
+        typer.echo(f"executor   {settings.executor} cannot run here: {error}")
+        return False
+    typer.echo(f"executor   {settings.executor} has what it needs")
+    return True
 
 
 def _look_at_journal(directory: StateDir, repair: bool) -> bool:

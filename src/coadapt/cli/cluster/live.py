@@ -16,6 +16,7 @@ import typer
 import uvicorn
 
 from coadapt import __version__
+from coadapt.cli.cluster.demand import Demand
 from coadapt.cli.cluster.housekeeping import Housekeeping
 from coadapt.cli.exit_codes import EXIT_BROKEN
 from coadapt.cli.local_socket import listening_here
@@ -103,14 +104,8 @@ def _live(
     """Wire the parts, run them until told to stop; return whether one broke. Replicas report to socket 0."""
     _log_to_terminal()
     state_dir, url, clock = settings.state_dir, _url(sockets[0]), WallClock()
-    host = Host(
-        state_dir=state_dir.path,
-        url=url,
-        job_token=credentials.job_token,
-        stop_grace_s=settings.stop_grace_s,
-        now=clock.now,
-    )
-    executor = connect(host)
+    demand = Demand()
+    executor = connect(_host(settings, credentials, url, clock, demand))
     solver = ProcessSolver(partial(create_policy, settings.policy), clock.now)
     journal = Journal.at_path(state_dir.journal)
     _check_not_lost(journal, executor)
@@ -126,6 +121,7 @@ def _live(
         observers=(writer, change_log, tally),
         restored=writer.restored,
     )
+    demand.loop = loop
     writer.number = loop.num_events
     loop.recover(settings.config, executor.announce)
     _stop_strangers(executor, loop)
@@ -163,6 +159,19 @@ def _live(
     for each in (index, store, journal):
         each.close()
     return broken
+
+
+def _host(
+    settings: LiveSettings, credentials: Credentials, url: str, clock: WallClock, demand: Demand
+) -> Host:
+    return Host(
+        state_dir=settings.state_dir.path,
+        url=url,
+        job_token=credentials.job_token,
+        stop_grace_s=settings.stop_grace_s,
+        now=clock.now,
+        wanted_slots=demand,
+    )
 
 
 class _PrintableFormatter(logging.Formatter):
@@ -314,7 +323,7 @@ def _print_banner(settings: LiveSettings, url: str, loop: LiveLoop) -> None:
     num_active = sum(state not in ENDED for state in states)
     num_held = sum(state in HOLDING for state in states)
     reaction = "" if config.reaction_s is None else f", {config.reaction_s:g} s after an arrival or exit"
-    kinds = ", ".join(f"{node.num_gpus} x {node.gpu_type} on {node.id}" for node in nodes)
+    kinds = ", ".join(f"{node.num_gpus} x {node.gpu_type} on {node.id}" for node in nodes) or "none yet"
     typer.echo(f"coadapt {__version__}")
     typer.echo(f"  url      {url}")
     typer.echo(f"  state    {settings.state_dir.path}")

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from coadapt.executors.processes.cluster import CPU_SLOT_TYPE
 from coadapt.executors.processes.slots import Slot
 from coadapt.executors.slurm import proxy, runner
-from coadapt.executors.slurm.pool import Pool, PoolHost
+from coadapt.executors.slurm.pool import Pool
+from coadapt.executors.slurm.sizing import PoolHost
 from coadapt.model import Node, NodeId
 
 # Who holds which slot is the plan's business, and within an allocation Slurm gives all to every step: else it

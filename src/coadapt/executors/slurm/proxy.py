@@ -108,9 +108,9 @@ def _print_why(said: IO[bytes]) -> None:
     said.seek(0)
     text = said.read(SAID_BYTES).decode(errors="replace")
     known = [each for each in text.splitlines() if each.strip() and "cpu binding" not in each]
-    print("\n".join(known), end="\n" if known else "")
     why = known[-1].strip() if known else "nothing was heard of it any more"
-    print(f"error: this replica's step or node is lost: {why}", flush=True)
+    sys.stdout.write("\n".join((*known, f"error: this replica's step or node is lost: {why}\n")))
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -7,18 +7,19 @@ from coadapt.executors.slurm.tools import SlurmError, SlurmTools, missing_tools
 from coadapt.model import InputError
 
 # What a tool says, and what that means to whoever reads it.
-MUNGE = (
-    "Slurm's authentication: munged does not run here, or has another key (systemctl start munge)"
-)
-CONFIGURATION = (
-    "a configuration: SLURM_CONF names slurm.conf, else it is /etc/slurm/slurm.conf"
-)
+MUNGE = "Slurm's authentication: munged does not run here, or has another key (systemctl start munge)"
+CONFIGURATION = "a configuration: SLURM_CONF names slurm.conf, else it is /etc/slurm/slurm.conf"
 CONTROLLER = "a controller that answers: slurmctld is down, or not to be reached from here (scontrol ping)"
+# Without munged its tools try again and again, and say nothing.
+SILENCE = "an answer: munged does not run here (systemctl start munge), or slurmctld is far (scontrol ping)"
 SIGNS = (
     (("munge", "authentication"), MUNGE),
     (("configuration source", "slurm.conf", "fetch_config"), CONFIGURATION),
-    (("unable to contact", "connection refused", "connect failure", "timed out"), CONTROLLER),
+    (("unable to contact", "connection refused", "connect failure"), CONTROLLER),
+    (("timed out",), SILENCE),
 )
+# Whoever starts a scheduler waits for it.
+FIRST_CALL_S = 8.0
 ANY_PORT = 9  # nothing is sent: the kernel is asked for a route
 
 
@@ -31,7 +32,7 @@ def check_slurm() -> None:
         )
         raise InputError("--executor", "slurm", allowed)
     try:
-        SlurmTools().call("sinfo", "-h", "-o", "%P")
+        SlurmTools().call("sinfo", "-h", "-o", "%P", limit_s=FIRST_CALL_S)
     except SlurmError as error:
         raise InputError("--executor", "slurm", f"{meaning(str(error))} (it says: {error})") from None
 

@@ -38,7 +38,8 @@ def main(*command: str) -> None:
             start_new_session=True,
         )
     except OSError as error:
-        print(f"cannot be started on {os.environ.get('SLURMD_NODENAME')}: {error}", flush=True)
+        sys.stdout.write(f"cannot be started on {os.environ.get('SLURMD_NODENAME')}: {error}\n")
+        sys.stdout.flush()
         os._exit(_say(line, 127))
     code = _follow(process, line)
     kill_descendants()

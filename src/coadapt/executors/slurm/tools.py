@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -98,15 +98,14 @@ class SlurmTools:
         text = self.call("scontrol", "show", "job", "-d", "-o", job)
         return {host: _gpus(held) for hosts, held in HELD_GRES.findall(text) for host in hostnames(hosts)}
 
-    def busy_hosts(self, jobs: Collection[str]) -> dict[str, set[str]]:
+    def busy_hosts(self, jobs: Iterable[str]) -> dict[str, set[str]]:
         """Return per allocation the machines on which it has a step."""
         busy: dict[str, set[str]] = {job: set() for job in jobs}
-        if jobs:
-            for line in self.call("squeue", "-h", "-s", "-j", ",".join(sorted(jobs)), "-o", "%i|%N").split():
-                step, _, hosts = line.partition("|")
-                job, _, number = step.partition(".")
-                if job in busy and number.isdecimal():  # others are Slurm's own: batch, extern
-                    busy[job].update(hostnames(hosts))
+        for line in self.call("squeue", "-h", "-s", "--me", "-o", "%i|%N").split():
+            step, _, hosts = line.partition("|")
+            job, _, number = step.partition(".")
+            if job in busy and number.isdecimal():  # others are Slurm's own: batch, extern
+                busy[job].update(hostnames(hosts))
         return busy
 
     def submit(self, options: Sequence[str], script: str) -> str:
@@ -120,7 +119,7 @@ class SlurmTools:
         """Give back all but `hosts` of an allocation."""
         self.call("scontrol", "update", f"JobId={job}", f"NodeList={','.join(sorted(hosts))}")
 
-    def call(self, *command: str, stdin: str = "") -> str:
+    def call(self, *command: str, stdin: str = "", limit_s: float = CALL_S) -> str:
         """Return what a tool prints."""
         try:
             done = subprocess.run(
@@ -129,15 +128,17 @@ class SlurmTools:
                 input=stdin,
                 capture_output=True,
                 text=True,
-                timeout=CALL_S,
+                timeout=limit_s,
                 check=False,
                 cwd="/",  # `scontrol update` leaves scripts behind where it runs
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
+        except OSError as error:
             raise SlurmError(f"{command[0]}: {error}") from None
+        except subprocess.TimeoutExpired as error:
+            said = (error.stderr or b"").decode(errors="replace")
+            raise SlurmError(_one_line(said, f"{command[0]} timed out after {limit_s:g} s")) from None
         if done.returncode:
-            said = "; ".join(line.strip() for line in done.stderr.splitlines() if line.strip())
-            raise SlurmError(said or f"{command[0]} ended with code {done.returncode}")
+            raise SlurmError(_one_line(done.stderr, f"{command[0]} ended with code {done.returncode}"))
         return done.stdout
 
 
@@ -154,6 +155,10 @@ def hostnames(hosts: str) -> tuple[str, ...]:
     if "[" not in hosts:
         return tuple(hosts.split(","))
     return tuple(SlurmTools().call("scontrol", "show", "hostnames", hosts).split())
+
+
+def _one_line(said: str, otherwise: str) -> str:
+    return "; ".join(dict.fromkeys(line.strip() for line in said.splitlines() if line.strip())) or otherwise
 
 
 def _envs(environ: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,161 @@
+"""How large the pool is to be: more is asked of Slurm while jobs wait, and what stands idle is given back."""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from coadapt.executors.slurm.terms import PoolTerms
+from coadapt.executors.slurm.tools import Gpus, SlurmError, SlurmJob, SlurmTools
+from coadapt.model import NodeId
+
+# A successor is asked for this part of the whole time before an allocation ends, to have time in the queue.
+AHEAD_PART = 0.1
+AHEAD_MAX_S = 1800.0
+# Between one request that Slurm refused and the next, doubled each time.
+RETRY_S, RETRY_MAX_S = 5.0, 600.0
+
+HOLD = "#!/bin/sh\n# Held by Coadapt, which runs its jobs' replicas in here as steps.\nexec sleep infinity\n"
+
+Place = tuple[str, NodeId]
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolHost:
+    """A machine of the pool, by one allocation. renew_at: from when on it is not counted on any more."""
+
+    job: str
+    gpus: Gpus
+    address: str
+    renew_at: float
+
+
+class _Pause:
+    """Between requests: what ends as soon as it begins, too, is not to be asked for again and again."""
+
+    def __init__(self) -> None:
+        self._seconds, self._until = RETRY_S, 0.0
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() >= self._until
+
+    def refused(self) -> None:
+        self._until = time.monotonic() + self._seconds
+        self._seconds = min(2 * self._seconds, RETRY_MAX_S)
+
+    def granted(self) -> None:
+        self._seconds, self._until = RETRY_S, time.monotonic() + RETRY_S
+
+
+class PoolSize:
+    """Keeps the pool at the size that is wanted. Told of each look, by one thread."""
+
+    def __init__(
+        self, terms: PoolTerms, name: str, wanted_slots: Callable[[], int], tell: Callable[[str], None]
+    ) -> None:
+        """`name`: of its allocations. `tell`: says something to the operator, once."""
+        self.given_up: set[Place] = set()
+        self._terms = terms
+        self._name = name
+        self._wanted_slots = wanted_slots
+        self._tell = tell
+        self._tools = SlurmTools()
+        self._idle_since: dict[Place, float] = {}
+        self._left: set[Place] = set()
+        self._pause = _Pause()
+        self._first = True
+
+    def adjust(self, jobs: list[SlurmJob], hosts: Mapping[NodeId, PoolHost], leaving: set[Place]) -> None:
+        """Give back what is not needed, and ask for what is missing.
+
+        jobs: the pool's. hosts: those that take work. leaving: those that take none any more. Raises
+        SlurmError where Slurm does not answer, or refuses the very first request.
+        """
+        self._give_back([job for job in jobs if job.runs], hosts, leaving)
+        self._ask_for_more(jobs, hosts)
+        self._first = False
+
+    def _ask_for_more(self, jobs: list[SlurmJob], hosts: Mapping[NodeId, PoolHost]) -> None:
+        staying = _staying(hosts)
+        waiting = [job for job in jobs if job.waits]
+        coming = sum(job.num_nodes for job in waiting)
+        growth = math.ceil(max(self._wanted_slots(), 0) / self._terms.slots_per_node)
+        goal = min(self._terms.max_nodes, max(self._terms.nodes, len(staying) + growth))
+        for job in reversed(waiting):
+            if coming > self._terms.nodes and len(staying) + coming - job.num_nodes >= goal:
+                self._tools.cancel(job.id)
+                coming -= job.num_nodes
+            else:
+                self._tell(f"waits for {job.num_nodes} nodes of Slurm: job {job.id}, {job.why}")
+        lacking = goal - len(staying) - coming
+        if lacking > 0 and self._pause.over:
+            whole = not staying and not coming
+            self._submit([lacking] if whole else [1] * lacking, staying)
+
+    def _submit(self, sizes: list[int], staying: list[NodeId]) -> None:
+        elsewhere = [f"--exclude={','.join(staying)}"] if staying else []
+        for num_nodes in sizes:
+            options = [f"--job-name={self._name}", f"--nodes={num_nodes}", *elsewhere, *self._terms.sbatch]
+            try:
+                job = self._tools.submit(options, HOLD)
+            except SlurmError as error:
+                self._pause.refused()
+                if self._first:
+                    raise
+                self._tell(f"Slurm refuses {num_nodes} more nodes: {error}")
+                return
+            self._pause.granted()
+            logger.info("asked Slurm for %d nodes: job %s", num_nodes, job)
+
+    def _give_back(
+        self, running: list[SlurmJob], hosts: Mapping[NodeId, PoolHost], leaving: set[Place]
+    ) -> None:
+        """Let go of what left and stands empty; of what is idle for long, above what is always held, too."""
+        now = time.monotonic()
+        busy = self._tools.busy_hosts(job.id for job in running)
+        places = {(job.id, host) for job in running for host in job.hosts}
+        idle = {place for place in places if place[1] not in busy[place[0]]}
+        self._idle_since = {place: self._idle_since.get(place, now) for place in idle}
+        for job in running:
+            free = {host for host in job.hosts if (job.id, host) in leaving & self._left & idle}
+            if free == set(job.hosts):
+                self._let_go(job, "all of its nodes are")
+            elif free & {host for number, host in self.given_up if number == job.id}:
+                self._let_go(job, ", ".join(sorted(free)), set(job.hosts) - free)
+        self._left = leaving
+        self.given_up &= places
+        if self._wanted_slots() > 0:
+            return
+        old = [
+            (held.job, host)
+            for host, held in hosts.items()
+            if now - self._idle_since.get((held.job, host), now) >= self._terms.idle_s
+        ]
+        old.sort(key=lambda place: (-int(place[0]), place[1]))
+        # They leave the pool with the next look, and go back with the one after it, if nothing began there.
+        self.given_up |= set(old[: max(len(hosts) - self._terms.nodes, 0)])
+
+    def _let_go(self, job: SlurmJob, what: str, kept: set[str] | None = None) -> None:
+        logger.info("given back to Slurm: job %s, %s free", job.id, what)
+        with suppress(SlurmError):  # it has just ended by itself, or is tried again at the next look
+            self._tools.keep_hosts(job.id, kept) if kept else self._tools.cancel(job.id)
+
+
+def _staying(hosts: Mapping[NodeId, PoolHost]) -> list[NodeId]:
+    """Return the machines for which no successor is needed yet."""
+    return sorted(host for host, held in hosts.items() if time.time() < held.renew_at)
+
+
+def renew_at(job: SlurmJob, leave_s: float) -> float:
+    """Return from when on an allocation that nodes leave `leave_s` before its end needs a successor."""
+    span = end_of(job) - (job.starts_at or 0.0)
+    return end_of(job) - max(leave_s, min(AHEAD_PART * span, AHEAD_MAX_S))
+
+
+def end_of(job: SlurmJob) -> float:
+    """Return when it ends, in seconds since 1970; infinity for never."""
+    return math.inf if job.ends_at is None else job.ends_at
