@@ -39,6 +39,7 @@ POLICIES: dict[str, str] = {
     "gandiva-fair": "coadapt.policies.gandiva_fair:GandivaFair",
     "lwf": "coadapt.policies.network.lwf:Lwf",
     "dally": "coadapt.policies.network.dally:Dally",
+    "rubick": "coadapt.policies.rubick.policy:Rubick",
     "castor": "coadapt.policies.castor.policy:Castor",
 }
 ENTRY_POINT_GROUP = "coadapt.policies"

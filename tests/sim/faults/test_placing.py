@@ -9,7 +9,7 @@ import pytest
 
 from tests.sim.faults.test_dividing_time import survive
 
-POLICIES = ("lwf(residents=3)", "dally(quantum_s=60)")
+POLICIES = ("lwf(residents=3)", "dally(quantum_s=60)", "rubick(guaranteed_from=1)", "rubick")
 
 
 @pytest.mark.parametrize("policy", POLICIES)
