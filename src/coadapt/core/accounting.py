@@ -60,8 +60,8 @@ def job_view(job: JobRecord, rescale_default_s: float, known: JobView | None = N
     mean_s = job.usage.costs.mean_s
     rescale_s = rescale_default_s if mean_s is None else mean_s
     grant = NO_GRANT if job.state in (JobState.PENDING, JobState.STOPPING) else job.order.grant
-    now = (grant, job.measured, job.usage, rescale_s)
-    if known is not None and now == (known.grant, known.measured, known.usage, known.rescale_s):
+    same = known is not None and job.measured is known.measured and job.usage is known.usage
+    if known is not None and same and (grant, rescale_s) == (known.grant, known.rescale_s):
         return known
     return JobView(
         id=job.id,

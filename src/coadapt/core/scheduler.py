@@ -325,9 +325,9 @@ class Scheduler:
         if job.failed_rescales.waits_for_plan:
             job.failed_rescales = replace(job.failed_rescales, waits_for_plan=False)
             self._work.note(job)
-        target = Grant(allocation=plan.allocations.get(job.id, WAITING), batch=plan.batches.get(job.id))
-        if target != job.target:
-            job.target = target
+        allocation, batch = plan.allocations.get(job.id, WAITING), plan.batches.get(job.id)
+        if (allocation, batch) != (job.target.allocation, job.target.batch):
+            job.target = Grant(allocation=allocation, batch=batch)
             self._work.note(job)
         if job.target:
             num_gpus = job.target.allocation.num_replicas

@@ -20,6 +20,7 @@ ROUNDING_SLACK = 1e-8  # samples; a quotient this little above a whole number is
 NUM_GRIDS_KEPT = 1024  # distinct (limits, replica counts); 60 kB each for 100 counts
 INT32_MAX = 2**31 - 1
 NUM_CANDIDATES_KEPT = 8192  # distinct (limits, replicas); about 1 kB each
+NUM_SPLITS_KEPT = 16384  # distinct cuts; about 0.3 kB each. A policy asks for the same ones every round
 
 
 def split_total(
@@ -38,6 +39,13 @@ def split_total(
     where `limits.accumulation` is off. `accumulate_alone`: one replica with a total above the initial batch
     takes at least two passes, because one pass cannot measure the noise scale. ValueError for counts below 1.
     """
+    return _split(total, num_replicas, limits, accumulate_alone, exact)
+
+
+@lru_cache(maxsize=NUM_SPLITS_KEPT)
+def _split(
+    total: int, num_replicas: int, limits: BatchLimits, accumulate_alone: bool, exact: bool
+) -> BatchConfig:
     if total < 1 or num_replicas < 1:
         raise ValueError(f"total and num_replicas must be >= 1, got {total} and {num_replicas}")
     share = -(-total // num_replicas)

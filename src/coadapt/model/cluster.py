@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from coadapt.model.quick_init import quick_init
+
 NodeId = str
 JobId = str
 
@@ -45,6 +47,7 @@ class Node:
             raise ValueError(f"Node.num_gpus must be >= 1, got {self.num_gpus}")
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Placement:
     """The shape of an allocation: replicas per node, in rank order, and the number of racks spanned.
@@ -64,6 +67,7 @@ class Placement:
         return sum(self.replicas_per_node)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:  # noqa: PLW1641  # its dataclass makes the hash, of the same fields
     """What one job holds: replicas per node in rank order (no zeros, no node twice); `()` means it waits.

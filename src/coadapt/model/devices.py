@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from coadapt.model.cluster import SHARERS_MAX, Allocation, Node, NodeId
+from coadapt.model.quick_init import quick_init
 
 SharedGpu = tuple[NodeId, int]
 """A node and the label of one GPU of it that jobs share."""
@@ -41,6 +42,7 @@ assert all(PARTS % sharers == 0 for sharers in range(1, SHARERS_MAX + 1))
 _NO_PARTS: Mapping[SharedGpu, int] = MappingProxyType({})  # of nearly all jobs: one object does
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
     """What one job holds. whole: GPUs per node. parts: of each shared GPU, out of PARTS."""

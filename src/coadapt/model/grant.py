@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 from coadapt.model.batch import BatchConfig
 from coadapt.model.cluster import WAITING, Allocation
+from coadapt.model.quick_init import quick_init
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
     """An allocation, and the batch to train with on it; batch None: the job picks its own."""

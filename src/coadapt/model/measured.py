@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from coadapt.model.batch import BatchConfig
 from coadapt.model.efficiency import EfficiencyPoint
+from coadapt.model.quick_init import quick_init
 from coadapt.model.report import Forecast, GradStats, TrainingReport, TypeProfile
 
 # A job that adapts at every report for a week stays below this; older changes are dropped first.
@@ -20,6 +21,7 @@ EFFICIENCY_POINTS_MAX = 1_000
 T = TypeVar("T")
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """What a job's reports have told so far. Nothing in it is ever forgotten; progress never goes back."""
@@ -92,6 +94,7 @@ class Measured:
         return {**known, **{name: each.after(known.get(name)) for name, each in told.items()}}
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RescaleCosts:
     """What starts and rescales cost a job in training time, as far as it told."""
@@ -125,6 +128,7 @@ class RescaleCosts:
         )
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """What a job used of the cluster so far, and what its changes cost."""

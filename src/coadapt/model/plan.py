@@ -7,6 +7,7 @@ from coadapt.model.batch import BatchConfig
 from coadapt.model.cluster import Allocation, JobId, Node, NodeId
 from coadapt.model.devices import FreeGpus
 from coadapt.model.job import RescaleContract
+from coadapt.model.quick_init import quick_init
 from coadapt.model.tenant import TenantId
 from coadapt.model.view import ClusterView, JobView
 
@@ -18,6 +19,7 @@ class PlanError(ValueError):
     """A plan that breaks the cluster's or a job's limits. The text names job, value and what is allowed."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What all jobs get; a job left out waits.
@@ -35,7 +37,10 @@ class Plan:
     set_aside: Mapping[JobId, float] = field(default_factory=dict)
 
     def only(self, keep: Callable[[JobId], bool]) -> "Plan":
-        """Return the plan for the jobs that `keep` says yes to."""
+        """Return the plan for the jobs that `keep` says yes to; this very one if those are all."""
+        named = self.allocations.keys() | self.batches.keys() | self.reasons.keys() | self.set_aside.keys()
+        if all(map(keep, named)):
+            return self
         return Plan(
             allocations={job: given for job, given in self.allocations.items() if keep(job)},
             batches={job: batch for job, batch in self.batches.items() if keep(job)},
@@ -55,8 +60,8 @@ def check_plan(view: ClusterView, plan: Plan) -> None:
     """
     jobs = {job.id: job for job in view.jobs}
     nodes = {node.id: node for node in view.nodes}
-    named = plan.allocations.keys() | plan.batches.keys() | plan.reasons.keys() | plan.set_aside.keys()
-    if unknown := named - jobs.keys():
+    parts: tuple[Mapping[JobId, object], ...] = (plan.allocations, plan.batches, plan.reasons, plan.set_aside)
+    if unknown := {job for part in parts for job in part.keys() - jobs.keys()}:
         raise PlanError(f"job {min(unknown)!r} is not an active job of this round")
     for job_id, allocation in plan.allocations.items():
         if allocation:
@@ -76,10 +81,12 @@ def _check_allocation(job: JobView, allocation: Allocation, nodes: Mapping[NodeI
         raise PlanError(
             f"job {job.id!r}: {allocation.num_replicas} replicas, allowed {limits.min}..{limits.max}"
         )
-    gpu_types = {nodes[node].gpu_type for node, _ in allocation.slots}
-    if len(gpu_types) > 1:
-        raise PlanError(f"job {job.id!r}: GPU types {sorted(gpu_types)} mixed, allowed one")
-    if not limits.allows_type(gpu_type := gpu_types.pop()):
+    gpu_type = nodes[allocation.slots[0][0]].gpu_type
+    if len(allocation.slots) > 1:
+        gpu_types = {nodes[node].gpu_type for node, _ in allocation.slots}
+        if len(gpu_types) > 1:
+            raise PlanError(f"job {job.id!r}: GPU types {sorted(gpu_types)} mixed, allowed one")
+    if not limits.allows_type(gpu_type):
         allowed = ", ".join(limits.gpu_types)
         raise PlanError(f"job {job.id!r}: GPU type {gpu_type!r}, allowed only {allowed}")
     if job.spec.contract is RescaleContract.FROZEN and job.allocation and allocation != job.allocation:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from coadapt.model.batch import BatchConfig
 from coadapt.model.efficiency import EfficiencyPoint
+from coadapt.model.quick_init import quick_init
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,7 @@ class ThroughputParams:
             raise ValueError(f"ThroughputParams.gamma must be in [1, 10], got {self.gamma}")
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradStats:
     """Squared norm of the true gradient, and the trace of its covariance at the *initial* batch size.
@@ -74,6 +76,7 @@ class BatchMode:
             raise ValueError(f"BatchMode.epoch_s must be finite and > 0, got {self.epoch_s}")
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
     """What is left to do at the job's *requested* batch size, and how fast it goes.
@@ -106,6 +109,7 @@ class Forecast:
         return self.remaining_steps * self.step_time_s[index]
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeProfile:
     """What a job learned about itself on one GPU type."""
@@ -136,6 +140,7 @@ class TypeProfile:
         )
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingReport:
     """One report of a job's rank 0; None and empty mean "nothing new". Measured explains the fields.

@@ -7,9 +7,11 @@ from coadapt.model.cluster import Allocation, JobId, Node
 from coadapt.model.grant import NO_GRANT, Grant
 from coadapt.model.job import JobSpec
 from coadapt.model.measured import Measured, Usage
+from coadapt.model.quick_init import quick_init
 from coadapt.model.tenant import Tenant, TenantId, quotas_of
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
     """One active job. Nothing here refers to live state: it pickles, and it is safe to keep."""
@@ -32,6 +34,7 @@ class JobView:
         return self.grant.allocation
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
     """The cluster at instant `at` (s): live nodes by id, and active jobs by (submitted_at, id)."""

@@ -44,29 +44,40 @@ class Optimus:
 
 def _grow(view: ClusterView, capacity: Capacity) -> None:
     """Give what is left, GPU by GPU, while somebody gains. Ties go to the first in order of submission."""
-    heap: list[tuple[float, int]] = []
-    for index, job in enumerate(view.jobs):
-        if job.id in capacity.counts:
-            _push(heap, index, gain_s(job, capacity.counts[job.id]))
+    gains = {index: _Gains(job) for index, job in enumerate(view.jobs) if job.id in capacity.counts}
+    first = ((-each(capacity.counts[view.jobs[index].id]), index) for index, each in gains.items())
+    heap = [entry for entry in first if entry[0] < 0.0]
+    heapq.heapify(heap)
     while heap:
-        _, index = heapq.heappop(heap)
+        index = heap[0][1]
         job = view.jobs[index]
-        if capacity.grow(job):
-            _push(heap, index, gain_s(job, capacity.counts[job.id]))
+        gain = gains[index](capacity.counts[job.id]) if capacity.grow(job) else 0.0
+        if gain > 0.0:
+            heapq.heapreplace(heap, (-gain, index))
+        else:
+            heapq.heappop(heap)
 
 
-def _push(heap: list[tuple[float, int]], index: int, gain: float) -> None:
-    if gain > 0.0:
-        heapq.heappush(heap, (-gain, index))
+class _Gains:
+    """`gain_s` of one job in one round, with what is the same at every count found once."""
+
+    def __init__(self, job: JobView) -> None:
+        forecast = job.measured.forecast
+        self._step_time_s = () if forecast is None else forecast.step_time_s
+        self._most = min(useful_span(job)[1], len(self._step_time_s))
+        remaining = 0.0 if forecast is None else forecast.remaining_steps
+        self._remaining = remaining if remaining > 0 else MIN_REMAINING_STEPS
+
+    def __call__(self, num_replicas: int) -> float:
+        if num_replicas >= self._most:
+            return 0.0
+        times = self._step_time_s
+        return (times[num_replicas - 1] - times[num_replicas]) * self._remaining
 
 
 def gain_s(job: JobView, num_replicas: int) -> float:
     """Return the seconds by which one more than `num_replicas` ends `job` sooner; 0 if it may not have it."""
-    forecast = job.measured.forecast
-    if forecast is None or num_replicas >= min(useful_span(job)[1], len(forecast.step_time_s)):
-        return 0.0
-    remaining = forecast.remaining_steps if forecast.remaining_steps > 0 else MIN_REMAINING_STEPS
-    return (forecast.step_time_s[num_replicas - 1] - forecast.step_time_s[num_replicas]) * remaining
+    return _Gains(job)(num_replicas)
 
 
 def _note(job: JobView, num_replicas: int) -> str:

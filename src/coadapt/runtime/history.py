@@ -24,6 +24,7 @@ from coadapt.core.events import (
 from coadapt.core.lifecycle import ENDED, JobState
 from coadapt.core.state import JobRecord, Order, SchedulerState, Status
 from coadapt.model import Grant, JobId, JobSpec, Measured, Usage
+from coadapt.model.quick_init import quick_init
 from coadapt.runtime.snapshot import job_efficiency
 from coadapt.runtime.story import replicas_of_change, told_in_place
 
@@ -54,6 +55,7 @@ class Span:
     state: JobState
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """One training report. efficiency: Pollux eq. 7 at the total batch; None before the noise is known."""
@@ -123,8 +125,19 @@ class History:
     rounds: list[Round] = field(default_factory=list)
 
 
-# What decides which GPUs a job holds, and why.
-_Decides = tuple[Order, Grant, Status]
+# What is written of a live job, and what decided which GPUs it held, and why, when it was last looked at.
+_Followed = tuple["JobHistory", Order | None, Grant | None, Status | None]
+
+# Events that change their own job alone, and those that the commands after them name.
+_OF_ONE_JOB = (
+    TrainingReported,  # first, because nearly all events are
+    JobSubmitted,
+    CancelRequested,
+    ReplicasStarted,
+    ReplicasKept,
+    TrainingResumed,
+    ReplicasExited,
+)
 
 
 class Recorder:
@@ -136,16 +149,15 @@ class Recorder:
     def __init__(self, *, figures_only: bool = False) -> None:
         self._history = History()
         self._figures_only = figures_only
-        self._open: set[JobId] = set()
-        self._decided: dict[JobId, _Decides] = {}
+        self._open: dict[JobId, _Followed] = {}
         # The round whose answer is waited for, None: of none; unknown before the first event.
         self._asked: int | None = ANY_ROUND
 
     @property
     def history(self) -> History:
         """The history so far; the spans of jobs that have not ended reach to the last event."""
-        for job_id in self._open:
-            self._history.jobs[job_id].spans[-1].end = self._history.at
+        for job, *_ in self._open.values():
+            job.spans[-1].end = self._history.at
         return self._history
 
     def __call__(self, event: Event, commands: Sequence[Command], state: SchedulerState) -> None:
@@ -155,7 +167,8 @@ class Recorder:
             self._follow(record)
         match event:
             case TrainingReported():
-                self._add_point(event, state)
+                if not self._figures_only:
+                    self._add_point(event, state)
             case TrainingResumed():
                 self._add_change(event, state)
             case NodeJoined() | NodeLost():
@@ -172,37 +185,27 @@ class Recorder:
         self, event: Event, commands: Sequence[Command], state: SchedulerState
     ) -> Iterable[JobRecord]:
         # Reports are most of all events: they and the other events of one job must not cost a scan of all.
-        match event:
-            case (
-                JobSubmitted()
-                | CancelRequested()
-                | TrainingReported()
-                | ReplicasStarted()
-                | ReplicasKept()
-                | TrainingResumed()
-                | ReplicasExited()
-            ):
-                named = {event.job}
-                if commands:
-                    named.update(c.job for c in commands if not isinstance(c, Solve | SetAlarm))
-                return [state.jobs[job_id] for job_id in sorted(named) if job_id in state.jobs]
-            case _:
-                return list(state.jobs.values())
+        named = {c.job for c in commands if not isinstance(c, Solve | SetAlarm)} if commands else set()
+        if isinstance(event, _OF_ONE_JOB):
+            named.add(event.job)
+        else:
+            return list(state.jobs.values())
+        return [state.jobs[job_id] for job_id in sorted(named) if job_id in state.jobs]
 
     def _follow(self, record: JobRecord) -> None:
-        job = self._history.jobs.get(record.id)
-        if job is None:
-            job = self._history.jobs[record.id] = _begin(record)
-            self._open.add(record.id)
-        if record.id not in self._open:
-            return
+        followed = self._open.get(record.id)
+        if followed is None:
+            if record.id in self._history.jobs:
+                return  # it has ended
+            followed = (_begin(record), None, None, None)
+            self._history.jobs[record.id] = followed[0]
+        job = followed[0]
         job.measured, job.usage = record.measured, record.usage
         # A record's values are replaced, never changed: while these are the same ones, so is what it holds.
         order, grant, status = record.order, record.running.grant, record.status
-        decided = self._decided.get(record.id)
-        if decided and decided[0] is order and decided[1] is grant and decided[2] is status:
+        if followed[1] is order and followed[2] is grant and followed[3] is status:
             return
-        self._decided[record.id] = (order, grant, status)
+        self._open[record.id] = (job, order, grant, status)
         job.ended_at, job.state = record.ended_at, record.state
         _extend(job, record, self._history.at)
         if self._figures_only:
@@ -212,8 +215,7 @@ class Recorder:
                 del job.reasons[1]
             job.reasons.append((self._history.at, record.explanation))
         if record.state in ENDED:
-            self._open.discard(record.id)
-            del self._decided[record.id]
+            del self._open[record.id]
 
     def _add_change(self, event: TrainingResumed, state: SchedulerState) -> None:
         record = state.jobs.get(event.job)
@@ -240,8 +242,6 @@ class Recorder:
             del job.changes[:-NUM_CHANGES_MAX]
 
     def _add_point(self, event: TrainingReported, state: SchedulerState) -> None:
-        if self._figures_only:
-            return
         record = state.jobs.get(event.job)
         if record is None or not may_train(record, event.generation) or record.id not in self._open:
             return

@@ -29,6 +29,7 @@ from coadapt.model import (
     TrainingReport,
     TypeProfile,
 )
+from coadapt.model.quick_init import quick_init
 from coadapt.sim.applications import (
     Application,
     ForecastsItself,
@@ -68,9 +69,11 @@ class TimedSteps:
         return TypeProfile(params=self.params, num_replicas_profiled=self.profile.num_replicas_profiled)
 
 
+ForecastAt = Callable[[int, float, float], Forecast]  # epochs, progress and samples so far
 Cut = Callable[[BatchLimits, int], BatchConfig]  # the requested batch over a number of replicas
 
 _UNTIMED = TimedSteps()
+_KEEP_THEIR_BATCH = (RescaleContract.FIXED, RescaleContract.FROZEN)
 ONE_GPU = Placement((1,))
 NUM_FIRST_BATCHES = 10  # of a first look at a GPU type (Sia, SOSP'23)
 
@@ -127,21 +130,28 @@ def first_look(application: Application, gpu_types: Iterable[str]) -> Learned:
     return Learned(timed)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
     """What one order gives a job. `dictated`: the policy's batch, None where the job picks its own.
 
-    limits: the job's batch limits, with the memory that the setting leaves it.
+    limits: the job's batch limits, with the memory that the setting leaves it. keeps_batch: whether it has
+    the same batch for as long as it has this assignment.
     """
 
     spec: JobSpec
     setting: Setting
     limits: BatchLimits
     dictated: BatchConfig | None = None
+    keeps_batch: bool = field(init=False, compare=False)
     _times: dict[int, tuple[float, float]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
     _timed: dict[int, Learned] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        keeps = self.dictated is not None or self.spec.contract in _KEEP_THEIR_BATCH
+        object.__setattr__(self, "keeps_batch", keeps)
 
     def step_time(self, application: Application, atomic: int) -> tuple[float, float]:
         """Return `application.step_time` in this setting, which is asked for at every report."""
@@ -188,6 +198,7 @@ def _in_more_passes(batch: BatchConfig, max_atomic: int) -> BatchConfig:
     return BatchConfig(total=batch.total, atomic=-(-share // passes), accumulation=passes - 1)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
     """A job's training at one instant: all that a checkpoint holds, and the delay before it goes on.
@@ -205,6 +216,7 @@ class Training:
     learned: Learned = field(default_factory=Learned)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Training after a stretch of time, and when after its start the last epoch ended (None: it did not)."""
@@ -281,17 +293,21 @@ def advance(
     assert batch is not None, "a batch is chosen when a job is assigned"
     epoch, progress, samples = training.epoch, training.progress, training.samples
     grad, learned = training.grad, training.learned
-    initial = assigned.spec.batch.initial
+    initial, num_epochs = assigned.spec.batch.initial, application.num_epochs
     delay_s = min(training.delay_s, seconds)
     left_s = seconds - delay_s
-    while left_s > 0.0 and epoch < application.num_epochs:
-        whole_s, sync_s = assigned.step_time(application, batch.atomic)
+    timed: BatchConfig | None = None
+    steps_per_s = 0.0
+    while left_s > 0.0 and epoch < num_epochs:
+        if batch is not timed:  # most stretches have one batch, and several epochs
+            whole_s, sync_s = assigned.step_time(application, batch.atomic)
+            learned = assigned.learn(learned, batch.atomic, whole_s - sync_s, whole_s)
+            steps_per_s = speed / (whole_s + batch.accumulation * (whole_s - sync_s))
+            timed = batch
         grad = application.grad_stats(batch.total, epoch)
-        learned = assigned.learn(learned, batch.atomic, whole_s - sync_s, whole_s)
-        steps_per_s = speed / (whole_s + batch.accumulation * (whole_s - sync_s))
         rate = gain(batch.total / initial, grad.sqr, grad.var) * steps_per_s
         target = application.progress_at(epoch + 1)
-        next_at = _next_change(assigned, samples)
+        next_at = math.inf if assigned.keeps_batch else _next_change(assigned, samples)
         change_s = (next_at - samples) / (steps_per_s * batch.total)
         here_s = min(left_s, change_s)
         if progress + rate * here_s < target:
@@ -304,7 +320,7 @@ def advance(
         left_s -= used_s
         # Exactly there, whatever rounding did: below it, the batch before would be chosen again.
         samples = next_at if used_s == change_s else samples + used_s * steps_per_s * batch.total
-        if assigned.dictated is None:
+        if not assigned.keeps_batch:
             batch = choose_batch(
                 application, assigned, epoch, learned, grad, progress=progress, samples=samples
             )
@@ -317,7 +333,7 @@ def advance(
         grad=grad,
         learned=learned,
     )
-    return Segment(after, seconds - left_s if epoch >= application.num_epochs else None)
+    return Segment(after, seconds - left_s if epoch >= num_epochs else None)
 
 
 def _next_change(assigned: Assignment, samples: float) -> float:
@@ -374,7 +390,7 @@ class Oracle:
         self._num_gpus = num_gpus
         self._gpu_type = gpu_type
         self._step_times: dict[tuple[str, BatchLimits, int, Cut], tuple[float, ...]] = {}
-        self._forecasts: dict[tuple[str, BatchLimits, int, int], Forecast] = {}
+        self._forecasts: dict[tuple[str, BatchLimits, int], dict[int, Forecast]] = {}
         self._first_looks: dict[str, Learned] = {}
 
     def __call__(
@@ -384,25 +400,34 @@ class Oracle:
 
         samples: trained on so far, which is where a declared schedule stands.
         """
+        return self.of(application, spec)(epoch, progress, samples)
+
+    def of(self, application: Application, spec: JobSpec) -> ForecastAt:
+        """Return the forecasts of one job, by epoch, progress and samples: it is asked at every report."""
         if _forecasts_itself(type(application)):
-            return cast("ForecastsItself", application).forecast(progress)
+            own = cast("ForecastsItself", application)
+            return lambda _, progress, __: own.forecast(progress)
         if spec.batch.schedule is not None:
-            return self._along_ramp(
-                application, spec, steps_to_come(application, spec, epoch, progress, samples)
-            )
+            return lambda *now: self._along_ramp(application, spec, steps_to_come(application, spec, *now))
         limits = spec.batch
         most = min(spec.replicas.max, max(limits.requested // limits.min_atomic, 1), self._num_gpus)
-        key = (application.name, limits, most, epoch)
-        forecast = self._forecasts.get(key)
-        if forecast is None:
-            # The artifact counts from the end of the epoch under way: in the last one a single step is left.
-            last = application.num_epochs
-            steps = [application.steps(limits.requested, each) for each in (min(epoch + 1, last), last)]
-            forecast = self._forecasts[key] = Forecast(
-                remaining_steps=steps[1] - steps[0] if epoch + 1 < last else 1.0,
-                step_time_s=self._packed_step_times(application, limits, most, _oracle_batch),
-            )
-        return forecast
+        by_epoch = self._forecasts.setdefault((application.name, limits, most), {})
+
+        def after(epoch: int, _progress: float, _samples: float) -> Forecast:
+            if epoch not in by_epoch:
+                by_epoch[epoch] = self._after(application, limits, most, epoch)
+            return by_epoch[epoch]
+
+        return after
+
+    def _after(self, application: Application, limits: BatchLimits, most: int, epoch: int) -> Forecast:
+        # The artifact counts from the end of the epoch under way: in the last one a single step is left.
+        last = application.num_epochs
+        steps = [application.steps(limits.requested, each) for each in (min(epoch + 1, last), last)]
+        return Forecast(
+            remaining_steps=steps[1] - steps[0] if epoch + 1 < last else 1.0,
+            step_time_s=self._packed_step_times(application, limits, most, _oracle_batch),
+        )
 
     def _along_ramp(
         self, application: Application, spec: JobSpec, steps_by_total: Mapping[int, float]

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from coadapt.goodput.throughput import packed_placement
 from coadapt.model import DEFAULT_GPU_TYPE, BatchConfig, BatchLimits, Forecast, GradStats, Placement
+from coadapt.model.quick_init import quick_init
 
 
 class UnmeasuredError(ValueError):
@@ -22,6 +23,7 @@ class Neighbour:
     load: float
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Setting:
     """Where replicas train: all that their speed depends on, besides the batch.

@@ -24,6 +24,7 @@ from coadapt.model import Allocation, JobId, Node, NodeId
 from coadapt.runtime.ports import Cancel, Clock, Post
 from coadapt.sim.agent import (
     Assignment,
+    ForecastAt,
     Oracle,
     Segment,
     Training,
@@ -95,6 +96,7 @@ class _Job:
 
     trace: TraceJob
     application: Application
+    forecast: ForecastAt
     generation: int = 0
     replicas: _Replicas | None = None
     outcome: Outcome = Outcome.STOPPED
@@ -123,7 +125,10 @@ class World:
         self.joiners_fail: set[JobId] = set()  # the jobs whose changes fail while they are prepared
         self._clock = clock
         self._oracle = oracle
-        self._jobs = {job.id: _Job(trace=job, application=applications[job.application]) for job in jobs}
+        self._jobs = {
+            job.id: _Job(trace=job, application=application, forecast=oracle.of(application, job.spec))
+            for job, application in ((job, applications[job.application]) for job in jobs)
+        }
         self._running: dict[JobId, _Job] = {}
         self._sharing: set[JobId] = set()  # the running jobs that share GPUs
         self._unsettled: dict[JobId, _Job] = {}
@@ -464,9 +469,7 @@ class World:
             self._unsettle(job)
             if now - job.saved_at >= self.config.checkpoint_s:
                 job.saved, job.saved_at = training, now
-            forecast = self._oracle(
-                job.application, job.trace.spec, training.epoch, training.progress, training.samples
-            )
+            forecast = job.forecast(training.epoch, training.progress, training.samples)
             told = report(job.application, replicas.assigned, training, forecast)
             replicas.post(
                 TrainingReported(at=now, job=job.trace.id, generation=replicas.generation, report=told)

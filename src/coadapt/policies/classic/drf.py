@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from coadapt.model import ClusterView, JobId, JobView, Plan, gpus_by_type
+from coadapt.model import ClusterView, JobId, JobView, Plan, TenantId, gpus_by_type
 from coadapt.policies.base import PolicyCard
 from coadapt.policies.giving.capacity import Capacity, span
 from coadapt.policies.giving.counted_plan import counted_plan
-from coadapt.policies.giving.filling import Key, fill
+from coadapt.policies.giving.filling import fill
 from coadapt.policies.giving.queue import by_priority
 from coadapt.policies.giving.reasons import waits
 
@@ -33,12 +33,14 @@ class Drf:
         def dominant(held: Mapping[str, int]) -> float:
             return max((count / pools[name] for name, count in held.items()), default=0.0)
 
-        def key(job: JobView) -> Key:
-            tenant, count = view.tenant(job.spec.tenant), capacity.counts.get(job.id, 0)
-            own = {capacity.gpu_types[job.id]: count} if count else {}
-            return dominant(capacity.held_by(tenant.id)) / tenant.weight, dominant(own)
+        def of_tenant(tenant: TenantId) -> float:
+            return dominant(capacity.held_by(tenant)) / view.tenant(tenant).weight
 
-        fill(by_priority(view, view.jobs), capacity, key, skip=self._skip)
+        def of_job(job: JobView) -> float:
+            count = capacity.counts.get(job.id, 0)
+            return count / pools[capacity.gpu_types[job.id]] if count else 0.0
+
+        fill(by_priority(view, view.jobs), capacity, of_tenant, of_job, skip=self._skip)
         notes: dict[JobId, str] = {}
         for job in view.jobs:
             share = dominant(capacity.held_by(job.spec.tenant))

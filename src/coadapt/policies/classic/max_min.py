@@ -44,10 +44,8 @@ class MaxMin:
         fill(
             [job for job in view.jobs if job.id in capacity.counts],
             capacity,
-            lambda job: (
-                sum(capacity.held_by(job.spec.tenant).values()) / view.tenant(job.spec.tenant).weight,
-                capacity.counts[job.id],
-            ),
+            lambda tenant: sum(capacity.held_by(tenant).values()) / view.tenant(tenant).weight,
+            lambda job: capacity.counts[job.id],
         )
         return counted_plan(view, capacity, notes)
 

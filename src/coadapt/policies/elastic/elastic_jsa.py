@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from coadapt.goodput.efficiency_models import NO_LOSS
@@ -116,17 +117,16 @@ def _grow(view: ClusterView, jobs: list[JobView], capacity: Capacity, table: Goo
     num_left = max(total - sum(capacity.counts[job.id] for job in jobs), 0)
     factor_JC = _factors(table)
     best_K = np.zeros(num_left + 1)
-    choices: list[NDArray[np.int64]] = []
+    choices: list[NDArray[np.intp]] = []
     for row, job in enumerate(jobs):
         low, held = capacity.counts[job.id], job.allocation.num_replicas
-        before_K, choice_K = best_K, np.zeros(num_left + 1, dtype=np.int64)
-        best_K = before_K + _value(factor_JC[row], low, held)
-        for more in range(1, min(_most(job, gpu_type, low) - low, num_left) + 1):
-            value = _value(factor_JC[row], low + more, held)
-            with_it_K = np.concatenate((np.full(more, -np.inf), before_K[:-more] + value))
-            better_K = with_it_K > best_K
-            best_K = np.where(better_K, with_it_K, best_K)
-            choice_K[better_K] = more
+        most = min(_most(job, gpu_type, low) - low, num_left)
+        value_M = factor_JC[row, low - 1 : low + most] + KEEPS * (np.arange(low, low + most + 1) == held)
+        # [k, m]: the sum with m more for this job, where the jobs before it have the other k - m.
+        before_KM = sliding_window_view(np.concatenate((np.full(most, -np.inf), best_K)), most + 1)[:, ::-1]
+        sum_KM = before_KM + value_M
+        choice_K = np.argmax(sum_KM, axis=1)  # the fewest on ties
+        best_K = sum_KM[np.arange(num_left + 1), choice_K]
         choices.append(choice_K)
     left = num_left
     for job, choice_K in reversed(list(zip(jobs, choices, strict=True))):
@@ -134,10 +134,6 @@ def _grow(view: ClusterView, jobs: list[JobView], capacity: Capacity, table: Goo
         left -= wanted
         while wanted and capacity.grow(job):
             wanted -= 1
-
-
-def _value(factor_C: FloatArray, count: int, held: int) -> float:
-    return float(factor_C[count - 1]) + KEEPS * (count == held)
 
 
 def _most(job: JobView, gpu_type: str, low: int) -> int:

@@ -3,6 +3,7 @@
 A policy that gives through a Capacity, and places with pack, gives a lawful plan on any view.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from enum import StrEnum
 
@@ -55,7 +56,11 @@ def useful_span(job: JobView) -> tuple[int, int]:
 
 def gpu_type_held(job: JobView, nodes: Mapping[NodeId, Node]) -> str | None:
     """Return the GPU type that `job` holds; None if it waits, mixes types, or lost one of its nodes."""
-    types = {nodes[node].gpu_type if node in nodes else None for node, _ in job.allocation.slots}
+    slots = job.allocation.slots
+    if len(slots) == 1:  # nearly always, and asked for every job in every round
+        node = nodes.get(slots[0][0])
+        return None if node is None else node.gpu_type
+    types = {nodes[node].gpu_type if node in nodes else None for node, _ in slots}
     return types.pop() if len(types) == 1 else None
 
 
@@ -110,14 +115,14 @@ class Capacity:
         self._quotas = view.quotas()
         self._quota_left: dict[str, float] = dict(self._quotas)
         self._sharing: set[JobId] = set()
-        self._held_by: dict[TenantId, dict[str, int]] = {}
+        self._held_by: defaultdict[TenantId, Counter[str]] = defaultdict(Counter)
         for job in view.jobs:
             if job.spec.contract is RescaleContract.FROZEN:
                 self.keep(job)
 
     def verdict(self, job: JobView, count: int) -> Verdict:
         """Return whether `job`, which has nothing yet, can be given `count` replicas (≥ 1)."""
-        if job.spec.contract is RescaleContract.FROZEN and job.allocation:
+        if self._is_stranded(job):
             return Verdict.STRANDED
         if count > max(self._of_types(job, self._num_gpus), default=0):
             return Verdict.TOO_LARGE
@@ -156,7 +161,8 @@ class Capacity:
             gpu_type = self._type_for(job, count)
         elif not job.spec.replicas.allows_type(gpu_type) or self._free.get(gpu_type, 0) < count:
             return False
-        if gpu_type is None or self.verdict(job, count) is not Verdict.FITS:
+        # Where a type has room, the verdict can only be one of these two.
+        if gpu_type is None or self._is_stranded(job) or (self._quotas and count > self.quota_left(job)):
             return False
         self._book(job, count, gpu_type)
         return True
@@ -166,10 +172,10 @@ class Capacity:
 
         One that keeps its share of GPUs does not: it would need whole ones in their place.
         """
-        count, gpu_type = self.counts[job.id], self.gpu_types[job.id]
-        if job.id in self._sharing:
+        gpu_type = self.gpu_types[job.id]
+        if self._free[gpu_type] < 1 or job.id in self._sharing or self.counts[job.id] >= span(job)[1]:
             return False
-        if count >= span(job)[1] or self._free[gpu_type] < 1 or self.quota_left(job) < 1:
+        if self._quotas and self.quota_left(job) < 1:
             return False
         self._book(job, 1, gpu_type)
         return True
@@ -190,13 +196,18 @@ class Capacity:
         """Return how many more GPUs the tenant of `job` may hold; infinity if it has no quota."""
         return self._quota_left.get(job.spec.tenant, float("inf"))
 
+    def _is_stranded(self, job: JobView) -> bool:
+        return job.spec.contract is RescaleContract.FROZEN and bool(job.allocation)
+
     def _type_for(self, job: JobView, count: int) -> str | None:
         held = gpu_type_held(job, self._nodes)
         if held is not None and job.spec.replicas.allows_type(held) and self._free[held] >= count:
             return held
-        allowed = [gpu_type for gpu_type in self._free if job.spec.replicas.allows_type(gpu_type)]
-        roomiest = max(allowed, key=self._free.__getitem__, default=None)
-        return roomiest if roomiest is not None and self._free[roomiest] >= count else None
+        roomiest, most = None, count - 1
+        for gpu_type, free in self._free.items():
+            if free > most and job.spec.replicas.allows_type(gpu_type):
+                roomiest, most = gpu_type, free
+        return roomiest
 
     def _of_types(self, job: JobView, by_type: Mapping[str, int]) -> list[int]:
         """Return the numbers of `by_type` for the types that `job` allows."""
@@ -207,8 +218,7 @@ class Capacity:
         self.gpu_types[job.id] = gpu_type
         self._free[gpu_type] -= count
         tenant = job.spec.tenant
-        held = self._held_by.setdefault(tenant, {})
-        held[gpu_type] = held.get(gpu_type, 0) + count
+        self._held_by[tenant][gpu_type] += count
         if tenant in self._quota_left:
             self._quota_left[tenant] -= count
 

@@ -3,32 +3,45 @@
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 
-from coadapt.model import ClusterView, JobId, JobView, gpus_by_type
+from coadapt.model import ClusterView, JobId, JobView, TenantId, gpus_by_type
 from coadapt.policies.giving.capacity import Capacity, span, useful_span
-
-Key = tuple[float, ...]
 
 
 def fill(
-    jobs: Sequence[JobView], capacity: Capacity, key: Callable[[JobView], Key], *, skip: bool = True
+    jobs: Sequence[JobView],
+    capacity: Capacity,
+    of_tenant: Callable[[TenantId], float],
+    of_job: Callable[[JobView], float],
+    *,
+    skip: bool = True,
 ) -> None:
-    """Give GPUs one at a time, a job's fewest at once, to the job with the smallest `key`, until none fit.
+    """Give GPUs one at a time, a job's fewest at once, until none fit.
 
-    Ties go to the first of `jobs`. `key` is asked anew after each gift and must not fall by one. Nobody gets
-    more than is of use to it. Without `skip` the first job that cannot grow ends it for all.
+    Each goes to the tenant with the smallest `of_tenant`, there to the job with the smallest `of_job`. Ties
+    of both go to the first of `jobs`. Each is asked anew after a gift to its own tenant or job, changes by
+    such gifts alone, and must not fall by one. Nobody gets more than is of use to it. Without `skip` the
+    first job that cannot grow ends it for all.
     """
-    heap = [(key(job), index) for index, job in enumerate(jobs)]
+    queues: dict[TenantId, list[tuple[float, int]]] = {}
+    for index, job in enumerate(jobs):
+        queues.setdefault(job.spec.tenant, []).append((of_job(job), index))
+    for queue in queues.values():
+        heapq.heapify(queue)
+    heap = [(of_tenant(tenant), *queue[0], tenant) for tenant, queue in queues.items()]
     heapq.heapify(heap)
     while heap:
-        before, index = heapq.heappop(heap)
-        job = jobs[index]
-        now = key(job)
-        if now != before:  # others' gifts changed it: those of its tenant
-            heapq.heappush(heap, (now, index))
-        elif _more(job, capacity):
-            heapq.heappush(heap, (key(job), index))
+        _, _, index, tenant = heap[0]
+        queue, job = queues[tenant], jobs[index]
+        if _more(job, capacity):
+            heapq.heapreplace(queue, (of_job(job), index))
         elif not skip and capacity.counts.get(job.id, 0) < useful_span(job)[1]:
             return
+        else:
+            heapq.heappop(queue)
+        if queue:
+            heapq.heapreplace(heap, (of_tenant(tenant), *queue[0], tenant))
+        else:
+            heapq.heappop(heap)
 
 
 def _more(job: JobView, capacity: Capacity) -> bool:

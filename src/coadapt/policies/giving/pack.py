@@ -44,6 +44,8 @@ def pack(
     wanted = [job for job in view.jobs if counts.get(job.id, 0) > 0]
     kept, free = _keep(view, wanted, counts, types)
     movers = [job for job in wanted if job.id not in kept]
+    if not movers:  # most rounds: the nodes need not be looked through
+        return {job.id: kept[job.id] for job in wanted}
     if order is None:
         movers.sort(key=lambda job: counts[job.id])
     else:
@@ -64,17 +66,17 @@ def _keep(
     nodes = {node.id: node for node in view.nodes}
     free = FreeNodes(nodes)
     kept: dict[JobId, Allocation] = {}
-    for frozen in (True, False):
-        for job in wanted:
-            if frozen is not (job.spec.contract is RescaleContract.FROZEN) or not job.allocation:
-                continue
+    holding = [job for job in wanted if job.allocation]
+    # Stable: the others stay in the order of the view.
+    for job in sorted(holding, key=lambda job: job.spec.contract is not RescaleContract.FROZEN):
+        allocation, held = job.allocation, None
+        if allocation.num_replicas == counts[job.id]:
             held = gpu_type_held(job, nodes)
-            same = job.allocation.num_replicas == counts[job.id] and held == types.get(job.id, held)
-            same = same and held is not None and job.spec.replicas.allows_type(held)
-            if same and held is not None and free.take(job.allocation):
-                kept[job.id] = job.allocation
-            elif frozen:
-                raise ValueError(f"job {job.id!r} is frozen: it cannot keep {job.allocation.slots}")
+        same = held is not None and held == types.get(job.id, held) and job.spec.replicas.allows_type(held)
+        if same and free.take(allocation):
+            kept[job.id] = allocation
+        elif job.spec.contract is RescaleContract.FROZEN:
+            raise ValueError(f"job {job.id!r} is frozen: it cannot keep {allocation.slots}")
     return kept, free
 
 

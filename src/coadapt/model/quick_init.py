@@ -1,0 +1,42 @@
+"""A quicker `__init__` for the frozen dataclasses of which a run makes hundreds of thousands."""
+
+# Why this is here.
+#
+# The `__init__` of a frozen dataclass sets each field by `object.__setattr__`, which looks its name up in the
+# class, and checks it, each time. A sixth of all CPU time of a simulation was spent in there. The descriptor
+# of a slot sets the field as well, without a look-up: half the time (3.0 µs against 1.6 µs for a Usage).
+# All else stays as the dataclass made it: frozen, equality, hash, `replace`, pickling, and the arguments
+# with their defaults.
+
+from dataclasses import MISSING, fields
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def quick_init(kind: type[T]) -> type[T]:
+    """Return the frozen, slotted dataclass `kind` with an `__init__` that does the same as before, faster."""
+    names: dict[str, Any] = {"_MISSING": MISSING}
+    arguments, lines = [], []
+    for index, each in enumerate(fields(kind)):  # type: ignore[arg-type]  # any dataclass
+        names[f"_set{index}"] = kind.__dict__[each.name].__set__
+        names[f"_make{index}"], names[f"_default{index}"] = each.default_factory, each.default
+        made = each.default_factory is not MISSING
+        default = "_MISSING" if made else f"_default{index}"
+        if each.init:
+            arguments.append(f"{each.name}={default}" if made or each.default is not MISSING else each.name)
+            value = f"_make{index}() if {each.name} is _MISSING else {each.name}" if made else each.name
+        elif made or each.default is not MISSING:
+            value = f"_make{index}()" if made else default
+        else:
+            continue  # __post_init__ sets it
+        lines.append(f"    _set{index}(self, {value})")
+    if hasattr(kind, "__post_init__"):
+        lines.append("    self.__post_init__()")
+    only_by_name = all(each.kw_only for each in fields(kind))  # type: ignore[arg-type]  # any dataclass
+    head = ", ".join(["self", *["*"] * (only_by_name and bool(arguments)), *arguments])
+    exec("\n".join([f"def __init__({head}):", *(lines or ["    pass"])]), names)  # as dataclasses do
+    made = names["__init__"]
+    made.__qualname__, made.__module__ = f"{kind.__qualname__}.__init__", kind.__module__
+    kind.__init__ = made  # type: ignore[method-assign]  # that is what this is for
+    return kind

@@ -1,0 +1,63 @@
+"""The quicker `__init__`: what it makes is what the dataclass's own would have made."""
+
+import pickle
+from dataclasses import FrozenInstanceError, dataclass, field, replace
+
+import pytest
+
+from coadapt.model.quick_init import quick_init
+
+
+def _values(decorate):  # type: ignore[no-untyped-def]  # a class of its own for each
+    @decorate
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Value:
+        name: str
+        size: int = 1
+        parts: dict[str, int] = field(default_factory=dict)
+        twice: int = field(init=False, default=0)
+        seen: list[int] = field(init=False, default_factory=list)
+
+        def __post_init__(self) -> None:
+            if self.size < 1:
+                raise ValueError("size must be >= 1")
+            object.__setattr__(self, "twice", 2 * self.size)
+
+    return Value
+
+
+@quick_init
+@dataclass(frozen=True, slots=True)
+class Pair:
+    left: int
+    right: tuple[int, ...] = ()
+
+
+def test_it_sets_what_the_dataclass_sets() -> None:
+    plain, quick = _values(lambda kind: kind), _values(quick_init)
+    for given in ({"name": "a"}, {"name": "b", "size": 3, "parts": {"x": 1}}):
+        assert repr(quick(**given)).rpartition(".")[2] == repr(plain(**given)).rpartition(".")[2]
+    value = quick(name="a", size=2)
+    assert (value.twice, value.seen, value.parts) == (4, [], {})
+    assert value.parts is not quick(name="a").parts
+    assert value == quick(name="a", size=2) != quick(name="a")
+    assert replace(value, size=5).twice == 10
+
+
+def test_it_refuses_what_the_dataclass_refuses() -> None:
+    quick = _values(quick_init)
+    for wrong in ({}, {"name": "a", "colour": 1}, {"name": "a", "twice": 2}):
+        with pytest.raises(TypeError, match="argument"):
+            quick(**wrong)
+    with pytest.raises(TypeError, match="positional"):
+        quick("a")
+    with pytest.raises(ValueError, match="size must be"):
+        quick(name="a", size=0)
+    with pytest.raises(FrozenInstanceError):
+        quick(name="a").size = 2
+
+
+def test_arguments_by_place_and_pickles_stay() -> None:
+    pair = Pair(1, (2,))
+    assert pickle.loads(pickle.dumps(pair)) == pair == Pair(left=1, right=(2,))
+    assert hash(pair) == hash(Pair(1, (2,)))
