@@ -40,6 +40,7 @@ POLICIES: dict[str, str] = {
     "lwf": "coadapt.policies.network.lwf:Lwf",
     "dally": "coadapt.policies.network.dally:Dally",
     "rubick": "coadapt.policies.rubick.policy:Rubick",
+    "antman": "coadapt.policies.antman:AntMan",
     "castor": "coadapt.policies.castor.policy:Castor",
 }
 ENTRY_POINT_GROUP = "coadapt.policies"
