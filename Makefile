@@ -32,6 +32,10 @@ check: $(READY) ## ruff, mypy (strict), import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+engines-test: $(READY) ## install Kubernetes' API server and etcd (some ten minutes, as root, once), and test on them
+	tools/kube_apiserver.sh
+	$(BIN)/python -m pytest -n0 tests/executors/kubernetes $(PYTEST_ARGS)
+
 bench: $(READY) ## run the benchmarks and write benchmarks/results/
 	$(BIN)/python -m benchmarks
 
@@ -52,4 +56,4 @@ $(READY): pyproject.toml constraints.txt tools/setup_venv.sh
 	@tools/setup_venv.sh $(VENV) $(PYTHON)
 	@touch $@
 
-.PHONY: help demo quick test check bench sim golden setup clean
+.PHONY: help demo quick test check engines-test bench sim golden setup clean

@@ -55,6 +55,7 @@ OTHER_MEANINGS: dict[str, dict[str, str]] = {
         "app": "Typer's name for a program of verbs",
         "host": "an address to listen on, and what hosts the core",
     },
+    "executors/kubernetes/": {"account": "Kubernetes' name for whom a pod speaks as"},
     "service/": {"app": "FastAPI's name for a web application"},
     "service/job_yaml.py": {"fraction": "of a number: what follows its point"},
     "model/bounds.py": {"fraction": "of a number: what follows its point"},

@@ -39,6 +39,7 @@ from coadapt.model.wire import from_json
 
 LOOK_S = 0.01
 SAVE_S = 0.3
+PATIENCE_S = 10.0  # as long as ControlClient has it
 
 folder = Path()
 generation, rank = int(os.environ[ENV_GENERATION]), int(os.environ["RANK"])
@@ -94,8 +95,18 @@ class Network:
         body = None if method == "GET" else b""
         headers = {"Authorization": f"Bearer {os.environ[ENV_CONTROL_TOKEN]}"}
         request = urllib.request.Request(self._url + path, body, headers, method=method)
-        answer: bytes = urllib.request.urlopen(request, timeout=10.0).read()
-        return answer
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                answer: bytes = urllib.request.urlopen(request, timeout=10.0).read()
+            except urllib.error.HTTPError:
+                raise
+            except OSError:  # its launcher may have a successor in a moment
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(LOOK_S)
+            else:
+                return answer
 
 
 notes: Files | Network

@@ -18,6 +18,7 @@ EXECUTORS: dict[str, str] = {
     "local": "coadapt.executors.local:local",
     "ray": "coadapt.executors.ray:on_ray",
     "slurm": "coadapt.executors.slurm:on_slurm",
+    "kubernetes": "coadapt.executors.kubernetes:OnKubernetes",
 }
 ENTRY_POINT_GROUP = "coadapt.executors"
 

@@ -25,6 +25,8 @@ ENV_RESCALE_DIR = "COADAPT_RESCALE_DIR"
 # Or, without a disk in common with their launcher, where it serves the same notes, and what opens just these.
 ENV_CONTROL_URL = "COADAPT_CONTROL_URL"
 ENV_CONTROL_TOKEN = "COADAPT_CONTROL_TOKEN"
+ENV_WORKDIR = "COADAPT_WORKDIR"  # the job's, where its launcher is on another machine than its replicas
+ENV_RESUMED = "COADAPT_RESUMED"  # "1": the replica lives elsewhere already, and has a new launcher
 ENV_NODE_ADDRESS = "COADAPT_NODE_ADDRESS"  # where other nodes' replicas reach this one; unset: all are here
 ENV_JOINING = "COADAPT_JOINING"  # "1": the others train already; RANK and WORLD_SIZE are those to come
 

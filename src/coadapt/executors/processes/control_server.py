@@ -32,11 +32,15 @@ TOKEN_BYTES = 32
 class ControlServer:
     """Serves `folder` at `host` on a port that the kernel picks, from threads of its own, until `close`."""
 
-    def __init__(self, folder: Path, host: str) -> None:
-        """Raises OSError where nobody can listen at `host`."""
+    def __init__(self, folder: Path, host: str, *, name: str = "", port: int = 0, token: str = "") -> None:
+        """`name`: what replicas call `host`. port, token: of a server that this one goes on for.
+
+        Raises OSError where nobody can listen at `host` and `port`.
+        """
         folder.mkdir(mode=PRIVATE_DIR, parents=True, exist_ok=True)
-        self._token = secrets.token_hex(TOKEN_BYTES)
-        self._server = _Server((host, 0), _Handler)
+        self._token = token or secrets.token_hex(TOKEN_BYTES)
+        self._server = _Server((host, port), _Handler)
+        self._name = name or host
         self._server.notes = _Notes(folder)
         self._server.token = self._token
         self._thread = threading.Thread(target=self._server.serve_forever, name="control", daemon=True)
@@ -45,8 +49,15 @@ class ControlServer:
     @property
     def envs(self) -> dict[str, str]:
         """What a replica needs in its environment to speak with this server."""
-        host, port = self._server.server_address[:2]
-        return {ENV_CONTROL_URL: f"http://{host!s}:{port}", ENV_CONTROL_TOKEN: self._token}
+        return {ENV_CONTROL_URL: f"http://{self._name}:{self.port}", ENV_CONTROL_TOKEN: self._token}
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    @property
+    def token(self) -> str:
+        return self._token
 
     def close(self) -> None:
         self._server.shutdown()
@@ -61,7 +72,8 @@ class _Notes:
         self._folder = folder
         self._lock = threading.Lock()
         self._seen: dict[str, tuple[int, int]] = {}
-        self._version = 1
+        # Greater than any of a server before this one: its replicas know those.
+        self._version = time.time_ns() // 1000
 
     def newer_than(self, version: int) -> dict[str, object]:
         """Return what there is, once it has another version, or after HOLD_S as it is."""

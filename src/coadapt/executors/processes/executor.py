@@ -29,13 +29,16 @@ class ProcessOptions:
 
     log_bytes: the most that is kept of what one replica printed. disk_reserve_bytes: what jobs leave free on
     the disk of the state directory: below, nothing is started and no output is kept. control_host: the
-    address at which launchers serve the control channel, "" where replicas share this disk.
+    address at which launchers serve the control channel, "" where replicas share this disk; control_name: by
+    what name replicas reach it. sweep: see LaunchSettings.
     """
 
     pass_env: frozenset[str] = frozenset()
     log_bytes: int = 256 * MEBIBYTE
     disk_reserve_bytes: int = 256 * MEBIBYTE
     control_host: str = ""
+    control_name: str = ""
+    sweep: tuple[str, ...] = ()
 
 
 class ProcessExecutor:
@@ -49,6 +52,8 @@ class ProcessExecutor:
             log_bytes=options.log_bytes,
             disk_reserve_bytes=options.disk_reserve_bytes,
             control_host=options.control_host,
+            control_name=options.control_name,
+            sweep=options.sweep,
         )
         launching = Launching(cluster=cluster, host=host, settings=settings, pass_env=options.pass_env)
         self._cluster = cluster

@@ -48,13 +48,19 @@ class LaunchSettings:
 
     stop_grace_s: from the order to stop to the kill. log_bytes: the most that is kept of a replica's log.
     disk_reserve_bytes: what output leaves free on the disk of the logs. control_host: where the launcher
-    serves the control directory to its replicas (control_server.py), "" where they read it themselves.
+    serves the control directory to its replicas (control_server.py), "" where they read it themselves;
+    control_name: by what name they reach it there, "" for the same. sweep: what to run, with a job's id and
+    perhaps a generation after it, to end what is left of it elsewhere; () where all of a job is on this
+    machine, or ends with the processes here. With a sweep, replicas outlive their launcher, and a new one
+    takes them over; `setup` and `workdir` are theirs, too.
     """
 
     stop_grace_s: float
     log_bytes: int
     disk_reserve_bytes: int
     control_host: str = ""
+    control_name: str = ""
+    sweep: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +184,7 @@ class GenerationDir:
         write_json(self.path / "order.json", order)
 
     def order(self) -> LaunchOrder | None:
-        return _read_json(self.path / "order.json", LaunchOrder)
+        return read_json(self.path / "order.json", LaunchOrder)
 
     def request_stop(self) -> None:
         self.stop_file.touch(PRIVATE_FILE)
@@ -191,7 +197,7 @@ class GenerationDir:
         write_json(self.path / "successor", number)
 
     def successor(self) -> int | None:
-        return _read_json(self.path / "successor", int)
+        return read_json(self.path / "successor", int)
 
     def request_retraction(self) -> None:
         self.retract_file.touch(PRIVATE_FILE)
@@ -202,13 +208,13 @@ class GenerationDir:
 
     def kept(self) -> str | None:
         """Return why the replicas of before train on, None if they do not."""
-        return _read_json(self.path / "kept.json", str)
+        return read_json(self.path / "kept.json", str)
 
     def write_exit_record(self, record: ExitRecord) -> None:
         write_json(self.path / "exit.json", record)
 
     def exit_record(self) -> ExitRecord | None:
-        return _read_json(self.path / "exit.json", ExitRecord)
+        return read_json(self.path / "exit.json", ExitRecord)
 
 
 def write_json(path: Path, value: object) -> None:
@@ -216,7 +222,8 @@ def write_json(path: Path, value: object) -> None:
     write_whole(path, json.dumps(to_json(value)), mode=PRIVATE_FILE)
 
 
-def _read_json(path: Path, kind: type[T]) -> T | None:
+def read_json(path: Path, kind: type[T]) -> T | None:
+    """Return what `write_json` wrote, None if there is nothing."""
     try:
         text = path.read_text()
     except FileNotFoundError:

@@ -19,6 +19,7 @@
 # ones are not needed; after it, they may have left, and nothing is a success before the first step is done.
 # A joining replica that fails before `decided` costs nothing; after it, it is a peer like any other.
 
+import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,7 +43,8 @@ class InPlaceRescale:
     """From the replicas `old` to those of `directory`'s generation; `joiners` were started for it.
 
     before: the order that the old ones follow. trouble: why the joiners could not all be started.
-    taken_back: why it will not come about, None while it may; kill_at: when to end the joiners then.
+    taken_back: why it will not come about, None while it may; kill_at: when to end the joiners then;
+    sweeping: what ends them elsewhere.
     """
 
     lead: GenerationDir
@@ -56,6 +58,7 @@ class InPlaceRescale:
     gone_at: float | None = None
     taken_back: str | None = None
     kill_at: float = 0.0
+    sweeping: "subprocess.Popen[bytes] | None" = None
 
     @property
     def decided(self) -> bool:
@@ -128,8 +131,22 @@ class InPlaceRescale:
             joiner.ask(listening)
         if time.monotonic() >= self.kill_at or all(joiner.code is not None for joiner in self.joiners):
             kill_marked(checkpoints, number)
+            self._sweep_joiners()
         gone = all(joiner.code is not None for joiner in self.joiners)
+        if self.sweeping is not None and self.sweeping.poll() != 0:
+            self.sweeping = None if self.sweeping.poll() else self.sweeping
+            return False
         return gone and not marked_processes(checkpoints, number)
+
+    def _sweep_joiners(self) -> None:
+        """Where those who stood for joiners elsewhere were killed, begin to end the joiners themselves."""
+        killed = any(joiner.code is not None and joiner.code < 0 for joiner in self.joiners)
+        if self.order.settings.sweep and killed and self.sweeping is None:
+            # Imported here: only engines of other machines need it.
+            from coadapt.executors.processes.elsewhere import start_sweep
+
+            job = self.directory.job.path.name
+            self.sweeping = start_sweep(self.order.settings, job, self.directory.number)
 
     @property
     def _decided_file(self) -> Path:

@@ -43,6 +43,7 @@ from coadapt.executors.processes.generation_dir import (
     GenerationDir,
     JobDir,
     LaunchOrder,
+    LaunchSettings,
     write_json,
 )
 from coadapt.executors.processes.in_place_rescale import InPlaceRescale
@@ -64,6 +65,7 @@ from coadapt.executors.processes.replica import (
     shell,
     spawn,
 )
+from coadapt.model.contract_env import ENV_RESUMED
 from coadapt.model.rescale import ORDER_FILE
 from coadapt.runtime.disk_reserve import free_bytes
 
@@ -90,8 +92,12 @@ def main(generation_dir: str, lock_wait_s: float = LOCK_WAIT_S) -> None:
             record = launcher.run()
         except OSError as error:
             record = ExitRecord(outcome=Outcome.FAILED, detail=f"could not be started: {error}")
-        kill_marked(directory.job.checkpoints)
-        kill_descendants()
+        ended = kill_marked(directory.job.checkpoints) + kill_descendants()
+        if order.settings.sweep and (ended or launcher.left_something):
+            # Imported here, as below: only engines of other machines need it.
+            from coadapt.executors.processes.elsewhere import sweep
+
+            sweep(order.settings, directory.job.path.name)
         launcher.pump.close()
         # The lead's comes last: it also counts for a generation that was ordered too late to be taken up.
         if launcher.newest != directory:
@@ -106,17 +112,29 @@ class _Launcher:
         self.pump = LogPump(
             settings.log_bytes, lambda: free_bytes(directory.path) > settings.disk_reserve_bytes
         )
-        self._control_envs = _serve_control(directory, settings.control_host)
+        self._control_envs = _serve_control(directory, settings)
         self._lead = directory
         self._order = order
+        self._spawned: list[Replica] = []
+        self._unknown = False
         self._change: InPlaceRescale | None = None
         self._told_to_stop = False
         self._why_stopped = "stopped as ordered"
         for number in OUTSIDE_SIGNALS - {signal.SIGKILL}:
             signal.signal(number, self._on_signal)
 
+    @property
+    def left_something(self) -> bool:
+        """Return whether something of this job may live elsewhere: what stood for it was killed."""
+        return self._unknown or any(replica.code is None or replica.code < 0 for replica in self._spawned)
+
     def run(self) -> ExitRecord:
-        """Set up, start the replicas, wait for all of them; return how they ended."""
+        """Set up, start the replicas, wait for all of them; return how they ended.
+
+        Those that a launcher before this one started elsewhere are taken over.
+        """
+        if self._lead.started_file.exists():
+            return self._take_over()
         if not Path(self._order.workdir).is_dir():
             return ExitRecord(
                 outcome=Outcome.FAILED, detail=f"workdir {self._order.workdir} is not a directory"
@@ -129,12 +147,30 @@ class _Launcher:
         self._lead.mark_started()
         return self._judge(replicas, self._wait(replicas))
 
+    def _take_over(self) -> ExitRecord:
+        from coadapt.executors.processes.elsewhere import find_present
+
+        present = find_present(self._lead)
+        if isinstance(present, ExitRecord):
+            self._unknown = True
+            return present
+        self.newest, self._order = present.newest, present.order
+        envs = {**self._control_envs, ENV_RESUMED: "1"}
+        replicas = [
+            spawn(order, (*item.via, *shell(order.run)), item.log, {**item.envs, **envs}, self.pump)
+            for order, item in present.replicas
+        ]
+        self._spawned += replicas
+        return self._judge(replicas, self._wait(replicas))
+
     def _set_up(self) -> ExitRecord | None:
         """Run `setup` unless an earlier generation did; return a record only if the job ended by it."""
         if not self._order.setup or self._lead.job.setup_done.exists():
             return None
         log = str(self._lead.job.log("setup"))
-        process = spawn(self._order, shell(self._order.setup), log, {}, self.pump)
+        via = self._order.replicas[0].via if self._order.settings.sweep else ()
+        process = spawn(self._order, (*via, *shell(self._order.setup)), log, {}, self.pump)
+        self._spawned.append(process)
         self._wait([process])
         if self._stopping():
             return ExitRecord(outcome=Outcome.STOPPED, detail="stopped during setup")
@@ -146,10 +182,12 @@ class _Launcher:
     def _start(self, order: LaunchOrder) -> list[Replica]:
         envs = dict(self._control_envs)
         envs["MASTER_PORT"] = str(free_port(order.replicas))
-        return [
-            spawn(order, (*item.via, *shell(order.run)), item.log, {**item.envs, **envs}, self.pump)
-            for item in order.replicas
-        ]
+        replicas = []
+        for item in order.replicas:
+            command = (*item.via, *shell(order.run))
+            replicas.append(spawn(order, command, item.log, {**item.envs, **envs}, self.pump))
+            self._spawned.append(replicas[-1])
+        return replicas
 
     def _wait(self, replicas: list[Replica]) -> Replica | None:
         """Wait until all are gone; end the rest once one failed or a stop was asked for.
@@ -286,14 +324,14 @@ class _Launcher:
         self._told_to_stop = True
 
 
-def _serve_control(lead: GenerationDir, host: str) -> dict[str, str]:
-    """Serve the control directory at `host`, if there is one; return what replicas need to know of it."""
-    if not host:
+def _serve_control(lead: GenerationDir, settings: LaunchSettings) -> dict[str, str]:
+    """Serve the control directory, if that is wanted; return what replicas need to know of it."""
+    if not settings.control_host:
         return {}
     # Imported here: without it a launcher is up sooner.
-    from coadapt.executors.processes.control_server import ControlServer
+    from coadapt.executors.processes.elsewhere import serve_control
 
-    return ControlServer(lead.control_dir, host).envs
+    return serve_control(lead, settings)
 
 
 if __name__ == "__main__":

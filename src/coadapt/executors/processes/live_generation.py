@@ -1,15 +1,22 @@
 """A generation that lives, as the executor sees it, and how a new executor adopts it."""
 
 import subprocess
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
-from coadapt.core.events import Outcome
+from coadapt.executors.processes.elsewhere import Remains
 from coadapt.executors.processes.generation_dir import ExitRecord, GenerationDir, JobDir
 from coadapt.executors.processes.job_processes import kill_marked
 from coadapt.executors.processes.rank_map import RankMap, ordered_rank_map
 from coadapt.executors.processes.slots import Slots, union
 from coadapt.model.rescale import CAPABLE_FILE
 from coadapt.runtime.ports import Post
+
+# Launchers that follow each other in one generation under one scheduler; then something is wrong with it.
+TAKEN_OVER_MAX = 5
+
+Launch = Callable[[GenerationDir], "subprocess.Popen[bytes]"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -18,6 +25,7 @@ class LiveGeneration:
 
     former: of the generation that it follows in place. held: the slots that it takes, and until it is started
     those of `former` as well. kept: why the replicas of `former` train on under its number, None if not.
+    remains: what a dead launcher left, while that is ended; taken_over: how often one took another's place.
     """
 
     directory: GenerationDir
@@ -29,6 +37,8 @@ class LiveGeneration:
     post: Post | None = None
     started: bool = False
     announced: bool = False
+    remains: Remains | None = None
+    taken_over: int = 0
 
     @property
     def lead(self) -> GenerationDir:
@@ -50,17 +60,21 @@ class LiveGeneration:
         self.started = True
         self.held = self.rank_map.slots
 
-    def exit_record(self) -> ExitRecord | None:
-        """Return how it ended, None while it lives; its launcher is gone then."""
-        record = self.directory.exit_record() or self._settle()
+    def exit_record(self, launch: Launch) -> ExitRecord | None:
+        """Return how it ended, None while it lives; its launcher is gone then.
+
+        launch: starts a launcher in place of one that died, where the replicas live on without it.
+        """
+        record = self.directory.exit_record() or self._settle(launch)
         if record is not None and self.process is not None:
             self.process.wait()
         return record
 
-    def _settle(self) -> ExitRecord | None:
+    def _settle(self, launch: Launch) -> ExitRecord | None:
         """If the launcher died without a word, end what it left behind and write that it is lost.
 
-        If it had ended before it could take this generation up, what it wrote for the lead counts.
+        If it had ended before it could take this generation up, what it wrote for the lead counts. Where the
+        replicas live on without it, a new one takes them over.
         """
         if self.process is not None and self.process.poll() is None:
             return None
@@ -69,13 +83,26 @@ class LiveGeneration:
             if not held:
                 return None
             record = self.directory.exit_record() or self.lead.exit_record()
-            if record is None:
-                count = kill_marked(job.checkpoints)
-                record = ExitRecord(
-                    outcome=Outcome.LOST, detail=f"its launcher died; ended {count} remaining processes"
-                )
-            self.directory.write_exit_record(record)
-            return record
+            if record is None and self._outlives_launchers():
+                kill_marked(job.checkpoints)
+            elif record is None:
+                self.remains = self.remains or Remains(self.lead)
+                if not self.remains.gone():
+                    return None
+                record = self.remains.record
+            if record is not None:
+                self.directory.write_exit_record(record)
+                return record
+        self.taken_over += 1
+        with suppress(OSError):  # no memory, too many processes: it is tried again
+            self.process = launch(self.lead)
+        return None
+
+    def _outlives_launchers(self) -> bool:
+        """Return whether the replicas live elsewhere and can be taken over by a new launcher."""
+        order = self.lead.order()
+        afar = order is not None and bool(order.settings.sweep)
+        return afar and self.lead.started_file.exists() and self.taken_over < TAKEN_OVER_MAX
 
 
 def adopt(job: JobDir) -> LiveGeneration | None:

@@ -77,7 +77,7 @@ class OrderBook:
             if running.post is not None and running.started and not running.announced:
                 running.announced = True
                 running.post(self._start_of(job, running))
-            if (record := running.exit_record()) is not None:
+            if (record := running.exit_record(self._launching.start)) is not None:
                 self._settle(job, running, record)
 
     # -- orders -----------------------------------------------------------------------------------------

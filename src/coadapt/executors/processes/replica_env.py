@@ -27,6 +27,7 @@ from coadapt.model.contract_env import (
     ENV_PLACEMENT,
     ENV_RESCALE_DIR,
     ENV_SPEC,
+    ENV_WORKDIR,
 )
 from coadapt.model.rescale import RescaleOrder, member_name
 from coadapt.model.wire import to_json
@@ -48,8 +49,9 @@ def launch_order(
         raise ValueError("the job has no command to run")
     nodes = {node.id: node for node in cluster.nodes}
     gpu_type = nodes[command.allocation.slots[0][0]].gpu_type
+    elsewhere = bool(settings.sweep)
     envs = {
-        **_defaults(gpu_type),
+        **_defaults(gpu_type, elsewhere=elsewhere),
         **dict(launch.envs),
         **_job_envs(command, directory),
         ENV_GPU_TYPE: gpu_type,
@@ -57,12 +59,14 @@ def launch_order(
     if not settings.control_host:
         lead = directory.job.generation(rank_map.lead)
         envs |= {ENV_RESCALE_DIR: str(lead.control_dir), ENV_LISTENERS_DIR: str(lead.listeners)}
+    if elsewhere:
+        envs[ENV_WORKDIR] = launch.workdir
     if command.batch is not None:
         envs[ENV_BATCH] = json.dumps(to_json(command.batch))
     return LaunchOrder(
         run=launch.run,
         setup=launch.setup,
-        workdir=launch.workdir,
+        workdir=str(directory.job.path) if elsewhere else launch.workdir,
         envs=envs,
         replicas=_replicas(command, directory, cluster, rank_map),
         slots=rank_map.slots,
@@ -77,12 +81,17 @@ def launch_order(
     )
 
 
-def _defaults(gpu_type: str) -> dict[str, str]:
-    """What a replica gets unless the job's own `envs`, or the scheduler's environment, say otherwise."""
+def _defaults(gpu_type: str, *, elsewhere: bool) -> dict[str, str]:
+    """What a replica gets unless the job's own `envs`, or the scheduler's environment, say otherwise.
+
+    elsewhere: it has another file system, in which the scheduler's paths mean nothing.
+    """
     defaults = {"PYTHONUNBUFFERED": "1"}
     if gpu_type == CPU_SLOT_TYPE:
         # A slot stands for one core; torch would take all of them in every replica.
         defaults["OMP_NUM_THREADS"] = "1"
+    if elsewhere:
+        return defaults
     present = {name: os.environ.get(name, value) for name, value in defaults.items()}
     # The python of this installation comes first, so that `run: python train.py` finds coadapt.
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))

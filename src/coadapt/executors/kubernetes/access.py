@@ -1,0 +1,90 @@
+"""What an executor needs of a Kubernetes cluster, and what of it is missing: asked of the cluster itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coadapt.executors.kubernetes.api import UNAUTHORIZED, ApiError, KubeApi
+from coadapt.executors.kubernetes.nodes import usable_nodes, why_not
+
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+NODES_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Right:
+    """Verbs on one resource. cluster: of the whole cluster, not of one namespace."""
+
+    resource: str
+    verbs: tuple[str, ...]
+    subresource: str = ""
+    cluster: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+
+
+# The least that it works with; deploy/kubernetes/rbac.yaml grants these, and a test holds both together.
+RIGHTS = (
+    Right(resource="nodes", verbs=("get", "list", "watch"), cluster=True),
+    Right(resource="pods", verbs=("create", "get", "list", "watch", "delete")),
+    Right(resource="pods", subresource="log", verbs=("get",)),
+    Right(resource="secrets", verbs=("create", "delete")),
+    Right(resource="services", verbs=("create", "get")),
+    Right(resource="configmaps", verbs=("create", "get")),
+)
+
+
+def missing_rights(api: KubeApi, namespace: str) -> list[str]:
+    """Return what this user may not do, each with the command that grants it. Raises ApiError."""
+    missing = []
+    for right in RIGHTS:
+        refused = [verb for verb in right.verbs if not _allowed(api, namespace, right, verb)]
+        if refused:
+            where = "in the cluster" if right.cluster else f"in namespace {namespace}"
+            missing.append(f"may not {', '.join(refused)} {right.name} {where}")
+    return missing
+
+
+def _allowed(api: KubeApi, namespace: str, right: Right, verb: str) -> bool:
+    asked = {"verb": verb, "resource": right.resource, "subresource": right.subresource, "group": ""}
+    if not right.cluster:
+        asked["namespace"] = namespace
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+    answer = api.ask("POST", REVIEWS, {**review, "spec": {"resourceAttributes": asked}})
+    return bool(answer["status"].get("allowed"))
+
+
+def findings(
+    api: KubeApi, namespace: str, *, resource: str, slots: int | None, template: Mapping[str, object]
+) -> list[str]:
+    """Return what keeps an executor from working on this cluster, in words; nothing where all is well."""
+    try:
+        refused = missing_rights(api, namespace)
+        if refused:
+            how = "kubectl apply -k deploy/kubernetes grants them to the service account coadapt"
+            return [*refused, how]
+        nodes = api.get("/api/v1/nodes")["items"]
+    except ApiError as error:
+        if error.status == UNAUTHORIZED:
+            return [f"{api.host} does not accept these credentials ({error}): log in to the cluster anew"]
+        return [f"{api.host}: {error}"]
+    spec = template.get("spec")
+    tolerations = (spec.get("tolerations") or ()) if isinstance(spec, dict) else ()
+    if usable_nodes(nodes, resource=resource, slots=slots, labels={}, tolerations=tolerations):
+        return []
+    return [_why_no_node(nodes, resource, tolerations)]
+
+
+def _why_no_node(nodes: list[dict[str, object]], resource: str, tolerations: object) -> str:
+    closed = []
+    for each in nodes:
+        why = why_not(each, tolerations)  # type: ignore[arg-type]  # a list of mappings, as YAML gives it
+        if why is not None:
+            closed.append(f"{each['metadata']['name']} {why}")  # type: ignore[index]  # an object of the API
+    if closed and len(closed) == len(nodes):
+        return f"no node takes pods: {'; '.join(closed[:NODES_SHOWN])}"
+    return (
+        f"no node has {resource} to give: install the NVIDIA device plugin, "
+        "or take CPU slots, --slots NUMBER of them per node"
+    )

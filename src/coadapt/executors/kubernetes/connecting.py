@@ -1,0 +1,141 @@
+"""From options and a state directory to an executor: its names, an owner, a service for addresses."""
+
+import json
+import os
+import secrets
+import socket
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from coadapt.durable import write_whole
+from coadapt.executors.host import Host
+from coadapt.executors.kubernetes import OnKubernetes, sweep
+from coadapt.executors.kubernetes.api import CONFLICT, ApiError, JsonObject, KubeApi
+from coadapt.executors.kubernetes.cluster import KubernetesCluster
+from coadapt.executors.kubernetes.pods import CPU, LABEL_SCHEDULER, MANAGED_BY, PodSettings
+from coadapt.executors.processes.executor import ProcessExecutor, ProcessOptions
+from coadapt.executors.processes.generation_dir import PRIVATE_FILE, write_json
+
+SETTINGS = "kubernetes.json"
+NAME = "kubernetes-name"
+NAME_BYTES = 3
+# Replicas get their whole grace; what then happens, the launcher still hears before its own ends.
+GRACE_MARGIN_S = 2.0
+GRACE_MIN_S = 1.0
+ENV_POD_IP = "COADAPT_POD_IP"
+
+
+class KubernetesExecutor(ProcessExecutor):
+    """One that looks at no nodes any more once it is closed."""
+
+    def __init__(self, cluster: KubernetesCluster, host: Host, options: ProcessOptions) -> None:
+        super().__init__(cluster, host, options)
+        self._nodes = cluster
+
+    def close(self) -> None:
+        super().close()
+        self._nodes.close()
+
+
+def connect(options: OnKubernetes, api: KubeApi, host: Host, *, log_bytes: int) -> ProcessExecutor:
+    """Return the executor of the scheduler at `host`. Raises OSError where the cluster refuses."""
+    namespace = options.namespace or api.namespace
+    name = _own_name(host.state_dir)
+    own_address = os.environ.get(ENV_POD_IP) or _way_to(api)
+    address = options.address or own_address
+    owner = _owner(api, namespace, name)
+    template = options.template()
+    _make_service(api, namespace, name, owner)
+    if options.node_selector:
+        spec = dict(template.get("spec") or {})
+        labels = dict(label.split("=", 1) for label in options.node_selector)
+        template = {
+            **template,
+            "spec": {**spec, "nodeSelector": {**(spec.get("nodeSelector") or {}), **labels}},
+        }
+    settings = PodSettings(
+        kubeconfig=options.kubeconfig and str(Path(options.kubeconfig).resolve()),
+        namespace=namespace,
+        scheduler=name,
+        image=options.image,
+        resource=options.resource if options.slots is None else CPU,
+        grace_s=max(host.stop_grace_s - GRACE_MARGIN_S, GRACE_MIN_S),
+        service_account=options.service_account,
+        claim=options.claim,
+        api_url=_url_at(host.url, address),
+        template_json=json.dumps(template),
+        owner_json=json.dumps(owner),
+        pass_env=options.pass_env,
+    )
+    file = host.state_dir / SETTINGS
+    write_json(file, settings)
+    cluster = KubernetesCluster(
+        api,
+        settings,
+        file,
+        slots=options.slots,
+        node_labels=dict((template.get("spec") or {}).get("nodeSelector") or {}),
+    )
+    process_options = ProcessOptions(
+        pass_env=frozenset(options.pass_env),
+        log_bytes=log_bytes,
+        control_host=own_address,
+        control_name=address,
+        sweep=(sys.executable, "-m", sweep.__name__, str(file)),
+    )
+    return KubernetesExecutor(cluster, host, process_options)
+
+
+def _own_name(state_dir: Path) -> str:
+    """Return what this scheduler's objects are called: for life, so that it finds its own again."""
+    path = state_dir / NAME
+    if not path.exists():
+        write_whole(path, f"coadapt-{secrets.token_hex(NAME_BYTES)}", mode=PRIVATE_FILE)
+    return path.read_text(encoding="utf-8").strip()
+
+
+def _way_to(api: KubeApi) -> str:
+    """Return this machine's address on the way to the API server: pods are most likely to reach it there."""
+    server = urlsplit(api.host)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((server.hostname, server.port or 443))  # sends nothing
+        return str(probe.getsockname()[0])
+
+
+def _url_at(url: str, address: str) -> str:
+    """Return the API's URL as pods reach it: by `address` where it listens on all interfaces."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{address}:{parts.port}" if parts.hostname == "0.0.0.0" else url  # compared
+
+
+def _owner(api: KubeApi, namespace: str, name: str) -> JsonObject:
+    """Return a reference to a small object of this scheduler's: whoever deletes it, deletes all its pods."""
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    labels = {**MANAGED_BY, LABEL_SCHEDULER: name}
+    body = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "labels": labels},
+        "data": {"what": "The pods of one Coadapt scheduler belong to this: deleted, it takes them along."},
+    }
+    made = _made(api, path, name, body)
+    return {"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": made["metadata"]["uid"]}
+
+
+def _make_service(api: KubeApi, namespace: str, name: str, owner: JsonObject) -> None:
+    """Make the service without an address of its own under which each pod has a name."""
+    labels = {**MANAGED_BY, LABEL_SCHEDULER: name}
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {LABEL_SCHEDULER: name}}
+    metadata = {"name": name, "labels": labels, "ownerReferences": [owner]}
+    body = {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+    _made(api, f"/api/v1/namespaces/{namespace}/services", name, body)
+
+
+def _made(api: KubeApi, path: str, name: str, body: JsonObject) -> JsonObject:
+    try:
+        return api.ask("POST", path, body)
+    except ApiError as error:
+        if error.status != CONFLICT:
+            raise
+        return api.get(f"{path}/{name}")

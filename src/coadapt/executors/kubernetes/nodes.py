@@ -1,0 +1,89 @@
+"""Which nodes of a Kubernetes cluster are there for replicas, and what they hold."""
+
+from collections.abc import Mapping, Sequence
+
+from coadapt.executors.kubernetes.api import JsonObject
+from coadapt.executors.processes.cluster import CPU_SLOT_TYPE
+from coadapt.model import DEFAULT_GPU_TYPE, Node
+
+# Set by the device plugin's feature discovery; what it says is the product's name.
+GPU_PRODUCT = "nvidia.com/gpu.product"
+NVIDIA = "nvidia.com/gpu"
+# A taint of these effects keeps a pod away, or drives it off; PreferNoSchedule does neither.
+KEEPING_OFF = ("NoSchedule", "NoExecute")
+CPU_SLOTS_MAX = 1024
+
+
+def usable_nodes(
+    found: Sequence[JsonObject],
+    *,
+    resource: str,
+    slots: int | None,
+    labels: Mapping[str, str],
+    tolerations: Sequence[JsonObject],
+) -> dict[str, tuple[Node, str]]:
+    """Return per name the node, and its address, of those that are ready, not cordoned and have a slot.
+
+    resource: what a slot is; slots: so many per node whatever they have. labels: that a node must have.
+    """
+    usable = {}
+    for each in found:
+        metadata, status = each["metadata"], each.get("status") or {}
+        count = slots if slots is not None else _whole((status.get("allocatable") or {}).get(resource, "0"))
+        has = metadata.get("labels") or {}
+        if (
+            count
+            and why_not(each, tolerations) is None
+            and all(has.get(key) == value for key, value in labels.items())
+        ):
+            is_cpu = slots is not None or resource != NVIDIA
+            kind = CPU_SLOT_TYPE if is_cpu else str(has.get(GPU_PRODUCT, DEFAULT_GPU_TYPE)).lower()
+            node = Node(id=str(metadata["name"]), num_gpus=min(count, CPU_SLOTS_MAX), gpu_type=kind)
+            usable[node.id] = (node, _address(status))
+    return usable
+
+
+def why_not(found: JsonObject, tolerations: Sequence[JsonObject]) -> str | None:
+    """Return why nothing can be started on a node, None where it can."""
+    spec = found.get("spec") or {}
+    if (found["metadata"] or {}).get("deletionTimestamp"):
+        return "is being removed"
+    if not is_ready(found):
+        return "is not ready"
+    if spec.get("unschedulable"):
+        return "is cordoned"
+    for taint in spec.get("taints") or ():
+        if taint["effect"] in KEEPING_OFF and not any(_tolerates(each, taint) for each in tolerations):
+            return f"has the taint {taint['key']}:{taint['effect']}"
+    return None
+
+
+def is_ready(found: JsonObject) -> bool:
+    """Return whether the node's own daemon says that it is ready, and said so lately."""
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _tolerates(toleration: JsonObject, taint: JsonObject) -> bool:
+    """Return whether one answers the other, by the rules of Kubernetes: no key or effect stands for all."""
+    if toleration.get("effect") and toleration["effect"] != taint["effect"]:
+        return False
+    if not toleration.get("key"):
+        return toleration.get("operator") == "Exists"
+    if toleration["key"] != taint["key"]:
+        return False
+    by_value = toleration.get("operator", "Equal") == "Equal"
+    return not by_value or toleration.get("value", "") == taint.get("value", "")
+
+
+def _whole(quantity: str) -> int:
+    """Return how many whole ones a quantity such as 8, 3920m or 1k is."""
+    text = str(quantity)
+    if text.endswith("m"):
+        return int(text[:-1]) // 1000
+    return int(text) if text.isdecimal() else 0
+
+
+def _address(status: JsonObject) -> str:
+    addresses = {each["type"]: each["address"] for each in status.get("addresses") or ()}
+    return str(addresses.get("InternalIP") or addresses.get("Hostname") or "")

@@ -1,0 +1,208 @@
+"""The objects that stand for a replica: a pod, and the secret that holds its environment."""
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeGuard, cast
+
+from coadapt.executors.kubernetes.api import JsonObject
+from coadapt.model.devices import PARTS
+
+DOMAIN = "coadapt.dev"
+LABEL_SCHEDULER = f"{DOMAIN}/scheduler"
+LABEL_JOB = f"{DOMAIN}/job"
+LABEL_GENERATION = f"{DOMAIN}/generation"
+LABEL_REPLICA = f"{DOMAIN}/replica"
+MANAGED_BY = {"app.kubernetes.io/managed-by": "coadapt"}
+CONTAINER = "replica"
+CHECKPOINTS = "/coadapt/checkpoints"
+CHECKPOINT_VOLUME = "coadapt-checkpoints"
+SETUP = "setup"
+CPU = "cpu"
+MILLI = 1000
+RUNNER = ("python3", "-m", "coadapt.executors.kubernetes.runner")
+# What a pod cannot be told beforehand.
+OWN_ADDRESS = {"fieldRef": {"fieldPath": "status.podIP"}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSettings:
+    """What is alike for all pods of a scheduler; proxies read it from a file.
+
+    scheduler: its name in labels. owner: an owner reference for the pods, as JSON. resource: what a slot is,
+    as requested of a node. template: of a pod, as JSON; ours is put over it. claim: of the volume that holds
+    the state directory, "" where checkpoints are the template's business. api_url: where pods reach the
+    scheduler's API. grace_s: from SIGTERM to SIGKILL. pass_env: see the executor's option.
+    """
+
+    kubeconfig: str
+    namespace: str
+    scheduler: str
+    image: str
+    resource: str
+    grace_s: float
+    service_account: str = ""
+    claim: str = ""
+    api_url: str = ""
+    template_json: str = "{}"
+    owner_json: str = "null"
+    pass_env: tuple[str, ...] = ()
+
+    @property
+    def template(self) -> JsonObject:
+        return dict(json.loads(self.template_json))
+
+    @property
+    def owner(self) -> JsonObject | None:
+        found: JsonObject | None = json.loads(self.owner_json)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodOrder:
+    """One replica: of which job and generation, its name for life, its node and what it takes there."""
+
+    job: str
+    generation: int
+    member: str
+    node: str
+    parts: int
+    command: tuple[str, ...]
+    workdir: str
+
+
+def pod_name(settings: PodSettings, job: str, member: str) -> str:
+    """Return the name of a pod and its secret: one for each replica that ever is, so that it can be found."""
+    return f"{settings.scheduler}-{job}-{member}"
+
+
+def on_host_network(template: JsonObject) -> bool:
+    """Return whether replicas have the addresses of their nodes."""
+    return bool((template.get("spec") or {}).get("hostNetwork"))
+
+
+def selector(settings: PodSettings, job: str = "", generation: int | None = None) -> str:
+    """Return the label selector of the scheduler's pods, a job's, or those that a generation started."""
+    labels = {LABEL_SCHEDULER: settings.scheduler}
+    if job:
+        labels[LABEL_JOB] = job
+    if generation is not None:
+        labels[LABEL_GENERATION] = str(generation)
+    return ",".join(f"{name}={value}" for name, value in labels.items())
+
+
+def pod(settings: PodSettings, order: PodOrder) -> JsonObject:
+    """Return the pod of a replica; its environment is in the secret of its name."""
+    name = pod_name(settings, order.job, order.member)
+    ours: JsonObject = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": settings.namespace,
+            "labels": {
+                **MANAGED_BY,
+                LABEL_SCHEDULER: settings.scheduler,
+                LABEL_JOB: order.job,
+                LABEL_GENERATION: str(order.generation),
+                LABEL_REPLICA: order.member,
+            },
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": int(settings.grace_s),
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "hostname": name[-63:].lstrip("-"),
+            "subdomain": settings.scheduler,
+            "affinity": {"nodeAffinity": _on_node(order.node)},
+            "containers": [_container(settings, order, name)],
+        },
+    }
+    if settings.owner is not None:
+        ours["metadata"]["ownerReferences"] = [settings.owner]
+    if settings.service_account:
+        ours["spec"]["serviceAccountName"] = settings.service_account
+    if settings.claim:
+        claim = {"claimName": settings.claim}
+        ours["spec"]["volumes"] = [{"name": CHECKPOINT_VOLUME, "persistentVolumeClaim": claim}]
+    return cast(JsonObject, merge(settings.template, ours))
+
+
+def secret(settings: PodSettings, name: str, uid: str, envs: Mapping[str, str]) -> JsonObject:
+    """Return the secret that holds a pod's environment, and goes when the pod goes."""
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": name,
+            "namespace": settings.namespace,
+            "labels": {**MANAGED_BY, LABEL_SCHEDULER: settings.scheduler},
+            "ownerReferences": [owner],
+        },
+        "immutable": True,
+        "stringData": dict(envs),
+    }
+
+
+def replica_address(settings: PodSettings, job: str, member: str) -> str:
+    """Return the name by which other pods reach a replica: of its own, under the scheduler's service."""
+    return (
+        f"{pod_name(settings, job, member)[-63:].lstrip('-')}.{settings.scheduler}.{settings.namespace}.svc"
+    )
+
+
+def merge(base: object, ours: object) -> object:
+    """Return `base` with `ours` put over it: mappings key by key, lists of named things name by name."""
+    if isinstance(base, Mapping) and isinstance(ours, Mapping):
+        both = dict(copy.deepcopy(dict(base)))
+        for key, value in ours.items():
+            both[key] = merge(both[key], value) if key in both else value
+        return both
+    if _named(base) and _named(ours):
+        named: dict[object, object] = {each["name"]: each for each in base}
+        for each in ours:
+            named[each["name"]] = merge(named.get(each["name"], {}), each)
+        return list(named.values())
+    return ours
+
+
+def _container(settings: PodSettings, order: PodOrder, name: str) -> JsonObject:
+    amount = {settings.resource: _amount(settings.resource, order.parts)}
+    container: JsonObject = {
+        "name": CONTAINER,
+        **({"image": settings.image} if settings.image else {}),
+        "command": [*RUNNER, *order.command],
+        "workingDir": order.workdir,
+        "envFrom": [{"secretRef": {"name": name}}],
+        "env": [{"name": "COADAPT_POD_IP", "valueFrom": OWN_ADDRESS}],
+        "resources": {"requests": amount, **({} if settings.resource == CPU else {"limits": amount})},
+    }
+    if settings.claim:
+        container["volumeMounts"] = [
+            {
+                "name": CHECKPOINT_VOLUME,
+                "mountPath": CHECKPOINTS,
+                "subPath": f"jobs/{order.job}/checkpoints",
+            }
+        ]
+    return container
+
+
+def _amount(resource: str, parts: int) -> str:
+    """Return how much of a resource a slot, or a part of one, is; only CPUs can be divided."""
+    return f"{parts * MILLI // PARTS}m" if resource == CPU else "1"
+
+
+def _on_node(node: str) -> JsonObject:
+    """Return what ties a pod to a node by way of the cluster's scheduler, which knows what others take."""
+    field_is = {"key": "metadata.name", "operator": "In", "values": [node]}
+    return {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": [field_is]}]}
+    }
+
+
+def _named(value: object) -> TypeGuard[list[JsonObject]]:
+    return isinstance(value, list) and all(isinstance(each, Mapping) and "name" in each for each in value)

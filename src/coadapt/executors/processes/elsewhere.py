@@ -1,0 +1,139 @@
+"""Replicas that live on other machines and outlive their launcher: another takes them over, or ends them.
+
+A launcher's children are proxies of them (cluster.py, `via`). Killed, these say nothing about what they stood
+for: so what is left is ended by the engine's own command, the *sweep*, and a new launcher starts new proxies.
+"""
+
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from coadapt.core.events import Outcome
+from coadapt.executors.processes.control_server import ControlServer
+from coadapt.executors.processes.generation_dir import (
+    ExitRecord,
+    GenerationDir,
+    LaunchOrder,
+    LaunchSettings,
+    ReplicaOrder,
+    read_json,
+    write_json,
+)
+from coadapt.executors.processes.job_processes import kill_marked
+from coadapt.model.rescale import CAPABLE_FILE
+
+# A command that fails is tried again: the engine may be away for a while, and the slots are not free before.
+SWEEP_RETRY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedAt:
+    """Where a launcher serves the control channel: one after it goes on there, under the same token."""
+
+    port: int
+    token: str
+
+
+def start_sweep(
+    settings: LaunchSettings, job: str, generation: int | None = None
+) -> "subprocess.Popen[bytes]":
+    """Return the process that ends what is left of a job elsewhere, or of one generation. Raises OSError."""
+    what = (job,) if generation is None else (job, str(generation))
+    return subprocess.Popen([*settings.sweep, *what], stdin=subprocess.DEVNULL, start_new_session=True)
+
+
+def sweep(settings: LaunchSettings, job: str) -> None:
+    """End what is left of a job elsewhere, however long that takes."""
+    while start_sweep(settings, job).wait():
+        time.sleep(SWEEP_RETRY_S)
+
+
+def serve_control(lead: GenerationDir, settings: LaunchSettings) -> dict[str, str]:
+    """Serve the control directory where a launcher before this one did; return what replicas need to know.
+
+    Where that is impossible they cannot hear of rescales any more: they are noted as incapable of them.
+    """
+    path, host, name = lead.path / "served.json", settings.control_host, settings.control_name
+    before = read_json(path, ServedAt)
+    server: ControlServer | None = None
+    if before is not None:
+        try:
+            server = ControlServer(lead.control_dir, host, name=name, port=before.port, token=before.token)
+        except OSError:
+            (lead.control_dir / CAPABLE_FILE).unlink(missing_ok=True)
+    server = server or ControlServer(lead.control_dir, host, name=name)
+    write_json(path, ServedAt(port=server.port, token=server.token))
+    return server.envs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Present:
+    """What lives elsewhere when a launcher takes over. newest: the last generation that was ordered.
+
+    order: of the replicas that train. replicas: for each, in rank order, the order that it was started by.
+    """
+
+    newest: GenerationDir
+    order: LaunchOrder
+    replicas: tuple[tuple[LaunchOrder, ReplicaOrder], ...]
+
+
+def find_present(lead: GenerationDir) -> Present | ExitRecord:
+    """Return what trains in the generations that `lead` leads; a record if that cannot be told."""
+    newest, present = lead, lead
+    for directory in lead.job.generations():
+        if directory.number <= lead.number:
+            continue
+        order, kept = directory.order(), directory.kept()
+        if kept is None and (order is None or order.lead != lead.number):
+            continue
+        if kept is None and not directory.started_file.exists():
+            if (lead.successor() or 0) < directory.number:
+                continue  # nobody has been told of it: whoever goes on from here takes it up
+            return ExitRecord(
+                outcome=Outcome.LOST, detail="its launcher died while its replicas were changing"
+            )
+        newest = directory
+        present = directory if kept is None else present
+    order = present.order()
+    assert order is not None, f"{present.path} holds no order"
+    return Present(newest=newest, order=order, replicas=_orders_of(lead, order))
+
+
+def _orders_of(lead: GenerationDir, order: LaunchOrder) -> tuple[tuple[LaunchOrder, ReplicaOrder], ...]:
+    found = []
+    for member in order.rescale.members:
+        its = lead.job.generation(int(member.partition("-")[0])).order()
+        assert its is not None, f"nothing tells how {member} was started"
+        found.append((its, next(item for item in its.replicas if Path(item.log).stem == member)))
+    return tuple(found)
+
+
+class Remains:
+    """What a launcher that died left of its job, on this machine and elsewhere; ended step by step."""
+
+    def __init__(self, lead: GenerationDir) -> None:
+        order = lead.order()
+        self._lead = lead
+        self._settings = None if order is None else order.settings
+        self._count = 0
+        self._sweep: subprocess.Popen[bytes] | None = None
+
+    def gone(self) -> bool:
+        """End what is left; return whether all of it is gone. Asked again and again, from one thread."""
+        if self._sweep is None:
+            self._count += kill_marked(self._lead.job.checkpoints)
+            if self._settings is None or not self._settings.sweep:
+                return True
+            self._sweep = start_sweep(self._settings, self._lead.job.path.name)
+        code = self._sweep.poll()
+        if code:
+            self._sweep = None
+        return code == 0
+
+    @property
+    def record(self) -> ExitRecord:
+        return ExitRecord(
+            outcome=Outcome.LOST, detail=f"its launcher died; ended {self._count} remaining processes"
+        )

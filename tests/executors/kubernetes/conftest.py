@@ -1,0 +1,31 @@
+"""One control plane for all tests of a process; each test has a site of its own on it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    # Imported here, as below: without the client the tests skip, and a conftest cannot.
+    from tests.executors.kubernetes.control_plane import ControlPlane, why_missing
+    from tests.executors.kubernetes.site import make_ready
+
+    if (why := why_missing()) is not None:
+        pytest.skip(why)
+    plane = ControlPlane(tmp_path_factory.mktemp("control-plane"))
+    try:
+        make_ready(plane)
+        yield plane
+    finally:
+        plane.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path, control_plane: object) -> Iterator[object]:
+    from tests.executors.kubernetes.site import KubernetesSite
+
+    site = KubernetesSite(tmp_path, control_plane)  # type: ignore[arg-type]  # the fixture above makes it
+    yield site
+    site.close()

@@ -1,0 +1,134 @@
+"""A cluster of two nodes, and executors on it with the rights that the deployment grants, no more."""
+
+import threading
+import time
+from pathlib import Path
+
+import yaml
+
+from coadapt.core.events import Event
+from coadapt.executors import prepare_executor
+from coadapt.executors.host import Host
+from coadapt.executors.kubernetes.api import CONFLICT, ApiError, JsonObject, KubeApi
+from coadapt.executors.processes.generation_dir import JobDir
+from coadapt.executors.processes.job_processes import kill_marked
+from coadapt.runtime.ports import LiveExecutor
+from tests.contracts.executor_contract import NODES, SLOTS_PER_NODE
+from tests.executors.kubernetes.control_plane import SCHEDULER, ControlPlane
+from tests.executors.kubernetes.kubelet import TestKubelet
+
+DEPLOY = Path(__file__).parents[3] / "deploy" / "kubernetes"
+NAMESPACE = "coadapt"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+HOST_NETWORK = {"spec": {"hostNetwork": True}}
+# Where the API server keeps the objects that the deployment is made of.
+PLACES = {
+    "Namespace": "/api/v1/namespaces",
+    "ServiceAccount": "/api/v1/namespaces/coadapt/serviceaccounts",
+    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/coadapt/roles",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/coadapt/rolebindings",
+    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+    "PersistentVolumeClaim": "/api/v1/namespaces/coadapt/persistentvolumeclaims",
+    "Deployment": "/apis/apps/v1/namespaces/coadapt/deployments",
+    "Service": "/api/v1/namespaces/coadapt/services",
+    "ConfigMap": "/api/v1/namespaces/coadapt/configmaps",
+}
+
+
+def manifests(name: str) -> list[JsonObject]:
+    return [each for each in yaml.safe_load_all((DEPLOY / name).read_text()) if each]
+
+
+def apply(api: KubeApi, *names: str, dry_run: bool = False) -> None:
+    """Create what the files of the deployment hold; what is there already stays."""
+    for manifest in [each for name in names for each in manifests(name)]:
+        query = {"dryRun": "All"} if dry_run else {}
+        try:
+            api.ask("POST", PLACES[manifest["kind"]], manifest, query)
+        except ApiError as error:
+            if error.status != CONFLICT:
+                raise
+
+
+class KubernetesSite:
+    """One state directory, one kubelet of both nodes; the API server is shared, and emptied at the end."""
+
+    def __init__(self, folder: Path, control_plane: ControlPlane) -> None:
+        self.folder = folder
+        self.state_dir = folder / "state"
+        self.state_dir.mkdir()
+        self.control_plane = control_plane
+        self.api = control_plane.admin()
+        self.node_events: list[Event] = []
+        self.slots: str | None = str(SLOTS_PER_NODE)
+        volume = folder / "volume"
+        volume.symlink_to(self.state_dir)
+        nodes = dict.fromkeys(NODES, SLOTS_PER_NODE)
+        self.kubelet = TestKubelet(self.api, folder / "kubelet", nodes, volume)
+        self._running: list[tuple[LiveExecutor, threading.Thread]] = []
+        (folder / "pod.yaml").write_text(yaml.safe_dump(HOST_NETWORK))
+
+    def executor(self, stop_grace_s: float = 10.0) -> LiveExecutor:
+        self.stop_executors()
+        host = Host(
+            state_dir=self.state_dir,
+            url="http://127.0.0.1:1",
+            job_token=lambda job: f"token-of-{job}",
+            stop_grace_s=stop_grace_s,
+        )
+        executor = prepare_executor("kubernetes", self.options())(host)
+        executor.announce({}, self.node_events.append)
+        thread = threading.Thread(target=executor.run, args=(self.node_events.append,))
+        thread.start()
+        self._running.append((executor, thread))
+        return executor
+
+    def options(self) -> dict[str, str]:
+        slots = {} if self.slots is None else {"slots": self.slots}
+        return {
+            "kubeconfig": self.control_plane.kubeconfig(SCHEDULER),
+            "image": "any",
+            "claim": "coadapt-state",
+            "pod_template": str(self.folder / "pod.yaml"),
+            **slots,
+        }
+
+    def pods(self) -> list[JsonObject]:
+        return list(self.api.get(PODS)["items"])
+
+    def kill_replicas(self, job: str) -> None:
+        self.kubelet.kill(job)
+
+    def stop_executors(self) -> None:
+        while self._running:
+            executor, thread = self._running.pop()
+            executor.close()
+            thread.join()
+
+    def close(self) -> None:
+        self.stop_executors()
+        for job in (self.state_dir / "jobs").glob("*"):
+            kill_marked(JobDir(job).checkpoints)
+        self.kubelet.close()
+        for kind in ("pods", "secrets", "services", "configmaps"):
+            path = f"/api/v1/namespaces/{NAMESPACE}/{kind}"
+            for each in self.api.get(path)["items"]:
+                self.api.delete(f"{path}/{each['metadata']['name']}", 0 if kind == "pods" else None)
+        for each in self.api.get("/api/v1/nodes")["items"]:
+            self.api.delete(f"/api/v1/nodes/{each['metadata']['name']}")
+
+
+def make_ready(control_plane: ControlPlane) -> None:
+    """Put the namespace and the scheduler's rights there; wait until the server heeds them."""
+    apply(control_plane.admin(), "namespace.yaml", "rbac.yaml")
+    api, deadline = KubeApi.connect(control_plane.kubeconfig(SCHEDULER)), time.monotonic() + 30.0
+    while True:
+        try:
+            api.get(PODS)
+        except ApiError:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        else:
+            return
