@@ -41,6 +41,7 @@ POLICIES: dict[str, str] = {
     "dally": "coadapt.policies.network.dally:Dally",
     "rubick": "coadapt.policies.rubick.policy:Rubick",
     "antman": "coadapt.policies.antman:AntMan",
+    "deeppool": "coadapt.policies.deeppool:DeepPool",
     "castor": "coadapt.policies.castor.policy:Castor",
 }
 ENTRY_POINT_GROUP = "coadapt.policies"

@@ -9,7 +9,13 @@ import pytest
 
 from tests.sim.faults.test_dividing_time import survive
 
-POLICIES = ("lwf(residents=3)", "dally(quantum_s=60)", "rubick(guaranteed_from=1)", "rubick")
+POLICIES = (
+    "lwf(residents=3)",
+    "dally(quantum_s=60)",
+    "rubick(guaranteed_from=1)",
+    "rubick",
+    "deeppool(least_idle=0.0)",
+)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
