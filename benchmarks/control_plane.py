@@ -2,15 +2,16 @@
 
 python -m benchmarks.control_plane [--jobs N] [--reports N]    prints, and writes results/control_plane.json
 
-CPU seconds of this process beside wall time: a machine that others use stretches the latter. The figures of
-before are those measured on commit d36d290 (2026-11-21, two shared cores, load 4 to 13; CPU where there
-was any), which drove the real service; here the parts are driven without sockets, so that lists and
-reads leave out uvicorn.
+First the parts, in this process: CPU seconds beside wall time, since a machine that others use stretches
+the latter. Then the service over HTTP and its verbs, a process of their own each: wall time only. The figures
+of before are those measured on commit d36d290 (2026-11-21, two shared cores, load 4 to 13; CPU where there
+was any), which drove the real service.
 """
 
 import argparse
 import json
 import os
+import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks._http_load import JsonObject, Request, live_service, measure, verb
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import (
     Event,
@@ -31,6 +33,7 @@ from coadapt.core.events import (
     TrainingReported,
 )
 from coadapt.core.scheduler import Scheduler
+from coadapt.core.state import SchedulerState
 from coadapt.model import (
     Allocation,
     BatchConfig,
@@ -46,11 +49,16 @@ from coadapt.runtime.job_history import latest_decisions, latest_spans, story_of
 from coadapt.runtime.job_index import JobIndex
 from coadapt.runtime.journal import Journal
 from coadapt.runtime.snapshot import cluster_snapshot
+from coadapt.runtime.snapshots_aside import picture_of
 from coadapt.service.listing import JobQuery, ended_jobs, find_job, find_live, job_page, live_jobs
 
 RESULTS = Path(__file__).parent / "results" / "control_plane.json"
 GPUS_PER_NODE = 8
 NUM_TIMES = 50
+
+# What the review measured over HTTP (ms, answers per second), and the goals of issue 9.
+GOAL_OF_READS_MS, GOAL_OF_VERBS_MS, GOAL_OF_REPORTS_PER_S, GOAL_OF_RESTART_S = 50.0, 1_000.0, 2_000.0, 3.0
+NUM_READS = 300
 
 # (figure of before in ms, goal in ms); None: not given.
 BEFORE_AND_GOAL: dict[str, tuple[float | None, float | None]] = {
@@ -58,9 +66,11 @@ BEFORE_AND_GOAL: dict[str, tuple[float | None, float | None]] = {
     "event: replicas started": (4.4, 1.0),
     "event: replicas exited": (None, 1.0),
     "event: training report": (0.02, 1.0),
-    "round: timer fired, view made": (39.0, None),
-    "round: plan taken in": (76.0, None),
+    "round: timer fired, view made": (39.0, 1.0),
+    "round: plan taken in, 8,000 jobs start": (None, None),
+    "round: plan taken in, none changes": (76.0, 1.0),
     "snapshot written": (1200.0, None),
+    "snapshot: the loop waits for": (None, 50.0),
     "restart: snapshot read, 5,000 events replayed": (16_000.0, 3_000.0),
     "list: a page of 200 jobs": (None, 50.0),
     "list: all jobs": (840.0, None),
@@ -68,7 +78,7 @@ BEFORE_AND_GOAL: dict[str, tuple[float | None, float | None]] = {
     "describe": (7.0, 50.0),
     "story": (17_900.0, 1_000.0),
     "report, journaled in groups of 100": (1.14, 0.5),
-    "replay of 1,000,000 reports": (80_000.0, 30_000.0),
+    "replay of 1,000,000 events": (80_000.0, 30_000.0),
 }
 
 
@@ -89,7 +99,8 @@ class Bench:
     def __init__(self, folder: Path, num_jobs: int) -> None:
         self.figures: list[Figure] = []
         self.num_jobs = num_jobs
-        self.at = 0.0
+        self.began_at = time.time() - 3_600.0
+        self.at = self.began_at
         self.journal = Journal.at_path(folder / "journal.sqlite")
         self.index = JobIndex(folder / "jobs.sqlite")
         self.scheduler = Scheduler(SchedulerConfig())
@@ -97,7 +108,7 @@ class Bench:
         self.number = 0
 
     @property
-    def state(self) -> object:
+    def state(self) -> SchedulerState:
         return self.scheduler.state
 
     def handle(self, event: Event) -> None:
@@ -126,7 +137,7 @@ class Bench:
     def fill(self) -> None:
         """Bring all jobs in; four fifths of them get GPUs, and all report once."""
         for index in range(-(-self.num_jobs // GPUS_PER_NODE)):
-            self.handle(NodeJoined(at=0.0, node=Node(id=f"n{index}", num_gpus=GPUS_PER_NODE)))
+            self.handle(NodeJoined(at=self.at, node=Node(id=f"n{index}", num_gpus=GPUS_PER_NODE)))
         last = self.num_jobs - NUM_TIMES
         for index in range(last):
             self._submit(index)
@@ -134,39 +145,47 @@ class Bench:
             for index in range(last, self.num_jobs):
                 self._submit(index)
         self._plan(int(0.8 * self.num_jobs))
-        running = [job for job in self.scheduler.state.jobs.values() if job.ordered]
-        for job in running[NUM_TIMES:]:
-            self._started(job.id)
-        with self.timed("event: replicas started", NUM_TIMES):
-            for job in running[:NUM_TIMES]:
-                self._started(job.id)
-        for job in running:
-            self.handle(self.report_of(job.id))
 
     def _submit(self, index: int) -> None:
         spec = JobSpec(name=f"job {index}", batch=BatchLimits(initial=32, max_total=512))
         self.handle(JobSubmitted(at=self.at, job=f"job-{index:06}", spec=spec))
 
     def _plan(self, num_running: int) -> None:
-        self.at = 60.0
+        """Let a round start jobs, each of them report, and another round leave all as it is."""
+        plan = self._plan_for(num_running)
+        self._round(60.0, plan, "round: plan taken in, 8,000 jobs start")
+        running = [job.id for job in self.state.jobs.values() if job.ordered]
+        for job in running[NUM_TIMES:]:
+            self._started(job)
+        with self.timed("event: replicas started", NUM_TIMES):
+            for job in running[:NUM_TIMES]:
+                self._started(job)
+        for job in running:
+            self.handle(self.report_of(job))
+        self._round(120.0, plan, "round: plan taken in, none changes")
+
+    def _round(self, after_s: float, plan: Plan, what: str) -> None:
+        self.at = self.began_at + after_s
         with self.timed("round: timer fired, view made"):
             self.handle(TimerFired(at=self.at))
+        with self.timed(what):
+            self.handle(PlanReady(at=self.at, round=self.state.round, plan=plan))
+
+    def _plan_for(self, num_running: int) -> Plan:
         allocations = {
             f"job-{index:06}": Allocation(slots=((f"n{index // GPUS_PER_NODE}", 1),))
             for index in range(num_running)
         }
         waits = {f"job-{index:06}": "waits: no GPU is free" for index in range(num_running, self.num_jobs)}
-        plan = Plan(allocations=allocations, reasons=waits)
-        with self.timed("round: plan taken in"):
-            self.handle(PlanReady(at=self.at, round=self.scheduler.state.round, plan=plan))
+        return Plan(allocations=allocations, reasons=waits)
 
     def _started(self, job: str) -> None:
         self.handle(ReplicasStarted(at=self.at, job=job, generation=1))
 
     def report_of(self, job: str) -> TrainingReported:
         report = TrainingReport(
-            progress=self.at,
-            samples=self.at,
+            progress=self.at - self.began_at,
+            samples=self.at - self.began_at,
             step_time_s=0.1,
             batch=BatchConfig(total=32, atomic=32),
             grad=GradStats(sqr=1.0, var=100.0),
@@ -175,7 +194,7 @@ class Bench:
         return TrainingReported(at=self.at, job=job, generation=1, report=report)
 
     def events(self) -> None:
-        self.at = 70.0
+        self.at = self.began_at + 130.0
         self.repeat("event: training report", lambda: self.handle(self.report_of("job-000000")), 1_000)
         ends = iter(range(NUM_TIMES))
         self.repeat("event: replicas exited", lambda: self.handle(self._end(next(ends))))
@@ -203,8 +222,10 @@ class Bench:
 
     def disk(self) -> None:
         self.journal.append([self.report_of("job-000100")])
+        with self.timed("snapshot: the loop waits for"):
+            picture = picture_of(self.state)
         with self.timed("snapshot written"):
-            self.journal.save_snapshot(self.scheduler.state, 1)
+            self.journal.save_snapshot(picture, 1)
         tail = [self.report_of(f"job-{100 + index % 1_000:06}") for index in range(5_000)]
         with self.timed("report, journaled in groups of 100", len(tail)):
             for first in range(0, len(tail), 100):
@@ -220,6 +241,13 @@ class Bench:
                 again.handle(event)
         assert len(again.state.jobs) == len(self.scheduler.state.jobs)
 
+    def leave(self) -> None:
+        """Leave a state directory that a service can begin with: a snapshot at the journal's end."""
+        last = self.journal.last_number
+        self.journal.save_snapshot(self.state, last)
+        self.writer.restored(self.state, last)
+        self.index.flush()
+
     def replay(self, num_reports: int) -> None:
         """Time reports from the journal through core and index, scaled to 1,000,000."""
         done = 0
@@ -229,7 +257,7 @@ class Bench:
                 self.handle(event)
                 done += 1
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-        what = "replay of 1,000,000 reports"
+        what = "replay of 1,000,000 events"
         before, goal = BEFORE_AND_GOAL[what]
         scale = 1e3 * 1e6 / done
         figure = Figure(what=what, cpu_ms=cpu * scale, wall_ms=wall * scale, before_ms=before, goal_ms=goal)
@@ -243,28 +271,78 @@ def _row(figure: Figure) -> str:
     return f"{figure.what:48}{figure.cpu_ms:12.3f}{figure.wall_ms:12.3f}{before:>10}{goal:>10}"
 
 
+def over_http(folder: Path, num_jobs: int, num_reports: int) -> JsonObject:
+    """Return what requests and verbs take at a service over the state directory that Bench left."""
+    ids = [f"job-{index:06}" for index in range(NUM_TIMES, num_jobs)]
+    found: JsonObject = {}
+    with live_service(folder) as (url, token, restart_s):
+        found["restart_s"] = {"value": restart_s, "goal": GOAL_OF_RESTART_S}
+        reads: dict[str, list[str]] = {
+            "list, 200 of them": ["/v1/jobs?limit=200"],
+            "list, 100 that wait": ["/v1/jobs?limit=100&state=pending"],
+            "cluster, 100 of them": ["/v1/cluster?limit=100"],
+            "describe": [f"/v1/jobs/{job}" for job in ids[:NUM_READS]],
+            "story": [f"/v1/jobs/{job}/story" for job in ids[:NUM_READS]],
+            "metrics": ["/metrics"],
+        }
+        for name, paths in reads.items():
+            times = NUM_READS // 10 if name == "metrics" else NUM_READS
+            asked: list[Request] = [("GET", paths[n % len(paths)], None) for n in range(times)]
+            found[f"GET {name}"] = {**measure(url, token, asked), "goal_p99_ms": GOAL_OF_READS_MS}
+            _print_http(f"GET {name}", found)
+        body = {"name": "b", "run": "true", "workdir": "/", "batch": {"initial": 8}, "resources": {"gpus": 1}}
+        submits: list[Request] = [("POST", "/v1/jobs", {**body, "name": f"b{n}"}) for n in range(200)]
+        found["POST a job"] = {**measure(url, token, submits), "goal_p99_ms": GOAL_OF_VERBS_MS}
+        _print_http("POST a job", found)
+        report = {"progress": 200.0, "samples": 200.0, "step_time_s": 0.1, "metrics": {"loss": 1.0}}
+        running = [f"job-{index:06}" for index in range(NUM_TIMES, int(0.8 * num_jobs))]
+        told: list[Request] = [
+            ("POST", f"/v1/jobs/{running[n % len(running)]}/reports", {"generation": 1, "report": report})
+            for n in range(num_reports)
+        ]
+        for num_connections in (1, 64):
+            name = f"POST reports, {num_connections} connections"
+            some = told[: num_reports // 20] if num_connections == 1 else told
+            goal = GOAL_OF_REPORTS_PER_S if num_connections > 1 else None
+            found[name] = {**measure(url, token, some, num_connections), "goal_per_s": goal}
+            _print_http(name, found)
+        verbs = [("ls",), ("ls", "--json"), ("top", "--once"), ("describe", ids[0]), ("story", ids[0])]
+        for given in [*verbs, ("logs", ids[0]), ("cancel", ids[-1]), ("tenant", "ls")]:
+            name = f"coadapt {' '.join(given)}"
+            found[name] = {**verb(folder, *given), "goal_max_ms": GOAL_OF_VERBS_MS}
+            _print_http(name, found)
+    return found
+
+
+def _print_http(name: str, found: JsonObject) -> None:
+    print(f"{name:40}", json.dumps(found[name]), flush=True)
+
+
 def main() -> None:
     """Measure, print, and keep the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=10_000)
-    parser.add_argument("--reports", type=int, default=50_000)
+    parser.add_argument("--reports", type=int, default=50_000, help="to replay; 20,000 are sent over HTTP")
     given = parser.parse_args()
     print(f"{'milliseconds':48}{'CPU':>12}{'wall':>12}{'before':>10}{'goal':>10}")
-    with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder), given.jobs)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        bench = Bench(folder, given.jobs)
         bench.fill()
         bench.events()
         bench.reads()
         bench.disk()
+        bench.leave()
+        over = over_http(folder, given.jobs, 20_000)
         bench.replay(given.reports)
     result = {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
         "num_jobs": given.jobs,
-        "load_1_min": os.getloadavg()[0],
-        "num_cpus": os.cpu_count(),
         "figures": [asdict(figure) for figure in bench.figures],
+        "http": over,
     }
     RESULTS.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"load {result['load_1_min']:.1f}; written to {RESULTS.name}")
+    print(f"{result['machine']}; written to {RESULTS.name}")
 
 
 if __name__ == "__main__":

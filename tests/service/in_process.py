@@ -26,6 +26,7 @@ from coadapt.runtime.solver import InlineSolver
 from coadapt.runtime.wall_clock import WallClock
 from coadapt.service.app import Service, create_app
 from coadapt.service.auth import Credentials
+from coadapt.service.latencies import Latencies
 from coadapt.service.live_loop import LiveLoop
 from coadapt.service.tally import Tally
 
@@ -79,6 +80,8 @@ class InProcess:
         self.executor = ObedientExecutor(self.clock.now)
         self.index = JobIndex(folder / "jobs.sqlite")
         self.tally = Tally()
+        self.latencies = Latencies(self.tally.registry)
+        self.latencies.watch_journal(folder / "journal.sqlite")
         writer = IndexWriter(self.index, self.store.numbered_events, SchedulerConfig())
         token_file = folder / "token"
         if not token_file.exists():
@@ -93,6 +96,7 @@ class InProcess:
             store=self.store,
             solver=InlineSolver(create_policy(policy), self.clock.now),
             restored=writer.restored,
+            waited=self.latencies.lag,
             observers=(writer, self.tally, lambda *_: self.handled_on.append(threading.get_ident())),
         )
 
@@ -119,6 +123,7 @@ class InProcess:
             policy="fifo",
             retention=Retention(self.index, cast(Journal, self.store), StateDirFiles(self.folder)),
             tally=self.tally,
+            latencies=self.latencies,
             credentials=self.credentials,
         )
 

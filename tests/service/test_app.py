@@ -336,3 +336,24 @@ def test_errors_and_tokens_are_in_the_openapi_document(client: TestClient) -> No
                 needed = None if path == "/v1/healthz" else [{"HTTPBearer": []}]
                 assert route.get("security") == needed, (method, path)
     assert "ErrorBody" in document["components"]["schemas"]
+
+
+def test_metrics_tell_how_long_requests_commits_and_events_take(
+    client: TestClient, service: InProcess
+) -> None:
+    job = submitted(client, service)
+    client.get(f"/v1/jobs/{job}")
+    client.get("/v1/no/such/route")
+    client.get(f"/v1/jobs/{job}", headers={"Authorization": "Bearer wrong"})
+    figures = {
+        name: float(value)
+        for name, _, value in (line.rpartition(" ") for line in client.get("/metrics").text.splitlines())
+        if not name.startswith("#")
+    }
+    asked = "coadapt_api_request_seconds_count"
+    assert figures[f'{asked}{{method="GET",route="/v1/jobs/{{job}}",status="200"}}'] == 1.0
+    assert figures[f'{asked}{{method="POST",route="/v1/jobs",status="202"}}'] == 1.0
+    assert figures[f'{asked}{{method="GET",route="none",status="404"}}'] == 1.0
+    assert figures[f'{asked}{{method="GET",route="none",status="401"}}'] == 1.0
+    assert figures["coadapt_event_lag_seconds_count"] >= 1.0
+    assert figures["coadapt_journal_bytes"] > 0.0

@@ -1,7 +1,9 @@
 """One picture of the cluster as plain JSON data: the same for the command line, the page and a simulation."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import fields
+from heapq import nsmallest
 
 from coadapt.core.accounting import held_gpus
 from coadapt.core.lifecycle import ENDED, HOLDING, JobState, Reason
@@ -22,16 +24,13 @@ def cluster_snapshot(state: SchedulerState, at: float, limit: int | None = None)
 
     limit: the most jobs: those that hold GPUs, then those that wait the longest.
     """
-    used: dict[str, float] = dict.fromkeys(state.nodes, 0.0)
-    for job in state.jobs.values():
-        for node, gpus in held_gpus(job).items():
-            if node in used:
-                used[node] += gpus
-    live = [job for job in state.jobs.values() if job.state not in ENDED]
-    jobs = sorted(
-        sorted(live, key=lambda job: (job.state not in HOLDING, job.submitted_at, job.id))[:limit],
-        key=lambda job: (job.submitted_at, job.id),
+    used = _gpus_used(state)
+    live = (job for job in state.jobs.values() if job.state not in ENDED)
+    first = nsmallest(
+        len(state.jobs) if limit is None else limit,
+        ((job.state not in HOLDING, job.submitted_at, job.id) for job in live),
     )
+    jobs = [state.jobs[name] for _, name in sorted((at, name) for _, at, name in first)]
     return {
         "at": at,
         "num_gpus": sum(node.num_gpus for node in state.nodes.values()),
@@ -52,6 +51,21 @@ def cluster_snapshot(state: SchedulerState, at: float, limit: int | None = None)
         "num_jobs": to_json(count_states(state)),
         "jobs": [job_snapshot(job, at, state.plan_error) for job in jobs],
     }
+
+
+def _gpus_used(state: SchedulerState) -> dict[str, float]:
+    """Return how many GPUs of each live node jobs hold."""
+    used: dict[str, float] = dict.fromkeys(state.nodes, 0.0)
+    for job in state.jobs.values():
+        if job.state not in HOLDING:
+            continue
+        whole = job.ordered.gpu_share == 1.0 and job.ordered == job.trains_on
+        # Nearly all jobs hold whole GPUs, and only those: they need no look at single devices.
+        held: Iterable[tuple[str, float]] = job.ordered.slots if whole else held_gpus(job).items()
+        for node, gpus in held:
+            if node in used:
+                used[node] += gpus
+    return used
 
 
 def count_states(state: SchedulerState) -> dict[str, int]:

@@ -9,7 +9,8 @@
 # next is left out. An error of one is raised at the next: a disk that cannot be written ends the scheduler.
 
 import copy
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
@@ -21,8 +22,10 @@ from coadapt.runtime.ports import Store
 class SnapshotsAside(Store):
     """The store `store`, but for its snapshots, which a thread writes."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, committed: Callable[[float], None] = lambda _: None) -> None:
+        """`committed` is told how long each commit of events took, in seconds."""
         self._store = store
+        self._committed = committed
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshot")
         self._writing: Future[None] | None = None
 
@@ -31,7 +34,9 @@ class SnapshotsAside(Store):
         return self._store.last_number
 
     def append(self, events: Sequence[Event]) -> None:
+        begun = time.perf_counter()
         self._store.append(events)
+        self._committed(time.perf_counter() - begun)
 
     def events(self, after: int = 0) -> Iterator[Event]:
         return self._store.events(after)

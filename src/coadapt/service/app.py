@@ -28,6 +28,7 @@ from coadapt.service.auth import Credentials
 from coadapt.service.bodies import StrictRoute
 from coadapt.service.guard import Guard
 from coadapt.service.jobfile import JobFile, check_disk, job_spec
+from coadapt.service.latencies import Latencies
 from coadapt.service.limits import GENERATION_MAX, GPUS_MAX, LOG_BYTES_MAX, SECONDS_MAX
 from coadapt.service.listing import (
     PAGE_MAX,
@@ -74,6 +75,7 @@ class Service:
     policy: str
     retention: Retention
     tally: Tally
+    latencies: Latencies
     credentials: Credentials
 
 
@@ -124,7 +126,7 @@ def create_app(service: Service) -> FastAPI:
         "/metrics", _metrics, methods=["GET"], response_class=Response, dependencies=needs_token
     )
     errors.install(app)
-    app.add_middleware(Guard, credentials=service.credentials)
+    app.add_middleware(Guard, credentials=service.credentials, answered=service.latencies.request)
     return app
 
 

@@ -1,6 +1,8 @@
 """What stands before every route: who asks, what they may, and how much they send; ASGI middleware."""
 
 import json
+import time
+from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -11,6 +13,7 @@ from coadapt.service.limits import JOB_FILE_BYTES_MAX
 # A training report is below 10 kB, a job file with a long script below 100 kB.
 BODY_BYTES_MAX = JOB_FILE_BYTES_MAX
 LENGTH_DIGITS_MAX = 20
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
 OPEN_PATHS = frozenset({"/v1/healthz"})
 # What a job's token is good for: to read of the job itself, and to tell of it. It may not even cancel itself,
 # because whoever reads the environment of one of its processes could then end it.
@@ -24,14 +27,33 @@ class Guard:
     that are too large.
     """
 
-    def __init__(self, app: ASGIApp, credentials: Credentials) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        credentials: Credentials,
+        answered: Callable[[str, str, int, float], None] = lambda *_: None,
+    ) -> None:
+        """`answered` is told of each answer: method, route, status, and seconds until its head was sent."""
         self._app = app
         self._credentials = credentials
+        self._answered = answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        begun = time.perf_counter()
+
+        async def send_timed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                method = scope["method"] if scope["method"] in METHODS else "other"
+                taken_s = time.perf_counter() - begun
+                self._answered(method, _route(scope), message["status"], taken_s)
+            await send(message)
+
+        await self._answer(scope, receive, send_timed)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] not in OPEN_PATHS:
             caller = self._caller(scope)
             if caller is None:
@@ -53,6 +75,11 @@ class Guard:
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         # Of two headers a proxy in front may have looked at the other one.
         return self._credentials.caller(given[0]) if len(given) == 1 else None
+
+
+def _route(scope: Scope) -> str:
+    """Return the path of the route that answered, "none" where none did: a client chooses paths freely."""
+    return str(getattr(scope.get("route"), "path", "none"))
 
 
 def _may(job: JobId, method: str, path: str) -> bool:

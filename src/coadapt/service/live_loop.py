@@ -32,6 +32,8 @@ REPORT_WINDOW_S = 0.05
 NOTICES_KEPT = 100
 
 T = TypeVar("T")
+_Waiting = tuple[Event, Future[None] | None, float]
+"""An event, who waits for it, and when it was handed over (monotonic s)."""
 Announce = Callable[[Mapping[NodeId, Node], Post], None]
 
 logger = logging.getLogger(__name__)
@@ -62,9 +64,13 @@ class LiveLoop:
         solver: Solver,
         observers: Sequence[Observer] = (),
         restored: Callable[[SchedulerState, int], None] = lambda *_: None,
+        waited: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """`observers` and `restored`: see Runtime."""
-        self._queue: queue.Queue[tuple[Event, Future[None] | None]] = queue.Queue(QUEUE_MAX)
+        """`observers` and `restored`: see Runtime. `waited` is told how long each event took until it was
+        handled, in seconds since it was handed over.
+        """
+        self._queue: queue.Queue[_Waiting] = queue.Queue(QUEUE_MAX)
+        self._waited = waited
         self._clock = clock
         self._runtime = Runtime(
             scheduler,
@@ -100,14 +106,16 @@ class LiveLoop:
             group = self._next_group()
             try:
                 with self._lock:
-                    self._runtime.post_all([event for event, _ in group])
+                    self._runtime.post_all([event for event, *_ in group])
                     self._clock.run_due()
             except BaseException as error:
-                for _, future in group:
+                for _, future, _ in group:
                     if future is not None:
                         future.set_exception(error)
                 raise
-            for event, future in group:
+            now = time.monotonic()
+            for event, future, handed_over_at in group:
+                self._waited(now - handed_over_at)
                 refused = self._refused.pop(id(event), None)
                 if future is not None and refused is not None:
                     future.set_exception(refused)
@@ -141,13 +149,13 @@ class LiveLoop:
 
     def post(self, event: Event) -> None:
         """Hand an event over; wait while too many are waiting."""
-        self._queue.put((event, None))
+        self._queue.put((event, None, time.monotonic()))
 
     def commit(self, event: Event) -> "Future[None]":
         """Hand an event over; the future is done once it is durable and handled. Raises OverloadedError."""
         future: Future[None] = Future()
         try:
-            self._queue.put_nowait((event, future))
+            self._queue.put_nowait((event, future, time.monotonic()))
         except queue.Full:
             raise OverloadedError(f"{QUEUE_MAX} events wait to be written") from None
         return future
@@ -172,10 +180,10 @@ class LiveLoop:
         """Return the number of the event that was handled last; for observers."""
         return self._runtime.num_events
 
-    def _next_group(self) -> list[tuple[Event, "Future[None] | None"]]:
+    def _next_group(self) -> "list[_Waiting]":
         alarm_at = self._clock.next_at()
         wait_s = IDLE_S if alarm_at is None else min(max(alarm_at - self._clock.now(), 0.0), IDLE_S)
-        group: list[tuple[Event, Future[None] | None]] = []
+        group: list[_Waiting] = []
         try:
             group.append(self._queue.get(timeout=wait_s) if wait_s else self._queue.get_nowait())
             self._drain(group)
@@ -184,7 +192,7 @@ class LiveLoop:
             while len(group) < GROUP_MAX and isinstance(group[-1][0], TrainingReported):
                 alarm_s = REPORT_WINDOW_S if alarm_at is None else alarm_at - self._clock.now()
                 left_s = min(until - time.monotonic(), alarm_s)
-                if left_s <= 0.0 or not all(isinstance(event, TrainingReported) for event, _ in group):
+                if left_s <= 0.0 or not all(isinstance(event, TrainingReported) for event, *_ in group):
                     break
                 group.append(self._queue.get(timeout=left_s))
                 self._drain(group)
@@ -192,7 +200,7 @@ class LiveLoop:
             pass
         return group
 
-    def _drain(self, group: list[tuple[Event, "Future[None] | None"]]) -> None:
+    def _drain(self, group: "list[_Waiting]") -> None:
         """Add what waits to the group."""
         while len(group) < GROUP_MAX and not self._queue.empty():
             group.append(self._queue.get_nowait())

@@ -5,26 +5,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from coadapt.core.accounting import num_gpus_held
 from coadapt.core.lifecycle import ENDED, JobState
 from coadapt.core.state import SchedulerState
 from coadapt.runtime.snapshot import job_efficiency
+from coadapt.runtime.snapshots_aside import picture_of
 from coadapt.service.tally import Tally
 
-Read = Callable[[Callable[[SchedulerState], list[Metric]]], list[Metric]]
-
-
-class StateCollector(Collector):
-    """Figures of the state that `read` gives access to, at `at` (s)."""
-
-    def __init__(self, read: Read, at: float) -> None:
-        self._read = read
-        self._at = at
-
-    def collect(self) -> Iterable[Metric]:
-        return [*self._read(_cluster_metrics), *self._read(lambda state: _job_metrics(state, self._at))]
+_Counted = tuple[list[Metric], SchedulerState]
+Read = Callable[[Callable[[SchedulerState], _Counted]], _Counted]
 
 
 def metrics_text(read: Read, tally: Tally, at: float, *, ended: Mapping[str, int], num_waiting: int) -> bytes:
@@ -33,12 +23,13 @@ def metrics_text(read: Read, tally: Tally, at: float, *, ended: Mapping[str, int
     ended: jobs that ended, by state. num_waiting: events that wait to be written.
     """
 
-    def counted(state: SchedulerState) -> list[Metric]:
-        # Under the loop's lock, as when it counts.
+    def counted(state: SchedulerState) -> _Counted:
+        # Under the loop's lock, as when it counts; the rest is said of a copy, as the loop waits meanwhile.
         tally.upto(max(at, state.at))
-        return [*tally.registry.collect()]
+        return [*tally.registry.collect()], picture_of(state)
 
-    metrics = [*read(counted), *StateCollector(read, at).collect()]
+    counts, picture = read(counted)
+    metrics = [*counts, *_cluster_metrics(picture), *_job_metrics(picture, at)]
     for metric in metrics:
         if metric.name == "coadapt_jobs":
             for name, number in ended.items():

@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -46,6 +46,7 @@ from coadapt.runtime.wall_clock import WallClock
 from coadapt.service.app import Service, create_app
 from coadapt.service.auth import Credentials
 from coadapt.service.change_log import ChangeLog
+from coadapt.service.latencies import Latencies
 from coadapt.service.live_loop import LiveLoop
 from coadapt.service.tally import Tally
 
@@ -88,7 +89,8 @@ def serve(settings: LiveSettings) -> None:
         credentials = Credentials.load(state_dir.token, state_dir.job_key)
         reserve = DiskReserve(state_dir.reserve)
         reserve.look()
-        with _listening(settings) as tcp, listening_here(state_dir.socket) as here, _disk_has_room(state_dir):
+        tcp_socket = listening(settings.host, _ports(settings))
+        with tcp_socket as tcp, listening_here(state_dir.socket) as here, _disk_has_room(state_dir):
             broken = _live(settings, connect, credentials, [tcp, here], reserve)
     if broken:
         raise typer.Exit(EXIT_BROKEN)
@@ -111,7 +113,10 @@ def _live(
     _check_not_lost(journal, executor)
     index, first_config = _open_index(state_dir, journal), state_dir.first_config()
     writer = IndexWriter(index, journal.whole, first_config)
-    change_log, tally, store = ChangeLog(), Tally(), SnapshotsAside(journal)
+    change_log, tally = ChangeLog(), Tally()
+    latencies = Latencies(tally.registry)
+    latencies.watch_journal(state_dir.journal)
+    store = SnapshotsAside(journal, latencies.commit)
     loop = LiveLoop(
         Scheduler(first_config),
         clock=clock,
@@ -120,6 +125,7 @@ def _live(
         solver=solver,
         observers=(writer, change_log, tally),
         restored=writer.restored,
+        waited=latencies.lag,
     )
     demand.loop = loop
     writer.number = loop.num_events
@@ -134,6 +140,7 @@ def _live(
         policy=settings.policy,
         retention=retention,
         tally=tally,
+        latencies=latencies,
         credentials=credentials,
     )
     server = _server(service)
@@ -261,27 +268,28 @@ def _disk_has_room(state_dir: StateDir) -> Iterator[None]:
         raise InputError("--state", str(state_dir.path), "a directory on a disk with some room") from None
 
 
-@contextmanager
-def _listening(settings: LiveSettings) -> Iterator[socket.socket]:
-    """Listen where the last run did: replicas that run on still report there."""
+def _ports(settings: LiveSettings) -> list[int]:
+    """Return where to listen: where the last run did, since replicas that run on still report there."""
     last = settings.state_dir.last_run()
     if settings.port is not None:
-        ports = [settings.port]
-    elif last is not None:
-        ports = [int(last["url"].rpartition(":")[2])]
-    else:
-        ports = [DEFAULT_PORT, 0]
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        return [settings.port]
+    return [DEFAULT_PORT, 0] if last is None else [int(last["url"].rpartition(":")[2])]
+
+
+@contextmanager
+def listening(host: str, ports: Sequence[int]) -> Iterator[socket.socket]:
+    """Listen on the first of `ports` that is free; 0 is any. Raises InputError if none is."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With the protocol named, asyncio switches Nagle's algorithm off: it cost 40 ms per answer.
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as server_socket:
         server_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         for port in ports:
             try:
-                server_socket.bind((settings.host, port))
+                server_socket.bind((host, port))
                 break
             except OSError as error:
                 if port == ports[-1]:
-                    asked = f"{settings.host}:{port}"
+                    asked = f"{host}:{port}"
                     raise InputError("--host, --port", asked, f"an address to listen on ({error})") from None
         server_socket.listen(LISTEN_BACKLOG)
         yield server_socket

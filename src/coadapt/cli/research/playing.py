@@ -21,7 +21,7 @@ def play(runs: Sequence["Run"], parallel: int) -> Iterator[tuple[int, "RunResult
     from coadapt.sim.warm_up import warm_up
 
     warm_up(sorted({run.policy for run in runs}), partial(typer.echo, err=True))
-    with _progress_bar(runs) as on_progress:
+    with progress_bar(runs) as on_progress:
         for index, result in sweep(runs, parallel, on_progress):
             if not isinstance(result, SimulationError) and result.num_plans_failed:
                 typer.echo(
@@ -49,7 +49,7 @@ def stdout_kept() -> Iterator[None]:
 
 
 @contextmanager
-def _progress_bar(runs: Sequence["Run"]) -> Iterator["OnRun"]:
+def progress_bar(runs: Sequence["Run"]) -> Iterator["OnRun"]:
     """Show on stderr how many jobs have ended, and where in virtual time the runs are."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -65,7 +65,14 @@ def _progress_bar(runs: Sequence["Run"]) -> Iterator["OnRun"]:
         TimeRemainingColumn(),
     )
     numbers = {run: index for index, run in enumerate(runs)}
-    num_jobs = [len(load(run)[0].jobs) for run in runs]
+    # Policies are compared on the same workloads: each of them is loaded once.
+    loaded: dict[tuple[object, ...], int] = {}
+    num_jobs = []
+    for run in runs:
+        workload = (run.source, run.seed, run.cluster)
+        if workload not in loaded:
+            loaded[workload] = len(load(run)[0].jobs)
+        num_jobs.append(loaded[workload])
     ended = [0] * len(runs)
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task("simulating", total=sum(num_jobs))

@@ -91,7 +91,9 @@ class ProcessExecutor:
 
     def log(self, job: JobId, rank: int, offset: int) -> LogPart:
         directory = JobDir.of(self._host.state_dir, job)
-        names = dict.fromkeys(_name(generation, rank) for generation in directory.generations())
+        there = directory.generations()
+        before = directory.logged_before(there[0].number, rank) if there else []
+        names = dict.fromkeys([*before, *(_name(generation, rank) for generation in there)])
         return read_log([directory.log("setup"), *(directory.log(name) for name in names)], offset)
 
     def _next_orders(self) -> Iterator[tuple[JobCommand, Post]]:

@@ -7,6 +7,7 @@ the lock of the job directory is its one living launcher; the kernel gives it ba
 import fcntl
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from coadapt.core.events import Outcome
 from coadapt.durable import write_whole
 from coadapt.executors.processes.slots import Slots
 from coadapt.model import JobId
-from coadapt.model.rescale import RescaleOrder
+from coadapt.model.rescale import RescaleOrder, member_name
 from coadapt.model.wire import from_json, to_json
 
 # Job directories hold logs, checkpoints and the user's environment: for the owner's eyes only.
@@ -26,6 +27,8 @@ PRIVATE_DIR = 0o700
 PRIVATE_FILE = 0o600
 
 LOCK_POLL_S = 0.02
+# Of each job; the files of one are some kilobytes. A job that is rescaled each minute has 10,000 in a week.
+GENERATIONS_KEPT = 20
 
 T = TypeVar("T")
 
@@ -125,6 +128,31 @@ class JobDir:
         folder = self.path / "generations"
         numbers = sorted(int(entry.name) for entry in folder.iterdir()) if folder.is_dir() else []
         return [GenerationDir(self, number) for number in numbers]
+
+    def prune(self) -> None:
+        """Delete old generations, but for the last GENERATIONS_KEPT and those that lead one of them.
+
+        Replicas that live are of the newest, or of the one before while that changes in place; their files
+        are in the directory of the one that leads. The caller sees to it that nothing else runs.
+        """
+        there = self.generations()
+        kept = there[-GENERATIONS_KEPT:]
+        if len(there) == len(kept):
+            return
+        leads = {order.lead for each in kept if (order := each.order()) is not None}
+        for each in there[:-GENERATIONS_KEPT]:
+            if each.number not in leads:
+                # What cannot be deleted now is there the next time.
+                shutil.rmtree(each.path, ignore_errors=True)
+
+    def logged_before(self, number: int, rank: int) -> list[str]:
+        """Return the replicas that were started as `rank` before generation `number` and left a log.
+
+        Where generations were pruned nobody knows any more who else had that rank in them.
+        """
+        found = (path.name.partition("-")[0] for path in self.logs.glob(f"*-{rank}.log*"))
+        numbers = {int(text) for text in found if text.isdigit()}
+        return [member_name(each, rank) for each in sorted(numbers) if each < number]
 
     @contextmanager
     def lock(self, wait_s: float = 0.0) -> Iterator[bool]:

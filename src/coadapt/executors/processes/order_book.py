@@ -151,6 +151,7 @@ class OrderBook:
             self._running[order.job] = LiveGeneration(
                 directory=directory, rank_map=rank_map, held=rank_map.slots, process=process, post=post
             )
+            directory.job.prune()
             return
         self._end_unstarted(order, record, post)
 
@@ -167,6 +168,7 @@ class OrderBook:
             process=running.process,
             post=post,
         )
+        directory.job.prune()
 
     def _end_unstarted(self, order: JobCommand, record: ExitRecord, post: Post) -> None:
         directory = self._directory(order)
