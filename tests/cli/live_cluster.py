@@ -41,10 +41,10 @@ def run_cli(*arguments: str, state: Path | None = None) -> "subprocess.Completed
     )
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+def until(condition: Callable[[], bool], what: str, *, within_s: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + within_s
     while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {what}"
+        assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
         time.sleep(0.05)
 
 
@@ -98,8 +98,9 @@ class LiveCluster:
     def job(self, job: str) -> JsonObject:
         return self.client.get(f"/v1/jobs/{job}")
 
-    def wait_for(self, job: str, *states: str) -> JsonObject:
-        until(lambda: self.job(job)["state"] in states, f"{job} is {states}: {self.job(job)['explanation']}")
+    def wait_for(self, job: str, *states: str, within_s: float = PATIENCE_S) -> JsonObject:
+        told = f"{job} is {states}: {self.job(job)['explanation']}"
+        until(lambda: self.job(job)["state"] in states, told, within_s=within_s)
         return self.job(job)
 
     def checkpoints(self, job: str) -> Path:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from coadapt.policies.srtf import Srtf
 from tests.policies.stage import counts, job, nodes, on, view
 
@@ -28,6 +30,21 @@ def test_jobs_without_a_forecast_come_behind_by_attained_service() -> None:
         job("known", steps=1e9),
     )
     assert counts(Srtf().allocate(seen)) == {"known": 1, "young": 1}
+
+
+def test_of_jobs_without_a_forecast_those_that_run_stay_for_their_turn() -> None:
+    """Two equal jobs on one GPU would change places in each round, and neither would ever train."""
+    policy = Srtf(turn_s=300.0)
+    runs, waits = job("runs", held=on(n0=1), service=50.0), job("waits", service=40.0)
+    waits = replace(waits, usage=replace(waits.usage, started_at=1.0))
+    kept = [counts(policy.allocate(view(nodes(1), runs, waits, at=at))) for at in (0.0, 60.0, 299.0, 300.0)]
+    assert kept == [{"waits": 1}, {"runs": 1}, {"runs": 1}, {"waits": 1}]
+
+
+def test_a_forecast_takes_the_gpu_of_a_job_without_one_in_the_midst_of_its_turn() -> None:
+    policy, unknown = Srtf(), job("unknown", held=on(n0=1), service=50.0)
+    policy.allocate(view(nodes(1), unknown))
+    assert counts(policy.allocate(view(nodes(1), unknown, job("known", steps=1e9), at=60.0))) == {"known": 1}
 
 
 def test_ties_keep_the_views_order() -> None:

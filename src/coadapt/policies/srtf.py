@@ -5,23 +5,27 @@ from typing import ClassVar
 from coadapt.model import ClusterView, JobView, Plan
 from coadapt.policies.base import PolicyCard
 from coadapt.policies.giving.queue import GangRule, admit
+from coadapt.policies.giving.turns import GAVEL_ROUND_S, Turns
 
 
 class Srtf:
     """Needs a forecast; jobs without one come behind, those with the least attained service first.
 
+    turn_s: of those without one, who runs stays in front of who waits until so many seconds have passed.
     Time counts at the requested replicas even for an elastic job, which this policy never rescales.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(paper="classic", decides="order", oracle="time left")
 
+    def __init__(self, *, turn_s: float = GAVEL_ROUND_S) -> None:
+        self._turns = Turns(turn_s)
+
     def allocate(self, view: ClusterView) -> Plan:
-        return admit(view, sorted(view.jobs, key=_key), GangRule(ahead="ahead of it by remaining time"))
+        return admit(
+            view, self._turns.by_time_left(view, _left_s), GangRule(ahead="ahead of it by remaining time")
+        )
 
 
-def _key(job: JobView) -> tuple[bool, float]:
-    """Ties keep the view's order: sorting is stable."""
+def _left_s(job: JobView) -> float | None:
     forecast = job.measured.forecast
-    if forecast is None:
-        return True, job.usage.attained_service_gpu_s
-    return False, forecast.remaining_s(job.spec.replicas.requested)
+    return None if forecast is None else forecast.remaining_s(job.spec.replicas.requested)

@@ -5,26 +5,27 @@ from typing import ClassVar
 from coadapt.model import ClusterView, JobView, Plan
 from coadapt.policies.base import PolicyCard
 from coadapt.policies.giving.queue import GangRule, admit, by_priority, requested_gpus
+from coadapt.policies.giving.turns import GAVEL_ROUND_S, Turns
 
 
 class Srsf:
     """Needs a forecast; jobs without one come behind, those with the least attained service first.
 
+    turn_s: of those without one, who runs stays in front of who waits until so many seconds have passed.
     The oracle that gang schedulers compare themselves with (Tiresias, NSDI'19): a job that is short but wide
     holds up as many others as one that is long and narrow.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(paper="classic", decides="order", oracle="time left")
 
+    def __init__(self, *, turn_s: float = GAVEL_ROUND_S) -> None:
+        self._turns = Turns(turn_s)
+
     def allocate(self, view: ClusterView) -> Plan:
-        queue = by_priority(view, sorted(view.jobs, key=_key))
+        queue = by_priority(view, self._turns.by_time_left(view, _left_gpu_s))
         return admit(view, queue, GangRule(ahead="ahead of it by remaining GPU time"))
 
 
-def _key(job: JobView) -> tuple[bool, float]:
-    """Ties keep the view's order: sorting is stable."""
-    forecast = job.measured.forecast
-    if forecast is None:
-        return True, job.usage.attained_service_gpu_s
-    count = requested_gpus(job)
-    return False, forecast.remaining_s(count) * count
+def _left_gpu_s(job: JobView) -> float | None:
+    forecast, count = job.measured.forecast, requested_gpus(job)
+    return None if forecast is None else forecast.remaining_s(count) * count

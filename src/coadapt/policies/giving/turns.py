@@ -34,3 +34,17 @@ class Turns:
         if self.begins(view.at):
             return lambda _: False
         return lambda job: bool(job.allocation) or job.usage.started_at is None
+
+    def by_time_left(self, view: ClusterView, left: Callable[[JobView], float | None]) -> list[JobView]:
+        """Return the jobs with the least `left` first; behind them, in turns, those of which it is not known
+        (None), the least attained service first. Ties keep the view's order.
+        """
+        ahead = self.ahead(view)
+
+        def key(job: JobView) -> tuple[bool, bool, float]:
+            known = left(job)
+            if known is None:
+                return True, not ahead(job), job.usage.attained_service_gpu_s
+            return False, False, known
+
+        return sorted(view.jobs, key=key)
