@@ -1,4 +1,4 @@
-"""Each policy on a real cluster of four slots: real training, jobs that wait, the scheduler killed -9 meanwhile.
+"""Each policy on a real cluster of four slots: real training, jobs that wait, kill -9 of the scheduler.
 
 python -m tests.cli.every_policy [POLICY ...]
 """
