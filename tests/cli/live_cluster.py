@@ -51,10 +51,12 @@ def until(condition: Callable[[], bool], what: str, *, within_s: float = PATIENC
 class LiveCluster:
     """A scheduler on four CPU slots in `folder`, which can be killed and started again."""
 
-    def __init__(self, folder: Path, policy: str = "fifo") -> None:
+    def __init__(self, folder: Path, policy: str = "fifo", engine: tuple[str, ...] = ()) -> None:
+        """`engine`: options of `coadapt up` that name another executor than the local one."""
         self.folder = folder
         self.state = folder / "state"
         self.policy = policy
+        self.engine = engine
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -65,7 +67,14 @@ class LiveCluster:
         port = [] if (self.state / "connection.json").exists() else ["--port", "0"]
         timing = ["--round", str(round_s), "--reaction", "0.1", "--settle", "0", "--grace", "5"]
         where = ["--slots", str(slots), "--state", str(self.state), "--policy", self.policy]
-        arguments = ["up", *where, *timing, *port, "--in-place" if in_place else "--no-in-place"]
+        arguments = [
+            "up",
+            *where,
+            *timing,
+            *port,
+            *self.engine,
+            "--in-place" if in_place else "--no-in-place",
+        ]
         with (self.folder / "up.log").open("ab") as log:
             self._process = subprocess.Popen([*COMMAND, *arguments], stdout=log, stderr=log)
         until(self._answers, f"the scheduler answers: {(self.folder / 'up.log').read_text()}")

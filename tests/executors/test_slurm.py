@@ -30,6 +30,7 @@ from tests.contracts.executor_contract import (
 )
 from tests.executors.over_nodes import changes_in_place_over_nodes
 from tests.executors.slurm_cluster import HOW_TO_GET, SlurmCluster, missing
+from tests.executors.slurm_processes import kill_node, processes
 from tests.marked import kill_of
 
 pytestmark = [
@@ -167,10 +168,10 @@ def test_what_a_step_left_behind_is_ended_with_it(site: SlurmSite) -> None:
     executor.execute(order(site, "setsid env -i sleep 611 & touch up; sleep 600"), inbox.post)
     inbox.wait(started("a", 1))
     until((site.folder / "up").exists)
-    for pid in _processes("coadapt.executors.slurm.proxy"):
+    for pid in processes("coadapt.executors.slurm.proxy"):
         os.kill(pid, signal.SIGKILL)
     inbox.wait(exited("a", 1, Outcome.LOST))
-    until(lambda: _processes("sleep", "611") == [])
+    until(lambda: processes("sleep", "611") == [])
 
 
 def test_a_node_whose_daemon_died_with_its_steps_is_lost_and_comes_back(
@@ -180,11 +181,7 @@ def test_a_node_whose_daemon_died_with_its_steps_is_lost_and_comes_back(
     executor.execute(order(site, "touch up; sleep 600", NODES[1]), inbox.post)
     inbox.wait(started("a", 1))
     until((site.folder / "up").exists)
-    slurm.kill(NODES[1])
-    for pid in (*_steps_of(NODES[1]), *marked_processes(JobDir.of(site.state_dir, "a").checkpoints)):
-        if not any(near in _command(pid) for near in ("launcher", "proxy", "srun")):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    kill_node(slurm, NODES[1], marked_processes(JobDir.of(site.state_dir, "a").checkpoints))
     inbox.wait(exited("a", 1, Outcome.LOST))
     until(lambda: set(site.present()) == {NODES[0]})
     slurm.start_node(NODES[1])
@@ -208,7 +205,7 @@ def pooled(tmp_path: Path, slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch)
     """A pool of its own of one node with one GPU, and no other job beside it."""
     monkeypatch.setenv("SLURM_CONF", str(slurm.conf))
     slurm.clear()
-    site = SlurmSite(tmp_path, {"gpus_per_node": 1, "time_limit": "10", "cpus_per_gpu": 2})
+    site = SlurmSite(tmp_path, {"gpus_per_node": 1, "time_limit": "10", "cpus_per_gpu": 2, "max_nodes": 2})
     site.awaited = 1
     yield site
     site.close()
@@ -226,6 +223,7 @@ def pool_jobs(site: SlurmSite, slurm: SlurmCluster) -> list[str]:
 def test_a_pool_is_asked_for_and_found_again(pooled: SlurmSite, slurm: SlurmCluster) -> None:
     executor, inbox = pooled.executor(), Inbox()
     ((name, node),) = pooled.present().items()
+    assert [node.num_gpus for node in executor.to_come] == [1]
     assert (node.num_gpus, node.gpu_type) == (1, "a100")
     before = pool_jobs(pooled, slurm)
     assert len(before) == 1
@@ -245,7 +243,7 @@ def test_a_pool_is_asked_for_and_found_again(pooled: SlurmSite, slurm: SlurmClus
 def test_a_pool_grows_while_jobs_wait_and_gives_back_what_is_idle(
     pooled: SlurmSite, slurm: SlurmCluster
 ) -> None:
-    pooled.options |= {"max_nodes": 3, "idle_s": 0.5}
+    pooled.options |= {"idle_s": 0.5}
     executor, inbox = pooled.executor(), Inbox()
     (first,) = pooled.present()
     executor.execute(order(pooled, "until [ -e finish ]; do sleep 0.1; done", first), inbox.post)
@@ -325,25 +323,3 @@ def test_what_is_missing_is_named(
         elsewhere.setenv("PATH", "/nowhere")
         with pytest.raises(InputError, match=r"missing: sbatch, srun, .*apt-get install slurm-client munge"):
             prepare_executor("slurm", pooled.options)
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return ""
-
-
-def _processes(*words: str) -> list[int]:
-    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    return [pid for pid in pids if all(word in _command(pid) for word in words)]
-
-
-def _steps_of(node: str) -> list[int]:
-    """Return Slurm's own processes above the steps of `node`."""
-    found = []
-    for pid in _processes("slurmstepd"):
-        with suppress(OSError):
-            if node.encode() in Path(f"/proc/{pid}/environ").read_bytes():
-                found.append(pid)
-    return found

@@ -55,6 +55,11 @@ class LiveExecutor(Executor, Protocol):
     It finds by itself what an earlier one left running. `execute` and `log` are for any thread, at any time.
     """
 
+    @property
+    def to_come(self) -> Sequence[Node]:
+        """Nodes that it may get by itself beside those that are there: a submission may count on them."""
+        ...
+
     def adopted(self) -> Sequence[tuple[JobId, int]]:
         """Return (job, generation) of what lives, or ended unnoticed, since an earlier executor."""
         ...

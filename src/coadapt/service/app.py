@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, TypeVar, cast
@@ -16,7 +16,7 @@ from coadapt import __version__
 from coadapt.core.events import CancelRequested, Event, JobSubmitted, TrainingReported, TrainingResumed
 from coadapt.core.lifecycle import ENDED
 from coadapt.core.state import JobRecord, SchedulerState
-from coadapt.model import JobId, JobSpec
+from coadapt.model import JobId, JobSpec, Node
 from coadapt.model.wire import Json, from_json, to_json
 from coadapt.runtime.job_history import latest_decisions, latest_spans, story_of
 from coadapt.runtime.job_index import EndedJob, JobIndex
@@ -67,7 +67,7 @@ open_router = APIRouter(prefix="/v1", route_class=StrictRoute)  # for all, see G
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """What the routes stand on. policy: its name, to be shown."""
+    """What the routes stand on. policy: its name, to be shown. to_come: see LiveExecutor."""
 
     loop: LiveLoop
     index: JobIndex
@@ -77,6 +77,7 @@ class Service:
     tally: Tally
     latencies: Latencies
     credentials: Credentials
+    to_come: Callable[[], Sequence[Node]] = tuple
 
 
 class ListQuery(BaseModel):
@@ -166,7 +167,8 @@ async def submit(
     assert spec.launch is not None
     await asyncio.to_thread(check_disk, spec.launch)
     if known is None:
-        check_possible(spec, await _read(request, lambda state: list(state.nodes.values())))
+        present = await _read(request, lambda state: list(state.nodes.values()))
+        check_possible(spec, [*present, *_service(request).to_come()])
         await _commit(request, JobSubmitted(at=at, job=new_id, spec=spec))
     elif known[0] != spec:
         raise HTTPException(409, f"this Idempotency-Key belongs to {new_id}, which is another job")

@@ -142,6 +142,7 @@ def _live(
         tally=tally,
         latencies=latencies,
         credentials=credentials,
+        to_come=lambda: executor.to_come,
     )
     server = _server(service)
     _tell_address(state_dir, url, settings.policy)

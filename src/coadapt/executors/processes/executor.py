@@ -68,6 +68,11 @@ class ProcessExecutor:
         """Replicas that cannot (yet) are stopped and started for a Rescale."""
         return True
 
+    @property
+    def to_come(self) -> tuple[Node, ...]:
+        """Nodes come as they are started by others."""
+        return ()
+
     def execute(self, command: JobCommand, post: Post) -> None:
         self._orders.put((command, post))
 

@@ -8,7 +8,8 @@ from coadapt.executors.processes.slots import Slot
 from coadapt.executors.slurm import proxy, runner
 from coadapt.executors.slurm.pool import Pool
 from coadapt.executors.slurm.sizing import PoolHost
-from coadapt.model import Node, NodeId
+from coadapt.executors.slurm.terms import PoolTerms
+from coadapt.model import DEFAULT_GPU_TYPE, Node, NodeId
 
 # Who holds which slot is the plan's business, and within an allocation Slurm gives all to every step: else it
 # makes a new one wait until it has cleaned up after the one before.
@@ -29,11 +30,12 @@ STEP = (
 
 
 class SlurmCluster:
-    """`slots`: CPU slots per node instead of GPUs. own_address: where nodes reach this machine."""
+    """`own_address`: where nodes reach this machine."""
 
-    def __init__(self, pool: Pool, slots: int | None, own_address: str) -> None:
+    def __init__(self, pool: Pool, terms: PoolTerms, own_address: str) -> None:
         self._pool = pool
-        self._slots = slots
+        self._terms = terms
+        self._slots = terms.slots
         self._own_address = own_address
         # A replica may still be told of a node that has just left.
         self._known: dict[NodeId, PoolHost] = {}
@@ -42,6 +44,16 @@ class SlurmCluster:
     def nodes(self) -> tuple[Node, ...]:
         present = sorted(self._look().items())
         return tuple(node for name, host in present if (node := self._node(name, host)).num_gpus)
+
+    @property
+    def to_come(self) -> tuple[Node, ...]:
+        """Nodes that may yet be asked for, or are; of the type that is known, if any is."""
+        present = self.nodes
+        kind = CPU_SLOT_TYPE if self._slots is not None else DEFAULT_GPU_TYPE
+        kind = present[0].gpu_type if present else kind
+        numbers = range(len(present), self._terms.max_nodes)
+        slots = self._terms.slots_per_node
+        return tuple(Node(id=f"to-come-{number}", num_gpus=slots, gpu_type=kind) for number in numbers)
 
     @property
     def devices(self) -> Mapping[NodeId, tuple[str, ...]]:

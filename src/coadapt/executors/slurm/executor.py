@@ -12,7 +12,7 @@ from coadapt.executors.slurm.cluster import SlurmCluster
 from coadapt.executors.slurm.pool import Pool
 from coadapt.executors.slurm.terms import PoolTerms
 from coadapt.executors.slurm.tools import SlurmError
-from coadapt.model import InputError
+from coadapt.model import InputError, Node
 from coadapt.runtime.ports import Post
 
 NAME_BYTES = 4
@@ -25,6 +25,7 @@ class SlurmExecutor(ProcessExecutor):
     def __init__(self, pool: Pool, cluster: SlurmCluster, host: Host, options: ProcessOptions) -> None:
         super().__init__(cluster, host, options)
         self._pool = pool
+        self._slurm = cluster
 
     @classmethod
     def over_pool(cls, terms: PoolTerms, host: Host, options: ProcessOptions) -> "SlurmExecutor":
@@ -39,7 +40,12 @@ class SlurmExecutor(ProcessExecutor):
             pool = Pool(terms, folder / "suspects", name_file.read_text().strip(), host.wanted_slots)
         except SlurmError as error:
             raise InputError("--executor", "slurm", f"what Slurm grants; it says: {error}") from None
-        return cls(pool, SlurmCluster(pool, terms.slots, options.control_host), host, options)
+        return cls(pool, SlurmCluster(pool, terms, options.control_host), host, options)
+
+    @property
+    def to_come(self) -> tuple[Node, ...]:
+        """Nodes of the pool at its largest that are not there now."""
+        return self._slurm.to_come
 
     def run(self, post: Post) -> None:
         looking = threading.Thread(target=self._pool.run, name="slurm pool", daemon=True)
