@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from coadapt.cli.client import find_client, is_remote
-from coadapt.cli.state_dir import StateOption
+from coadapt.cli.state_dir import StateOption, find_state_dir
 from coadapt.model import InputError
 from coadapt.model.wire import Json
 
@@ -36,6 +36,14 @@ def submit(
             "--elsewhere", help="Workdir and script are on the scheduler's machine, not on this one."
         ),
     ] = False,
+    sbatch: Annotated[
+        bool,
+        typer.Option("--sbatch", help="Run one job in a Slurm allocation of its own, without a scheduler."),
+    ] = False,
+    sbatch_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OPTION", help="Of sbatch, as --gpus-per-node=4; may be repeated."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answers as JSON.")] = False,
 ) -> None:
     """Submit the jobs that files describe; print their ids. If one file is wrong, none is submitted."""
@@ -43,6 +51,9 @@ def submit(
         raise InputError("--follow", f"{len(job_files)} files", "one file, whose log is shown")
     on_disk = not (elsewhere or is_remote(state))
     bodies = [_checked(path, on_disk=on_disk) for path in job_files]
+    if sbatch:
+        _by_sbatch(bodies, state, sbatch_option or [], as_json=as_json)
+        return
     client = find_client(state)
     ids: list[str] = []
     for body in bodies:
@@ -59,6 +70,17 @@ def submit(
     if follow:
         show_log(client, ids[0], follow=True, as_json=as_json)
     raise typer.Exit(wait_for(client, ids, None, as_json=as_json))
+
+
+def _by_sbatch(bodies: list[Json], state: Path | None, options: list[str], *, as_json: bool) -> None:
+    from coadapt.cli.jobs.sbatch import submit_by_sbatch
+
+    if len(bodies) > 1:
+        raise InputError("--sbatch", f"{len(bodies)} files", "one file: a job has an allocation of its own")
+    job, folder = submit_by_sbatch(bodies[0], find_state_dir(state), options)
+    typer.echo(json.dumps({"slurm_job": job, "state": str(folder)}) if as_json else job)
+    if not as_json:
+        typer.echo(f"its verbs, as it runs: coadapt describe … --state {folder}", err=True)
 
 
 def _checked(path: Path, *, on_disk: bool) -> Json:

@@ -52,7 +52,7 @@ class SlurmRequest:
 HOLDING = (
     "--no-kill",
     "--no-requeue",
-    "--export=NONE",
+    "--export=HOME",
     "--output=/dev/null",
     "--error=/dev/null",
     "--chdir=/",

@@ -73,9 +73,13 @@ class Gpus:
 
 @dataclass(frozen=True, slots=True)
 class SlurmTools:
-    """Each call asks Slurm, and raises SlurmError where that gives no answer."""
+    """Each call asks Slurm, and raises SlurmError where that gives no answer.
+
+    cwd: where a submitted script runs; `scontrol update` leaves scripts behind where it runs.
+    """
 
     envs: Mapping[str, str] = field(default_factory=lambda: _envs(os.environ))
+    cwd: str = "/"
 
     def jobs(self, *which: str) -> list[SlurmJob]:
         """Return own allocations that have not ended, by age. which: options of squeue."""
@@ -130,7 +134,7 @@ class SlurmTools:
                 text=True,
                 timeout=limit_s,
                 check=False,
-                cwd="/",  # `scontrol update` leaves scripts behind where it runs
+                cwd=self.cwd,
             )
         except OSError as error:
             raise SlurmError(f"{command[0]}: {error}") from None
