@@ -32,9 +32,13 @@ check: $(READY) ## ruff, mypy (strict), import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-engines-test: $(READY) ## install Kubernetes' API server and etcd (some ten minutes, as root, once), and test on them
+engines-test: engines-slurm ## install what the engines' tests need (some ten minutes, as root, once), and run them
 	tools/kube_apiserver.sh
 	$(BIN)/python -m pytest -n0 tests/executors/kubernetes $(PYTEST_ARGS)
+
+engines-slurm: $(READY) ## the part of it that is quickly installed: Ray and Slurm
+	tools/slurm.sh
+	$(BIN)/python -m pytest -n0 tests/executors/test_ray.py tests/executors/test_slurm.py tests/cli/test_sbatch.py $(PYTEST_ARGS)
 
 bench: $(READY) ## run the benchmarks and write benchmarks/results/
 	$(BIN)/python -m benchmarks
@@ -56,4 +60,4 @@ $(READY): pyproject.toml constraints.txt tools/setup_venv.sh
 	@tools/setup_venv.sh $(VENV) $(PYTHON)
 	@touch $@
 
-.PHONY: help demo quick test check engines-test bench sim golden setup clean
+.PHONY: help demo quick test check engines-test engines-slurm bench sim golden setup clean

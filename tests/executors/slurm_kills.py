@@ -151,9 +151,8 @@ class Range:
         deadline = time.monotonic() + LIMIT_S
         while not condition():
             told = (self.cluster.folder / "up.log").read_text()[-2000:]
-            assert time.monotonic() < deadline, (
-                f"not within {LIMIT_S:g} s: {what}; {self.slurm.states()}\n{told}"
-            )
+            late = time.monotonic() > deadline
+            assert not late, f"not within {LIMIT_S:g} s: {what}; {self.slurm.states()}\n{told}"
             time.sleep(LOOK_S)
 
 
