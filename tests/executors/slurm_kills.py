@@ -74,7 +74,8 @@ class Range:
         return noticed, again
 
     def settle(self) -> None:
-        """Wait until every job runs, and nodes that were shot are back."""
+        """Wait until nodes that were shot are back, and every job runs."""
+        self._until(self._whole, "all nodes are back")
         self._until(self._calm, "all jobs run")
 
     def verdict(self) -> None:
@@ -141,6 +142,13 @@ class Range:
             return self.cluster.job(job)["generation"], self.cluster.job(job)["state"]
         except (UnreachableError, RefusedError):
             return None
+
+    def _whole(self) -> bool:
+        states = self.slurm.states()
+        for node in (node for node, state in states.items() if state.startswith("dr")):
+            # A controller that is killed at once forgets what it was last told.
+            self.slurm.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        return set(states.values()) <= {"idle", "mix", "alloc"}
 
     def _calm(self) -> bool:
         with suppress(UnreachableError, RefusedError):

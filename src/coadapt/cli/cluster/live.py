@@ -105,8 +105,7 @@ def _live(
 ) -> bool:
     """Wire the parts, run them until told to stop; return whether one broke. Replicas report to socket 0."""
     _log_to_terminal()
-    state_dir, url, clock = settings.state_dir, _url(sockets[0]), WallClock()
-    demand = Demand()
+    state_dir, url, clock, demand = settings.state_dir, _url(sockets[0]), WallClock(), Demand()
     executor = connect(_host(settings, credentials, url, clock, demand))
     solver = ProcessSolver(partial(create_policy, settings.policy), clock.now)
     journal = Journal.at_path(state_dir.journal)
