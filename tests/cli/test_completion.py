@@ -1,4 +1,4 @@
-"""Shell completion, tried in a real bash: verbs, options, states and ids of jobs."""
+"""Shell completion, tried in real shells: verbs, options, states and ids of jobs."""
 
 import os
 import re
@@ -81,6 +81,60 @@ def test_bash_completes_verbs_options_and_states(folder: Path) -> None:
     assert offered(folder, "ls", "--in", "running,su") == ["running,succeeded"]
     assert offered(folder, "up", "--policy", "poll") == ["pollux", "pollux-genetic"]
     assert offered(folder, "describe", "") == []  # no scheduler: nothing, and no error on the line
+
+
+# What zsh does at <TAB>, but for its line editor, which it has on a terminal only: it calls the function that
+# `compdef` names, which hands what it found to `_arguments` or `_describe`.
+ASK_ZSH = """
+autoload -U compinit && compinit -u -d "$DUMP"
+source "$SCRIPT"
+_arguments() {{ print -l -- "$@" }}
+_describe() {{ print -l -- "${{(@P)@[-1]}}" }}
+compadd() {{ print -l -- "$@" }}
+words=("$@"); CURRENT=$#; service=coadapt
+${{_comps[coadapt]}}
+"""
+
+
+def asked_of(folder: Path, command: list[str], shell: str) -> str:
+    """Return what a shell offers; `command` asks it, without a scheduler to ask for jobs."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"this machine has no {shell}")
+    script = folder / f"script.{shell}"
+    if not script.exists():
+        script.write_text(script_for(shell))
+    environ = {
+        **os.environ,
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "SCRIPT": str(script),
+        "DUMP": str(folder / "zcompdump"),
+        "HOME": str(folder),
+        "COADAPT_STATE": str(folder / "none"),
+    }
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (("des",), {"describe"}),
+        (("s",), {"submit", "story", "simulate"}),
+        (("ls", "--t"), {"--tenant"}),
+        (("up", "--policy", "poll"), {"pollux", "pollux-genetic"}),
+    ],
+)
+def test_zsh_and_fish_complete_verbs_options_and_policies(
+    folder: Path, words: tuple[str, ...], names: set[str]
+) -> None:
+    told_zsh = asked_of(folder, ["zsh", "-f", "-c", ASK_ZSH.format(), "zsh", "coadapt", *words], "zsh")
+    assert names <= set(re.findall(r"[\w-]+", told_zsh))
+    line = " ".join(("coadapt", *words))
+    told = asked_of(
+        folder, ["fish", "--no-config", "-c", f"source $SCRIPT; complete --do-complete '{line}'"], "fish"
+    )
+    assert names <= {row.split("\t")[0] for row in told.splitlines()}
 
 
 @pytest.fixture(scope="module")

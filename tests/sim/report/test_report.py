@@ -86,10 +86,12 @@ def test_the_values_of_one_job() -> None:
         "num_jobs": 1,
         "jct": [100.0],
         "gpus": 4,
+        "planless": [],
         "refused": [],
         "texts": ["waits: submitted", "starts on 2", "grows", "done"],
     }
     assert told == {
+        "label": "first",
         "id": "first",
         "name": "first",
         "application": "toy",
@@ -179,8 +181,20 @@ def test_refused_rounds_and_unfinished_jobs_are_told() -> None:
     ]
     values = run_values(ReportRun(label="x", history=history))
     assert values["refused"] == [[2.0, 2, "boom"]]
+    assert values["planless"] == [[2.0, 9.0]]
+    history.rounds.append(Round(at=3.0, round=3, error="boom", diagnostics={}))
+    history.rounds.append(Round(at=4.0, round=4, error="", diagnostics={}))
+    assert run_values(ReportRun(label="x", history=history))["planless"] == [[2.0, 4.0]]
     assert values["jct"] == []
     assert values["states"] == {"pending": 1}
+
+
+def test_jobs_of_one_name_are_told_apart_by_their_ids() -> None:
+    jobs = {each.id: each for each in (job("a"), job("b", 1.0), job("c", 2.0))}
+    for twin in ("a", "b"):
+        jobs[twin].spec = replace(jobs[twin].spec, name="twin")
+    values = run_values(ReportRun(label="x", history=History(at=9.0, jobs=jobs)))
+    assert [told["label"] for told in values["jobs"]] == ["a", "b", jobs["c"].spec.name]  # type: ignore[union-attr,index,call-overload]
 
 
 def test_only_the_newest_jobs_of_very_many_are_drawn() -> None:
@@ -374,11 +388,11 @@ def test_a_selected_job_shows_its_own_decisions(opened) -> None:  # type: ignore
     assert page.locator("#decisions-title").inner_text() == "Decisions about first"
     told = "2 → 4 in place: training stood still for 500 ms, no step lost (first step 400 ms, wrap 100 ms)"
     assert page.locator("#decisions li").all_inner_texts() == [
-        "0:00:00\nwaits: submitted",
-        "0:00:10\nstarts on 2",
-        "0:01:20\ngrows",
-        f"0:01:25\n{told}",
-        "0:01:40\ndone",
+        "00:00:00\nwaits: submitted",
+        "00:00:10\nstarts on 2",
+        "00:01:20\ngrows",
+        f"00:01:25\n{told}",
+        "00:01:40\ndone",
     ]
     page.get_by_role("button", name="State").click()
     assert page.locator("th[aria-sort=ascending]").inner_text().startswith("State")
@@ -404,6 +418,23 @@ def test_changes_in_place_are_drawn_with_their_parts(opened) -> None:  # type: i
     page = opened([ReportRun(label="simulated", history=restarted)])
     assert not page.locator("#changes").is_visible()
     assert not page.locator("#parts").is_visible()
+
+
+def test_a_live_run_is_told_by_the_clock_with_its_rounds_without_a_plan(opened) -> None:  # type: ignore[no-untyped-def]
+    history = one_job()
+    history.rounds = [
+        Round(at=30.0, round=1, error="boom", diagnostics={}),
+        Round(at=60.0, round=2, error="", diagnostics={}),
+    ]
+    history.jobs["other"] = job("other", state=JobState.CANCELLED, ended_at=50.0, spans=[span(0.0, 50.0, 0)])
+    page = opened([ReportRun(label="live", history=history, wall_clock=True)])
+    axis = page.evaluate("(({tickvals, ticktext}) => [tickvals, ticktext])(at('chart-gantt').layout.xaxis)")
+    assert axis[0][:3] == [0, 15, 30]
+    assert axis[1][:3] == ["00:00:00<br>1970-01-01", "00:00:15", "00:00:30"]
+    shaded = page.evaluate("at('chart-gantt').layout.shapes.map((each) => [each.x0, each.x1])")
+    assert shaded == [[30, 60]]
+    assert page.locator("#planless-note").is_visible()
+    assert page.locator("#jct-note").inner_text() == "of those that finished; 1 cancelled"
 
 
 def test_hostile_names_stay_text(opened) -> None:  # type: ignore[no-untyped-def]

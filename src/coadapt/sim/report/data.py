@@ -1,10 +1,11 @@
 """From a History to the plain values that the report page draws. No HTML lives here.
 
 Instants in the page are seconds after the first job was submitted, so that runs of different days lie on one
-axis, and the hours in which a scheduler waited for jobs take no room.
+axis, and the hours in which a scheduler waited for jobs take no room; of a live run the page tells the clock.
 """
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -58,10 +59,33 @@ def run_values(run: ReportRun) -> dict[str, Json]:
         "jct": _completion_times(jobs),
         "gpus": history.capacity[-1][1] if history.capacity else 0,
         "curves": _curves(history, jobs, origin),
-        "jobs": [_job_values(job, origin, texts, len(shown)) for job in shown],
+        "jobs": [
+            {"label": label, **_job_values(job, origin, texts, len(shown))}
+            for job, label in zip(shown, _labels(shown), strict=True)
+        ],
+        "planless": [[start - origin, end - origin] for start, end in _planless(history)],
         "refused": [[r.at - origin, r.round, r.error] for r in history.rounds if r.error],
         "texts": list(texts.index_of),
     }
+
+
+def _labels(jobs: Sequence[JobHistory]) -> list[str]:
+    """Return what tells each job from the others: its name, or its id where several have that name."""
+    names = Counter(job.spec.name for job in jobs)
+    return [job.spec.name if names[job.spec.name] == 1 else job.id for job in jobs]
+
+
+def _planless(history: History) -> list[tuple[float, float]]:
+    """Return the stretches of time from a round without a plan to the next one that had one, or the end."""
+    stretches: list[tuple[float, float]] = []
+    since: float | None = None
+    for each in history.rounds:
+        if each.error and since is None:
+            since = each.at
+        elif not each.error and since is not None:
+            stretches.append((since, each.at))
+            since = None
+    return stretches if since is None else [*stretches, (since, history.at)]
 
 
 class _Texts:

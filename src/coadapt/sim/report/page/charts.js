@@ -73,7 +73,28 @@ function drawOverTime(element, runs, unit, key, y) {
     line: { color: colourOf(index), dash: dashOf(index), width: 1.6 },
     hovertemplate: `%{y${y.tickformat ? ":.1%" : ":.1f"}} at %{x:.2f} ${unit.name}<extra>${plain(run.label)}</extra>`,
   }));
-  Plotly.react(element, traces, layout({ x: { title: titled(`time, ${unit.name}`), rangemode: "tozero" }, y }), CONFIG);
+  const x = runs.length === 1 ? timeAxis(runs[0], unit, null) : { title: titled(`time, ${unit.name}`), rangemode: "tozero" };
+  Plotly.react(element, traces, layout({ x, y }), CONFIG);
+}
+
+// The axis of a run's time: by the clock where there was one, else by what has passed since the first job.
+function timeAxis(run, unit, range) {
+  const shown = range || wholeRange(run, unit);
+  if (run.began_at === null) return { title: titled(`time, ${unit.name}`), range: shown };
+  return { title: titled("time, UTC"), range: shown, tickmode: "array", ...clockTicks(run, unit, shown) };
+}
+
+function clockRelayout(run, range) {
+  if (run.began_at === null) return {};
+  const { tickvals, ticktext } = clockTicks(run, timeUnit(run.end), range);
+  return { "xaxis.tickvals": tickvals, "xaxis.ticktext": ticktext };
+}
+
+function planlessShapes(run, unit) {
+  return run.planless.map(([start, end]) => ({
+    type: "rect", yref: "paper", y0: 0, y1: 1, x0: start / unit.seconds, x1: end / unit.seconds, layer: "below",
+    line: { width: 0 }, fillcolor: "#f9dcdc",
+  }));
 }
 
 function wholeRange(run, unit) { return [0, (run.end / unit.seconds) * 1.005]; }
@@ -81,7 +102,7 @@ function wholeRange(run, unit) { return [0, (run.end / unit.seconds) * 1.005]; }
 function spanText(run, job, span) {
   const [start, end, gpus, shape, idle, reason] = span;
   const what = gpus ? `${count(gpus, "GPU")} (${shape} per node)` : "waits";
-  const lines = [`<b>${plain(job.name)}</b>`, `${what}, ${instant(start)} to ${instant(end)} (${duration(end - start)})`];
+  const lines = [`<b>${plain(job.label)}</b>`, `${what}, ${moment(run, start)} to ${moment(run, end)} (${duration(end - start)})`];
   if (idle > 0) lines.push(`of which ${duration(idle)} without training: starts, pauses, stops`);
   if (reason >= 0) lines.push(wrapped(run.texts[reason], 70));
   return lines.join("<br>");
@@ -107,7 +128,7 @@ function ganttTraces(run, unit) {
     traces.push({
       type: "scatter", mode: "markers", name: state, x: rows.map(([job]) => job.ended / unit.seconds),
       y: rows.map(([, row]) => row), customdata: rows.map(([, row]) => row), hoverinfo: "text",
-      hovertext: rows.map(([job]) => `<b>${plain(job.name)}</b><br>${state} at ${instant(job.ended)}`),
+      hovertext: rows.map(([job]) => `<b>${plain(job.label)}</b><br>${state} at ${instant(job.ended)}`),
       marker: { symbol, color: colour, size: 8, line: { width: 2, color: colour } },
     });
   }
@@ -121,18 +142,19 @@ function drawGantt(element, run, unit, { job: selected, tall, range }) {
   // Every row has a label where rows are tall enough to hold one; else every so many.
   const every = Math.ceil((ROW_PX_LABELS - 3) / rowPx);
   const labelled = run.jobs.map((_, row) => row).filter((row) => row % every === 0);
-  const shapes = selected < 0 ? [] : [{
+  const shapes = planlessShapes(run, unit);
+  if (selected >= 0) shapes.push({
     type: "rect", xref: "paper", x0: 0, x1: 1, y0: selected - 0.5, y1: selected + 0.5, layer: "below",
     line: { width: 0 }, fillcolor: "#ffe9a8",
-  }];
+  });
   const height = rows * rowPx + 78, narrow = element.clientWidth < NARROW_PX;
   element.style.height = `${height}px`;
   return Plotly.react(element, ganttTraces(run, unit), layout({
     margin: { l: narrow ? 96 : 190, t: 34, b: 44 },
-    x: { title: titled(`time, ${unit.name}`), range: range || wholeRange(run, unit), mirror: "allticks" },
+    x: { ...timeAxis(run, unit, range), mirror: "allticks" },
     y: {
       range: [rows - 0.5, -0.5], tickvals: labelled, showgrid: false, ticks: "", tickfont: { size: rowPx < 13 ? 9 : 11 },
-      ticktext: labelled.map((row) => plain(shortened(run.jobs[row].name, narrow ? LABEL_LETTERS / 2 : LABEL_LETTERS))),
+      ticktext: labelled.map((row) => plain(shortened(run.jobs[row].label, narrow ? LABEL_LETTERS / 2 : LABEL_LETTERS))),
     },
     more: { barmode: "overlay", bargap: 0, shapes, height, legend: { orientation: "h", x: 0, y: 1, yanchor: "bottom", font: { size: 11 } } },
   }), CONFIG);
@@ -140,7 +162,7 @@ function drawGantt(element, run, unit, { job: selected, tall, range }) {
 
 function changeText(job, change) {
   const [when, before, now, seconds, parts] = change;
-  const lines = [`<b>${plain(job.name)}</b>`, `${changeWords(before, now, parts)} at ${instant(when)}: ${pauseTime(seconds)}`];
+  const lines = [`<b>${plain(job.label)}</b>`, `${changeWords(before, now, parts)} at ${instant(when)}: ${pauseTime(seconds)}`];
   const named = partsByTime(parts).map(([part, time]) => `${part} ${pauseTime(time)}`);
   if (named.length) lines.push(plain(named.join(", ")));
   return lines.join("<br>");
@@ -166,7 +188,7 @@ function drawChanges(element, run, unit, { job: selected, range }) {
   const [low, high] = [Math.min(...seconds), Math.max(...seconds)];
   const ticks = numberTicks([low / 2, high * 2]);
   return Plotly.react(element, traces, layout({
-    x: { title: titled(`time, ${unit.name}`), range: range || wholeRange(run, unit) },
+    x: timeAxis(run, unit, range),
     y: { type: "log", title: titled("seconds (log scale)"), range: [Math.log10(low / 2), Math.log10(high * 2)], tickvals: ticks.tickvals, ticktext: ticks.tickvals.map(pauseTime) },
   }), CONFIG);
 }
@@ -208,9 +230,9 @@ function drawJobLines(element, run, unit, column, { job: selected, range }, y) {
   const groups = new Map();
   run.jobs.forEach((job) => {
     const key = byJob ? job.id : job.application || "jobs";
-    if (!groups.has(key)) groups.set(key, { name: byJob ? job.name : key, x: [], y: [], text: [] });
+    if (!groups.has(key)) groups.set(key, { name: byJob ? job.label : key, x: [], y: [], text: [] });
     const group = groups.get(key), line = jobLine(job, column, unit);
-    line.x.forEach((at, index) => { group.x.push(at); group.y.push(line.y[index]); group.text.push(plain(job.name)); });
+    line.x.forEach((at, index) => { group.x.push(at); group.y.push(line.y[index]); group.text.push(plain(job.label)); });
   });
   const traces = [...groups.values()].map((group, index) => ({
     x: group.x, y: group.y, text: group.text, name: plain(shortened(group.name, LABEL_LETTERS)), mode: "lines",
@@ -220,14 +242,14 @@ function drawJobLines(element, run, unit, column, { job: selected, range }, y) {
   if (selected >= 0) {
     const job = run.jobs[selected];
     traces.push({
-      ...jobLine(job, column, unit), name: plain(shortened(job.name, LABEL_LETTERS)), mode: "lines", connectgaps: false,
-      line: { color: INK, width: 2.5, shape: "hv" }, showlegend: true, hovertemplate: `%{y} at %{x:.2f} ${unit.name}<extra>${plain(job.name)}</extra>`,
+      ...jobLine(job, column, unit), name: plain(shortened(job.label, LABEL_LETTERS)), mode: "lines", connectgaps: false,
+      line: { color: INK, width: 2.5, shape: "hv" }, showlegend: true, hovertemplate: `%{y} at %{x:.2f} ${unit.name}<extra>${plain(job.label)}</extra>`,
     });
   }
   const values = traces.flatMap((trace) => trace.y).filter((value) => value !== null);
   if (!values.length) return noData(element, "No job has reported it.");
   if (y.type === "log") y = { ...y, ...numberTicks(values) };
   return Plotly.react(element, traces, layout({
-    x: { title: titled(`time, ${unit.name}`), range: range || wholeRange(run, unit) }, y,
+    x: timeAxis(run, unit, range), y,
   }), CONFIG);
 }

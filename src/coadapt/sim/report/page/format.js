@@ -53,6 +53,29 @@ function instant(seconds) {
   return `${Math.floor(whole / 3600)}:${two(Math.floor(whole / 60) % 60)}:${two(whole % 60)}`;
 }
 
+// An instant of a run: the time of day in UTC, and the day of a run of several; else what has passed.
+function moment(run, seconds) {
+  if (run.began_at === null) return instant(seconds);
+  const told = new Date((run.began_at + seconds) * 1000).toISOString();
+  return run.end < DAY_S ? told.slice(11, 19) : `${told.slice(5, 10)} ${told.slice(11, 16)}`;
+}
+
+const CLOCK_STEPS = [1, 5, 15, 30, 60, 300, 900, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400, 7 * 86400, 30 * 86400];
+
+// Ticks at round times of the clock within a range in units of the run's axis.
+function clockTicks(run, unit, [low, high]) {
+  const first = run.began_at + low * unit.seconds, last = run.began_at + high * unit.seconds;
+  const step = CLOCK_STEPS.find((each) => (last - first) / each <= 9) || (last - first) / 8;
+  const times = [];
+  for (let time = Math.ceil(first / step) * step; time <= last; time += step) times.push(time);
+  const texts = times.map((time, index) => {
+    const told = new Date(time * 1000).toISOString(), clock = told.slice(11, step < 60 ? 19 : 16);
+    if (step >= DAY_S) return told.slice(5, 10);
+    return !index || time % DAY_S < step ? `${clock}<br>${told.slice(0, 10)}` : clock;
+  });
+  return { tickvals: times.map((time) => (time - run.began_at) / unit.seconds), ticktext: texts };
+}
+
 // Ticks of a logarithmic axis in whole units of time, and in 1-2-5 steps for plain numbers.
 const TIME_TICKS = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 18000, 36000, 86400, 172800, 432000, 864000, 2592000];
 

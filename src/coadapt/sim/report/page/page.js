@@ -104,7 +104,18 @@ function distance(each, value, best) {
   return ratio < 10 ? `${ratio > 1 ? "+" : "−"}${Math.abs(100 * (ratio - 1)).toFixed(0)} %` : `× ${number(ratio)}`;
 }
 
+// Says of the curves that end below 100 % what became of the others.
+function othersThanFinished() {
+  const told = DATA.runs.map((run) => {
+    const others = Object.entries(run.states).filter(([state]) => state !== "succeeded").map(([state, jobs]) => `${number(jobs)} ${state}`);
+    return others.length ? (DATA.runs.length > 1 ? `${run.label}: ` : "") + others.join(", ") : "";
+  });
+  return told.filter(Boolean).join(" · ");
+}
+
 function showComparison() {
+  const others = othersThanFinished();
+  at("jct-note").textContent = others ? `of those that finished; ${others}` : "";
   const unit = timeUnit(Math.max(...DATA.runs.map((run) => run.end)));
   drawCompletionTimes(at("chart-jct"), DATA.runs);
   drawOverTime(at("chart-used"), DATA.runs, unit, "used", { range: [0, 1.04], tickformat: ".0%", title: titled("share of all GPUs") });
@@ -145,11 +156,12 @@ function showRun(index) {
   const states = Object.entries(run.states).map(([state, number_]) => `${number(number_)} ${state}`);
   if (run.jobs.length < run.num_jobs) states.push(`the newest ${number(run.jobs.length)} are shown`);
   at("states").textContent = states.join(" · ");
+  at("planless-note").hidden = !run.planless.length;
   const inPlace = run.jobs.some((job) => job.in_place);
   at("parts").hidden = !inPlace;
   at("changes").hidden = !inPlace && (run.began_at === null || !run.jobs.some((job) => job.changes.length > 1));
   at("labels-toggle").hidden = run.jobs.length * ROW_PX_LABELS <= GANTT_PX;
-  const options = run.jobs.map((job, row) => node("option", job.name, { value: row }));
+  const options = run.jobs.map((job, row) => node("option", job.label, { value: row }));
   at("job-select").replaceChildren(node("option", "all jobs", { value: -1 }), ...options);
   showSelection();
 }
@@ -196,7 +208,7 @@ async function zoomTogether(charts, change) {
   view.zooming = true;
   view.range = "xaxis.autorange" in change ? null : [change["xaxis.range[0]"], change["xaxis.range[1]"]];
   const run = DATA.runs[view.run], range = view.range || wholeRange(run, timeUnit(run.end));
-  await Promise.all(charts.map((chart) => Plotly.relayout(chart, { "xaxis.range": [...range] })));
+  await Promise.all(charts.map((chart) => Plotly.relayout(chart, { "xaxis.range": [...range], ...clockRelayout(run, range) })));
   view.zooming = false;
 }
 
@@ -209,12 +221,12 @@ function jobColumns(run) {
   // A column in which all jobs are alike tells nothing.
   const varied = (key) => new Set(run.jobs.map((job) => job[key])).size > 1;
   return [
-    { title: "Job", text: true, value: (job) => job.name },
+    { title: "Job", text: true, value: (job) => job.label },
     varied("application") && { title: "Application", text: true, value: (job) => job.application },
     varied("contract") && { title: "Contract", text: true, value: (job) => job.contract },
     (varied("state") || run.jobs.length < 20) && { title: "State", text: true, value: (job) => job.state },
     ...named.map((key) => ({ title: key, value: (job) => (key in job.metrics ? job.metrics[key] : null), show: precise })),
-    { title: "Submitted", value: (job) => job.submitted, show: instant },
+    { title: "Submitted", value: (job) => job.submitted, show: (seconds) => moment(run, seconds) },
     { title: "Waited", value: waited, show: duration },
     { title: "JCT", value: (job) => (job.ended === null ? null : job.ended - job.submitted), show: duration },
     { title: "GPU h", value: (job) => job.gpu_s / HOUR_S, show: number },
@@ -261,7 +273,7 @@ function jobRow(run, row, columns) {
   for (const column of columns) {
     const value = column.value(job);
     const cell = node("td", value === null ? "–" : column.show ? column.show(value) : value, column.text ? { class: "text" } : {});
-    if (column.title === "Job") cell.title = job.name;
+    if (column.title === "Job") cell.title = `${job.name} (${job.id})`;
     element.append(cell);
   }
   element.addEventListener("click", () => select(row));
@@ -270,19 +282,19 @@ function jobRow(run, row, columns) {
 
 function showDecisions(run) {
   const chosen = view.job < 0 ? run.jobs : [run.jobs[view.job]];
-  const lines = chosen.flatMap((job) => job.reasons.map(([when, text]) => [when, job.name, run.texts[text]]));
+  const lines = chosen.flatMap((job) => job.reasons.map(([when, text]) => [when, job.label, run.texts[text]]));
   if (view.job < 0) for (const [when, round, error] of run.refused) lines.push([when, `round ${round}`, `no new plan: ${error}`]);
   for (const job of chosen) for (const [when, before, now, seconds, parts] of job.changes) {
-    if (Object.keys(parts).length) lines.push([when, job.name, changeSentence(before, now, seconds, parts)]);
+    if (Object.keys(parts).length) lines.push([when, job.label, changeSentence(before, now, seconds, parts)]);
   }
   lines.sort((a, b) => a[0] - b[0]);
   const shown = lines.slice(-DECISIONS_MAX);
-  at("decisions-title").textContent = view.job < 0 ? "Decisions" : `Decisions about ${run.jobs[view.job].name}`;
+  at("decisions-title").textContent = view.job < 0 ? "Decisions" : `Decisions about ${run.jobs[view.job].label}`;
   const items = shown.map(([when, name, text]) => {
     const item = node("li"), body = node("span");
     if (view.job < 0) body.append(node("b", name), " ");
     body.append(text);
-    item.append(node("time", instant(when)), body);
+    item.append(node("time", moment(run, when)), body);
     return item;
   });
   if (shown.length < lines.length) items.unshift(node("li", `… and ${number(lines.length - shown.length)} earlier ones: select a job to see its own`, { class: "wide" }));
