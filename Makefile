@@ -38,7 +38,7 @@ engines-test: engines-slurm ## install what the engines' tests need (some ten mi
 
 engines-slurm: $(READY) ## the part of it that is quickly installed: Ray and Slurm
 	tools/slurm.sh
-	$(BIN)/python -m pytest -n0 tests/executors/test_ray.py tests/executors/test_slurm.py tests/cli/test_sbatch.py $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n0 tests/executors/test_ray.py tests/executors/slurm tests/cli/test_sbatch.py $(PYTEST_ARGS)
 
 bench: $(READY) ## run the benchmarks and write benchmarks/results/
 	$(BIN)/python -m benchmarks

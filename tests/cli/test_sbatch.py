@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.live_cluster import COUNTER, run_cli, until
 from tests.contracts.executor_contract import NODES
-from tests.executors.slurm_cluster import HOW_TO_GET, SlurmCluster, missing
+from tests.executors.slurm.daemons import HOW_TO_GET, SlurmCluster, missing
 
 pytestmark = [
     pytest.mark.processes,
@@ -29,7 +29,9 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmClus
 def job_file(folder: Path, run: str) -> Path:
     path = folder / "job.json"  # which is YAML too
     job = {"name": "count", "run": run, "workdir": str(folder), "envs": {"TARGET": 5, "SECRET": "hush"}}
-    path.write_text(json.dumps({**job, "resources": {"gpus": "1..4"}, "batch": {"initial": 8}}))
+    path.write_text(
+        json.dumps({**job, "resources": {"gpus": "1..4"}, "max_failures": 0, "batch": {"initial": 8}})
+    )
     return path
 
 

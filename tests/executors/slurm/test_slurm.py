@@ -29,8 +29,8 @@ from tests.contracts.executor_contract import (
     until,
 )
 from tests.executors.over_nodes import changes_in_place_over_nodes
-from tests.executors.slurm_cluster import HOW_TO_GET, SlurmCluster, missing
-from tests.executors.slurm_processes import kill_node, processes
+from tests.executors.slurm.daemons import HOW_TO_GET, SlurmCluster, missing
+from tests.executors.slurm.processes import kill_node, processes
 from tests.marked import kill_of
 
 pytestmark = [
@@ -51,7 +51,15 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
 @pytest.fixture(scope="module")
 def allocation(slurm: SlurmCluster) -> str:
     """One for all tests that need no pool of their own."""
-    held = slurm.call("sbatch", "--parsable", "--nodes=2", "--gpus-per-node=2", "--wrap", "sleep infinity")
+    held = slurm.call(
+        "sbatch",
+        "--parsable",
+        "--nodes=2",
+        "--gpus-per-node=2",
+        "--output=/dev/null",
+        "--wrap",
+        "sleep infinity",
+    )
     assert held.returncode == 0, held
     return held.stdout.strip()
 

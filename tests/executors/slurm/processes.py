@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from tests.executors.slurm_cluster import SlurmCluster
+from tests.executors.slurm.daemons import SlurmCluster
 
 # What stands on the scheduler's machine, which is this one too.
 NEAR = ("processes.launcher", "slurm.proxy", "srun")

@@ -1,6 +1,6 @@
 """Kills at random moments under Slurm: nothing lost, nothing doubled, every job ends.
 
-    python -m tests.executors.slurm_kills --kills 20
+    python -m tests.executors.slurm.kills --kills 20
 
 Of a replica, a launcher, a node's daemon with all of its steps, the scheduler, the controller; a node is
 drained, an allocation is cancelled. Each job holds a lock while it lives and notes its starts, so that a
@@ -23,8 +23,8 @@ from coadapt.cli.client import RefusedError, UnreachableError
 from coadapt.executors.processes.job_processes import marked_processes
 from coadapt.model.wire import Json
 from tests.cli.live_cluster import COUNTER, LiveCluster
-from tests.executors.slurm_cluster import HOW_TO_GET, SlurmCluster, missing
-from tests.executors.slurm_processes import kill_node
+from tests.executors.slurm.daemons import HOW_TO_GET, SlurmCluster, missing
+from tests.executors.slurm.processes import kill_node
 
 NODES = ("node-0", "node-1", "node-2")
 JOBS = 3
