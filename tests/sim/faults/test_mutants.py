@@ -24,6 +24,7 @@ STORIES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.guard)
 def test_the_core_without_this_guard_is_caught(mutant: Mutant, capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
