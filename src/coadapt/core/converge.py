@@ -32,8 +32,6 @@ Called by Scheduler.handle only.
 # failed rescale waits for a plan counts as under way: the next plan decides about the GPUs that it kept. To
 # look for the ring itself would only choose another victim.
 
-from dataclasses import replace
-
 from coadapt.core.accounting import held, hold
 from coadapt.core.commands import Command, JobCommand, Rescale, RetractRescale, Start, Stop
 from coadapt.core.config import SchedulerConfig
@@ -42,6 +40,7 @@ from coadapt.core.settling import settling
 from coadapt.core.state import JobRecord, Order, OrderKind, Running, SchedulerState
 from coadapt.core.worklist import Worklist
 from coadapt.model import RescaleContract, holding
+from coadapt.model.quick_init import replace
 
 # After so many rescales in a row that failed, what fails only in a change may still do in a start.
 RESCALES_FAILED_MAX = 3

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from coadapt.core.config import SchedulerConfig
 from coadapt.model import Forecast, JobId, JobSpec, Node, NodeId, Plan, Tenant, TrainingReport
+from coadapt.model.quick_init import quick_init
 
 
 class Outcome(StrEnum):
@@ -97,6 +98,7 @@ class ReplicasExited(_OfReplicas):
     detail: str = ""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingReported(_OfReplicas):
     report: TrainingReport

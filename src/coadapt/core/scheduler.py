@@ -6,7 +6,6 @@ follow from a plan is converge.py; the books are accounting.py.
 
 import math
 from bisect import bisect_left, insort
-from dataclasses import replace
 from typing import assert_never
 
 from coadapt.core.accounting import hold, job_view, may_train
@@ -54,6 +53,7 @@ from coadapt.model import (
     check_plan,
     gpus_by_type,
 )
+from coadapt.model.quick_init import replace
 
 
 class Scheduler:

@@ -43,8 +43,10 @@ from enum import StrEnum
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.lifecycle import JobState, Reason, Trigger, advance
 from coadapt.model import NO_GRANT, Allocation, Grant, JobId, JobSpec, Measured, Node, Tenant, TenantId, Usage
+from coadapt.model.quick_init import quick_init
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """Where a job is in its life, and why."""
@@ -82,6 +84,7 @@ class OrderKind(StrEnum):
     STOP = "stop"
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """The last order of a job."""
@@ -98,6 +101,7 @@ class Order:
     """How often it was sent."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
     """The replicas that train, as far as is known; those of before while a rescale is not answered."""
@@ -130,6 +134,7 @@ class Running:
         )
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedRescales:
     """Rescales in place that failed before they began."""

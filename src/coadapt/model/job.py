@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from coadapt.model.efficiency import EfficiencySpec
+from coadapt.model.quick_init import quick_init
 from coadapt.model.schedule import BatchSchedule
 from coadapt.model.tenant import DEFAULT_TENANT, TenantId
 
@@ -54,6 +55,7 @@ class ReplicaLimits:
         return not self.gpu_types or gpu_type in self.gpu_types
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
     """Batch sizes that a job may use, in samples.

@@ -5,12 +5,12 @@ one field here with one line in `after`, and one field in TrainingReport.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from coadapt.model.batch import BatchConfig
 from coadapt.model.efficiency import EfficiencyPoint
-from coadapt.model.quick_init import quick_init
+from coadapt.model.quick_init import quick_init, replace
 from coadapt.model.report import Forecast, GradStats, TrainingReport, TypeProfile
 
 # A job that adapts at every report for a week stays below this; older changes are dropped first.

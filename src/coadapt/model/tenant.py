@@ -3,10 +3,12 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 TenantId = str
 
 DEFAULT_TENANT: TenantId = "default"
+NUM_UNCONFIGURED_KEPT = 1024  # policies ask for the same few once per job and gift
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,12 @@ class Tenant:
             raise ValueError(f"Tenant.weight must be finite and > 0, got {self.weight}")
         if self.quota_gpus is not None and self.quota_gpus < 0:
             raise ValueError(f"Tenant.quota_gpus must be >= 0, got {self.quota_gpus}")
+
+
+@lru_cache(maxsize=NUM_UNCONFIGURED_KEPT)
+def unconfigured(tenant: TenantId) -> Tenant:
+    """Return what is granted to a tenant of whom nobody said anything."""
+    return Tenant(id=tenant)
 
 
 def quotas_of(tenants: Iterable[Tenant]) -> dict[TenantId, int]:

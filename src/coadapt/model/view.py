@@ -8,7 +8,7 @@ from coadapt.model.grant import NO_GRANT, Grant
 from coadapt.model.job import JobSpec
 from coadapt.model.measured import Measured, Usage
 from coadapt.model.quick_init import quick_init
-from coadapt.model.tenant import Tenant, TenantId, quotas_of
+from coadapt.model.tenant import Tenant, TenantId, quotas_of, unconfigured
 
 
 @quick_init
@@ -51,7 +51,7 @@ class ClusterView:
 
     def tenant(self, tenant: TenantId) -> Tenant:
         """Return what is granted to `tenant`: weight 1 and no quota where nobody said anything else."""
-        return self.tenants.get(tenant) or Tenant(id=tenant)
+        return self.tenants.get(tenant) or unconfigured(tenant)
 
     def quotas(self) -> dict[TenantId, int]:
         """Return the GPUs that each tenant with a quota may hold."""

@@ -1,6 +1,7 @@
 """Optimus (Peng et al., EuroSys 2018) for all-reduce jobs: GPUs one at a time to whoever gains most time."""
 
 import heapq
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from coadapt.model import ClusterView, JobId, JobView, Plan
@@ -35,23 +36,22 @@ class Optimus:
                 num_served += 1
             else:
                 notes[job.id] = waits(job, low, capacity, go_first(num_served, "that came earlier"))
-        _grow(view, capacity)
-        for job in view.jobs:
-            if job.id in capacity.counts:
-                notes[job.id] = _note(job, capacity.counts[job.id])
+        gains = {job.id: _Gains(job) for job in view.jobs if job.id in capacity.counts}
+        _grow([job for job in view.jobs if job.id in gains], capacity, gains)
+        notes |= {job_id: _note(gain, capacity.counts[job_id]) for job_id, gain in gains.items()}
         return counted_plan(view, capacity, notes)
 
 
-def _grow(view: ClusterView, capacity: Capacity) -> None:
-    """Give what is left, GPU by GPU, while somebody gains. Ties go to the first in order of submission."""
-    gains = {index: _Gains(job) for index, job in enumerate(view.jobs) if job.id in capacity.counts}
-    first = ((-each(capacity.counts[view.jobs[index].id]), index) for index, each in gains.items())
+def _grow(jobs: Sequence[JobView], capacity: Capacity, gains: Mapping[JobId, "_Gains"]) -> None:
+    """Give what is left, GPU by GPU, while somebody gains. Ties go to the first of `jobs`."""
+    counts = capacity.counts
+    first = ((-gains[job.id](counts[job.id]), index) for index, job in enumerate(jobs))
     heap = [entry for entry in first if entry[0] < 0.0]
     heapq.heapify(heap)
     while heap:
         index = heap[0][1]
-        job = view.jobs[index]
-        gain = gains[index](capacity.counts[job.id]) if capacity.grow(job) else 0.0
+        job = jobs[index]
+        gain = gains[job.id](counts[job.id]) if capacity.grow(job) else 0.0
         if gain > 0.0:
             heapq.heapreplace(heap, (-gain, index))
         else:
@@ -63,8 +63,10 @@ class _Gains:
 
     def __init__(self, job: JobView) -> None:
         forecast = job.measured.forecast
+        self.num_useful = useful_span(job)[1]
+        self.is_known = forecast is not None
         self._step_time_s = () if forecast is None else forecast.step_time_s
-        self._most = min(useful_span(job)[1], len(self._step_time_s))
+        self._most = min(self.num_useful, len(self._step_time_s))
         remaining = 0.0 if forecast is None else forecast.remaining_steps
         self._remaining = remaining if remaining > 0 else MIN_REMAINING_STEPS
 
@@ -80,10 +82,10 @@ def gain_s(job: JobView, num_replicas: int) -> float:
     return _Gains(job)(num_replicas)
 
 
-def _note(job: JobView, num_replicas: int) -> str:
-    if num_replicas >= useful_span(job)[1]:
+def _note(gains: _Gains, num_replicas: int) -> str:
+    if num_replicas >= gains.num_useful:
         return "it can use no more"
-    if job.measured.forecast is None:
+    if not gains.is_known:
         return "without a forecast it gets its minimum"
-    gain = gain_s(job, num_replicas)
+    gain = gains(num_replicas)
     return f"one more would end it {gain:.0f} s sooner" if gain > 0 else "one more would not end it sooner"

@@ -5,7 +5,7 @@ alike. Metrics and the report page read it; the core does not know it.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coadapt.core.accounting import held_gpus, may_train
+from coadapt.core.accounting import may_train, num_gpus_held
 from coadapt.core.commands import Command, SetAlarm, Solve
 from coadapt.core.events import (
     CancelRequested,
@@ -283,7 +283,7 @@ def _begin(record: JobRecord) -> JobHistory:
 def _extend(job: JobHistory, record: JobRecord, at: float) -> None:
     last = job.spans[-1]
     last.end = at
-    num_gpus, shape = sum(held_gpus(record).values()), record.ordered.shape
+    num_gpus, shape = num_gpus_held(record) or 0, record.ordered.shape  # nothing is written 0, not 0.0
     if (last.num_gpus, last.shape, last.state) == (num_gpus, shape, record.state):
         return
     if last.start == at:

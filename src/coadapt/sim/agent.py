@@ -4,7 +4,7 @@ picks its batch, and reports. The order of things is that of the Pollux artifact
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import cast
 
@@ -29,7 +29,7 @@ from coadapt.model import (
     TrainingReport,
     TypeProfile,
 )
-from coadapt.model.quick_init import quick_init
+from coadapt.model.quick_init import quick_init, replace
 from coadapt.sim.applications import (
     Application,
     ForecastsItself,

@@ -10,6 +10,8 @@ from fractions import Fraction
 
 from coadapt.model import Allocation, JobId, Node, NodeId
 
+WHOLE = Fraction(1)
+
 
 @dataclass(slots=True)
 class _Gpu:
@@ -53,7 +55,7 @@ class Ledger:
         types = {self.nodes[node].gpu_type for node, _ in allocation.slots}
         assert len(types) == 1, f"job {job} is to train on GPU types {sorted(types)} at once"
         labels = iter(allocation.shared)
-        share = Fraction(1, allocation.num_sharers)
+        share = WHOLE / allocation.num_sharers if allocation.shared else WHOLE
         for node, count in allocation.slots:
             self._nodes_of.setdefault(job, set()).add(node)
             if allocation.shared:
@@ -62,7 +64,7 @@ class Ledger:
             else:
                 has = sum(job in gpu.shares and gpu.label is None for gpu in self._gpus[node])
                 for _ in range(count - has):
-                    self._empty(node, job).shares[job] = Fraction(1)
+                    self._empty(node, job).shares[job] = WHOLE
 
     def release(self, job: JobId) -> None:
         """Free whatever `job` holds; a GPU that nobody is on any more has no label."""
