@@ -64,7 +64,7 @@ def test_a_quota_that_is_cut_takes_effect_at_the_next_round(name: str) -> None:
         solve, *_ = (command for command in stage.timer(at) if isinstance(command, Solve))
         return list(stage.plan(dict(policy.allocate(solve.view).allocations)))
 
-    owned(stage, "a", "vision", 4)
+    owned(stage, "a", "vision", 5)  # more than the quota even by halves of GPUs
     owned(stage, "b", "other", 2)
     next_round(1.0)
     stage.started("a")

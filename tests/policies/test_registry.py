@@ -49,7 +49,7 @@ def test_an_unknown_option_names_the_known_ones() -> None:
         create_policy("fifo", backfil=True)
     assert str(caught.value) == "policy fifo, option backfil: got True; allowed: backfill=False"
     with pytest.raises(InputError, match="allowed: no options"):
-        create_policy("srtf", seed=1)
+        create_policy("afs", seed=1)
 
 
 def test_a_bad_value_of_an_option_is_bad_input() -> None:
@@ -78,4 +78,6 @@ def test_listing_the_policies_loads_none_of_them() -> None:
         "print([m for m in sys.modules if m.startswith('coadapt.policies.') or m in heavy])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "['coadapt.policies.base', 'coadapt.policies.choice']"
+    assert run.stdout.strip() == (
+        "['coadapt.policies.base', 'coadapt.policies.choice', 'coadapt.policies.option_texts']"
+    )
