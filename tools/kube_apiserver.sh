@@ -13,6 +13,9 @@ fi
 install dpkg-source dpkg-dev
 install rsync rsync
 install make make
+# With the reflect2 that Kubernetes 1.20 carries, what Go 1.18 and later build crashes on maps; Debian's does not.
+reflect2=/usr/share/gocode/src/github.com/modern-go/reflect2
+[ -e "$reflect2" ] || apt-get install -y --no-install-recommends golang-github-modern-go-reflect2-dev
 [ -x /usr/lib/go-1.19/bin/go ] || apt-get install -y --no-install-recommends golang-1.19-go
 
 # Source packages are listed for this one use: the machine's own lists stay as they are.
@@ -31,6 +34,8 @@ apt-get "${sources[@]}" update
 (cd "$work" && apt-get "${sources[@]}" source --download-only kubernetes && dpkg-source -x ./*.dsc source)
 
 cd "$work/source"
+rm vendor/github.com/modern-go/reflect2/*.go vendor/github.com/modern-go/reflect2/*.s
+cp "$reflect2"/*.go "$reflect2"/*.s vendor/github.com/modern-go/reflect2/
 export GOPATH="$PWD/.go" HOME="$work/home" CGO_ENABLED=0 GOFLAGS= PATH="/usr/lib/go-1.19/bin:$PATH"
 mkdir -p .go/src/k8s.io "$HOME"
 ln -sfn ../../.. .go/src/k8s.io/kubernetes

@@ -8,6 +8,7 @@ import typer
 from coadapt import __version__
 from coadapt.cli.client import RefusedError, UnreachableError
 from coadapt.cli.cluster.doctor import doctor
+from coadapt.cli.cluster.elastic_jobs import elastic_jobs
 from coadapt.cli.cluster.executors import executors
 from coadapt.cli.cluster.prune import prune
 from coadapt.cli.cluster.report import report
@@ -57,6 +58,7 @@ for verb in (
     report,
     policies,
     executors,
+    elastic_jobs,
     simulate,
     compare,
 ):

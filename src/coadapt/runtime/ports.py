@@ -60,6 +60,11 @@ class LiveExecutor(Executor, Protocol):
         """Nodes that it may get by itself beside those that are there: a submission may count on them."""
         ...
 
+    @property
+    def shares_disk(self) -> bool:
+        """Whether a job's directory is on this machine too, so that a job without one can be refused."""
+        ...
+
     def adopted(self) -> Sequence[tuple[JobId, int]]:
         """Return (job, generation) of what lives, or ended unnoticed, since an earlier executor."""
         ...

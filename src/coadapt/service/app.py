@@ -67,7 +67,7 @@ open_router = APIRouter(prefix="/v1", route_class=StrictRoute)  # for all, see G
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """What the routes stand on. policy: its name, to be shown. to_come: see LiveExecutor."""
+    """What the routes stand on. policy: its name, to be shown. to_come, shares_disk: see LiveExecutor."""
 
     loop: LiveLoop
     index: JobIndex
@@ -78,6 +78,7 @@ class Service:
     latencies: Latencies
     credentials: Credentials
     to_come: Callable[[], Sequence[Node]] = tuple
+    shares_disk: bool = True
 
 
 class ListQuery(BaseModel):
@@ -165,7 +166,8 @@ async def submit(
     at = _service(request).loop.now() if known is None else known[1]
     spec = job_spec(job, at)
     assert spec.launch is not None
-    await asyncio.to_thread(check_disk, spec.launch)
+    if _service(request).shares_disk:
+        await asyncio.to_thread(check_disk, spec.launch)
     if known is None:
         present = await _read(request, lambda state: list(state.nodes.values()))
         check_possible(spec, [*present, *_service(request).to_come()])

@@ -18,7 +18,7 @@ from coadapt.executors.kubernetes.api import ApiError, KubeApi
 ENV_APISERVER = "COADAPT_KUBE_APISERVER"
 BUILT = Path(__file__).parents[3] / ".engines" / "kube-apiserver"
 READY_S = 90.0
-ADMIN, SCHEDULER = "admin", "system:serviceaccount:coadapt:coadapt"
+ADMIN, SCHEDULER, NOBODY = "admin", "system:serviceaccount:coadapt:coadapt", "nobody"
 
 
 def apiserver() -> str | None:
@@ -40,7 +40,7 @@ class ControlPlane:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._tokens = {ADMIN: secrets.token_hex(), SCHEDULER: secrets.token_hex()}
+        self._tokens = {user: secrets.token_hex() for user in (ADMIN, SCHEDULER, NOBODY)}
         self._processes: list[subprocess.Popen[bytes]] = []
         self.port = _free_port()
         self._etcd = f"http://127.0.0.1:{_free_port()}"
@@ -100,7 +100,7 @@ class ControlPlane:
         if not key.exists():
             subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
         tokens = self._folder / "tokens.csv"
-        groups = {ADMIN: "system:masters", SCHEDULER: "system:serviceaccounts:coadapt"}
+        groups = {ADMIN: "system:masters", SCHEDULER: "system:serviceaccounts:coadapt", NOBODY: "nobodies"}
         tokens.write_text(
             "".join(f'{self._tokens[user]},{user},{user},"{groups[user]}"\n' for user in groups)
         )

@@ -142,6 +142,7 @@ def _live(
         latencies=latencies,
         credentials=credentials,
         to_come=lambda: executor.to_come,
+        shares_disk=executor.shares_disk,
     )
     server = _server(service)
     _tell_address(state_dir, url, settings.policy)

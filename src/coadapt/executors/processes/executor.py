@@ -56,6 +56,7 @@ class ProcessExecutor:
             sweep=options.sweep,
         )
         launching = Launching(cluster=cluster, host=host, settings=settings, pass_env=options.pass_env)
+        self._elsewhere = bool(options.sweep)
         self._cluster = cluster
         self._host = host
         self._book = OrderBook(cluster, launching, host.now)
@@ -72,6 +73,10 @@ class ProcessExecutor:
     def to_come(self) -> tuple[Node, ...]:
         """Nodes come as they are started by others."""
         return ()
+
+    @property
+    def shares_disk(self) -> bool:
+        return not self._elsewhere
 
     def execute(self, command: JobCommand, post: Post) -> None:
         self._orders.put((command, post))

@@ -1,0 +1,62 @@
+"""The custom resource ElasticJob: what job it asks for, and what its status says of it. Plain values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coadapt.executors.kubernetes.api import JsonObject
+from coadapt.executors.kubernetes.pods import DOMAIN
+
+GROUP = f"/apis/{DOMAIN}/v1alpha1"
+FINALIZER = f"{DOMAIN}/cancel-job"
+REFUSED = "Refused"
+TRAINS = ("running", "rescaling")
+ENDED = ("succeeded", "failed", "cancelled")
+
+
+def resources_path(namespace: str) -> str:
+    """Return the path of a namespace's ElasticJobs."""
+    return f"{GROUP}/namespaces/{namespace}/elasticjobs"
+
+
+def job_body(found: JsonObject) -> JsonObject:
+    """Return the request that submits the job of an ElasticJob: a job file, by the object's name."""
+    return {"name": found["metadata"]["name"], **found["spec"]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What is known of the job: its id and picture as the API gives it, or why it was refused."""
+
+    job: str = ""
+    picture: Mapping[str, object] | None = None
+    refusal: str = ""
+
+
+def status(found: JsonObject, standing: Standing, now: str) -> JsonObject:
+    """Return the status that an ElasticJob should have. now: as RFC 3339, for conditions that turn now."""
+    old = {each["type"]: each for each in (found.get("status") or {}).get("conditions") or ()}
+    picture = standing.picture or {}
+    state = str(picture.get("state", "pending"))
+    phase = REFUSED if standing.refusal else state.capitalize()
+    reason = standing.refusal or str(picture.get("explanation") or picture.get("reason") or "")
+    truths = {
+        "Submitted": not standing.refusal,
+        "Running": not standing.refusal and state in TRAINS,
+        "Finished": bool(standing.refusal) or state in ENDED,
+    }
+    conditions = []
+    for kind, truth in truths.items():
+        word, before = str(truth), old.get(kind, {})
+        at = before["lastTransitionTime"] if before.get("status") == word else now
+        conditions.append(
+            {"type": kind, "status": word, "lastTransitionTime": at, "reason": phase, "message": reason}
+        )
+    replicas = picture.get("num_gpus", 0)
+    return {
+        "observedGeneration": found["metadata"].get("generation", 1),
+        "job": standing.job,
+        "phase": phase,
+        "replicas": 0 if standing.refusal or state in ENDED else replicas,
+        "reason": reason,
+        "conditions": conditions,
+    }
