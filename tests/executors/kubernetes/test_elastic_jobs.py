@@ -73,7 +73,7 @@ def test_an_object_becomes_a_job_and_tells_of_it_until_it_is_deleted(
     assert "all that this cluster has" in site.api.get(f"{JOBS}/large")["status"]["reason"]
     found = site.api.get(f"{JOBS}/ends")["status"]
     assert found["replicas"] == 2
-    assert {pod["metadata"]["labels"]["coadapt.dev/job"] for pod in site.pods()} >= {found["job"]}
+    until(lambda: found["job"] in [pod["metadata"]["labels"]["coadapt.dev/job"] for pod in site.pods()])
     until(lambda: told("deleted", "Running"))
     job = site.api.get(f"{JOBS}/deleted")["status"]["job"]
     site.api.delete(f"{JOBS}/deleted")

@@ -91,6 +91,7 @@ def serve(settings: LiveSettings) -> None:
         reserve.look()
         tcp_socket = listening(settings.host, _ports(settings))
         with tcp_socket as tcp, listening_here(state_dir.socket) as here, _disk_has_room(state_dir):
+            _log_to_terminal()
             broken = _live(settings, connect, credentials, [tcp, here], reserve)
     if broken:
         raise typer.Exit(EXIT_BROKEN)
@@ -104,7 +105,6 @@ def _live(
     reserve: DiskReserve,
 ) -> bool:
     """Wire the parts, run them until told to stop; return whether one broke. Replicas report to socket 0."""
-    _log_to_terminal()
     state_dir, url, clock, demand = settings.state_dir, _url(sockets[0]), WallClock(), Demand()
     executor = connect(_host(settings, credentials, url, clock, demand))
     solver = ProcessSolver(partial(create_policy, settings.policy), clock.now)

@@ -38,7 +38,7 @@ def status(found: JsonObject, standing: Standing, now: str) -> JsonObject:
     picture = standing.picture or {}
     state = str(picture.get("state", "pending"))
     phase = REFUSED if standing.refusal else state.capitalize()
-    reason = standing.refusal or str(picture.get("explanation") or picture.get("reason") or "")
+    reason = standing.refusal or str(picture.get("explanation") or picture.get("reason") or phase)
     truths = {
         "Submitted": not standing.refusal,
         "Running": not standing.refusal and state in TRAINS,
@@ -54,7 +54,7 @@ def status(found: JsonObject, standing: Standing, now: str) -> JsonObject:
     replicas = picture.get("num_gpus", 0)
     return {
         "observedGeneration": found["metadata"].get("generation", 1),
-        "job": standing.job,
+        **({"job": standing.job} if standing.job else {}),
         "phase": phase,
         "replicas": 0 if standing.refusal or state in ENDED else replicas,
         "reason": reason,
