@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -106,6 +107,7 @@ class InProcess:
             for event in node_events(known, [node], self.clock.now()):
                 post(event)
 
+        self.to_come: tuple[Node, ...] = ()
         self.loop.recover(config, announce)
         self.loop.read(self.tally.begin)
 
@@ -125,6 +127,7 @@ class InProcess:
             tally=self.tally,
             latencies=self.latencies,
             credentials=self.credentials,
+            to_come=partial(tuple, self.to_come),
         )
 
     @contextmanager

@@ -7,7 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from coadapt.core.events import CancelRequested, JobSubmitted, TrainingReported, TrainingResumed
-from coadapt.model import GradStats, TrainingReport
+from coadapt.model import GradStats, Node, TrainingReport
 from coadapt.model.wire import to_json
 from coadapt.service.guard import BODY_BYTES_MAX
 from tests.service.in_process import NODE, InProcess, until
@@ -145,6 +145,15 @@ def test_an_impossible_request_names_both_numbers(client: TestClient, service: I
         "resources.gpus: got '5..8'; "
         "allowed: a minimum of at most 4, which is all that this cluster has of one type"
     )
+
+
+def test_a_request_may_count_on_nodes_that_the_executor_can_get(
+    client: TestClient, service: InProcess
+) -> None:
+    service.to_come = (Node(id="to-come", num_gpus=1, gpu_type=NODE.gpu_type),)
+    body = job_file(service.folder, resources={"gpus": "5..8"})
+    assert service.client().post("/v1/jobs", json=body).status_code == 202
+    assert client.post("/v1/jobs", json=body).status_code == 422
 
 
 def test_a_cancelled_job_ends(client: TestClient, service: InProcess) -> None:

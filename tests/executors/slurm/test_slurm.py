@@ -182,6 +182,26 @@ def test_what_a_step_left_behind_is_ended_with_it(site: SlurmSite) -> None:
     until(lambda: processes("sleep", "611") == [])
 
 
+def test_a_node_from_which_nobody_can_be_reached_says_so(
+    site: SlurmSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step's own environment comes last, so that the line leads nowhere."""
+    executor, inbox = site.executor(), Inbox()
+    monkeypatch.setenv("PYTHONPATH", str(_where_the_line_is_cut(site.folder)))
+    executor.execute(order(site, "true"), inbox.post)
+    inbox.wait(started("a", 1), exited("a", 1, Outcome.LOST))
+    said = b"cannot be reached from this node at 127.0.0.1:1: "
+    assert said in executor.log("a", 0, 0).data
+
+
+def _where_the_line_is_cut(folder: Path) -> Path:
+    """Return a folder from which Python gets a start that cuts the line of a runner."""
+    (folder / "start").mkdir()
+    cut = "import os\nif 'SLURM_STEP_ID' in os.environ: os.environ['COADAPT_SLURM_LINE'] = '127.0.0.1:1 x'\n"
+    (folder / "start" / "sitecustomize.py").write_text(cut)
+    return folder / "start"
+
+
 def test_a_node_whose_daemon_died_with_its_steps_is_lost_and_comes_back(
     site: SlurmSite, slurm: SlurmCluster
 ) -> None:

@@ -28,7 +28,12 @@ def main(*command: str) -> None:
     """Run `command` until it ends, is told to stop, or the line goes dead; never returns."""
     signal.signal(signal.SIGTERM, _on_signal)
     adopt_orphans()
-    line = lines.call()
+    where = os.environ[lines.ENV_LINE].partition(" ")[0]
+    try:
+        line = lines.call()
+    except OSError as error:
+        sys.stderr.write(f"the scheduler's machine cannot be reached from this node at {where}: {error}\n")
+        sys.exit(1)
     try:
         process = subprocess.Popen(
             command,
