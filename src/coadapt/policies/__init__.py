@@ -25,6 +25,8 @@ POLICIES: dict[str, str] = {
     "elasticflow": "coadapt.policies.elastic.elasticflow:ElasticFlow",
     "elastic-jsa": "coadapt.policies.elastic.elastic_jsa:ElasticJsa",
     "optimus": "coadapt.policies.optimus:Optimus",
+    "optimus-online": "coadapt.policies.optimus_online:OptimusOnline",
+    "slaq": "coadapt.policies.slaq:Slaq",
     "pollux": "coadapt.policies.pollux.policy:Pollux",
     "pollux-genetic": "coadapt.policies.pollux.policy:PolluxGenetic",
     "sia": "coadapt.policies.sia.policy:Sia",

@@ -167,7 +167,7 @@ class AntMan:
         alone = not any(gpu in now.free.parts for gpu in held.shared_gpus())
         if not held or held.num_replicas != requested_gpus(job) or not alone:
             return False
-        if not now.free.fits(holding(held)) or not now.capacity.keep(job):
+        if not now.free.fits(holding(held)) or not self._within_quota(now, job) or not now.capacity.keep(job):
             return False
         now.put(job, held)
         return True

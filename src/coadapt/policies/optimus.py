@@ -1,11 +1,10 @@
 """Optimus (Peng et al., EuroSys 2018) for all-reduce jobs: GPUs one at a time to whoever gains most time."""
 
-import heapq
-from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from coadapt.model import ClusterView, JobId, JobView, Plan
 from coadapt.policies.base import PolicyCard
+from coadapt.policies.giving.by_gain import grow_by_gain
 from coadapt.policies.giving.capacity import Capacity, span, useful_span
 from coadapt.policies.giving.counted_plan import counted_plan
 from coadapt.policies.giving.reasons import go_first, waits
@@ -37,25 +36,9 @@ class Optimus:
             else:
                 notes[job.id] = waits(job, low, capacity, go_first(num_served, "that came earlier"))
         gains = {job.id: _Gains(job) for job in view.jobs if job.id in capacity.counts}
-        _grow([job for job in view.jobs if job.id in gains], capacity, gains)
+        grow_by_gain([job for job in view.jobs if job.id in gains], capacity, gains)
         notes |= {job_id: _note(gain, capacity.counts[job_id]) for job_id, gain in gains.items()}
         return counted_plan(view, capacity, notes)
-
-
-def _grow(jobs: Sequence[JobView], capacity: Capacity, gains: Mapping[JobId, "_Gains"]) -> None:
-    """Give what is left, GPU by GPU, while somebody gains. Ties go to the first of `jobs`."""
-    counts = capacity.counts
-    first = ((-gains[job.id](counts[job.id]), index) for index, job in enumerate(jobs))
-    heap = [entry for entry in first if entry[0] < 0.0]
-    heapq.heapify(heap)
-    while heap:
-        index = heap[0][1]
-        job = jobs[index]
-        gain = gains[job.id](counts[job.id]) if capacity.grow(job) else 0.0
-        if gain > 0.0:
-            heapq.heapreplace(heap, (-gain, index))
-        else:
-            heapq.heappop(heap)
 
 
 class _Gains:

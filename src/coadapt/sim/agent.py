@@ -35,6 +35,7 @@ from coadapt.sim.applications import (
     ForecastsItself,
     Neighbour,
     Setting,
+    TellsMetrics,
     UnmeasuredError,
     packed,
     step_s,
@@ -360,7 +361,20 @@ def report(
         grad=training.grad,
         forecast=forecast,
         step_time_s=assigned.step_s(application, batch),
+        metrics=_metrics(application, batch.total, training.epoch),
     )
+
+
+def _metrics(application: Application, total: int, epoch: int) -> Mapping[str, float]:
+    if not epoch or not _tells_metrics(type(application)):
+        return {}
+    return cast("TellsMetrics", application).metrics(total, epoch)
+
+
+@cache
+def _tells_metrics(kind: type) -> bool:
+    """Return whether applications of `kind` do; asked once per kind, because a Protocol takes long to ask."""
+    return issubclass(kind, TellsMetrics)
 
 
 def _told_by_type(application: Application, learned: Learned) -> dict[str, TypeProfile]:

@@ -3,6 +3,7 @@
 Importers and built-in profiles provide Applications; the world advances jobs by them, no policy sees them.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -98,6 +99,15 @@ class ForecastsItself(Protocol):
 
     def forecast(self, progress: float) -> Forecast:
         """Return what an oracle knows at `progress`, in optimiser steps at the initial batch size."""
+        ...
+
+
+@runtime_checkable
+class TellsMetrics(Protocol):
+    """An Application of which it is known what its jobs log about how well they learn."""
+
+    def metrics(self, total: int, epoch: int) -> Mapping[str, float]:
+        """Return what a job logged last after `epoch` epochs (at least one) at total batch `total`."""
         ...
 
 

@@ -13,7 +13,7 @@ from coadapt.sim.faults.fault_run import FaultRun
 from coadapt.sim.faults.mixed import draw_mixed
 from coadapt.sim.faults.scenario import Scenario, draw_scenario
 
-POLICIES = ("gandiva", "antman")
+POLICIES = ("gandiva", "antman", "optimus-online", "slaq")
 FAMILIES: tuple[Callable[[int], Scenario], ...] = (draw_scenario, draw_mixed)
 
 

@@ -1,12 +1,24 @@
 """The importer of the Pollux artifact's format: mapping, interpolation, and every complaint."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from coadapt.model import BatchLimits, GradStats, InputError, JobSpec, ReplicaLimits, RescaleContract
-from coadapt.sim.applications import UnmeasuredError
+from coadapt.model import (
+    BatchConfig,
+    BatchLimits,
+    Forecast,
+    GradStats,
+    InputError,
+    JobSpec,
+    Placement,
+    ReplicaLimits,
+    RescaleContract,
+)
+from coadapt.sim.agent import Training, assignment, report
+from coadapt.sim.applications import Setting, TellsMetrics, UnmeasuredError
 from coadapt.sim.traces import load_trace
 from coadapt.sim.traces.osdi21 import MeasuredApplication
 from coadapt.sim.workload import TraceJob
@@ -200,3 +212,30 @@ class TestBadProfiles:
             path.unlink()
         with pytest.raises(InputError, match="one per measured total batch size"):
             load_trace(write_workload(tmp_path), profiles)
+
+
+def test_a_model_s_own_measure_is_what_its_jobs_log(application: MeasuredApplication, profiles: Path) -> None:
+    assert isinstance(application, TellsMetrics)
+    assert application.metrics(8, 1) == {"validation_metric": 0.5}
+    assert application.metrics(12, 2) == {"validation_metric": 0.6}
+    given = assignment(
+        application,
+        JobSpec(name="m", batch=application.limits),
+        Setting(Placement((1,))),
+        BatchConfig(total=8, atomic=8),
+    )
+    forecast = Forecast(remaining_steps=1.0, step_time_s=(1.0,))
+    training = Training(batch=BatchConfig(total=8, atomic=8))
+    assert report(application, given, training, forecast).metrics == {}  # before its first epoch ended
+    after = report(application, given, replace(training, epoch=2), forecast)
+    assert after.metrics == {"validation_metric": 0.6}
+    for path in (profiles / "m").glob("validation-*.csv"):
+        path.write_text("progress,iteration,grad_sqr,grad_var\n100,100,1,1\n")
+    assert MeasuredApplication(profiles / "m").metrics(8, 1) == {}
+
+
+def test_a_measure_that_is_no_number_is_blamed(profiles: Path) -> None:
+    path = profiles / "m" / "validation-8.csv"
+    path.write_text("progress,iteration,metric,grad_sqr,grad_var\n100,100,good,1,1\n")
+    with pytest.raises(InputError, match="line 2, metric: got 'good'; allowed: a number, or nothing"):
+        MeasuredApplication(profiles / "m")

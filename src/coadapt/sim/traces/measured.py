@@ -4,6 +4,7 @@ Step times are interpolated, never extrapolated; gradient statistics and iterati
 measured batch sizes.
 """
 
+import math
 import re
 from bisect import bisect_left
 from functools import cache
@@ -109,6 +110,7 @@ class Validation:
         self._runs = [run[: self.num_epochs] for run in runs]
         self._targets = (0.0, *(min(run[e][0] for run in runs) for e in range(self.num_epochs)))
         self._grad_stats: dict[tuple[int, int], GradStats] = {}
+        self._metrics: dict[tuple[int, int], dict[str, float]] = {}
 
     def grad_stats(self, total: int, epoch: int) -> GradStats:
         """Return the gradient statistics at `total` in `epoch`; UnmeasuredError for an unmeasured total."""
@@ -126,6 +128,17 @@ class Validation:
         """Return the steps that `epoch` epochs take at `total`."""
         return self._between(total, epoch - 1, 1) if epoch else 0.0
 
+    def metrics(self, total: int, epoch: int) -> dict[str, float]:
+        """Return the model's own measure of quality after `epoch` epochs at `total`; nothing if none is told.
+
+        Accuracy, F1, error rate or loss, as the model has it: its column says neither which nor which way.
+        """
+        told = self._metrics.get((total, epoch))
+        if told is None:
+            value = self._between(total, epoch - 1, 4)
+            told = self._metrics[total, epoch] = {} if math.isnan(value) else {METRIC: value}
+        return told
+
     def _between(self, total: int, row: int, column: int) -> float:
         totals = self.totals
         if not totals[0] <= total <= totals[-1]:
@@ -140,6 +153,8 @@ class Validation:
 
 
 _VALIDATION_COLUMNS = ("progress", "iteration", "grad_sqr", "grad_var")
+# What simulated jobs log of the column `metric`, which files may lack.
+METRIC = "validation_metric"
 
 
 def _read_validation(directory: Path) -> tuple[list[int], list[list[tuple[float, ...]]]]:
@@ -154,12 +169,22 @@ def _read_validation(directory: Path) -> tuple[list[int], list[list[tuple[float,
     totals = sorted(paths)
     runs = [
         [
-            tuple(row.number(column) for column in _VALIDATION_COLUMNS)
+            (*(row.number(column) for column in _VALIDATION_COLUMNS), _metric(row))
             for row in read_rows(paths[total], _VALIDATION_COLUMNS)
         ]
         for total in totals
     ]
     return totals, runs
+
+
+def _metric(row: Row) -> float:
+    """Return the measure of quality in `row`, NaN where there is none. Raises InputError for text."""
+    value = row.cells.get("metric", "")
+    try:
+        number = float(value or math.nan)
+    except ValueError:
+        raise row.error("metric", value, "a number, or nothing") from None
+    return number if math.isfinite(number) else math.nan
 
 
 def _read_placements(path: Path) -> dict[tuple[int, ...], dict[int, Times]]:

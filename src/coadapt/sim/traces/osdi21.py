@@ -75,6 +75,9 @@ class MeasuredApplication:
         """Return None: no script of the artifact changes its batch by itself."""
         return None
 
+    def metrics(self, total: int, epoch: int) -> dict[str, float]:
+        return self._validation.metrics(total, epoch)
+
     def grad_stats(self, total: int, epoch: int) -> GradStats:
         return self._validation.grad_stats(total, epoch)
 

@@ -90,6 +90,9 @@ class TypedApplication:
         """Return None: no script of the artifact changes its batch by itself."""
         return None
 
+    def metrics(self, total: int, epoch: int) -> dict[str, float]:
+        return self._validation.metrics(total, epoch)
+
     def grad_stats(self, total: int, epoch: int) -> GradStats:
         return self._validation.grad_stats(total, epoch)
 

@@ -1,0 +1,104 @@
+"""Optimus (Peng et al., EuroSys 2018) without an oracle: ends by loss curves, speeds by what was timed."""
+
+import math
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from coadapt.model import ClusterView, Forecast, JobView, Plan, gpus_by_type
+from coadapt.policies.base import PolicyCard
+from coadapt.policies.giving.capacity import Capacity, gpu_type_held, span, useful_span
+from coadapt.policies.giving.counted_plan import counted_plan
+from coadapt.policies.giving.reasons import waits
+from coadapt.policies.optimus import Optimus
+from coadapt.policies.predictors.learning import Learning, total_batch
+
+# Of Optimus's released code: a loss within this of those of so many epochs before has converged; the most
+# epochs; the epochs that are left where nothing is known.
+TOLERANCE = 0.05
+WINDOW_EPOCHS = 10
+EPOCHS_MAX = 100
+MORE_EPOCHS = 20
+# A job of which nothing is known has as much left as it did, and this many steps at least; ours.
+LEAST_STEPS = 1000.0
+
+
+class OptimusOnline:
+    """Forecasts are this policy's own, made of what jobs log and of step times; it gives as Optimus does.
+
+    period_s: the least time between two decisions on all jobs; in between, new jobs get their minimum of what
+    is free. metric: the name that losses are logged under; none: the first known one that a job logs.
+    """
+
+    card: ClassVar[PolicyCard] = PolicyCard(
+        paper="Peng et al., Optimus, EuroSys 2018", decides="GPU counts, by ends and speeds that it predicts"
+    )
+
+    def __init__(self, *, period_s: float = 600.0, metric: str = "") -> None:
+        if not (math.isfinite(period_s) and period_s >= 0.0):
+            raise ValueError(f"period_s must be finite and >= 0, got {period_s}")
+        self._period_s = period_s
+        self._learning = Learning(metric)
+        self._optimus = Optimus()
+        self._decided_at = -math.inf
+
+    def allocate(self, view: ClusterView) -> Plan:
+        self._learning.observe(view)
+        if view.at - self._decided_at < self._period_s:
+            return self._between(view)
+        self._decided_at = view.at
+        jobs, how = [], {}
+        kinds = gpus_by_type(view.nodes)
+        nodes = {node.id: node for node in view.nodes}
+        roomiest = max(kinds, key=lambda name: (kinds[name], name), default="")
+        for job in view.jobs:
+            held = gpu_type_held(job, nodes) if job.allocation else None
+            forecast, how[job.id] = self._forecast(job, held or roomiest, max(kinds.values(), default=1))
+            jobs.append(replace(job, measured=replace(job.measured, forecast=forecast)))
+        plan = self._optimus.allocate(replace(view, jobs=tuple(jobs)))
+        reasons = {
+            job_id: f"{told}; its end is {how[job_id]}" if job_id in plan.allocations else told
+            for job_id, told in plan.reasons.items()
+        }
+        return replace(plan, reasons=reasons)
+
+    def _forecast(self, job: JobView, gpu_type: str, most: int) -> tuple[Forecast, str]:
+        """Return steps left and step times up to `most` replicas, and in words where the former come from."""
+        samples, how = left_samples(job, self._learning)
+        high = max(min(useful_span(job)[1], most), 1)
+        times = self._learning.step_s(job, gpu_type, high)
+        return Forecast(remaining_steps=samples / total_batch(job), step_time_s=times), how
+
+    def _between(self, view: ClusterView) -> Plan:
+        """Return the plan in which everybody stays, and new jobs get their minimum of what is free."""
+        capacity, notes = Capacity(view), {}
+        for job in view.jobs:
+            if job.id not in capacity.counts and job.allocation:
+                capacity.keep(job)
+        ahead = f"GPUs are given anew every {self._period_s:g} s"
+        for job in view.jobs:
+            low = span(job)[0]
+            if job.id not in capacity.counts and not capacity.give(job, low):
+                notes[job.id] = waits(job, low, capacity, ahead)
+            elif job.id in capacity.counts:
+                notes[job.id] = ahead
+        return counted_plan(view, capacity, notes)
+
+
+def left_samples(job: JobView, learning: Learning) -> tuple[float, str]:
+    """Return the samples that `job` has left, at least an epoch, and in words where that comes from."""
+    done, epoch = job.measured.samples, learning.epoch_samples(job)
+    least = epoch or max(done / MORE_EPOCHS, total_batch(job))
+    usual = learning.usual_samples(job)
+    if usual is not None:
+        return max(usual - done, least), "that of earlier jobs of its application"
+    curve = learning.curve(job)
+    if curve is not None and epoch is not None:
+        loss_E = curve.at(epoch * np.arange(EPOCHS_MAX + 1.0))
+        level = np.flatnonzero(loss_E[:-WINDOW_EPOCHS] - loss_E[WINDOW_EPOCHS:] <= TOLERANCE)
+        end = int(level[0]) + WINDOW_EPOCHS if len(level) else EPOCHS_MAX
+        return max(end * epoch - done, least), "by its loss curve"
+    if epoch is not None:
+        return MORE_EPOCHS * epoch, "a guess: it told too few losses"
+    return max(done, LEAST_STEPS * total_batch(job)), "a guess: it told no loss"
