@@ -340,8 +340,8 @@ def test_errors_and_tokens_are_in_the_openapi_document(client: TestClient) -> No
     assert document["paths"]["/metrics"]["get"]["security"] == [{"HTTPBearer": []}]
     for path, methods in document["paths"].items():
         for method, route in methods.items():
+            assert {"400", "401", "403", "404", "409", "413", "422", "503"} <= route["responses"].keys()
             if path.startswith("/v1"):
-                assert {"400", "401", "403", "404", "409", "413", "422", "503"} <= route["responses"].keys()
                 needed = None if path == "/v1/healthz" else [{"HTTPBearer": []}]
                 assert route.get("security") == needed, (method, path)
     assert "ErrorBody" in document["components"]["schemas"]

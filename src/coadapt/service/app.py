@@ -125,7 +125,12 @@ def create_app(service: Service) -> FastAPI:
     app.include_router(open_router, responses=errors.RESPONSES)
     needs_token = [Depends(BEARER)]
     app.add_api_route(
-        "/metrics", _metrics, methods=["GET"], response_class=Response, dependencies=needs_token
+        "/metrics",
+        _metrics,
+        methods=["GET"],
+        response_class=Response,
+        responses=errors.RESPONSES,
+        dependencies=needs_token,
     )
     errors.install(app)
     app.add_middleware(Guard, credentials=service.credentials, answered=service.latencies.request)
