@@ -216,3 +216,13 @@ def test_it_keeps_the_contract() -> None:
 def test_bad_options_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="population must be >= 2 and generations >= 1"):
         create_policy("ones", **options)
+
+
+def test_jobs_that_end_together_are_learned_of_in_the_order_of_their_ids() -> None:
+    policy = Ones()
+    names = [f"j{index:02}" for index in range(12)]
+    policy.allocate(view(nodes(4), *(job(name, done=0.9 + index / 200) for index, name in enumerate(names))))
+    policy.allocate(view(nodes(4)))
+    completed = [row[3] for row in policy._memory.predictor._rows]
+    assert len(completed) == len(names)
+    assert completed == sorted(completed)

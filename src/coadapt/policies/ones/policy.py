@@ -91,7 +91,8 @@ class Ones:
     def _observe(self, view: ClusterView) -> None:
         """Take in reports, learn from jobs that ended, and renew what each job may have."""
         memory, num_gpus = self._memory, max(view.num_gpus, 1)
-        for gone in set(memory.records) - {job.id for job in view.jobs}:
+        # In order: what the predictor is fitted to depends on which job it has learned of first.
+        for gone in sorted(set(memory.records) - {job.id for job in view.jobs}):
             self._learn(memory.records.pop(gone))
         for job in view.jobs:
             low = span(job)[0]
