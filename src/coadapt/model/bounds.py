@@ -85,6 +85,8 @@ def is_clean(text: str) -> bool:
 
 def is_label(text: str) -> bool:
     """Return whether a text may stand in a line among others, such as a job's name."""
+    if text.isascii() and text.isprintable():  # as nearly all are
+        return True
     return is_clean(text) and not any(character in LINE_ENDS or character in TURNS for character in text)
 
 

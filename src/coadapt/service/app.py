@@ -143,6 +143,21 @@ def healthz() -> dict[str, str]:
     return {"status": "ok", "version": __version__}
 
 
+# First, because nearly all requests are reports, and routes are tried in order.
+@router.post("/jobs/{job}/reports", status_code=202)
+async def report(request: Request, job: JobId, body: ReportBody) -> dict[str, JsonValue]:
+    """Take in a training report; one of an old generation changes nothing."""
+    record = _service(request).loop.peek(job)
+    if record is None:
+        # Its last words, after its end: lawful, and of no use.
+        return {"id": await _known(request, job)}
+    training_report = read_report(body.report, record)
+    at = _service(request).loop.now()
+    event = TrainingReported(at=at, job=job, generation=body.generation, report=training_report)
+    await _commit(request, event)
+    return {"id": job}
+
+
 @router.get("/cluster")
 def cluster(request: Request, limit: Annotated[int, Query(ge=0, le=PAGE_MAX)] = PAGE_MAX) -> Response:
     """Nodes, how many jobs are in which state, the last round, and up to `limit` jobs: those that hold GPUs,
@@ -242,20 +257,6 @@ async def cancel(request: Request, job: JobId) -> dict[str, JsonValue]:
         await _commit(request, CancelRequested(at=_service(request).loop.now(), job=found.id))
         found = await _find(request, found.id)
     return {"id": found.id, "state": found.state.value, "ended_before": ended}
-
-
-@router.post("/jobs/{job}/reports", status_code=202)
-async def report(request: Request, job: JobId, body: ReportBody) -> dict[str, JsonValue]:
-    """Take in a training report; one of an old generation changes nothing."""
-    record = _service(request).loop.peek(job)
-    if record is None:
-        # Its last words, after its end: lawful, and of no use.
-        return {"id": await _known(request, job)}
-    training_report = read_report(body.report, record)
-    at = _service(request).loop.now()
-    event = TrainingReported(at=at, job=job, generation=body.generation, report=training_report)
-    await _commit(request, event)
-    return {"id": job}
 
 
 @router.post("/jobs/{job}/rescaled", status_code=202)
