@@ -7,7 +7,7 @@ pytest.importorskip("kubernetes")
 
 from coadapt.executors import prepare_executor
 from coadapt.executors.kubernetes.access import RIGHTS, missing_rights
-from coadapt.executors.kubernetes.api import ApiError, JsonObject, KubeApi
+from coadapt.executors.kubernetes.api import FORBIDDEN, ApiError, JsonObject, KubeApi
 from coadapt.executors.kubernetes.elastic_jobs import resources_path
 from coadapt.model import InputError
 from coadapt.service.jobfile import JobFile
@@ -88,3 +88,16 @@ def test_an_object_against_the_schema_is_refused(control_plane: ControlPlane) ->
     job = yaml.safe_load((DEPLOY / "elasticjob.yaml").read_text())
     with pytest.raises(ApiError, match=r"spec\.batch\.initial"):
         api.ask("POST", resources_path(NAMESPACE), {**job, "spec": {**job["spec"], "batch": {}}})
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "path", [f"/api/v1/namespaces/{NAMESPACE}/secrets", "/api/v1/namespaces/default/pods"]
+)
+def test_the_schedulers_account_reads_no_secret_and_no_other_namespace(
+    control_plane: ControlPlane, path: str
+) -> None:
+    with pytest.raises(ApiError) as refused:
+        KubeApi.connect(control_plane.kubeconfig(SCHEDULER)).get(path)
+    assert refused.value.status == FORBIDDEN

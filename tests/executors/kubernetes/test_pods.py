@@ -115,6 +115,7 @@ def test_a_template_gives_what_we_do_not_and_its_container_is_ours() -> None:
     assert side == {"name": "side", "image": "s"}
     assert (replica["image"], replica["securityContext"]) == ("image:1", {"runAsUser": 7})
     assert replica["resources"] == {"requests": {"nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}}
+    assert made["spec"]["automountServiceAccountToken"] is False
     [mount] = replica["volumeMounts"]
     assert mount["subPath"] == "jobs/cifar-1a/checkpoints"
 
