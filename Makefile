@@ -23,7 +23,7 @@ quick: $(READY) ## the quick part of the checks and tests (about a quarter of th
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) -m "$$($(BIN)/python -c 'from tools.mutants import QUICK; print(QUICK)')" $(PYTEST_ARGS)
 
-test: check ## check, then the whole test suite (15 to 30 minutes on 2 cores)
+test: check ## check, then the whole test suite (about 15 minutes on 2 quiet cores)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(PYTEST_ARGS)
 
 check: $(READY) ## ruff, mypy (strict), import-linter

@@ -65,7 +65,7 @@ def test_options_are_those_of_the_policy() -> None:
         ("tiresias(promote_knob=1e999)", "got inf; allowed: a finite number"),
         ("tiresias(promote_knob=-1)", "promote_knob must be >= 0, got -1"),
         ("shockwave(rule=guess)", "got 'guess'; allowed: counts, restatement"),
-        ("srtf(seed=1)", "allowed: no options"),
+        ("afs(seed=1)", "allowed: no options"),
     ],
 )
 def test_a_choice_that_is_wrong_is_told_what_is_right(choice: str, told: str) -> None:
