@@ -13,10 +13,17 @@ from coadapt.sim.faults.scenario import FaultKind, draw_scenario
 from tests.sim.faults.pinned_seeds import PINNED
 
 NUM_SEEDS = 500
+QUICK_SEEDS = 100  # the others are for whoever has more time
 SEEDS_PER_TEST = 25  # a test process of xdist gets seconds of work at a time
 
 
-@pytest.mark.parametrize("first", range(0, NUM_SEEDS, SEEDS_PER_TEST))
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(first, marks=[pytest.mark.slow] if first >= QUICK_SEEDS else [])
+        for first in range(0, NUM_SEEDS, SEEDS_PER_TEST)
+    ],
+)
 def test_seeds(first: int) -> None:
     failures = []
     for seed in range(first, first + SEEDS_PER_TEST):
