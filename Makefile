@@ -18,7 +18,7 @@ help: ## show this list
 demo: $(READY) ## run four real training jobs on this machine under the scheduler (< 3 minutes)
 	$(BIN)/python -m demo $(DEMO_ARGS)
 
-quick: $(READY) ## the quick part of the checks and tests (about a quarter of the time of all)
+quick: $(READY) ## the quick part of the checks and tests (two minutes on 2 quiet cores)
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) -m "$$($(BIN)/python -c 'from tools.mutants import QUICK; print(QUICK)')" $(PYTEST_ARGS)
