@@ -101,8 +101,7 @@ class Slaq:
         """Return the fall in `epoch_s` on 1 to as many replicas as are of use to `job`.
 
         Losses are divided by the largest fall from one to the next so far, so that the first ones of any job
-        count about 1 (§3). Until there is a curve each GPU that the job requested is
-        worth one such fall.
+        count about 1 (§3). Until there is a curve each GPU that the job requested is worth one such fall.
         """
         low, high = span(job)[0], max(useful_span(job)[1], span(job)[0])
         high = max(min(high, most), low)

@@ -36,7 +36,7 @@ RIGHTS = (
 
 
 def missing_rights(api: KubeApi, namespace: str) -> list[str]:
-    """Return what this user may not do, each with the command that grants it. Raises ApiError."""
+    """Return what this user may not do, in words. Raises ApiError."""
     missing = []
     for right in RIGHTS:
         refused = [verb for verb in right.verbs if not _allowed(api, namespace, right, verb)]
