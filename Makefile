@@ -24,7 +24,7 @@ quick: $(READY) ## the quick part of the checks and tests (two minutes on 2 quie
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) -m "$$($(BIN)/python -c 'from tools.mutants import QUICK; print(QUICK)')" $(PYTEST_ARGS)
 
 test: check ## check, then the whole test suite (about 15 minutes on 2 quiet cores)
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --durations=20 --durations-min=3 $(PYTEST_ARGS)
 
 check: $(READY) ## ruff, mypy (strict), import-linter
 	$(BIN)/ruff check
@@ -32,13 +32,15 @@ check: $(READY) ## ruff, mypy (strict), import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-engines-test: engines-slurm ## install what the engines' tests need (some ten minutes, as root, once), and run them
+engines-test: engines-slurm ## install what the engines' tests need (as root; a build of some minutes, once), and run them
 	tools/kube_apiserver.sh
-	$(BIN)/python -m pytest -n0 tests/executors/kubernetes $(PYTEST_ARGS)
+	COADAPT_ENGINES=1 $(BIN)/python -m pytest -n0 tests/executors/kubernetes $(PYTEST_ARGS)
+	$(BIN)/python -m tests.executors.every_engine --engine kubernetes
 
 engines-slurm: $(READY) ## the part of it that is quickly installed: Ray and Slurm
 	tools/slurm.sh
-	$(BIN)/python -m pytest -n0 tests/executors/test_ray.py tests/executors/slurm tests/cli/test_sbatch.py $(PYTEST_ARGS)
+	COADAPT_ENGINES=1 $(BIN)/python -m pytest -n0 tests/executors/test_ray.py tests/executors/slurm tests/cli/test_sbatch.py $(PYTEST_ARGS)
+	$(BIN)/python -m tests.executors.every_engine --engine ray --engine slurm
 
 bench: $(READY) ## run the benchmarks and write benchmarks/results/
 	$(BIN)/python -m benchmarks

@@ -15,9 +15,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-import uvicorn
-
-from coadapt.cli.cluster.live import listening
+from coadapt.cli.cluster.live import listening, spare_collections
 from coadapt.cli.local_socket import listening_here
 from coadapt.cli.state_dir import StateDir
 from coadapt.core.commands import JobCommand, RetractRescale, Stop
@@ -35,11 +33,12 @@ from coadapt.runtime.process_solver import ProcessSolver
 from coadapt.runtime.retention import Retention
 from coadapt.runtime.snapshots_aside import SnapshotsAside
 from coadapt.runtime.wall_clock import WallClock
-from coadapt.service.app import Service, create_app
+from coadapt.service.app import Service
 from coadapt.service.auth import Credentials
-from coadapt.service.latencies import Latencies
+from coadapt.service.figures.latencies import Latencies
+from coadapt.service.figures.tally import Tally
 from coadapt.service.live_loop import LiveLoop
-from coadapt.service.tally import Tally
+from coadapt.service.server import http_server
 
 POLICY = "fifo"
 # A round falls into each measured stretch, as it does in a minute of a live scheduler.
@@ -57,6 +56,13 @@ class YesExecutor:
 
     def execute(self, command: JobCommand, post: Post) -> None:  # noqa: ARG002 - `run` has its own
         self._orders.put(command)
+
+    @property
+    def aside(self) -> Mapping[NodeId, str]:
+        return {}
+
+    def take_back(self, node: NodeId) -> bool:  # noqa: ARG002 - none is set aside
+        return False
 
     def adopted(self) -> Sequence[tuple[JobId, int]]:
         return []
@@ -102,6 +108,7 @@ def serve(folder: Path) -> None:
     )
     writer.number = loop.num_events
     loop.recover(CONFIG, executor.announce)
+    spare_collections()
     loop.read(tally.begin)
     service = Service(
         loop=loop,
@@ -116,7 +123,7 @@ def serve(folder: Path) -> None:
     with listening("127.0.0.1", [0]) as tcp, listening_here(state_dir.socket) as here:
         address = {"url": f"http://127.0.0.1:{tcp.getsockname()[1]}", "pid": os.getpid(), "policy": POLICY}
         state_dir.connection.write_text(json.dumps(address))
-        server = uvicorn.Server(uvicorn.Config(create_app(service), log_level="warning", access_log=False))
+        server = http_server(service)
         parts = (loop.run, partial(executor.run, loop.post), solver.run)
         threads = [threading.Thread(target=part) for part in parts]
         for thread in threads:

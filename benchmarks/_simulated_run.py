@@ -1,7 +1,8 @@
 """One simulated run, measured from within: `python _simulated_run.py POLICY WORKLOAD`, printed as JSON.
 
-WORKLOAD is `builtin` (160 jobs on 64 GPUs) or `rigid:JOBS` (a day of jobs that keep the GPUs which they asked
-for; 6,500 GPUs for 20,000 jobs). It is run by the Python of another version's checkout, too.
+WORKLOAD is `builtin` (160 jobs on 64 GPUs), `rigid:JOBS` (a day of jobs that keep the GPUs which they asked
+for; 6,500 GPUs for 20,000 jobs), or `rigid:JOBS:SECONDS`, the same with so many seconds between a job's
+reports. The first two are run by the Python of another version's checkout, too.
 """
 
 import json
@@ -63,12 +64,14 @@ def main(policy: str, what: str) -> None:
         workload, applications = builtin_workload(num_jobs=160, num_gpus=64)
         cluster = tuple(Node(id=f"node-{index:02}", num_gpus=4) for index in range(16))
     else:
-        num_jobs = int(what.partition(":")[2])
+        num_jobs = int(what.split(":")[1])
         workload, applications = rigid_workload(num_jobs), dict(BUILTIN_APPLICATIONS)
         num_nodes = max(round(num_jobs / JOBS_PER_NODE), 1)
         cluster = tuple(Node(id=f"node-{index:03}", num_gpus=GPUS_PER_NODE) for index in range(num_nodes))
-    lean = {"figures_only": True} if hasattr(ExperimentConfig, "figures_only") else {}
-    result = simulate(workload, applications, cluster, policy, config=ExperimentConfig(**lean))
+    options = {"figures_only": True} if hasattr(ExperimentConfig, "figures_only") else {}
+    if what.count(":") > 1:
+        options["report_s"] = float(what.split(":")[2])
+    result = simulate(workload, applications, cluster, policy, config=ExperimentConfig(**options))
     told = {
         "cpu_s": time.process_time() - begun_s,
         "peak_rss_mb": result.peak_rss_mb,

@@ -100,19 +100,20 @@ class Bench:
 
 
 def quality(bench: Bench) -> dict[str, object]:
-    """The named workloads: as published, re-planning on events, and with rescales in a second."""
-    ways = {"30 s": (30.0, None), "1 s, events": (1.0, 1.0), "30 s, events": (30.0, 1.0)}
-    return {
-        way: bench.ratios(NAMED, [bench.run(name, "castor", *settings) for name in NAMED])
-        for way, settings in ways.items()
+    """The named workloads: as published, by what the makespan weighs, and on events with rescales in 1 s."""
+    ways: dict[str, tuple[str, float, float | None]] = {
+        "30 s": ("castor", 30.0, None),
+        "30 s, makespan_jobs=1": ("castor(makespan_jobs=1.0)", 30.0, None),
+        "30 s, makespan_jobs=8": ("castor(makespan_jobs=8.0)", 30.0, None),
+        "1 s, events": ("castor", 1.0, 1.0),
     }
+    return {way: bench.ratios(NAMED, [bench.run(name, *how) for name in NAMED]) for way, how in ways.items()}
 
 
 def dials(bench: Bench) -> dict[str, object]:
-    """Both dials on the built-in workloads."""
+    """The dials on the built-in workloads."""
     names = BUILTIN[:3]
-    options = [f"castor(makespan_jobs={value})" for value in (0.0, 1.0, 4.0)]
-    options += [f"castor(rho_max={value})" for value in (1.0, 1.5)]
+    options = [f"castor(makespan_jobs={value})" for value in (1.0, 8.0)]
     return {each: bench.ratios(names, [bench.run(name, each) for name in names]) for each in options}
 
 
@@ -154,37 +155,62 @@ def lengths(bench: Bench) -> dict[str, object]:
     }
 
 
+Said = tuple[str, float, float, float, float]  # job, instant, end, and the interval of it
+
+
 @dataclass(slots=True)
 class Recorded:
     """Castor, with what it predicted at each round."""
 
     castor: Castor = field(default_factory=Castor)
-    said: list[tuple[str, float, float, float]] = field(default_factory=list)
+    said: list[Said] = field(default_factory=list)
 
     def allocate(self, view: ClusterView) -> Plan:
         plan = self.castor.allocate(view)
         self.said += [
-            (job, each.end_at, each.low_at, each.high_at) for job, each in self.castor.predictions.items()
+            (job, view.at, each.end_at, each.low_at, each.high_at)
+            for job, each in self.castor.predictions.items()
         ]
         return plan
+
+
+LEFT_S = (600.0, 3_600.0, 14_400.0, np.inf)  # groups of predictions, by what they say is left
 
 
 def predictions(bench: Bench) -> dict[str, object]:
     """How many real ends lay within the interval that was told, over all rounds and over jobs alike."""
     shares, errors = [], []
+    groups: dict[float, list[tuple[bool, float]]] = {bound: [] for bound in LEFT_S}
     for name in NAMED:
         policy = Recorded()
         _, history = bench.play(name, policy, ExperimentConfig())
         within: dict[str, list[bool]] = {}
-        for job, end_at, low_at, high_at in policy.said:
+        for job, at, end_at, low_at, high_at in policy.said:
             ended_at = history.jobs[job].ended_at
-            if ended_at is not None:
-                within.setdefault(job, []).append(low_at <= ended_at <= high_at)
-                errors.append(abs(end_at - ended_at) / max(ended_at - history.jobs[job].submitted_at, 1.0))
+            if ended_at is None:
+                continue
+            inside = low_at <= ended_at <= high_at
+            within.setdefault(job, []).append(inside)
+            errors.append(abs(end_at - ended_at) / max(ended_at - history.jobs[job].submitted_at, 1.0))
+            bound = next(each for each in LEFT_S if end_at - at < each)
+            groups[bound].append((inside, (ended_at - at) / max(end_at - at, 60.0)))
         shares.append(statistics.mean(statistics.mean(each) for each in within.values()))
     return {
         "within, per workload": [round(each, 3) for each in shares],
         "median error": round(statistics.median(errors), 3),
+        "by what was said to be left": {
+            f"below {bound:g} s": _calibration(told) for bound, told in groups.items() if told
+        },
+    }
+
+
+def _calibration(told: list[tuple[bool, float]]) -> dict[str, object]:
+    """Return the share within the interval, and percentiles of what was left over what was said."""
+    low, middle, high = np.percentile([ratio for _, ratio in told], (5, 50, 95))
+    return {
+        "predictions": len(told),
+        "within": round(statistics.mean(inside for inside, _ in told), 3),
+        "left / said, 5 %, median, 95 %": [round(float(each), 2) for each in (low, middle, high)],
     }
 
 

@@ -76,15 +76,17 @@ def fit_with_scipy(profile: Profile, *, analytic: bool = True) -> FloatArray:
 
     It gets our compiled loss, so that its time is that of its search and not of slow equations.
     """
-    rows, free = fit_kernel.prepare(profile.columns())
+    problem = fit_kernel.prepare(profile.columns())
     grad, gram = np.empty(9), np.empty((9, 9))
 
     def loss(x: FloatArray) -> float:
-        return fit_kernel.evaluate(rows, x, free, fit_kernel.RMSE_MIN, grad, gram)
+        return fit_kernel.evaluate(problem, x, fit_kernel.RMSE_MIN, grad, gram)
 
     start = PolluxLoss(profile).start
     limits = [(LOW, np.inf)] * 8 + [(1.0, 10.0)]
-    bounds = [limit if is_free else (x, x) for limit, is_free, x in zip(limits, free, start, strict=True)]
+    bounds = [
+        limit if is_free else (x, x) for limit, is_free, x in zip(limits, problem.free, start, strict=True)
+    ]
     target = (lambda x: (loss(x), grad)) if analytic else loss
     found: FloatArray = scipy.optimize.minimize(
         target, start, jac=analytic, bounds=bounds, method="L-BFGS-B"

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 from coadapt.model.contract_env import (
@@ -54,7 +54,8 @@ def main(argv: list[str] | None = None) -> None:
         ("checkpoint_restart", CheckpointRestart, options.restarts),
         ("torchrun", Torchrun, options.restarts),
     ):
-        ways[name] = measure(way, rounds)
+        with folder_of("rescale-") as folder:
+            ways[name] = measure(way(folder), rounds)
     result = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "load": os.getloadavg()[0],
@@ -69,7 +70,10 @@ def main(argv: list[str] | None = None) -> None:
 
 
 class Way:
-    """Trains in one of the three ways; `folder` is its own."""
+    """Trains in one of the ways that are compared; `folder` is its own."""
+
+    # Whether a step goes on counting where those before it ended; torchrun begins anew, without a checkpoint.
+    counts_steps = True
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -171,6 +175,8 @@ class CheckpointRestart(Way):
 class Torchrun(Way):
     """One agent per replica. The variable and the options work around torch 2.13's own joining bug."""
 
+    counts_steps = False
+
     def start(self) -> None:
         self.port = free_port()
         self.count = 0
@@ -195,12 +201,26 @@ class Torchrun(Way):
         self.spawn(str(self.count), [*command, str(JOB), log, "plain"], envs)
 
 
-def measure(way: Callable[[Path], Way], rounds: int) -> dict[str, object]:
-    """Return the pauses of `rounds` changes 2 -> 3 -> 2, and where they went if the way can tell."""
-    folder = Path(tempfile.mkdtemp())
-    run = way(folder)
-    pauses: list[float] = []
-    parts: list[dict[str, float]] = []
+@contextlib.contextmanager
+def folder_of(name: str) -> Iterator[Path]:
+    """Yield a new folder; say what was printed there if something goes wrong."""
+    folder = Path(tempfile.mkdtemp(prefix=name))
+    try:
+        yield folder
+    except TimeoutError:
+        for path in sorted((*folder.glob("output-*"), *folder.glob("*.log"), *folder.glob("jobs/*/logs/*"))):
+            print(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}", file=sys.stderr)
+        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(run: Way, rounds: int) -> dict[str, object]:
+    """Return the pauses of `rounds` changes 2 -> 3 -> 2, and where they went if the way can tell.
+
+    Starts `run`, and closes it.
+    """
+    found: dict[int, list[tuple[float, object]]] = {3: [], 2: []}
     lost = 0
     try:
         run.start()
@@ -210,31 +230,35 @@ def measure(way: Callable[[Path], Way], rounds: int) -> dict[str, object]:
             run.change(num_replicas)
             steady(run, num_replicas, asked_at)
             before, after = around(run.rows(), num_replicas, asked_at)
-            pauses.append(float(after["at"]) - float(before["at"]))
+            found[num_replicas].append((float(after["at"]) - float(before["at"]), after["pause"]))
             lost += max(int(before["step"]) + 1 - int(after["step"]), 0)
-            if after["pause"]:
-                parts.append(after["pause"])
-    except TimeoutError:
-        for path in sorted(folder.glob("output-*")):
-            print(f"--- {path.name}\n{path.read_text()[-3000:]}", file=sys.stderr)
-        raise
+            print(f"{type(run).__name__} to {num_replicas}", file=sys.stderr, flush=True)
+        rows = [row for row in run.rows() if row["rank"] == 0]
     finally:
         run.close()
-        run_rows = run.rows()
-        shutil.rmtree(folder)
-    rows = [row for row in run_rows if row["rank"] == 0]
-    steps = [float(b["at"]) - float(a["at"]) for a, b in itertools.pairwise(rows) if a["world"] == b["world"]]
+    pauses = {number: [pause for pause, _ in each] for number, each in found.items()}
     result: dict[str, object] = {
-        "median_step_s": statistics.median(steps),
-        "median_s": statistics.median(pauses),
-        "pauses_s": [round(pause, 4) for pause in pauses],
-        "steps_lost": lost if way is not Torchrun else None,
+        "median_step_s": {str(number): median_step_s(rows, number) for number in found},
+        "median_s": statistics.median(pauses[3] + pauses[2]),
+        **{f"to_{number}_s": [round(pause, 3) for pause in each] for number, each in pauses.items()},
+        "steps_lost": lost if run.counts_steps else None,
     }
-    if parts:
-        result["median_parts_s"] = {
-            name: statistics.median(part[name] for part in parts) for name in parts[0]
-        }
+    for number, each in found.items():
+        if parts := [part for _, part in each if part]:
+            result[f"to_{number}_median_parts_s"] = {
+                name: round(statistics.median(part[name] for part in parts), 4) for name in parts[0]
+            }
     return result
+
+
+def median_step_s(rows: list[dict[str, object]], num_replicas: int) -> float:
+    """Return the seconds of a step on so many replicas, by the rows of one rank."""
+    steps = [
+        float(b["at"]) - float(a["at"])
+        for a, b in itertools.pairwise(rows)
+        if a["world"] == b["world"] == num_replicas
+    ]
+    return round(statistics.median(steps), 3)
 
 
 def around(
@@ -247,8 +271,9 @@ def around(
         if row["world"] == num_replicas and float(row["at"]) > asked_at
     )
     after = rows[index]
+    # A row is written within its step, whose pause is told from the next one on.
     named = [row for row in rows[index:] if row["world"] == num_replicas and row["rank"] == 0]
-    return rows[index - 1], {**after, "pause": named[0]["pause"]}
+    return rows[index - 1], {**after, "pause": named[1]["pause"]}
 
 
 def steady(run: Way, num_replicas: int, since: float) -> None:
@@ -273,14 +298,17 @@ def _median(ways: dict[str, dict[str, object]], name: str) -> float:
 
 
 def table(result: dict[str, object]) -> str:
+    ways: dict[str, dict[str, object]] = result["ways"]
     lines = [f"{'way':<20}{'median':>9}  pauses of the changes (s)"]
-    for name, way in result["ways"].items():
-        pauses = " ".join(f"{pause:.2f}" for pause in way["pauses_s"])
-        lines.append(f"{name:<20}{way['median_s']:>7.3f} s  {pauses} (a step: {way['median_step_s']:.3f} s)")
-    parts = result["ways"]["in_place"]["median_parts_s"]
-    lines.append(
-        "in place, medians: " + ", ".join(f"{name[:-2]} {1e3 * s:.0f} ms" for name, s in parts.items())
-    )
+    for name, way in ways.items():
+        pauses = " ".join(f"{pause:.2f}" for pause in (*way["to_3_s"], *way["to_2_s"]))
+        lines.append(
+            f"{name:<20}{way['median_s']:>7.3f} s  {pauses} (a step: {way['median_step_s']['2']:.3f} s)"
+        )
+    for number in (3, 2):
+        parts = ways["in_place"][f"to_{number}_median_parts_s"].items()
+        told = ", ".join(f"{name[:-2]} {1e3 * s:.0f} ms" for name, s in parts)
+        lines.append(f"in place to {number} replicas, medians: {told}")
     lines.append(f"steps lost in place: {result['ways']['in_place']['steps_lost']}")
     lines.append(f"{result['times_shorter_than_torchrun']:.0f} x shorter than torchrun (goal {RATIO_MIN:g})")
     lines.append(f"{result['times_shorter_than_restart']:.0f} x shorter than checkpoint and restart")

@@ -14,6 +14,7 @@ from coadapt.executors.processes.job_processes import kill_marked, marked_proces
 from demo.plan import DemoJob, find_result
 
 NUM_SLOTS = 4
+ON_THIS_MACHINE = ("--slots", str(NUM_SLOTS))
 NUM_PLAIN_AT_ONCE = 2
 ROUND_S, REACTION_S, GRACE_S = 10.0, 1.0, 20.0
 UP_TIMEOUT_S = 60.0
@@ -60,10 +61,11 @@ def run_plain(jobs: Sequence[DemoJob], done: Callable[[DemoJob, Result], None]) 
 class LiveScheduler:
     """`coadapt up` on a fresh state directory, started and spoken to as a user would."""
 
-    def __init__(self, folder: Path) -> None:
-        """`folder`: for the state directory and the scheduler's log."""
+    def __init__(self, folder: Path, engine: Sequence[str] = ON_THIS_MACHINE) -> None:
+        """`folder`: for the state directory and the scheduler's log. `engine`: what `up` is told of it."""
         self.state = folder / "state"
         self.log = folder / "scheduler.log"
+        self._engine = engine
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -73,10 +75,10 @@ class LiveScheduler:
     def start(self) -> None:
         """Start the scheduler and wait until it answers. Raises DemoError if it does not."""
         command = _coadapt(
-            "up", "--slots", str(NUM_SLOTS), "--state", str(self.state), "--grace", str(GRACE_S),
+            "up", *self._engine, "--state", str(self.state), "--grace", str(GRACE_S),
             "--round", str(ROUND_S), "--reaction", str(REACTION_S),
         )  # fmt: skip
-        if not self.state.exists():
+        if not (self.state / "connection.json").exists():
             command += ["--port", "0"]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(

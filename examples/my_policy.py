@@ -27,7 +27,7 @@ class MyPolicy:
     def allocate(self, view: ClusterView) -> Plan:
         capacity = Capacity(view)
         waiting = {}
-        order = sorted(view.jobs, key=lambda job: job.usage.attained_service_gpu_s // self._quantum_gpu_s)
+        order = sorted(view.jobs, key=lambda job: view.service_gpu_s(job) // self._quantum_gpu_s)
         for job in order:
             fewest = span(job)[0]
             # A frozen job that runs has its GPUs already: Capacity sees to what the law demands.

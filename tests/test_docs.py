@@ -121,3 +121,44 @@ def test_decisions_are_numbered_and_listed() -> None:
 def test_the_version_stands_in_one_place() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["dynamic"] == ["version"]
+
+
+NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+
+
+def rows_without_tests(page: str) -> list[str]:
+    """Return the rows of the tables with a column `shown by` that name no test, or one that is not there."""
+    bad = []
+    for line in page.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) != 4 or cells[3] == "shown by" or set(cells[3]) == {"-"} or not any(cells[1:]):
+            continue
+        named = NAMED_TEST.findall(cells[3])
+        files = {path: ROOT / path for path, _ in named}
+        texts = {path: file.read_text() for path, file in files.items() if file.is_file()}
+        there = [f"def {name}(" in texts.get(path, "") for path, name in named]
+        if not named or not all(there) or NAMED_TEST.sub("", cells[3]).strip(", "):
+            bad.append(cells[0])
+    return bad
+
+
+def test_every_row_of_the_security_page_names_tests_that_exist() -> None:
+    page = (ROOT / "docs" / "security.md").read_text()
+    assert page.count("::test_") > 30
+    assert rows_without_tests(page) == []
+
+
+def test_every_claim_names_tests_that_exist() -> None:
+    page = (ROOT / "docs" / "testing-claims.md").read_text()
+    claims = page.partition("## Figures")[0]
+    for name in [*(f"D{number}" for number in range(1, 20)), *range(1, 19)]:
+        assert f"\n| {name} |" in claims, name
+    assert rows_without_tests(claims) == []
+
+
+@pytest.mark.parametrize(
+    "shown", ["", "it is plain", "`tests/test_docs.py::test_of_nobody`", "`tests/gone.py::test_a`"]
+)
+def test_a_row_without_a_test_is_found(shown: str) -> None:
+    page = f"| who | can | cannot | shown by |\n|---|---|---|---|\n| me | a | b | {shown} |"
+    assert rows_without_tests(page) == ["me"]

@@ -37,6 +37,8 @@ CROSSINGS = [
     ("policies", "from concurrent import futures", PURE),
     ("core", "from coadapt.durable import write_whole", PURE),
     ("durable", "import coadapt.model", FLOORS),
+    ("objects", "import coadapt.goodput", FLOORS),
+    ("policies", "import coadapt.objects", PURE),
 ]
 
 
@@ -80,6 +82,7 @@ def test_each_contract_bites(tmp_path: Path, floor: str, statement: str, contrac
         (tmp_path / "src" / "coadapt" / package / "__init__.py").touch()
     (tmp_path / "src" / "coadapt" / "core" / "commands.py").touch()
     (tmp_path / "src" / "coadapt" / "durable.py").touch()
+    (tmp_path / "src" / "coadapt" / "objects.py").touch()
     train = tmp_path / "src" / "coadapt" / "train"
     for path in (PACKAGE / "train").iterdir():
         if (path / "__init__.py").exists():
@@ -87,7 +90,7 @@ def test_each_contract_bites(tmp_path: Path, floor: str, statement: str, contrac
             (train / path.name / "__init__.py").touch()
         elif path.suffix == ".py":
             (train / path.name).touch()
-    where = floor if "/" in floor or floor == "durable" else f"{floor}/crossing"
+    where = floor if "/" in floor or floor in ("durable", "objects") else f"{floor}/crossing"
     (tmp_path / "src" / "coadapt" / f"{where}.py").write_text(f"{statement}\n")
     assert broken_contracts(tmp_path) == {contract}
 

@@ -1,5 +1,6 @@
 """The house rules that a machine can check: the package breaks none, and each rule bites on a bad sample."""
 
+import importlib
 import re
 import subprocess
 import tomllib
@@ -8,6 +9,7 @@ import pytest
 
 from coadapt.executors import EXECUTORS, executor_options
 from coadapt.policies import POLICIES, create_policy, policy_card, policy_option_texts, policy_options
+from coadapt.sim.traces import FORMATS
 from tools import house_shape, public_surface, state_diagram
 from tools.house_rules import (
     OTHER_MEANINGS,
@@ -263,7 +265,6 @@ def test_a_policy_has_its_row_its_page_and_its_file(name: str) -> None:
     assert set(policy_option_texts(name)) == set(policy_options(name)), (
         "its docstring explains each: `name: text`"
     )
-    assert f"[{name}]({name}.md)" in (page.parent / "index.md").read_text(encoding="utf-8")
 
 
 def test_every_policy_of_ours_is_registered() -> None:
@@ -277,6 +278,15 @@ def test_every_policy_of_ours_is_registered() -> None:
         )
     }
     assert written - {"coadapt.policies.base"} == rows
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_trace_format_has_its_row_its_file_and_its_page(name: str) -> None:
+    importer = importlib.import_module(FORMATS[name])
+    assert callable(importer.recognises)
+    assert callable(importer.load)
+    page = ROOT / "docs" / "traces" / f"{name}.md"
+    assert page.is_file() or f"| `{name}` |" in (ROOT / "docs" / "traces.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", EXECUTORS)

@@ -132,7 +132,7 @@ def parameters(module: Module) -> Found:
     """
     for function in _functions(module.tree):
         names = [ast.unparse(decorator).split("(")[0] for decorator in function.decorator_list]
-        if any(name.endswith(("jit", "compiled", "compiled_part")) for name in names):
+        if any(name.endswith(("jit", "compiled", "_part", "_lean")) for name in names):
             continue
         if function.returns is not None and ast.unparse(function.returns) == "Connect":
             continue

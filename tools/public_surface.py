@@ -18,7 +18,9 @@ from coadapt import model
 from coadapt.cli import state_dir
 from coadapt.cli.main import app
 from coadapt.core import commands, events
+from coadapt.executors import EXECUTORS
 from coadapt.model import contract_env
+from coadapt.policies import POLICIES
 from coadapt.service.app import router
 from coadapt.service.jobfile import BatchSection, JobFile, ResourcesSection
 from tools.house_rules import PACKAGE, ROOT
@@ -43,11 +45,15 @@ def lines() -> list[str]:
 def _python_names() -> Iterator[str]:
     """What each package's __init__ exports; read as text, so that nothing heavy is imported.
 
-    Each module of train/integrations is a surface of its own: it needs its own library.
+    Each module of train/integrations is a surface of its own: it needs its own library. What a registry names
+    is found there, whatever it exports.
     """
+    registered = {row.split(":")[0] for row in (*EXECUTORS.values(), *POLICIES.values())}
     for path in sorted({*PACKAGE.rglob("__init__.py"), *PACKAGE.glob("train/integrations/*.py")}):
         module = path.parent if path.name == "__init__.py" else path.with_suffix("")
         package = ".".join(("coadapt", *module.relative_to(PACKAGE).parts))
+        if package in registered:
+            continue
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
                 yield from (f"python {package}.{name}" for name in ast.literal_eval(node.value))

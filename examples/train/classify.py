@@ -64,6 +64,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--max-batch-size", type=int)
+    parser.add_argument("--batch-rule", help="with contract self: accordion or noise-scale")
     parser.add_argument("--contract", help="fixed, adaptive, self, frozen or schedule")
     args = parser.parse_args()
 
@@ -75,7 +76,11 @@ def main() -> None:
     model, optimizer = run.prepare(model, optimizer)  # (coadapt)
     training, validation = draw(args.samples, args.seed), draw(NUM_VALIDATION, args.seed + 1)
     loader = run.loader(  # (coadapt)
-        training, batch_size=args.batch_size, max_batch_size=args.max_batch_size, shuffle=True
+        training,
+        batch_size=args.batch_size,
+        max_batch_size=args.max_batch_size,
+        batch_rule=args.batch_rule,
+        shuffle=True,
     )
     pictures, labels = (tensor.to(run.device) for tensor in validation.tensors)
 
@@ -87,7 +92,7 @@ def main() -> None:
             optimizer.step()
         run.log(loss=loss, accuracy=accuracy(model, pictures, labels))  # (coadapt)
         if run.is_first:
-            print(f"epoch {epoch}: loss {loss.item():.4f}", flush=True)
+            print(f"epoch {epoch}: loss {loss.item():.4f}, batch {loader.batch_size}", flush=True)
 
     final = accuracy(model, pictures, labels)
     run.log(accuracy=final)

@@ -14,7 +14,7 @@ from coadapt.executors.processes.job_processes import kill_marked
 from coadapt.model.wire import Json
 from tests.marked import kill_of
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 COMMAND = (sys.executable, "-c", "from coadapt.cli.main import main; main()")
 
 # Counts in its checkpoint, and goes on from there, to $TARGET and until the file $GATE is there (default: at
@@ -37,7 +37,7 @@ echo "generation $COADAPT_GENERATION ends at $n" >> trace
 def run_cli(*arguments: str, state: Path | None = None) -> "subprocess.CompletedProcess[str]":
     environ = {**os.environ, **({"COADAPT_STATE": str(state)} if state else {})}
     return subprocess.run(
-        [*COMMAND, *arguments], env=environ, capture_output=True, text=True, timeout=60, check=False
+        [*COMMAND, *arguments], env=environ, capture_output=True, text=True, timeout=120, check=False
     )
 
 
@@ -62,6 +62,11 @@ class LiveCluster:
     @property
     def client(self) -> Client:
         return find_client(self.state)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def up(self, slots: int = 4, *, round_s: int = 1, in_place: bool = True) -> None:
         port = [] if (self.state / "connection.json").exists() else ["--port", "0"]

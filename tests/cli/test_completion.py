@@ -60,7 +60,7 @@ def offered(folder: Path, *words: str, state: Path | None = None) -> list[str]:
         env=environ,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, ""), done
@@ -111,7 +111,7 @@ def asked_of(folder: Path, command: list[str], shell: str) -> str:
         "HOME": str(folder),
         "COADAPT_STATE": str(folder / "none"),
     }
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done
     return done.stdout
 

@@ -132,15 +132,20 @@ def test_a_job_grows_and_shrinks_in_place_even_if_the_scheduler_dies_meanwhile(t
     assert story.count("replicas of generation") == 1
 
 
-def test_the_first_replica_killed_in_the_change_costs_steps_only(training: Training) -> None:
+def test_a_replica_killed_in_a_change_or_while_all_train_costs_steps_only(training: Training) -> None:
     training.give(2)
     until((training.generations / "1" / "rescale" / "2-1.ready").exists, "the change begins")
     os.kill(training.pid("1-0"), signal.SIGKILL)
     until(lambda: training.cluster.job(training.job)["generation"] == 3, "the job starts anew")
     training.cluster.wait_for(training.job, "running")
+    # One of two that train, without any change under way, is no other case to the job.
+    os.kill(training.pid("3-1"), signal.SIGKILL)
+    until(lambda: training.cluster.job(training.job)["generation"] == 4, "the job starts once more")
+    training.cluster.wait_for(training.job, "running")
     training.finish()
     assert_same_parameters(training.toy)
-    assert "replicas of generation 2 ended: lost" in training.told()
+    for generation in (2, 3):
+        assert f"replicas of generation {generation} ended: lost" in training.told()
 
 
 def test_another_plan_or_one_that_fails_to_join_costs_the_training_nothing(training: Training) -> None:

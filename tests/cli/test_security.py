@@ -1,10 +1,14 @@
 """The rows of docs/security.md that a live scheduler keeps: who gets the token, and whose directory it is."""
 
 import http.server
+import json
 import os
+import sys
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -12,8 +16,9 @@ import pytest
 from coadapt.cli.client import Client, UnreachableError, find_client
 from coadapt.cli.local_socket import LocalConnection, listening_here
 from coadapt.cli.state_dir import StateDir
+from coadapt.executors.processes.job_processes import marked_processes, parents
 from coadapt.model import InputError
-from tests.cli.live_cluster import LiveCluster, run_cli
+from tests.cli.live_cluster import LiveCluster, run_cli, until
 
 TOKEN = "the operator's token"
 
@@ -186,3 +191,110 @@ def test_a_foreign_server_is_one_line() -> None:
         finally:
             server.shutdown()
             thread.join()
+
+
+def asked(url: str, token: str, method: str, path: str, body: object = None) -> int:
+    """Return the status of an answer that came over the port."""
+    request = urllib.request.Request(url + path, method=method, headers={"Authorization": f"Bearer {token}"})
+    if body is not None:
+        request.data = json.dumps(body).encode()
+        request.add_header("Content-Type", "application/json")
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+@pytest.mark.processes
+def test_code_in_a_job_reaches_its_own_job_and_no_neighbour_on_a_real_server(cluster: LiveCluster) -> None:
+    """By the token that it finds in its environment, over the port."""
+    run = 'env > "$COADAPT_CHECKPOINT_DIR/env.new"; mv "$COADAPT_CHECKPOINT_DIR/env.new" '
+    own = cluster.submit("curious", f'{run} "$COADAPT_CHECKPOINT_DIR/env"; exec sleep 600')
+    other = cluster.submit("neighbour", "exec sleep 600")
+    until((cluster.checkpoints(own) / "env").exists, "the job has told its environment")
+    cluster.wait_for(other, "running")
+    lines = (cluster.checkpoints(own) / "env").read_text().splitlines()
+    envs = dict(line.split("=", 1) for line in lines if "=" in line)
+    url, token = envs["COADAPT_URL"], envs["COADAPT_TOKEN"]
+    report = {"generation": 1, "report": {"progress": 1.0}}
+    assert asked(url, token, "GET", f"/v1/jobs/{own}") == 200
+    assert asked(url, token, "POST", f"/v1/jobs/{own}/reports", report) == 202
+    for method, path, body in (
+        ("GET", f"/v1/jobs/{other}", None),
+        ("GET", f"/v1/jobs/{other}/logs", None),
+        ("GET", f"/v1/jobs/{other}/story", None),
+        ("POST", f"/v1/jobs/{other}/reports", report),
+        ("POST", f"/v1/jobs/{other}/cancel", None),
+        ("POST", f"/v1/jobs/{own}/cancel", None),
+        ("GET", "/v1/jobs", None),
+        ("POST", "/v1/jobs", {"name": "more", "run": "true", "workdir": "/", "batch": {"initial": 8}}),
+        ("GET", "/v1/cluster", None),
+        ("GET", "/metrics", None),
+    ):
+        assert asked(url, token, method, path, body) == 403, (method, path)
+        assert asked(url, f"{token}x", method, path, body) == 401, (method, path)
+    assert {cluster.job(job)["state"] for job in (own, other)} == {"running"}
+    for job in (own, other):
+        cluster.client.post(f"/v1/jobs/{job}/cancel")
+        cluster.wait_for(job, "cancelled")
+
+
+TRAINING = """
+import time, torch
+from pathlib import Path
+import coadapt.train as ct
+
+run = ct.init()
+model = torch.nn.Linear(1, 1)
+model, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+loader = run.loader(torch.utils.data.TensorDataset(torch.ones(4_000_000, 1)), batch_size=8)
+for _ in run.epochs(1):
+    for (x,) in loader:
+        model(x).mean().backward()
+        optimizer.step()
+        time.sleep(0.05)
+        Path(f"trains-{run.num_replicas}-{run.rank}").touch()
+"""
+
+
+def listening(pids: set[int]) -> set[str]:
+    """Return the addresses, as the kernel writes them, at which processes listen for TCP."""
+    inodes: set[str] = set()
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for entry in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(FileNotFoundError):
+                    inodes.add(os.readlink(entry).removeprefix("socket:[").removesuffix("]"))
+    rows = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()
+    ]
+    return {row[1].partition(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}
+
+
+@pytest.mark.processes
+@pytest.mark.train
+@pytest.mark.slow
+def test_nothing_of_a_scheduler_and_its_replicas_listens_beyond_loopback(cluster: LiveCluster) -> None:
+    """Two replicas that train: torch's own store would listen everywhere, gloo at the name of the machine."""
+    pytest.importorskip("torch")
+    (cluster.folder / "listens.py").write_text(TRAINING)
+    job = cluster.submit("listens", f"{sys.executable} listens.py", gpus="2")
+    until((cluster.folder / "trains-2-1").exists, "two replicas train", within_s=120.0)
+    pids = set(marked_processes(cluster.checkpoints(job)))
+    pids |= set().union(*(parents(pid) for pid in pids)) - parents(os.getpid()) - {os.getpid()}
+    assert len(pids) > 3
+    loopback = {"0100007F", "0" * 24 + "01000000", "0000000000000000FFFF00000100007F"}
+    assert listening(pids | {cluster.pid}) <= loopback
+    assert listening(pids | {cluster.pid})
+    cluster.client.post(f"/v1/jobs/{job}/cancel")
+    cluster.wait_for(job, "cancelled")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_a_port_that_others_reach_is_opened_on_demand_only(tmp_path: Path, host: str) -> None:
+    done = run_cli("up", "--slots", "1", "--policy", "fifo", "--host", host, state=tmp_path / "state")
+    assert done.returncode == 2
+    assert f"--host: got '{host}'; allowed: a loopback address such as 127.0.0.1, or --expose" in done.stderr

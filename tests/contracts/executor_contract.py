@@ -17,7 +17,7 @@ from coadapt.core.events import Event, Outcome, ReplicasExited, ReplicasKept, Re
 from coadapt.model import Allocation, BatchLimits, JobSpec, Launch, ReplicaLimits
 from coadapt.runtime.ports import Executor
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 NODES = ("node-0", "node-1")
 SLOTS_PER_NODE = 2
 
@@ -83,10 +83,10 @@ def spec(run: str, workdir: Path, setup: str = "") -> JobSpec:
     )
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+def until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + patience_s
     while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s"
+        assert time.monotonic() < deadline, f"not within {patience_s} s"
         time.sleep(0.02)
 
 

@@ -10,7 +10,8 @@ from coadapt.core.lifecycle import ENDED
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import ENDED_KEPT, SchedulerState
 from coadapt.core.worklist import Worklist, may_act, moves_soon
-from coadapt.model import FreeGpus
+from coadapt.model import ClusterView, FreeGpus
+from coadapt.model.view import standing_of
 from coadapt.sim.faults.fault_run import run_seed
 from tests.core.stage import Stage, on
 
@@ -31,6 +32,16 @@ class Checked(Scheduler):
         assert [job.id for job in self._active_jobs()] == in_order, event
         fresh = Scheduler(self.config, self.state).view()
         assert self.view() == fresh, event
+        kept, summed = (
+            standing_of(self.view()),
+            standing_of(ClusterView(at=0.0, nodes=fresh.nodes, jobs=fresh.jobs)),
+        )
+        assert (kept.allocations, kept.batches, kept.jobs) == (
+            summed.allocations,
+            summed.batches,
+            summed.jobs,
+        ), event
+        assert (kept.free.whole, kept.free.parts) == (summed.free.whole, summed.free.parts), event
         return commands
 
 

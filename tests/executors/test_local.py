@@ -5,7 +5,8 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,7 @@ class LocalSite:
         self.state_dir = folder / "state"
         self.state_dir.mkdir()
         self.options = ProcessOptions()
+        self.now: Callable[[], float] = time.time
         self.node_events: list[Event] = []
         self._running: list[tuple[ProcessExecutor, threading.Thread]] = []
 
@@ -62,6 +64,7 @@ class LocalSite:
             url="http://here",
             job_token=lambda job: f"token-of-{job}",
             stop_grace_s=stop_grace_s,
+            now=self.now,
         )
         executor = ProcessExecutor(Machine(nodes=nodes, devices=devices or {}), host, options)
         executor.announce({node.id: node for node in nodes}, self.node_events.append)

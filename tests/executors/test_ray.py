@@ -1,9 +1,11 @@
 """The Ray executor keeps the executor contract on a real cluster of two nodes, which are this machine."""
 
+import json
 import os
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +29,9 @@ from tests.contracts.executor_contract import (
     until,
 )
 from tests.executors.over_nodes import changes_in_place_over_nodes
+from tests.executors.over_objects import goes_on_from_an_object_store, only_with_engines
 from tests.marked import kill_of
+from tests.object_server import object_server
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 ray = pytest.importorskip("ray")
@@ -59,12 +63,14 @@ class RaySite:
         self.address = address
         self.options: dict[str, int] = {"slots": SLOTS_PER_NODE}
         self.node_events: list[Event] = []
+        self.wanted = 0
         self._running: list[tuple[LiveExecutor, threading.Thread]] = []
 
     def executor(self) -> LiveExecutor:
         self.close()
         connect = prepare_executor("ray", {"address": self.address, **self.options})
-        executor = connect(Host(state_dir=self.state_dir, stop_grace_s=10.0))
+        host = Host(state_dir=self.state_dir, stop_grace_s=10.0, wanted_slots=lambda: self.wanted)
+        executor = connect(host)
         executor.announce({}, self.node_events.append)
         thread = threading.Thread(target=executor.run, args=(self.node_events.append,))
         thread.start()
@@ -121,6 +127,22 @@ def test_ray_accounts_for_what_a_replica_holds(site: RaySite) -> None:
     until(lambda: ray.available_resources()["CPU"] == free)
 
 
+def test_what_jobs_lack_is_asked_of_ray_until_they_have_it(site: RaySite) -> None:
+    """Read where Ray keeps it for its autoscaler; what one does with it is in test_ray_autoscaling.py."""
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    def asked() -> object:
+        return json.loads(_internal_kv_get("autoscaler_resource_request") or "null")
+
+    site.options |= {"autoscale": 2 * len(NODES) * SLOTS_PER_NODE}
+    site.wanted = SLOTS_PER_NODE
+    executor = site.executor()
+    assert [node.num_gpus for node in executor.to_come] == [len(NODES) * SLOTS_PER_NODE]
+    until(lambda: asked() == [{"CPU": SLOTS_PER_NODE}] * (len(NODES) + 1))
+    site.wanted = 0
+    until(lambda: asked() == [])
+
+
 def test_a_replica_sees_the_gpu_that_ray_gave_it(site: RaySite) -> None:
     """The GPUs are Ray's word only: nothing here opens one."""
     site.options = {}
@@ -132,6 +154,29 @@ def test_a_replica_sees_the_gpu_that_ray_gave_it(site: RaySite) -> None:
     seen = [(site.folder / f"gpu-{rank}").read_text().split() for rank in range(2)]
     assert sorted(gpu for gpu, _ in seen) == ["0", "1"]
     assert [local_rank for _, local_rank in seen] == ["0", "0"]
+
+
+def test_ray_brings_a_jobs_directory_and_setup_runs_there_once(site: RaySite) -> None:
+    """The replicas are elsewhere than their files were, and find them."""
+    site.options |= {"ship_workdir": True}
+    code = site.folder / "code"
+    code.mkdir()
+    (code / "data.txt").write_text("the data")
+    executor, inbox = site.executor(), Inbox()
+    given = spec(f"cat data.txt > {site.folder}/$RANK; pwd >> {site.folder}/$RANK; cat made >> there", code)
+    assert given.launch is not None
+    launch = replace(given.launch, setup=f"echo set up; pwd >> {site.folder}/setup; echo x >> made")
+    command = order(site, "true", NODES[0], share=Allocation(slots=((NODES[0], 2),)))
+    executor.execute(replace(command, spec=replace(given, launch=launch)), inbox.post)
+    inbox.wait(started("a", 1), exited("a", 1, Outcome.SUCCEEDED))
+    told = [(site.folder / str(rank)).read_text() for rank in range(2)]
+    assert told[0] == told[1]
+    assert told[0].startswith("the data")
+    there = told[0].removeprefix("the data").strip()
+    assert there != str(code)
+    # On the scheduler's machine, as everywhere, and once on the node of both.
+    assert (site.folder / "setup").read_text().splitlines() == [str(code), there]
+    assert not (code / "there").exists()
 
 
 def test_a_node_that_dies_is_lost_with_what_ran_on_it(site: RaySite, cluster: object) -> None:
@@ -160,3 +205,9 @@ def test_replicas_join_and_leave_in_place_on_another_node(
     site: RaySite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes_in_place_over_nodes(site, monkeypatch)
+
+
+@only_with_engines
+def test_a_job_over_two_nodes_goes_on_from_an_object_store(site: RaySite) -> None:
+    with object_server() as bucket:
+        goes_on_from_an_object_store(site, bucket)

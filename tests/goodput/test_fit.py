@@ -79,38 +79,38 @@ def test_noise_free_step_times_are_recovered(
 def test_the_loss_is_pollux_s() -> None:
     rng = np.random.default_rng(1)
     for profile in synthetic_profiles(50, seed=1):
-        rows, free = fit_kernel.prepare(profile.columns())
+        problem = fit_kernel.prepare(profile.columns())
         loss = PolluxLoss(profile)
-        x = np.where(free, _random_point(rng), loss.start)
-        found = fit_kernel.evaluate(rows, x, free, fit_kernel.RMSE_MIN, np.empty(9), np.empty((9, 9)))
+        x = np.where(problem.free, _random_point(rng), loss.start)
+        found = fit_kernel.evaluate(problem, x, fit_kernel.RMSE_MIN, np.empty(9), np.empty((9, 9)))
         assert found == pytest.approx(loss(x), rel=1e-6)
 
 
 def test_the_gradient_is_that_of_the_loss() -> None:
     rng = np.random.default_rng(2)
     for profile in synthetic_profiles(50, seed=2):
-        rows, free = fit_kernel.prepare(profile.columns())
+        problem = fit_kernel.prepare(profile.columns())
         grad, gram = np.empty(9), np.empty((9, 9))
-        x = np.where(free, _random_point(rng), PolluxLoss(profile).start)
-        fit_kernel.evaluate(rows, x, free, fit_kernel.RMSE_MIN, grad, gram)
+        x = np.where(problem.free, _random_point(rng), PolluxLoss(profile).start)
+        fit_kernel.evaluate(problem, x, fit_kernel.RMSE_MIN, grad, gram)
         differences = [
-            _central_difference(PolluxLoss(profile), x, a) if free[a] else grad[a] for a in range(9)
+            _central_difference(PolluxLoss(profile), x, a) if problem.free[a] else grad[a] for a in range(9)
         ]
         np.testing.assert_allclose(grad, differences, rtol=1e-4, atol=1e-6)
 
 
 def test_the_rounded_loss_has_its_gradient_too() -> None:
     profile = observe(PLACEMENTS)
-    rows, free = fit_kernel.prepare(profile.columns())
+    problem = fit_kernel.prepare(profile.columns())
     grad, gram = np.empty(9), np.empty((9, 9))
     x = np.array([*values(TRUTH).values()]) * 1.001
     floor = 0.1  # far above both errors
 
     def rounded(point: FloatArray) -> float:
-        return fit_kernel.evaluate(rows, point, free, floor, np.empty(9), np.empty((9, 9)))
+        return fit_kernel.evaluate(problem, point, floor, np.empty(9), np.empty((9, 9)))
 
-    fit_kernel.evaluate(rows, x, free, floor, grad, gram)
-    differences = [_central_difference(rounded, x, a) if free[a] else grad[a] for a in range(9)]
+    fit_kernel.evaluate(problem, x, floor, grad, gram)
+    differences = [_central_difference(rounded, x, a) if problem.free[a] else grad[a] for a in range(9)]
     np.testing.assert_allclose(grad, differences, rtol=1e-4, atol=1e-7)
 
 
@@ -204,16 +204,16 @@ def test_repeated_rows_change_nothing() -> None:
 
 def test_one_starting_point_is_not_enough() -> None:
     profile = list(synthetic_profiles(268, seed=105))[-1]
-    rows, free = fit_kernel.prepare(profile.columns())
-    alone = fit_kernel.minimise(rows, fit_kernel.start_point(rows, free, fit_kernel.START_GAMMAS[0]), free)
+    problem = fit_kernel.prepare(profile.columns())
+    alone = fit_kernel.minimise(problem, fit_kernel.start_point(problem, fit_kernel.START_GAMMAS[0]))
     assert PolluxLoss(profile).of(fit_throughput(profile)) < 0.9 * alone
 
 
 @given(st.floats(1.0, 10.0), st.floats(1e-8, 10.0))
 def test_a_step_to_a_bound_ends_on_it_in_spite_of_rounding(gamma: float, alpha: float) -> None:
-    x = np.array([alpha] * 8 + [gamma])
+    x, moved = np.array([alpha] * 8 + [gamma]), np.empty(9)
     for bound in (1.0, 10.0):
-        moved = fit_kernel._moved(x, np.append(1e-8 - x[:8], bound - gamma))
+        fit_kernel._move(x, np.append(1e-8 - x[:8], bound - gamma), moved)
         assert (moved[:8] >= 1e-8).all()
         assert 1.0 <= moved[8] <= 10.0
 

@@ -16,7 +16,6 @@ from coadapt.model import (
     BatchSchedule,
     ClusterView,
     Forecast,
-    GpuType,
     GradStats,
     InputError,
     JobSpec,
@@ -47,8 +46,6 @@ def on_gpu(share: float, label: int) -> Allocation:
 
 
 ILLEGAL: list[tuple[str, Callable[[], object]]] = [
-    (r"GpuType\.name must not be empty", lambda: GpuType(name="")),
-    (r"GpuType\.memory_gib must be > 0, got 0", lambda: GpuType(memory_gib=0)),
     (r"Node\.id must not be empty", lambda: Node(id="", num_gpus=1)),
     (r"Node\.num_gpus must be >= 1, got 0", lambda: Node(id="n", num_gpus=0)),
     (r"replicas on node 'n' must be >= 1, got 0", lambda: Allocation(slots=(("n", 0),))),

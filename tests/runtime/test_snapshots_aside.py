@@ -1,6 +1,7 @@
 """Snapshots that are written beside the events: of the right moment, one at a time, and no error is lost."""
 
 import threading
+from dataclasses import fields
 
 import pytest
 
@@ -11,7 +12,7 @@ from coadapt.model import Plan
 from coadapt.model.errors import StoreError
 from coadapt.model.wire import dumps
 from coadapt.runtime.memory_store import MemoryStore
-from coadapt.runtime.snapshots_aside import SnapshotsAside, picture_of
+from coadapt.runtime.snapshots_aside import SnapshotsAside, copy_of, picture_of
 from coadapt.sim.faults.fault_run import FaultRun
 from coadapt.sim.faults.scenario import draw_scenario
 from tests.core.stage import Stage, on
@@ -27,7 +28,7 @@ class Slow(MemoryStore):
         self.error: Exception | None = None
 
     def save_snapshot(self, state: SchedulerState, upto: int) -> None:
-        assert self.let.wait(30.0)
+        assert self.let.wait(60.0)
         if self.error is not None:
             raise self.error
         self.written.append((upto, dumps(state)))
@@ -75,3 +76,13 @@ def test_no_event_changes_a_picture(seed: int) -> None:
         scheduler.handle(event)
         if number % 50 == 49:
             assert dumps(picture) == text
+
+
+def test_a_copy_has_every_field_of_the_record() -> None:
+    stage = Stage()
+    stage.running()
+    record = stage.scheduler.state.jobs["a"]
+    record.ended_at, record.heard_at = 5.0, 6.0
+    copied = copy_of(record)
+    assert copied is not record
+    assert all(getattr(copied, each.name) is getattr(record, each.name) for each in fields(record))

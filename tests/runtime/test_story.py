@@ -5,6 +5,7 @@ import pytest
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import CancelRequested, Outcome, PlanReady, TimerFired, TrainingResumed
 from coadapt.model import BatchConfig, GradStats, Plan, TrainingReport
+from coadapt.model.measured import NOBODY, RANK, RATIO
 from coadapt.runtime.snapshot import cluster_snapshot
 from coadapt.runtime.story import story
 from tests.core.stage import Stage, on
@@ -119,3 +120,14 @@ def test_the_cluster_in_one_picture() -> None:
     assert job["noise_scale"] == 8.0
     assert job["attained_service_gpu_s"] == 80.0
     assert job["metrics"] == {"loss": 0.5}
+
+
+def test_a_straggler_is_told_when_it_is_found_and_when_it_is_gone() -> None:
+    stage = Stage()
+    stage.running(allocation=on(n0=1, n1=2))
+    for progress, metrics in enumerate(({RANK: 2.0, RATIO: 1.6}, {RANK: 2.0, RATIO: 1.7}, {RANK: NOBODY})):
+        stage.reported(TrainingReport(progress=float(progress), metrics=metrics))
+    assert [text for _, text in told(stage) if "peers" in text] == [
+        "running; rank 2 on n1 computes 1.6 times as long as the median of its peers",
+        "running; no replica is slower than its peers any more",
+    ]

@@ -184,13 +184,20 @@ REPORT: dict[str, Any] = {
         "progress_target": 1000.0,
         "samples": 20.0,
         "batch": {"total": 16, "atomic": 8, "accumulation": 1},
-        "throughput": {"cpu": PARAMS},
+        "by_type": {"cpu": {"params": PARAMS, "num_replicas_profiled": 2, "max_atomic": 64}},
         "grad": {"sqr": 0.5, "var": 2.0, "noise_scale_stderr": 1.0},
-        "num_replicas_profiled": 2,
         "forecast": {"remaining_steps": 100.0, "step_time_s": [0.5, 0.3]},
         "step_time_s": 0.5,
         "metrics": {"loss": 0.5},
     },
+}
+TRAINER_STATUS: dict[str, Any] = {
+    "trainerStatus": {
+        "progressPercentage": 45,
+        "estimatedRemainingSeconds": 9,
+        "metrics": [{"name": "loss", "value": "0.5"}],
+        "lastUpdatedTime": "2025-01-23T10:30:45Z",
+    }
 }
 RESCALED: dict[str, Any] = {"generation": 1, "rescale_s": 1.5, "pause": {"agree": 0.1, "first step": 0.2}}
 ROUTES = [
@@ -204,6 +211,8 @@ ROUTES = [
     "/v1/jobs/{}/cancel",
     "/v1/jobs/{}/reports",
     "/v1/jobs/{}/rescaled",
+    "/v1/jobs/{}/changes",
+    "/v1/jobs/{}/trainer-status",
     "/metrics",
     "/v1/openapi.json",
     "/v1/nothing",
@@ -223,12 +232,16 @@ KINDS = {
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What was sent and answered. taken: per last part of the path, the answers that said yes."""
+    """What was sent and answered. taken: per last part of the path, the answers that said yes.
+
+    reports: those that are in the journal.
+    """
 
     inputs: int = 0
     statuses: Counter[int] = field(default_factory=Counter)
     refused_files: int = 0
     taken: Counter[str] = field(default_factory=Counter)
+    reports: int = 0
     restarts: int = 0
 
 
@@ -269,6 +282,7 @@ class Fuzzer:
             (25, self._job),
             (25, self._report),
             (8, self._rescaled),
+            (4, self._trainer_status),
             (9, self._route),
             (3, self._noise),
         ]
@@ -314,6 +328,10 @@ class Fuzzer:
         await self._ask(
             app, "POST", f"/v1/jobs/{self._some_job()}/rescaled", self._written(self._mutated(RESCALED))
         )
+
+    async def _trainer_status(self, app: Any) -> None:
+        body = self._written(self._mutated(TRAINER_STATUS))
+        await self._ask(app, "POST", f"/v1/jobs/{self._some_job()}/trainer-status", body)
 
     async def _route(self, app: Any) -> None:
         path = self.random.choice(ROUTES)
@@ -403,8 +421,11 @@ class Fuzzer:
         assert status < 500, (status, method, path, query, body[:500], answer[:500])
         if status >= 400 and method != "HEAD":
             self._check_line(json.loads(answer)["error"]["message"])
+        last = path.rpartition("/")[2]
         if status == 202:
-            self.tally.taken[path.rpartition("/")[2]] += 1
+            self.tally.taken[last] += 1
+        if (status, last) == (200, "trainer-status"):  # which is a report, in other words
+            self.tally.taken["reports"] += 1
         return status, answer
 
     def _check_line(self, line: str) -> None:
@@ -453,6 +474,7 @@ class Fuzzer:
         assert found["jobs"] == taken["jobs"], (found, taken)
         # What is said of a job that has ended is lawful, and is not written down.
         assert all(found[name] <= taken[name] for name in KINDS), (found, taken)
+        self.tally.reports += found["reports"]
         self.tally.taken.clear()
 
 

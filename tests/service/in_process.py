@@ -27,13 +27,13 @@ from coadapt.runtime.solver import InlineSolver
 from coadapt.runtime.wall_clock import WallClock
 from coadapt.service.app import Service, create_app
 from coadapt.service.auth import Credentials
-from coadapt.service.latencies import Latencies
+from coadapt.service.figures.latencies import Latencies
+from coadapt.service.figures.tally import Tally
 from coadapt.service.live_loop import LiveLoop
-from coadapt.service.tally import Tally
 
 TOKEN = "open-sesame"
 NODE = Node(id="here", num_gpus=4, gpu_type="cpu")
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 CONFIG = SchedulerConfig(round_s=1.0, reaction_s=0.0)
 
 

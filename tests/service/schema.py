@@ -14,10 +14,8 @@ import tempfile
 import threading
 from pathlib import Path
 
-import uvicorn
-
 from coadapt.cli.cluster.live import listening
-from coadapt.service.app import create_app
+from coadapt.service.server import http_server
 from tests.service.in_process import TOKEN, InProcess, until
 
 # What is checked of each answer. Bodies of answers have no schema, and for what a lawful body may still be
@@ -32,8 +30,7 @@ def run(command: str, examples: int, seed: int) -> int:
     with tempfile.TemporaryDirectory() as folder, listening("127.0.0.1", [0]) as tcp:
         service = InProcess(Path(folder))
         with service.turning():
-            config = uvicorn.Config(create_app(service.service), log_level="warning", access_log=False)
-            server = uvicorn.Server(config)
+            server = http_server(service.service)
             thread = threading.Thread(target=server.run, kwargs={"sockets": [tcp]})
             thread.start()
             until(lambda: server.started)

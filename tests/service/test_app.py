@@ -1,5 +1,6 @@
 """The HTTP API: what each route does and refuses, and that nothing is answered before it is durable."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from coadapt.core.events import CancelRequested, JobSubmitted, TrainingReported,
 from coadapt.model import GradStats, Node, TrainingReport
 from coadapt.model.wire import to_json
 from coadapt.service.guard import BODY_BYTES_MAX
+from tests.service.fuzz import ask
 from tests.service.in_process import NODE, InProcess, until
 
 
@@ -52,14 +54,18 @@ EVERY_ROUTE = [
     ("GET", "/v1/jobs"),
     ("GET", "/v1/jobs/a"),
     ("GET", "/v1/jobs/a/story"),
+    ("GET", "/v1/jobs/a/changes"),
     ("GET", "/v1/jobs/a/logs"),
     ("POST", "/v1/jobs/a/cancel"),
     ("POST", "/v1/jobs/a/reports"),
     ("POST", "/v1/jobs/a/rescaled"),
+    ("POST", "/v1/jobs/a/trainer-status"),
     ("GET", "/v1/tenants"),
     ("PUT", "/v1/tenants/t"),
     ("POST", "/v1/token"),
     ("GET", "/v1/notices"),
+    ("GET", "/v1/nodes"),
+    ("POST", "/v1/nodes/n/take-back"),
     ("POST", "/v1/prune"),
     ("GET", "/v1/openapi.json"),
     ("GET", "/metrics"),
@@ -79,7 +85,7 @@ def test_without_the_token_there_is_only_401(service: InProcess, token: str | No
 def test_every_route_is_in_the_list_above(client: TestClient) -> None:
     paths = client.get("/v1/openapi.json").json()["paths"]
     routes = {
-        (method.upper(), path.replace("{job}", "a").replace("{tenant}", "t"))
+        (method.upper(), path.replace("{job}", "a").replace("{tenant}", "t").replace("{node}", "n"))
         for path, known in paths.items()
         for method in known
     }
@@ -241,6 +247,13 @@ def test_an_unknown_job_is_404(client: TestClient, method: str, path: str, body:
         404,
         "job: got 'gone'; allowed: the id of a job, or its beginning: no job was submitted yet",
     )
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs/", "/v1/jobs/a/", "/v1/tenants/", "/metrics/", "/v1/healthz/"])
+def test_a_slash_too_many_is_404_whatever_is_asked(client: TestClient, path: str) -> None:
+    """A redirect was made of it, which failed, with 500, on a question that is not UTF-8."""
+    status, answer = asyncio.run(ask(client.app, "GET", path, query="x=\udced"))
+    assert (status, b"error" in answer) == (404, True)
 
 
 def test_bodies_have_a_limit(client: TestClient, service: InProcess) -> None:

@@ -20,3 +20,4 @@ def test_hostile_input_is_taken_or_refused_and_changes_nothing_else(tmp_path: Pa
     assert tally.statuses[202] > 50
     assert tally.statuses[422] > 100
     assert tally.statuses[400] > 50
+    assert tally.reports > 50

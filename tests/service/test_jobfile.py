@@ -6,6 +6,7 @@ import pytest
 
 from coadapt.model import (
     BatchLimits,
+    BatchRule,
     BatchSchedule,
     InputError,
     JobLength,
@@ -14,6 +15,7 @@ from coadapt.model import (
     Node,
     ReplicaLimits,
     RescaleContract,
+    RuleKind,
 )
 from coadapt.service.jobfile import JobFile, check_disk, job_spec, read_job_file
 from coadapt.service.submission import check_possible
@@ -42,11 +44,11 @@ QUOTE = "yes, no, on, off, true and false are truth values in YAML: quote the wo
 ENVS = f"a mapping of variable names to text or numbers; {QUOTE}"
 BATCH_KEYS = (
     "initial, max, requested, min_atomic, max_atomic, accumulation, schedule, schedule_unit, "
-    "tokens_per_sample"
+    "tokens_per_sample, rule"
 )
 KEYS = (
     "name, run, setup, workdir, envs, resources, batch, contract, tenant, priority, deadline, length, "
-    "application, max_failures, hang_timeout"
+    "application, max_failures, hang_timeout, checkpoints"
 )
 
 
@@ -191,6 +193,32 @@ def test_a_declared_schedule_arrives_in_samples(
     ],
 )
 def test_what_is_wrong_with_a_schedule_is_named(tmp_path: Path, batch: str, contract: str, said: str) -> None:
+    assert complaint(tmp_path, scheduled(batch, contract)).startswith(said)
+
+
+def test_a_batch_rule_arrives_with_its_numbers(tmp_path: Path) -> None:
+    spec = parse(tmp_path, scheduled("max: 64, rule: accordion(every=5)", "self"))
+    rule = BatchRule(kind=RuleKind.ACCORDION, every=5)
+    assert spec.batch == BatchLimits(initial=8, max_total=64, rule=rule)
+    assert rule.totals(8, 64) == (8, 64)
+    rule = BatchRule.parse("noise-scale")
+    assert (rule.kind, rule.every, rule.totals(8, 60)) == (RuleKind.NOISE_SCALE, 10, (8, 16, 32, 60))
+
+
+@pytest.mark.parametrize(
+    ("batch", "contract", "said"),
+    [
+        ("max: 64, rule: accordion", "fixed", "batch.rule: got 'accordion'; allowed: none under contract"),
+        ("rule: accordion", "self", "batch.max: got None; allowed: with batch.rule, a whole number above 8"),
+        ("max: 64, rule: gns", "self", "batch.rule: got 'gns'; allowed: accordion or noise-scale, with"),
+        ("max: 64, rule: noise-scale(every=0)", "self", "batch.rule: got 'noise-scale(every=0)'; allowed:"),
+        ("max: 64, rule: 'noise-scale(every=1,every=2)'", "self", "batch.rule: got 'noise-scale(every=1,ev"),
+        ("max: 64, rule: accordion(threshold=0)", "self", "batch.rule: got 'accordion(threshold=0)'; all"),
+    ],
+)
+def test_what_is_wrong_with_a_batch_rule_is_named(
+    tmp_path: Path, batch: str, contract: str, said: str
+) -> None:
     assert complaint(tmp_path, scheduled(batch, contract)).startswith(said)
 
 

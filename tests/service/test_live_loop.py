@@ -17,7 +17,7 @@ from coadapt.runtime.memory_store import MemoryStore
 from coadapt.service.live_loop import QUEUE_MAX, EventRefusedError, OverloadedError
 from tests.service.in_process import CONFIG, NODE, InProcess
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 SPEC = JobSpec(name="job", batch=BatchLimits(initial=8), launch=Launch(run="true"))
 
 

@@ -28,7 +28,10 @@ def operator(service: InProcess) -> TestClient:
     return service.client()
 
 
-OWN = {("GET", ""), ("GET", "/story"), ("GET", "/logs"), ("POST", "/reports"), ("POST", "/rescaled")}
+OWN = {
+    *(("GET", path) for path in ("", "/story", "/logs")),
+    *(("POST", path) for path in ("/reports", "/rescaled", "/trainer-status")),
+}
 REPORT = {"generation": 1, "report": {"progress": 1.0}}
 
 

@@ -21,10 +21,8 @@ from coadapt.model import (
 )
 from coadapt.sim.agent import (
     Assignment,
-    Learned,
     Oracle,
     Segment,
-    TimedSteps,
     Training,
     advance,
     assign,
@@ -33,6 +31,7 @@ from coadapt.sim.agent import (
 )
 from coadapt.sim.agent import assignment as make_assignment
 from coadapt.sim.applications import Neighbour, Setting
+from coadapt.sim.learned import Learned, TimedSteps
 from tests.sim.stage import TOY, Toy, spec
 
 ONE = Placement((1,))

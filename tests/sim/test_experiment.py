@@ -176,3 +176,11 @@ def test_jobs_of_one_instant_are_taken_in_the_order_of_their_ids() -> None:
     workload = Workload(name="w", jobs=(trace_job("b"), trace_job("a")))
     result = simulate(workload, {"toy": TOY}, small, "fifo")
     assert starts(result.history)["a"] == 60.0
+
+
+def test_jobs_that_seldom_report_are_neither_asked_nor_slower() -> None:
+    usual, seldom = run("fifo"), run("fifo", ExperimentConfig(report_s=3600.0))
+    assert [len(job.points) for job in usual.history.jobs.values()] > [0] * len(JOBS)
+    assert [len(job.points) for job in seldom.history.jobs.values()] == [0] * len(JOBS)
+    assert [job.jct_s for job in seldom.jobs] == [job.jct_s for job in usual.jobs]
+    assert ExperimentConfig(report_s=3600.0).scheduler.silence_s > 3600.0

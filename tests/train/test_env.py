@@ -122,6 +122,8 @@ def test_the_job_files_contract_beats_the_argument(caplog: pytest.LogCaptureFixt
         ({}, {"COADAPT_BATCH": '{"total": 3}'}, "COADAPT_BATCH.atomic: got None"),
         ({"report_every_s": 0.0}, {}, "COADAPT_REPORT_EVERY_S: got 0.0; allowed: a number of seconds > 0"),
         ({}, {"COADAPT_STOP_TIMEOUT_S": "soon"}, "COADAPT_STOP_TIMEOUT_S: got 'soon'"),
+        ({"checkpoint_dir": "s3:// x"}, {}, "init(checkpoint_dir): got 's3:// x'; allowed: SCHEME://FOLDER"),
+        ({}, {"COADAPT_CHECKPOINT_URL": "s3:x"}, "checkpoints: got 's3:x'; allowed: SCHEME://FOLDER"),
         ({"seed": -1}, {}, "init(seed): got -1; allowed: a whole number >= 0"),
     ],
 )
@@ -150,3 +152,32 @@ def test_alone_means_no_word_of_other_replicas_and_only_inside(monkeypatch: pyte
         "DEVICE_OF_MINE": "cpu"
     }
     assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "folder", "url"),
+    [
+        ("", {}, None, ""),
+        ("", {"COADAPT_CHECKPOINT_DIR": "/jobs/a"}, Path("/jobs/a"), ""),
+        (
+            "",
+            {"COADAPT_CHECKPOINT_DIR": "/jobs/a", "COADAPT_CHECKPOINT_URL": "s3://b/a"},
+            Path("/jobs/a"),
+            "s3://b/a",
+        ),
+        (
+            "",
+            {"COADAPT_CHECKPOINT_DIR": "/jobs/a", "COADAPT_CHECKPOINT_URL": "file:///b/a"},
+            Path("/b/a"),
+            "",
+        ),
+        ("here", {"COADAPT_CHECKPOINT_URL": "s3://b/a"}, Path("here"), ""),
+        ("gs://c", {"COADAPT_CHECKPOINT_URL": "s3://b/a"}, None, "gs://c"),
+    ],
+)
+def test_checkpoints_are_where_the_script_says_else_the_job_file(
+    given: str, environ: dict[str, str], folder: Path | None, url: str
+) -> None:
+    config = parse_config({"checkpoint_dir": given}, environ)
+    assert (config.checkpoint_dir, config.checkpoint_url) == (folder, url)
+    assert config.keeps_checkpoints == bool(folder or url)

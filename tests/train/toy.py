@@ -29,7 +29,8 @@ class Toy:
 
     pace_s: of waiting per pass, until the file `fast` is in the folder. whole_group: not only itself gets the
     signal, but all processes of its group. stream: the samples come as a stream, "reading", with a "state"
-    of its own, or in "shards". schedule: batches that the job file declares.
+    of its own, or in "shards". schedule: batches that the job file declares. checkpoints: where they are, if
+    not in the folder.
     """
 
     folder: str
@@ -52,6 +53,7 @@ class Toy:
     stream: str = ""
     strategy: str = "ddp"
     schedule: str = ""
+    checkpoints: str = ""
 
 
 class Points(Dataset[tuple[Tensor, Tensor, int]]):
@@ -163,7 +165,7 @@ def run_toy(toy: Toy) -> None:
     run = ct.init(
         contract=toy.contract,
         seed=toy.seed,
-        checkpoint_dir=folder / "checkpoints",
+        checkpoint_dir=toy.checkpoints or folder / "checkpoints",
         checkpoint_every_s=toy.checkpoint_every_s,
         stop_timeout_s=20.0,
     )

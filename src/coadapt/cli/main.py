@@ -10,6 +10,7 @@ from coadapt.cli.client import RefusedError, UnreachableError
 from coadapt.cli.cluster.doctor import doctor
 from coadapt.cli.cluster.elastic_jobs import elastic_jobs
 from coadapt.cli.cluster.executors import executors
+from coadapt.cli.cluster.nodes import nodes
 from coadapt.cli.cluster.prune import prune
 from coadapt.cli.cluster.report import report
 from coadapt.cli.cluster.rotate_token import rotate_token
@@ -66,6 +67,7 @@ for verb in (
 # What follows the script's name is the script's.
 app.command(context_settings={"allow_extra_args": True, "allow_interspersed_args": False})(check)
 app.add_typer(tenant, name="tenant")
+app.add_typer(nodes, name="nodes")
 app.add_typer(trace, name="trace")
 app.command()(doctor)
 app.command()(prune)

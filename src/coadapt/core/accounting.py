@@ -24,9 +24,10 @@ def held_gpus(job: JobRecord) -> dict[NodeId, float]:
 
 def num_gpus_held(job: JobRecord) -> float:
     """Return how many GPUs the job holds on all nodes, likewise."""
-    if job.state not in HOLDING:
+    if job.status.state not in HOLDING:
         return 0.0
-    return job.ordered.num_gpus if job.trains_on == job.ordered else held(job).num_gpus
+    ordered, trains_on = job.order.grant.allocation, job.running.grant.allocation
+    return ordered.num_gpus if trains_on is ordered or trains_on == ordered else held(job).num_gpus
 
 
 def hold(
@@ -57,12 +58,11 @@ def job_view(job: JobRecord, rescale_default_s: float, known: JobView | None = N
 
     known: an earlier view of the job, which is given back if nothing has changed.
     """
-    mean_s = job.usage.costs.mean_s
-    rescale_s = rescale_default_s if mean_s is None else mean_s
-    grant = NO_GRANT if job.state in (JobState.PENDING, JobState.STOPPING) else job.order.grant
+    grant = NO_GRANT if job.status.state is JobState.STOPPING else job.order.grant
     same = known is not None and job.measured is known.measured and job.usage is known.usage
-    if known is not None and same and (grant, rescale_s) == (known.grant, known.rescale_s):
+    if known is not None and same and grant is known.grant:
         return known
+    mean_s = job.usage.costs.mean_s
     return JobView(
         id=job.id,
         spec=job.spec,
@@ -70,5 +70,6 @@ def job_view(job: JobRecord, rescale_default_s: float, known: JobView | None = N
         grant=grant,
         measured=job.measured,
         usage=job.usage,
-        rescale_s=rescale_s,
+        rescale_s=rescale_default_s if mean_s is None else mean_s,
+        num_gpus_held=num_gpus_held(job),
     )

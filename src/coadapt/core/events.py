@@ -58,9 +58,10 @@ class NodeJoined(_Fact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLost(_Fact):
-    """A node went away, and every replica on it with it."""
+    """A node went away, or jobs are kept from it: every replica on it ends. why: what became of it."""
 
     node: NodeId
+    why: str = "was lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

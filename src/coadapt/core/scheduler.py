@@ -6,10 +6,11 @@ follow from a plan is converge.py; the books are accounting.py.
 
 import math
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 from typing import assert_never
 
 from coadapt.core.accounting import hold, job_view, may_train
-from coadapt.core.commands import Command, SetAlarm, Solve
+from coadapt.core.commands import Command, JobCommand, SetAlarm, Solve
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.converge import RESCALES_FAILED_MAX, answered, come_about, converge, repeat_order, stop
 from coadapt.core.events import (
@@ -42,7 +43,6 @@ from coadapt.model import (
     ClusterView,
     Grant,
     JobId,
-    JobView,
     Measured,
     Node,
     NodeId,
@@ -54,6 +54,7 @@ from coadapt.model import (
     gpus_by_type,
 )
 from coadapt.model.quick_init import replace
+from coadapt.model.view import JobViews, standing_of
 
 
 class Scheduler:
@@ -63,11 +64,10 @@ class Scheduler:
         """`config` counts until the first SchedulerConfigured."""
         self._config = config or SchedulerConfig()
         self.state = state or SchedulerState()
-        self._active = sorted(_place(job) for job in self.state.jobs.values() if job.state not in ENDED)
+        self._active = sorted((job for job in self.state.jobs.values() if job.state not in ENDED), key=_place)
         self._departed = [job.id for job in self.state.jobs.values() if job.state in ENDED]
-        self._views: dict[JobId, JobView] = {}
         self._picture: ClusterView | None = None  # the last view, while no event but its answer came since
-        self._work = Worklist(self.state.nodes.values(), self._active_jobs())
+        self._take_stock()
 
     @property
     def config(self) -> SchedulerConfig:
@@ -76,6 +76,15 @@ class Scheduler:
 
     def handle(self, event: Event) -> list[Command]:
         """Book what happened and return the orders that follow from it."""
+        commands = self._handle(event)
+        self._touched.add(getattr(event, "job", ""))  # no job has this id
+        self._note_touched(commands)
+        return commands
+
+    def _note_touched(self, commands: Iterable[Command]) -> None:
+        self._touched.update(each.job for each in commands if isinstance(each, JobCommand))
+
+    def _handle(self, event: Event) -> list[Command]:
         if self._departed:
             self._forget_departed()
         # A late message must not turn the books back; its own instant is history.
@@ -91,7 +100,7 @@ class Scheduler:
             case NodeJoined():
                 return self._node_joined(event.node)
             case NodeLost():
-                return self._node_lost(event.node)
+                return self._node_lost(event.node, event.why)
             case ReplicasStarted():
                 return self._started(event)
             case ReplicasKept():
@@ -118,19 +127,17 @@ class Scheduler:
 
     def view(self) -> ClusterView:
         """Return the frozen picture of this instant that a policy gets."""
-        self._picture = ClusterView(
-            at=self.state.at,
-            nodes=tuple(self.state.nodes[node] for node in sorted(self.state.nodes)),
-            jobs=tuple(self._view_of(job) for job in self._active_jobs() if not job.status.cancel_requested),
-            tenants=dict(sorted(self.state.tenants.items())),
-        )
+        views, cost_s, jobs = self._views, self.config.rescale_default_s, self.state.jobs
+        for job_id in self._touched - jobs.keys():
+            views.drop(job_id)
+        for job in sorted((jobs[job_id] for job_id in self._touched & jobs.keys()), key=_place):
+            if job.state in ENDED or job.status.cancel_requested:
+                views.drop(job.id)
+            else:
+                views.put(job_view(job, cost_s, views.views.get(job.id)))
+        self._touched.clear()
+        self._picture = views.view(self.state.at, dict(sorted(self.state.tenants.items())))
         return self._picture
-
-    def _view_of(self, job: JobRecord) -> JobView:
-        # Most jobs wait from round to round, and nothing about them changes.
-        view = job_view(job, self.config.rescale_default_s, self._views.get(job.id))
-        self._views[job.id] = view
-        return view
 
     # -- users ------------------------------------------------------------------------------------------
 
@@ -145,7 +152,7 @@ class Scheduler:
             measured=Measured(forecast=event.forecast),
             usage=Usage(accounted_at=event.at),
         )
-        insort(self._active, _place(job))
+        insort(self._active, job, key=_place)
         return self._wake()
 
     def _cancel_requested(self, event: CancelRequested) -> list[Command]:
@@ -169,10 +176,10 @@ class Scheduler:
         commands = self._node_lost(node.id) if known else []
         self.state.nodes[node.id] = node
         self.state.solve_at = None
-        self._work = Worklist(self.state.nodes.values(), self._active_jobs())
+        self._take_stock()
         return commands + self._wake()
 
-    def _node_lost(self, node: NodeId) -> list[Command]:
+    def _node_lost(self, node: NodeId, what: str = "was lost") -> list[Command]:
         if self.state.nodes.pop(node, None) is None:
             return []
         # A plan that is being made for the cluster as it was is void.
@@ -182,9 +189,9 @@ class Scheduler:
             if on_it or job.target.allocation.on(node):
                 job.target = NO_GRANT
                 if on_it:
-                    why = f"stopped: node {node} was lost"
+                    why = f"stopped: node {node} {what}"
                     job.status = replace(job.status, reason=Reason.NODE_LOST, explanation=why)
-        self._work = Worklist(self.state.nodes.values(), self._active_jobs())
+        self._take_stock()
         return self._converge() + self._wake()
 
     # -- replicas ---------------------------------------------------------------------------------------
@@ -212,16 +219,18 @@ class Scheduler:
         if job is None:
             return []
         at = job.heard_at = self.state.at
-        job.running = job.running.heard(at)
+        job.running = running = replace(job.running, reported_at=at)
         if isinstance(event, TrainingReported):
             job.measured = job.measured.after(event.report, at)
-            took_step = event.report.progress > job.running.progress_at_start
+            if running.has_trained:  # nearly always
+                return []
+            took_step = event.report.progress > running.progress_at_start
         else:
             job.usage = job.usage.after_cost(event.generation, event.rescale_s, event.pause)
             took_step = True
-        if not took_step or job.running.has_trained or event.generation != job.running.generation:
+        if not took_step or running.has_trained or event.generation != running.generation:
             return []
-        job.running = replace(job.running, has_trained=True)
+        job.running = replace(running, has_trained=True)
         return self._converge(job)
 
     def _kept(self, event: ReplicasKept) -> list[Command]:
@@ -282,15 +291,13 @@ class Scheduler:
         if state.round_due_at is None or state.at < state.round_due_at:
             return []
         state.round_due_at = None
-        jobs = self._active_jobs()
-        if not jobs:
+        if not self._active:
             return []
-        holding = [job for job in jobs if job.state in HOLDING]
-        commands = [*self._stop_hung(holding), *self._repeat_orders(holding)]
+        holding = [job for job in self._active if job.status.state in HOLDING]
+        commands: list[Command] = [*self._stop_hung(holding), *self._repeat_orders(holding)]
+        self._note_touched(commands)
         solving = state.solve_at is not None and state.at - state.solve_at < self.config.solve_timeout_s
         if not solving:
-            for job in holding:
-                hold(job, state.at)
             state.round += 1
             state.solve_at = state.at
             commands.append(Solve(round=state.round, view=self.view()))
@@ -311,28 +318,32 @@ class Scheduler:
             return []
         state.plan_error = ""
         state.diagnostics = plan.diagnostics
-        jobs, pools = self._active_jobs(), gpus_by_type(state.nodes.values())
-        in_peace = settling(state, jobs, self.config.settle_s)
-        for job in jobs:
+        pools = gpus_by_type(state.nodes.values())
+        for job in self._active:
             if not job.status.cancel_requested:
                 self._set_target(job, plan, pools)
-                if job.id in in_peace and not job.order.grant.satisfies(job.target):
-                    why = f"takes its first step before anything else: {job.explanation}"
-                    job.status = replace(job.status, reason=Reason.ALLOCATED, explanation=why)
+        # Whose order is not as the plan has it is under way, or may need another.
+        differing = [*self._work.jobs, *(state.jobs[job_id] for job_id in self._work.moving)]
+        for job_id in settling(state, differing, self.config.settle_s):
+            job = state.jobs[job_id]
+            if not job.status.cancel_requested and not job.order.grant.satisfies(job.target):
+                why = f"takes its first step before anything else: {job.explanation}"
+                job.status = replace(job.status, reason=Reason.ALLOCATED, explanation=why)
         return self._converge()
 
     def _set_target(self, job: JobRecord, plan: Plan, pools: dict[str, int]) -> None:
         if job.failed_rescales.waits_for_plan:
             job.failed_rescales = replace(job.failed_rescales, waits_for_plan=False)
             self._work.note(job)
-        allocation, batch = plan.allocations.get(job.id, WAITING), plan.batches.get(job.id)
-        if (allocation, batch) != (job.target.allocation, job.target.batch):
+        target, allocation = job.target, plan.allocations.get(job.id, WAITING)
+        batch = plan.batches.get(job.id)
+        if (allocation, batch) != (target.allocation, target.batch):
             job.target = Grant(allocation=allocation, batch=batch)
             self._work.note(job)
-        if job.target:
-            num_gpus = job.target.allocation.num_replicas
-            why = plan.reasons.get(job.id, f"runs on {num_gpus} GPUs")
-            if why != job.explanation:
+        if allocation.slots:
+            if (why := plan.reasons.get(job.id)) is None:
+                why = f"runs on {allocation.num_replicas} GPUs"
+            if why != job.status.explanation:
                 job.status = replace(job.status, explanation=why)
             return
         reason, why = waiting_reason(job, plan, pools)
@@ -347,11 +358,12 @@ class Scheduler:
         commands = [repeat_order(job, self.state.at) for job in jobs if job.state in HOLDING]
         for job in (job for job in jobs if job.running.reported_at is not None):
             # What they reported while nobody listened is not known.
-            job.running = job.running.heard(self.state.at)
+            job.running = replace(job.running, reported_at=self.state.at)
         return commands + (self._wake() if jobs else [])
 
     def _configured(self, config: SchedulerConfig) -> list[Command]:
         self.state.config = config
+        self._take_stock()  # the cost that is assumed may be another
         self.state.round_due_at = None
         return self._wake()
 
@@ -367,10 +379,12 @@ class Scheduler:
         """Stop the jobs that report, but have not for longer than they allow: they start again at once."""
         at = self.state.at
         commands: list[Command] = []
-        for job in (job for job in jobs if job.state is JobState.RUNNING):
+        for job in jobs:
             allowed_s = None if job.spec.launch is None else job.spec.launch.hang_timeout_s
             last_at = job.running.reported_at
             if allowed_s is None or last_at is None or at - last_at < allowed_s:
+                continue
+            if job.state is not JobState.RUNNING:
                 continue
             commands.append(stop(job, at))
             job.status = replace(job.status, reason=Reason.HUNG, explanation=hang(at - last_at, allowed_s))
@@ -378,13 +392,12 @@ class Scheduler:
         return commands
 
     def _repeat_orders(self, jobs: list[JobRecord]) -> list[Command]:
-        at, config = self.state.at, self.config
+        at, retry_s, silence_s = self.state.at, self.config.retry_s, self.config.silence_s
         commands: list[Command] = []
         for job in jobs:
             sent_at = job.order.sent_at
-            unanswered = sent_at is not None and at - sent_at >= config.retry_s
-            silent = sent_at is None and at - job.heard_at >= config.silence_s
-            if unanswered or silent:
+            since, most_s = (job.heard_at, silence_s) if sent_at is None else (sent_at, retry_s)
+            if at - since >= most_s:
                 commands.append(repeat_order(job, at))
         return commands
 
@@ -421,12 +434,17 @@ class Scheduler:
     def _training(self, job_id: JobId, generation: int) -> JobRecord | None:
         """Return the job if replicas of `generation` may train now, else None."""
         job = self.state.jobs.get(job_id)
-        if job is None or not may_train(job, generation) or job.state not in HOLDING:
-            return None
-        return job
+        trains = job is not None and job.state in HOLDING and may_train(job, generation)
+        return job if trains else None
 
     def _active_jobs(self) -> list[JobRecord]:
-        return [self.state.jobs[job_id] for _, job_id in self._active]
+        return self._active.copy()
+
+    def _take_stock(self) -> None:
+        """Count anew what the live nodes have, and what jobs hold of it."""
+        nodes = tuple(self.state.nodes[node] for node in sorted(self.state.nodes))
+        self._work, self._views = Worklist(nodes, self._active), JobViews(nodes)
+        self._touched = {job.id for job in self._active}  # whose views are not as the views has them
 
     def _converge(self, *changed: JobRecord) -> list[Command]:
         for job in changed:
@@ -438,9 +456,8 @@ class Scheduler:
         _let_go(job, self.state.at, job.status.after(trigger, reason, explanation))
         job.ended_at = self.state.at
         job.target = NO_GRANT
-        del self._active[bisect_left(self._active, _place(job))]
+        del self._active[bisect_left(self._active, _place(job), key=_place)]
         self._work.forget(job.id)
-        self._views.pop(job.id, None)
         self._departed.append(job.id)
         if not self._active:
             self.state.round_due_at = None
@@ -467,5 +484,7 @@ def _place(job: JobRecord) -> tuple[float, JobId]:
 
 def _without_departed(plan: Plan, view: ClusterView, state: SchedulerState) -> Plan:
     """Return `plan` without jobs that ended or were cancelled while it was made; unknown ones stay in."""
-    present = {job.id for job in view.jobs}
+    present = standing_of(view).jobs.keys()
+    if plan.names_only(present):
+        return plan
     return plan.only(lambda job: job in present or not (job in state.jobs or job in state.ended))

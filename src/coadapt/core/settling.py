@@ -30,15 +30,16 @@ from coadapt.model.tenant import quotas_of
 
 def settling(state: SchedulerState, jobs: Iterable[JobRecord], settle_s: float) -> frozenset[JobId]:
     """Return those of `jobs` (active ones) that plans leave in peace at this instant."""
-    young = [job for job in jobs if _is_young(job, state.at, settle_s)]
+    young = [job for job in jobs if not job.running.has_trained and _is_young(job, state.at, settle_s)]
     beyond = _beyond_quota(state) if young else set()
     return frozenset(job.id for job in young if job.spec.tenant not in beyond)
 
 
 def _is_young(job: JobRecord, at: float, settle_s: float) -> bool:
-    young = not job.running.has_trained and at - job.running.since < settle_s
+    if at - job.running.since >= settle_s:
+        return False
     taken = job.status.cancel_requested or job.reason is Reason.NODE_LOST
-    return young and not taken and job.state in (JobState.STARTING, JobState.RUNNING)
+    return not taken and job.state in (JobState.STARTING, JobState.RUNNING)
 
 
 def _beyond_quota(state: SchedulerState) -> set[TenantId]:

@@ -43,7 +43,7 @@ from enum import StrEnum
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.lifecycle import JobState, Reason, Trigger, advance
 from coadapt.model import NO_GRANT, Allocation, Grant, JobId, JobSpec, Measured, Node, Tenant, TenantId, Usage
-from coadapt.model.quick_init import quick_init
+from coadapt.model.quick_init import quick_init, replace
 
 
 @quick_init
@@ -63,11 +63,9 @@ class Status:
         self, trigger: Trigger, reason: Reason | None = None, explanation: str | None = None
     ) -> "Status":
         """Return the status after `trigger`; what is None stays. Raises IllegalTransitionError."""
-        return Status(
-            state=advance(self.state, trigger),
-            reason=self.reason if reason is None else reason,
-            explanation=self.explanation if explanation is None else explanation,
-            cancel_requested=self.cancel_requested,
+        why = self.explanation if explanation is None else explanation
+        return replace(
+            self, state=advance(self.state, trigger), reason=reason or self.reason, explanation=why
         )
 
 
@@ -120,18 +118,6 @@ class Running:
     """When that start was ordered, s."""
     has_trained: bool = False
     """Whether they took a step since then."""
-
-    def heard(self, at: float) -> "Running":
-        """Return the same replicas, which told something at `at` (s): nearly all events do just that."""
-        return Running(
-            generation=self.generation,
-            grant=self.grant,
-            num_replicas_before=self.num_replicas_before,
-            progress_at_start=self.progress_at_start,
-            reported_at=at,
-            since=self.since,
-            has_trained=self.has_trained,
-        )
 
 
 @quick_init

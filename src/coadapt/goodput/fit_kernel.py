@@ -1,16 +1,17 @@
 """The inner loop of the fit: Pollux's loss with its analytic gradient, and a bounded search for its minimum.
 
-Compiled by numba, but for `search`. `x` is in the order of `ThroughputParams`. A row is
+Compiled by numba, but for what makes arrays. `x` is in the order of `ThroughputParams`. A row is
 (level, extra, atomic, log compute_s, log step_s), where level 0 is one replica, 1 one node, 2 several nodes,
 3 several racks, extra is max(K - 2, 0), and the alpha and beta of a level are x[2 * level : 2 * level + 2].
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coadapt.goodput.compiled import compiled, compiled_part
+from coadapt.goodput.compiled import compiled_lean, lean_part, variable
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -37,27 +38,51 @@ START_SYNC_SHARES = (0.01, 0.7)  # the same for T_sync and the replicas: inside 
 START_SYNC_MIN = 1e-3  # least share of T_step that the start ascribes to synchronisation
 
 
-@compiled
-def evaluate(
-    rows: FloatArray, x: FloatArray, free: BoolArray, floor: float, grad: FloatArray, gram: FloatArray
-) -> float:
+NONE, COMPUTE_TERMS = variable(0), variable(2)
+GRAD_C, GRAD_T, GRAD, NEW_GRAD, SLOPE, STEP, MOVED, SOLUTION, NUM_VECTORS = range(9)  # rows of vector_SA
+GRAM_C, GRAM_T, GRAM, NEW_GRAM, FACTOR, NUM_MATRICES = range(6)  # of matrix_SAA
+COLUMN, INDEX = 0, 1  # of index_SA
+
+
+class FitProblem(NamedTuple):
+    """A profile as the kernels take it: its rows, which parameters it can tell, and scratch.
+
+    rows (num_rows, 5), free (9,). vector_SA and the others are arrays of 9, or 9 x 9, which kernels would
+    otherwise have to make anew at each call.
+    """
+
+    rows: FloatArray
+    free: BoolArray
+    vector_SA: FloatArray
+    matrix_SAA: FloatArray
+    index_SA: NDArray[np.int64]
+
+
+@compiled_lean
+def evaluate(problem: FitProblem, x: FloatArray, floor: float, grad: FloatArray, gram: FloatArray) -> float:
     """Return Pollux's loss at `x`; overwrite `grad` (9,) and `gram` (9, 9), its curvature's lower half.
 
     RMSE(log T_grad) + RMSE(log T_step) + penalties. An RMSE r = sqrt(mean e²) over n rows has the gradient
     J'e / (n r), and J'J / (n r) bounds its curvature from above (r is concave in e²), so that Newton's step
     with it goes downhill. Below `floor` r has a kink and is rounded off to (r² / floor + floor) / 2.
     """
+    rows = problem.rows
     num_rows = rows.shape[0]
-    gram_c, gram_t = np.zeros((NUM_PARAMS, NUM_PARAMS)), np.zeros((NUM_PARAMS, NUM_PARAMS))
-    grad_c, grad_t = np.zeros(NUM_PARAMS), np.zeros(NUM_PARAMS)
-    slope, column = np.empty(5), np.array([0, 1, 0, 0, GAMMA])
+    gram_c, gram_t = problem.matrix_SAA[GRAM_C], problem.matrix_SAA[GRAM_T]
+    grad_c, grad_t = problem.vector_SA[GRAD_C], problem.vector_SA[GRAD_T]
+    slope, column = problem.vector_SA[SLOPE], problem.index_SA[COLUMN]
+    for a in range(NUM_PARAMS):
+        grad_c[a] = grad_t[a] = 0.0
+        for b in range(NUM_PARAMS):
+            gram_c[a, b] = gram_t[a, b] = 0.0
+    column[0], column[1], column[4] = 0, 1, GAMMA
     square_c, square_t = 0.0, 0.0
     for i in range(num_rows):
         level, extra, atomic = int(rows[i, 0]), rows[i, 1], rows[i, 2]
         compute_s = x[0] + x[1] * atomic
         log_c = math.log(compute_s)
         slope[0], slope[1] = 1.0 / compute_s, atomic / compute_s
-        num_terms = 2
+        num_terms = COMPUTE_TERMS
         square_c += _add_row(log_c - rows[i, 3], slope, column, num_terms, grad_c, gram_c)
         log_t = log_c
         if level > 0:
@@ -77,10 +102,10 @@ def evaluate(
         grad[a] = weight_c * grad_c[a] + weight_t * grad_t[a]
         for b in range(a + 1):
             gram[a, b] = weight_c * gram_c[a, b] + weight_t * gram_t[a, b]
-    return _rounded(rmse_c, floor) + _rounded(rmse_t, floor) + _add_penalties(x, free, grad, gram)
+    return _rounded(rmse_c, floor) + _rounded(rmse_t, floor) + _add_penalties(x, problem.free, grad, gram)
 
 
-@compiled_part
+@lean_part
 def _add_row(
     error: float, slope: FloatArray, column: NDArray[np.int64], size: int, grad: FloatArray, gram: FloatArray
 ) -> float:
@@ -91,7 +116,7 @@ def _add_row(
     return error * error
 
 
-@compiled_part
+@lean_part
 def _overlap(log_c: float, log_s: float, gamma: float) -> tuple[float, float]:
     """Return log (c^γ + s^γ)^(1/γ), and the share of s^γ in that sum."""
     z = gamma * (log_s - log_c)
@@ -100,12 +125,12 @@ def _overlap(log_c: float, log_s: float, gamma: float) -> tuple[float, float]:
     return max(log_c, log_s) + math.log1p(tail) / gamma, share
 
 
-@compiled_part
+@lean_part
 def _rounded(rmse: float, floor: float) -> float:
     return rmse if rmse >= floor else 0.5 * (rmse * rmse / floor + floor)
 
 
-@compiled_part
+@lean_part
 def _add_penalties(x: FloatArray, free: BoolArray, grad: FloatArray, gram: FloatArray) -> float:
     """Add both penalties' slopes and return their sum; that of a link which is not `free` is constant: 0."""
     loss = GAMMA_WEIGHT * float(x[GAMMA] - 1.0) ** 2
@@ -125,31 +150,32 @@ def _add_penalties(x: FloatArray, free: BoolArray, grad: FloatArray, gram: Float
     return loss
 
 
-@compiled
-def minimise(rows: FloatArray, x: FloatArray, free: BoolArray) -> float:
+@compiled_lean
+def minimise(problem: FitProblem, x: FloatArray) -> float:
     """Move `x` downhill in place, within its bounds, until the loss stands still; return the loss."""
-    grad, gram = np.empty(NUM_PARAMS), np.empty((NUM_PARAMS, NUM_PARAMS))
+    grad, gram = problem.vector_SA[GRAD], problem.matrix_SAA[GRAM]
     for share in FLOOR_SHARES:
-        floor = share * evaluate(rows, x, free, RMSE_MIN, grad, gram) + RMSE_MIN
-        _descend(rows, x, free, floor)
-    return evaluate(rows, x, free, RMSE_MIN, grad, gram)
+        floor = share * evaluate(problem, x, RMSE_MIN, grad, gram) + RMSE_MIN
+        _descend(problem, x, floor)
+    return evaluate(problem, x, RMSE_MIN, grad, gram)
 
 
-@compiled_part
-def _descend(rows: FloatArray, x: FloatArray, free: BoolArray, floor: float) -> None:
+@lean_part
+def _descend(problem: FitProblem, x: FloatArray, floor: float) -> None:
     """Levenberg-Marquardt: Newton steps with the curvature's bound, damped until they keep their promise."""
-    grad, gram = np.empty(NUM_PARAMS), np.empty((NUM_PARAMS, NUM_PARAMS))
-    new_grad, new_gram = np.empty(NUM_PARAMS), np.empty((NUM_PARAMS, NUM_PARAMS))
-    step = np.empty(NUM_PARAMS)
-    loss = evaluate(rows, x, free, floor, grad, gram)
+    grad, gram = problem.vector_SA[GRAD], problem.matrix_SAA[GRAM]
+    new_grad, new_gram = problem.vector_SA[NEW_GRAD], problem.matrix_SAA[NEW_GRAM]
+    moved = problem.vector_SA[MOVED]
+    loss = evaluate(problem, x, floor, grad, gram)
     damping, num_small, num_evaluations = DAMPING_START, 0, 1
     while num_evaluations < MAX_EVALUATIONS and num_small < 2 and damping < DAMPING_MAX:
-        promised = _solve_step(x, free, grad, gram, damping, step)
+        promised = _solve_step(problem, x, grad, gram, damping)
         if 0.0 <= promised < STEP_TOLERANCE * loss:
             break
         new_loss = math.inf
         if promised > 0.0:
-            new_loss = evaluate(rows, _moved(x, step), free, floor, new_grad, new_gram)
+            _move(x, problem.vector_SA[STEP], moved)
+            new_loss = evaluate(problem, moved, floor, new_grad, new_gram)
             num_evaluations += 1
         if new_loss >= loss:
             damping *= 4.0
@@ -158,44 +184,43 @@ def _descend(rows: FloatArray, x: FloatArray, free: BoolArray, floor: float) -> 
         damping = max(damping * (0.1 if kept > 0.75 else 0.5 if kept > 0.25 else 2.0), DAMPING_MIN)
         num_small = num_small + 1 if loss - new_loss < TOLERANCE * loss else 0
         loss = new_loss
-        moved = _moved(x, step)
         for a in range(NUM_PARAMS):
             x[a] = moved[a]
         grad, new_grad = new_grad, grad
         gram, new_gram = new_gram, gram
 
 
-@compiled
-def _moved(x: FloatArray, step: FloatArray) -> FloatArray:
-    """Return x + step; a sum may round past a bound, and the bounds hold exactly."""
-    moved = np.empty(NUM_PARAMS)
+@compiled_lean
+def _move(x: FloatArray, step: FloatArray, moved: FloatArray) -> None:
+    """Write x + step; a sum may round past a bound, and the bounds hold exactly."""
     for a in range(NUM_PARAMS):
         moved[a] = max(x[a] + step[a], LOW)
     moved[GAMMA] = min(max(moved[GAMMA], GAMMA_MIN), GAMMA_MAX)
-    return moved
 
 
-@compiled_part
+@lean_part
 def _solve_step(
-    x: FloatArray, free: BoolArray, grad: FloatArray, gram: FloatArray, damping: float, step: FloatArray
+    problem: FitProblem, x: FloatArray, grad: FloatArray, gram: FloatArray, damping: float
 ) -> float:
-    """Set `step` to the damped Newton step within the bounds; return the decrease that it promises.
+    """Set the row STEP to the damped Newton step within the bounds; return the decrease that it promises.
 
     A parameter that would leave its bounds stops there, and the others are solved again with it fixed.
     """
-    step[:] = 0.0
-    index, size = np.empty(NUM_PARAMS, np.int64), 0
+    free, step, index = problem.free, problem.vector_SA[STEP], problem.index_SA[INDEX]
+    size = NONE
     for a in range(NUM_PARAMS):
+        step[a] = 0.0
         low, high = (GAMMA_MIN, GAMMA_MAX) if a == GAMMA else (LOW, math.inf)
         held = (x[a] <= low and grad[a] >= 0.0) or (x[a] >= high and grad[a] <= 0.0)
         if free[a] and not held and gram[a, a] > 0.0:
             index[size] = a
             size += 1
-    num_solved = -1
+    num_solved = NONE - 1
     while size != num_solved:
-        num_solved, size = size, 0
-        _solve_free(index[:num_solved], grad, gram, damping, step)
-        for a in index[:num_solved]:
+        num_solved, size = size, NONE
+        _solve_free(problem, num_solved, grad, gram, damping)
+        for i in range(num_solved):
+            a = index[i]
             low, high = (GAMMA_MIN, GAMMA_MAX) if a == GAMMA else (LOW, math.inf)
             if low <= x[a] + step[a] <= high:
                 index[size] = a
@@ -210,13 +235,11 @@ def _solve_step(
     return promised
 
 
-@compiled_part
-def _solve_free(
-    index: NDArray[np.int64], grad: FloatArray, gram: FloatArray, damping: float, step: FloatArray
-) -> None:
-    """Solve for the steps of `index` while those of the other parameters stand (Cholesky)."""
-    size = len(index)
-    factor, solution = np.empty((size, size)), np.empty(size)
+@lean_part
+def _solve_free(problem: FitProblem, size: int, grad: FloatArray, gram: FloatArray, damping: float) -> None:
+    """Solve for the steps of the first `size` of the row INDEX while those of the others stand (Cholesky)."""
+    step, index = problem.vector_SA[STEP], problem.index_SA[INDEX]
+    factor, solution = problem.matrix_SAA[FACTOR], problem.vector_SA[SOLUTION]
     for i in range(size):
         step[index[i]] = 0.0
     for i in range(size):
@@ -248,45 +271,59 @@ def search(profile: FloatArray, start: FloatArray) -> FloatArray:
     `profile` has the columns num_nodes, num_racks, num_replicas, atomic, compute_s and step_s. `start` (9,)
     takes the place of the second starting point unless it is empty.
     """
-    rows, free = prepare(profile)
-    best = start_point(rows, free, START_GAMMAS[0])
-    best_loss = minimise(rows, best, free)
-    other = start_point(rows, free, START_GAMMAS[1])
+    problem = prepare(profile)
+    best = start_point(problem, START_GAMMAS[0])
+    best_loss = minimise(problem, best)
+    other = start_point(problem, START_GAMMAS[1])
     for a in range(len(start)):
-        if free[a]:
+        if problem.free[a]:
             other[a] = max(start[a], LOW)
-    other_loss = minimise(rows, other, free)
+    other_loss = minimise(problem, other)
     return other if other_loss < best_loss else best
 
 
-@compiled
-def prepare(profile: FloatArray) -> tuple[FloatArray, BoolArray]:
+def prepare(profile: FloatArray) -> FitProblem:
     """Return a profile's rows, and which parameters it can tell; the others stay pinned (Pollux's priors).
 
     One atomic batch only: alpha_c is half of the mean compute time. A link that was not used costs nothing.
     (A beta that no row has a say in, with two replicas at most, is left to its penalty: it stays at LOW.)
     """
-    num_rows = profile.shape[0]
-    rows, free = np.zeros((num_rows, 5)), np.zeros(NUM_PARAMS, np.bool_)
+    problem = FitProblem(
+        rows=np.zeros((profile.shape[0], 5)),
+        free=np.zeros(NUM_PARAMS, np.bool_),
+        vector_SA=np.zeros((NUM_VECTORS, NUM_PARAMS)),
+        matrix_SAA=np.zeros((NUM_MATRICES, NUM_PARAMS, NUM_PARAMS)),
+        index_SA=np.zeros((2, NUM_PARAMS), dtype=np.int64),
+    )
+    _fill_rows(profile, problem.rows, problem.free)
+    return problem
+
+
+@compiled_lean
+def _fill_rows(profile: FloatArray, rows: FloatArray, free: BoolArray) -> None:
     free[1] = free[GAMMA] = True
-    for i in range(num_rows):
+    for i in range(profile.shape[0]):
         if profile[i, 2] > 1:
-            rows[i, 0] = 3 if profile[i, 1] > 1 else 2 if profile[i, 0] > 1 else 1
-            free[2 * int(rows[i, 0])] = free[2 * int(rows[i, 0]) + 1] = True
+            level = 3 if profile[i, 1] > 1 else 2 if profile[i, 0] > 1 else 1
+            rows[i, 0] = level
+            free[2 * level] = free[2 * level + 1] = True
         rows[i, 1], rows[i, 2] = max(profile[i, 2] - 2.0, 0.0), profile[i, 3]
         rows[i, 3], rows[i, 4] = math.log(profile[i, 4]), math.log(profile[i, 5])
         free[0] |= profile[i, 3] != profile[0, 3]
-    return rows, free
 
 
-@compiled
-def start_point(rows: FloatArray, free: BoolArray, gamma: float) -> FloatArray:
+def start_point(problem: FitProblem, gamma: float) -> FloatArray:
     """Return parameters that match the profile roughly at overlap `gamma`: lines through its times."""
-    num_rows = rows.shape[0]
-    x = np.empty(NUM_PARAMS)
-    for a in range(NUM_PARAMS):
-        x[a] = gamma if a == GAMMA else LOW
-    size, seconds, weight = np.empty(num_rows), np.empty(num_rows), np.empty(num_rows)
+    x = np.full(NUM_PARAMS, LOW)
+    x[GAMMA] = gamma
+    _draw_lines(problem.rows, problem.free, x, np.empty((3, problem.rows.shape[0])))
+    return x
+
+
+@compiled_lean
+def _draw_lines(rows: FloatArray, free: BoolArray, x: FloatArray, scratch: FloatArray) -> None:
+    gamma, num_rows = x[GAMMA], rows.shape[0]
+    size, seconds, weight = scratch[0], scratch[1], scratch[2]
     for i in range(num_rows):
         size[i], seconds[i] = rows[i, 2], math.exp(rows[i, 3])
         weight[i] = 1.0 / seconds[i] ** 2  # relative errors count
@@ -307,10 +344,9 @@ def start_point(rows: FloatArray, free: BoolArray, gamma: float) -> FloatArray:
             weight[i] = 1.0 if rows[i, 0] == level else 0.0
         if free[2 * level]:
             x[2 * level], x[2 * level + 1] = _line(size, seconds, weight, START_SYNC_SHARES)
-    return x
 
 
-@compiled_part
+@lean_part
 def _line(
     size: FloatArray, seconds: FloatArray, weight: FloatArray, shares: tuple[float, float]
 ) -> tuple[float, float]:

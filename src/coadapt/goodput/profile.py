@@ -69,9 +69,8 @@ class ProfileBuilder:
 
         ValueError unless both times are finite and above 0.
         """
-        for name, seconds in (("compute_s", compute_s), ("step_s", step_s)):
-            if not 0.0 < seconds < math.inf:
-                raise ValueError(f"{name} must be finite and > 0, got {seconds}")
+        if not (0.0 < compute_s < math.inf and 0.0 < step_s < math.inf):
+            raise ValueError(f"times must be finite and > 0: compute_s {compute_s}, step_s {step_s}")
         key = ProfileKey.of(placement, atomic)
         old = self.rows.get(key)
         if old is None:

@@ -1,12 +1,12 @@
 """Floor 0: the frozen values that everything else speaks in. Standard library only."""
 
 from coadapt.model.batch import BatchConfig
+from coadapt.model.batch_rule import BatchRule, RuleKind
 from coadapt.model.cluster import (
     DEFAULT_GPU_TYPE,
     SHARERS_MAX,
     WAITING,
     Allocation,
-    GpuType,
     JobId,
     Node,
     NodeId,
@@ -43,6 +43,7 @@ __all__ = [
     "BatchConfig",
     "BatchLimits",
     "BatchMode",
+    "BatchRule",
     "BatchSchedule",
     "ClusterView",
     "EfficiencyKind",
@@ -50,7 +51,6 @@ __all__ = [
     "EfficiencySpec",
     "Forecast",
     "FreeGpus",
-    "GpuType",
     "GradStats",
     "Grant",
     "Holding",
@@ -69,6 +69,7 @@ __all__ = [
     "ReplicaLimits",
     "RescaleContract",
     "RescaleCosts",
+    "RuleKind",
     "SharedGpu",
     "Tenant",
     "TenantId",

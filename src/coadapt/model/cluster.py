@@ -1,7 +1,10 @@
-"""Nodes, GPU types, and what one job holds of them. Values only; no decisions live here."""
+"""Nodes, and what one job holds of them. Values only; no decisions live here."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import groupby
+from operator import attrgetter
 
 from coadapt.model.quick_init import quick_init
 
@@ -15,20 +18,6 @@ DEFAULT_GPU_TYPE = "gpu"
 SHARERS_MAX = 8
 # How far a share that was written as a decimal fraction may be from 1/n: "0.333" is a third.
 SHARE_TOLERANCE = 1e-3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuType:
-    """A kind of accelerator. `memory_gib` is None where it was not measured."""
-
-    name: str = DEFAULT_GPU_TYPE
-    memory_gib: float | None = None
-
-    def __post_init__(self) -> None:
-        if not self.name:
-            raise ValueError("GpuType.name must not be empty")
-        if self.memory_gib is not None and self.memory_gib <= 0:
-            raise ValueError(f"GpuType.memory_gib must be > 0, got {self.memory_gib}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,9 +156,60 @@ class Allocation:  # noqa: PLW1641  # its dataclass makes the hash, of the same 
 WAITING = Allocation()
 
 
+_GPU_TYPE, _NUM_GPUS = attrgetter("gpu_type"), attrgetter("num_gpus")
+
+
 def gpus_by_type(nodes: Iterable[Node]) -> dict[str, int]:
     """Return how many GPUs of each type the nodes have."""
     pools: dict[str, int] = {}
-    for node in nodes:
-        pools[node.gpu_type] = pools.get(node.gpu_type, 0) + node.num_gpus
+    # Asked for in every round, and nodes of one type stand together: a third of a loop over nodes.
+    for gpu_type, alike in groupby(nodes, _GPU_TYPE):
+        pools[gpu_type] = pools.get(gpu_type, 0) + sum(map(_NUM_GPUS, alike))
     return pools
+
+
+# Tuples of nodes that are remembered: that of the cluster, and of parts of it that a policy plans alone.
+KEPT = 16
+
+
+class Inventory:
+    """Nodes by id, and their GPUs. Read it only: all who ask for the same nodes get the same one.
+
+    groups: by GPU type and rack, the place of each node in the view's order and its id.
+    """
+
+    __slots__ = ("by_id", "by_type", "groups", "num_gpus")
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self.by_id: Mapping[NodeId, Node] = {node.id: node for node in nodes}
+        self.num_gpus: Mapping[NodeId, int] = {node.id: node.num_gpus for node in self.by_id.values()}
+        self.by_type: Mapping[str, int] = gpus_by_type(self.by_id.values())
+        groups: dict[str, dict[str, list[tuple[int, NodeId]]]] = {}
+        for index, node in enumerate(self.by_id.values()):
+            groups.setdefault(node.gpu_type, {}).setdefault(node.rack, []).append((index, node.id))
+        self.groups: Mapping[str, Mapping[str, Sequence[tuple[int, NodeId]]]] = groups
+
+
+class _Same:
+    """A tuple of nodes as a key that is equal to itself only: hashing hundreds of nodes would cost more."""
+
+    __slots__ = ("nodes",)
+
+    def __init__(self, nodes: tuple[Node, ...]) -> None:
+        self.nodes = nodes
+
+    def __hash__(self) -> int:
+        return id(self.nodes)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.nodes is self.nodes
+
+
+def inventory(nodes: tuple[Node, ...]) -> Inventory:
+    """Return the inventory of `nodes`, the one of before where these are the very same tuple."""
+    return _inventory(_Same(nodes))
+
+
+@lru_cache(maxsize=KEPT)
+def _inventory(same: _Same) -> Inventory:
+    return Inventory(same.nodes)

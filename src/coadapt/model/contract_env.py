@@ -15,6 +15,7 @@ ENV_GPU_TYPE = "COADAPT_GPU_TYPE"
 ENV_URL = "COADAPT_URL"  # the scheduler's API, http://127.0.0.1:PORT
 ENV_TOKEN = "COADAPT_TOKEN"  # bearer token for it
 ENV_CHECKPOINT_DIR = "COADAPT_CHECKPOINT_DIR"  # survives generations; private to the job
+ENV_CHECKPOINT_URL = "COADAPT_CHECKPOINT_URL"  # where checkpoints are kept instead; private to the job
 
 # A process that saves its state on SIGTERM puts a file named by its id here, which holds EXIT_STOPPED once
 # it is saved: so it is asked itself, and heard, whatever stands between it and its executor.
@@ -29,6 +30,12 @@ ENV_WORKDIR = "COADAPT_WORKDIR"  # the job's, where its launcher is on another m
 ENV_RESUMED = "COADAPT_RESUMED"  # "1": the replica lives elsewhere already, and has a new launcher
 ENV_NODE_ADDRESS = "COADAPT_NODE_ADDRESS"  # where other nodes' replicas reach this one; unset: all are here
 ENV_JOINING = "COADAPT_JOINING"  # "1": the others train already; RANK and WORLD_SIZE are those to come
+
+# Kubeflow's trainer status protocol (KEP-2779), which other trainers speak by themselves: where they tell how
+# far they are, and the file with the token for it.
+ENV_STATUS_URL = "KUBEFLOW_TRAINER_SERVER_URL"
+ENV_STATUS_TOKEN_FILE = "KUBEFLOW_TRAINER_SERVER_TOKEN"
+STATUS_ROUTE = "trainer-status"
 
 # Seconds; unset: the defaults of train/env.py.
 ENV_CHECKPOINT_EVERY_S = "COADAPT_CHECKPOINT_EVERY_S"
@@ -60,7 +67,7 @@ PASSED_ENV_PREFIXES = (
 SETTABLE_ENVS = frozenset({ENV_CHECKPOINT_EVERY_S, ENV_REPORT_EVERY_S, ENV_STOP_TIMEOUT_S})
 RESERVED_ENVS = frozenset({
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-    "CUDA_VISIBLE_DEVICES",
+    "CUDA_VISIBLE_DEVICES", ENV_STATUS_URL, ENV_STATUS_TOKEN_FILE,
 })  # fmt: skip
 RESERVED_ENV_PREFIX = "COADAPT_"
 

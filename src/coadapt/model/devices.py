@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from coadapt.model.cluster import SHARERS_MAX, Allocation, Node, NodeId
+from coadapt.model.cluster import SHARERS_MAX, Allocation, Node, NodeId, inventory
 from coadapt.model.quick_init import quick_init
 
 SharedGpu = tuple[NodeId, int]
@@ -90,9 +90,15 @@ class FreeGpus:
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
-        self._num_gpus = {node.id: node.num_gpus for node in nodes}
+        self._num_gpus = inventory(nodes if isinstance(nodes, tuple) else tuple(nodes)).num_gpus
         self.whole = dict(self._num_gpus)
         self.parts: dict[SharedGpu, int] = {}
+
+    def copy(self) -> "FreeGpus":
+        """Return the same, to be changed apart."""
+        other = FreeGpus(())
+        other._num_gpus, other.whole, other.parts = self._num_gpus, self.whole.copy(), self.parts.copy()
+        return other
 
     def take(self, wanted: Holding, already: Holding = NOTHING) -> None:
         """Take out what `wanted` has beyond `already`, which is out. Nodes that are gone are passed over."""
@@ -112,9 +118,10 @@ class FreeGpus:
         if allocation.shared:
             self.take(holding(allocation))
             return
+        whole = self.whole
         for node, count in allocation.slots:
-            if node in self.whole:
-                self.whole[node] -= count
+            if node in whole:
+                whole[node] -= count
 
     def give(self, held: Holding) -> None:
         """Put back what a job held and was taken out for it alone. Nodes that are gone are passed over."""

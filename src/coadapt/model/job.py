@@ -3,11 +3,17 @@
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 
+from coadapt.model.batch_rule import BatchRule
+from coadapt.model.checkpoint_url import check_checkpoint_url
 from coadapt.model.efficiency import EfficiencySpec
 from coadapt.model.quick_init import quick_init
 from coadapt.model.schedule import BatchSchedule
 from coadapt.model.tenant import DEFAULT_TENANT, TenantId
+
+# Batch limits that are kept once for all jobs that have the same.
+LIMITS_KEPT = 4096
 
 
 class RescaleContract(StrEnum):
@@ -18,6 +24,10 @@ class RescaleContract(StrEnum):
     SELF = "self"
     FROZEN = "frozen"
     SCHEDULE = "schedule"
+
+
+# The contracts under which nobody may dictate a batch: it follows from the job alone.
+OWNS_BATCH = (RescaleContract.SELF, RescaleContract.SCHEDULE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +74,8 @@ class BatchLimits:
     hand (default: initial); contracts other than `adaptive`, and policies that know no adaptive jobs, use it.
     max_total: the largest total batch. min_atomic, max_atomic: bounds of one pass on one replica
     (max_atomic None: only max_total binds). accumulation: whether gradient accumulation is allowed. schedule:
-    the total batches to come, under contract `schedule`; `requested` is the first of them then.
+    the total batches to come, under contract `schedule`; `requested` is the first of them then. rule: by
+    which a job under contract `self` changes its batch, from `requested` up to `max_total`.
     """
 
     initial: int
@@ -74,6 +85,12 @@ class BatchLimits:
     max_atomic: int | None = None
     accumulation: bool = True
     schedule: BatchSchedule | None = None
+    rule: BatchRule | None = None
+    _hash: int = field(init=False, compare=False, repr=False, default=0)
+
+    def __hash__(self) -> int:
+        # Cuts of batches are kept by these limits, and are looked up for every job in every round.
+        return self._hash
 
     def __post_init__(self) -> None:
         if self.initial < 1:
@@ -95,12 +112,24 @@ class BatchLimits:
             )
         if largest > self.max_total:
             raise ValueError(f"batch.schedule: at most batch.max ({self.max_total}), got {largest}")
+        if self.rule is not None and self.requested == self.max_total:
+            raise ValueError(f"batch.rule needs batch.max above the batch it begins with, {self.requested}")
         if self.min_atomic < 1:
             raise ValueError(f"batch.min_atomic must be >= 1, got {self.min_atomic}")
         if self.max_atomic is not None and self.max_atomic < self.min_atomic:
             raise ValueError(
                 f"batch.max_atomic must be >= batch.min_atomic ({self.min_atomic}), got {self.max_atomic}"
             )
+        # Of whole numbers alone, so that it is the same in every process that this is handed to.
+        sizes = (self.initial, self.requested, self.max_total, self.min_atomic, self.max_atomic or 0)
+        totals = () if self.schedule is None else self.schedule.totals
+        object.__setattr__(self, "_hash", hash((*sizes, self.accumulation, totals)))
+
+
+@lru_cache(maxsize=LIMITS_KEPT)
+def _one_for_all(limits: BatchLimits) -> BatchLimits:
+    """Return the first limits that were equal to `limits`: what is kept by them is then found at once."""
+    return limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +155,10 @@ HANG_TIMEOUT_S = 1_800.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How to start a replica: shell commands, environment and working directory of a real job."""
+    """How to start a replica: shell commands, environment and working directory of a real job.
+
+    checkpoints: URL of the object store below which they are kept; "": in the job's directory.
+    """
 
     run: str
     setup: str = ""
@@ -134,12 +166,15 @@ class Launch:
     workdir: str = "."
     hang_timeout_s: float | None = HANG_TIMEOUT_S
     """A job that reports, but has not for so long, is stopped and started again; None: it is let be."""
+    checkpoints: str = ""
 
     def __post_init__(self) -> None:
         if not self.run.strip():
             raise ValueError("run: the command must not be empty")
         if self.hang_timeout_s is not None and not self.hang_timeout_s > 0:
             raise ValueError(f"hang_timeout must be > 0, got {self.hang_timeout_s}")
+        if self.checkpoints:
+            check_checkpoint_url(self.checkpoints, "checkpoints")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +201,7 @@ class JobSpec:
     launch: Launch | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "batch", _one_for_all(self.batch))
         if not self.name:
             raise ValueError("name must not be empty")
         if not self.tenant:
@@ -174,6 +210,8 @@ class JobSpec:
             raise ValueError(f"deadline_at must be finite, got {self.deadline_at}")
         if (self.contract is RescaleContract.SCHEDULE) is not (self.batch.schedule is not None):
             raise ValueError(f"batch.schedule goes with contract schedule only, got {self.contract}")
+        if self.batch.rule is not None and self.contract is not RescaleContract.SELF:
+            raise ValueError(f"batch.rule goes with contract self only, got {self.contract}")
         if self.max_failures < 0:
             raise ValueError(f"max_failures must be >= 0, got {self.max_failures}")
 
@@ -185,4 +223,4 @@ class JobSpec:
     @property
     def batch_is_own(self) -> bool:
         """Whether the job's batch follows from the job alone, so that nobody may dictate one."""
-        return self.contract in (RescaleContract.SELF, RescaleContract.SCHEDULE)
+        return self.contract in OWNS_BATCH

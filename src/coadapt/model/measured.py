@@ -9,9 +9,19 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from coadapt.model.batch import BatchConfig
+from coadapt.model.cluster import Allocation
 from coadapt.model.efficiency import EfficiencyPoint
 from coadapt.model.quick_init import quick_init, replace
 from coadapt.model.report import Forecast, GradStats, TrainingReport, TypeProfile
+
+# Names of the metrics by which a report tells which replica is slower than its peers.
+RANK, RATIO = "straggler_rank", "straggler_ratio"
+NOBODY = -1
+# Less than this is within what equal machines differ by from minute to minute.
+RATIO_MIN = 1.25
+
+# And those by which a script tells how far it is that cannot say it in samples (KEP-2779): percent, seconds.
+PERCENT_DONE, REMAINING_S = "progress_percentage", "estimated_remaining_seconds"
 
 # A job that adapts at every report for a week stays below this; older changes are dropped first.
 BATCH_HISTORY_MAX = 20_000
@@ -24,7 +34,7 @@ T = TypeVar("T")
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a job's reports have told so far. Nothing in it is ever forgotten; progress never goes back."""
+    """What a job's reports have told so far. What one leaves open stays known; progress never goes back."""
 
     progress: float = 0.0
     """Scale-invariant samples: samples * efficiency."""
@@ -57,13 +67,14 @@ class Measured:
     def after(self, report: TrainingReport, at: float) -> "Measured":
         """Return what is known after `report`, which came at `at` (s). What it leaves open stays."""
         batch = self.batch if report.batch is None else report.batch
-        points, profiles = self.efficiency_points, self.by_type
+        points, profiles, history = self.efficiency_points, self.by_type, self.batch_history
+        kept = batch is None or (history and history[-1][1] == batch.total)  # nearly always
         return Measured(
-            progress=max(self.progress, report.progress),
+            progress=self.progress if self.progress > report.progress else report.progress,
             progress_target=_newer(report.progress_target, self.progress_target),
-            samples=max(self.samples, report.samples),
+            samples=self.samples if self.samples > report.samples else report.samples,
             batch=batch,
-            batch_history=self._history_with(batch, at),
+            batch_history=history if kept else self._history_with(batch, at),
             step_time_s=_newer(report.step_time_s, self.step_time_s),
             by_type=self._profiles_with(report.by_type) if report.by_type else profiles,
             grad=_newer(report.grad, self.grad),
@@ -185,3 +196,12 @@ class Usage:
 
 def _newer(told: T | None, known: T | None) -> T | None:
     return known if told is None else told
+
+
+def straggler(metrics: Mapping[str, float], allocation: Allocation) -> str:
+    """Return which replica of a job on `allocation` is slow, and by how much; "" where none is."""
+    rank, ratio = int(metrics.get(RANK, NOBODY)), metrics.get(RATIO, 1.0)
+    nodes = [node for node, count in allocation.slots for _ in range(count)]
+    if len(nodes) < 2 or not 0 <= rank < len(nodes) or ratio < RATIO_MIN:
+        return ""
+    return f"rank {rank} on {nodes[rank]} computes {ratio:.1f} times as long as the median of its peers"

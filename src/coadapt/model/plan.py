@@ -1,15 +1,15 @@
 """What all jobs get this round, and the check that stands between any policy and the core."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 
 from coadapt.model.batch import BatchConfig
 from coadapt.model.cluster import Allocation, JobId, Node, NodeId
-from coadapt.model.devices import FreeGpus
-from coadapt.model.job import RescaleContract
+from coadapt.model.devices import holding
+from coadapt.model.job import OWNS_BATCH, RescaleContract
 from coadapt.model.quick_init import quick_init
 from coadapt.model.tenant import TenantId
-from coadapt.model.view import ClusterView, JobView
+from coadapt.model.view import ClusterView, JobView, Standing, standing_of
 
 # A tenant's shares of GPUs are summed as fractions; this slack in GPUs absorbs their rounding.
 SHARE_SLACK_GPUS = 1e-9
@@ -36,6 +36,11 @@ class Plan:
     diagnostics: Mapping[str, float] = field(default_factory=dict)
     set_aside: Mapping[JobId, float] = field(default_factory=dict)
 
+    def names_only(self, jobs: Set[JobId]) -> bool:
+        """Return whether `jobs` are all that it says anything of."""
+        parts: tuple[Mapping[JobId, object], ...] = (self.allocations, self.batches, self.reasons)
+        return all(part.keys() <= jobs for part in (*parts, self.set_aside))
+
     def only(self, keep: Callable[[JobId], bool]) -> "Plan":
         """Return the plan for the jobs that `keep` says yes to; this very one if those are all."""
         named = self.allocations.keys() | self.batches.keys() | self.reasons.keys() | self.set_aside.keys()
@@ -58,67 +63,79 @@ def check_plan(view: ClusterView, plan: Plan) -> None:
     tenants within their quota; a batch is dictated only to a job that holds GPUs, never to a `self`
     or `schedule` job, never past its limits.
     """
-    jobs = {job.id: job for job in view.jobs}
-    nodes = {node.id: node for node in view.nodes}
-    parts: tuple[Mapping[JobId, object], ...] = (plan.allocations, plan.batches, plan.reasons, plan.set_aside)
-    if unknown := {job for part in parts for job in part.keys() - jobs.keys()}:
+    held, given = standing_of(view), plan.allocations
+    jobs = held.jobs
+    nodes = view.inventory.by_id
+    if not plan.names_only(jobs.keys()):
+        parts = (plan.allocations, plan.batches, plan.reasons, plan.set_aside)
+        unknown = {job for part in parts for job in part.keys() - jobs.keys()}
         raise PlanError(f"job {min(unknown)!r} is not an active job of this round")
-    for job_id, allocation in plan.allocations.items():
-        if allocation:
-            _check_allocation(jobs[job_id], allocation, nodes)
-    _check_capacity(plan, nodes)
+    # Most jobs keep the very thing that they hold: that is known to be lawful, and counted.
+    kept, batches = held.allocations, held.batches
+    new = {job_id: each for job_id, each in given.items() if each is not kept.get(job_id) and each.slots}
+    for job_id, allocation in new.items():
+        _check_allocation(jobs[job_id], allocation, nodes)
+    _check_capacity(held, given, new)
     _check_quotas(view, plan, jobs)
     for job_id, batch in plan.batches.items():
-        _check_batch(jobs[job_id], plan.allocations.get(job_id), batch)
+        if batch is not batches.get(job_id) or given.get(job_id) is not kept.get(job_id):
+            _check_batch(jobs[job_id], given.get(job_id), batch)
 
 
 def _check_allocation(job: JobView, allocation: Allocation, nodes: Mapping[NodeId, Node]) -> None:
-    limits = job.spec.replicas
-    for node, _ in allocation.slots:
+    spec, slots = job.spec, allocation.slots
+    limits = spec.replicas
+    for node, _ in slots:
         if node not in nodes:
             raise PlanError(f"job {job.id!r}: node {node!r} is not a live node")
     if not limits.min <= allocation.num_replicas <= limits.max:
         raise PlanError(
             f"job {job.id!r}: {allocation.num_replicas} replicas, allowed {limits.min}..{limits.max}"
         )
-    gpu_type = nodes[allocation.slots[0][0]].gpu_type
-    if len(allocation.slots) > 1:
-        gpu_types = {nodes[node].gpu_type for node, _ in allocation.slots}
+    gpu_type = nodes[slots[0][0]].gpu_type
+    if len(slots) > 1:
+        gpu_types = {nodes[node].gpu_type for node, _ in slots}
         if len(gpu_types) > 1:
             raise PlanError(f"job {job.id!r}: GPU types {sorted(gpu_types)} mixed, allowed one")
     if not limits.allows_type(gpu_type):
         allowed = ", ".join(limits.gpu_types)
         raise PlanError(f"job {job.id!r}: GPU type {gpu_type!r}, allowed only {allowed}")
-    if job.spec.contract is RescaleContract.FROZEN and job.allocation and allocation != job.allocation:
+    if spec.contract is RescaleContract.FROZEN and job.allocation and allocation != job.allocation:
         raise PlanError(f"job {job.id!r}: contract frozen, its allocation {job.allocation.slots} must stay")
 
 
-def _check_capacity(plan: Plan, nodes: Mapping[NodeId, Node]) -> None:
-    free = FreeGpus(nodes.values())
-    for allocation in plan.allocations.values():
+def _check_capacity(
+    held: Standing, given: Mapping[JobId, Allocation], new: Mapping[JobId, Allocation]
+) -> None:
+    free = held.free.copy()
+    for job_id, allocation in held.allocations.items():
+        if given.get(job_id) is not allocation:
+            free.give(holding(allocation))
+    for allocation in new.values():
         free.take_allocation(allocation)
     for problem in free.overfull():
         raise PlanError(problem)
 
 
 def _check_quotas(view: ClusterView, plan: Plan, jobs: Mapping[JobId, JobView]) -> None:
+    if not (quotas := view.quotas()):
+        return
     held: dict[TenantId, float] = {}
     for job_id, allocation in plan.allocations.items():
         tenant = jobs[job_id].spec.tenant
         held[tenant] = held.get(tenant, 0.0) + allocation.num_gpus
-    for tenant, quota in sorted(view.quotas().items()):
+    for tenant, quota in sorted(quotas.items()):
         if held.get(tenant, 0.0) > quota + SHARE_SLACK_GPUS:
             raise PlanError(f"tenant {tenant!r}: {held[tenant]:g} GPUs given, its quota is {quota}")
 
 
 def _check_batch(job: JobView, allocation: Allocation | None, batch: BatchConfig) -> None:
-    if not allocation:
+    if allocation is None or not allocation.slots:
         raise PlanError(f"job {job.id!r}: a batch is dictated, but the job holds no GPU")
-    if job.spec.batch_is_own:
-        raise PlanError(
-            f"job {job.id!r}: contract {job.spec.contract}, its batch is its own, got {batch.total}"
-        )
-    limits = job.spec.batch
+    spec = job.spec
+    limits, contract = spec.batch, spec.contract
+    if contract in OWNS_BATCH:
+        raise PlanError(f"job {job.id!r}: contract {contract}, its batch is its own, got {batch.total}")
     most = allocation.num_replicas * batch.atomic * (batch.accumulation + 1)
     if batch.total > most:
         raise PlanError(
@@ -127,13 +144,13 @@ def _check_batch(job: JobView, allocation: Allocation | None, batch: BatchConfig
     if limits.max_atomic is not None and batch.atomic > limits.max_atomic:
         raise PlanError(f"job {job.id!r}: atomic batch {batch.atomic}, allowed at most {limits.max_atomic}")
     # A total that must stay exact may need accumulation where memory forbids the shard.
-    exact = job.spec.contract in (RescaleContract.FIXED, RescaleContract.FROZEN)
+    exact = contract is RescaleContract.FIXED or contract is RescaleContract.FROZEN
     if batch.accumulation and not limits.accumulation and not exact:
         raise PlanError(f"job {job.id!r}: accumulation {batch.accumulation}, but the job forbids it")
     if exact:
         if batch.total != limits.requested:
             raise PlanError(
-                f"job {job.id!r}: contract {job.spec.contract}, total batch {batch.total}, "
+                f"job {job.id!r}: contract {contract}, total batch {batch.total}, "
                 f"allowed only {limits.requested}"
             )
     elif batch.total > limits.max_total:

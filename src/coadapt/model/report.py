@@ -131,7 +131,7 @@ class TypeProfile:
 
     def after(self, before: "TypeProfile | None") -> "TypeProfile":
         """Return this newer profile without forgetting what `before` knew besides."""
-        if before is None:
+        if before is None or before is self:  # most reports tell what the one before told
             return self
         return TypeProfile(
             params=self.params,
@@ -161,10 +161,22 @@ class TrainingReport:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        told = (self.progress, self.progress_target, self.samples, self.step_time_s)
-        for name, value in zip(("progress", "progress_target", "samples", "step_time_s"), told, strict=True):
+        target, step_s = self.progress_target, self.step_time_s
+        # One look at all of them, because nearly all events of a run are reports.
+        if not (
+            0.0 <= self.progress < math.inf
+            and (target is None or 0.0 <= target < math.inf)
+            and 0.0 <= self.samples < math.inf
+            and (step_s is None or 0.0 <= step_s < math.inf)
+        ):
+            self._refuse()
+        if self.metrics:
+            for name, value in self.metrics.items():
+                if not math.isfinite(value):
+                    raise ValueError(f"TrainingReport.metrics must be finite, {name} is {value}")
+
+    def _refuse(self) -> None:
+        for name in ("progress", "progress_target", "samples", "step_time_s"):
+            value = getattr(self, name)
             if value is not None and not 0.0 <= value < math.inf:
                 raise ValueError(f"TrainingReport.{name} must be finite and >= 0, got {value}")
-        for name, value in self.metrics.items():
-            if not math.isfinite(value):
-                raise ValueError(f"TrainingReport.metrics must be finite, {name} is {value}")

@@ -81,6 +81,18 @@ class BatchSchedule:
         """Return the total batch of a step that begins after `samples` samples."""
         return self.steps[max(self._after(samples) - 1, 0)][1]
 
+    def samples_after(self, steps: float) -> float:
+        """Return the samples of the first `steps` steps."""
+        samples = 0.0
+        while (change := self.next_change(samples)) is not None:
+            total = self.total_at(samples)
+            num_to_change = -(-(change - samples) // total)
+            if steps <= num_to_change:
+                break
+            samples += num_to_change * total
+            steps -= num_to_change
+        return samples + steps * self.total_at(samples)
+
     def next_change(self, samples: float) -> int | None:
         """Return after how many samples the batch changes next, None if it stays."""
         after = self._after(samples)

@@ -1,11 +1,25 @@
-"""All that a policy sees: a frozen picture of the cluster at the start of a round."""
+"""All that a policy sees: a frozen picture of the cluster at the start of a round, what
+its jobs hold together, and pictures that are made one after another from what changed.
+"""
 
-from collections.abc import Mapping
+# Why what jobs hold together is kept, and not computed anew.
+#
+# In a round of a large cluster a few jobs come, end or change, and hundreds go on as they were. Who makes
+# views tells a JobViews of the few; the view's sums over all jobs are then copies of mappings, which cost a
+# hundredth of looking at each job. A policy that leaves most jobs alone plans from them, and `check_plan`
+# looks at those alone whose part of the plan is not the very thing that they hold.
+#
+# A view that was made in another way (a test's, a part of the cluster) sums up for itself when it is asked.
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from coadapt.model.cluster import Allocation, JobId, Node
+from coadapt.model.batch import BatchConfig
+from coadapt.model.cluster import Allocation, Inventory, JobId, Node, inventory
+from coadapt.model.devices import FreeGpus, holding
 from coadapt.model.grant import NO_GRANT, Grant
-from coadapt.model.job import JobSpec
+from coadapt.model.job import JobSpec, ReplicaLimits
 from coadapt.model.measured import Measured, Usage
 from coadapt.model.quick_init import quick_init
 from coadapt.model.tenant import Tenant, TenantId, quotas_of, unconfigured
@@ -24,9 +38,11 @@ class JobView:
     measured: Measured = field(default_factory=Measured)
     """What its reports told."""
     usage: Usage = field(default_factory=Usage)
-    """What it used so far, up to the instant of the view."""
+    """What it used until what it holds changed last; `ClusterView.service_gpu_s` counts up to the view."""
     rescale_s: float = 30.0
     """Mean cost of its starts and rescales, s; the cluster's default before one was measured."""
+    num_gpus_held: float = 0.0
+    """GPUs that are its own since `usage` was booked: of before and after while an order is unanswered."""
 
     @property
     def allocation(self) -> Allocation:
@@ -44,10 +60,23 @@ class ClusterView:
     jobs: tuple[JobView, ...]
     tenants: Mapping[TenantId, Tenant] = field(default_factory=dict)
     """The tenants that the operator configured; ask `tenant` for any other."""
+    _standing: object = field(init=False, compare=False, repr=False, default=None)
+    """What the jobs hold together, once somebody asked `standing_of`."""
 
     @property
     def num_gpus(self) -> int:
         return sum(node.num_gpus for node in self.nodes)
+
+    @property
+    def inventory(self) -> Inventory:
+        """What follows from the nodes alone."""
+        return inventory(self.nodes)
+
+    def service_gpu_s(self, job: JobView) -> float:
+        """Return the GPU-seconds that `job` has held so far, up to the instant of this view."""
+        usage = job.usage
+        held_s = max(self.at - usage.accounted_at, 0.0)
+        return usage.attained_service_gpu_s + job.num_gpus_held * held_s
 
     def tenant(self, tenant: TenantId) -> Tenant:
         """Return what is granted to `tenant`: weight 1 and no quota where nobody said anything else."""
@@ -56,3 +85,97 @@ class ClusterView:
     def quotas(self) -> dict[TenantId, int]:
         """Return the GPUs that each tenant with a quota may hold."""
         return quotas_of(self.tenants.values())
+
+
+class Standing(NamedTuple):
+    """What jobs hold in a policy's eyes. Read it only.
+
+    jobs: all of the view. allocations: what jobs hold within their limits, on live nodes of one type that
+    they allow. batches: those dictated to these. free: what they leave. unlike_requested: jobs that hold
+    another number of GPUs than they requested.
+    """
+
+    jobs: Mapping[JobId, JobView]
+    allocations: Mapping[JobId, Allocation]
+    batches: Mapping[JobId, BatchConfig]
+    free: FreeGpus
+    unlike_requested: frozenset[JobId]
+
+
+class JobViews:
+    """The active jobs as policies see them, by (submitted_at, id)."""
+
+    def __init__(self, nodes: tuple[Node, ...], jobs: Iterable[JobView] = ()) -> None:
+        self.views: dict[JobId, JobView] = {}
+        self._nodes = nodes
+        self._allocations: dict[JobId, Allocation] = {}
+        self._batches: dict[JobId, BatchConfig] = {}
+        self._unlike_requested: set[JobId] = set()
+        self._free, self._by_id = FreeGpus(nodes), inventory(nodes).by_id
+        for job in jobs:
+            self.put(job)
+
+    def put(self, job: JobView) -> None:
+        """Take in a job, or what became of one that is known."""
+        before = self.views.get(job.id)
+        if before is job:
+            return
+        last = next(reversed(self.views.values()), None) if before is None else None
+        late = last is not None and _place(job) < _place(last)
+        if before is None or before.grant is not job.grant:
+            self._let_go(before)
+            self._hold(job)
+        self.views[job.id] = job
+        if late:
+            self.views = {each.id: each for each in sorted(self.views.values(), key=_place)}
+
+    def drop(self, job: JobId) -> None:
+        """Forget a job, if it is known."""
+        self._let_go(self.views.pop(job, None))
+
+    def view(self, at: float, tenants: Mapping[TenantId, Tenant]) -> ClusterView:
+        """Return the view of this moment; what changes later does not touch it."""
+        view = ClusterView(at=at, nodes=self._nodes, jobs=tuple(self.views.values()), tenants=tenants)
+        object.__setattr__(view, "_standing", self.standing())
+        return view
+
+    def standing(self) -> Standing:
+        """Return what the jobs hold now."""
+        held, batches = self._allocations.copy(), self._batches.copy()
+        unlike = frozenset(self._unlike_requested)
+        return Standing(self.views.copy(), held, batches, self._free.copy(), unlike)
+
+    def _hold(self, job: JobView) -> None:
+        allocation = job.grant.allocation
+        if allocation.slots and self._may_keep(job.spec.replicas, allocation):
+            self._allocations[job.id] = allocation
+            self._free.take_allocation(allocation)
+            if allocation.num_replicas != job.spec.replicas.requested:
+                self._unlike_requested.add(job.id)
+            if job.grant.batch is not None:
+                self._batches[job.id] = job.grant.batch
+
+    def _let_go(self, job: JobView | None) -> None:
+        if job is not None and job.id in self._allocations:
+            self._free.give(holding(self._allocations.pop(job.id)))
+            self._batches.pop(job.id, None)
+            self._unlike_requested.discard(job.id)
+
+    def _may_keep(self, limits: ReplicaLimits, held: Allocation) -> bool:
+        types = {self._by_id[node].gpu_type if node in self._by_id else None for node, _ in held.slots}
+        gpu_type = types.pop()
+        alike = not types and gpu_type is not None and limits.allows_type(gpu_type)
+        return alike and limits.min <= held.num_replicas <= limits.max
+
+
+def standing_of(view: ClusterView) -> Standing:
+    """Return what the jobs of `view` hold; summed up once."""
+    if view._standing is None:  # a field of the view that only this file fills
+        object.__setattr__(view, "_standing", JobViews(view.nodes, view.jobs).standing())
+    known = view._standing  # as above
+    assert isinstance(known, Standing)
+    return known
+
+
+def _place(job: JobView) -> tuple[float, JobId]:
+    return (job.submitted_at, job.id)

@@ -229,9 +229,7 @@ class AntMan:
         if held.num_sharers != SHARERS or held.num_replicas != count or not self._within_quota(now, job):
             return False
         company = self._company(now, held)
-        if any(
-            other not in self._kept.guaranteed or (other, job.id) in self._kept.disturb for other in company
-        ):
+        if not all(self._bears(other, job.id) for other in company):
             return False
         if not now.free.fits(holding(held)) or not _lawful(job, held, now.view.nodes):
             return False
@@ -239,6 +237,7 @@ class AntMan:
         return True
 
     def _bears(self, other: JobId, job: JobId) -> bool:
+        """Return whether `other` is guaranteed, and was not seen to be slowed by `job`."""
         return other in self._kept.guaranteed and (other, job) not in self._kept.disturb
 
     def _on_idle(self, now: _Round, job: JobView, count: int) -> bool:

@@ -8,13 +8,15 @@ from coadapt.policies.giving.by_gain import grow_by_gain
 from coadapt.policies.giving.capacity import Capacity, span, useful_span
 from coadapt.policies.giving.counted_plan import counted_plan
 from coadapt.policies.giving.reasons import go_first, waits
+from coadapt.policies.predictors.declared import forecast_of
 
 # Steps left that are assumed where a forecast says that none are: the job is still there (OSDI'21 artifact).
 MIN_REMAINING_STEPS = 1.0
 
 
 class Optimus:
-    """Needs a forecast (`Optimus+Oracle` where it comes from a trace); jobs without one hold their minimum.
+    """Needs a forecast (`Optimus+Oracle` where it comes from a trace) or a declared length; jobs without one
+    hold their minimum.
 
     Each round starts anew and counts no cost of rescaling, as in Pollux's simulator (OSDI'21 artifact): the
     minimum to each job in order of submission, then one GPU at a time to the largest decrease of remaining
@@ -35,17 +37,20 @@ class Optimus:
                 num_served += 1
             else:
                 notes[job.id] = waits(job, low, capacity, go_first(num_served, "that came earlier"))
-        gains = {job.id: _Gains(job) for job in view.jobs if job.id in capacity.counts}
+        gains = {job.id: Gains(job) for job in view.jobs if job.id in capacity.counts}
         grow_by_gain([job for job in view.jobs if job.id in gains], capacity, gains)
         notes |= {job_id: _note(gain, capacity.counts[job_id]) for job_id, gain in gains.items()}
         return counted_plan(view, capacity, notes)
 
 
-class _Gains:
-    """`gain_s` of one job in one round, with what is the same at every count found once."""
+class Gains:
+    """Seconds by which one more than so many replicas end one job sooner; 0 if it may not have it.
+
+    For one round: what is the same at every count is found once.
+    """
 
     def __init__(self, job: JobView) -> None:
-        forecast = job.measured.forecast
+        forecast = forecast_of(job)
         self.num_useful = useful_span(job)[1]
         self.is_known = forecast is not None
         self._step_time_s = () if forecast is None else forecast.step_time_s
@@ -60,12 +65,7 @@ class _Gains:
         return (times[num_replicas - 1] - times[num_replicas]) * self._remaining
 
 
-def gain_s(job: JobView, num_replicas: int) -> float:
-    """Return the seconds by which one more than `num_replicas` ends `job` sooner; 0 if it may not have it."""
-    return _Gains(job)(num_replicas)
-
-
-def _note(gains: _Gains, num_replicas: int) -> str:
+def _note(gains: Gains, num_replicas: int) -> str:
     if num_replicas >= gains.num_useful:
         return "it can use no more"
     if not gains.is_known:

@@ -6,13 +6,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from coadapt.model import ClusterView, Forecast, JobView, Plan, gpus_by_type
+from coadapt.model import ClusterView, Forecast, JobView, Plan
 from coadapt.policies.base import PolicyCard
-from coadapt.policies.giving.capacity import Capacity, gpu_type_held, span, useful_span
-from coadapt.policies.giving.counted_plan import counted_plan
-from coadapt.policies.giving.reasons import waits
+from coadapt.policies.giving.capacity import useful_span
+from coadapt.policies.giving.in_between import in_between
 from coadapt.policies.optimus import Optimus
-from coadapt.policies.predictors.learning import Learning, total_batch
+from coadapt.policies.predictors.learning import Learning, total_batch, types_to_count_on
 
 # Of Optimus's released code: a loss within this of those of so many epochs before has converged; the most
 # epochs; the epochs that are left where nothing is known.
@@ -46,15 +45,12 @@ class OptimusOnline:
     def allocate(self, view: ClusterView) -> Plan:
         self._learning.observe(view)
         if view.at - self._decided_at < self._period_s:
-            return self._between(view)
+            return in_between(view, self._period_s)
         self._decided_at = view.at
         jobs, how = [], {}
-        kinds = gpus_by_type(view.nodes)
-        nodes = {node.id: node for node in view.nodes}
-        roomiest = max(kinds, key=lambda name: (kinds[name], name), default="")
+        gpu_types, most = types_to_count_on(view)
         for job in view.jobs:
-            held = gpu_type_held(job, nodes) if job.allocation else None
-            forecast, how[job.id] = self._forecast(job, held or roomiest, max(kinds.values(), default=1))
+            forecast, how[job.id] = self._forecast(job, gpu_types[job.id], most)
             jobs.append(replace(job, measured=replace(job.measured, forecast=forecast)))
         plan = self._optimus.allocate(replace(view, jobs=tuple(jobs)))
         reasons = {
@@ -69,21 +65,6 @@ class OptimusOnline:
         high = max(min(useful_span(job)[1], most), 1)
         times = self._learning.step_s(job, gpu_type, high)
         return Forecast(remaining_steps=samples / total_batch(job), step_time_s=times), how
-
-    def _between(self, view: ClusterView) -> Plan:
-        """Return the plan in which everybody stays, and new jobs get their minimum of what is free."""
-        capacity, notes = Capacity(view), {}
-        for job in view.jobs:
-            if job.id not in capacity.counts and job.allocation:
-                capacity.keep(job)
-        ahead = f"GPUs are given anew every {self._period_s:g} s"
-        for job in view.jobs:
-            low = span(job)[0]
-            if job.id not in capacity.counts and not capacity.give(job, low):
-                notes[job.id] = waits(job, low, capacity, ahead)
-            elif job.id in capacity.counts:
-                notes[job.id] = ahead
-        return counted_plan(view, capacity, notes)
 
 
 def left_samples(job: JobView, learning: Learning) -> tuple[float, str]:

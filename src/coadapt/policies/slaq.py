@@ -6,14 +6,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from coadapt.model import ClusterView, JobView, Plan, gpus_by_type
+from coadapt.model import ClusterView, JobView, Plan
 from coadapt.policies.base import PolicyCard
 from coadapt.policies.giving.by_gain import grow_by_gain
-from coadapt.policies.giving.capacity import Capacity, gpu_type_held, span, useful_span
+from coadapt.policies.giving.capacity import Capacity, span, useful_span
 from coadapt.policies.giving.counted_plan import counted_plan
+from coadapt.policies.giving.in_between import in_between
 from coadapt.policies.giving.queue import requested_gpus
 from coadapt.policies.giving.reasons import waits
-from coadapt.policies.predictors.learning import Learning, total_batch
+from coadapt.policies.predictors.learning import Learning, total_batch, types_to_count_on
 
 
 class Family(StrEnum):
@@ -70,32 +71,22 @@ class Slaq:
 
     def allocate(self, view: ClusterView) -> Plan:
         self._learning.observe(view)
-        capacity = Capacity(view)
-        due = view.at - self._decided_at >= self._epoch_s
-        falls = self._falls(view)
-        if not due:
-            for job in view.jobs:
-                if job.id not in capacity.counts and job.allocation:
-                    capacity.keep(job)
+        if view.at - self._decided_at < self._epoch_s:
+            return in_between(view, self._epoch_s)
+        self._decided_at = view.at
+        capacity, falls = Capacity(view), self._falls(view)
         # Where not all fit, those whose loss falls most by their minimum.
-        order = (
-            sorted(view.jobs, key=lambda job: -falls[job.id].fall_N[span(job)[0] - 1]) if due else view.jobs
-        )
-        for job in order:
+        for job in sorted(view.jobs, key=lambda job: -falls[job.id].fall_N[span(job)[0] - 1]):
             if job.id not in capacity.counts:
                 capacity.give(job, span(job)[0])
-        if due:
-            self._decided_at = view.at
-            grow_by_gain([job for job in view.jobs if job.id in capacity.counts], capacity, falls)
-            capacity = self._steady(view, capacity, falls)
+        grow_by_gain([job for job in view.jobs if job.id in capacity.counts], capacity, falls)
+        capacity = self._steady(view, capacity, falls)
         notes = {job.id: self._note(job, capacity, falls[job.id]) for job in view.jobs}
         return counted_plan(view, capacity, notes)
 
     def _falls(self, view: ClusterView) -> dict[str, _Fall]:
-        kinds, nodes = gpus_by_type(view.nodes), {node.id: node for node in view.nodes}
-        roomiest = max(kinds, key=lambda name: (kinds[name], name), default="")
-        most = max(kinds.values(), default=1)
-        return {job.id: self._fall(job, gpu_type_held(job, nodes) or roomiest, most) for job in view.jobs}
+        gpu_types, most = types_to_count_on(view)
+        return {job.id: self._fall(job, gpu_types[job.id], most) for job in view.jobs}
 
     def _fall(self, job: JobView, gpu_type: str, most: int) -> _Fall:
         """Return the fall in `epoch_s` on 1 to as many replicas as are of use to `job`.

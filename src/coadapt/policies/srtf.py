@@ -6,10 +6,11 @@ from coadapt.model import ClusterView, JobView, Plan
 from coadapt.policies.base import PolicyCard
 from coadapt.policies.giving.queue import GangRule, admit
 from coadapt.policies.giving.turns import GAVEL_ROUND_S, Turns
+from coadapt.policies.predictors.declared import forecast_of
 
 
 class Srtf:
-    """Needs a forecast; jobs without one come behind, those with the least attained service first.
+    """Needs a forecast or a declared length; jobs without one come behind, the least attained service first.
 
     turn_s: of those without one, who runs stays in front of who waits until so many seconds have passed.
     Time counts at the requested replicas even for an elastic job, which this policy never rescales.
@@ -27,5 +28,5 @@ class Srtf:
 
 
 def _left_s(job: JobView) -> float | None:
-    forecast = job.measured.forecast
+    forecast = forecast_of(job)
     return None if forecast is None else forecast.remaining_s(job.spec.replicas.requested)

@@ -1,7 +1,7 @@
 """Tiresias (Gu et al., NSDI 2019): two-dimensional least attained service, discretised into queues."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -42,7 +42,7 @@ class Tiresias:
     nodes as possible, another on fragments of nodes; None: everybody on the emptiest nodes, as in the OSDI'21
     artifact.
 
-    Attained service is what the scheduler measured (`Usage.attained_service_gpu_s`), not a sum of round
+    Attained service is what the scheduler measured (`ClusterView.service_gpu_s`), not a sum of round
     lengths kept here: it survives a restart of the scheduler, and it is right where a node was lost between
     two rounds. Without faults both are equal at every round.
     """
@@ -78,10 +78,10 @@ class Tiresias:
 
     def allocate(self, view: ClusterView) -> Plan:
         jobs = {job.id: job for job in view.jobs}
-        self._forget_all_but(jobs)
+        self._forget_all_but(view)
         for job in view.jobs:
-            self._queue_up(job, view.at)
-        order = [jobs[job_id] for level in range(len(self._queues)) for job_id in self._ordered(level, jobs)]
+            self._queue_up(job, view.at, view.service_gpu_s(job))
+        order = [jobs[job_id] for level in range(len(self._queues)) for job_id in self._ordered(level)]
         rule = GangRule(ahead="in a higher queue or before it in its own")
         if self._pack_limit is None:
             return admit(view, order, rule)
@@ -89,40 +89,40 @@ class Tiresias:
         picks = {job.id: Pick.FRAGMENTS if _spreads_well(job, limit) else Pick.FEWEST for job in order}
         return admit(view, order, rule, picks=picks)
 
-    def _ordered(self, level: int, jobs: Mapping[JobId, JobView]) -> list[JobId]:
+    def _ordered(self, level: int) -> list[JobId]:
         """Return the jobs of queue `level`, first served first."""
         queue, index = list(self._queues[level]), self._index
         if index is None or index.num_samples < MIN_SAMPLES:
             return queue
         bound = (*self._thresholds, math.inf)[level]
-        attained = {job_id: jobs[job_id].usage.attained_service_gpu_s for job_id in queue}
-        return sorted(queue, key=lambda job_id: -index(attained[job_id], bound))
+        return sorted(queue, key=lambda job_id: -index(self._service_gpu_s[job_id], bound))
 
-    def _forget_all_but(self, jobs: dict[JobId, JobView]) -> None:
+    def _forget_all_but(self, view: ClusterView) -> None:
+        jobs = {job.id for job in view.jobs}
         for queue in self._queues:
             for job_id in [job_id for job_id in queue if job_id not in jobs]:
                 del queue[job_id]
         if self._index is not None:
-            for job_id in sorted(set(self._service_gpu_s) - set(jobs)):
+            for job_id in sorted(set(self._service_gpu_s) - jobs):
                 if (service_gpu_s := self._service_gpu_s[job_id]) > 0.0:
                     self._index.add(service_gpu_s)
-            self._service_gpu_s = {job.id: job.usage.attained_service_gpu_s for job in jobs.values()}
+            self._service_gpu_s = {job.id: view.service_gpu_s(job) for job in view.jobs}
 
-    def _queue_up(self, job: JobView, at: float) -> None:
+    def _queue_up(self, job: JobView, at: float, attained_gpu_s: float) -> None:
         """Put `job` at the tail of the queue that it belongs to, unless it stands there already."""
         level = next((level for level, queue in enumerate(self._queues) if job.id in queue), None)
         if level is None:
             level = 0
             self._queues[0][job.id] = _Entry(job.submitted_at, 0.0)
         entry = self._queues[level][job.id]
-        service_gpu_s = job.usage.attained_service_gpu_s - entry.service_gpu_s
+        service_gpu_s = attained_gpu_s - entry.service_gpu_s
         deserved = sum(service_gpu_s >= bound for bound in self._thresholds)
         if deserved > level:
             del self._queues[level][job.id]
             self._queues[deserved][job.id] = entry
         elif level and not job.allocation and self._starves(job, at - entry.at, service_gpu_s):
             del self._queues[level][job.id]
-            self._queues[0][job.id] = _Entry(at, job.usage.attained_service_gpu_s)
+            self._queues[0][job.id] = _Entry(at, attained_gpu_s)
 
     def _starves(self, job: JobView, since_entry_s: float, service_gpu_s: float) -> bool:
         """Return whether `job` waited PromoteKnob times as long as it ran since its last entry."""

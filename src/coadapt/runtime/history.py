@@ -18,6 +18,7 @@ from coadapt.core.events import (
     ReplicasExited,
     ReplicasKept,
     ReplicasStarted,
+    TimerFired,
     TrainingReported,
     TrainingResumed,
 )
@@ -139,6 +140,10 @@ _OF_ONE_JOB = (
     ReplicasExited,
 )
 
+# Events that change what jobs hold by the commands after them alone; of any other job they change sentences,
+# and book its service, which its own next event tells as well.
+_OF_ROUNDS = (TimerFired, PlanReady, PlanFailed)
+
 
 class Recorder:
     """An observer of the runtime that keeps a History. Attach it before the first event.
@@ -163,12 +168,18 @@ class Recorder:
     def __call__(self, event: Event, commands: Sequence[Command], state: SchedulerState) -> None:
         history = self._history
         history.at = max(history.at, event.at)
+        if isinstance(event, TrainingReported) and not commands:  # nearly all events
+            if (record := state.jobs.get(event.job)) is not None:
+                self._follow(record)
+                if not self._figures_only:
+                    self._add_point(event, state)
+            self._asked = None if state.solve_at is None else state.round
+            return
         for record in self._touched(event, commands, state):
             self._follow(record)
         match event:
-            case TrainingReported():
-                if not self._figures_only:
-                    self._add_point(event, state)
+            case TrainingReported() if not self._figures_only:
+                self._add_point(event, state)
             case TrainingResumed():
                 self._add_change(event, state)
             case NodeJoined() | NodeLost():
@@ -188,7 +199,7 @@ class Recorder:
         named = {c.job for c in commands if not isinstance(c, Solve | SetAlarm)} if commands else set()
         if isinstance(event, _OF_ONE_JOB):
             named.add(event.job)
-        else:
+        elif not (self._figures_only and isinstance(event, _OF_ROUNDS)):
             return list(state.jobs.values())
         return [state.jobs[job_id] for job_id in sorted(named) if job_id in state.jobs]
 

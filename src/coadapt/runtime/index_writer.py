@@ -217,11 +217,12 @@ class IndexWriter:
             now.key = seen.key
             return
         now.sentence_at = at
-        text = told_change(job, seen.key, now.key)
+        told: dict[str, Json] = {"text": told_change(job, seen.key, now.key)}
+        told |= {"was": None if seen.key == NEW else _standing(seen), "is": _standing(now)}
         if job.explanation and (seen.key == NEW or now.key[-1] != seen.key[-1]):
-            self._add(job.id, DECISION, at, {"text": text, "why": job.explanation})
+            self._add(job.id, DECISION, at, {**told, "why": job.explanation})
         else:
-            self._add(job.id, LINE, at, {"text": text})
+            self._add(job.id, LINE, at, told)
 
     def _add_point(self, event: TrainingReported, job: JobRecord, seen: _Seen, at: float) -> None:
         batch = job.measured.batch
@@ -271,6 +272,12 @@ def _seen_of(job: JobRecord) -> _Seen:
         generation_told=job.usage.costs.generation,
         replicas_told=job.trains_on.num_replicas,
     )
+
+
+def _standing(seen: _Seen) -> Json:
+    """Return for programs how a job stood: its state, why, and how many replicas it was ordered to have."""
+    status, replicas = seen.status, seen.order.grant.allocation.num_replicas
+    return [status.state.value, status.reason.value, replicas]
 
 
 def _ended(job: JobRecord) -> EndedJob:

@@ -1,11 +1,12 @@
-"""The history of jobs as the index on disk tells it: for one job, or for a whole run."""
+"""The history of jobs as the index on disk tells it: of one job, in words or as values, or of a whole run."""
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import cast
 
 from coadapt.core.accounting import num_gpus_held
-from coadapt.core.lifecycle import ENDED, JobState
+from coadapt.core.lifecycle import ENDED, JobState, Reason
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import JobId, JobSpec, Measured, Usage
 from coadapt.model.wire import Json, from_json
@@ -28,6 +29,8 @@ from coadapt.runtime.job_index import (
 from coadapt.runtime.story import StoryLine
 
 PAGE = 500
+# As many as are read at a time: a job that changes each round for a month has some thousand.
+CHANGES_MAX = 500
 
 
 def story_of(index: JobIndex, job: JobId) -> list[StoryLine]:
@@ -71,6 +74,44 @@ def whole_history(index: JobIndex, state: SchedulerState) -> History:
     return history
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How a job stands: its state, why, and how many replicas it was last ordered to have."""
+
+    state: JobState
+    reason: Reason
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change, which event number `seq` of the journal brought at `at` (s).
+
+    Either it stands otherwise (`now`; `was` None: it came in), or replicas that were started or changed took
+    their first step (`rescale`). text: as its story tells it. why: the sentence for its user, if it is new.
+    """
+
+    seq: int
+    at: float
+    text: str
+    why: str = ""
+    was: Standing | None = None
+    now: Standing | None = None
+    rescale: MeasuredRescale | None = None
+
+
+def changes_of(index: JobIndex, job: JobId, after: int) -> list[Change]:
+    """Return what happened to a job after event number `after`, in order: at most CHANGES_MAX changes, and
+    all that the last one's event brought.
+    """
+    found = [_change(row) for row in index.rows(job, LINE, DECISION, RESCALE, after=after)]
+    changes = [change for change in found if change is not None]
+    if len(changes) <= CHANGES_MAX:
+        return changes
+    last = changes[CHANGES_MAX - 1].seq
+    return [change for change in changes if change.seq <= last]
+
+
 def _all_ended(index: JobIndex) -> Iterable[EndedJob]:
     after = None
     while page := index.ended_page(EndedQuery(limit=PAGE, after=after)):
@@ -109,7 +150,7 @@ def _with_rows(job: JobHistory, rows: list[Row], until: float) -> JobHistory:
         if row.kind == POINT:
             job.points.append(_point(row))
         elif row.kind == RESCALE:
-            rescale, text = _rescale(row)
+            rescale, text = rescale_of(row)
             job.rescales.append(rescale)
             job.changes += [(row.at, text)] * bool(text)
         elif row.kind == DECISION and "why" in cast("dict[str, Json]", row.payload):
@@ -138,7 +179,8 @@ def _point(row: Row) -> Point:
     )
 
 
-def _rescale(row: Row) -> tuple[MeasuredRescale, str]:
+def rescale_of(row: Row) -> tuple[MeasuredRescale, str]:
+    """Return the change of replicas in a row of RESCALE, and what it is in words; "" for a restart."""
     generation, before, now, cost_s, pause, text = cast(
         "tuple[int, int, int, float, dict[str, float], str]", row.payload
     )
@@ -162,3 +204,21 @@ def _text(row: Row) -> str:
 def _decision(row: Row) -> str:
     told = cast("dict[str, Json]", row.payload)
     return str(told.get("why", told["text"]))
+
+
+def _change(row: Row) -> Change | None:
+    """Return the change in a row, None where it tells of none: a job that stands as before, for instance."""
+    if row.kind == RESCALE:
+        rescale, text = rescale_of(row)
+        return Change(seq=row.seq, at=row.at, text=text, rescale=rescale)
+    told = cast("dict[str, Json]", row.payload)
+    if "is" not in told or told["is"] == told["was"]:
+        return None
+    was = None if told["was"] is None else _standing(told["was"])
+    why = str(told.get("why", ""))
+    return Change(seq=row.seq, at=row.at, text=str(told["text"]), why=why, was=was, now=_standing(told["is"]))
+
+
+def _standing(told: Json) -> Standing:
+    state, reason, replicas = cast("tuple[str, str, int]", told)
+    return Standing(state=JobState(state), reason=Reason(reason), replicas=replicas)

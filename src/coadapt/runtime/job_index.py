@@ -174,13 +174,16 @@ class JobIndex:
             self._upto = found[0] if found else 0
             self._counts = self._counted()
 
-    def rows(self, job: JobId, *kinds: str, latest: int | None = None) -> list[Row]:
-        """Return rows of a job in order, of all kinds or of some; latest: only the last so many."""
-        chosen = f" AND kind IN ({','.join('?' * len(kinds))})" if kinds else ""
+    def rows(self, job: JobId, *kinds: str, latest: int | None = None, after: int = -1) -> list[Row]:
+        """Return rows of a job in order, of all kinds or of some; latest: only the last so many.
+
+        after: only those of events after this number.
+        """
+        chosen = " AND seq > ?" + (f" AND kind IN ({','.join('?' * len(kinds))})" if kinds else "")
         order = "DESC LIMIT ?" if latest is not None else "ASC"
         query = f"SELECT seq, n, kind, at, payload FROM rows WHERE job = ?{chosen} ORDER BY seq {order}"
         query = query.replace("seq DESC", "seq DESC, n DESC").replace("seq ASC", "seq, n")
-        given = (job, *kinds, *([] if latest is None else [latest]))
+        given = (job, after, *kinds, *([] if latest is None else [latest]))
         with self._lock:
             self.flush()
             found = self._database.execute(query, given).fetchall()

@@ -49,7 +49,20 @@ class LogPart:
     next_offset: int
 
 
-class LiveExecutor(Executor, Protocol):
+class KeepsNodes(Protocol):
+    """Keeps jobs from nodes on which they fail again and again. For any thread."""
+
+    @property
+    def aside(self) -> Mapping[NodeId, str]:
+        """The nodes that jobs are kept from, and why."""
+        ...
+
+    def take_back(self, node: NodeId) -> bool:
+        """Let jobs on such a node again; return whether it was one."""
+        ...
+
+
+class LiveExecutor(Executor, KeepsNodes, Protocol):
     """An executor as a live host needs it, in this order: adopted, announce, run (in a thread), close.
 
     It finds by itself what an earlier one left running. `execute` and `log` are for any thread, at any time.

@@ -1,4 +1,6 @@
-"""A first decision on a made-up round: it loads all that a policy needs, and compiles its kernels."""
+"""First decisions on made-up rounds: they load all that a policy needs, and compile its kernels."""
+
+from dataclasses import replace
 
 from coadapt.model import (
     Allocation,
@@ -25,8 +27,11 @@ _PROFILE = TypeProfile(
 )
 
 
-def _job(index: int) -> JobView:
-    """Return one of a few jobs that hold one GPU each and want more, no two of them alike."""
+def _job(index: int, done: float = 0.0) -> JobView:
+    """Return one of a few jobs that hold one GPU each and want more, no two of them alike.
+
+    done: samples that it has trained on, of a million.
+    """
     return JobView(
         id=f"job-{index}",
         spec=JobSpec(
@@ -40,6 +45,9 @@ def _job(index: int) -> JobView:
         measured=Measured(
             by_type={"gpu": _PROFILE},
             grad=GradStats(sqr=1.0, var=1.0 + index),
+            samples=done,
+            progress=done,
+            progress_target=1e6,
             forecast=Forecast(remaining_steps=1000.0 * (1 + index), step_time_s=(0.2, 0.12, 0.09, 0.08)),
         ),
     )
@@ -49,13 +57,17 @@ def _job(index: int) -> JobView:
 REHEARSAL = ClusterView(
     at=60.0,
     nodes=tuple(Node(id=f"node-{index}", num_gpus=3) for index in range(3)),
-    jobs=tuple(_job(index) for index in range(5)),
+    jobs=(*(_job(index) for index in range(4)), _job(4, done=9e5)),
 )
+# A round later the last job has ended: policies that learn from jobs that have do so now.
+REHEARSAL_AFTER = replace(REHEARSAL, at=120.0, jobs=REHEARSAL.jobs[:-1])
 
 
 def rehearse(policy: Policy) -> Plan:
-    """Return the plan of `policy`, which is spent then. Raises what it raises."""
-    return policy.allocate(REHEARSAL)
+    """Return the first plan of `policy`, which is spent then. Raises what it raises."""
+    plan = policy.allocate(REHEARSAL)
+    policy.allocate(REHEARSAL_AFTER)
+    return plan
 
 
 def rehearse_fit() -> None:

@@ -8,6 +8,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Protocol, assert_never
 
@@ -96,7 +97,7 @@ class Runtime:
 
     def post_all(self, events: Sequence[Event]) -> None:
         """Take events in as one group: one commit for all that wait."""
-        self._inbox.extend(self._within_means(events))
+        self._inbox.extend(events if self.executor.rescales_in_place else self._within_means(events))
         if self._draining:
             return
         self._draining = True
@@ -111,12 +112,11 @@ class Runtime:
             self._draining = False
 
     def _within_means(self, events: Sequence[Event]) -> Sequence[Event]:
-        """Return `events` with settings that the executor can keep, such settings first if none are in force.
+        """Return `events` with settings that an executor can keep which starts anew for each change, such
+        settings first if none are in force.
 
         In the journal, so that a replay decides as the scheduler did.
         """
-        if self.executor.rescales_in_place:
-            return events
         kept: list[Event] = []
         told = bool(events) and isinstance(events[0], SchedulerConfigured)
         if self.scheduler.config.rescale_in_place and not told:
@@ -139,6 +139,10 @@ class Runtime:
                 self.observers.remove(observer)
                 self._mishaps.observer_failed(observer, error)
 
+    def turn(self, event: Event) -> AbstractContextManager[None]:  # noqa: ARG002 - for those who override it
+        """Return what is entered while `event` is handled and observed: the state changes only then."""
+        return nullcontext()
+
     def _tell_restored(self, state: SchedulerState, number: int) -> None:
         try:
             self._restored(state, number)
@@ -149,11 +153,13 @@ class Runtime:
             self._mishaps.observer_failed(self._restored, error)
 
     def _handle(self, event: Event) -> None:
-        commands = self.books.handle(event)
+        with self.turn(event):
+            commands = self.books.handle(event)
+            if commands is not None:
+                self.observe(event, commands)
         if commands is None:
             self._go_on_without(event)
             return
-        self.observe(event, commands)
         for command in commands:
             self._execute(command)
         self.books.save_if_due()

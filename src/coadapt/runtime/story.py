@@ -8,9 +8,10 @@ from coadapt.core.events import CancelRequested, Event, ReplicasExited, Replicas
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord
 from coadapt.model import Allocation, JobId
+from coadapt.model.measured import straggler
 
 StoryKey = tuple[str, ...]
-"""State, generation, allocation, batch and explanation of a job."""
+"""State, generation, allocation, batch, slow replica and, last, explanation of a job."""
 
 NEW: StoryKey = ()
 
@@ -101,8 +102,14 @@ def story_key(job: JobRecord) -> StoryKey:
         str(job.generation),
         shown_allocation(job.ordered),
         batch,
+        straggler_of(job).partition(" computes")[0],
         job.explanation,
     )
+
+
+def straggler_of(job: JobRecord) -> str:
+    """Return which replica of the job is consistently slower than its peers, in words; "" where none is."""
+    return straggler(job.measured.metrics, job.trains_on)
 
 
 def told_change(job: JobRecord, before: StoryKey, now: StoryKey) -> str:
@@ -113,12 +120,14 @@ def told_change(job: JobRecord, before: StoryKey, now: StoryKey) -> str:
             f"submitted: {limits.min}..{limits.max} GPUs, batch {job.spec.batch.initial}.."
             f"{job.spec.batch.max_total}, contract {job.spec.contract.value}"
         )
-    state, _, allocation, batch, explanation = now
+    state, _, allocation, batch, slow, explanation = now
     parts = [state]
     if now[1:3] != before[1:3]:
         parts.append(f"generation {job.generation} on {allocation}" if job.ordered else allocation)
     if batch and batch != before[3]:
         parts.append(batch)
-    if explanation != before[4]:
+    if slow != before[4] and job.trains_on:
+        parts.append(straggler_of(job) or "no replica is slower than its peers any more")
+    if explanation != before[5]:
         parts.append(explanation)
     return "; ".join(parts)

@@ -11,25 +11,29 @@ from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, R
 from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from starlette.types import ASGIApp
 
 from coadapt import __version__
 from coadapt.core.events import CancelRequested, Event, JobSubmitted, TrainingReported, TrainingResumed
 from coadapt.core.lifecycle import ENDED
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import JobId, JobSpec, Node
+from coadapt.model.contract_env import STATUS_ROUTE
 from coadapt.model.wire import Json, from_json, to_json
-from coadapt.runtime.job_history import latest_decisions, latest_spans, story_of
+from coadapt.runtime.job_history import changes_of, latest_decisions, latest_spans, story_of
 from coadapt.runtime.job_index import EndedJob, JobIndex
-from coadapt.runtime.ports import LogPart
+from coadapt.runtime.ports import KeepsNodes, LogPart
 from coadapt.runtime.retention import Retention
 from coadapt.runtime.snapshot import cluster_snapshot, count_states
-from coadapt.service import errors, pruning, tenants
+from coadapt.service import errors, nodes, pruning, tenants
 from coadapt.service.auth import Credentials
 from coadapt.service.bodies import StrictRoute
+from coadapt.service.figures.latencies import Latencies
+from coadapt.service.figures.metrics import metrics_text
+from coadapt.service.figures.tally import Tally
 from coadapt.service.guard import Guard
 from coadapt.service.jobfile import JobFile, check_disk, job_spec
-from coadapt.service.latencies import Latencies
-from coadapt.service.limits import GENERATION_MAX, GPUS_MAX, LOG_BYTES_MAX, SECONDS_MAX
+from coadapt.service.limits import GENERATION_MAX, GPUS_MAX, LOG_BYTES_MAX, SECONDS_MAX, SEQ_MAX
 from coadapt.service.listing import (
     PAGE_MAX,
     JobQuery,
@@ -43,10 +47,11 @@ from coadapt.service.listing import (
 )
 from coadapt.service.live_loop import LiveLoop
 from coadapt.service.logs import stream_logs
-from coadapt.service.metrics import metrics_text
-from coadapt.service.reports import read_report
+from coadapt.service.reports.groups import ReportGroups
+from coadapt.service.reports.lane import ReportLane
+from coadapt.service.reports.reading import read_report
+from coadapt.service.reports.trainer_status import StatusBody, Throttle, report_of
 from coadapt.service.submission import check_possible, job_id
-from coadapt.service.tally import Tally
 
 # Decisions about a job that `describe` shows; its story tells all of them.
 DECISIONS_SHOWN = 10
@@ -61,13 +66,13 @@ Generation = Annotated[int, Field(ge=0, le=GENERATION_MAX)]
 # Guard looks at the token; this is for the OpenAPI document.
 BEARER = HTTPBearer(auto_error=False, description="The operator's token, or that of a job.")
 
-router = APIRouter(prefix="/v1", route_class=StrictRoute)
-open_router = APIRouter(prefix="/v1", route_class=StrictRoute)  # for all, see Guard
+router = APIRouter(prefix="/v1", route_class=StrictRoute, redirect_slashes=False)
+open_router = APIRouter(prefix="/v1", route_class=StrictRoute, redirect_slashes=False)  # for all, see Guard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """What the routes stand on. policy: its name, to be shown. to_come, shares_disk: see LiveExecutor."""
+    """What the routes stand on. policy: its name, to be shown. The last three: see LiveExecutor."""
 
     loop: LiveLoop
     index: JobIndex
@@ -79,6 +84,7 @@ class Service:
     credentials: Credentials
     to_come: Callable[[], Sequence[Node]] = tuple
     shares_disk: bool = True
+    nodes: KeepsNodes | None = None
 
 
 class ListQuery(BaseModel):
@@ -113,14 +119,30 @@ class RescaledBody(BaseModel):
     pause: dict[PartName, Seconds] = Field(default={}, max_length=20)
 
 
-def create_app(service: Service) -> FastAPI:
-    """Return the ASGI application."""
+def create_app(service: Service) -> ASGIApp:
+    """Return the ASGI application: the routes, and the lane that takes lawful reports past them."""
+    groups = ReportGroups(service.loop)
+    return ReportLane(
+        api_routes(service, groups), service.loop, groups, service.credentials, service.latencies.request
+    )
+
+
+def api_routes(service: Service, groups: ReportGroups) -> FastAPI:
+    """Return all routes of the API; what they take in of reports goes through `groups`."""
     # No documentation pages: they would load scripts from foreign servers.
+    # No redirects from a path with a slash too many: to make one fails on questions that are not UTF-8.
     app = FastAPI(
-        title="Coadapt", version=__version__, openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None
+        title="Coadapt",
+        version=__version__,
+        openapi_url="/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
     )
     app.state.service = service
-    for part in (router, tenants.router, pruning.router):
+    app.state.reports = groups
+    app.state.throttle = Throttle()
+    for part in (router, tenants.router, nodes.router, pruning.router):
         app.include_router(part, responses=errors.RESPONSES, dependencies=[Depends(BEARER)])
     app.include_router(open_router, responses=errors.RESPONSES)
     needs_token = [Depends(BEARER)]
@@ -154,7 +176,7 @@ async def report(request: Request, job: JobId, body: ReportBody) -> dict[str, Js
     training_report = read_report(body.report, record)
     at = _service(request).loop.now()
     event = TrainingReported(at=at, job=job, generation=body.generation, report=training_report)
-    await _commit(request, event)
+    await _reports(request).commit(event)
     return {"id": job}
 
 
@@ -229,6 +251,16 @@ async def tell_story(request: Request, job: JobId) -> dict[str, JsonValue]:
     return {"lines": [to_json(line) for line in lines]}
 
 
+@router.get("/jobs/{job}/changes")
+async def changes(
+    request: Request, job: JobId, after: Annotated[int, Query(ge=-1, le=SEQ_MAX)] = -1
+) -> dict[str, JsonValue]:
+    """What became of one job, for programs: the changes that events after number `after` brought, a page."""
+    job = await _known(request, job)
+    found = await asyncio.to_thread(changes_of, _service(request).index, job, after)
+    return {"changes": [to_json(change) for change in found]}
+
+
 @router.get("/jobs/{job}/logs", response_class=StreamingResponse)
 async def logs(
     request: Request,
@@ -271,6 +303,21 @@ async def rescaled(request: Request, job: JobId, body: RescaledBody) -> dict[str
     return {"id": job}
 
 
+@router.post(f"/jobs/{{job}}/{STATUS_ROUTE}")
+async def trainer_status(request: Request, job: JobId, body: StatusBody) -> dict[str, JsonValue]:
+    """Take in how far a job is that says so by Kubeflow's trainer status protocol (KEP-2779)."""
+    record = _service(request).loop.peek(job)
+    if record is None:
+        return {"id": await _known(request, job)}
+    told = read_report(report_of(body.trainerStatus), record)
+    if not told.metrics:
+        return {"id": job}
+    request.app.state.throttle.check(job)
+    at, generation = _service(request).loop.now(), record.running.generation
+    await _reports(request).commit(TrainingReported(at=at, job=job, generation=generation, report=told))
+    return {"id": job}
+
+
 @router.post("/token")
 async def rotate_token(request: Request) -> dict[str, JsonValue]:
     """Put a new operator's token into the token file; the old one is worth nothing from now on."""
@@ -291,11 +338,11 @@ def _submission(job: Mapping[str, Json]) -> tuple[float, str]:
 def _metrics(request: Request) -> Response:
     service = _service(request)
     text = metrics_text(
-        service.loop.read,
+        service.loop.hold,
         service.tally,
         service.loop.now(),
         ended=service.index.counts(),
-        num_waiting=service.loop.num_waiting(),
+        num_waiting=service.loop.num_waiting() + _reports(request).num_waiting(),
     )
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -304,6 +351,12 @@ def _service(request: Request) -> Service:
     service = request.app.state.service
     assert isinstance(service, Service)
     return service
+
+
+def _reports(request: Request) -> ReportGroups:
+    reports = request.app.state.reports
+    assert isinstance(reports, ReportGroups)
+    return reports
 
 
 async def _commit(request: Request, event: Event) -> None:

@@ -44,6 +44,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
         404: "No such job or route.",
         409: "The Idempotency-Key belongs to another job.",
         413: "The body is longer than 1,000,000 bytes.",
+        429: "The job tells how far it is too often (`Retry-After`).",
         422: "A value is not allowed, or the scheduler could not handle it.",
         503: "Too much waits to be written, or the journal cannot be written.",
     }.items()
@@ -59,8 +60,8 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(OverloadedError, _on_overload)
-    app.add_exception_handler(StoreError, _on_store_error)
-    app.add_exception_handler(EventRefusedError, _on_refused_event)
+    app.add_exception_handler(StoreError, _on_loss)
+    app.add_exception_handler(EventRefusedError, _on_loss)
 
 
 async def _on_input_error(_: Request, error: Exception) -> JSONResponse:
@@ -106,12 +107,14 @@ def _fielded(error: InputError, status: int) -> JSONResponse:
     return JSONResponse({"error": {**fields, "message": str(error)}}, status)
 
 
-async def _on_store_error(_: Request, error: Exception) -> JSONResponse:
-    return _plain(503, str(error))
+def answer_to_loss(error: EventRefusedError | StoreError) -> JSONResponse:
+    """Return the answer to a lawful request of which nothing came."""
+    return _plain(422 if isinstance(error, EventRefusedError) else 503, str(error))
 
 
-async def _on_refused_event(_: Request, error: Exception) -> JSONResponse:
-    return _plain(422, str(error))
+async def _on_loss(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, EventRefusedError | StoreError)
+    return answer_to_loss(error)
 
 
 def _plain(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coadapt.model import JobId
+from coadapt.model.contract_env import STATUS_ROUTE
 from coadapt.service.auth import Caller, Credentials
 from coadapt.service.limits import JOB_FILE_BYTES_MAX
 
@@ -18,7 +19,10 @@ OPEN_PATHS = frozenset({"/v1/healthz"})
 # What a job's token is good for: to read of the job itself, and to tell of it. It may not even cancel itself,
 # because whoever reads the environment of one of its processes could then end it.
 JOB_MAY = frozenset(
-    {("GET", ""), ("GET", "/story"), ("GET", "/logs"), ("POST", "/reports"), ("POST", "/rescaled")}
+    {
+        *(("GET", path) for path in ("", "/story", "/logs")),
+        *(("POST", path) for path in ("/reports", "/rescaled", f"/{STATUS_ROUTE}")),
+    }
 )
 
 
@@ -55,7 +59,7 @@ class Guard:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] not in OPEN_PATHS:
-            caller = self._caller(scope)
+            caller = caller_of(scope, self._credentials)
             if caller is None:
                 await _refuse(
                     send, 401, "a bearer token is needed: see the token file in the state directory"
@@ -69,12 +73,14 @@ class Guard:
         if body is None:
             await _refuse(send, 413, f"the body may have at most {BODY_BYTES_MAX} bytes")
             return
-        await self._app(scope, _again(body, receive), send)
+        await self._app(scope, read_again(body, receive), send)
 
-    def _caller(self, scope: Scope) -> Caller | None:
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        # Of two headers a proxy in front may have looked at the other one.
-        return self._credentials.caller(given[0]) if len(given) == 1 else None
+
+def caller_of(scope: Scope, credentials: Credentials) -> Caller | None:
+    """Return who sends the request, None if it is nobody who is known."""
+    given = [value for name, value in scope["headers"] if name == b"authorization"]
+    # Of two headers a proxy in front may have looked at the other one.
+    return credentials.caller(given[0]) if len(given) == 1 else None
 
 
 def _route(scope: Scope) -> str:
@@ -104,9 +110,10 @@ async def _read_body(headers: dict[bytes, bytes], receive: Receive) -> bytes | N
             return bytes(body)
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
+def read_again(body: bytes, receive: Receive) -> Receive:
     """Give out a body that was read already; after it, what comes of the connection."""
-    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}] if body else []
+    # An empty one as well: in parts, its end is read by now, and whoever asks for it would wait for ever.
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_next() -> Message:
         return waiting.pop() if waiting else await receive()

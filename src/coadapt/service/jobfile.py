@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coadapt.model import (
     BatchLimits,
+    BatchRule,
     BatchSchedule,
     InputError,
     JobLength,
@@ -22,11 +23,15 @@ from coadapt.model import (
     ReplicaLimits,
     RescaleContract,
 )
+from coadapt.model.batch_rule import ALLOWED as RULE_ALLOWED
 from coadapt.model.bounds import LABEL_ALLOWED, WHOLE_MAX, check_outside, check_scalar, is_label
+from coadapt.model.checkpoint_url import ALLOWED as CHECKPOINTS_ALLOWED
+from coadapt.model.checkpoint_url import check_checkpoint_url
 from coadapt.model.contract_env import is_reserved_env
 from coadapt.model.errors import shown
 from coadapt.model.job import HANG_TIMEOUT_S
 from coadapt.model.schedule import ALLOWED as SCHEDULE_ALLOWED
+from coadapt.objects import check_scheme
 from coadapt.service.deadline import DEADLINE_ALLOWED, deadline_at
 from coadapt.service.job_yaml import load_yaml
 from coadapt.service.limits import (
@@ -106,6 +111,9 @@ class BatchSection(_Section):
     tokens_per_sample: Samples | None = Field(
         default=None, description=f"a whole number in 1..{SAMPLES_MAX}, with schedule_unit tokens"
     )
+    rule: str | None = Field(
+        default=None, max_length=NAME_LENGTH_MAX, description=f"{RULE_ALLOWED}; with contract self"
+    )
 
 
 class LengthSection(_Section):
@@ -167,6 +175,7 @@ class JobFile(_Section):
         description=f"seconds >= {HANG_TIMEOUT_MIN_S:g} without a report after which it is started again; "
         "null for never",
     )
+    checkpoints: str = Field(default="", description=f"{CHECKPOINTS_ALLOWED}; empty: in the state directory")
 
 
 def read_job_file(path: Path) -> JobFile:
@@ -216,7 +225,7 @@ def job_spec(job: JobFile, at: float) -> JobSpec:
     envs = _envs(job)
     return JobSpec(
         name=job.name,
-        batch=_batch_limits(job.batch, _schedule(job)),
+        batch=_batch_limits(job.batch, _schedule(job), _rule(job)),
         replicas=_replica_limits(job.resources),
         contract=job.contract,
         tenant=job.tenant,
@@ -231,6 +240,7 @@ def job_spec(job: JobFile, at: float) -> JobSpec:
             envs=envs,
             workdir=str(Path(job.workdir)),
             hang_timeout_s=job.hang_timeout,
+            checkpoints=job.checkpoints,
         ),
     )
 
@@ -247,13 +257,17 @@ def _check_texts(job: JobFile) -> None:
     for field in ("name", "tenant", "application", "workdir"):
         if not is_label(getattr(job, field)):
             raise InputError(field, getattr(job, field), LABEL_ALLOWED)
-    limits = {"run": COMMAND_BYTES_MAX, "setup": COMMAND_BYTES_MAX, "workdir": PATH_BYTES_MAX}
+    limits = {"run": COMMAND_BYTES_MAX, "setup": COMMAND_BYTES_MAX}
+    limits |= {"workdir": PATH_BYTES_MAX, "checkpoints": PATH_BYTES_MAX}
     for field, most in limits.items():
         check_scalar(getattr(job, field), field)
         if len(getattr(job, field).encode()) > most:
             raise InputError(
                 field, getattr(job, field), f"at most {most} bytes; put a long script into a file"
             )
+    if job.checkpoints:
+        check_checkpoint_url(job.checkpoints, "checkpoints")
+        check_scheme(job.checkpoints, "checkpoints")
 
 
 def _envs(job: JobFile) -> tuple[tuple[str, str], ...]:
@@ -356,7 +370,19 @@ def _schedule(job: JobFile) -> BatchSchedule | None:
     return schedule
 
 
-def _batch_limits(batch: BatchSection, schedule: BatchSchedule | None) -> BatchLimits:
+def _rule(job: JobFile) -> BatchRule | None:
+    """Return by which rule the job changes its batch itself."""
+    if job.batch.rule is None:
+        return None
+    if job.contract is not RescaleContract.SELF:
+        raise InputError("batch.rule", job.batch.rule, f"none under contract {job.contract}, only under self")
+    rule, first = BatchRule.parse(job.batch.rule), job.batch.requested or job.batch.initial
+    if (job.batch.max or 0) <= first:
+        raise InputError("batch.max", job.batch.max, f"with batch.rule, a whole number above {first}")
+    return rule
+
+
+def _batch_limits(batch: BatchSection, schedule: BatchSchedule | None, rule: BatchRule | None) -> BatchLimits:
     first, largest = (batch.initial, 0) if schedule is None else (schedule.totals[0], max(schedule.totals))
     requested = batch.requested or first
     most = batch.max or max(batch.initial, requested, largest)
@@ -380,6 +406,7 @@ def _batch_limits(batch: BatchSection, schedule: BatchSchedule | None) -> BatchL
         max_atomic=batch.max_atomic,
         accumulation=batch.accumulation,
         schedule=schedule,
+        rule=rule,
     )
 
 

@@ -24,3 +24,4 @@ NAMES_MAX = 100  # of metrics, of GPU types
 LOG_BYTES_MAX = 10**15  # of one stream of logs, for an offset
 KEEP_DAYS_MAX = 36_500.0
 LOGS_MIB_MAX = 2**40
+SEQ_MAX = 10**15  # of events in a journal

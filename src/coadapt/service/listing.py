@@ -1,9 +1,11 @@
 """Lists of jobs as the API gives them: filtered, in pages, and one job found by the beginning of its id."""
 
-import copy
 import fnmatch
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from operator import attrgetter
 from typing import NoReturn
 
 from coadapt.core.lifecycle import ENDED, JobState
@@ -12,10 +14,15 @@ from coadapt.model import InputError, JobId
 from coadapt.model.wire import Json
 from coadapt.runtime.job_index import EndedJob, EndedQuery, JobIndex
 from coadapt.runtime.snapshot import job_snapshot
+from coadapt.runtime.snapshots_aside import copy_of
 
 PAGE_MAX = 1_000
 # Ids that an error names when the one that was asked for is not there, or stands for several.
 IDS_SHOWN = 5
+
+
+# A job's place in the order of submission: by attributes in C, as each list asks it of all jobs.
+_place = attrgetter("submitted_at", "id")
 
 
 class UnknownJobError(InputError):
@@ -50,16 +57,17 @@ def parse_states(text: str) -> frozenset[JobState]:
 
 def live_jobs(state: SchedulerState, query: JobQuery) -> list[JobRecord]:
     """Return copies of the live jobs that fit, in the order asked for: one more than a page, if there are."""
+    jobs = sorted(state.jobs.values(), key=_place)
     after = place_of(query.cursor)
-    found = []
-    for job in sorted(state.jobs.values(), key=_place, reverse=query.newest):
-        if after is not None and (_place(job) >= after if query.newest else _place(job) <= after):
-            continue
-        if job.state not in ENDED and _fits(job, query, job.spec.name, job.spec.tenant):
-            found.append(copy.copy(job))
-            if len(found) > query.limit:
-                break
-    return found
+    if after is not None:
+        first = bisect_right(jobs, after, key=_place)
+        jobs = jobs[: bisect_left(jobs, after, key=_place)] if query.newest else jobs[first:]
+    if query.newest:
+        jobs.reverse()
+    fitting = (
+        job for job in jobs if job.state not in ENDED and _fits(job, query, job.spec.name, job.spec.tenant)
+    )
+    return [copy_of(job) for job in islice(fitting, query.limit + 1)]
 
 
 def ended_jobs(index: JobIndex, query: JobQuery) -> list[EndedJob]:
@@ -111,9 +119,9 @@ def find_live(state: SchedulerState, given: str) -> list[JobRecord]:
     """Return a copy of the live job with this id, else of all whose ids begin so."""
     exact = state.jobs.get(given)
     if exact is not None:
-        return [] if exact.state in ENDED else [copy.copy(exact)]
+        return [] if exact.state in ENDED else [copy_of(exact)]
     fitting = [job for name, job in state.jobs.items() if given and name.startswith(given)]
-    return [copy.copy(job) for job in fitting if job.state not in ENDED]
+    return [copy_of(job) for job in fitting if job.state not in ENDED]
 
 
 def find_job(live: Sequence[JobRecord], index: JobIndex, given: str) -> JobRecord | EndedJob:
@@ -156,10 +164,6 @@ def _fits(job: JobRecord | EndedJob, query: JobQuery, name: str, tenant: str) ->
     if any(sign in query.name for sign in "*?["):
         return any(fnmatch.fnmatchcase(text, query.name) for text in texts)
     return not query.name or any(query.name in text for text in texts)
-
-
-def _place(job: JobRecord | EndedJob) -> tuple[float, JobId]:
-    return (job.submitted_at, job.id)
 
 
 def place_of(cursor: str) -> tuple[float, JobId] | None:

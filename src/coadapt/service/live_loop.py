@@ -5,35 +5,47 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from coadapt.core.commands import JobCommand
 from coadapt.core.config import SchedulerConfig
-from coadapt.core.events import Event, SchedulerConfigured, TrainingReported
+from coadapt.core.events import (
+    Event,
+    NodeLost,
+    PlanReady,
+    SchedulerConfigured,
+    SchedulerRestarted,
+    TimerFired,
+)
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import JobId, Node, NodeId
 from coadapt.runtime.ports import Executor, Post, Solver, Store
 from coadapt.runtime.runtime import Observer, Runtime
+from coadapt.runtime.snapshots_aside import picture_of
 from coadapt.runtime.solver import describe
 from coadapt.runtime.wall_clock import WallClock
+from coadapt.service.turnstile import Turnstile
 
 # A full queue means that the disk cannot keep up: callers are told to come back instead of being buffered.
 QUEUE_MAX = 10_000
 # One commit costs about as much for a group as for one event; larger groups would only delay the first.
+# What was handed over together counts once.
 GROUP_MAX = 500
 # How soon `close` is noticed.
 IDLE_S = 0.05
-# How long reports wait for others, to be written with them; anything else that comes ends the wait.
-REPORT_WINDOW_S = 0.05
 NOTICES_KEPT = 100
+# With so many jobs, an event about all of them takes longer to handle than a reader should have to wait.
+MANY_JOBS = 1_000
+ABOUT_ALL = (PlanReady, TimerFired, SchedulerRestarted, NodeLost)
+# So long a reader waits before it takes the picture of before.
+PATIENCE_S = 0.005
 
 T = TypeVar("T")
-_Waiting = tuple[Event, Future[None] | None, float]
-"""An event, who waits for it, and when it was handed over (monotonic s)."""
 Announce = Callable[[Mapping[NodeId, Node], Post], None]
 
 logger = logging.getLogger(__name__)
@@ -45,6 +57,18 @@ class OverloadedError(RuntimeError):
 
 class EventRefusedError(RuntimeError):
     """The scheduler could not handle an event, a bug of ours; it was set aside, and nothing has changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Waiting:
+    """Events that were handed over together at `since` (monotonic s), and who is told of them, if anybody.
+
+    The future's result says which of them were refused, by their place.
+    """
+
+    events: Sequence[Event]
+    future: "Future[dict[int, EventRefusedError]] | None"
+    since: float
 
 
 class LiveLoop:
@@ -72,7 +96,7 @@ class LiveLoop:
         self._queue: queue.Queue[_Waiting] = queue.Queue(QUEUE_MAX)
         self._waited = waited
         self._clock = clock
-        self._runtime = Runtime(
+        self._runtime = _Runtime(
             scheduler,
             clock=clock,
             executor=_Relay(executor, self.post),
@@ -82,9 +106,11 @@ class LiveLoop:
             mishaps=self,
             restored=restored,
         )
+        self._runtime.turns = self._turn
         self._refused: dict[int, EventRefusedError] = {}
         self._notices: deque[str] = deque(maxlen=NOTICES_KEPT)
-        self._lock = threading.Lock()
+        self._lock = Turnstile()
+        self._picture: SchedulerState | None = None
         self._closed = threading.Event()
 
     def recover(self, config: SchedulerConfig, announce: Announce) -> None:
@@ -105,23 +131,26 @@ class LiveLoop:
         while not self._closed.is_set():
             group = self._next_group()
             try:
-                with self._lock:
-                    self._runtime.post_all([event for event, *_ in group])
-                    self._clock.run_due()
+                self._runtime.post_all([event for waiting in group for event in waiting.events])
+                self._clock.run_due()
             except BaseException as error:
-                for _, future, _ in group:
-                    if future is not None:
-                        future.set_exception(error)
+                for waiting in group:
+                    if waiting.future is not None:
+                        waiting.future.set_exception(error)
                 raise
-            now = time.monotonic()
-            for event, future, handed_over_at in group:
-                self._waited(now - handed_over_at)
-                refused = self._refused.pop(id(event), None)
-                if future is not None and refused is not None:
-                    future.set_exception(refused)
-                elif future is not None:
-                    future.set_result(None)
-            self._refused.clear()
+            self._tell(group)
+
+    def _tell(self, group: "list[_Waiting]") -> None:
+        """Tell whoever waits what became of the events."""
+        now, refused = time.monotonic(), self._refused
+        for waiting in group:
+            for _ in waiting.events:
+                self._waited(now - waiting.since)
+            if waiting.future is not None:
+                places = enumerate(waiting.events) if refused else ()
+                told = {place: refused[id(event)] for place, event in places if id(event) in refused}
+                waiting.future.set_result(told)
+        refused.clear()
 
     def event_refused(self, number: int, event: Event, error: Exception) -> None:
         job = f" of job {event.job}" if hasattr(event, "job") else ""
@@ -149,21 +178,67 @@ class LiveLoop:
 
     def post(self, event: Event) -> None:
         """Hand an event over; wait while too many are waiting."""
-        self._queue.put((event, None, time.monotonic()))
+        self._queue.put(_Waiting(events=(event,), future=None, since=time.monotonic()))
 
     def commit(self, event: Event) -> "Future[None]":
-        """Hand an event over; the future is done once it is durable and handled. Raises OverloadedError."""
-        future: Future[None] = Future()
+        """Hand an event over; the future is done once it is durable and handled. Raises OverloadedError.
+
+        The future's error is EventRefusedError, or what broke the loop.
+        """
+        handled: Future[None] = Future()
+
+        def tell(done: "Future[dict[int, EventRefusedError]]") -> None:
+            error = done.exception() or done.result().get(0)
+            if not handled.set_running_or_notify_cancel():
+                return  # whoever waited went away
+            if error is not None:
+                handled.set_exception(error)
+            else:
+                handled.set_result(None)
+
+        self.commit_all((event,), time.monotonic()).add_done_callback(tell)
+        return handled
+
+    def commit_all(self, events: Sequence[Event], since: float) -> "Future[dict[int, EventRefusedError]]":
+        """Hand events over that go together, and came from `since` on; the future is done likewise.
+
+        Its result names by their places those that were refused. Raises OverloadedError.
+        """
+        future: Future[dict[int, EventRefusedError]] = Future()
         try:
-            self._queue.put_nowait((event, future, time.monotonic()))
+            self._queue.put_nowait(_Waiting(events=events, future=future, since=since))
         except queue.Full:
             raise OverloadedError(f"{QUEUE_MAX} events wait to be written") from None
         return future
 
     def read(self, question: Callable[[SchedulerState], T]) -> T:
-        """Return `question(state)` between two groups of events. It must not keep what it sees."""
+        """Return `question(state)`, with all that was answered in it. The question must keep nothing of it.
+
+        While an event about all jobs is handled, it is the state before that event.
+        """
+        while not self._lock.enter(PATIENCE_S):
+            picture = self._picture
+            if picture is not None:
+                return question(picture)
+        try:
+            return question(self._runtime.scheduler.state)
+        finally:
+            self._lock.leave()
+
+    def hold(self, question: Callable[[SchedulerState], T]) -> T:
+        """Return `question(state)` likewise, while no event is handled: for what observers gather as well."""
         with self._lock:
             return question(self._runtime.scheduler.state)
+
+    @contextmanager
+    def _turn(self, event: Event) -> Iterator[None]:
+        """Hold the lock while `event` is handled; if that takes long, give readers a picture of before."""
+        state = self._runtime.scheduler.state
+        if len(state.jobs) >= MANY_JOBS and isinstance(event, ABOUT_ALL):
+            self._picture = picture_of(state)
+        with self._lock:
+            yield
+        self._picture = None
 
     def now(self) -> float:
         return self._clock.now()
@@ -184,26 +259,24 @@ class LiveLoop:
         alarm_at = self._clock.next_at()
         wait_s = IDLE_S if alarm_at is None else min(max(alarm_at - self._clock.now(), 0.0), IDLE_S)
         group: list[_Waiting] = []
-        try:
+        with suppress(queue.Empty):
             group.append(self._queue.get(timeout=wait_s) if wait_s else self._queue.get_nowait())
             self._drain(group)
-            # A report that is lost costs nothing but the next one, so it need not have a commit of its own.
-            until = time.monotonic() + REPORT_WINDOW_S
-            while len(group) < GROUP_MAX and isinstance(group[-1][0], TrainingReported):
-                alarm_s = REPORT_WINDOW_S if alarm_at is None else alarm_at - self._clock.now()
-                left_s = min(until - time.monotonic(), alarm_s)
-                if left_s <= 0.0 or not all(isinstance(event, TrainingReported) for event, *_ in group):
-                    break
-                group.append(self._queue.get(timeout=left_s))
-                self._drain(group)
-        except queue.Empty:
-            pass
         return group
 
     def _drain(self, group: "list[_Waiting]") -> None:
         """Add what waits to the group."""
         while len(group) < GROUP_MAX and not self._queue.empty():
             group.append(self._queue.get_nowait())
+
+
+class _Runtime(Runtime):
+    """A runtime whose state others read."""
+
+    turns: Callable[[Event], AbstractContextManager[None]]
+
+    def turn(self, event: Event) -> AbstractContextManager[None]:
+        return self.turns(event)
 
 
 class _Relay:

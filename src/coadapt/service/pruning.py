@@ -15,7 +15,7 @@ from coadapt.service.limits import KEEP_DAYS_MAX, LOGS_MIB_MAX
 # An answer's share of a prune: the client asks again until nothing is left.
 ANSWER_S = 1.0
 
-router = APIRouter(prefix="/v1/prune", route_class=StrictRoute)
+router = APIRouter(prefix="/v1/prune", route_class=StrictRoute, redirect_slashes=False)
 
 
 class PruneBody(BaseModel):

@@ -18,7 +18,7 @@ from coadapt.service.bodies import StrictRoute
 from coadapt.service.limits import GPUS_MAX, NAME_LENGTH_MAX, PRIORITY_MAX, TENANTS_MAX, WEIGHT_MAX
 from coadapt.service.live_loop import LiveLoop
 
-router = APIRouter(prefix="/v1/tenants", route_class=StrictRoute)
+router = APIRouter(prefix="/v1/tenants", route_class=StrictRoute, redirect_slashes=False)
 
 TenantName = Annotated[TenantId, Path(min_length=1, max_length=NAME_LENGTH_MAX)]
 

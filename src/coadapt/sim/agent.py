@@ -5,7 +5,7 @@ picks its batch, and reports. The order of things is that of the Pollux artifact
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from typing import cast
 
 import numpy as np
@@ -14,7 +14,6 @@ from coadapt.goodput.batch import split_total
 from coadapt.goodput.efficiency import gain
 from coadapt.goodput.efficiency_models import model_of
 from coadapt.goodput.goodput import best_batch
-from coadapt.goodput.profile import ProfileBuilder, ProfileKey
 from coadapt.model import (
     DEFAULT_GPU_TYPE,
     BatchConfig,
@@ -23,7 +22,6 @@ from coadapt.model import (
     Forecast,
     GradStats,
     JobSpec,
-    Placement,
     RescaleContract,
     ThroughputParams,
     TrainingReport,
@@ -33,102 +31,19 @@ from coadapt.model.quick_init import quick_init, replace
 from coadapt.sim.applications import (
     Application,
     ForecastsItself,
-    Neighbour,
     Setting,
     TellsMetrics,
-    UnmeasuredError,
     packed,
     step_s,
 )
+from coadapt.sim.learned import ONE_GPU, UNTIMED, Learned, first_look
+from coadapt.sim.pace import Pace, pace_of
 from coadapt.sim.ramp import steps_to_come
-
-
-@dataclass(frozen=True)
-class TimedSteps:
-    """The steps that a job has timed, the first of each kind; the model is fitted to them when asked for."""
-
-    profile: ProfileBuilder = field(default_factory=ProfileBuilder)
-
-    def knows(self, placement: Placement, atomic: int) -> bool:
-        return ProfileKey.of(placement, atomic) in self.profile.rows
-
-    def with_step(self, placement: Placement, atomic: int, compute_s: float, step_s: float) -> "TimedSteps":
-        """Return what is known after one more kind of step."""
-        profile = ProfileBuilder(rows={**self.profile.rows})
-        profile.add(placement, atomic, compute_s, step_s)
-        return TimedSteps(profile)
-
-    @cached_property
-    def params(self) -> ThroughputParams:
-        from coadapt.goodput.fit import fit_throughput  # scipy.optimize: only where a job fits at all
-
-        return fit_throughput(self.profile.build())
-
-    @property
-    def type_profile(self) -> TypeProfile:
-        """What the job tells of itself on its GPU type."""
-        return TypeProfile(params=self.params, num_replicas_profiled=self.profile.num_replicas_profiled)
-
 
 ForecastAt = Callable[[int, float, float], Forecast]  # epochs, progress and samples so far
 Cut = Callable[[BatchLimits, int], BatchConfig]  # the requested batch over a number of replicas
 
-_UNTIMED = TimedSteps()
 _KEEP_THEIR_BATCH = (RescaleContract.FIXED, RescaleContract.FROZEN)
-ONE_GPU = Placement((1,))
-NUM_FIRST_BATCHES = 10  # of a first look at a GPU type (Sia, SOSP'23)
-
-
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """The steps that a job has timed, apart for each GPU type, and for each set of neighbours on its GPUs.
-
-    Steps beside neighbours say little about a GPU of one's own: they never enter the same fit.
-    """
-
-    timed: Mapping[tuple[str, tuple[Neighbour, ...]], TimedSteps] = field(default_factory=dict)
-
-    def on(self, setting: Setting) -> TimedSteps:
-        """Return the steps timed on the GPU type and beside the neighbours of `setting`."""
-        return self.timed.get((setting.gpu_type, setting.neighbours), _UNTIMED)
-
-    def with_step(self, setting: Setting, atomic: int, compute_s: float, step_s: float) -> "Learned":
-        """Return what is known after one more kind of step."""
-        key = (setting.gpu_type, setting.neighbours)
-        return Learned(
-            {**self.timed, key: self.on(setting).with_step(setting.placement, atomic, compute_s, step_s)}
-        )
-
-    def by_type(self) -> dict[str, TimedSteps]:
-        """Return what to tell of each GPU type: steps on GPUs of its own, else the first beside others."""
-        told: dict[str, TimedSteps] = {}
-        for (gpu_type, neighbours), steps in self.timed.items():
-            if not neighbours:
-                told[gpu_type] = steps
-            else:
-                told.setdefault(gpu_type, steps)
-        return told
-
-
-def first_look(application: Application, gpu_types: Iterable[str]) -> Learned:
-    """Return what a job knows that was timed on one GPU of each type before it starts, at some batches each.
-
-    Sia does so with each job that comes, in under 20 s per type (SOSP'23); that time is not counted here. A
-    type on which one GPU was not measured is left out.
-    """
-    timed: dict[tuple[str, tuple[Neighbour, ...]], TimedSteps] = {}
-    limits = application.limits
-    for gpu_type in gpu_types:
-        setting, profile = Setting(ONE_GPU, gpu_type), ProfileBuilder()
-        try:
-            most = application.max_atomic(setting) or limits.max_total
-            for size in np.geomspace(limits.min_atomic, most, NUM_FIRST_BATCHES):
-                whole_s, sync_s = application.step_time(setting, int(size))
-                profile.add(setting.placement, int(size), whole_s - sync_s, whole_s)
-        except UnmeasuredError:
-            continue
-        timed[gpu_type, ()] = TimedSteps(profile)
-    return Learned(timed)
 
 
 @quick_init
@@ -149,6 +64,10 @@ class Assignment:
         init=False, repr=False, compare=False, default_factory=dict
     )
     _timed: dict[int, Learned] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _best: list[tuple[ThroughputParams, GradStats, BatchConfig]] = field(
+        init=False, repr=False, compare=False, default_factory=list
+    )
+    _paces: dict[tuple[int, float], Pace] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         keeps = self.dictated is not None or self.spec.contract in _KEEP_THEIR_BATCH
@@ -165,6 +84,22 @@ class Assignment:
         """Return the seconds of one optimiser step in this setting, accumulation included."""
         whole_s, sync_s = self.step_time(application, batch.atomic)
         return whole_s + batch.accumulation * (whole_s - sync_s)
+
+    def best(self, params: ThroughputParams, grad: GradStats) -> BatchConfig:
+        """Return the best batch by noise scale; nothing is searched again until a fit or an epoch is new."""
+        last = self._best[-1] if self._best else None
+        if last is None or last[0] is not params or last[1] is not grad:
+            config = best_batch(self.limits, params, grad, self.setting.placement).config
+            self._best[:] = [(params, grad, config)]
+        return self._best[-1][2]
+
+    def pace(self, application: Application, total: int, steps_per_s: float) -> Pace:
+        """Return the pace of a job at a batch of `total` samples; jobs of one application share it."""
+        pace = self._paces.get((total, steps_per_s))
+        if pace is None:
+            pace = pace_of(application, total, self.spec.batch.initial, steps_per_s)
+            self._paces[total, steps_per_s] = pace
+        return pace
 
     def learn(self, learned: Learned, atomic: int, compute_s: float, whole_s: float) -> Learned:
         """Return `learned` with a step of `atomic` samples in this setting, itself if it has one."""
@@ -266,19 +201,24 @@ def choose_batch(
             own = limits.schedule.total_at(samples)
         return kept_batch(limits, num_replicas, own)
     timed = learned.on(assigned.setting)
-    if grad is None or timed is _UNTIMED:
+    if grad is None or timed is UNTIMED:
         smallest = max(limits.initial, limits.min_atomic * num_replicas)
         return split_total(smallest, num_replicas, limits, accumulate_alone=True)
-    model = None
     if assigned.spec.efficiency.kind is not EfficiencyKind.NOISE_SCALE:
         model = model_of(assigned.spec, grad, progress=progress * limits.initial, samples=samples)
-    placement = assigned.setting.placement
-    return best_batch(limits, timed.params, grad, placement, efficiency_model=model).config
+        return best_batch(
+            limits, timed.params, grad, assigned.setting.placement, efficiency_model=model
+        ).config
+    return assigned.best(timed.params, grad)
 
 
 def kept_batch(limits: BatchLimits, num_replicas: int, total: int | None = None) -> BatchConfig:
     """Return `total` samples, `limits.requested` by default, as a job cuts what it must keep exactly."""
     return split_total(total or limits.requested, num_replicas, limits, accumulate_alone=True, exact=True)
+
+
+# Seconds left over; then, as in a Training: epoch, progress, samples, batch, grad, learned.
+_Trained = tuple[float, int, float, float, BatchConfig, GradStats | None, Learned]
 
 
 def advance(
@@ -290,25 +230,47 @@ def advance(
     of the stretch, the batch is chosen anew. `speed` < 1 slows all steps (interference). Raises
     UnmeasuredError where the application's truth is not known for the assignment.
     """
+    delay_s = min(training.delay_s, seconds)
+    train = _train_keeping if assigned.keeps_batch else _train_choosing
+    found = train(application, assigned, training, seconds - delay_s, speed)
+    left_s, epoch, progress, samples, batch, grad, learned = found
+    after = Training(
+        epoch=epoch,
+        progress=progress,
+        samples=samples,
+        delay_s=training.delay_s - delay_s,
+        batch=batch,
+        grad=grad,
+        learned=learned,
+    )
+    return Segment(after, seconds - left_s if epoch >= application.num_epochs else None)
+
+
+def _train_choosing(
+    application: Application, assigned: Assignment, training: Training, left_s: float, speed: float
+) -> _Trained:
+    """Train for `left_s` seconds; the batch is chosen anew after each epoch, and at the end."""
     batch = training.batch
     assert batch is not None, "a batch is chosen when a job is assigned"
     epoch, progress, samples = training.epoch, training.progress, training.samples
     grad, learned = training.grad, training.learned
     initial, num_epochs = assigned.spec.batch.initial, application.num_epochs
-    delay_s = min(training.delay_s, seconds)
-    left_s = seconds - delay_s
     timed: BatchConfig | None = None
-    steps_per_s = 0.0
+    steps_per_s = scale = rate = 0.0
+    rated: GradStats | None = None
+    next_at, ramped = math.inf, assigned.spec.batch.schedule is not None
     while left_s > 0.0 and epoch < num_epochs:
         if batch is not timed:  # most stretches have one batch, and several epochs
             whole_s, sync_s = assigned.step_time(application, batch.atomic)
             learned = assigned.learn(learned, batch.atomic, whole_s - sync_s, whole_s)
             steps_per_s = speed / (whole_s + batch.accumulation * (whole_s - sync_s))
-            timed = batch
+            timed, rated, scale = batch, None, batch.total / initial
         grad = application.grad_stats(batch.total, epoch)
-        rate = gain(batch.total / initial, grad.sqr, grad.var) * steps_per_s
+        if grad is not rated:
+            rate, rated = gain(scale, grad.sqr, grad.var) * steps_per_s, grad
         target = application.progress_at(epoch + 1)
-        next_at = math.inf if assigned.keeps_batch else _next_change(assigned, samples)
+        if ramped:
+            next_at = _next_change(assigned, samples)
         change_s = (next_at - samples) / (steps_per_s * batch.total)
         here_s = min(left_s, change_s)
         if progress + rate * here_s < target:
@@ -321,20 +283,37 @@ def advance(
         left_s -= used_s
         # Exactly there, whatever rounding did: below it, the batch before would be chosen again.
         samples = next_at if used_s == change_s else samples + used_s * steps_per_s * batch.total
-        if not assigned.keeps_batch:
-            batch = choose_batch(
-                application, assigned, epoch, learned, grad, progress=progress, samples=samples
-            )
-    after = Training(
-        epoch=epoch,
-        progress=progress,
-        samples=samples,
-        delay_s=training.delay_s - delay_s,
-        batch=batch,
-        grad=grad,
-        learned=learned,
-    )
-    return Segment(after, seconds - left_s if epoch >= num_epochs else None)
+        batch = choose_batch(application, assigned, epoch, learned, grad, progress=progress, samples=samples)
+    return left_s, epoch, progress, samples, batch, grad, learned
+
+
+def _train_keeping(
+    application: Application, assigned: Assignment, training: Training, left_s: float, speed: float
+) -> _Trained:
+    """Do the same for a job that keeps its batch: nothing is chosen on the way."""
+    batch = training.batch
+    assert batch is not None, "a batch is chosen when a job is assigned"
+    epoch, progress, samples = training.epoch, training.progress, training.samples
+    grad, learned, total, num_epochs = training.grad, training.learned, batch.total, application.num_epochs
+    if left_s > 0.0 and epoch < num_epochs:
+        whole_s, sync_s = assigned.step_time(application, batch.atomic)
+        learned = assigned.learn(learned, batch.atomic, whole_s - sync_s, whole_s)
+        steps_per_s = speed / (whole_s + batch.accumulation * (whole_s - sync_s))
+        pace = assigned.pace(application, total, steps_per_s)
+        epochs = pace.upto(epoch)
+        while left_s > 0.0 and epoch < num_epochs:
+            if epoch == len(epochs):
+                pace.upto(epoch)
+            grad, rate, target = epochs[epoch]
+            reached, used_s = progress + rate * left_s, left_s
+            if reached >= target:
+                used_s = min(float(round((target - progress) / rate)), left_s)
+                reached = target
+                epoch += 1
+            progress = reached
+            left_s -= used_s
+            samples += used_s * steps_per_s * total
+    return left_s, epoch, progress, samples, batch, grad, learned
 
 
 def _next_change(assigned: Assignment, samples: float) -> float:
@@ -379,7 +358,7 @@ def _tells_metrics(kind: type) -> bool:
 
 def _told_by_type(application: Application, learned: Learned) -> dict[str, TypeProfile]:
     return {
-        name: replace(steps.type_profile, max_atomic=application.max_atomic(Setting(ONE_GPU, name)))
+        name: steps.told(application.max_atomic(Setting(ONE_GPU, name)))
         for name, steps in learned.by_type().items()
     }
 

@@ -1,8 +1,10 @@
 """One simulated run: the live service's scheduler and runtime, on a virtual clock and in a virtual world."""
 
+import gc
 import resource
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -42,6 +44,8 @@ CHECK_PERIOD_S = 3600.0
 HORIZON_S = 100 * 86_400.0
 # A day without a running job while some wait: the policy will never start them.
 IDLE_MAX_S = 86_400.0
+# New values before cycles are looked for among them (700 by default, which took a twelfth of a run): 10 MB.
+GARBAGE_AFTER = 50_000
 
 OnProgress = Callable[[float, int], None]  # virtual instant, jobs ended so far
 
@@ -55,6 +59,8 @@ class ExperimentConfig:
     """Settings of a run. Durations in seconds; see SchedulerConfig and WorldConfig.
 
     reaction_s: how long after an arrival or an exit a round happens besides (None: only the periodic ones).
+    report_s: how often jobs report (None: once in a round). Between two reports policies see what the last
+    one told, and jobs save no checkpoint.
     horizon_s: virtual time after which a run that has not ended is an error. figures_only: the history keeps
     no points and sentences of jobs, which grow with every report and every round.
     """
@@ -64,6 +70,7 @@ class ExperimentConfig:
     interference: float = 0.0
     rescales_in_place: bool = True
     reaction_s: float | None = None
+    report_s: float | None = None
     horizon_s: float = HORIZON_S
     figures_only: bool = False
 
@@ -74,8 +81,8 @@ class ExperimentConfig:
             defaults,
             round_s=self.round_s,
             reaction_s=self.reaction_s,
-            # Jobs report once a round: with long rounds silence is no sign of trouble.
-            silence_s=max(defaults.silence_s, 3 * self.round_s),
+            # Where jobs seldom report, silence is no sign of trouble.
+            silence_s=max(defaults.silence_s, 3 * self.round_s, 3 * (self.report_s or 0.0)),
             rescale_default_s=self.rescale_s,
             rescale_in_place=self.rescales_in_place,
         )
@@ -83,7 +90,7 @@ class ExperimentConfig:
     @property
     def world(self) -> WorldConfig:
         return WorldConfig(
-            report_s=self.round_s,
+            report_s=self.round_s if self.report_s is None else self.report_s,
             rescale_s=self.rescale_s,
             interference=self.interference,
             rescales_in_place=self.rescales_in_place,
@@ -204,7 +211,8 @@ def simulate(
     started_s = time.process_time()
     policy = new_policy(policy_name, seed)
     simulation = compose(workload, applications, cluster, policy, config)
-    simulation.run(on_progress)
+    with _garbage_seldom():
+        simulation.run(on_progress)
     history = simulation.recorder.history
     cpu_s, peak_rss_mb = time.process_time() - started_s, _peak_rss_mb()
     facts = RunFacts(
@@ -237,6 +245,19 @@ def new_policy(name: str, seed: int) -> Policy:
     named = parse_choice(name)[1]
     options = {"seed": seed} if "seed" in policy_options(name) and "seed" not in named else {}
     return create_policy(name, **options)
+
+
+@contextmanager
+def _garbage_seldom() -> Iterator[None]:
+    """Look for cycles less often while this holds: a run makes millions of values and hardly any cycle."""
+    before = gc.get_threshold()
+    gc.set_threshold(GARBAGE_AFTER, *before[1:])
+    gc.freeze()  # what was there before, the workload most of all, is not looked through again and again
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
 
 
 def _reset_peak_rss() -> None:

@@ -26,6 +26,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.nodes: dict[NodeId, Node] = {}
+        self.gpu_types: list[str] = []  # of the live nodes, in order
         self._gpus: dict[NodeId, list[_Gpu]] = {}
         self._nodes_of: dict[JobId, set[NodeId]] = {}
 
@@ -33,6 +34,7 @@ class Ledger:
         """Take a node in, empty. It must not be there yet."""
         assert node.id not in self.nodes, f"node {node.id} joined twice"
         self.nodes[node.id] = node
+        self.gpu_types = sorted({*self.gpu_types, node.gpu_type})
         self._gpus[node.id] = [_Gpu() for _ in range(node.num_gpus)]
 
     def remove(self, node: NodeId) -> None:
@@ -40,6 +42,7 @@ class Ledger:
         jobs = self.jobs_on(node)
         assert not jobs, f"node {node} left while {sorted(jobs)} held its GPUs"
         del self.nodes[node], self._gpus[node]
+        self.gpu_types = sorted({each.gpu_type for each in self.nodes.values()})
 
     def missing(self, allocation: Allocation) -> list[NodeId]:
         """Return the nodes of `allocation` that are not there."""

@@ -176,10 +176,10 @@ def finish_time_fairness(history: History, facts: RunFacts) -> dict[JobId, float
     active = _ActiveJobs(list(history.jobs.values()))
     alone_s: dict[tuple[str, JobSpec, int], float] = {}
     rho = {}
-    most_gpus = gpus_by_type(facts.cluster)[facts.gpu_type]
+    num_gpus, most_gpus = facts.num_gpus, gpus_by_type(facts.cluster)[facts.gpu_type]
     for job in _succeeded(history):
         spec = traces[job.id].spec
-        share_gpus = min(facts.num_gpus / active.mean_during(job), most_gpus)
+        share_gpus = min(num_gpus / active.mean_during(job), most_gpus)
         num_replicas = _fair_replicas(spec, share_gpus)
         # What a job is called, and whose it is, makes it no faster.
         alike = replace(spec, name="alone", tenant="anybody", priority=0, deadline_at=None, launch=None)

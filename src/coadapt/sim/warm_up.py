@@ -5,11 +5,13 @@
 # all that a policy needs is on disk. If not, it stops at the first kernel, and processes that end afterwards
 # rehearse in its stead; what they leave on disk is found there by whoever runs the policy.
 
+import gc
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import NoReturn
+from importlib import import_module
+from typing import Any, NoReturn
 
 from coadapt.model import Plan
 from coadapt.policies import create_policy
@@ -20,6 +22,11 @@ Tell = Callable[[str], None]
 COMPILES = "compiling kernels: once after an installation, then they are kept on disk"
 NO_COMPILER = "numba cannot be imported: without compiled kernels decisions take far longer"
 
+
+# How numba optimises. At its default of 3, with loops made vectors, kernels take a tenth to a fifth more CPU
+# time to compile and are no faster: their loops are over a few GPUs. The results are the same, as numba keeps
+# the order of floating-point sums at any level.
+QUICK_LEVEL = 1
 
 # Among the names of policies: the fit of a step-time model, by jobs that choose their own batch.
 FIT = ""
@@ -37,7 +44,7 @@ def warm_up(policies: Sequence[str], tell: Tell) -> None:
     if cold := sorted({part for name in policies for part in _cold_parts(name)}):
         tell(COMPILES)
         context = multiprocessing.get_context("spawn")
-        each = [context.Process(target=_rehearse, args=(part,), daemon=True) for part in cold]
+        each = [context.Process(target=_compile, args=(part,), daemon=True) for part in cold]
         for process in each:
             process.start()
         for process in each:
@@ -73,6 +80,16 @@ def _rehearse(part: str) -> Plan | None:
             return rehearse(create_policy(part))
         rehearse_fit()
     return None
+
+
+def _compile(part: str) -> None:
+    """Compile a part, in a process of its own."""
+    gc.disable()  # what a compiler makes is no garbage before its process ends
+    with suppress(ImportError):
+        config: Any = import_module("numba.core.config")
+        # Before anything is compiled: numba reads it once.
+        config.OPT, config.LOOP_VECTORIZE = type(config.OPT)(QUICK_LEVEL), 0
+    _rehearse(part)
 
 
 @contextmanager

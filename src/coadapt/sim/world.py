@@ -71,7 +71,7 @@ class WorldConfig:
 class _Replicas:
     """A generation that is alive: `training` at instant `since`, and the `segment` after it at `speed`.
 
-    cancel_change: while those who join prepare, ends that.
+    cancel_change: while those who join prepare, ends that. hung: they stand still, and hold their GPUs.
     """
 
     generation: int
@@ -85,6 +85,7 @@ class _Replicas:
     cancel_exit: Cancel | None = None
     cancel_rescaled: Cancel | None = None
     cancel_change: Cancel | None = None
+    hung: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -175,6 +176,17 @@ class World:
         self._answer(job, self._end(job, outcome, detail))
         return True
 
+    def hang(self, job_id: JobId) -> None:
+        """Let the job's replicas stand still: until they are ended they neither train nor say a word."""
+        job = self._jobs[job_id]
+        assert job.replicas is not None
+        self._cut(job)
+        job.replicas.hung = True
+        if job.replicas.cancel_rescaled is not None:
+            job.replicas.cancel_rescaled()
+        if job.replicas.cancel_change is not None:
+            self._fail_to_join(job, job.replicas.post)
+
     def lose_node(self, node_id: NodeId, post: Post) -> None:
         """Take a node away, and every job that trains on it down with it, and changes that need it."""
         why = f"node {node_id} went away"
@@ -225,7 +237,10 @@ class World:
             job.detail = f"node {missing[0]} is down"
             self._answer(job, post)
             return
-        if self.config.prepare_s:
+        if replicas.hung:
+            job.detail = "its replicas do not answer"
+            self._answer(job, post)
+        elif self.config.prepare_s:
             self._prepare(job, replicas, command, post)
         else:
             self._change(job, replicas, command, post)
@@ -272,7 +287,8 @@ class World:
         if job.replicas is None:
             self._answer(job, post)
             return
-        job.saved, job.saved_at = self._cut(job), self._clock.now()
+        if not job.replicas.hung:
+            job.saved, job.saved_at = self._cut(job), self._clock.now()
         self._end(job, Outcome.STOPPED)
         self._answer(job, post)
 
@@ -315,7 +331,7 @@ class World:
 
     def _checkpoint(self, job: _Job) -> Training:
         """Return the training to start from: in a cluster of several types, a new job was timed on each."""
-        types = sorted({node.gpu_type for node in self.ledger.nodes.values()})
+        types = self.ledger.gpu_types
         if len(types) < 2 or job.saved.learned.timed:
             return job.saved
         return replace(job.saved, learned=self._oracle.first_look(job.application, types))
@@ -374,6 +390,8 @@ class World:
         """Bring the job's training to the present instant, and return it."""
         replicas, now = job.replicas, self._clock.now()
         assert replicas is not None
+        if replicas.hung:
+            return replicas.training
         if replicas.cancel_exit is not None:
             replicas.cancel_exit()
             replicas.cancel_exit = None
@@ -400,9 +418,11 @@ class World:
             self._next_report_at = (math.floor(now / report_s) + 1) * report_s
             self._clock.call_at(self._next_report_at, self._report)
         for job in unsettled.values():
-            if (replicas := job.replicas) is not None:
-                replicas.speed = self._speed(replicas.allocation)
-                self._see_neighbours(job, replicas)
+            if (replicas := job.replicas) is not None and not replicas.hung:
+                if self.config.interference:
+                    replicas.speed = self._speed(replicas.allocation)
+                if replicas.allocation.shared:
+                    self._see_neighbours(job, replicas)
                 replicas.segment = segment = self._advance(job, replicas, self._next_report_at - now)
                 if segment.finished_s is not None:
                     replicas.cancel_exit = self._clock.call_at(

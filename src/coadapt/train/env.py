@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import TypedDict, TypeVar, Unpack
 
 from coadapt.model import BatchConfig, InputError, JobSpec, Placement, RescaleContract
+from coadapt.model.checkpoint_url import check_checkpoint_url, file_path, is_checkpoint_url
 from coadapt.model.contract_env import (
     ENV_BATCH,
     ENV_CHECKPOINT_DIR,
     ENV_CHECKPOINT_EVERY_S,
+    ENV_CHECKPOINT_URL,
     ENV_CONTROL_TOKEN,
     ENV_CONTROL_URL,
     ENV_GENERATION,
@@ -55,8 +57,8 @@ class Options(TypedDict, total=False):
     """Arguments of `coadapt.train.init`, all optional.
 
     contract: fixed (default), adaptive, self, frozen or schedule. seed: of the sample order. device: as in
-    "cuda:1". checkpoint_dir: no checkpoints without one. checkpoint_every_s, report_every_s: periods.
-    stop_timeout_s: from SIGTERM to a forced end.
+    "cuda:1". checkpoint_dir: or a URL, such as s3://BUCKET/FOLDER; no checkpoints without one.
+    checkpoint_every_s, report_every_s: periods. stop_timeout_s: from SIGTERM to a forced end.
     """
 
     contract: str | None
@@ -108,14 +110,22 @@ class Times:
     skipped_wait_s: float = SKIPPED_WAIT_S
 
 
+@dataclass(frozen=True, slots=True)
+class Control:
+    """Where orders to rescale in place are served, and what opens that."""
+
+    url: str
+    token: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
     """Everything that a training process was told.
 
-    rescale_dir: where it reads orders to rescale in place, or control_url, what control_token opens.
+    rescale_dir: where it reads orders to rescale in place, or control.
     listeners_dir: where it notes that it heeds
-    SIGTERM. checkpoint_dir: None for no checkpoints. check_dir: where `coadapt check` reads what the steps
-    were.
+    SIGTERM. checkpoint_dir: of the run's own files. checkpoint_url: the object store where its checkpoints
+    are, "" where they are in checkpoint_dir. check_dir: where `coadapt check` reads what the steps were.
     """
 
     place: Place = field(default_factory=Place)
@@ -125,11 +135,16 @@ class TrainConfig:
     seed: int = 0
     device: str = ""
     rescale_dir: Path | None = None
-    control_url: str = ""
-    control_token: str = ""
+    control: Control | None = None
     listeners_dir: Path | None = None
     check_dir: Path | None = None
     checkpoint_dir: Path | None = None
+    checkpoint_url: str = ""
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Return whether there is a place for checkpoints."""
+        return self.checkpoint_dir is not None or bool(self.checkpoint_url)
 
 
 def read_config(**options: Unpack[Options]) -> TrainConfig:
@@ -140,6 +155,11 @@ def read_config(**options: Unpack[Options]) -> TrainConfig:
 def rendezvous_address() -> tuple[str, int]:
     """Return the address and the port at which the replicas of a start find each other."""
     return os.environ.get("MASTER_ADDR", "127.0.0.1"), _count(os.environ, "MASTER_PORT", 29500)
+
+
+def under_torchrun() -> bool:
+    """Return whether torchrun has started this process, and keeps the store for its replicas."""
+    return TORCHRUN_MARK in os.environ
 
 
 def node_address() -> str:
@@ -179,9 +199,9 @@ def as_if_alone(variables: Mapping[str, str]) -> Iterator[None]:
 def parse_config(options: Options, environ: Mapping[str, str]) -> TrainConfig:
     """Return the settings that `options` and `environ` give together. Raises InputError."""
     spec = _json(environ, ENV_SPEC, JobSpec)
-    checkpoint_dir = options.get("checkpoint_dir") or environ.get(ENV_CHECKPOINT_DIR)
+    checkpoint_dir, checkpoint_url = _checkpoints(options, environ)
     rescale_dir, listeners_dir = environ.get(ENV_RESCALE_DIR), environ.get(ENV_LISTENERS_DIR)
-    check_dir = environ.get(ENV_CHECK_DIR)
+    check_dir, control_url = environ.get(ENV_CHECK_DIR), environ.get(ENV_CONTROL_URL)
     return TrainConfig(
         place=_place(environ),
         job=Job(
@@ -197,12 +217,30 @@ def parse_config(options: Options, environ: Mapping[str, str]) -> TrainConfig:
         seed=_seed(options.get("seed", 0)),
         device=options.get("device", ""),
         rescale_dir=Path(rescale_dir) if rescale_dir else None,
-        control_url=environ.get(ENV_CONTROL_URL, ""),
-        control_token=environ.get(ENV_CONTROL_TOKEN, ""),
+        control=Control(control_url, environ.get(ENV_CONTROL_TOKEN, "")) if control_url else None,
         listeners_dir=Path(listeners_dir) if listeners_dir else None,
         check_dir=Path(check_dir) if check_dir else None,
-        checkpoint_dir=Path(checkpoint_dir) if checkpoint_dir else None,
+        checkpoint_dir=checkpoint_dir,
+        checkpoint_url=checkpoint_url,
     )
+
+
+def _checkpoints(options: Options, environ: Mapping[str, str]) -> tuple[Path | None, str]:
+    """Return the directory and the URL for checkpoints; the script's word goes before the job file's.
+
+    A URL of a directory is that directory: it can do more than an object store.
+    """
+    given, folder = str(options.get("checkpoint_dir") or ""), environ.get(ENV_CHECKPOINT_DIR, "")
+    field, url = "init(checkpoint_dir)", given
+    if not given:
+        field, url = "checkpoints", environ.get(ENV_CHECKPOINT_URL, "")
+    elif not is_checkpoint_url(given):
+        folder, url = given, ""
+    if url:
+        check_checkpoint_url(url, field)
+    if (path := file_path(url)) is not None:
+        folder, url = path, ""
+    return Path(folder) if folder else None, url
 
 
 def _place(environ: Mapping[str, str]) -> Place:

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset
 
 from coadapt.model import BatchConfig, GradStats, InputError
-from coadapt.train.batch.limits import begin_sampling, resolve_limits, settle_batch
+from coadapt.train.batch.limits import Wanted, begin_sampling, resolve_limits, settle_batch
 from coadapt.train.batch.memory_search import MemoryWatch
 from coadapt.train.batch.tuning import load_fit
 from coadapt.train.checkpoint.loop_state import LoopState
@@ -65,7 +65,7 @@ class Run:
     def __init__(self, config: TrainConfig) -> None:
         self._session = Session(config=config, group=form_group(config))
         self._stop = StopSignal(config.times.stop_timeout_s, listeners_dir=config.listeners_dir)
-        if config.checkpoint_dir is not None:
+        if config.keeps_checkpoints:
             self._stop.install()
         self._failures = FailureReporter(self._session, self._stop)
         self._failures.install()
@@ -95,7 +95,7 @@ class Run:
 
     @property
     def checkpoint_dir(self) -> Path | None:
-        """Return the directory of the checkpoints, private to the run."""
+        """Return the run's own directory, where its checkpoints are unless they have a URL."""
         return self._session.config.checkpoint_dir
 
     @property
@@ -220,6 +220,7 @@ class Run:
         *positional: object,
         max_batch_size: int | None = None,
         max_atomic: int | None = None,
+        batch_rule: str | None = None,
         num_samples: int | None = None,
         resume: str = "auto",
         **options: object,
@@ -228,6 +229,7 @@ class Run:
 
         batch_size: of one optimiser step, over all replicas. max_batch_size: what an adaptive job may grow it
         to. max_atomic: the most samples that one replica can hold at a time; beyond it, gradients accumulate.
+        batch_rule: by which a job under contract `self` changes it, such as "accordion(every=5)".
         Under the scheduler the job file may say these instead. Of a stream (a dataset without `__getitem__`):
         num_samples, if you know how many an epoch has; resume, whether to come back into the middle of an
         epoch by the dataset's own "state", by "reading", or ("auto") by a state that proves to lead there.
@@ -251,12 +253,17 @@ class Run:
         limits = resolve_limits(
             session.config.job.spec,
             session.config.contract,
-            batch_size=batch_size,
-            max_batch_size=max_batch_size,
-            max_atomic=max_atomic,
+            Wanted(
+                batch_size=batch_size,
+                max_batch_size=max_batch_size,
+                max_atomic=max_atomic,
+                batch_rule=batch_rule,
+            ),
         )
         fetcher = fetcher_for(dataset, session, options, resume=resume)
         begin_sampling(session, limits, order)  # last: a call that was refused may be made again
+        if limits.rule is not None:
+            self.register("batch_rule", self._step_loop.trained.follow(limits.rule))
         self._loader = loader = ElasticLoader(session, self._step_loop, fetcher, source)
         if (recorder := self._step_loop.trained.recorder) is not None:
             recorder.sample_ids = lambda: loader.sample_ids
@@ -354,6 +361,7 @@ class Run:
                 yield session.progress.epoch
                 loader.end_epoch()
                 session.begin_epoch()
+                self._step_loop.end_epoch()
                 last = session.progress.epoch >= num_epochs
                 self._step_loop.settle(save=last or self._saver.due(epoch_ended=True), last=last)
         finally:
@@ -482,6 +490,7 @@ class Run:
     def _keep(self, sample: StepSample) -> None:
         builder = self._session.profiles.builder(self._session.gpu_type)
         builder.add(sample.placement, sample.atomic, sample.compute_s, sample.step_s)
+        self._session.figures.computed_s = sample.compute_s
 
 
 def _named(kind: str, name: str) -> str:

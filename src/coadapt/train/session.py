@@ -3,15 +3,26 @@
 from dataclasses import dataclass, field, replace
 
 from coadapt.goodput.profile import ProfileBuilder
-from coadapt.model import BatchConfig, BatchLimits, GradStats, RescaleContract, ThroughputParams
+from coadapt.model import (
+    BatchConfig,
+    BatchLimits,
+    GradStats,
+    RescaleContract,
+    RuleKind,
+    ThroughputParams,
+)
 from coadapt.train.env import TrainConfig
 from coadapt.train.group.group import Group
+from coadapt.train.group.stragglers import Stragglers
 from coadapt.train.group.totals import Totals
 from coadapt.train.memory_ceiling import MemoryCeiling
 from coadapt.train.noise.noise_scale import NoiseScale
 from coadapt.train.noise.scaling_rules import BatchScale, batch_scale
 from coadapt.train.samples.order import Pass, SampleOrder
 from coadapt.train.samples.stream import StreamPosition
+
+# How a step compares with the initial batch where the batch never changes.
+SAME_BATCH = BatchScale(scale=1.0, gain=1.0)
 
 
 @dataclass(slots=True)
@@ -33,7 +44,10 @@ class Profiles:
     params: dict[str, ThroughputParams] = field(default_factory=dict)
 
     def builder(self, gpu_type: str) -> ProfileBuilder:
-        return self.builders.setdefault(gpu_type, ProfileBuilder(mean=True))
+        found = self.builders.get(gpu_type)
+        if found is None:
+            found = self.builders[gpu_type] = ProfileBuilder(mean=True)
+        return found
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,12 +72,15 @@ class Figures:
     """What the script notes: the newest of each metric, and this replica's part of the epoch's totals.
 
     validation: where figures add up, and how many samples the pass has, while a validation loader is
-    iterated over.
+    iterated over. computed_s: how long this replica computed in the last step that was timed, 0 once it was
+    told.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
     totals: Totals = field(default_factory=Totals)
     validation: tuple[Totals, float] | None = None
+    computed_s: float = 0.0
+    stragglers: Stragglers = field(default_factory=Stragglers)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,7 +147,7 @@ class Session:
 
     @property
     def halved(self) -> BatchConfig | None:
-        """Return the batch in two passes, as one replica of an adaptive job takes it to measure its noise.
+        """Return the batch in two passes, as one replica takes it whose batch goes by its noise.
 
         What one pass leaves can only be compared with that of the next step, from other parameters: where
         learning rates are such that steps overshoot, that finds any noise scale, infinite ones too. None: the
@@ -138,7 +155,8 @@ class Session:
         """
         data = self.data
         batch, half = data.batch, data.batch.total // 2
-        alone = self.adaptive and not self.group.distributed and not batch.accumulation
+        ruled = data.limits.rule is not None and data.limits.rule.kind is RuleKind.NOISE_SCALE
+        alone = (self.adaptive or ruled) and not self.group.distributed and not batch.accumulation
         # Not 1: batch normalisation refuses a single sample.
         if not (alone and data.limits.accumulation and half >= max(data.limits.min_atomic, 2)):
             return None
@@ -177,12 +195,17 @@ class Session:
         return self.data.further_noise.setdefault(name, NoiseScale(self.data.limits.initial))
 
     def scale(self, step_samples: int, name: str = "") -> BatchScale:
-        """Return how a step of that size compares with the initial batch. Only `adaptive` jobs compare.
+        """Return how a step of that size compares with the initial batch, where the batch changes.
 
-        name: of the pair whose noise scale counts.
+        That is, of `adaptive` jobs, and of those with a batch rule, whose samples all count alike: their gain
+        is the scale itself. name: of the pair whose noise scale counts.
         """
+        limits = self.data.limits
+        if limits.rule is not None:
+            scale = max(step_samples / limits.requested, 1.0)
+            return BatchScale(scale=scale, gain=scale)
         if not self.adaptive:
-            return BatchScale(scale=1.0, gain=1.0)
+            return SAME_BATCH
         order = self.data.order
         epochs = float(self.progress.epoch)
         if order.num_samples:

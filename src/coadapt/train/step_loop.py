@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from coadapt.goodput.batch import split_total
 from coadapt.model import BatchConfig
 from coadapt.train.batch.branch_test import BranchTest
 from coadapt.train.batch.limits import scheduled_batch
@@ -15,7 +16,7 @@ from coadapt.train.noise.noise_scale import GradNorms
 from coadapt.train.report.telemetry import Telemetry
 from coadapt.train.rescale.rescaler import Rescaler
 from coadapt.train.samples.order import Pass
-from coadapt.train.samples.pace import Pace, measures
+from coadapt.train.samples.pace import Pace
 from coadapt.train.session import Session
 from coadapt.train.wrappers.timing import Timer
 from coadapt.train.wrappers.trained import TrainedPairs
@@ -55,7 +56,7 @@ class StepLoop:
         if current.first:
             compares = current.synchronising and not self._session.group.distributed
             # Where measured steps are cut in two, the others have nothing to compare.
-            measure = measures(self._session.progress.step, compares=compares) and not (
+            measure = self._pace.measures(self._session.progress.step, compares=compares) and not (
                 compares and self._session.halved
             )
         self.trained.begin_pass(first=current.first, measure=measure)
@@ -67,11 +68,11 @@ class StepLoop:
         full = current.step_samples == session.data.batch.total
         self.timer.end(session.group.placement, current.num_samples, count=full)
         self._rescaler.stepped()
-        if self.telemetry is not None:
-            self.telemetry.end_step()
         self._saver.last_step_at = time.time()
         step = session.progress.step
         self._book(current.step_samples)
+        if self.telemetry is not None:
+            self.telemetry.end_step()
         if self.trained.end_step():
             self._rescaler.stop()
         self._follow_schedule()
@@ -102,6 +103,14 @@ class StepLoop:
         self._post([], save=save, last=last)
         self._apply(self._consensus.collect())
 
+    def end_epoch(self) -> None:
+        """The next epoch has the batch that the job's own rule finds. Collective."""
+        session, rule = self._session, self.trained.rule
+        if rule is None:
+            return
+        total, why = rule.decide()
+        self._go_on_with(split_total(total, session.group.size, session.data.limits, exact=True), why)
+
     def enter(self) -> None:
         """A new group begins, on every member alike: its first flags are applied after the first step."""
         if self.telemetry is not None:
@@ -109,6 +118,7 @@ class StepLoop:
         self.telemetry = self.report_from()
         self.trained.enter()
         self.timer.warm_up()
+        self._session.figures.stragglers.clear()
         self._pace = Pace()
         self._post([], save=False)
 
@@ -142,7 +152,8 @@ class StepLoop:
             batch=batch,
             fingerprint=self.trained.drift.take(),
         )
-        self._consensus.post(session.group, flags, norms)
+        computed_s, session.figures.computed_s = session.figures.computed_s, 0.0
+        self._consensus.post(session.group, flags, norms, computed_s)
 
     def _apply(self, agreed: StepFlags | None) -> bool:
         """Do what the replicas agreed on; return whether a new group has begun.
@@ -158,6 +169,7 @@ class StepLoop:
                 f"the data ends in {agreed.over:.0f} of {self._session.group.size} replicas and goes on in "
                 "the others: every replica must be given the same samples"
             )
+        self._session.figures.stragglers.note(agreed.computed)
         if agreed.fingerprint.told:
             self.trained.drift.judge(agreed.fingerprint)
         norms, *further = self._consensus.norms(agreed) or [None]
@@ -199,18 +211,23 @@ class StepLoop:
         session = self._session
         if session.data.limits.schedule is None:
             return
-        batch = scheduled_batch(session)
+        why = f"as scheduled from {session.progress.samples} samples on"
+        self._go_on_with(scheduled_batch(session), why)
+
+    def _go_on_with(self, batch: BatchConfig, why: str) -> None:
+        """Go on with `batch`, which is the job's own choice, if its total is another one."""
+        session = self._session
         if batch.total == session.data.batch.total:
             return  # as it was cut when all settled it
         self.timer.warm_up()
         logger.info(
-            "job %s generation %d step %d: total batch %d -> %d, as scheduled from %d samples on",
+            "job %s generation %d step %d: total batch %d -> %d, %s",
             session.config.job.name or "-",
             session.config.place.generation,
             session.progress.step,
             session.data.batch.total,
             batch.total,
-            session.progress.samples,
+            why,
         )
         session.data.batch = batch
         if self.telemetry is not None:

@@ -1,5 +1,6 @@
 """One control plane for all tests of a process; each test has a site of its own on it."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     from tests.executors.kubernetes.control_plane import ControlPlane, why_missing
     from tests.executors.kubernetes.site import make_ready
 
+    if "COADAPT_ENGINES" not in os.environ:
+        pytest.skip("takes minutes: `make engines-test` runs it")
     if (why := why_missing()) is not None:
         pytest.skip(why)
     plane = ControlPlane(tmp_path_factory.mktemp("control-plane"))

@@ -1,6 +1,6 @@
 """A Kubernetes API server with etcd on this machine, for tests: real ones, where they are installed.
 
-`tools/kube_apiserver.sh` makes the server from Debian's source package; etcd is Debian's etcd-server.
+`tools/kube_apiserver.sh` makes the server from Debian's source package, once per user; etcd is Debian's.
 """
 
 import json
@@ -16,7 +16,8 @@ from pathlib import Path
 from coadapt.executors.kubernetes.api import ApiError, KubeApi
 
 ENV_APISERVER = "COADAPT_KUBE_APISERVER"
-BUILT = Path(__file__).parents[3] / ".engines" / "kube-apiserver"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+BUILT = CACHE / "coadapt" / "engines" / "kube-apiserver-1.20.2"
 READY_S = 90.0
 ADMIN, SCHEDULER, NOBODY = "admin", "system:serviceaccount:coadapt:coadapt", "nobody"
 

@@ -175,6 +175,7 @@ class _Pod:
         self.namespace, self.name = metadata["namespace"], metadata["name"]
         self.job = (metadata.get("labels") or {}).get("coadapt.dev/job", "")
         self.container = found["spec"]["containers"][0]
+        self.volumes = found["spec"].get("volumes") or ()
         self.log = folder / f"{metadata['uid']}.log"
         self.process: subprocess.Popen[bytes] | None = None
         self.removed = False
@@ -236,8 +237,7 @@ class _Pod:
         for each in self.container.get("env") or ():
             envs[each["name"]] = each.get("value", "127.0.0.1")
         for mount in self.container.get("volumeMounts") or ():
-            assert self._volume is not None
-            there = str(self._volume / mount["subPath"])
+            there = self._mounted(api, mount)
             envs = {key: value.replace(mount["mountPath"], there) for key, value in envs.items()}
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
@@ -250,6 +250,20 @@ class _Pod:
                 start_new_session=True,
             )
         self._say(api, "Running", {"running": {"startedAt": _now()}})
+
+    def _mounted(self, api: KubeApi, mount: JsonObject) -> str:
+        """Return the folder that stands for a mount's: of the claim, or with what a secret holds."""
+        source = next(each for each in self.volumes if each["name"] == mount["name"])
+        if "secret" not in source:
+            assert self._volume is not None
+            return str(self._volume / mount["subPath"])
+        folder = self.log.with_suffix("")
+        folder.mkdir(exist_ok=True)
+        name = source["secret"]["secretName"]
+        found = api.get(f"/api/v1/namespaces/{self.namespace}/secrets/{name}")["data"]
+        for item in source["secret"]["items"]:
+            (folder / item["path"]).write_bytes(base64.b64decode(found[item["key"]]))
+        return str(folder)
 
     def _say(self, api: KubeApi, phase: str, state: JsonObject) -> None:
         status = {

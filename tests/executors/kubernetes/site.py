@@ -10,10 +10,11 @@ from coadapt.core.events import Event
 from coadapt.executors import prepare_executor
 from coadapt.executors.host import Host
 from coadapt.executors.kubernetes.api import CONFLICT, ApiError, JsonObject, KubeApi
+from coadapt.executors.kubernetes.elastic_jobs import resources_path
 from coadapt.executors.processes.generation_dir import JobDir
 from coadapt.executors.processes.job_processes import kill_marked
 from coadapt.runtime.ports import LiveExecutor
-from tests.contracts.executor_contract import NODES, SLOTS_PER_NODE
+from tests.contracts.executor_contract import NODES, SLOTS_PER_NODE, until
 from tests.executors.kubernetes.control_plane import SCHEDULER, ControlPlane
 from tests.executors.kubernetes.kubelet import TestKubelet
 
@@ -50,12 +51,19 @@ def apply(api: KubeApi, *names: str, dry_run: bool = False) -> None:
         except ApiError as error:
             if error.status != CONFLICT:
                 raise
+        if manifest["kind"] == "CustomResourceDefinition" and not dry_run:
+            until(lambda: api.find(resources_path(NAMESPACE)) is not None)  # it is served a little later
 
 
 class KubernetesSite:
-    """One state directory, one kubelet of both nodes; the API server is shared, and emptied at the end."""
+    """One state directory, one kubelet of all nodes; the API server is shared, and emptied at the end.
 
-    def __init__(self, folder: Path, control_plane: ControlPlane) -> None:
+    nodes: slots by name; the contract's two, if not told.
+    """
+
+    def __init__(
+        self, folder: Path, control_plane: ControlPlane, nodes: dict[str, int] | None = None
+    ) -> None:
         self.folder = folder
         self.state_dir = folder / "state"
         self.state_dir.mkdir()
@@ -65,7 +73,7 @@ class KubernetesSite:
         self.slots: str | None = str(SLOTS_PER_NODE)
         volume = folder / "volume"
         volume.symlink_to(self.state_dir)
-        nodes = dict.fromkeys(NODES, SLOTS_PER_NODE)
+        nodes = nodes or dict.fromkeys(NODES, SLOTS_PER_NODE)
         self.kubelet = TestKubelet(self.api, folder / "kubelet", nodes, volume)
         self._running: list[tuple[LiveExecutor, threading.Thread]] = []
         (folder / "pod.yaml").write_text(yaml.safe_dump(HOST_NETWORK))

@@ -6,7 +6,7 @@ import yaml
 pytest.importorskip("kubernetes")
 
 from coadapt.executors import prepare_executor
-from coadapt.executors.kubernetes.access import RIGHTS, missing_rights
+from coadapt.executors.kubernetes.access import EVENT_RIGHTS, RIGHTS, missing_rights
 from coadapt.executors.kubernetes.api import FORBIDDEN, ApiError, JsonObject, KubeApi
 from coadapt.executors.kubernetes.elastic_jobs import resources_path
 from coadapt.model import InputError
@@ -33,7 +33,8 @@ def test_the_role_grants_what_is_asked_for_and_nothing_else() -> None:
         for rule in each.get("rules") or ():
             if rule["apiGroups"] == [""]:
                 granted |= {(each["kind"], name): set(rule["verbs"]) for name in rule["resources"]}
-    asked = {("ClusterRole" if right.cluster else "Role", right.name): set(right.verbs) for right in RIGHTS}
+    rights = (*RIGHTS, *EVENT_RIGHTS)
+    asked = {("ClusterRole" if right.cluster else "Role", right.name): set(right.verbs) for right in rights}
     assert granted == asked
 
 

@@ -1,6 +1,7 @@
 """Pods, nodes and templates as plain values; no cluster needed."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,15 @@ from coadapt.model import Node
 pytest.importorskip("kubernetes")
 
 from coadapt.executors.kubernetes.nodes import usable_nodes, why_not
-from coadapt.executors.kubernetes.pods import PodOrder, PodSettings, merge, pod, replica_address
+from coadapt.executors.kubernetes.pods import (
+    SETUP,
+    TOKEN_FILE,
+    PodOrder,
+    PodSettings,
+    merge,
+    pod,
+    replica_address,
+)
 
 TOLERATION = {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}
 GPU_TAINT = {"key": "gpu", "effect": "NoSchedule"}
@@ -116,8 +125,19 @@ def test_a_template_gives_what_we_do_not_and_its_container_is_ours() -> None:
     assert (replica["image"], replica["securityContext"]) == ("image:1", {"runAsUser": 7})
     assert replica["resources"] == {"requests": {"nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}}
     assert made["spec"]["automountServiceAccountToken"] is False
-    [mount] = replica["volumeMounts"]
-    assert mount["subPath"] == "jobs/cifar-1a/checkpoints"
+    checkpoints, token = replica["volumeMounts"]
+    assert checkpoints["subPath"] == "jobs/cifar-1a/checkpoints"
+    assert token["readOnly"] is True
+
+
+def test_a_replicas_token_is_a_file_and_its_setup_has_none() -> None:
+    made, name = pod(settings(), ORDER), "coadapt-1-cifar-1a-3-0"
+    [volume] = made["spec"]["volumes"]
+    assert volume["secret"] == {"secretName": name, "items": [{"key": "COADAPT_TOKEN", "path": "token"}]}
+    [mount] = made["spec"]["containers"][0]["volumeMounts"]
+    assert f"{mount['mountPath']}/token" == TOKEN_FILE
+    prepares = pod(settings(), replace(ORDER, member=SETUP))["spec"]
+    assert (prepares["volumes"], prepares["containers"][0]["volumeMounts"]) == ([], [])
 
 
 def test_the_templates_own_image_stays_where_no_other_is_named() -> None:

@@ -25,11 +25,19 @@ GPU = Machine(nodes=(Node(id="n", num_gpus=3, gpu_type="h100"),), devices={"n": 
 SETTINGS = LaunchSettings(stop_grace_s=5.0, log_bytes=1 << 20, disk_reserve_bytes=0)
 
 
-def order(machine: Machine, slots: dict[str, tuple[int, ...]], **envs: str) -> LaunchOrder:
+def order(
+    machine: Machine, slots: dict[str, tuple[int, ...]], *, checkpoints: str = "", **envs: str
+) -> LaunchOrder:
     spec = JobSpec(
         name="job",
         batch=BatchLimits(initial=8),
-        launch=Launch(run="train", setup="prepare", envs=tuple(envs.items()), workdir="/work"),
+        launch=Launch(
+            run="train",
+            setup="prepare",
+            envs=tuple(envs.items()),
+            workdir="/work",
+            checkpoints=checkpoints,
+        ),
     )
     allocation = Allocation(slots=tuple((node, len(chosen)) for node, chosen in slots.items()))
     batch = BatchConfig(total=8, atomic=4)
@@ -79,3 +87,10 @@ def test_the_schedulers_python_comes_first_and_the_contract_last(monkeypatch: py
     assert order(CPU, {"n": (0,)}).envs["PATH"] == f"{own}{os.pathsep}/usr/bin"
     assert order(CPU, {"n": (0,)}, PATH="/mine", COADAPT_JOB="b").envs["PATH"] == "/mine"
     assert order(CPU, {"n": (0,)}, COADAPT_JOB="b").envs["COADAPT_JOB"] == "a"
+
+
+def test_checkpoints_in_an_object_store_are_in_a_folder_of_the_jobs_own() -> None:
+    assert "COADAPT_CHECKPOINT_URL" not in order(CPU, {"n": (0,)}).envs
+    found = order(CPU, {"n": (0,)}, checkpoints="s3://bucket/runs/")
+    assert found.envs["COADAPT_CHECKPOINT_URL"] == "s3://bucket/runs/a"
+    assert found.envs["COADAPT_CHECKPOINT_DIR"] == "/state/jobs/a/checkpoints"

@@ -73,7 +73,7 @@ def test_a_stop_is_honoured_through(run: str, site: LocalSite) -> None:
     (site.folder / "script.sh").write_text("#!/bin/bash\necho begins\npython train.py\n")
     (site.folder / "wrapper.py").write_text(WRAPPER)
     (site.folder / "catcher.py").write_text(CATCHER)
-    inbox, executor = Inbox(), site.executor(stop_grace_s=20.0)
+    inbox, executor = Inbox(), site.executor(stop_grace_s=60.0)
     executor.execute(order(site, run), inbox.post)
     inbox.wait(started("a", 1))
     until((site.folder / "up").exists)
@@ -105,7 +105,7 @@ signal.pause()
 
 def test_what_a_script_does_after_training_is_ended_too(site: LocalSite) -> None:
     (site.folder / "train.py").write_text(LISTENER)
-    inbox, executor = Inbox(), site.executor(stop_grace_s=20.0)
+    inbox, executor = Inbox(), site.executor(stop_grace_s=60.0)
     executor.execute(order(site, "python train.py; touch on; sleep 60; touch after"), inbox.post)
     inbox.wait(started("a", 1))
     until((site.folder / "up").exists)

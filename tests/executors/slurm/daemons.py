@@ -17,7 +17,9 @@ from getpass import getuser
 from pathlib import Path
 
 NEEDED = ("munged", "slurmctld", "slurmd", "srun")
-HOW_TO_GET = "no Slurm here: apt-get install slurm-wlm munge"
+HOW_TO_GET = (
+    "no Slurm here (apt-get install slurm-wlm munge), or no network but loopback, where it finds no address"
+)
 PATIENCE_S = 60.0
 LOOK_S = 0.05
 KEY_BYTES = 1024
@@ -67,9 +69,15 @@ PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2 PreemptM
 
 
 def missing() -> list[str]:
-    """Return which of Slurm's daemons and commands are not installed here."""
+    """Return what Slurm lacks here: daemons and commands of it, or an address."""
     path = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
-    return [name for name in NEEDED if shutil.which(name, path=path) is None]
+    absent = [name for name in NEEDED if shutil.which(name, path=path) is None]
+    try:
+        # As its daemons ask: where there is no address but loopback, that one is not found, either.
+        socket.getaddrinfo("127.0.0.1", 0, socket.AF_INET, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG)
+    except socket.gaierror:
+        absent.append("an address")
+    return absent
 
 
 @dataclass
@@ -92,7 +100,14 @@ class SlurmCluster:
         return {**os.environ, "SLURM_CONF": str(self.conf)}
 
     def start(self) -> None:
-        """Start all daemons; wait until every node is idle."""
+        """Start all daemons; wait until every node is idle. Where that fails, none is left behind."""
+        try:
+            self._start_all()
+        except BaseException:
+            self._end_daemons()
+            raise
+
+    def _start_all(self) -> None:
         self._write()
         self.start_munged()
         self.start_controller()
@@ -128,6 +143,9 @@ class SlurmCluster:
         if self.daemons.keys() >= {"munged", "slurmctld"}:
             with suppress(AssertionError):
                 self.clear()
+        self._end_daemons()
+
+    def _end_daemons(self) -> None:
         for process in reversed(self.daemons.values()):
             process.send_signal(signal.SIGTERM)
             try:
@@ -187,6 +205,9 @@ class SlurmCluster:
     def _wait_for(self, what: str, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
+            ended = [name for name, process in self.daemons.items() if process.poll() is not None]
+            said = [(self.folder / f"{name}.out").read_text()[-1000:] for name in ended]
+            assert not ended, f"{what} of Slurm: {ended} ended: {said}"
             assert time.monotonic() < deadline, f"{what} of Slurm: not within {PATIENCE_S:g} s"
             time.sleep(LOOK_S)
 

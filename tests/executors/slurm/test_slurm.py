@@ -29,9 +29,11 @@ from tests.contracts.executor_contract import (
     until,
 )
 from tests.executors.over_nodes import changes_in_place_over_nodes
+from tests.executors.over_objects import goes_on_from_an_object_store, only_with_engines
 from tests.executors.slurm.daemons import HOW_TO_GET, SlurmCluster, missing
 from tests.executors.slurm.processes import kill_node, processes
 from tests.marked import kill_of
+from tests.object_server import object_server
 
 pytestmark = [
     pytest.mark.processes,
@@ -139,6 +141,12 @@ def test_replicas_join_and_leave_in_place_on_another_node(
     site: SlurmSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes_in_place_over_nodes(site, monkeypatch)
+
+
+@only_with_engines
+def test_a_job_over_two_nodes_goes_on_from_an_object_store(site: SlurmSite) -> None:
+    with object_server() as bucket:
+        goes_on_from_an_object_store(site, bucket)
 
 
 def test_a_replica_sees_the_gpus_of_its_slots_and_not_slurms_names(site: SlurmSite) -> None:

@@ -27,6 +27,11 @@ def draw(seed: int) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     )
 
 
+def crowd_of(curves: Curves, left_J: FloatArray, arrives_J: FloatArray, num_gpus: float = 16.0) -> Crowd:
+    """Return jobs that nobody follows."""
+    return Crowd(curves, left_J, arrives_J, np.full(len(left_J), -1), num_gpus)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_majorant_is_the_least_concave_curve_above_all_points(seed: int) -> None:
     goodput_JK, *_ = draw(seed)
@@ -44,7 +49,7 @@ def test_a_majorant_is_the_least_concave_curve_above_all_points(seed: int) -> No
 
 def test_a_job_that_can_do_nothing_never_ends() -> None:
     curves = majorants(np.array([[0.0, 0.0], [1.0, 2.0]]), np.array([1.0, 2.0]))
-    course = play(curves, np.ones(2), np.full(2, 10.0), np.zeros(2), 2.0)
+    course = play(crowd_of(curves, np.full(2, 10.0), np.zeros(2), 2.0), np.ones(2))
     assert course.end_J.tolist() == [np.inf, 5.0]
 
 
@@ -86,20 +91,26 @@ def slow_play(
 def test_the_play_is_that_of_handing_out_all_anew(seed: int) -> None:
     goodput_JK, value_J, left_J, arrives_J = draw(seed)
     curves = majorants(goodput_JK, SIZES)
-    fast = play(curves, value_J, left_J, arrives_J, 16.0)
+    fast = play(crowd_of(curves, left_J, arrives_J), value_J)
     slow = slow_play(curves, value_J, left_J, arrives_J, 16.0)
     assert fast.end_J == pytest.approx(slow.end_J)
     assert fast.start_J == pytest.approx(slow.start_J)
     assert fast.price_J == pytest.approx(slow.price_J)
 
 
+def goal_of(count: int, **changes: object) -> Goal:
+    """Return the goal of `count` jobs alike that have just come."""
+    plain = Goal(np.ones(count), np.full(count, np.inf), np.zeros(count), 0.0, 0.0, 0.0)
+    return plain._replace(**changes)
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_settled_values_cost_no_more_than_those_begun_with(seed: int) -> None:
     goodput_JK, value_J, left_J, arrives_J = draw(seed)
-    crowd = Crowd(majorants(goodput_JK, SIZES), left_J, arrives_J, 16.0)
-    goal = Goal(np.ones(len(value_J)), np.full(len(value_J), np.inf), 1.0, len(value_J))
+    crowd = crowd_of(majorants(goodput_JK, SIZES), left_J, arrives_J)
+    goal = goal_of(len(value_J), makespan_jobs=1.0, tail=0.5, usual_s=20.0)
     _, course, cost = settle(crowd, value_J, goal, 13)
-    begun = play(crowd.curves, value_J, left_J, arrives_J, 16.0)
+    begun = play(crowd, value_J)
     assert cost == pytest.approx(cost_of(course, goal))
     assert cost <= cost_of(begun, goal)
 
@@ -107,8 +118,8 @@ def test_settled_values_cost_no_more_than_those_begun_with(seed: int) -> None:
 def test_alike_jobs_of_two_lengths_end_shortest_first() -> None:
     # Linear curves: any work-conserving plan keeps all GPUs busy, and shortest first is optimal.
     curves = majorants(np.array([[1.0, 2.0]] * 2), np.array([1.0, 2.0]))
-    crowd = Crowd(curves, np.array([100.0, 10.0]), np.zeros(2), 2.0)
-    goal = Goal(np.ones(2), np.full(2, np.inf), 0.0, 2)
+    crowd = crowd_of(curves, np.array([100.0, 10.0]), np.zeros(2), 2.0)
+    goal = goal_of(2)
     _, course, cost = settle(crowd, np.array([0.5, 1.0]), goal, 13)
     assert course.end_J == pytest.approx([55.0, 5.0])
     assert cost == pytest.approx(60.0)
@@ -116,6 +127,58 @@ def test_alike_jobs_of_two_lengths_end_shortest_first() -> None:
 
 def test_a_deadline_turns_the_order() -> None:
     curves = majorants(np.array([[1.0, 2.0]] * 2), np.array([1.0, 2.0]))
-    crowd = Crowd(curves, np.array([100.0, 60.0]), np.zeros(2), 2.0)
-    _, course, _ = settle(crowd, np.ones(2), Goal(np.ones(2), np.array([51.0, np.inf]), 0.0, 2), 30)
+    crowd = crowd_of(curves, np.array([100.0, 60.0]), np.zeros(2), 2.0)
+    _, course, _ = settle(crowd, np.ones(2), goal_of(2, due_J=np.array([51.0, np.inf])), 30)
     assert course.end_J[0] == pytest.approx(50.0)
+
+
+def test_a_tail_takes_gpus_to_a_job_that_would_take_long() -> None:
+    goodput_JK = np.tile(SIZES**0.7, (6, 1))
+    crowd = crowd_of(majorants(goodput_JK, SIZES), np.array([50.0] * 5 + [400.0]), np.zeros(6))
+    ends = [settle(crowd, np.ones(6), goal_of(6, tail=tail), 30)[1].end_J[-1] for tail in (0.0, 2.0)]
+    assert ends[1] < 0.97 * ends[0]
+
+
+def test_a_stretch_begins_when_the_one_before_it_ends() -> None:
+    # Two GPUs, one job alone: 10 of progress at 2 a second, then 30 at 6; its last part is its end.
+    curves = majorants(np.array([[1.0, 2.0], [3.0, 6.0]]), np.array([1.0, 2.0]))
+    crowd = Crowd(curves, np.array([10.0, 30.0]), np.array([0.0, np.inf]), np.array([1, -1]), 2.0)
+    assert play(crowd, np.ones(2)).end_J == pytest.approx([5.0, 10.0])
+    value_J, course, cost = settle(crowd, np.ones(2), goal_of(1), 13)
+    assert course.end_J == pytest.approx([10.0])
+    assert cost == pytest.approx(10.0)
+    assert len(value_J) == 2
+
+
+def two_stretches() -> tuple[Crowd, Goal]:
+    """Return five jobs of which the first scales badly for a while, then as well as the others."""
+    flat, steep = 2.0 * SIZES**0.1, SIZES**0.9
+    curves = majorants(np.array([flat, *[steep] * 5]), SIZES)
+    left_J = np.array([100.0, *np.linspace(250.0, 350.0, 4), 200.0])
+    after = np.array([5, -1, -1, -1, -1, -1])
+    return Crowd(curves, left_J, np.array([0.0] * 5 + [np.inf]), after, 16.0), goal_of(5)
+
+
+def test_no_other_values_of_its_stretches_cost_much_less() -> None:
+    crowd, goal = two_stretches()
+    value_J, _, cost = settle(crowd, np.full(6, 0.3), goal, 30)
+    for now in (0.5, 0.8, 1.25, 2.0):
+        for later in (0.5, 0.8, 1.25, 2.0):
+            other_J = value_J * np.array([now, 1.0, 1.0, 1.0, 1.0, later])
+            ends = play(crowd, other_J).end_J
+            assert ends[1:].sum() > 0.99 * cost  # the last stretch's end is that of the first job
+
+
+def test_a_job_is_worth_less_while_it_scales_badly() -> None:
+    crowd, goal = two_stretches()
+    value_J, _, _ = settle(crowd, np.full(6, 0.3), goal, 30)
+    flat, steep = crowd.curves.goodput_V[:2], crowd.curves.goodput_V[-2:]
+    # What a second GPU of it earns, in its first stretch and in its last.
+    assert value_J[0] * (flat[1] - flat[0]) < 0.5 * value_J[5] * (steep[1] - steep[0])
+
+
+def test_who_is_expected_to_end_last_has_the_weight_of_the_makespan() -> None:
+    goodput_JK = np.tile(SIZES**0.7, (6, 1))
+    crowd = crowd_of(majorants(goodput_JK, SIZES), np.array([50.0] * 5 + [400.0]), np.zeros(6))
+    ends = [settle(crowd, np.ones(6), goal_of(6, makespan_jobs=jobs), 30)[1].end_J[-1] for jobs in (0.0, 9.0)]
+    assert ends[1] < 0.97 * ends[0]

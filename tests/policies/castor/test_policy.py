@@ -173,3 +173,25 @@ def test_large_rounds_stay_lawful_and_near_the_bound() -> None:
     plan = Castor().allocate(view(nodes(*[8] * 32), *jobs))
     assert sum(counts(plan).values()) == 256
     assert plan.diagnostics["gap"] < 0.01
+
+
+def test_a_job_whose_rescales_take_long_moves_too_where_gpus_are_free() -> None:
+    held = timed("slow to move", target=1e9, held=on(n0=1))
+    assert given(replace(held, rescale_s=250.0)) == {"slow to move": 4}
+    # One that is nearly done does not.
+    assert given(replace(held, rescale_s=250.0, measured=replace(held.measured, progress_target=1e4))) == {
+        "slow to move": 1
+    }
+
+
+def test_nodes_that_come_and_go_are_seen_in_the_next_round() -> None:
+    policy, jobs = Castor(), (timed("a", target=1e8, gpus=(8, 8)), timed("b", target=1e8, gpus=(4, 4)))
+    assert counts(policy.allocate(view(nodes(4, 4, 4), *jobs))) == {"a": 8, "b": 4}
+    assert counts(policy.allocate(view(nodes(4), *jobs))) == {"b": 4}
+    # And what frozen jobs hold is not given twice.
+    ice = timed("ice", contract=RescaleContract.FROZEN, gpus=(4, 4), held=on(n1=4))
+    plan = policy.allocate(view(nodes(4, 4), jobs[1], ice))
+    assert {name: allocation.slots for name, allocation in plan.allocations.items()} == {
+        "b": (("n0", 4),),
+        "ice": (("n1", 4),),
+    }

@@ -119,8 +119,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the policy does not see cancelled jobs",
         "scheduler",
-        " for job in self._active_jobs() if not job.status.cancel_requested),",
-        " for job in self._active_jobs()),",
+        " or job.status.cancel_requested:\n                views.drop",
+        ":\n                views.drop",
     ),
     # -- nodes
     Mutant("a known node that joins again changes nothing", "scheduler", "if known == node:", "if False:"),
@@ -170,7 +170,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "messages of replicas that do not train any more are ignored",
         "scheduler",
-        "not may_train(job, generation) or ",
+        " and may_train(job, generation)",
         "",
     ),
     Mutant(
@@ -188,8 +188,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "messages about replicas that are gone are ignored",
         "scheduler",
-        " or job.state not in HOLDING:\n            return None",
-        ":\n            return None",
+        "job is not None and job.state in HOLDING and may",
+        "job is not None and may",
     ),
     Mutant(
         "a start is booked once",
@@ -356,14 +356,21 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an order without an answer is repeated",
         "scheduler",
-        "if unanswered or silent:",
-        "if silent:",
+        "(job.heard_at, silence_s) if sent_at is None else (sent_at, retry_s)",
+        "(job.heard_at, silence_s) if sent_at is None else (at, retry_s)",
     ),
     Mutant(
         "a silent job is asked",
         "scheduler",
-        "if unanswered or silent:",
-        "if unanswered:",
+        "(job.heard_at, silence_s) if sent_at is None else (sent_at, retry_s)",
+        "(at, silence_s) if sent_at is None else (sent_at, retry_s)",
+    ),
+    # -- replicas that stand still
+    Mutant(
+        "a job that is silent for longer than its hang_timeout is stopped",
+        "scheduler",
+        "if allowed_s is None or last_at is None or at - last_at < allowed_s:",
+        "if True:",
     ),
     # -- changes in place that do not come about
     Mutant(
@@ -454,8 +461,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "peace ends after a while",
         "settling",
-        " and at - job.running.since < settle_s",
-        "",
+        "if at - job.running.since >= settle_s:",
+        "if False:",
     ),
     Mutant(
         "who takes GPUs away does not wait",
@@ -515,15 +522,15 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a plan gives no GPU more than once over",
-        "model.devices",
-        "            if parts > PARTS:\n",
-        "            if parts > 2 * PARTS:\n",
+        "model.plan",
+        "in free.overfull():",
+        "in (each for each in free.overfull() if ', shared GPU' not in each):",
     ),
     Mutant(
         "a plan gives no more GPUs than a node has",
-        "model.devices",
-        "            if left < 0:\n",
-        "            if False:\n",
+        "model.plan",
+        "in free.overfull():",
+        "in (each for each in free.overfull() if ', shared GPU' in each):",
     ),
     Mutant(
         "a label is the same GPU for all who name it",
@@ -546,7 +553,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "nobody dictates to a job that sets its batch by itself",
         "model.plan",
-        "    if job.spec.batch_is_own:\n",
+        "    if contract in OWNS_BATCH:\n",
         "    if False:\n",
     ),
 )

@@ -18,6 +18,7 @@ NUM_SEEDS = 25
 FIRST_SEEDS = 5
 STORIES = (
     "tests/core/test_scheduler.py",
+    "tests/core/test_hang.py",
     "tests/core/test_retract.py",
     "tests/core/test_settling.py",
     "tests/sim/faults/test_guard_stories.py",

@@ -12,7 +12,7 @@ from coadapt.sim.experiment import ExperimentConfig, simulate
 from coadapt.sim.traces import load_trace
 from coadapt.sim.traces import read_log as traces_read_log
 from coadapt.sim.traces.cluster_log import LoggedJob
-from coadapt.sim.traces.osdi21_generator import Recipe, generate, requests_of
+from coadapt.sim.traces.osdi21_generator import Recipe, generate, requests_of, whole
 from coadapt.sim.traces.philly import read_log
 from coadapt.sim.traces.tuned_jobs import TunedJob, write_jobs
 from tests.sim.traces.stage import write_profiles
@@ -166,6 +166,15 @@ def test_a_generated_workload_has_the_log_s_sizes_and_hours(tmp_path: Path) -> N
     with pytest.raises(InputError, match="--jobs: got 6; allowed: at most 5, which came in these hours"):
         generate(log, REQUESTS, Recipe(num_jobs=6))
     assert all((job.num_replicas, job.batch_size) in REQUESTS[job.application] for job in jobs)
+
+
+def test_a_whole_log_is_drawn_with_its_arrivals() -> None:
+    log = [logged(2000.0, at=100.0), logged(0.5, at=40.0), logged(50.0, at=90_000.0)]
+    jobs = whole(log, REQUESTS, seed=1)
+    assert [(job.time, job.application) for job in jobs[1:]] == [(60, "imagenet"), (89_960, "yolov3")]
+    assert jobs[0].time == 0
+    assert jobs[0].application in ("cifar10", "ncf")
+    assert jobs == whole(log, REQUESTS, seed=1)
 
 
 def test_a_generated_workload_is_read_back(tmp_path: Path) -> None:

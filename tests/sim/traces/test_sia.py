@@ -6,9 +6,9 @@ import pytest
 
 from coadapt.cli.research.simulate import parse_cluster
 from coadapt.model import InputError, Placement
-from coadapt.sim.agent import first_look
 from coadapt.sim.applications import Setting, UnmeasuredError
 from coadapt.sim.experiment import simulate
+from coadapt.sim.learned import first_look
 from coadapt.sim.traces import load_trace
 from coadapt.sim.traces.sia import TypedApplication
 from tests.sim.traces.stage import WORKLOAD, write_profiles, write_workload

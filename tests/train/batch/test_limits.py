@@ -19,7 +19,14 @@ from coadapt.model import (
     RescaleContract,
     ThroughputParams,
 )
-from coadapt.train.batch.limits import GROWTH_MAX, begin_sampling, better_batch, first_batch, resolve_limits
+from coadapt.train.batch.limits import (
+    GROWTH_MAX,
+    Wanted,
+    begin_sampling,
+    better_batch,
+    first_batch,
+    resolve_limits,
+)
 from coadapt.train.env import Job, TrainConfig
 from coadapt.train.group.group import Group
 from coadapt.train.noise.noise_scale import GradNorms, NoiseScale
@@ -35,9 +42,8 @@ PARAMS = ThroughputParams(alpha_c=0.1, beta_c=0.0001, alpha_r=0.05)
 
 def limits(spec: JobSpec | None, contract: RescaleContract, *numbers: int | None) -> BatchLimits:
     batch_size, max_batch_size, max_atomic = numbers
-    return resolve_limits(
-        spec, contract, batch_size=batch_size, max_batch_size=max_batch_size, max_atomic=max_atomic
-    )
+    wanted = Wanted(batch_size=batch_size, max_batch_size=max_batch_size, max_atomic=max_atomic)
+    return resolve_limits(spec, contract, wanted)
 
 
 def test_arguments_alone_and_job_file_alone() -> None:

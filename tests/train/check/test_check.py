@@ -54,6 +54,15 @@ def test_a_sound_script_is_the_same_training() -> None:
     assert {"samples", "learning rates", "parameters", "checkpoint"} <= set(by_name(outcome))
 
 
+@pytest.mark.slow
+def test_a_sharded_model_is_put_together_at_the_end() -> None:
+    code, outcome, _ = check("none, sharded")
+    assert code == 0, outcome
+    found = by_name(outcome)
+    assert found["parameters"]["same"], found
+    assert "a part of the parameters" in found["replicas"]["text"]
+
+
 def test_a_rate_that_follows_a_count_of_the_loop_is_found() -> None:
     code, outcome, _ = check("rate", *ONE_CHANGE)
     assert code == 1

@@ -110,8 +110,9 @@ def test_flags_go_through_the_sum_as_they_are() -> None:
         StepFlags(),
         StepFlags(stop=2.0, step=7.0, skipped=5.0, batch=batch, norms=NormSums.of(NORMS)),
         StepFlags(norms=NormSums.of(replace(NORMS, layers=LAYERS)), rescale=3.0, stride=8.0),
+        StepFlags(norms=NormSums.of(NORMS), computed=(0.1, 0.0, 0.3)),
     ):
-        assert StepFlags.from_numbers(flags.numbers()) == flags
+        assert StepFlags.from_numbers(flags.numbers(), len(flags.computed)) == flags
 
 
 def test_norms_that_are_not_finite_spoil_no_sum() -> None:

@@ -8,7 +8,7 @@ import torch
 
 from coadapt.train.env import read_config
 from coadapt.train.group.group import form_group
-from coadapt.train.group.transfer import receive_state, send_state
+from coadapt.train.group.transfer import make_room, receive_state, send_state, tensor_kinds
 from tests.train.replicas import run_replicas
 
 pytestmark = [pytest.mark.train, pytest.mark.processes]
@@ -39,8 +39,10 @@ def exchange(folder: str) -> None:
         own = torch.zeros(60, 100)
         # In the place of "turned", a tensor of its kind that does not lie in memory in one piece.
         places = {0: {"average": own, "turned": torch.zeros(60, 100).t()}}
-        got = receive_state(group, SENDER, {"half": own, "nested": places})
-        torch.save({"overwritten": own, **got}, Path(folder) / f"{group.rank}.pt")  # type: ignore[dict-item]
+        own_state = {"half": own, "nested": places}
+        room = make_room(own_state, tensor_kinds(state()))
+        got = receive_state(group, SENDER, own_state, room)
+        torch.save({"overwritten": own, "room": room, **got}, Path(folder) / f"{group.rank}.pt")  # type: ignore[dict-item]
 
 
 def test_all_receivers_get_the_state_as_it_is(tmp_path: Path) -> None:
@@ -51,6 +53,10 @@ def test_all_receivers_get_the_state_as_it_is(tmp_path: Path) -> None:
         # Of its own tensors a receiver uses the one of the same place and kind.
         overwritten = got.pop("overwritten")
         assert torch.equal(overwritten, got["nested"][0]["average"])
+        # What it lacks comes into the room that it made; "half" and the small ones have none.
+        room = got.pop("room")
+        assert list(room) == ["/nested/1/0"]
+        assert room["/nested/1/0"].data_ptr() == got["nested"][1][0].data_ptr()
         assert json.dumps(got, default=shape) == json.dumps(wanted, default=shape)
         assert torch.equal(got["nested"][0]["turned"], wanted["nested"][0]["turned"])  # type: ignore[index]
         assert torch.equal(got["half"], wanted["half"])  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """Reports reach a real HTTP server, and a server that hangs, refuses or is gone never holds up training."""
 
+import itertools
 import json
 import logging
 import threading
@@ -55,6 +56,11 @@ class Scheduler:
             time.sleep(0.01)
         raise AssertionError(f"{path}: {self.got}")
 
+    def reports(self) -> Iterator[TrainingReport]:
+        """Yield the reports that came, and those that come."""
+        for count in itertools.count(1):
+            yield from_json(TrainingReport, self.wait("reports", count)[count - 1]["report"])
+
 
 @contextmanager
 def serving(*, hang: bool = False) -> Iterator[Scheduler]:
@@ -98,7 +104,7 @@ def snapshot(progress: float = 0.0) -> RunSnapshot:
         limits=BatchLimits(initial=64, max_total=256),
         batch=BatchConfig(total=128, atomic=64),
         placement=Placement((2,)),
-        replicas_max=3,
+        replicas=ReplicaLimits(max=3),
         grad=GradStats(sqr=1.0, var=1.0),
         adaptive=True,
         tunes=False,

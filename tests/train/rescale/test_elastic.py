@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,10 +87,14 @@ def counted_toy(toy: Toy) -> None:
     post = StepConsensus.post
 
     def counting(
-        agreement: StepConsensus, group: Group, signals: StepFlags, norms: GradNorms | None = None
+        agreement: StepConsensus,
+        group: Group,
+        flags: StepFlags,
+        norms: Sequence[GradNorms | None] = (),
+        computed_s: float = 0.0,
     ) -> None:
         syncs.append(None)
-        post(agreement, group, signals, norms)
+        post(agreement, group, flags, norms, computed_s)
 
     StepConsensus.post = counting  # type: ignore[method-assign]  # in a process of its own
     run_toy(toy)

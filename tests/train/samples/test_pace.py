@@ -73,3 +73,27 @@ def test_one_replica_alone_posts_nothing_in_steps_of_which_nobody_has_to_hear() 
     late = [step for step in posted if step > 56]
     assert len(late) <= (400 - 56) / 8 + 3
     assert run.grad_stats is not None
+
+
+@pytest.mark.parametrize(("step_s", "pairs"), [(0.0005, 4), (0.02, 18)])
+def test_pairs_of_short_steps_are_measured_less_often(
+    monkeypatch: pytest.MonkeyPatch, step_s: float, pairs: int
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(pace.time, "monotonic", lambda: now[0])
+    mine, found = Pace(), []
+    for step in range(200):
+        if mine.measures(step, compares=True):
+            found.append(step)
+        now[0] += step_s
+    assert found[:MEASURED_AT_FIRST] == list(range(MEASURED_AT_FIRST))
+    late = found[MEASURED_AT_FIRST:]
+    assert late[1::2] == [step + 1 for step in late[::2]], "each with the step that it is compared with"
+    assert len(late) == 2 * pairs
+
+
+def test_replicas_measure_the_same_steps_whatever_their_clocks() -> None:
+    mine = Pace()
+    assert [step for step in range(200) if mine.measures(step, compares=False)] == [
+        step for step in range(200) if measures(step, compares=False)
+    ]

@@ -264,9 +264,9 @@ def test_a_killed_replica_and_a_damaged_part_cost_steps_only(tmp_path: Path) -> 
 def test_a_folder_is_sound_as_a_whole_only(tmp_path: Path, harm: str) -> None:
     store = CheckpointStore(tmp_path)
     good = store.save({"value": 1})
-    beside = store.begin_folder()
+    beside = Path(store.begin_folder())
     (beside / "part").write_bytes(b"1234")
-    bad = store.finish_folder(beside, {"value": 2}, {"part": file_digest(beside / "part")})
+    bad = store.finish_folder(str(beside), {"value": 2}, {"part": file_digest(beside / "part")})
     assert read_checkpoint(bad) == {"value": 2}
     assert store.newest() == bad
     if harm == "manifest":

@@ -105,6 +105,7 @@ def test_the_noise_scale_does_not_see_the_loss_scale(max_atomic: int | None) -> 
 def test_a_fused_optimiser_is_stepped_through_the_scaler() -> None:
     run = ct.init()
     module = nn.Linear(4, 1)
+    nn.init.ones_(module.weight)  # far from the optimum: both steps go the same way, by the whole rate
     model, optimizer = run.prepare(module, torch.optim.Adam(module.parameters(), lr=0.1, fused=True))
     amp = run.prepare_scaler(torch.amp.GradScaler("cpu", init_scale=8.0))
     loader = run.loader(TensorDataset(torch.ones(8, 4)), batch_size=4)

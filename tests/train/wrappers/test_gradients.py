@@ -169,3 +169,23 @@ def test_noise_scale_of_adam_is_in_its_metric() -> None:
     second = mean.square() + var / 32
     assert found == pytest.approx(float((var / second).sum() / (mean.square() / second).sum()), rel=0.15)
     assert abs(found / true_noise_scale() - 1.0) > 0.15
+
+
+def test_alone_a_step_of_one_pass_that_is_not_measured_is_left_to_autograd() -> None:
+    run = ct.init()
+    model, optimizer = run.prepare(*make())
+    x, y = torch.randn(720, 4, dtype=torch.float64), torch.randn(720, 1, dtype=torch.float64)
+    loader = run.loader(TensorDataset(x, y), batch_size=2)
+    watched = []
+    for _ in run.epochs(1):
+        for inputs, wanted in loader:  # type: ignore[misc]  # two tensors
+            output = model(inputs)
+            if output._backward_hooks:
+                watched.append(run.progress.step)
+            optimizer.zero_grad()
+            nn.functional.mse_loss(output, wanted).backward()
+            optimizer.step()
+    run.close()
+    assert watched[:50] == list(range(50))  # all are measured, and the script is checked
+    assert watched[50:]
+    assert all(step % 8 in (0, 1) for step in watched[50:])

@@ -3,10 +3,12 @@
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
@@ -109,3 +111,30 @@ def step_outside_of_the_loop(_argument: None) -> None:
 
 def test_gradients_outside_of_the_loop_are_averaged(tmp_path: Path) -> None:
     assert run_replicas(step_outside_of_the_loop, [None, None], tmp_path) == [0, 0]
+
+
+class Copies(TorchDispatchMode):
+    """Counts copies from one tensor to another."""
+
+    count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> object:
+        self.count += func is torch.ops.aten.copy_.default and args[0] is not args[1]
+        return func(*args, **(kwargs or {}))
+
+
+def test_what_is_in_place_already_is_not_copied_again() -> None:
+    """As a state is that came from another replica, into this one's own tensors."""
+    layer = nn.Linear(2, 2)
+    run = ct.init()
+    model, _ = run.prepare(layer, torch.optim.SGD(layer.parameters(), lr=0.1))
+    state = model.state_dict()
+    others = {name: value + 1.0 for name, value in state.items()}
+    with Copies() as copies:
+        model.load_state_dict(state)
+        assert copies.count == 0
+        model.load_state_dict(others)
+        assert copies.count == 2
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in others.items())

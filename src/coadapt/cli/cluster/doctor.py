@@ -29,6 +29,10 @@ def doctor(
     executor_option: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of it, as for `coadapt up`.")
     ] = None,
+    checkpoints: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Look whether a job could keep its checkpoints there, from here."),
+    ] = None,
     repair: Annotated[
         bool, typer.Option("--repair", help="Repair the journal; a copy of it is kept beside it.")
     ] = False,
@@ -39,7 +43,8 @@ def doctor(
     """Say what is wrong with the state directory or missing for the executor; exit with 1 if so."""
     directory = find_state_dir(state)
     ready = _look_at_executor(directory, executor, executor_option or [])
-    if executor is not None and not directory.path.is_dir():
+    ready = _look_at_objects(checkpoints) and ready
+    if (executor is not None or checkpoints is not None) and not directory.path.is_dir():
         raise typer.Exit(0 if ready else EXIT_FAILED)  # before the first `coadapt up`
     if not directory.path.is_dir():
         raise InputError("--state", str(directory.path), "a directory that `coadapt up` has run on")
@@ -67,6 +72,20 @@ def _look_at_executor(directory: StateDir, name: str | None, options: list[str])
         typer.echo(f"executor   {settings.executor} cannot run here: {error}")
         return False
     typer.echo(f"executor   {settings.executor} has what it needs")
+    return True
+
+
+def _look_at_objects(url: str | None) -> bool:
+    """Look whether checkpoints can be kept at `url`; without one, whether they could be at any."""
+    from importlib.util import find_spec
+
+    from coadapt.cli.cluster.object_check import look_at_checkpoints
+    from coadapt.objects import EXTRA
+
+    if url is not None:
+        return look_at_checkpoints(url)
+    if find_spec("fsspec") is None:
+        typer.echo(f"objects    no job can keep its checkpoints in an object store: {EXTRA}")
     return True
 
 

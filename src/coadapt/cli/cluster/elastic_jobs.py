@@ -9,6 +9,7 @@ import typer
 from coadapt.cli.client import Client, JsonObject, RefusedError, UnreachableError, find_client
 from coadapt.cli.state_dir import StateOption
 from coadapt.model import InputError
+from coadapt.model.wire import from_json
 
 if TYPE_CHECKING:
     from coadapt.executors.kubernetes.api import KubeApi
@@ -36,57 +37,133 @@ def elastic_jobs(
         api = KubeApi.connect(kubeconfig)
     except NoClusterError as error:
         raise InputError("--kubeconfig", kubeconfig or None, f"a kubeconfig of a cluster ({error})") from None
+    mirror = Mirror(api, namespace or api.namespace)
     said = ""
     while True:
         try:
-            reconcile(api, namespace or api.namespace, find_client(state))
-            trouble = ""
+            mirror.look(find_client(state))
+            trouble = mirror.silence
         except (ApiError, UnreachableError, RefusedError) as error:
-            trouble = str(error)
+            trouble = f"waits: {error}"
         if trouble != said:
-            typer.echo(f"waits: {trouble}" if trouble else "all is well again", err=True)
+            typer.echo(trouble or "all is well again", err=True)
             said = trouble
         time.sleep(every_s)
 
 
-def reconcile(api: "KubeApi", namespace: str, client: Client) -> None:
-    """Bring jobs and statuses once to what the ElasticJobs say.
+class Mirror:
+    """Keeps jobs and the ElasticJobs of a namespace alike, look by look.
 
-    Raises ApiError, UnreachableError, RefusedError. May be interrupted anywhere and begun again: a job is
-    submitted under its object's uid.
+    silence: why no Events were told at the last look, "" where nothing hindered it.
     """
-    from coadapt.executors.kubernetes.elastic_jobs import FINALIZER, Standing, resources_path, status
-    from coadapt.service.submission import job_id
 
-    path = resources_path(namespace)
-    for found in api.get(path)["items"]:
-        metadata = found["metadata"]
-        own, finalizers = f"{path}/{metadata['name']}", metadata.get("finalizers") or []
-        job = (found.get("status") or {}).get("job", "")
-        if metadata.get("deletionTimestamp"):
-            if FINALIZER in finalizers:
-                # Perhaps it was submitted, and nobody came to write that down: the id is known all the same.
-                _cancel(client, job or job_id(metadata["name"], metadata["uid"]))
-                left = [each for each in finalizers if each != FINALIZER]
-                api.ask("PATCH", own, {"metadata": {"finalizers": left}})
-            continue
+    def __init__(self, api: "KubeApi", namespace: str) -> None:
+        from coadapt.executors.kubernetes.elastic_jobs import resources_path
+        from coadapt.executors.kubernetes.job_events import EventTeller
+
+        self.silence = ""
+        self._api = api
+        self._path = resources_path(namespace)
+        self._events = EventTeller(api, namespace)
+        # Objects of which there will be nothing new: (uid, generation).
+        self._over: set[tuple[str, int]] = set()
+
+    def look(self, client: Client) -> None:
+        """Bring jobs, statuses and Events once to what there is now.
+
+        Raises ApiError, UnreachableError, RefusedError. May be interrupted anywhere and begun again: a job is
+        submitted under its object's uid.
+        """
+        self.silence = ""
+        items = self._api.get(self._path)["items"]
+        known = {_key(found) for found in items}
+        self._over &= known
+        self._events.forget({uid for uid, _ in known})
+        for found in items:
+            if found["metadata"].get("deletionTimestamp"):
+                self._let_go(client, found)
+            elif _key(found) not in self._over:
+                self._follow(client, found)
+
+    def _let_go(self, client: Client, found: "JsonObject") -> None:
+        from coadapt.executors.kubernetes.elastic_jobs import FINALIZER
+        from coadapt.service.submission import job_id
+
+        metadata = cast("JsonObject", found["metadata"])
+        finalizers = cast("list[str]", metadata.get("finalizers") or [])
         if FINALIZER not in finalizers:
-            api.ask("PATCH", own, {"metadata": {"finalizers": [*finalizers, FINALIZER]}})
+            return
+        job = cast("JsonObject", found.get("status") or {}).get("job")
+        # Perhaps it was submitted, and nobody came to write that down: the id is known all the same.
+        _cancel(client, str(job or job_id(str(metadata["name"]), str(metadata["uid"]))))
+        left = [each for each in finalizers if each != FINALIZER]
+        self._api.ask("PATCH", f"{self._path}/{metadata['name']}", {"metadata": {"finalizers": left}})
+
+    def _follow(self, client: Client, found: "JsonObject") -> None:
+        from coadapt.executors.kubernetes.elastic_jobs import (
+            ENDED_PHASES,
+            FINALIZER,
+            Standing,
+            merge_patch,
+            status,
+        )
+
+        metadata = cast("JsonObject", found["metadata"])
+        before = cast("JsonObject", found.get("status") or {})
+        finalizers = cast("list[str]", metadata.get("finalizers") or [])
+        own = f"{self._path}/{metadata['name']}"
+        if FINALIZER not in finalizers:
+            self._api.ask("PATCH", own, {"metadata": {"finalizers": [*finalizers, FINALIZER]}})
+        job = str(before.get("job", ""))
         standing = _standing(client, job) if job else _submitted(client, found)
         if standing is None:
             standing = Standing(job=job, refusal=f"the scheduler knows of no job {job}")
+        standing, tells_more = self._tell(client, found, standing)
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         wanted = status(found, standing, now)
-        if wanted != found.get("status"):
-            api.ask("PATCH", f"{own}/status", {"status": wanted})
+        if wanted != before:
+            self._api.ask("PATCH", f"{own}/status", {"status": merge_patch(before, wanted)})
+        elif not tells_more and wanted["phase"] in ENDED_PHASES:
+            self._over.add(_key(found))
+
+    def _tell(self, client: Client, found: "JsonObject", standing: "Standing") -> tuple["Standing", bool]:
+        """Tell of the job in Events; return up to where that was done, and whether there is more to tell."""
+        from coadapt.executors.kubernetes.api import FORBIDDEN, ApiError
+        from coadapt.executors.kubernetes.elastic_jobs import REFUSED
+        from coadapt.runtime.job_history import Change
+
+        status = cast("JsonObject", found.get("status") or {})
+        before = cast("int | None", status.get("toldUpto"))
+        standing = standing.with_told(before)
+        try:
+            if standing.refusal:
+                if status.get("phase") != REFUSED:
+                    self._events.refuse(found, standing.refusal, time.time())
+                return standing, False
+            path = f"{client.job_path(standing.job)}/changes?after={-1 if before is None else before}"
+            changes = [from_json(Change, each) for each in cast("list[object]", client.get(path)["changes"])]
+            if not changes:
+                return standing, False
+            return standing.with_told(self._events.tell(found, changes)), True
+        except ApiError as error:
+            if error.status != FORBIDDEN:
+                raise
+            # The job and its status are worth more than what is told of them.
+            self.silence = f"tells no Events: {error}"
+            return standing, False
 
 
-def _submitted(client: Client, found: JsonObject) -> "Standing | None":
-    from coadapt.executors.kubernetes.elastic_jobs import Standing, job_body
+def _key(found: "JsonObject") -> tuple[str, int]:
+    metadata = cast("JsonObject", found["metadata"])
+    return str(metadata["uid"]), int(cast(int, metadata.get("generation", 1)))
+
+
+def _submitted(client: Client, found: "JsonObject") -> "Standing | None":
+    from coadapt.executors.kubernetes.elastic_jobs import REFUSED, Standing, job_body
 
     before = cast("JsonObject", found.get("status") or {})
     metadata = cast("JsonObject", found["metadata"])
-    if before.get("phase") == "Refused" and before.get("observedGeneration") == metadata.get("generation"):
+    if before.get("phase") == REFUSED and before.get("observedGeneration") == metadata.get("generation"):
         return Standing(refusal=str(before.get("reason", "")))
     try:
         answer = client.post("/v1/jobs", job_body(found), {"Idempotency-Key": str(metadata["uid"])})

@@ -9,6 +9,8 @@ import typer
 from coadapt.cli.client import JsonObject, find_client
 from coadapt.cli.completion import complete_job
 from coadapt.cli.state_dir import StateOption
+from coadapt.model import Allocation
+from coadapt.model.measured import RANK, RATIO, straggler
 
 
 def describe(
@@ -44,7 +46,7 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
 
     spec = cast(JsonObject, job["spec"])
     launch = cast("JsonObject | None", spec["launch"]) or {}
-    nodes = ", ".join(f"{node}: {count}" for node, count in cast("list[tuple[str, int]]", job["allocation"]))
+    nodes = ", ".join(f"{node}: {count}" for node, count in _slots(job))
     rescale_s = cast("float | None", job["rescale_s"])
     rescales = f"{job['num_rescales']}"
     rescales += f", {job['num_in_place']} of them in place" if job["num_in_place"] else ""
@@ -73,9 +75,17 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
         ("Failures", f"{job['num_failures']}, given up after more than {spec['max_failures']}"),
     ]
     metrics = cast("dict[str, float]", job["metrics"])
+    held = Allocation(slots=tuple((node, count) for node, count in _slots(job)))
+    if slow := straggler(metrics, held):
+        facts.append(("Straggler", slow))
+    metrics = {name: value for name, value in metrics.items() if name not in (RANK, RATIO)}
     return facts + [("Metrics", ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()))] * bool(
         metrics
     )
+
+
+def _slots(job: JsonObject) -> list[tuple[str, int]]:
+    return cast("list[tuple[str, int]]", job["allocation"])
 
 
 def _last_report(job: JsonObject) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ from coadapt.cli.research.inputs import (
     InterferenceOption,
     ProfilesOption,
     ReactionOption,
+    ReportsOption,
     RescaleOption,
     RoundOption,
     check_cluster,
@@ -62,6 +63,7 @@ def compare(
     round_s: RoundOption = 60.0,
     rescale_s: RescaleOption = 30.0,
     reaction_s: ReactionOption = None,
+    report_s: ReportsOption = None,
     interference: InterferenceOption = 0.0,
     format_name: FormatOption = None,
     table: Annotated[str, typer.Option(help="Format of the tables: csv, json or parquet.")] = "csv",
@@ -90,7 +92,7 @@ def compare(
     if base not in policies:
         raise InputError("--baseline", base, ", ".join(policies))
     sources = read_sources(workloads, profiles, format_name)
-    config = read_config(round_s, rescale_s, reaction_s, interference)
+    config = read_config(round_s, rescale_s, reaction_s, interference, report_s=report_s)
     cases = _cases(sources, policies, cluster or ["16x4"], seeds, config)
     with stdout_kept():
         comparison = _run(cases, base, out, fresh, parallel)

@@ -26,6 +26,9 @@ RescaleOption = Annotated[
 ReactionOption = Annotated[
     float | None, typer.Option("--reaction", help="Seconds from an arrival or an exit to a round of its own.")
 ]
+ReportsOption = Annotated[
+    float | None, typer.Option("--reports", help="Seconds between a job's reports; by default a round.")
+]
 InterferenceOption = Annotated[
     float, typer.Option(help="Speed that distributed jobs lose while they share a node, 0 to 1.")
 ]
@@ -79,7 +82,12 @@ def check_range(field: str, value: float, low: float, high: float) -> None:
 
 
 def read_config(
-    round_s: float, rescale_s: float, reaction_s: float | None, interference: float
+    round_s: float,
+    rescale_s: float,
+    reaction_s: float | None,
+    interference: float,
+    *,
+    report_s: float | None = None,
 ) -> "ExperimentConfig":
     """Return the settings of a run. Raises InputError that names the option."""
     from coadapt.sim.experiment import ExperimentConfig
@@ -88,9 +96,15 @@ def read_config(
     check_range("--rescale", rescale_s, 0.0, 86_400.0)
     if reaction_s is not None:
         check_range("--reaction", reaction_s, 0.0, 86_400.0)
+    if report_s is not None:
+        check_range("--reports", report_s, 1.0, 86_400.0)
     check_range("--interference", interference, 0.0, 0.99)
     return ExperimentConfig(
-        round_s=round_s, rescale_s=rescale_s, reaction_s=reaction_s, interference=interference
+        round_s=round_s,
+        rescale_s=rescale_s,
+        reaction_s=reaction_s,
+        report_s=report_s,
+        interference=interference,
     )
 
 

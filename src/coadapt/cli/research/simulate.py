@@ -16,6 +16,7 @@ from coadapt.cli.research.inputs import (
     InterferenceOption,
     ProfilesOption,
     ReactionOption,
+    ReportsOption,
     RescaleOption,
     RoundOption,
     check_cluster,
@@ -71,6 +72,7 @@ def simulate(
     round_s: RoundOption = 60.0,
     rescale_s: RescaleOption = 30.0,
     reaction_s: ReactionOption = None,
+    report_s: ReportsOption = None,
     interference: InterferenceOption = 0.0,
     format_name: FormatOption = None,
     as_json: Annotated[
@@ -83,7 +85,7 @@ def simulate(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     check_range("--seeds", seeds, 1, 10_000)
     check_range("--parallel", parallel, 1, 1024)
-    config = read_config(round_s, rescale_s, reaction_s, interference)
+    config = read_config(round_s, rescale_s, reaction_s, interference, report_s=report_s)
     if report is not None and not report.parent.is_dir():
         raise InputError("--report", str(report), "a file in a directory that exists")
     nodes = parse_cluster(cluster)

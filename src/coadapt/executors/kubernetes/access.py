@@ -33,6 +33,8 @@ RIGHTS = (
     Right(resource="services", verbs=("create", "get")),
     Right(resource="configmaps", verbs=("create", "get")),
 )
+# What `coadapt elastic-jobs` needs besides, of the core's resources; without it jobs run, and no Events tell.
+EVENT_RIGHTS = (Right(resource="events", verbs=("create", "patch")),)
 
 
 def missing_rights(api: KubeApi, namespace: str) -> list[str]:

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from coadapt.executors.kubernetes import proxy
@@ -37,12 +38,17 @@ class KubernetesCluster:
         """`settings_file`: of the same settings, for proxies. slots: CPU slots per node."""
         self._api = api
         self._file = settings_file
-        self._slots = slots
-        self._labels = node_labels
-        self._resource = settings.resource
-        self._tolerations = tuple((settings.template.get("spec") or {}).get("tolerations") or ())
+        tolerations = tuple((settings.template.get("spec") or {}).get("tolerations") or ())
+        self._usable = partial(
+            usable_nodes,
+            resource=settings.resource,
+            slots=slots,
+            labels=node_labels,
+            tolerations=tolerations,
+        )
         self._found: dict[str, dict[str, object]] = {}
         self._known: dict[NodeId, tuple[Node, str]] = {}
+        self._addresses: dict[NodeId, str] = {}
         self._listed = threading.Event()
         self._closed = False
         threading.Thread(target=self._watch, name="kubernetes-nodes", daemon=True).start()
@@ -58,8 +64,11 @@ class KubernetesCluster:
         return {}
 
     def address(self, node: NodeId) -> str:
-        """Return the node's address: that of its pods where they use its network; others have their own."""
-        return self._known[node][1]
+        """Return the node's address: that of its pods where they use its network; others have their own.
+
+        Of a node that just left it is the last one: an order for it is under way, and comes to nothing.
+        """
+        return self._addresses.get(node, node)
 
     def via(self, node: NodeId, slot: Slot) -> tuple[str, ...]:
         """Return the command that starts the command after it on `node`."""
@@ -97,10 +106,5 @@ class KubernetesCluster:
                 self._look()
 
     def _look(self) -> None:
-        self._known = usable_nodes(
-            list(self._found.values()),
-            resource=self._resource,
-            slots=self._slots,
-            labels=self._labels,
-            tolerations=self._tolerations,
-        )
+        self._known = self._usable(list(self._found.values()))
+        self._addresses |= {name: address for name, (_, address) in self._known.items()}

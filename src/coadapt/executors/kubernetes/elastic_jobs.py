@@ -1,16 +1,18 @@
 """The custom resource ElasticJob: what job it asks for, and what its status says of it. Plain values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coadapt.executors.kubernetes.api import JsonObject
 from coadapt.executors.kubernetes.pods import DOMAIN
+from coadapt.executors.kubernetes.trainer_status import trainer_status
 
 GROUP = f"/apis/{DOMAIN}/v1alpha1"
 FINALIZER = f"{DOMAIN}/cancel-job"
 REFUSED = "Refused"
 TRAINS = ("running", "rescaling")
 ENDED = ("succeeded", "failed", "cancelled")
+ENDED_PHASES = (*(state.capitalize() for state in ENDED), REFUSED)
 
 
 def resources_path(namespace: str) -> str:
@@ -25,11 +27,18 @@ def job_body(found: JsonObject) -> JsonObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What is known of the job: its id and picture as the API gives it, or why it was refused."""
+    """What is known of the job: its id and picture as the API gives it, or why it was refused.
+
+    told_upto: the number of the event up to which the object's Events tell of it; None: nothing was told.
+    """
 
     job: str = ""
     picture: Mapping[str, object] | None = None
     refusal: str = ""
+    told_upto: int | None = None
+
+    def with_told(self, upto: int | None) -> "Standing":
+        return replace(self, told_upto=upto)
 
 
 def status(found: JsonObject, standing: Standing, now: str) -> JsonObject:
@@ -52,11 +61,26 @@ def status(found: JsonObject, standing: Standing, now: str) -> JsonObject:
             {"type": kind, "status": word, "lastTransitionTime": at, "reason": phase, "message": reason}
         )
     replicas = picture.get("num_gpus", 0)
+    progress = trainer_status(picture, (found.get("status") or {}).get("trainerStatus"), now)
     return {
         "observedGeneration": found["metadata"].get("generation", 1),
         **({"job": standing.job} if standing.job else {}),
         "phase": phase,
         "replicas": 0 if standing.refusal or state in ENDED else replicas,
         "reason": reason,
+        **({"trainerStatus": progress} if progress else {}),
+        **({"toldUpto": standing.told_upto} if standing.told_upto is not None else {}),
         "conditions": conditions,
     }
+
+
+def merge_patch(before: Mapping[str, object], wanted: Mapping[str, object]) -> JsonObject:
+    """Return the merge patch (RFC 7396) that makes `wanted` of `before`: what is gone is named as null."""
+    patch: JsonObject = dict.fromkeys(before.keys() - wanted.keys())
+    for key, value in wanted.items():
+        old = before.get(key)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            patch[key] = merge_patch(old, value)
+        elif value != old:
+            patch[key] = value
+    return patch

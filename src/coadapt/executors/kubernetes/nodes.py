@@ -59,7 +59,7 @@ def why_not(found: JsonObject, tolerations: Sequence[JsonObject]) -> str | None:
 
 
 def is_ready(found: JsonObject) -> bool:
-    """Return whether the node's own daemon says that it is ready, and said so lately."""
+    """Return whether the node is ready; the cluster says Unknown of one whose daemon has fallen silent."""
     conditions = (found.get("status") or {}).get("conditions") or ()
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 

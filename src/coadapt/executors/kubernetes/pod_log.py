@@ -19,8 +19,9 @@ class PodLog:
     that a few bytes of the pod's may be missing after a restart of the launcher, and none come twice.
     """
 
-    def __init__(self, api: KubeApi, pod_path: str, printed: int) -> None:
+    def __init__(self, api: KubeApi, pod_path: str, printed: int, retry_s: float = RETRY_S) -> None:
         self._api = api
+        self._retry_s = retry_s
         self._path = f"{pod_path}/log"
         self._passed = printed
         self._said = ""
@@ -49,14 +50,15 @@ class PodLog:
         tries = 0
         while tries <= TRIES_AFTER_END:
             ended = self._ended.is_set()
-            if self._read():
+            # What ends well need not be the end: whoever stands between closes a connection that was silent.
+            if self._read() and (ended or self._ended.wait(self._retry_s)):
                 return
             # A connection that breaks off, or a node that does not answer now.
             tries += ended
-            time.sleep(0.0 if self._ended.is_set() and not ended else RETRY_S)
+            time.sleep(0.0 if self._ended.is_set() and not ended else self._retry_s)
 
     def _read(self) -> bool:
-        """Pass on what is new; return whether the container has no more to say."""
+        """Pass on what is new; return whether nothing broke off."""
         skip = self._passed
         try:
             for data in self._api.stream(self._path, container=CONTAINER, follow="true"):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeGuard, cast
 
 from coadapt.executors.kubernetes.api import JsonObject
+from coadapt.model.contract_env import ENV_TOKEN
 from coadapt.model.devices import PARTS
 
 DOMAIN = "coadapt.dev"
@@ -18,9 +19,13 @@ MANAGED_BY = {"app.kubernetes.io/managed-by": "coadapt"}
 CONTAINER = "replica"
 CHECKPOINTS = "/coadapt/checkpoints"
 CHECKPOINT_VOLUME = "coadapt-checkpoints"
+# The job's token as a file: where trainers that know nothing of Coadapt look for one (KEP-2779).
+TOKEN_FOLDER, TOKEN_NAME, TOKEN_VOLUME = "/coadapt/trainer", "token", "coadapt-token"
+TOKEN_FILE = f"{TOKEN_FOLDER}/{TOKEN_NAME}"
 SETUP = "setup"
 CPU = "cpu"
 MILLI = 1000
+HOSTNAME_MAX = 63  # RFC 1123
 RUNNER = ("python3", "-m", "coadapt.executors.kubernetes.runner")
 # What a pod cannot be told beforehand.
 OWN_ADDRESS = {"fieldRef": {"fieldPath": "status.podIP"}}
@@ -114,7 +119,7 @@ def pod(settings: PodSettings, order: PodOrder) -> JsonObject:
             "terminationGracePeriodSeconds": int(settings.grace_s),
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "hostname": name[-63:].lstrip("-"),
+            "hostname": _hostname(name),
             "subdomain": settings.scheduler,
             "affinity": {"nodeAffinity": _on_node(order.node)},
             "containers": [_container(settings, order, name)],
@@ -124,9 +129,7 @@ def pod(settings: PodSettings, order: PodOrder) -> JsonObject:
         ours["metadata"]["ownerReferences"] = [settings.owner]
     if settings.service_account:
         ours["spec"]["serviceAccountName"] = settings.service_account
-    if settings.claim:
-        claim = {"claimName": settings.claim}
-        ours["spec"]["volumes"] = [{"name": CHECKPOINT_VOLUME, "persistentVolumeClaim": claim}]
+    ours["spec"]["volumes"] = _volumes(settings, order, name)
     return cast(JsonObject, merge(settings.template, ours))
 
 
@@ -149,9 +152,7 @@ def secret(settings: PodSettings, name: str, uid: str, envs: Mapping[str, str]) 
 
 def replica_address(settings: PodSettings, job: str, member: str) -> str:
     """Return the name by which other pods reach a replica: of its own, under the scheduler's service."""
-    return (
-        f"{pod_name(settings, job, member)[-63:].lstrip('-')}.{settings.scheduler}.{settings.namespace}.svc"
-    )
+    return f"{_hostname(pod_name(settings, job, member))}.{settings.scheduler}.{settings.namespace}.svc"
 
 
 def merge(base: object, ours: object) -> object:
@@ -169,6 +170,11 @@ def merge(base: object, ours: object) -> object:
     return ours
 
 
+def _hostname(name: str) -> str:
+    """Return the host name of the pod `name`: its end, which tells it from others, if it is too long."""
+    return name[-HOSTNAME_MAX:].lstrip("-")
+
+
 def _container(settings: PodSettings, order: PodOrder, name: str) -> JsonObject:
     amount = {settings.resource: _amount(settings.resource, order.parts)}
     container: JsonObject = {
@@ -180,15 +186,24 @@ def _container(settings: PodSettings, order: PodOrder, name: str) -> JsonObject:
         "env": [{"name": "COADAPT_POD_IP", "valueFrom": OWN_ADDRESS}],
         "resources": {"requests": amount, **({} if settings.resource == CPU else {"limits": amount})},
     }
+    mounts = container["volumeMounts"] = []
     if settings.claim:
-        container["volumeMounts"] = [
-            {
-                "name": CHECKPOINT_VOLUME,
-                "mountPath": CHECKPOINTS,
-                "subPath": f"jobs/{order.job}/checkpoints",
-            }
-        ]
+        folder = f"jobs/{order.job}/checkpoints"
+        mounts.append({"name": CHECKPOINT_VOLUME, "mountPath": CHECKPOINTS, "subPath": folder})
+    if order.member != SETUP:
+        mounts.append({"name": TOKEN_VOLUME, "mountPath": TOKEN_FOLDER, "readOnly": True})
     return container
+
+
+def _volumes(settings: PodSettings, order: PodOrder, name: str) -> list[JsonObject]:
+    volumes: list[JsonObject] = []
+    if settings.claim:
+        claim = {"claimName": settings.claim}
+        volumes.append({"name": CHECKPOINT_VOLUME, "persistentVolumeClaim": claim})
+    if order.member != SETUP:  # which reports nothing, and has no token
+        token = {"secretName": name, "items": [{"key": ENV_TOKEN, "path": TOKEN_NAME}]}
+        volumes.append({"name": TOKEN_VOLUME, "secret": token})
+    return volumes
 
 
 def _amount(resource: str, parts: int) -> str:

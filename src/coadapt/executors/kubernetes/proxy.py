@@ -22,6 +22,7 @@ from coadapt.executors.kubernetes.pods import (
     CONTAINER,
     CPU,
     SETUP,
+    TOKEN_FILE,
     PodOrder,
     PodSettings,
     on_host_network,
@@ -39,9 +40,12 @@ from coadapt.model.contract_env import (
     ENV_GENERATION,
     ENV_NODE_ADDRESS,
     ENV_RESUMED,
+    ENV_STATUS_TOKEN_FILE,
+    ENV_STATUS_URL,
     ENV_TOKEN,
     ENV_URL,
     ENV_WORKDIR,
+    STATUS_ROUTE,
 )
 from coadapt.model.rescale import member_name
 from coadapt.model.wire import from_json
@@ -52,6 +56,8 @@ IMAGE_PATIENCE_S = 300.0
 IMAGE_TROUBLE = ("ErrImagePull", "ImagePullBackOff", "CreateContainerError")
 HOPELESS = ("InvalidImageName", "ErrImageNeverPull")
 LOG_END_S = 10.0
+# A server that is restarted or upgraded is away for less, and nobody need hear of it.
+SILENCE_S = 120.0
 CLIENT_ERRORS = range(400, 500)
 
 EXIT_FAILED = 1
@@ -95,6 +101,7 @@ class _Proxy:
         self._secrets = f"/api/v1/namespaces/{settings.namespace}/secrets"
         self._log = PodLog(self._api, f"{self._pods}/{self._name}", self._printed(directory.job))
         self._trouble_since: float | None = None
+        self._silent_since: float | None = None
 
     def run(self) -> int:
         """Return the replica's exit code, once it has ended and its pod is gone."""
@@ -138,7 +145,12 @@ class _Proxy:
         its = next((dict(item.envs) for item in order.replicas if Path(item.log).stem == member), {})
         names = (*self._settings.pass_env, ENV_TOKEN, ENV_CONTROL_URL, ENV_CONTROL_TOKEN, "MASTER_PORT")
         told = {name: os.environ[name] for name in names if name in os.environ}
-        envs = {**told, **order.envs, **its, ENV_URL: self._settings.api_url}
+        url = self._settings.api_url
+        status = {
+            ENV_STATUS_URL: f"{url}/v1/jobs/{self._order.job}/{STATUS_ROUTE}",
+            ENV_STATUS_TOKEN_FILE: TOKEN_FILE,
+        }
+        envs = {**(status if its else {}), **told, **order.envs, **its, ENV_URL: url}
         if self._settings.claim:
             envs[ENV_CHECKPOINT_DIR] = CHECKPOINTS
         if self._settings.resource != CPU and its:
@@ -155,6 +167,7 @@ class _Proxy:
         while True:
             try:
                 for change, found in self._api.watch(self._pods, fieldSelector=f"metadata.name={self._name}"):
+                    self._silent_since = None
                     if change == "DELETED" or (change == "LISTED" and last is None):
                         return self._gone(found or last)
                     if change == "LISTED":
@@ -163,9 +176,17 @@ class _Proxy:
                     if (code := self._ended(found)) is not None:
                         return code
                 last = None
-            except ApiError:
+            except ApiError as error:
                 last = None
+                self._note_silence(error)
                 time.sleep(RETRY_S)
+
+    def _note_silence(self, error: ApiError) -> None:
+        """Say once of a server that tells nothing for long: it may be credentials that nobody renews."""
+        now = time.monotonic()
+        self._silent_since = now if self._silent_since is None else self._silent_since
+        if now - self._silent_since > SILENCE_S:
+            self._say(f"the API server has not told of its pod for more than {SILENCE_S:g} s: {error}")
 
     def _ended(self, found: JsonObject) -> int | None:
         """Return the exit code of a pod that has ended, None while it has not."""

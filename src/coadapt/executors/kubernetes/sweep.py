@@ -30,7 +30,7 @@ def main(settings_file: str, job: str, generation: str = "") -> None:
     while left := api.get(pods, labelSelector=labels)["items"]:
         for each in left:
             name = each["metadata"]["name"]
-            if time.monotonic() > deadline or _ended(each) or not _node_lives(api, each):
+            if time.monotonic() > deadline or _runs_nothing(each) or not _node_lives(api, each):
                 api.delete(f"{pods}/{name}", 0)
             elif name not in asked:
                 api.delete(f"{pods}/{name}", GRACE_S)
@@ -40,7 +40,7 @@ def main(settings_file: str, job: str, generation: str = "") -> None:
         api.delete(f"/api/v1/namespaces/{settings.namespace}/secrets/{name}")
 
 
-def _ended(pod: JsonObject) -> bool:
+def _runs_nothing(pod: JsonObject) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed", "Pending")
 
 

@@ -41,9 +41,17 @@ class Cluster(Protocol):
 
 
 def node_events(
-    known: Mapping[NodeId, Node], present: Sequence[Node], at: float
+    known: Mapping[NodeId, Node], present: Sequence[Node], at: float, why: Mapping[NodeId, str] | None = None
 ) -> list[NodeJoined | NodeLost]:
-    """Return what tells the core, which knows of `known`, that the nodes are `present` now."""
+    """Return what tells the core, which knows of `known`, that the nodes are `present` now.
+
+    why: of nodes that are there and were set aside.
+    """
+    told = {node: f"was set aside: {text}" for node, text in (why or {}).items()}
     gone = sorted(known.keys() - {node.id for node in present})
     new = [node for node in present if known.get(node.id) != node]
-    return [*(NodeLost(at=at, node=node) for node in gone), *(NodeJoined(at=at, node=node) for node in new)]
+    lost = (
+        NodeLost(at=at, node=node, why=told[node]) if node in told else NodeLost(at=at, node=node)
+        for node in gone
+    )
+    return [*lost, *(NodeJoined(at=at, node=node) for node in new)]

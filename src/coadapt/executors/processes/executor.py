@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from coadapt.core.commands import JobCommand
 from coadapt.executors.host import MEBIBYTE, Host
+from coadapt.executors.node_health import NodeHealth
 from coadapt.executors.processes.cluster import Cluster, node_events
 from coadapt.executors.processes.generation_dir import GenerationDir, JobDir, LaunchSettings
 from coadapt.executors.processes.launching import Launching
@@ -59,7 +60,8 @@ class ProcessExecutor:
         self._elsewhere = bool(options.sweep)
         self._cluster = cluster
         self._host = host
-        self._book = OrderBook(cluster, launching, host.now)
+        self._health = NodeHealth(host.state_dir / "nodes-aside.json")
+        self._book = OrderBook(cluster, launching, host.now, self._health)
         self._orders: queue.SimpleQueue[tuple[JobCommand, Post]] = queue.SimpleQueue()
         self._announced: dict[NodeId, Node] = {}
         self._closed = threading.Event()
@@ -77,6 +79,13 @@ class ProcessExecutor:
     @property
     def shares_disk(self) -> bool:
         return not self._elsewhere
+
+    @property
+    def aside(self) -> Mapping[NodeId, str]:
+        return self._health.aside
+
+    def take_back(self, node: NodeId) -> bool:
+        return self._health.take_back(node)
 
     def execute(self, command: JobCommand, post: Post) -> None:
         self._orders.put((command, post))
@@ -115,8 +124,9 @@ class ProcessExecutor:
             return
 
     def _tell_nodes(self, post: Post) -> None:
-        nodes = self._cluster.nodes
-        for event in node_events(self._announced, nodes, self._host.now()):
+        self._health.judge(self._cluster.nodes)
+        nodes = self._health.sound(self._cluster.nodes)
+        for event in node_events(self._announced, nodes, self._host.now(), self._health.aside):
             post(event)
         self._announced = {node.id: node for node in nodes}
 

@@ -88,10 +88,11 @@ class LaunchOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitRecord:
-    """How a generation ended."""
+    """How a generation ended. member: the replica that failed first, by name; "" where none did."""
 
     outcome: Outcome
     detail: str = ""
+    member: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,7 +260,8 @@ class _Launcher:
         failed = cause_of(failed, replicas)
         lost = failed.lost or (failed.lost_peers and all(replica.code != 0 for replica in replicas))
         detail = failed.report(f"replica {self._rank(failed)}")
-        return ExitRecord(outcome=Outcome.LOST if lost else Outcome.FAILED, detail=detail)
+        outcome = Outcome.LOST if lost else Outcome.FAILED
+        return ExitRecord(outcome=outcome, detail=detail, member=failed.name)
 
     def _rank(self, replica: Replica) -> int:
         members = self._order.rescale.members

@@ -26,6 +26,7 @@ class LiveGeneration:
     former: of the generation that it follows in place. held: the slots that it takes, and until it is started
     those of `former` as well. kept: why the replicas of `former` train on under its number, None if not.
     remains: what a dead launcher left, while that is ended; taken_over: how often one took another's place.
+    since: when it was first seen to have started, by the clock of whoever looks; None before.
     """
 
     directory: GenerationDir
@@ -39,6 +40,7 @@ class LiveGeneration:
     announced: bool = False
     remains: Remains | None = None
     taken_over: int = 0
+    since: float | None = None
 
     @property
     def lead(self) -> GenerationDir:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from coadapt.core.commands import JobCommand, Rescale, RetractRescale, Start, Stop
 from coadapt.core.events import Outcome, ReplicasExited, ReplicasKept, ReplicasStarted
+from coadapt.executors.node_health import GenerationEnd, NodeHealth
 from coadapt.executors.processes.cluster import Cluster
 from coadapt.executors.processes.generation_dir import ExitRecord, GenerationDir, JobDir
 from coadapt.executors.processes.launching import Launching
@@ -26,9 +27,12 @@ logger = logging.getLogger(__name__)
 class OrderBook:
     """At most one generation of a job runs; at most one order waits, for slots or for what runs to end."""
 
-    def __init__(self, cluster: Cluster, launching: Launching, now: Callable[[], float]) -> None:
-        """Adopt what runs. `now` stamps the events that are posted."""
+    def __init__(
+        self, cluster: Cluster, launching: Launching, now: Callable[[], float], health: NodeHealth
+    ) -> None:
+        """Adopt what runs. `now` stamps the events that are posted; `health` is told how generations end."""
         self._cluster = cluster
+        self._health = health
         self._launching = launching
         self._now = now
         self._running: dict[JobId, LiveGeneration] = {}
@@ -74,6 +78,8 @@ class OrderBook:
         """Tell of what has started, was kept, or has ended since."""
         for job, running in sorted(self._running.items()):
             running.look()
+            if running.started:
+                self._note_life(job, running)
             if running.post is not None and running.started and not running.announced:
                 running.announced = True
                 running.post(self._start_of(job, running))
@@ -190,8 +196,25 @@ class OrderBook:
             return ReplicasStarted(at=at, job=job, generation=number)
         return ReplicasKept(at=at, job=job, generation=number, detail=running.kept)
 
+    def _note_life(self, job: JobId, running: LiveGeneration) -> float:
+        """Tell for how long the job's replicas have lived where they are; return that, in seconds."""
+        if running.since is None:
+            running.since = self._now()
+        lived_s = self._now() - running.since
+        self._health.lives(job, running.rank_map.slots, lived_s)
+        return lived_s
+
     def _settle(self, job: JobId, running: LiveGeneration, record: ExitRecord) -> None:
         del self._running[job]
+        end = GenerationEnd(
+            job=job,
+            nodes=frozenset(running.rank_map.slots),
+            outcome=record.outcome,
+            lived_s=self._note_life(job, running),
+            failed_on=running.rank_map.node_of(record.member),
+            detail=record.detail,
+        )
+        self._health.ended(end)
         if running.post is not None:
             self._post_exit(job, running.directory.number, record, running.post)
         waiting = self._waiting.get(job)

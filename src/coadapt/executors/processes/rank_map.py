@@ -19,6 +19,11 @@ class RankMap:
     slots: Slots
     lead: int
 
+    def node_of(self, member: str) -> NodeId | None:
+        """Return the node of a replica, None if it is none of these."""
+        nodes = (node for node, slots in self.slots.items() for _ in slots)
+        return next((node for name, node in zip(self.members, nodes, strict=True) if name == member), None)
+
 
 def map_ranks(
     generation: int, allocation: Allocation, free: FreeSlots, present: RankMap | None = None

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from coadapt.core.commands import Rescale, Start
-from coadapt.executors.processes.cluster import CPU_SLOT_TYPE, Cluster
+from coadapt.executors.processes.cluster import CPU_SLOT_TYPE, LOOPBACK, Cluster
 from coadapt.executors.processes.generation_dir import (
     GenerationDir,
     LaunchOrder,
@@ -15,9 +15,11 @@ from coadapt.executors.processes.generation_dir import (
     ReplicaOrder,
 )
 from coadapt.executors.processes.rank_map import RankMap
+from coadapt.model.checkpoint_url import below
 from coadapt.model.contract_env import (
     ENV_BATCH,
     ENV_CHECKPOINT_DIR,
+    ENV_CHECKPOINT_URL,
     ENV_GENERATION,
     ENV_GPU_TYPE,
     ENV_JOB,
@@ -31,6 +33,8 @@ from coadapt.model.contract_env import (
 )
 from coadapt.model.rescale import RescaleOrder, member_name
 from coadapt.model.wire import to_json
+
+LOOPBACK_INTERFACE = "lo"  # of Linux
 
 
 def launch_order(
@@ -50,8 +54,9 @@ def launch_order(
     nodes = {node.id: node for node in cluster.nodes}
     gpu_type = nodes[command.allocation.slots[0][0]].gpu_type
     elsewhere = bool(settings.sweep)
+    first = cluster.address(command.allocation.slots[0][0])
     envs = {
-        **_defaults(gpu_type, elsewhere=elsewhere),
+        **_defaults(gpu_type, elsewhere=elsewhere, here=first == LOOPBACK),
         **dict(launch.envs),
         **_job_envs(command, directory),
         ENV_GPU_TYPE: gpu_type,
@@ -81,15 +86,19 @@ def launch_order(
     )
 
 
-def _defaults(gpu_type: str, *, elsewhere: bool) -> dict[str, str]:
+def _defaults(gpu_type: str, *, elsewhere: bool, here: bool) -> dict[str, str]:
     """What a replica gets unless the job's own `envs`, or the scheduler's environment, say otherwise.
 
-    elsewhere: it has another file system, in which the scheduler's paths mean nothing.
+    elsewhere: it has another file system, in which the scheduler's paths mean nothing. here: all replicas
+    are on this machine.
     """
     defaults = {"PYTHONUNBUFFERED": "1"}
     if gpu_type == CPU_SLOT_TYPE:
         # A slot stands for one core; torch would take all of them in every replica.
         defaults["OMP_NUM_THREADS"] = "1"
+    if here:
+        # Else gloo listens at whatever address the machine's name has.
+        defaults["GLOO_SOCKET_IFNAME"] = LOOPBACK_INTERFACE
     if elsewhere:
         return defaults
     present = {name: os.environ.get(name, value) for name, value in defaults.items()}
@@ -100,7 +109,9 @@ def _defaults(gpu_type: str, *, elsewhere: bool) -> dict[str, str]:
 
 def _job_envs(command: Start | Rescale, directory: GenerationDir) -> dict[str, str]:
     spec = dataclasses.replace(command.spec, launch=None)
+    kept = command.spec.launch.checkpoints if command.spec.launch else ""
     return {
+        **({ENV_CHECKPOINT_URL: below(kept, command.job)} if kept else {}),
         ENV_JOB: command.job,
         ENV_GENERATION: str(command.generation),
         ENV_SPEC: json.dumps(to_json(spec)),

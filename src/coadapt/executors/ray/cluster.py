@@ -20,24 +20,33 @@ from coadapt.model.devices import PARTS
 LOOK_S = 2.0
 CONNECT_S = 5.0
 PROBE_S = 0.5
-ID_LENGTH = 8
+ID_LENGTH = 8  # from its end: the ids that Ray's own provider for tests gives begin alike
 ACCELERATOR = "accelerator_type:"
 
 
 class RayCluster:
     """Asks Ray at most every LOOK_S. A node has the name that it was given there, else one from its id."""
 
-    def __init__(self, address: str, slots: int | None) -> None:
-        """`address`: of the control store, `host:port`. `slots`: CPU slots per node instead of GPUs."""
+    def __init__(self, address: str, slots: int | None, *, ships: bool = False) -> None:
+        """`address`: of the control store, `host:port`. `slots`: CPU slots per node instead of GPUs.
+
+        ships: Ray brings jobs' directories to the nodes.
+        """
+        self._ships = ships
         self._address = address
-        self._slots = slots
+        self.slots = slots
         self._lock = threading.Lock()
         self._known: dict[NodeId, dict[str, Any]] = {}
         self._looked_at = float("-inf")
 
     @classmethod
-    def connect(cls, address: str, slots: int | None) -> "RayCluster":
-        """Return the cluster at `address`. Raises InputError where none answers, or it has nothing for us."""
+    def connect(
+        cls, address: str, slots: int | None, *, may_be_empty: bool = False, ships: bool = False
+    ) -> "RayCluster":
+        """Return the cluster at `address`. Raises InputError where none answers, or it has nothing for us.
+
+        may_be_empty: it may have no node for us yet.
+        """
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         host, colon, port = address.rpartition(":")
         try:
@@ -48,8 +57,8 @@ class RayCluster:
         except (OSError, ValueError) as error:
             allowed = f"the address of a running cluster; start one with: ray start --head ({error})"
             raise InputError("executor ray, option address", address, allowed.splitlines()[0]) from None
-        cluster = cls(str(context.address_info["address"]), slots)
-        if not cluster.nodes:
+        cluster = cls(str(context.address_info["address"]), slots, ships=ships)
+        if not cluster.nodes and not may_be_empty:
             allowed = "a number of CPU slots per node: no node of this Ray cluster has a GPU"
             raise InputError("executor ray, option slots", slots, allowed)
         return cluster
@@ -74,8 +83,9 @@ class RayCluster:
     def via(self, node: NodeId, slot: Slot) -> tuple[str, ...]:
         """Return the command that starts the command after it on `node`."""
         ray_id = str(self._look()[node]["NodeID"])
-        cpus, gpus = (0.0, slot.parts / PARTS) if self._slots is None else (slot.parts / PARTS, 0.0)
-        return (sys.executable, "-m", proxy.__name__, self._address, ray_id, str(cpus), str(gpus))
+        cpus, gpus = (0.0, slot.parts / PARTS) if self.slots is None else (slot.parts / PARTS, 0.0)
+        held = (str(cpus), str(gpus), proxy.SHIPS if self._ships else "0")
+        return (sys.executable, "-m", proxy.__name__, self._address, ray_id, *held)
 
     def _look(self) -> dict[NodeId, dict[str, Any]]:
         with self._lock:
@@ -87,11 +97,14 @@ class RayCluster:
             return self._known
 
     def _num_slots(self, found: dict[str, Any]) -> int:
-        return int(found["Resources"].get("GPU", 0)) if self._slots is None else self._slots
+        if self.slots is None:
+            return int(found["Resources"].get("GPU", 0))
+        # Ray would never place a replica where no CPU is left for it, as on a head that was given none.
+        return min(self.slots, int(found["Resources"].get("CPU", 0)))
 
     def _node(self, name: NodeId, found: dict[str, Any]) -> Node:
         kinds = [key.removeprefix(ACCELERATOR) for key in found["Resources"] if key.startswith(ACCELERATOR)]
-        gpu_type = min(kinds, default=DEFAULT_GPU_TYPE).lower() if self._slots is None else CPU_SLOT_TYPE
+        gpu_type = min(kinds, default=DEFAULT_GPU_TYPE).lower() if self.slots is None else CPU_SLOT_TYPE
         return Node(id=name, num_gpus=self._num_slots(found), gpu_type=gpu_type)
 
 
@@ -110,4 +123,4 @@ def _name(found: dict[str, Any]) -> NodeId:
     """Return the name that `ray start --node-name` gave; several nodes may have none, and one address."""
     given, host = str(found.get("NodeName", "")), str(found["NodeManagerHostname"])
     own = given and given not in (host, found["NodeManagerAddress"])
-    return given if own else f"{host}-{found['NodeID'][:ID_LENGTH]}"
+    return given if own else f"{host}-{found['NodeID'][-ID_LENGTH:]}"

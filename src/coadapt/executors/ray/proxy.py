@@ -1,21 +1,30 @@
 """A process here that stands for one of a Ray node: what that prints it prints, and as that ends it ends.
 
 To the launcher it is the replica. It is a driver of Ray's own, so Ray ends what it started as soon as this
-process is gone, however it went. Started as `python -m … CLUSTER NODE CPUS GPUS COMMAND…`.
+process is gone, however it went. Started as `python -m … CLUSTER NODE CPUS GPUS SHIPS COMMAND…`.
 """
 
 import os
 import signal
 import sys
 import threading
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from coadapt.executors.processes.generation_dir import JobDir
 from coadapt.executors.processes.standing_in import end_as
+from coadapt.executors.ray import set_up
+from coadapt.model.contract_env import ENV_CHECKPOINT_DIR, ENV_GENERATION
 
 CONNECTING = {"namespace": "coadapt", "log_to_driver": False, "configure_logging": False}
 # Of Ray's own making, for processes on this machine: there they would be wrong.
 LOCAL_ENVS = ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", "VIRTUAL_ENV_PROMPT")
+
+SHIPS = "1"
+# What a run has no use for, and what would make each of them another directory to Ray.
+NOT_SHIPPED = (".git", "__pycache__", ".venv")
+EXIT_FAILED = 1
 
 # One waits for output while another tells the process to stop.
 CALLS = 2
@@ -23,25 +32,50 @@ CALLS = 2
 _told = threading.Event()
 
 
-def main(cluster: str, node: str, cpus: str, gpus: str, *command: str) -> None:
-    """Run `command` on the Ray node with id `node`, holding so much of it; never returns."""
+def main(cluster: str, node: str, cpus: str, gpus: str, ships: str, *command: str) -> None:
+    """Run `command` on the Ray node with id `node`, holding so much of it; never returns.
+
+    ships: "1" where Ray is to bring the job's directory to the node; else it is there already.
+    """
     signal.signal(signal.SIGTERM, _on_signal)
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from coadapt.executors.ray.runner import Runner
 
-    ray.init(cluster, **CONNECTING)
+    try:
+        ray.init(cluster, **CONNECTING, **(_shipped(os.getcwd()) if ships == SHIPS else {}))
+    except (ValueError, RuntimeError) as error:
+        _print(f"error: its driver cannot connect to Ray: {error}\n".encode())
+        end_as(EXIT_FAILED)
     signal.signal(signal.SIGTERM, _on_signal)  # Ray has put one of its own in its place
     envs = {name: value for name, value in os.environ.items() if name not in LOCAL_ENVS}
     try:
         remote = ray.remote(num_cpus=float(cpus), num_gpus=float(gpus), max_concurrency=CALLS)(Runner)
         there = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
-        code = _follow(remote.options(scheduling_strategy=there).remote(list(command), envs, os.getcwd()))
+        what = _set_up_first(command) if ships == SHIPS else list(command)
+        workdir = None if ships == SHIPS else os.getcwd()
+        code = _follow(remote.options(scheduling_strategy=there).remote(what, envs, workdir))
+    except ray.exceptions.RuntimeEnvSetupError as error:
+        _print(f"error: its directory could not be brought to the node: {error}\n".encode())
+        code = EXIT_FAILED
     except ray.exceptions.RayError as error:
         _print(f"this replica's node is lost: {str(error).splitlines()[0]}\n".encode())
         code = -signal.SIGKILL
     end_as(code)
+
+
+def _shipped(workdir: str) -> dict[str, Any]:
+    return {"runtime_env": {"working_dir": workdir, "excludes": list(NOT_SHIPPED)}}
+
+
+def _set_up_first(command: tuple[str, ...]) -> list[str]:
+    """Return the command that runs the job's `setup` on its node, once, before `command`."""
+    job = JobDir(Path(os.environ[ENV_CHECKPOINT_DIR]).parent)
+    order = job.generation(int(os.environ[ENV_GENERATION])).order()
+    if order is None or not order.setup:
+        return list(command)
+    return [sys.executable, "-m", set_up.__name__, order.setup, *command]
 
 
 def _follow(runner: Any) -> int:

@@ -19,11 +19,12 @@ DRAIN_S = 0.5
 class Runner:
     """Runs a command in a session of its own. Ray ends this process when the proxy is gone.
 
-    envs: whole. Where Ray gave a GPU it sees that one only, and LOCAL_RANK, which libraries take for the
-    number of their device, is 0.
+    envs: whole. workdir: None for the directory that Ray has brought, in which this process is. Where Ray
+    gave a GPU it sees that one only, and LOCAL_RANK, which libraries take for the number of their device,
+    is 0.
     """
 
-    def __init__(self, command: list[str], envs: dict[str, str], workdir: str) -> None:
+    def __init__(self, command: list[str], envs: dict[str, str], workdir: str | None) -> None:
         adopt_orphans()
         gpus = ray.get_gpu_ids()
         if gpus:
@@ -31,7 +32,7 @@ class Runner:
             envs = {**envs, **given}
         self._process = subprocess.Popen(
             command,
-            cwd=workdir,
+            cwd=workdir or os.getcwd(),
             env=envs,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -76,10 +76,15 @@ class PoolSize:
         SlurmError where Slurm does not answer, or refuses the very first request.
         """
         self._give_back([job for job in jobs if job.runs], hosts, leaving)
-        self._ask_for_more(jobs, hosts)
+        held = {(job.id, host) for job in jobs if job.runs for host in job.hosts}
+        # Slurm may not know yet that one of these is dead, and give the same machine once more.
+        unfit = {host for job, host in held - leaving if host not in hosts}
+        self._ask_for_more(jobs, hosts, unfit)
         self._first = False
 
-    def _ask_for_more(self, jobs: list[SlurmJob], hosts: Mapping[NodeId, PoolHost]) -> None:
+    def _ask_for_more(
+        self, jobs: list[SlurmJob], hosts: Mapping[NodeId, PoolHost], unfit: set[NodeId]
+    ) -> None:
         staying = _staying(hosts)
         waiting = [job for job in jobs if job.waits]
         coming = sum(job.num_nodes for job in waiting)
@@ -94,17 +99,18 @@ class PoolSize:
         lacking = goal - len(staying) - coming
         if lacking > 0 and self._pause.over:
             whole = not staying and not coming
-            self._submit([lacking] if whole else [1] * lacking, staying)
+            self._submit([lacking] if whole else [1] * lacking, sorted({*staying, *unfit}))
 
-    def _submit(self, sizes: list[int], staying: list[NodeId]) -> None:
-        elsewhere = [f"--exclude={','.join(staying)}"] if staying else []
+    def _submit(self, sizes: list[int], others: list[NodeId]) -> None:
+        """`others`: machines that are held already."""
+        elsewhere = [f"--exclude={','.join(others)}"] if others else []
         for num_nodes in sizes:
             options = [f"--job-name={self._name}", f"--nodes={num_nodes}", *elsewhere, *self._terms.sbatch]
             try:
                 job = self._tools.submit(options, HOLD)
             except SlurmError as error:
                 self._pause.refused()
-                if self._first:
+                if self._first and not others:
                     raise
                 self._tell(f"Slurm refuses {num_nodes} more nodes: {error}")
                 return

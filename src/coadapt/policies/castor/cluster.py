@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from coadapt.goodput.batch import limits_in_use
-from coadapt.model import Allocation, ClusterView, JobId, JobView, Node, NodeId, RescaleContract
+from coadapt.model import Allocation, ClusterView, JobId, JobView, NodeId, RescaleContract
 from coadapt.policies.castor.arrays import BoolArray, IntArray
+from coadapt.policies.castor.ground import Ground, Pool, ground_of
 from coadapt.policies.castor.noise import Configs
 from coadapt.policies.giving.capacity import FreeNodes, gpu_type_held
 
@@ -23,14 +24,20 @@ OPTIMISM = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """The GPUs of one type that a plan may use. node_gpus: of the largest node; rack_gpus: of a rack."""
+    """The GPUs of one type that a plan may use. taken: GPUs of its nodes that it may not.
 
-    gpu_type: str
-    nodes: tuple[Node, ...]
-    free: Mapping[NodeId, int]
+    node_gpus: of the largest node; rack_gpus: of a rack.
+    """
+
+    pool: Pool
+    taken: Mapping[NodeId, int]
     num_gpus: int
     node_gpus: int
     rack_gpus: int
+
+    @property
+    def gpu_type(self) -> str:
+        return self.pool.gpu_type
 
     def sizes(self) -> list[int]:
         """Return the sizes that every job may have: within a node each one, then whole nodes."""
@@ -49,53 +56,54 @@ class Standing:
     quota_left: GPUs that tenants with a quota may hold besides.
     """
 
+    ground: Ground
     kinds: tuple[Kind, ...]
     kept: Mapping[JobId, Allocation]
     stranded: frozenset[JobId]
     quota_left: Mapping[str, int]
 
 
-def standing(view: ClusterView) -> Standing:
-    """Return what of `view` stays, and what is left to plan with, by GPU type."""
-    nodes = {node.id: node for node in view.nodes}
-    free = FreeNodes(nodes)
+def standing(view: ClusterView, known: Ground | None = None) -> Standing:
+    """Return what of `view` stays, and what is left to plan with, by GPU type. known: an earlier ground."""
+    ground = ground_of(view.nodes, known)
     quota_left = {tenant: float(quota) for tenant, quota in view.quotas().items()}
+    frozen = [job for job in view.jobs if job.spec.contract is RescaleContract.FROZEN and job.allocation]
     kept: dict[JobId, Allocation] = {}
     stranded = set()
-    for job in view.jobs:
-        if job.spec.contract is not RescaleContract.FROZEN or not job.allocation:
-            continue
-        held, limits, tenant = gpu_type_held(job, nodes), job.spec.replicas, job.spec.tenant
+    free = FreeNodes(ground.by_id) if frozen else None
+    for job in frozen:
+        held, limits, tenant = gpu_type_held(job, ground.by_id), job.spec.replicas, job.spec.tenant
         allowed = held is not None and limits.allows_type(held)
         allowed = allowed and limits.min <= job.allocation.num_replicas <= limits.max
         allowed = allowed and job.allocation.num_gpus <= quota_left.get(tenant, np.inf)
-        if not (allowed and free.take(job.allocation)):
+        if not (allowed and free is not None and free.take(job.allocation)):
             stranded.add(job.id)
             continue
         kept[job.id] = job.allocation
         if tenant in quota_left:
             quota_left[tenant] -= job.allocation.num_gpus
-    by_type: dict[str, list[Node]] = {}
-    for node in view.nodes:
-        by_type.setdefault(node.gpu_type, []).append(node)
+    taken: list[dict[NodeId, int]] = [{} for _ in ground.pools]
+    for node in {node for allocation in kept.values() for node, _ in allocation.slots}:
+        if free is not None:
+            taken[ground.place[node][0]][node] = ground.by_id[node].num_gpus - free.gpus[node]
     return Standing(
-        kinds=tuple(_kind(gpu_type, by_type[gpu_type], free.gpus) for gpu_type in sorted(by_type)),
+        ground=ground,
+        kinds=tuple(_kind(pool, each) for pool, each in zip(ground.pools, taken, strict=True)),
         kept=kept,
         stranded=frozenset(stranded),
         quota_left={tenant: int(left) for tenant, left in quota_left.items()},
     )
 
 
-def _kind(gpu_type: str, nodes: Sequence[Node], free: Mapping[NodeId, int]) -> Kind:
-    racks: dict[str, int] = {}
-    for node in nodes:
-        racks[node.rack] = racks.get(node.rack, 0) + free[node.id]
+def _kind(pool: Pool, taken: Mapping[NodeId, int]) -> Kind:
+    racks = dict(pool.rack_gpus)
+    for node, count in taken.items():
+        racks[pool.nodes[pool.number[node]].rack] -= count
     return Kind(
-        gpu_type=gpu_type,
-        nodes=tuple(nodes),
-        free={node.id: free[node.id] for node in nodes},
+        pool=pool,
+        taken=taken,
         num_gpus=sum(racks.values()),
-        node_gpus=max(node.num_gpus for node in nodes),
+        node_gpus=pool.node_gpus,
         rack_gpus=max(racks.values()),
     )
 
@@ -118,14 +126,15 @@ def limits(job: JobView) -> tuple[int, int]:
 def configurations(kinds: Sequence[Kind], jobs: Sequence[JobView]) -> tuple[Configs, BoolArray]:
     """Return all configurations, by type and size, and which of them each job may have (jobs, configs).
 
-    Sizes that no job shares (its least and its most) are there for that job alone.
+    Sizes that no job shares (its least and its most) are there for that job alone. Sizes beyond what any job
+    may have are not there: on a large cluster they are most of all.
     """
     span_J2 = np.array([limits(job) for job in jobs], dtype=np.int64).reshape(-1, 2)
-    own = set(np.unique(span_J2).tolist())
+    own, most = set(np.unique(span_J2).tolist()), span_J2.max(initial=1)
     columns: list[tuple[int, int, int, int]] = []
     common: list[bool] = []
     for number, kind in enumerate(kinds):
-        sizes = set(kind.sizes())
+        sizes = {size for size in kind.sizes() if size <= most}
         for size in sorted(sizes | {each for each in own if each <= kind.num_gpus}):
             racks = 1 if size <= kind.rack_gpus else -(-size // max(kind.rack_gpus, 1))
             columns.append((number, -(-size // kind.node_gpus), racks, size))
@@ -144,13 +153,13 @@ def configurations(kinds: Sequence[Kind], jobs: Sequence[JobView]) -> tuple[Conf
     return configs, may_JC
 
 
-def held_shapes(kinds: Sequence[Kind], jobs: Sequence[JobView]) -> IntArray:
+def held_shapes(ground: Ground, jobs: Sequence[JobView]) -> IntArray:
     """Return type, nodes, racks and replicas that each job holds, (num_jobs, 4); replicas 0: nothing to keep.
 
     What is on lost nodes, of a forbidden type, mixed, out of limits or shared cannot be kept: this policy
     gives whole GPUs.
     """
-    place = {node.id: (number, node.rack) for number, kind in enumerate(kinds) for node in kind.nodes}
+    place = ground.place
     held_JX = np.zeros((len(jobs), 4), dtype=np.int64)
     held_JX[:, 1:3] = 1
     for row, job in enumerate(jobs):
@@ -160,7 +169,7 @@ def held_shapes(kinds: Sequence[Kind], jobs: Sequence[JobView]) -> IntArray:
         number = place[slots[0][0]][0]
         mixed = any(place[node][0] != number for node, _ in slots)
         count = job.allocation.num_replicas
-        if mixed or not spec.min <= count <= spec.max or not spec.allows_type(kinds[number].gpu_type):
+        if mixed or not spec.min <= count <= spec.max or not spec.allows_type(ground.pools[number].gpu_type):
             continue
         racks = len({place[node][1] for node, _ in slots})
         held_JX[row] = (number, len(slots), racks, count)

@@ -1,11 +1,17 @@
 """What castor tells users: what a job gets, when it ends, what more GPUs would save it and cost others."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from coadapt.model import Allocation, JobId, JobView
+import numpy as np
+
+from coadapt.model import WAITING, Allocation, JobId, JobView
+from coadapt.policies.castor.arrays import FloatArray
 from coadapt.policies.castor.cluster import Standing, limits
+from coadapt.policies.castor.noise import Configs
 from coadapt.policies.castor.predictions import Prediction
 from coadapt.policies.castor.round import Sizes
 from coadapt.policies.castor.situation import Situation
@@ -31,17 +37,20 @@ class Told:
 def explained(told: Told) -> dict[JobId, str]:
     """Return a sentence for each job that could be moved."""
     why: dict[JobId, str] = {}
+    market, ladders = _market(told), _ladders(told.now.configs)
     held: dict[str, float] = {}
     for job in told.now.jobs:
-        held[job.spec.tenant] = (
-            held.get(job.spec.tenant, 0) + told.placed.get(job.id, Allocation()).num_replicas
-        )
+        held[job.spec.tenant] = held.get(job.spec.tenant, 0) + told.placed.get(job.id, WAITING).num_replicas
     for row, job in enumerate(told.now.jobs):
         allocation = told.placed.get(job.id)
         if allocation:
-            parts = [gets(job, allocation), _ends(told, job), _more(told, row, allocation.num_replicas)]
+            parts = [
+                gets(job, allocation),
+                _ends(told, job),
+                _more(told, row, allocation.num_replicas, ladders),
+            ]
         else:
-            parts = [_waits(told, row, held[job.spec.tenant]), _starts(told, row)]
+            parts = [_waits(told, row, held[job.spec.tenant], market), _starts(told, row)]
         why[job.id] = "; ".join(part for part in parts if part)
     return why
 
@@ -74,25 +83,42 @@ def _ends(told: Told, job: JobView) -> str:
     return f"ends in about {duration(said.end_at - told.at)} (nine of ten: {low} to {high})"
 
 
-def _more(told: Told, row: int, count: int) -> str:
+class _Ladder(NamedTuple):
+    """The configurations of one GPU type, by size: columns, and their replicas, ascending."""
+
+    columns: list[int]
+    counts: list[int]
+
+
+def _ladders(configs: Configs) -> dict[int, _Ladder]:
+    ladders: dict[int, _Ladder] = {}
+    order_C = np.argsort(configs.gpus_C, kind="stable")
+    for column in order_C.tolist():
+        ladder = ladders.setdefault(int(configs.type_C[column]), _Ladder([], []))
+        ladder.columns.append(column)
+        ladder.counts.append(int(configs.gpus_C[column]))
+    return ladders
+
+
+def _more(told: Told, row: int, count: int, ladders: Mapping[int, _Ladder]) -> str:
     """Return what the next size would save the job, and cost the others at the price of a GPU."""
     now, job = told.now, told.now.jobs[row]
     of_type = told.sizes.types.get(job.id, 0)
-    columns = [
-        column
-        for column in range(len(now.configs.gpus_C))
-        if now.configs.type_C[column] == of_type and now.goodput_JC[row, column] > 0.0
-    ]
-    larger = [column for column in columns if now.configs.gpus_C[column] > count]
     if not now.timed_J[row]:
         return "more is decided once its first steps were timed"
-    if not larger:
+    columns, counts = ladders[of_type]
+    larger = bisect_right(counts, count)
+    place = larger - 1
+    while larger < len(columns) and now.goodput_JC[row, columns[larger]] <= 0.0:
+        larger += 1
+    if larger == len(columns):
         return f"{count} is the most that it may hold now"
-    column = min(larger, key=lambda column: int(now.configs.gpus_C[column]))
-    present = [now.goodput_JC[row, each] for each in columns if now.configs.gpus_C[each] == count]
-    goodput = float(present[0]) if present else float(now.here_J[row])
-    extra = int(now.configs.gpus_C[column]) - count
-    saves_s = float(told.outlook.value_J[row]) * (float(now.goodput_JC[row, column]) - goodput) * S_PER_HOUR
+    goodput = float(now.here_J[row])
+    if place >= 0 and counts[place] == count and now.goodput_JC[row, columns[place]] > 0.0:
+        goodput = float(now.goodput_JC[row, columns[place]])
+    extra = counts[larger] - count
+    gained = float(now.goodput_JC[row, columns[larger]]) - goodput
+    saves_s = float(told.outlook.value_J[row]) * gained * S_PER_HOUR
     costs_s = float(told.sizes.price_T[of_type]) * extra * S_PER_HOUR
     return (
         f"{plural(extra, 'more GPU')} for an hour would save it "
@@ -100,7 +126,27 @@ def _more(told: Told, row: int, count: int) -> str:
     )
 
 
-def _waits(told: Told, row: int, tenant_holds: float) -> str:
+@dataclass(frozen=True, slots=True)
+class _Market:
+    """idle: free GPUs. price: what an hour of a GPU saves others; own_J: and what it saves each job, s."""
+
+    idle: int
+    price: float
+    own_J: FloatArray
+
+
+def _market(told: Told) -> _Market:
+    used = sum(allocation.num_replicas for allocation in told.placed.values())
+    now, value_J = told.now, told.outlook.value_J
+    each_JC = now.goodput_JC / now.configs.gpus_C
+    return _Market(
+        idle=max(sum(kind.num_gpus for kind in told.standing.kinds) - used, 0),
+        price=float(told.sizes.price_T.max(initial=0.0)) * S_PER_HOUR,
+        own_J=value_J * each_JC.max(axis=1, initial=0.0) * S_PER_HOUR,
+    )
+
+
+def _waits(told: Told, row: int, tenant_holds: float, market: _Market) -> str:
     job = told.now.jobs[row]
     held = job.allocation.num_replicas
     change = f"gives up its {plural(held, 'GPU')} and waits" if held else "waits"
@@ -117,17 +163,10 @@ def _waits(told: Told, row: int, tenant_holds: float) -> str:
         return (
             f"{change}: needs {plural(need, 'GPU')}, tenant {job.spec.tenant} may hold {max(left, 0):g} more"
         )
-    used = sum(allocation.num_replicas for allocation in told.placed.values())
-    idle = max(sum(kind.num_gpus for kind in told.standing.kinds) - used, 0)
-    free = f"{idle} {'is' if idle == 1 else 'are'} free"
-    price = float(told.sizes.price_T.max(initial=0.0)) * S_PER_HOUR
-    own = (
-        float((told.outlook.value_J[row] * told.now.goodput_JC[row] / told.now.configs.gpus_C).max())
-        * S_PER_HOUR
-    )
+    free = f"{market.idle} {'is' if market.idle == 1 else 'are'} free"
     return (
         f"{change}: needs {plural(need, 'GPU')}, {free}; an hour of a GPU saves the others "
-        f"{duration(price)}, it {duration(own)}"
+        f"{duration(market.price)}, it {duration(float(market.own_J[row]))}"
     )
 
 

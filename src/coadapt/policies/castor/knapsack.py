@@ -221,8 +221,14 @@ def _fill(options: Options, option_J: IntArray, left_R: IntArray, price_R: Float
 def solve(options: Options) -> Choice:
     """Return a choice of nearly the most value, and the bound that proves how near."""
     num_jobs, num_options = options.value_JO.shape
-    price_R, bound = _prices(options)
     option_J = np.full(num_jobs, WAIT, np.int64)
+    price_R = np.zeros(len(options.capacity_R))
+    bound = _at_prices(options, price_R, option_J)
+    if (options.capacity_R - _used(options, option_J)).min() > 0:  # each job has its best: GPUs cost nothing
+        value = _worth(options, option_J)
+        return Choice(option_J, value, max(bound, value), price_R)
+    price_R, bound = _prices(options)
+    option_J[:] = WAIT
     exact = options.num_types == 1 and num_jobs * num_options * options.capacity_R[0] <= MAX_EXACT_STEPS
     if exact:
         option_J = _exact(options)

@@ -9,18 +9,25 @@
 # it. Ratios near 1 count as 1, since the last report of a job comes before its end. A job past all ratios is
 # taken to have OVERRUN of what it did before it, so it never counts as nearly done for long.
 #
-# Without any hint the same is done with whole lengths in 1-GPU seconds, over the jobs of all tenants.
+# Jobs of one application (kin.py) are often alike in length. So what its ended jobs did is a second witness:
+# who was wrong by less in the mean, in logarithms, over that tenant's hints and that application's jobs, is
+# believed. Without a hint the application is, and where none is named, whole lengths in 1-GPU seconds over
+# all jobs.
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import fmean, median
 
 from coadapt.model import JobId, JobView
 from coadapt.model.tenant import TenantId
+from coadapt.policies.castor.kin import APPLICATIONS_MAX, Key, key_of
+from coadapt.policies.predictors.declared import declared_samples
 
 SEEN_MAX = 400  # lengths that are remembered
 RATIOS_MAX = 50  # ratios per tenant
+WHOLES_MAX = 25  # lengths per application
 TRUST = 3  # ratios of 1 that a tenant starts with (1)
 HONEST = (0.8, 1.1)  # ratios that count as 1
 OVERRUN = 0.25  # of what a job did that is past all it was to do (tried: 0.1-1 alike)
@@ -33,31 +40,34 @@ def hinted(job: JobView) -> float | None:
 
     Epochs say nothing before the first report: nobody told how many samples an epoch has.
     """
-    told, length = job.measured.progress_target, job.spec.length
-    if told is not None and told > 0.0:
-        return told
-    if length is not None and length.samples is not None:
-        return length.samples
-    if length is not None and length.steps is not None:
-        return length.steps * job.spec.batch.requested
-    return None
+    told = job.measured.progress_target
+    return told if told is not None and told > 0.0 else declared_samples(job)
 
 
 @dataclass(frozen=True, slots=True)
 class _Living:
     tenant: TenantId
+    key: Key | None
     hint: float | None
+    before: float
     progress: float
     alone: float
 
 
 @dataclass(slots=True)
 class Lengths:
-    """The record. seen: whole lengths, 1-GPU seconds. ratios: of truth to hint, per tenant."""
+    """The record. seen: whole lengths, 1-GPU seconds. ratios: of truth to hint, per tenant.
+
+    wholes: progress of ended jobs, per application; told: hints of its jobs. spreads: of these and of ratios,
+    by whose they are, until one of them changes.
+    """
 
     seen: deque[float] = field(default_factory=lambda: deque(maxlen=SEEN_MAX))
     ratios: dict[TenantId, deque[float]] = field(default_factory=dict)
+    wholes: dict[Key, deque[float]] = field(default_factory=dict)
+    told: dict[Key, deque[float]] = field(default_factory=dict)
     living: dict[JobId, _Living] = field(default_factory=dict)
+    spreads: dict[Key | TenantId, float] = field(default_factory=dict)
 
     def observe(self, jobs: Sequence[JobView], alone: Sequence[float]) -> None:
         """Take in who is there, with their goodputs on one GPU (0: unknown), and learn from who has gone."""
@@ -68,16 +78,28 @@ class Lengths:
             if goodput <= 0.0:
                 continue
             hint = hinted(job)
-            if hint is not None and job.id not in self.living:
+            last, key, progress = self.living.get(job.id), key_of(job), job.measured.progress
+            if hint is not None and (last is None or last.hint is None):
                 self.seen.append(hint / goodput)
-            self.living[job.id] = _Living(job.spec.tenant, hint, job.measured.progress, goodput)
+                self.spreads.clear()
+                if key is not None:
+                    _remember(self.told, key, hint)
+            before = 0.0 if last is None else last.before if last.progress == progress else last.progress
+            self.living[job.id] = _Living(job.spec.tenant, key, hint, before, progress, goodput)
 
     def _learn(self, last: _Living) -> None:
-        if last.hint is None:
+        self.spreads.clear()
+        # The last report comes before the end: by half of the time between two of them in the mean.
+        whole = last.progress + 0.5 * (last.progress - last.before)
+        ratio = None if last.hint is None else last.progress / last.hint
+        honest = ratio is not None and HONEST[0] <= ratio <= HONEST[1]
+        if last.key is not None and last.before > 0.0:
+            known = last.hint if honest and last.hint is not None else whole
+            _remember(self.wholes, last.key, known)
+        if ratio is None:
             self.seen.append(last.progress / last.alone)
             return
-        ratio = last.progress / last.hint
-        ratio = 1.0 if HONEST[0] <= ratio <= HONEST[1] else ratio
+        ratio = 1.0 if honest else ratio
         self.ratios.setdefault(last.tenant, deque(maxlen=RATIOS_MAX)).append(ratio)
 
     def typical_s(self, past_s: float = 0.0) -> float:
@@ -87,11 +109,44 @@ class Lengths:
 
     def left(self, job: JobView, alone: float) -> float:
         """Return the progress that `job`, of goodput `alone` > 0 on one GPU, has before it."""
-        done, hint = job.measured.progress, hinted(job)
+        done, hint, alike = job.measured.progress, hinted(job), self._alike(job)
+        told = (*self.ratios.get(job.spec.tenant, ()), *[1.0] * TRUST)
+        if alike and (hint is None or (len(alike) >= TRUST and self._truer(job, alike, told))):
+            longer = [whole for whole in alike if whole > done]
+            return max(float(median(longer)) - done if longer else OVERRUN * done, NEARLY_DONE * alone)
         if hint is None:
             return max(self.typical_s(done / alone) * alone, NEARLY_DONE * alone)
-        told = self.ratios.get(job.spec.tenant, ())
-        longer = [ratio for ratio in (*told, *[1.0] * TRUST) if ratio * hint > done]
+        longer = [ratio for ratio in told if ratio * hint > done]
         if not longer:
             return OVERRUN * done
         return max(float(median(longer)) * hint - done, NEARLY_DONE * hint)
+
+    def _truer(self, job: JobView, alike: Sequence[float], told: Sequence[float]) -> bool:
+        """Return whether jobs alike differ by less than the truth from the hints of the job's tenant."""
+        key, tenant = key_of(job) or "", job.spec.tenant
+        if key not in self.spreads:
+            self.spreads[key] = _spread(alike)
+        if tenant not in self.spreads:
+            self.spreads[tenant] = _spread(told, 1.0)
+        return self.spreads[key] < self.spreads[tenant]
+
+    def _alike(self, job: JobView) -> Sequence[float]:
+        """Return whole lengths (progress) of the job's application: of ended jobs, else as hints told."""
+        key = key_of(job)
+        if key is None:
+            return ()
+        return self.wholes.get(key, ()) or (self.told.get(key, ()) if hinted(job) is None else ())
+
+
+def _remember(lengths: dict[Key, deque[float]], key: Key, length: float) -> None:
+    """Add a length to its application's, now the last one seen; the longest unseen are forgotten."""
+    same = lengths[key] = lengths.pop(key, deque(maxlen=WHOLES_MAX))
+    same.append(length)
+    if len(lengths) > APPLICATIONS_MAX:
+        del lengths[next(iter(lengths))]
+
+
+def _spread(values: Sequence[float], around: float | None = None) -> float:
+    """Return by how much `values` differ from `around` (their median) in the mean, in logarithms."""
+    middle = median(values) if around is None else around
+    return fmean(abs(math.log(max(value, 1e-9) / max(middle, 1e-9))) for value in values)

@@ -35,6 +35,20 @@ class Curves(NamedTuple):
     goodput_V: FloatArray
 
 
+class Crowd(NamedTuple):
+    """All jobs of a play, those that are here first: curves, what is left, when they come (s from now).
+
+    A job whose curve changes while it learns is several, one after the other: next_J is who comes when it
+    ends (-1: nobody). Those that follow come after all others, the later ones of a job consecutively.
+    """
+
+    curves: Curves
+    left_J: FloatArray
+    arrives_J: FloatArray
+    next_J: IntArray
+    num_gpus: float
+
+
 class Course(NamedTuple):
     """A play. start_J, end_J: when each job gets its first GPU and ends, seconds from now (infinity: never).
 
@@ -192,15 +206,14 @@ def _renew(curves: Curves, pieces: _Pieces, flow: _Flow, j: int, now: float) -> 
 
 
 @compiled
-def play(
-    curves: Curves, value_J: FloatArray, left_J: FloatArray, arrives_J: FloatArray, num_gpus: float
-) -> Course:
-    """Return the course of jobs with `left_J` to do that come in `arrives_J` seconds, on `num_gpus` GPUs."""
+def play(crowd: Crowd, value_J: FloatArray) -> Course:
+    """Return the course of a crowd at these values."""
+    curves, arrives_J = crowd.curves, crowd.arrives_J
     num_jobs = len(value_J)
     pieces = _cut_up(curves, value_J)
     flow = _Flow(
         np.zeros(len(pieces.order_P)),
-        left_J.copy(),
+        crowd.left_J.copy(),
         np.zeros(num_jobs),
         np.zeros(num_jobs),
         np.zeros(num_jobs, np.int64),
@@ -210,7 +223,7 @@ def play(
     )
     start_J, end_J, price_J = np.full(num_jobs, np.inf), np.full(num_jobs, np.inf), np.zeros(num_jobs)
     coming_J = np.argsort(arrives_J, kind="mergesort")
-    next_coming, cut, free = 0, 0, num_gpus
+    next_coming, cut, free = 0, 0, crowd.num_gpus
     ends = [(np.inf, -1, 0)]  # (instant, job, stamp): what the stamp of the job has passed is void
     while True:
         while ends[0][1] >= 0 and flow.stamp_J[ends[0][1]] != ends[0][2]:
@@ -227,6 +240,10 @@ def play(
             for p in range(curves.first_J[j], curves.first_J[j + 1]):
                 free += flow.taken_P[p]
                 flow.taken_P[p] = 0.0
+            after = crowd.next_J[j]
+            if after >= 0:
+                flow.since_J[after] = now
+                cut, free = _admit(curves, pieces, flow, after, cut, free)
         while next_coming < num_jobs and arrives_J[coming_J[next_coming]] <= now:
             j = coming_J[next_coming]
             flow.since_J[j] = now
@@ -249,15 +266,19 @@ def play(
 class Goal(NamedTuple):
     """What a plan is to make small, over jobs j that are here or expected:
 
-    sum_j weight_J (end_J + LATE_JOBS max(end_J - due_J, 0))  +  makespan_jobs x the last end of those here.
+    sum_j weight_J (long_J + LATE_JOBS max(end_J - due_J, 0))  +  makespan_jobs x the last end,
 
-    due_J: deadline, seconds from now (infinity: none). num_here: jobs that are here come first.
+    long_J being the completion time age_J + end_J in which a second past usual_s weighs more: as many times
+    as it is past it, to the power of `tail`. due_J: deadline, seconds from now (infinity: none).
+    usual_s 0: the mean completion time of the first play.
     """
 
     weight_J: FloatArray
     due_J: FloatArray
+    age_J: FloatArray
     makespan_jobs: float
-    num_here: int
+    tail: float
+    usual_s: float
 
 
 # The last end stands for the ends within this share of it: softmax instead of max (tried: 0.05-0.2 alike).
@@ -269,36 +290,63 @@ LATE_JOBS = 4.0
 
 
 @compiled
-def _last_end(course: Course, num_here: int) -> float:
+def _last_end(course: Course, num_jobs: int) -> float:
     last = 0.0
-    for j in range(num_here):
+    for j in range(num_jobs):
         if course.end_J[j] < np.inf:
             last = max(last, course.end_J[j])
     return last
 
 
 @compiled
+def _mean_s(course: Course, goal: Goal) -> float:
+    total, count = 0.0, 0
+    for j in range(len(goal.weight_J)):
+        if course.end_J[j] < np.inf:
+            total += goal.age_J[j] + course.end_J[j]
+            count += 1
+    mean: float = max(total / max(count, 1), 1.0)
+    return mean
+
+
+@compiled
+def _second(course: Course, goal: Goal, j: int) -> float:
+    """Return what a second more adds to long_J of job j."""
+    weighs: float = max((goal.age_J[j] + course.end_J[j]) / goal.usual_s, 1.0) ** goal.tail
+    return weighs
+
+
+@compiled
 def cost_of(course: Course, goal: Goal) -> float:
     """Return what a course costs; jobs that never end cost nothing, whatever the values."""
-    cost: float = goal.makespan_jobs * _last_end(course, goal.num_here)
+    cost: float = goal.makespan_jobs * _last_end(course, len(goal.weight_J))
     for j in range(len(goal.weight_J)):
         if course.end_J[j] < np.inf:
             late = max(course.end_J[j] - goal.due_J[j], 0.0)
-            cost += goal.weight_J[j] * (course.end_J[j] + LATE_JOBS * late)
+            past = max((goal.age_J[j] + course.end_J[j]) / goal.usual_s, 1.0)
+            # The integral of _second over the completion time.
+            long = goal.age_J[j] + course.end_J[j]
+            if past > 1.0:
+                long = goal.usual_s * (goal.tail + past ** (1.0 + goal.tail)) / (1.0 + goal.tail)
+            cost += goal.weight_J[j] * (long + LATE_JOBS * late)
     return cost
 
 
 @compiled
 def _weights(course: Course, goal: Goal) -> FloatArray:
     """Return ω: what one second by which each job ends sooner takes off the goal."""
-    last = _last_end(course, goal.num_here)
+    last = _last_end(course, len(goal.weight_J))
     weight_J = goal.weight_J.copy()
     share_J = np.zeros(len(weight_J))
     for j in range(len(weight_J)):
-        if j < goal.num_here and course.end_J[j] < np.inf and last > 0.0:
+        if course.end_J[j] < np.inf and last > 0.0:
             share_J[j] = np.exp((course.end_J[j] - last) / (LAST_SHARE * last))
+        if course.end_J[j] == np.inf:
+            continue
+        second = _second(course, goal, j)
         if course.end_J[j] > goal.due_J[j]:
-            weight_J[j] *= 1.0 + LATE_JOBS
+            second += LATE_JOBS
+        weight_J[j] *= second
     total = share_J.sum()
     if total > 0.0:
         weight_J += goal.makespan_jobs * share_J / total
@@ -306,42 +354,88 @@ def _weights(course: Course, goal: Goal) -> FloatArray:
 
 
 @compiled
+def _whole(course: Course, next_J: IntArray, num_jobs: int) -> Course:
+    """Return the course of whole jobs: each ends with the last that follows."""
+    end_J = course.end_J[:num_jobs].copy()
+    for j in range(num_jobs):
+        last = j
+        while next_J[last] >= 0:
+            last = next_J[last]
+        end_J[j] = course.end_J[last]
+    return Course(course.start_J[:num_jobs], end_J, course.price_J[:num_jobs])
+
+
+@compiled
+def _best(curves: Curves, j: int, weight: float, price: float) -> float:
+    """Return min_k (weight + price k) / goodput(k) of job j; infinity where it can do nothing."""
+    least = np.inf
+    for p in range(curves.first_J[j], curves.first_J[j + 1]):
+        if curves.goodput_V[p] > 0.0:
+            least = min(least, (weight + price * curves.gpus_V[p]) / curves.goodput_V[p])
+    return least
+
+
+@compiled
+def _own(crowd: Crowd, course: Course, weight_J: FloatArray) -> FloatArray:
+    """Return the value of each at the price of its own end, 0 where there is none.
+
+    A second costs who is followed what it keeps the follower from: max_k (v G(k) - price k).
+    """
+    curves = crowd.curves
+    own_J = np.zeros(len(crowd.next_J))
+    for j in range(len(weight_J)):
+        part = j
+        while crowd.next_J[part] >= 0:
+            part = crowd.next_J[part]
+        weight = weight_J[j]
+        while True:
+            least = _best(curves, part, weight, course.price_J[part])
+            if least < np.inf:
+                own_J[part] = least
+            if part == j:
+                break
+            before = j if part == crowd.next_J[j] else part - 1
+            weight = 0.0
+            for p in range(curves.first_J[part], curves.first_J[part + 1]):
+                earns = own_J[part] * curves.goodput_V[p] - course.price_J[before] * curves.gpus_V[p]
+                weight = max(weight, earns)
+            part = before
+    return own_J
+
+
+@compiled
 def at_price(curves: Curves, weight_J: FloatArray, price_J: FloatArray) -> FloatArray:
     """Return min_k (weight + price k) / goodput(k) per job: the value at which its end is best; 0: none."""
     value_J = np.zeros(len(weight_J))
     for j in range(len(weight_J)):
-        least = np.inf
-        for p in range(curves.first_J[j], curves.first_J[j + 1]):
-            if curves.goodput_V[p] > 0.0:
-                least = min(least, (weight_J[j] + price_J[j] * curves.gpus_V[p]) / curves.goodput_V[p])
+        least = _best(curves, j, weight_J[j], price_J[j])
         if least < np.inf:
             value_J[j] = least
     return value_J
 
 
-class Crowd(NamedTuple):
-    """All jobs of a play, those that are here first: curves, what is left, when they come (s from now)."""
-
-    curves: Curves
-    left_J: FloatArray
-    arrives_J: FloatArray
-    num_gpus: float
-
-
 @compiled
 def settle(crowd: Crowd, value_J: FloatArray, goal: Goal, num_plays: int) -> tuple[FloatArray, Course, float]:
-    """Return the best values found from `value_J` on, their course, and its cost."""
-    value = value_J.copy()
+    """Return the best values found from `value_J` on, the course of whole jobs at them, and its cost."""
+    value, num_jobs = value_J.copy(), len(goal.weight_J)
     best, least = value.copy(), np.inf
-    best_course = play(crowd.curves, value, crowd.left_J, crowd.arrives_J, crowd.num_gpus)
+    played = play(crowd, value)
+    best_course = _whole(played, crowd.next_J, num_jobs)
     course = best_course
+    usual_s = goal.usual_s
+    if usual_s <= 0.0:
+        usual_s = _mean_s(course, goal)
+    goal = Goal(goal.weight_J, goal.due_J, goal.age_J, goal.makespan_jobs, goal.tail, usual_s)
     for turn in range(num_plays):
         if turn:
-            course = play(crowd.curves, value, crowd.left_J, crowd.arrives_J, crowd.num_gpus)
+            played = play(crowd, value)
+            course = _whole(played, crowd.next_J, num_jobs)
         cost = cost_of(course, goal)
         if cost < least:
             least, best, best_course = cost, value.copy(), course
-        own_J = at_price(crowd.curves, _weights(course, goal), course.price_J)
+        if played.price_J.max() == 0.0 and played.end_J.max() < np.inf:
+            break  # GPUs are never short: no other values lead to another course
+        own_J = _own(crowd, played, _weights(course, goal))
         for j in range(len(value)):
             if own_J[j] > 0.0 and value[j] > 0.0:
                 value[j] = np.exp((1.0 - DAMPING) * np.log(value[j]) + DAMPING * np.log(own_J[j]))

@@ -12,29 +12,33 @@ from coadapt.policies.castor.arrivals import Arrivals
 from coadapt.policies.castor.cluster import Standing, standing
 from coadapt.policies.castor.explain import Told, explained, stands
 from coadapt.policies.castor.fairness import FairClocks
+from coadapt.policies.castor.ground import Ground
+from coadapt.policies.castor.kin import Applications
 from coadapt.policies.castor.lengths import Lengths
 from coadapt.policies.castor.placing import place
 from coadapt.policies.castor.predictions import Prediction, Predictions
 from coadapt.policies.castor.round import Sizes, choose
 from coadapt.policies.castor.situation import Situation, situation
-from coadapt.policies.castor.values import Fluid, Outlook, Values
+from coadapt.policies.castor.values import Fluid, Outlook, Values, Wanted
 
 
 @dataclass(frozen=True, kw_only=True)
 class CastorOptions:
     """What castor's operator may set; docs/policies/castor.md has the curves of both dials.
 
-    makespan_jobs: μ, how many jobs' completion times the makespan weighs as much as. rho_max: a job that
+    makespan_jobs: μ, how many jobs' completion times the makespan weighs as much as. tail:
+    what is made small is the sum of completion times to the power of 1 + tail. rho_max: a job that
     would take longer than so many times its time on an equal share is owed its share; 0: never. expect:
     whether to keep room for jobs like those of the last hours.
     """
 
-    makespan_jobs: float = 1.0
+    makespan_jobs: float = 4.0
+    tail: float = 0.5
     rho_max: float = 0.0
     expect: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("makespan_jobs", "rho_max"):
+        for name in ("makespan_jobs", "tail", "rho_max"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be finite and >= 0, got {getattr(self, name)}")
 
@@ -46,8 +50,10 @@ class _Memory:
     lengths: Lengths = field(default_factory=Lengths)
     values: Values = field(default_factory=Values)
     arrivals: Arrivals = field(default_factory=Arrivals)
+    applications: Applications = field(default_factory=Applications)
     clocks: FairClocks = field(default_factory=FairClocks)
     predictions: Predictions = field(default_factory=Predictions)
+    ground: Ground | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +76,9 @@ class Castor(CastorOptions):
 
     def allocate(self, view: ClusterView) -> Plan:
         """Return the plan of this round."""
-        memory, fixed = self._memory, standing(view)
+        memory = self._memory
+        fixed = standing(view, memory.ground)
+        memory.ground = fixed.ground
         memory.predictions.observe(view.at, [job.id for job in view.jobs])
         reasons = {
             job.id: stands(job, fixed)
@@ -79,7 +87,7 @@ class Castor(CastorOptions):
         }
         if not fixed.kinds:
             return Plan(reasons={job.id: "waits: the cluster has no live node" for job in view.jobs})
-        now = situation(view, fixed, memory.lengths)
+        now = situation(view, fixed, memory.lengths, memory.applications)
         if not now.jobs:
             return Plan(allocations=fixed.kept, reasons=reasons)
         outlook = self._look_ahead(view, fixed, now)
@@ -119,7 +127,7 @@ class Castor(CastorOptions):
         whole_J = np.where(now.timed_J, done_J + now.left_J, 0.0)
         memory.arrivals.observe(view.at, now.jobs, fluid.curves, whole_J)
         expected = memory.arrivals.expected(view.at) if self.expect else None
-        outlook = memory.values.settle(now, fluid, expected, self.makespan_jobs)
+        outlook = memory.values.settle(now, fluid, expected, Wanted(self.makespan_jobs, self.tail))
         ends_s = outlook.course.end_J[: len(now.jobs)].tolist()
         timed = [row for row, known in enumerate(now.timed_J) if known]
         memory.predictions.predict(view.at, {now.jobs[row].id: ends_s[row] for row in timed})
@@ -139,7 +147,8 @@ def _places(fixed: Standing, now: Situation, sizes: Sizes) -> dict[JobId, Alloca
             column = column_of.get(count)
             if column is None:
                 return 0.0
-            return float((now.spread_JC if spread else now.goodput_JC)[row_of[job], column])
+            row = row_of[job]
+            return now.spread(row, column) if spread else float(now.goodput_JC[row, column])
 
         counts = {job: count for job, count in sizes.counts.items() if sizes.types[job] == number}
         placed |= place(kind, jobs, counts, goodput)

@@ -2,9 +2,11 @@
 
 # A play is deterministic; the world is not: jobs come, curves turn out otherwise, noise grows. So every
 # prediction that was made is kept until the job is gone, and log(what it took / what was said) joins a
-# record. The interval of a new prediction spans the 5th to the 95th percentile of that record: nine of ten
-# ends lie in it, as long as jobs to come are like jobs that went. Both sides get a round's length added,
-# since ends are seen at rounds only.
+# record. The interval of a new prediction spans the 5th to the 95th percentile of that record, of
+# predictions that said about as much: nine of ten ends lie in it, as long as jobs to come are like jobs that
+# went. What is said of a day proves wrong otherwise than what is said of a minute, and is known much later:
+# until enough of it is, the interval is that of all, and no narrower than a factor of LONG_FACTOR either way.
+# Both sides get a round's length added, since ends are seen at rounds only.
 
 import math
 from collections import deque
@@ -16,6 +18,8 @@ from coadapt.model import JobId
 ERRORS_MAX = 600
 ERRORS_MIN = 20  # below, the factor FIRST_FACTOR to each side stands for the record
 FIRST_FACTOR = 3.0
+ALIKE = 4.0  # what said up to so many times as much, or as little, is alike
+LONG_FACTOR = 2.0  # (measured: of ends more than four hours off, 0.46 to 1.53 of what was said)
 SEEN_EVERY_S = 60.0
 LOW, HIGH = 0.05, 0.95
 
@@ -31,10 +35,13 @@ class Prediction:
 
 @dataclass(slots=True)
 class Predictions:
-    """made: per job, (instant, predicted end) at times. errors: log ratios. latest: of the last round."""
+    """made: per job, (instant, predicted end) at times. errors: (seconds said, log ratio).
+
+    latest: of the last round.
+    """
 
     made: dict[JobId, list[tuple[float, float]]] = field(default_factory=dict)
-    errors: deque[float] = field(default_factory=lambda: deque(maxlen=ERRORS_MAX))
+    errors: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=ERRORS_MAX))
     latest: dict[JobId, Prediction] = field(default_factory=dict)
     seen_at: float = 0.0
 
@@ -45,12 +52,13 @@ class Predictions:
             ended_at = max(0.5 * (self.seen_at + at), at - SEEN_EVERY_S)
             for said_at, end_at in self.made.pop(job):
                 took, said = max(ended_at - said_at, 0.0), end_at - said_at
-                self.errors.append(math.log((took + SEEN_EVERY_S) / (said + SEEN_EVERY_S)))
+                error = math.log((took + SEEN_EVERY_S) / (said + SEEN_EVERY_S))
+                self.errors.append((said, error))
         self.seen_at = at
 
     def predict(self, at: float, ends_s: Mapping[JobId, float]) -> None:
         """Take in the seconds to each job's end by the play (infinity: no word), and set `latest`."""
-        low, high = self._spread()
+        spreads: dict[int, tuple[float, float]] = {}
         self.latest = {}
         for job, left_s in ends_s.items():
             if left_s == math.inf:
@@ -60,15 +68,30 @@ class Predictions:
             if not said or at - said[-1][0] >= 0.5 * (said[-1][1] - said[-1][0]):
                 said.append((at, at + left_s))
             around = left_s + SEEN_EVERY_S
+            octave = round(math.log2(around))
+            if octave not in spreads:
+                spreads[octave] = self._spread(2.0**octave)
+            low, high = spreads[octave]
             self.latest[job] = Prediction(
                 at + left_s,
                 at + max(around * math.exp(low) - 2 * SEEN_EVERY_S, 0.0),
                 at + around * math.exp(high),
             )
 
-    def _spread(self) -> tuple[float, float]:
+    def _spread(self, said_s: float) -> tuple[float, float]:
+        """Return the logarithms of what the least and the most of a prediction of `said_s` are over it."""
+        alike = [
+            error for said, error in self.errors if said_s / ALIKE <= said + SEEN_EVERY_S <= said_s * ALIKE
+        ]
+        if len(alike) >= ERRORS_MIN:
+            return _tails(alike)
         if len(self.errors) < ERRORS_MIN:
             return -math.log(FIRST_FACTOR), math.log(FIRST_FACTOR)
-        ordered = sorted(self.errors)
-        last = len(ordered) - 1
-        return ordered[math.floor(LOW * last)], ordered[math.ceil(HIGH * last)]
+        low, high = _tails([error for _, error in self.errors])
+        return min(low, -math.log(LONG_FACTOR)), max(high, math.log(LONG_FACTOR))
+
+
+def _tails(errors: list[float]) -> tuple[float, float]:
+    ordered = sorted(errors)
+    last = len(ordered) - 1
+    return ordered[math.floor(LOW * last)], ordered[math.ceil(HIGH * last)]

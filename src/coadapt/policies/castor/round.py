@@ -1,9 +1,13 @@
 """The round: which size each job gets now, as one program over what sizes earn in the next minutes."""
 
-# The round asks what each job does for the next H = 300 s. At value v a job that trains with goodput G earns
-# v G per second. A change costs δ seconds of training once, so the part 1 - δ / H of it is left, or less
-# where the job ends sooner than H. A running job that is stopped will have to pay δ again one day: so both
-# keeping and changing earn besides what that would waste, v G min(δ / H, 1).
+# The round asks what each job does for the next H = 300 s, or 3 δ where that is more. At value v a job that
+# trains with goodput G earns v G per second. A change costs δ seconds of training once, so the part 1 - δ / H
+# of it is left, or less where the job ends sooner than H. A running job that is stopped will have to pay δ
+# again one day: so both keeping and changing earn besides what that would waste, v G min(δ / H, 1).
+#
+# With H = 300 s for all, a job whose change takes 250 s moved for six times its goodput only: one trained for
+# ten hours alone beside free GPUs of a faster type. 2 δ to 5 δ gave mean completion times within 3 % of each
+# other on Sia's cluster; with 10 δ jobs change so often that they do little else.
 #
 # Floors: a job that is late by its fair clock (fairness.py) is owed its share. Sizes from the share on earn
 # LARGE besides, so the program serves as many of those as can be before anything else.
@@ -20,6 +24,8 @@ from coadapt.policies.castor.knapsack import WAIT, Choice, Options, solve
 from coadapt.policies.castor.situation import Situation
 
 HORIZON_S = 300.0
+RESCALES_AHEAD = 3.0  # a horizon spans at least so many of the job's rescales (1)
+SOON_S = 60.0  # an end within a round frees its GPUs at the next one only
 LARGE = 1e3  # times all that the others could earn together, per job that is owed its share (1)
 
 
@@ -69,10 +75,14 @@ def choose(now: Situation, value_J: FloatArray, standing: Standing, owed_J: IntA
 
 def _options(now: Situation, value_J: FloatArray) -> tuple[FloatArray, IntArray, IntArray]:
     """Return what each option earns, its replicas and its type: all configurations, then keeping."""
-    wasted_J = value_J * now.here_J * np.minimum(now.rescale_s_J / HORIZON_S, 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ends_s_JC = np.minimum(now.left_J[:, None] / now.goodput_JC, HORIZON_S)
-        kept_JC = np.maximum(1.0 - now.rescale_s_J[:, None] / ends_s_JC, 0.0)
+        horizon_s_J = np.maximum(HORIZON_S, RESCALES_AHEAD * now.rescale_s_J)
+        lasts_s_J = np.clip(now.left_J / now.here_J, SOON_S, horizon_s_J)
+        wasted_J = value_J * now.here_J * np.minimum(now.rescale_s_J / lasts_s_J, 1.0)
+        takes_s_JC = now.left_J[:, None] / now.goodput_JC + now.rescale_s_J[:, None]
+        kept_JC = np.maximum(
+            1.0 - now.rescale_s_J[:, None] / np.minimum(takes_s_JC, horizon_s_J[:, None]), 0.0
+        )
     earned_JC = value_J[:, None] * now.goodput_JC
     runs_J1 = now.held_JX[:, 3:] > 0
     worth_JC = np.where(runs_J1, earned_JC * kept_JC + wasted_J[:, None], earned_JC)

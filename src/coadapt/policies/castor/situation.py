@@ -6,6 +6,7 @@ Axes: J jobs in view order (without frozen ones that run), C configurations, K r
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,46 +16,92 @@ from coadapt.goodput.throughput import PARAM_NAMES
 from coadapt.model import ClusterView, EfficiencyKind, JobView, TypeProfile
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.castor.cluster import Kind, Standing, configurations, held_shapes
+from coadapt.policies.castor.kin import Applications
 from coadapt.policies.castor.lengths import Lengths, hinted
-from coadapt.policies.castor.noise import Configs, Trainings, goodputs
+from coadapt.policies.castor.noise import (
+    AHEAD_S,
+    Configs,
+    Stretches,
+    Trainings,
+    goodputs,
+    goodputs_later,
+    stretches,
+)
+from coadapt.policies.giving.capacity import gpu_type_held
 
 # Of a job that was never timed: its goodput on k GPUs is k to this power, in units of its goodput on one.
 UNTIMED_EXPONENT = 0.8
 # One step of priority doubles what a job's time is worth; so many steps count at most.
 PRIORITY_STEPS_MAX = 10
+# Into so many the play cuts what a job has left beyond the next hour, where its noise will grow.
+STRETCHES = 3
+STRETCHED_MAX = 1_000  # beyond so many jobs none is cut: plays of thousands take long enough (1)
+
+
+class Stakes(NamedTuple):
+    """What each job's time is worth. weight_J: of a second. due_J: seconds to its deadline (infinity: none).
+
+    age_J: seconds since it came.
+    """
+
+    weight_J: FloatArray
+    due_J: FloatArray
+    age_J: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """goodput_JC: 0 where a job may not be; here_J: on what it holds; spread_JC: where what would fit one
-    node is cut over two. left_J: progress to do. weight_J: what a second of it is worth.
-    due_J: seconds to its deadline. held_JX: as of held_shapes. timed_J: whether anything was measured.
+    """goodput_JC: 0 where a job may not be; here_J: on what it holds; trainings: what both follow from.
+
+    left_J: progress to do. held_JX: as of held_shapes. timed_J: whether anything was measured, of it or its
+    kin. later, later_LC: stretches that come when the next hour of work is done, and goodputs on them.
     """
 
     jobs: tuple[JobView, ...]
     configs: Configs
     goodput_JC: FloatArray
     here_J: FloatArray
-    spread_JC: FloatArray
+    trainings: Trainings
     left_J: FloatArray
-    weight_J: FloatArray
-    due_J: FloatArray
+    stakes: Stakes
     held_JX: IntArray
     timed_J: BoolArray
     rescale_s_J: FloatArray
+    later: Stretches
+    later_LC: FloatArray
+
+    def spread(self, row: int, column: int) -> float:
+        """Return the goodput of a job where what would fit one node is cut over two: asked for few."""
+        goodput, configs = float(self.goodput_JC[row, column]), self.configs
+        if (
+            not self.timed_J[row]
+            or goodput <= 0.0
+            or configs.nodes_C[column] > 1
+            or configs.gpus_C[column] < 2
+        ):
+            return goodput
+        mine, one = slice(row, row + 1), slice(column, column + 1)
+        held = self.trainings
+        alone = Trainings._make(each if each is held.curve_AB else each[mine] for each in held)
+        cut = Configs(*(each[one] for each in _in_two(configs)))
+        return float(goodputs(alone, cut, np.ones((1, 1), dtype=np.bool_))[0][0, 0])
 
 
-def situation(view: ClusterView, standing: Standing, lengths: Lengths) -> Situation:
-    """Return the situation of the jobs that may be moved; `lengths` takes in what they report."""
-    jobs = tuple(job for job in view.jobs if job.id not in standing.kept and job.id not in standing.stranded)
+def situation(
+    view: ClusterView, standing: Standing, lengths: Lengths, applications: Applications | None = None
+) -> Situation:
+    """Return the situation of the jobs that may be moved; what is remembered takes in what they report."""
+    applications = Applications() if applications is None else applications
+    moved = [job for job in view.jobs if job.id not in standing.kept and job.id not in standing.stranded]
+    applications.observe(view.jobs)
+    jobs = tuple(applications.lend(job, gpu_type_held(job, standing.ground.by_id)) for job in moved)
     configs, may_JC = configurations(standing.kinds, jobs)
-    held_JX = held_shapes(standing.kinds, jobs)
-    trainings = _trainings(standing.kinds, jobs, held_JX)
+    held_JX = held_shapes(standing.ground, jobs)
+    trainings = _trainings(standing.kinds, jobs, held_JX, applications.curves(jobs))
     alone_C = configs.gpus_C == 1
     goodput_JC, here_J = goodputs(trainings, configs, may_JC | alone_C)
     alone_J = goodput_JC[:, alone_C].max(axis=1, initial=0.0)
     goodput_JC[~may_JC] = 0.0
-    spread_JC, _ = goodputs(trainings, _in_two(configs), may_JC)
     timed_J = trainings.known_J & (goodput_JC > 0.0).any(axis=1)
     lengths.observe(jobs, np.where(timed_J, alone_J, 0.0).tolist())
     left_J = np.array(
@@ -64,6 +111,9 @@ def situation(view: ClusterView, standing: Standing, lengths: Lengths) -> Situat
         ]
     )
     untimed_JC = ~timed_J[:, None] & may_JC
+    rate_J = np.where(held_JX[:, 3] > 0, here_J, alone_J)
+    first_J = np.where(timed_J, np.minimum(left_J, AHEAD_S * rate_J), left_J)
+    later = stretches(trainings, left_J, first_J, STRETCHES if len(jobs) <= STRETCHED_MAX else 0)
     guess_C = configs.gpus_C**UNTIMED_EXPONENT
     held_guess_J = held_JX[:, 3] ** UNTIMED_EXPONENT
     return Situation(
@@ -71,15 +121,14 @@ def situation(view: ClusterView, standing: Standing, lengths: Lengths) -> Situat
         configs=configs,
         goodput_JC=np.where(untimed_JC, guess_C, goodput_JC),
         here_J=np.where(timed_J, here_J, held_guess_J),
-        spread_JC=np.where(untimed_JC, guess_C, spread_JC),
+        trainings=trainings,
         left_J=left_J,
-        weight_J=np.array([_weight(view, job) for job in jobs]),
-        due_J=np.array(
-            [math.inf if (due := job.spec.deadline_at) is None else due - view.at for job in jobs]
-        ),
+        stakes=_stakes(view, jobs),
         held_JX=held_JX,
         timed_J=timed_J,
         rescale_s_J=np.array([job.rescale_s for job in jobs]),
+        later=later,
+        later_LC=goodputs_later(trainings, configs, may_JC, later),
     )
 
 
@@ -88,13 +137,24 @@ def _in_two(configs: Configs) -> Configs:
     return Configs(configs.type_C, np.maximum(configs.nodes_C, 2), configs.racks_C, configs.gpus_C)
 
 
+def _stakes(view: ClusterView, jobs: Sequence[JobView]) -> Stakes:
+    due = [math.inf if job.spec.deadline_at is None else job.spec.deadline_at - view.at for job in jobs]
+    age = [max(view.at - job.submitted_at, 0.0) for job in jobs]
+    return Stakes(np.array([_weight(view, job) for job in jobs]), np.array(due), np.array(age))
+
+
 def _weight(view: ClusterView, job: JobView) -> float:
     tenant = view.tenant(job.spec.tenant)
     steps = job.spec.priority + tenant.priority
     return tenant.weight * 2.0 ** min(max(steps, -PRIORITY_STEPS_MAX), PRIORITY_STEPS_MAX)
 
 
-def _trainings(kinds: Sequence[Kind], jobs: Sequence[JobView], held_JX: IntArray) -> Trainings:
+def _trainings(
+    kinds: Sequence[Kind],
+    jobs: Sequence[JobView],
+    held_JX: IntArray,
+    curves: tuple[FloatArray, IntArray],
+) -> Trainings:
     shape = (len(jobs), len(kinds))
     params_JTX, batch_JTX = np.zeros((*shape, len(PARAM_NAMES))), np.ones((*shape, 5))
     noise_J, left_J = np.full(len(jobs), np.inf), np.full(len(jobs), np.inf)
@@ -122,6 +182,8 @@ def _trainings(kinds: Sequence[Kind], jobs: Sequence[JobView], held_JX: IntArray
         progress_J=np.array([job.measured.progress for job in jobs]),
         left_J=left_J,
         held_JX=held_JX,
+        curve_AB=curves[0],
+        curve_J=curves[1],
     )
 
 

@@ -10,6 +10,7 @@
 # Prices in turn follow from the values by a play. So: play, take each job's value at the price of its own
 # end, half of the way in logarithms, and again; keep what cost least. The last round's values begin.
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +20,7 @@ from coadapt.policies.castor.arrays import FloatArray, IntArray
 from coadapt.policies.castor.arrivals import Expected
 from coadapt.policies.castor.cluster import Kind
 from coadapt.policies.castor.play import Course, Crowd, Curves, Goal, at_price, majorants, settle
-from coadapt.policies.castor.situation import Situation
+from coadapt.policies.castor.situation import Situation, Stakes
 
 PLAYS = 13
 # With so many pieces of curves in play, few plays must do: the values of the last round are near (1).
@@ -33,7 +34,7 @@ SHORTER_FIRST = -0.3
 class Outlook:
     """value_J: per unit of progress. course: of the jobs of the round, then of those expected.
 
-    curves: of the jobs of the round, over GPUs of the first type. gpus_T: what a GPU of each type counts for.
+    curves: of the jobs of the round, over GPUs of the first type.
     """
 
     value_J: FloatArray
@@ -41,48 +42,82 @@ class Outlook:
     curves: Curves
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to make small besides summed completion time; see CastorOptions."""
+
+    makespan_jobs: float = 0.0
+    tail: float = 0.0
+
+
 @dataclass(slots=True)
 class Values:
-    """The values of the last round, by job."""
+    """The values of the last round, by job: now and on its later stretches."""
 
-    last: dict[JobId, float] = field(default_factory=dict)
+    last: dict[JobId, tuple[float, ...]] = field(default_factory=dict)
 
-    def settle(
-        self, now: Situation, fluid: "Fluid", expected: Expected | None, makespan_jobs: float
-    ) -> Outlook:
+    def settle(self, now: Situation, fluid: "Fluid", expected: Expected | None, wanted: Wanted) -> Outlook:
         """Return the values of this round."""
-        crowd, weight_J, due_J = _crowd(now, fluid, expected)
-        num_here = len(now.jobs)
-        # Where all prices were alike, a GPU would be worth about this.
-        typical = np.full(len(weight_J), 0.5 * weight_J[:num_here].sum() / max(fluid.num_gpus, 1.0))
-        start_J = at_price(crowd.curves, weight_J, typical) * _shorter_first(crowd)
-        for row, job in enumerate(now.jobs):
-            known = self.last.get(job.id, 0.0)
-            if known > 0.0 and now.timed_J[row]:
-                start_J[row] = known
-        goal = Goal(weight_J, due_J, makespan_jobs, num_here)
+        crowd, goal = _crowd(now, fluid, expected)
+        goal = goal._replace(makespan_jobs=wanted.makespan_jobs, tail=wanted.tail)
+        num_here, num_jobs = len(now.jobs), len(goal.weight_J)
+        places: list[list[int]] = [[row] for row in range(num_here)]
+        for number, row in enumerate(now.later.job_L.tolist()):
+            places[row].append(num_jobs + number)
+        start_J = self._begin(now, crowd, goal, places)
         plays = PLAYS if len(crowd.curves.gpus_V) <= MANY_PIECES else FEW_PLAYS
         value_J, course, _ = settle(crowd, start_J, goal, plays)
-        value_J = value_J[:num_here]
-        self.last = {job.id: float(value_J[row]) for row, job in enumerate(now.jobs) if now.timed_J[row]}
-        return Outlook(value_J, course, fluid.curves)
+        self.last = {
+            job.id: tuple(value_J[places[row]].tolist())
+            for row, job in enumerate(now.jobs)
+            if now.timed_J[row]
+        }
+        return Outlook(value_J[:num_here], course, fluid.curves)
+
+    def _begin(self, now: Situation, crowd: Crowd, goal: Goal, places: Sequence[list[int]]) -> FloatArray:
+        """Return the values to begin with: of the last round where they are known."""
+        num_here, num_jobs = len(now.jobs), len(goal.weight_J)
+        whose = np.append(np.arange(num_jobs), now.later.job_L)
+        # Where all prices were alike, a GPU would be worth about this.
+        price = 0.5 * goal.weight_J[:num_here].sum() / max(crowd.num_gpus, 1.0)
+        start_J = at_price(crowd.curves, goal.weight_J[whose], np.full(len(whose), price))
+        start_J *= _shorter_first(crowd, num_jobs)[whose]
+        for row, job in enumerate(now.jobs):
+            known = self.last.get(job.id)
+            if known is None or known[0] <= 0.0 or not now.timed_J[row]:
+                continue
+            if len(known) == len(places[row]):
+                start_J[places[row]] = known
+            else:
+                start_J[places[row]] *= known[0] / start_J[row]
+        return start_J
 
 
-def _shorter_first(crowd: Crowd) -> FloatArray:
+def _shorter_first(crowd: Crowd, num_jobs: int) -> FloatArray:
     """Return factors on values to begin with: among jobs alike, the fixed point keeps the order it finds."""
     first_J = crowd.curves.first_J[:-1]
     alone_J = crowd.curves.goodput_V[first_J] / crowd.curves.gpus_V[first_J]
     with np.errstate(divide="ignore"):
         lasts_J = np.clip(crowd.left_J / alone_J, 1.0, 1e9)
-    factor_J: FloatArray = np.clip((lasts_J / np.median(lasts_J)) ** SHORTER_FIRST, 0.01, 100.0)
+    whole_J = lasts_J[:num_jobs].copy()
+    for j in range(num_jobs):
+        after = crowd.next_J[j]
+        while after >= 0:
+            whole_J[j] += lasts_J[after]
+            after = crowd.next_J[after]
+    factor_J: FloatArray = np.clip((whole_J / np.median(whole_J)) ** SHORTER_FIRST, 0.01, 100.0)
     return factor_J
 
 
 @dataclass(frozen=True, slots=True)
 class Fluid:
-    """Concave curves of the jobs over GPUs of the first type, and how many of these the cluster is worth."""
+    """Concave curves of the jobs, and of their later stretches, over GPUs of the first type.
+
+    num_gpus: how many of these the cluster is worth.
+    """
 
     curves: Curves
+    later: Curves
     num_gpus: float
 
     @classmethod
@@ -92,7 +127,11 @@ class Fluid:
         gpus_C = now.configs.gpus_C * worth_T[now.configs.type_C]
         order_C = np.argsort(gpus_C, kind="stable")
         num_gpus = float(sum(kind.num_gpus * worth for kind, worth in zip(kinds, worth_T, strict=True)))
-        return cls(majorants(np.ascontiguousarray(now.goodput_JC[:, order_C]), gpus_C[order_C]), num_gpus)
+        here, later = (
+            majorants(np.ascontiguousarray(each[:, order_C]), gpus_C[order_C])
+            for each in (now.goodput_JC, now.later_LC)
+        )
+        return cls(here, later, num_gpus)
 
 
 def _type_worths(type_C: IntArray, gpus_C: IntArray, goodput_JC: FloatArray, num_types: int) -> FloatArray:
@@ -110,22 +149,43 @@ def _type_worths(type_C: IntArray, gpus_C: IntArray, goodput_JC: FloatArray, num
     return worth_T
 
 
-def _crowd(now: Situation, fluid: Fluid, expected: Expected | None) -> tuple[Crowd, FloatArray, FloatArray]:
-    if expected is None:
-        return (
-            Crowd(fluid.curves, now.left_J, np.zeros(len(now.jobs)), fluid.num_gpus),
-            now.weight_J,
-            now.due_J,
+def _crowd(now: Situation, fluid: Fluid, expected: Expected | None) -> tuple[Crowd, Goal]:
+    """Return jobs that are here, those expected, then later stretches; and the goal without its dials."""
+    count, later, stakes = len(now.jobs), now.later, now.stakes
+    next_left_J = now.left_J.copy()
+    np.subtract.at(next_left_J, later.job_L, later.left_L)
+    curves, left_J, arrives_J = [fluid.curves], [next_left_J], [np.zeros(count)]
+    if expected is not None:
+        more = len(expected.left_J)
+        curves.append(expected.curves)
+        left_J.append(expected.left_J)
+        arrives_J.append(expected.arrives_J)
+        stakes = Stakes(
+            np.append(stakes.weight_J, np.full(more, stakes.weight_J.mean())),
+            np.append(stakes.due_J, np.full(more, np.inf)),
+            np.append(stakes.age_J, -expected.arrives_J),
         )
-    here, more = fluid.curves, expected.curves
-    curves = Curves(
-        np.concatenate((here.first_J, more.first_J[1:] + here.first_J[-1])),
-        np.concatenate((here.gpus_V, more.gpus_V)),
-        np.concatenate((here.goodput_V, more.goodput_V)),
+    num_jobs = len(stakes.weight_J)
+    next_J = np.full(num_jobs + len(later.job_L), -1, dtype=np.int64)
+    last = np.arange(count)
+    for place, row in enumerate(later.job_L.tolist()):
+        next_J[last[row]] = last[row] = num_jobs + place
+    crowd = Crowd(
+        _joined([*curves, fluid.later]),
+        np.concatenate([*left_J, later.left_L]),
+        np.concatenate([*arrives_J, np.full(len(later.job_L), np.inf)]),
+        next_J,
+        fluid.num_gpus,
     )
-    count = len(expected.left_J)
-    left_J = np.concatenate((now.left_J, expected.left_J))
-    arrives_J = np.concatenate((np.zeros(len(now.jobs)), expected.arrives_J))
-    weight_J = np.concatenate((now.weight_J, np.full(count, now.weight_J.mean())))
-    due_J = np.concatenate((now.due_J, np.full(count, np.inf)))
-    return Crowd(curves, left_J, arrives_J, fluid.num_gpus), weight_J, due_J
+    return crowd, Goal(*stakes, makespan_jobs=0.0, tail=0.0, usual_s=0.0)
+
+
+def _joined(several: Sequence[Curves]) -> Curves:
+    """Return these curves one after the other."""
+    before = np.cumsum([0, *(each.first_J[-1] for each in several)])
+    first = [each.first_J[1:] + begin for each, begin in zip(several, before[:-1], strict=True)]
+    return Curves(
+        np.concatenate([np.zeros(1, dtype=np.int64), *first]),
+        np.concatenate([each.gpus_V for each in several]),
+        np.concatenate([each.goodput_V for each in several]),
+    )

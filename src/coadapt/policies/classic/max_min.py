@@ -30,7 +30,7 @@ class MaxMin:
     def allocate(self, view: ClusterView) -> Plan:
         capacity, shares = Capacity(view), fair_shares(view)
         ahead = self._turns.ahead(view)
-        queue = sorted(view.jobs, key=lambda job: (not ahead(job), _served(job, view.at, shares[job.id])))
+        queue = sorted(view.jobs, key=lambda job: (not ahead(job), _served(view, job, shares[job.id])))
         notes: dict[JobId, str] = {}
         num_served = 0
         for job in by_priority(view, queue):
@@ -50,9 +50,9 @@ class MaxMin:
         return counted_plan(view, capacity, notes)
 
 
-def _served(job: JobView, at: float, share: float) -> float:
+def _served(view: ClusterView, job: JobView, share: float) -> float:
     """Return the mean GPUs that `job` held since it came, over its fair share; 0 for one that just came."""
-    age_s = at - job.submitted_at
-    if age_s <= 0.0 or job.usage.attained_service_gpu_s <= 0.0:
+    age_s, service_gpu_s = view.at - job.submitted_at, view.service_gpu_s(job)
+    if age_s <= 0.0 or service_gpu_s <= 0.0:
         return 0.0
-    return job.usage.attained_service_gpu_s / age_s / share if share > 0.0 else float("inf")
+    return service_gpu_s / age_s / share if share > 0.0 else float("inf")

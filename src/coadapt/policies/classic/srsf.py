@@ -6,10 +6,11 @@ from coadapt.model import ClusterView, JobView, Plan
 from coadapt.policies.base import PolicyCard
 from coadapt.policies.giving.queue import GangRule, admit, by_priority, requested_gpus
 from coadapt.policies.giving.turns import GAVEL_ROUND_S, Turns
+from coadapt.policies.predictors.declared import forecast_of
 
 
 class Srsf:
-    """Needs a forecast; jobs without one come behind, those with the least attained service first.
+    """Needs a forecast or a declared length; jobs without one come behind, the least attained service first.
 
     turn_s: of those without one, who runs stays in front of who waits until so many seconds have passed.
     The oracle that gang schedulers compare themselves with (Tiresias, NSDI'19): a job that is short but wide
@@ -27,5 +28,5 @@ class Srsf:
 
 
 def _left_gpu_s(job: JobView) -> float | None:
-    forecast, count = job.measured.forecast, requested_gpus(job)
+    forecast, count = forecast_of(job), requested_gpus(job)
     return None if forecast is None else forecast.remaining_s(count) * count

@@ -3,17 +3,18 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from coadapt.model import ClusterView, JobId, JobView, Plan
+from coadapt.model import ClusterView, Forecast, JobId, JobView, Plan
 from coadapt.policies.base import PolicyCard
 from coadapt.policies.giving.capacity import Capacity, span, useful_span
 from coadapt.policies.giving.counted_plan import counted_plan
 from coadapt.policies.giving.reasons import waits
+from coadapt.policies.predictors.declared import forecast_of
 
 MIN_REMAINING_STEPS = 1.0  # of a job whose forecast says that none are left, though it is still there
 
 
 class Afs:
-    """Elastic share: one GPU at a time to the winner among all jobs. Needs a forecast.
+    """Elastic share: one GPU at a time to the winner among all jobs. Needs a forecast or a declared length.
 
     Jobs without one get their fewest first, in order of submission, and never grow.
     """
@@ -25,12 +26,15 @@ class Afs:
     def allocate(self, view: ClusterView) -> Plan:
         capacity = Capacity(view)
         contenders: list[_Contender] = []
+        unknown: set[JobId] = set()
         for job in view.jobs:
-            if job.measured.forecast is None:
-                if job.id not in capacity.counts:
-                    capacity.give(job, span(job)[0])
-            else:
-                contenders.append(_contender(job, capacity.counts.get(job.id, 0)))
+            forecast = forecast_of(job)
+            if forecast is not None:
+                contenders.append(_contender(job, forecast, capacity.counts.get(job.id, 0)))
+                continue
+            unknown.add(job.id)
+            if job.id not in capacity.counts:
+                capacity.give(job, span(job)[0])
         while contenders:
             winner = contenders[0]
             for other in contenders[1:]:
@@ -46,7 +50,7 @@ class Afs:
                 notes[job.id] = waits(
                     job, span(job)[0], capacity, "shorter jobs and better scaling ones go first"
                 )
-            elif job.measured.forecast is None:
+            elif job.id in unknown:
                 notes[job.id] = "without a forecast it gets its minimum"
         return counted_plan(view, capacity, notes)
 
@@ -82,9 +86,7 @@ class _Contender:
         return self.steps * self.times[0] / self.speedup(count) if count else float("inf")
 
 
-def _contender(job: JobView, count: int) -> _Contender:
-    forecast = job.measured.forecast
-    assert forecast is not None
+def _contender(job: JobView, forecast: Forecast, count: int) -> _Contender:
     low, most = useful_span(job)
     return _Contender(
         job=job,

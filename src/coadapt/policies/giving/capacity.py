@@ -3,7 +3,7 @@
 A policy that gives through a Capacity, and places with pack, gives a lawful plan on any view.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping
 from enum import StrEnum
 
@@ -20,6 +20,7 @@ from coadapt.model import (
     TenantId,
     holding,
 )
+from coadapt.model.view import Standing
 
 
 class Verdict(StrEnum):
@@ -56,7 +57,7 @@ def useful_span(job: JobView) -> tuple[int, int]:
 
 def gpu_type_held(job: JobView, nodes: Mapping[NodeId, Node]) -> str | None:
     """Return the GPU type that `job` holds; None if it waits, mixes types, or lost one of its nodes."""
-    slots = job.allocation.slots
+    slots = job.grant.allocation.slots
     if len(slots) == 1:  # nearly always, and asked for every job in every round
         node = nodes.get(slots[0][0])
         return None if node is None else node.gpu_type
@@ -67,8 +68,8 @@ def gpu_type_held(job: JobView, nodes: Mapping[NodeId, Node]) -> str | None:
 class FreeNodes:
     """Free GPUs of each node, while allocations are taken out; shared ones by their labels."""
 
-    def __init__(self, nodes: Mapping[NodeId, Node]) -> None:
-        self._free = FreeGpus(nodes.values())
+    def __init__(self, nodes: Mapping[NodeId, Node] | tuple[Node, ...]) -> None:
+        self._free = FreeGpus(nodes if isinstance(nodes, tuple) else nodes.values())
         self.gpus: Mapping[NodeId, int] = self._free.whole
 
     def num_new(self, allocation: Allocation) -> int:
@@ -80,10 +81,11 @@ class FreeNodes:
     def take(self, allocation: Allocation) -> bool:
         """Take `allocation` if all of it is free; return whether it was."""
         if not allocation.shared:  # nearly always, and asked for every job in every round
-            whole = self._free.whole
-            if any(whole.get(node, 0) < count for node, count in allocation.slots):
-                return False
-            for node, count in allocation.slots:
+            whole, slots = self._free.whole, allocation.slots
+            for node, count in slots:
+                if whole.get(node, 0) < count:
+                    return False
+            for node, count in slots:
                 whole[node] -= count
             return True
         wanted = holding(allocation)
@@ -91,6 +93,10 @@ class FreeNodes:
             return False
         self._free.take(wanted)
         return True
+
+
+def _no_gpus() -> defaultdict[str, int]:
+    return defaultdict(int)
 
 
 class Capacity:
@@ -106,25 +112,23 @@ class Capacity:
     def __init__(self, view: ClusterView) -> None:
         self.counts: dict[JobId, int] = {}
         self.gpu_types: dict[JobId, str] = {}
-        self._nodes = {node.id: node for node in view.nodes}
-        self._unkept = FreeNodes(self._nodes)
-        self._free: dict[str, int] = {}
-        for node in view.nodes:
-            self._free[node.gpu_type] = self._free.get(node.gpu_type, 0) + node.num_gpus
-        self._num_gpus = dict(self._free)
+        self._inventory = view.inventory
+        self._unkept = FreeNodes(view.nodes)
+        self._free = dict(self._inventory.by_type)
         self._quotas = view.quotas()
         self._quota_left: dict[str, float] = dict(self._quotas)
         self._sharing: set[JobId] = set()
-        self._held_by: defaultdict[TenantId, Counter[str]] = defaultdict(Counter)
+        self._held_by: defaultdict[TenantId, defaultdict[str, int]] = defaultdict(_no_gpus)
+        frozen = RescaleContract.FROZEN
         for job in view.jobs:
-            if job.spec.contract is RescaleContract.FROZEN:
+            if job.spec.contract is frozen:
                 self.keep(job)
 
     def verdict(self, job: JobView, count: int) -> Verdict:
         """Return whether `job`, which has nothing yet, can be given `count` replicas (≥ 1)."""
         if self._is_stranded(job):
             return Verdict.STRANDED
-        if count > max(self._of_types(job, self._num_gpus), default=0):
+        if count > max(self._of_types(job, self._inventory.by_type), default=0):
             return Verdict.TOO_LARGE
         if count > self.quota_left(job):
             return Verdict.QUOTA
@@ -132,12 +136,15 @@ class Capacity:
 
     def keep(self, job: JobView) -> bool:
         """Give `job`, which has nothing yet, what it holds now; return whether it may keep it."""
-        held, limits = job.allocation, job.spec.replicas
-        count, num_new = held.num_replicas, self._unkept.num_new(held)
-        gpu_type = gpu_type_held(job, self._nodes)
-        if gpu_type is None or num_new > self._free[gpu_type] or held.num_gpus > self.quota_left(job):
+        held, limits = job.grant.allocation, job.spec.replicas
+        slots = held.slots
+        if not slots:
             return False
-        if not (limits.min <= count <= limits.max and limits.allows_type(gpu_type)):
+        count, gpu_type = held.num_replicas, gpu_type_held(job, self._inventory.by_id)
+        if gpu_type is None or not limits.min <= count <= limits.max or not limits.allows_type(gpu_type):
+            return False
+        num_new = self._unkept.num_new(held) if held.shared else count
+        if num_new > self._free[gpu_type] or (self._quotas and held.num_gpus > self.quota_left(job)):
             return False
         if not self._unkept.take(held):
             return False
@@ -148,21 +155,38 @@ class Capacity:
             self._give_back_quota(job, count - held.num_gpus)
         return True
 
+    def keep_all(self, held: Standing) -> bool:
+        """Give all jobs at once what they hold; return False, and give nothing, where it takes a closer look.
+
+        It does where other things were given before, GPUs are shared, or tenants have quotas. Until the round
+        is over `keep` and `held_by` count without what was given so.
+        """
+        whole = held.free.whole
+        if self._quotas or held.free.parts or min(whole.values(), default=0) < 0:
+            return False
+        if not self.counts.keys() <= held.allocations.keys():
+            return False
+        self.counts.update({job_id: each.num_replicas for job_id, each in held.allocations.items()})
+        for gpu_type, racks in self._inventory.groups.items():
+            self._free[gpu_type] = sum([whole[node] for rack in racks.values() for _, node in rack])
+        return True
+
     def give(self, job: JobView, count: int, gpu_type: str | None = None) -> bool:
         """Give `count` replicas of `gpu_type` to `job`, all or nothing; return whether it got them.
 
         None: of the type that it holds if possible, else of the type with most free GPUs. Raises ValueError
         if the job has some already, or if `count` is outside `span(job)`.
         """
-        low, high = span(job)
+        limits, frozen = job.spec.replicas, job.spec.contract is RescaleContract.FROZEN
+        low, high = span(job) if frozen else (limits.min, limits.max)
         if job.id in self.counts or not low <= count <= high:
             raise ValueError(f"job {job.id!r}: cannot give {count}, has {self.counts.get(job.id, 0)}")
         if gpu_type is None:
             gpu_type = self._type_for(job, count)
-        elif not job.spec.replicas.allows_type(gpu_type) or self._free.get(gpu_type, 0) < count:
+        elif not limits.allows_type(gpu_type) or self._free.get(gpu_type, 0) < count:
             return False
         # Where a type has room, the verdict can only be one of these two.
-        if gpu_type is None or self._is_stranded(job) or (self._quotas and count > self.quota_left(job)):
+        if gpu_type is None or (frozen and job.allocation) or (self._quotas and count > self.quota_left(job)):
             return False
         self._book(job, count, gpu_type)
         return True
@@ -200,12 +224,13 @@ class Capacity:
         return job.spec.contract is RescaleContract.FROZEN and bool(job.allocation)
 
     def _type_for(self, job: JobView, count: int) -> str | None:
-        held = gpu_type_held(job, self._nodes)
-        if held is not None and job.spec.replicas.allows_type(held) and self._free[held] >= count:
+        allowed = job.spec.replicas.gpu_types
+        held = gpu_type_held(job, self._inventory.by_id) if job.grant.allocation.slots else None
+        if held is not None and (not allowed or held in allowed) and self._free[held] >= count:
             return held
         roomiest, most = None, count - 1
         for gpu_type, free in self._free.items():
-            if free > most and job.spec.replicas.allows_type(gpu_type):
+            if free > most and (not allowed or gpu_type in allowed):
                 roomiest, most = gpu_type, free
         return roomiest
 
@@ -214,12 +239,13 @@ class Capacity:
         return [count for name, count in by_type.items() if job.spec.replicas.allows_type(name)]
 
     def _book(self, job: JobView, count: int, gpu_type: str) -> None:
-        self.counts[job.id] = self.counts.get(job.id, 0) + count
-        self.gpu_types[job.id] = gpu_type
+        job_id = job.id
+        self.counts[job_id] = self.counts.get(job_id, 0) + count
+        self.gpu_types[job_id] = gpu_type
         self._free[gpu_type] -= count
         tenant = job.spec.tenant
         self._held_by[tenant][gpu_type] += count
-        if tenant in self._quota_left:
+        if self._quotas and tenant in self._quota_left:
             self._quota_left[tenant] -= count
 
     def _give_back_quota(self, job: JobView, gpus: float) -> None:

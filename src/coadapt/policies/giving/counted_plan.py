@@ -1,17 +1,20 @@
 """From counts to a plan, for policies that know no adaptive jobs: place, and dictate the user's batch."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
-from coadapt.goodput.batch import split_total
+from coadapt.goodput.batch import NUM_SPLITS_KEPT, split_total
 from coadapt.model import (
     Allocation,
     BatchConfig,
+    BatchLimits,
     ClusterView,
     JobId,
     JobView,
     Plan,
     RescaleContract,
 )
+from coadapt.model.job import OWNS_BATCH
 from coadapt.policies.giving.capacity import Capacity
 from coadapt.policies.giving.pack import Pick, pack
 from coadapt.policies.giving.reasons import gets
@@ -41,16 +44,22 @@ def placed_plan(
     """Return the plan of a policy that chose the places too, with `notes` as in `counted_plan`."""
     batches: dict[JobId, BatchConfig] = {}
     reasons: dict[JobId, str] = {}
+    cuts: dict[tuple[int, RescaleContract, int], BatchConfig | None] = {}
     for job in view.jobs:
-        note = notes.get(job.id, "")
-        allocation = allocations.get(job.id)
+        job_id, spec = job.id, job.spec
+        allocation = allocations.get(job_id)
         if allocation is None:
-            reasons[job.id] = note
+            reasons[job_id] = notes.get(job_id, "")
             continue
-        reasons[job.id] = gets(job, allocation) + (f"; {note}" if note else "")
-        batch = requested_batch(job, allocation.num_replicas)
-        if batch is not None:
-            batches[job.id] = batch
+        what = gets(job, allocation)
+        reasons[job_id] = f"{what}; {note}" if (note := notes.get(job_id)) else what
+        cut = (id(spec.batch), spec.contract, allocation.num_replicas)  # equal limits are one object
+        if cut not in cuts:
+            cuts[cut] = _requested(spec.batch, spec.contract, allocation.num_replicas)
+        if (batch := cuts[cut]) is not None:
+            # The very object that it holds, if equal: nobody has to compare it again.
+            held = job.grant.batch
+            batches[job_id] = held if held is not None and held == batch else batch
     return Plan(allocations=allocations, batches=batches, reasons=reasons)
 
 
@@ -60,8 +69,13 @@ def requested_batch(job: JobView, num_replicas: int) -> BatchConfig | None:
     None where nobody may dictate it (contracts `self` and `schedule`), or where the job's limits allow no
     such cut (more replicas than samples, or accumulation needed but forbidden): the job then picks its own.
     """
-    contract, limits = job.spec.contract, job.spec.batch
-    if job.spec.batch_is_own:
+    spec = job.spec
+    return _requested(spec.batch, spec.contract, num_replicas)
+
+
+@lru_cache(maxsize=NUM_SPLITS_KEPT)
+def _requested(limits: BatchLimits, contract: RescaleContract, num_replicas: int) -> BatchConfig | None:
+    if contract in OWNS_BATCH:
         return None
     exact = contract in KEEPS_TOTAL
     batch = split_total(limits.requested, num_replicas, limits, accumulate_alone=True, exact=exact)

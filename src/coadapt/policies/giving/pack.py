@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 
 from coadapt.model import Allocation, ClusterView, JobId, JobView, NodeId, RescaleContract
-from coadapt.policies.giving.capacity import FreeNodes, gpu_type_held
+from coadapt.model.view import Standing
+from coadapt.policies.giving.capacity import Capacity, FreeNodes, gpu_type_held
 
 
 class Pick(Enum):
@@ -38,10 +39,12 @@ def pack(
     one: `Capacity` gives only counts that fit.
     """
     types = gpu_types or {}
-    unknown = sorted(set(counts) - {job.id for job in view.jobs})
-    if unknown:
+    wanted = [job for job in view.jobs if job.id in counts]
+    if len(wanted) < len(counts):
+        unknown = sorted(set(counts) - {job.id for job in wanted})
         raise ValueError(f"counts name jobs that are not in the view: {unknown}")
-    wanted = [job for job in view.jobs if counts.get(job.id, 0) > 0]
+    if 0 in counts.values():
+        wanted = [job for job in wanted if counts[job.id] > 0]
     kept, free = _keep(view, wanted, counts, types)
     movers = [job for job in wanted if job.id not in kept]
     if not movers:  # most rounds: the nodes need not be looked through
@@ -51,50 +54,70 @@ def pack(
     else:
         rank = {job_id: index for index, job_id in enumerate(order)}
         movers.sort(key=lambda job: rank[job.id])
-    heaps = _NodeHeaps(view, free)
+    heaps = _NodeHeaps(view, free.gpus)
     placed = {
         job.id: heaps.place(job, counts[job.id], types.get(job.id), (picks or {}).get(job.id, Pick.EMPTIEST))
         for job in movers
     }
-    return {job.id: kept.get(job.id) or placed[job.id] for job in wanted}
+    given = {**kept, **placed}
+    return {job.id: given[job.id] for job in wanted}
+
+
+def pack_beside(
+    view: ClusterView,
+    held: Standing,
+    movers: Sequence[JobView],
+    capacity: Capacity,
+    picks: Mapping[JobId, Pick] | None = None,
+) -> dict[JobId, Allocation]:
+    """Return an allocation for each of `movers`, in this order, as `pack` would while all others stay."""
+    if not movers:
+        return {}
+    heaps, counts, types = _NodeHeaps(view, held.free.whole), capacity.counts, capacity.gpu_types
+    return {
+        job.id: heaps.place(job, counts[job.id], types.get(job.id), (picks or {}).get(job.id, Pick.EMPTIEST))
+        for job in movers
+    }
 
 
 def _keep(
     view: ClusterView, wanted: list[JobView], counts: Mapping[JobId, int], types: Mapping[JobId, str]
 ) -> tuple[dict[JobId, Allocation], FreeNodes]:
     """Return the allocations that stay, frozen jobs' first, and the GPUs that they leave free."""
-    nodes = {node.id: node for node in view.nodes}
-    free = FreeNodes(nodes)
+    nodes = view.inventory.by_id
+    free = FreeNodes(view.nodes)
     kept: dict[JobId, Allocation] = {}
-    holding = [job for job in wanted if job.allocation]
-    # Stable: the others stay in the order of the view.
-    for job in sorted(holding, key=lambda job: job.spec.contract is not RescaleContract.FROZEN):
-        allocation, held = job.allocation, None
-        if allocation.num_replicas == counts[job.id]:
+    frozen = RescaleContract.FROZEN
+    holding = [job for job in wanted if job.grant.allocation.slots]
+    first = [job for job in holding if job.spec.contract is frozen]
+    if first:
+        holding = first + [job for job in holding if job.spec.contract is not frozen]
+    for job in holding:
+        job_id, allocation, held = job.id, job.grant.allocation, None
+        if allocation.num_replicas == counts[job_id]:
             held = gpu_type_held(job, nodes)
-        same = held is not None and held == types.get(job.id, held) and job.spec.replicas.allows_type(held)
+        allowed = job.spec.replicas.gpu_types
+        same = held is not None and held == types.get(job_id, held) and (not allowed or held in allowed)
         if same and free.take(allocation):
-            kept[job.id] = allocation
-        elif job.spec.contract is RescaleContract.FROZEN:
-            raise ValueError(f"job {job.id!r} is frozen: it cannot keep {allocation.slots}")
+            kept[job_id] = allocation
+        elif job.spec.contract is frozen:
+            raise ValueError(f"job {job_id!r} is frozen: it cannot keep {allocation.slots}")
     return kept, free
 
 
 class _NodeHeaps:
     """Nodes of each GPU type and rack, the one with most free GPUs on top."""
 
-    def __init__(self, view: ClusterView, free: FreeNodes) -> None:
+    def __init__(self, view: ClusterView, free: Mapping[NodeId, int]) -> None:
         self._view = view
         self._heaps: dict[str, dict[str, list[tuple[int, int]]]] = {}
         self._num_free: dict[str, dict[str, int]] = {}
-        for index, node in enumerate(view.nodes):
-            gpus, racks = free.gpus[node.id], self._num_free.setdefault(node.gpu_type, {})
-            racks[node.rack] = racks.get(node.rack, 0) + gpus
-            heaps = self._heaps.setdefault(node.gpu_type, {})
-            heaps.setdefault(node.rack, []).append((-gpus, index))
-        for heaps in self._heaps.values():
-            for heap in heaps.values():
+        for gpu_type, racks in view.inventory.groups.items():
+            heaps, num_free = self._heaps.setdefault(gpu_type, {}), self._num_free.setdefault(gpu_type, {})
+            for rack, nodes in racks.items():
+                heap = heaps[rack] = [(-free[node], index) for index, node in nodes]
                 heapq.heapify(heap)
+                num_free[rack] = -sum([gpus for gpus, _ in heap])
 
     def place(self, job: JobView, count: int, gpu_type: str | None, pick: Pick) -> Allocation:
         if gpu_type is None:

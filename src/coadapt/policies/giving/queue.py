@@ -7,11 +7,13 @@ and in whether running jobs may be preempted: that is all that their files say.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from coadapt.model import ClusterView, JobId, JobView, Plan, TenantId
+from coadapt.model import ClusterView, JobId, JobView, Plan, RescaleContract, TenantId
+from coadapt.model.view import standing_of
 from coadapt.policies.giving.capacity import Capacity, Verdict, span
-from coadapt.policies.giving.counted_plan import counted_plan
-from coadapt.policies.giving.pack import Pick
+from coadapt.policies.giving.counted_plan import counted_plan, placed_plan
+from coadapt.policies.giving.pack import Pick, pack_beside
 from coadapt.policies.giving.reasons import go_first, plural, waits
+from coadapt.policies.giving.room import contenders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +40,15 @@ def admit(
 
     Those that must be placed anew are placed in this order too (as Tiresias in Pollux's simulator), by
     `picks` as in `pack`.
-    `queue` holds each job of `view` once. Only a job that waits for free GPUs stops those behind it (without
-    backfill): one that waits for its tenant's quota, or for a larger cluster, harms nobody.
+    `queue` holds each job of `view` once, or `contenders` alone. Only a job that waits for free GPUs stops
+    those behind it (without backfill): one that waits for its tenant's quota, or for a larger cluster, harms
+    nobody.
     """
-    capacity = Capacity(view)
+    capacity, held = Capacity(view), standing_of(view)
     order = list(queue)
-    if not rule.preempt:
+    stay = not rule.preempt or len(order) < len(view.jobs) or len(contenders(view)) < len(order)
+    stay = stay and capacity.keep_all(held)
+    if not stay and not rule.preempt:
         for job in order:
             if job.id not in capacity.counts:
                 capacity.keep(job)
@@ -51,8 +56,11 @@ def admit(
     num_served = 0
     blocker: JobView | None = None
     for job in order:
+        if job.id in capacity.counts:
+            num_served += 1
+            continue
         count = requested_gpus(job)
-        if job.id in capacity.counts or (blocker is None and capacity.give(job, count)):
+        if blocker is None and capacity.give(job, count):
             num_served += 1
         elif blocker is not None:
             needs = plural(blocker.spec.replicas.requested, "GPU")
@@ -61,13 +69,18 @@ def admit(
             notes[job.id] = waits(job, count, capacity, go_first(num_served, rule.ahead))
             if not rule.backfill and capacity.verdict(job, count) is Verdict.BUSY:
                 blocker = job
-    return counted_plan(view, capacity, notes, order=[job.id for job in order], picks=picks)
+    if not stay:
+        return counted_plan(view, capacity, notes, order=[job.id for job in order], picks=picks)
+    movers = [job for job in order if job.id in capacity.counts and job.id not in held.allocations]
+    placed = pack_beside(view, held, movers, capacity, picks)
+    return placed_plan(view, {**held.allocations, **placed}, notes)
 
 
 def requested_gpus(job: JobView) -> int:
     """Return the GPUs of `job` under a policy that never rescales: those requested, within `span`."""
-    low, high = span(job)
-    return min(max(job.spec.replicas.requested, low), high)
+    if job.spec.contract is RescaleContract.FROZEN:
+        return span(job)[0]
+    return job.spec.replicas.requested
 
 
 def by_priority(view: ClusterView, queue: Sequence[JobView]) -> list[JobView]:

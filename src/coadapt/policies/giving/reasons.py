@@ -1,17 +1,24 @@
 """Sentences that policies give to users: what a job gets, or what it waits for."""
 
+from functools import cache
+
 from coadapt.model import Allocation, JobView
 from coadapt.policies.giving.capacity import Capacity, Verdict
 
 
 def gets(job: JobView, allocation: Allocation) -> str:
     """Return what changes for `job` when it holds `allocation` (not empty) from now on."""
-    held, count = job.allocation.num_replicas, allocation.num_replicas
+    before = job.grant.allocation
+    return _gets(before.num_replicas, allocation.num_replicas, allocation is before or allocation == before)
+
+
+@cache
+def _gets(held: int, count: int, stays: bool) -> str:  # a sentence for every job in every round
     if not held:
         return f"starts on {plural(count, 'GPU')}"
     if held != count:
         return f"{'grows' if count > held else 'shrinks'} from {held} to {plural(count, 'GPU')}"
-    if allocation != job.allocation:
+    if not stays:
         return f"moves with its {plural(count, 'GPU')}: it could not stay where it was"
     return f"keeps its {plural(count, 'GPU')}"
 

@@ -119,16 +119,16 @@ class TimeShareRounds:
             del self._books[gone]
         nodes = {node.id: node for node in view.nodes}
         for job in view.jobs:
-            usage = job.usage
+            usage, service_gpu_s = job.usage, view.service_gpu_s(job)
             num_changes = max(usage.num_starts, usage.num_rescales)
             book = self._books.get(job.id)
             if book is None:
                 book = self._books[job.id] = _Book(given=gpu_type_held(job, nodes))
             elif book.given is not None:
-                held_s = (usage.attained_service_gpu_s - book.service_gpu_s) / requested_gpus(job)
+                held_s = (service_gpu_s - book.service_gpu_s) / requested_gpus(job)
                 trained_s = held_s - job.rescale_s * (num_changes - book.num_changes)
                 book.received_s[book.given] = book.received_s.get(book.given, 0.0) + max(trained_s, 0.0)
-            book.service_gpu_s, book.num_changes = usage.attained_service_gpu_s, num_changes
+            book.service_gpu_s, book.num_changes = service_gpu_s, num_changes
 
     def _settle(self, elapsed_s: float) -> None:
         """Close the accounts under the parts so far: what each job missed is kept as its deficit."""

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 
 from coadapt.model import ClusterView, JobView
+from coadapt.policies.giving.room import contenders
 
 # The round of Gavel (OSDI'20), whose jobs share time: about ten rescales fit in.
 GAVEL_ROUND_S = 360.0
@@ -36,15 +37,16 @@ class Turns:
         return lambda job: bool(job.allocation) or job.usage.started_at is None
 
     def by_time_left(self, view: ClusterView, left: Callable[[JobView], float | None]) -> list[JobView]:
-        """Return the jobs with the least `left` first; behind them, in turns, those of which it is not known
-        (None), the least attained service first. Ties keep the view's order.
+        """Return the jobs that contend, those with the least `left` first. Ties keep the view's order.
+
+        Behind them come, in turns, those of which it is not known (None), the least attained service first.
         """
         ahead = self.ahead(view)
 
         def key(job: JobView) -> tuple[bool, bool, float]:
             known = left(job)
             if known is None:
-                return True, not ahead(job), job.usage.attained_service_gpu_s
+                return True, not ahead(job), view.service_gpu_s(job)
             return False, False, known
 
-        return sorted(view.jobs, key=key)
+        return sorted(contenders(view), key=key)

@@ -190,7 +190,7 @@ class Dally(DallyOptions):
             for other in view.jobs
             if other.id in table.kept_whole
             and rank[job.id] > rank[other.id] * (1.0 + self.hysteresis)
-            and self._had_its_quantum(other)
+            and self._had_its_quantum(view, other)
         ]
         lower.sort(key=lambda other: rank[other.id])
         gone: list[JobView] = []
@@ -207,8 +207,8 @@ class Dally(DallyOptions):
             table.keep(each)
         return None
 
-    def _had_its_quantum(self, job: JobView) -> bool:
-        return job.usage.attained_service_gpu_s >= self.quantum_s * job.allocation.num_replicas
+    def _had_its_quantum(self, view: ClusterView, job: JobView) -> bool:
+        return view.service_gpu_s(job) >= self.quantum_s * job.allocation.num_replicas
 
     def _move_closer(self, view: ClusterView, table: "_Table", running: Sequence[JobView]) -> None:
         """Give jobs that run closer GPUs where these are free and worth a rescale."""
@@ -223,7 +223,7 @@ class Dally(DallyOptions):
                 now_s = job.measured.step_time_s
                 step = step_on(job, offer.gpu_type, Allocation(slots=offer.slots).placement(nodes))
                 # Nobody knows how long it still runs: as long as it did so far is the best guess.
-                ran_s = job.usage.attained_service_gpu_s / requested_gpus(job)
+                ran_s = view.service_gpu_s(job) / requested_gpus(job)
                 if step is not None and now_s and (1.0 - step.whole_s / now_s) * ran_s > job.rescale_s:
                     table.give(job, offer)
                     continue
@@ -233,7 +233,7 @@ class Dally(DallyOptions):
 def priorities(view: ClusterView, least_lost: float) -> dict[JobId, float]:
     """Return ν / (1 + A / mean A) of each job: ν the part of a step lost to the network, A its service."""
     nodes = {node.id: node for node in view.nodes}
-    served_gpu_s = [job.usage.attained_service_gpu_s for job in view.jobs]
+    served_gpu_s = [view.service_gpu_s(job) for job in view.jobs]
     mean_gpu_s = max(sum(served_gpu_s) / max(len(served_gpu_s), 1), 1.0)
     return {
         job.id: max(lost_part(job, view, nodes), least_lost) / (1.0 + served / mean_gpu_s)

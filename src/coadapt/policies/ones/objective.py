@@ -17,6 +17,7 @@ import numpy as np
 from coadapt.model import JobView
 from coadapt.policies.giving.capacity import span
 from coadapt.policies.ones.solve import FloatArray
+from coadapt.policies.predictors.declared import declared_samples, declared_steps_left
 from coadapt.policies.predictors.progress_beta import Features
 
 NUM_MEASURED = 5  # measurements per replica count that count
@@ -107,18 +108,24 @@ def most_replicas(job: JobView, num_gpus: int) -> int:
 
 
 def epoch_samples(job: JobView) -> float:
-    """Return the samples of an epoch of `job`, a hundredth of its work where it does not tell."""
-    measured = job.measured
-    num_epochs = measured.forecast.num_epochs if measured.forecast is not None else 0
-    if measured.progress_target:
-        return max(measured.progress_target / (num_epochs or EPOCHS_UNKNOWN), 1.0)
-    return 1000.0 * job.spec.batch.initial
+    """Return the samples of an epoch of `job`, a hundredth of its work where nobody tells how many it has."""
+    forecast, length = job.measured.forecast, job.spec.length
+    num_epochs = float(forecast.num_epochs) if forecast is not None else 0.0
+    if not num_epochs and length is not None:
+        num_epochs = length.epochs or 0.0
+    whole = job.measured.progress_target or declared_samples(job)
+    return max(whole / (num_epochs or EPOCHS_UNKNOWN), 1.0) if whole else 1000.0 * job.spec.batch.initial
 
 
 def completed_share(job: JobView) -> float | None:
-    """Return the share of its work that `job` has done, as it tells itself; None if it does not."""
-    target = job.measured.progress_target
-    return min(job.measured.progress / target, 1.0) if target else None
+    """Return the share of its work that `job` has done: by its own target, else by its declared length.
+
+    None where neither is known, and for a job that was to have ended long ago by the latter.
+    """
+    if target := job.measured.progress_target:
+        return min(job.measured.progress / target, 1.0)
+    left = declared_steps_left(job)
+    return None if left is None else min(job.measured.samples / (declared_samples(job) or 1.0), 1.0)
 
 
 def decayed(size: int, run_s: float, median_s: float) -> int:

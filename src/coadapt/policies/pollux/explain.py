@@ -1,5 +1,7 @@
 """From a solved Pollux round to a plan: allocations, and a sentence per job on why it got what it got."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from coadapt.model import Allocation, ClusterView, JobId, RescaleContract
@@ -16,11 +18,15 @@ def explained_plan(
     """
     given: dict[JobId, Allocation] = {}
     why: dict[JobId, str] = {}
+    # Of the whole round at once: numpy takes longer to begin than to count.
+    stays_J = ((rows_JN == problem.current_JN).all(axis=1) & rows_JN.any(axis=1)).tolist()
+    cluster = _Cluster(int(problem.capacity_N.sum()), int(problem.capacity_N.max()))
     for number, job in enumerate(problem.jobs):
-        allocation = _allocation(problem, number, rows_JN[number])
+        # One that stays keeps its rank order, too.
+        allocation = job.allocation if stays_J[number] else _allocation(problem, rows_JN[number])
         if allocation:
             given[job.id] = allocation
-            why[job.id] = _runs(problem, number, allocation)
+            why[job.id] = _runs(problem, number, allocation, cluster)
         else:
             why[job.id] = _waits(problem, number, rows_JN)
     return given, why
@@ -38,24 +44,29 @@ def without_pool(view: ClusterView) -> dict[JobId, str]:
     }
 
 
-def _allocation(problem: RoundProblem, number: int, row_N: IntArray) -> Allocation:
-    """Return the row as an allocation; an unchanged one keeps its rank order."""
-    if np.array_equal(row_N, problem.current_JN[number]) and row_N.any():
-        return problem.jobs[number].allocation
+class _Cluster(NamedTuple):
+    """GPUs of all nodes, and of the largest."""
+
+    num_gpus: int
+    largest: int
+
+
+def _allocation(problem: RoundProblem, row_N: IntArray) -> Allocation:
     return Allocation(slots=tuple((problem.nodes[n].id, int(row_N[n])) for n in np.flatnonzero(row_N)))
 
 
-def _runs(problem: RoundProblem, number: int, allocation: Allocation) -> str:
+def _runs(problem: RoundProblem, number: int, allocation: Allocation, cluster: _Cluster) -> str:
     job, count = problem.jobs[number], allocation.num_replicas
     speedup = problem.speedup_JSK[number, int(allocation.num_nodes > 1), count]
     moves = allocation != job.allocation and count == job.allocation.num_replicas
     change = f"moves with its {plural(count, 'GPU')}" if moves else gets(job, allocation)
-    return f"{change}: speedup {speedup:.2f} of its fair share; {_next(problem, number, count, speedup)}"
+    more = _next(problem, number, count, speedup, cluster)
+    return f"{change}: speedup {speedup:.2f} of its fair share; {more}"
 
 
-def _next(problem: RoundProblem, number: int, count: int, speedup: float) -> str:
+def _next(problem: RoundProblem, number: int, count: int, speedup: float, cluster: _Cluster) -> str:
     job = problem.jobs[number]
-    if count >= problem.capacity_N.sum():
+    if count >= cluster.num_gpus:
         return "there are no more GPUs"
     if count >= problem.max_J[number]:
         grows = count < job.spec.replicas.max and job.spec.contract is not RescaleContract.FROZEN
@@ -64,7 +75,7 @@ def _next(problem: RoundProblem, number: int, count: int, speedup: float) -> str
         if grows and count >= 2 * job.measured.num_replicas_profiled:
             return f"more once it was timed on more than {job.measured.num_replicas_profiled}"
         return f"{count} is the most that it may hold"
-    local = problem.speedup_JSK[number, 0, count + 1] if count < problem.capacity_N.max() else 0.0
+    local = problem.speedup_JSK[number, 0, count + 1] if count < cluster.largest else 0.0
     more = max(local, problem.speedup_JSK[number, 1, count + 1])
     return f"one more GPU would bring {100.0 * (more / speedup - 1.0):+.0f} %" if speedup else "not timed yet"
 

@@ -1,6 +1,6 @@
 """Compiled loops of the exact Pollux solver: choosing one job's row of GPUs, and improving a whole plan.
 
-Axes as in pollux/objective.py. RoundCosts are those of job_cost: the plan with the least sum is the best one.
+Axes as in pollux/objective.py. Costs are those of job_cost: the plan with the least sum is the best one.
 """
 
 # How a lawful plan is brought near the bound.
@@ -29,59 +29,60 @@ Axes as in pollux/objective.py. RoundCosts are those of job_cost: the plan with 
 
 import numpy as np
 
-from coadapt.goodput.compiled import compiled, compiled_part
-from coadapt.policies.pollux.objective import BoolArray, FloatArray, IntArray
-from coadapt.policies.pollux.round_costs import GPUS, NODES, WIDE, DualBound, PartialPlan, RoundCosts
+from coadapt.goodput.compiled import compiled_lean, lean_part, variable
+from coadapt.policies.pollux.objective import FloatArray, IntArray
+from coadapt.policies.pollux.round_costs import (
+    CHEAPEST,
+    GPUS,
+    KEEPING,
+    LEAST,
+    MOST,
+    NODES,
+    ORDER,
+    PINNED,
+    SAVED,
+    TENANT,
+    WAITING,
+    WIDE,
+    DualBound,
+    PackedCosts,
+    PartialPlan,
+)
 
 LEAST_GAIN = 1e-10  # a move must gain more than this share of the cost that it touches (1)
+NOTHING, TAKES, GIVES = variable(0), variable(1), variable(-1)
 
 
-def empty_plan(costs: RoundCosts) -> PartialPlan:
-    """Return the plan in which every job waits."""
-    num_jobs, num_nodes = costs.current_JN.shape
-    return PartialPlan(
-        row_JN=np.zeros((num_jobs, num_nodes), dtype=np.int64),
-        cost_J=costs.wait_J.copy(),
-        free_N=costs.capacity_N.copy(),
-        spanning_N=np.zeros(num_nodes, dtype=np.int64),
-        wide_N=costs.wide_K[costs.capacity_N],
-        left_T=costs.quota_T.copy(),
-        order_N=np.zeros(num_nodes, dtype=np.int64),
-        trial_IN=np.zeros((6, num_nodes), dtype=np.int64),
-        saved_JN=np.zeros((num_jobs, num_nodes), dtype=np.int64),
-    )
-
-
-@compiled_part
+@lean_part
 def _copy(source_N: IntArray, target_N: IntArray) -> None:
     for node in range(source_N.size):
         target_N[node] = source_N[node]
 
 
-@compiled_part
+@lean_part
 def _clear(row_N: IntArray) -> None:
     for node in range(row_N.size):
         row_N[node] = 0
 
 
-@compiled_part
-def enter(costs: RoundCosts, plan: PartialPlan, job: int, row_N: IntArray, cost: float) -> None:
+@lean_part
+def enter(costs: PackedCosts, plan: PartialPlan, job: int, row_N: IntArray, cost: float) -> None:
     """Give `row_N` to `job`, which must hold nothing."""
-    _account(costs, plan, job, row_N, 1)
+    _account(costs, plan, job, row_N, TAKES)
     _copy(row_N, plan.row_JN[job])
     plan.cost_J[job] = cost
 
 
-@compiled_part
-def withdraw(costs: RoundCosts, plan: PartialPlan, job: int) -> None:
+@lean_part
+def withdraw(costs: PackedCosts, plan: PartialPlan, job: int) -> None:
     """Take everything from `job`."""
-    _account(costs, plan, job, plan.row_JN[job], -1)
+    _account(costs, plan, job, plan.row_JN[job], GIVES)
     _clear(plan.row_JN[job])
-    plan.cost_J[job] = costs.wait_J[job]
+    plan.cost_J[job] = costs.cost_JC[job, WAITING]
 
 
-@compiled_part
-def _account(costs: RoundCosts, plan: PartialPlan, job: int, row_N: IntArray, sign: int) -> None:
+@lean_part
+def _account(costs: PackedCosts, plan: PartialPlan, job: int, row_N: IntArray, sign: int) -> None:
     total = 0
     num_nodes = 0
     for node in range(row_N.size):
@@ -90,18 +91,17 @@ def _account(costs: RoundCosts, plan: PartialPlan, job: int, row_N: IntArray, si
             num_nodes += 1
             plan.free_N[node] -= sign * row_N[node]
             plan.wide_N[node] -= sign * costs.wide_K[row_N[node]]
-    plan.left_T[costs.tenant_J[job]] -= sign * total
+    plan.left_T[costs.limit_JL[job, TENANT]] -= sign * total
     if num_nodes > 1:
         for node in range(row_N.size):
             if row_N[node] > 0:
                 plan.spanning_N[node] += sign
 
 
-@compiled_part
-def can_keep(costs: RoundCosts, plan: PartialPlan, job: int) -> bool:
+@lean_part
+def can_keep(costs: PackedCosts, plan: PartialPlan, job: int) -> bool:
     """Return whether `job`, which holds nothing, can have its current row."""
-    current_N = costs.current_JN[job]
-    total, num_nodes, crossed = 0, 0, False
+    current_N, total, num_nodes, crossed = costs.current_JN[job], 0, 0, False
     for node in range(current_N.size):
         if current_N[node] > 0:
             total += current_N[node]
@@ -109,18 +109,18 @@ def can_keep(costs: RoundCosts, plan: PartialPlan, job: int) -> bool:
             if current_N[node] > plan.free_N[node]:
                 return False
             crossed = crossed or plan.spanning_N[node] > 0
-    if total == 0 or total > plan.left_T[costs.tenant_J[job]]:
+    if total == 0 or total > plan.left_T[costs.limit_JL[job, TENANT]]:
         return False
-    if costs.pinned_J[job]:
+    if costs.limit_JL[job, PINNED]:
         return True
     if num_nodes > costs.max_nodes:
         return False
     return not (costs.exclusive and num_nodes > 1 and crossed)
 
 
-@compiled_part
-def _order_spanning(costs: RoundCosts, plan: PartialPlan) -> int:
-    """Fill order_N with the nodes that a job spanning nodes may use, most free first; return their number."""
+@lean_part
+def _order_spanning(costs: PackedCosts, plan: PartialPlan) -> int:
+    """Fill the row ORDER with the nodes that a job over several may use, most free first; return how many."""
     most = 0
     for node in range(plan.free_N.size):
         most = max(most, plan.free_N[node])
@@ -128,13 +128,13 @@ def _order_spanning(costs: RoundCosts, plan: PartialPlan) -> int:
     for free in range(most, 0, -1):
         for node in range(plan.free_N.size):
             if plan.free_N[node] == free and not (costs.exclusive and plan.spanning_N[node] > 0):
-                plan.order_N[found] = node
+                plan.scratch_IN[ORDER, found] = node
                 found += 1
     return found
 
 
-@compiled_part
-def place(costs: RoundCosts, plan: PartialPlan, num_replicas: int, row_N: IntArray) -> int:
+@lean_part
+def place(costs: PackedCosts, plan: PartialPlan, num_replicas: int, row_N: IntArray) -> int:
     """Write a row of `num_replicas`: one node, the tightest that fits, else as few as possible.
 
     Returns the number of nodes, 0 where there is no such row.
@@ -152,39 +152,39 @@ def place(costs: RoundCosts, plan: PartialPlan, num_replicas: int, row_N: IntArr
     return _fill(plan, num_replicas, min(available, costs.max_nodes), available, row_N)
 
 
-@compiled_part
+@lean_part
 def _fill(plan: PartialPlan, num_replicas: int, most: int, available: int, row_N: IntArray) -> int:
     left = num_replicas
     for taken in range(most):
-        node = plan.order_N[taken]
+        node = plan.scratch_IN[ORDER, taken]
         if left > plan.free_N[node]:
             row_N[node] = plan.free_N[node]
             left -= plan.free_N[node]
             continue
         for last in range(available - 1, taken - 1, -1):
-            if plan.free_N[plan.order_N[last]] >= left:
-                row_N[plan.order_N[last]] = left
+            if plan.free_N[plan.scratch_IN[ORDER, last]] >= left:
+                row_N[plan.scratch_IN[ORDER, last]] = left
                 return taken + 1
     _clear(row_N)
     return 0
 
 
-@compiled_part
-def best_row(costs: RoundCosts, plan: PartialPlan, job: int, row_N: IntArray) -> float:
+@lean_part
+def best_row(costs: PackedCosts, plan: PartialPlan, job: int, row_N: IntArray) -> float:
     """Write the cheapest row that `job`, which holds nothing, can have in `plan`; return its cost."""
     _clear(row_N)
-    best = float(costs.wait_J[job])
-    if can_keep(costs, plan, job) and (costs.pinned_J[job] or costs.keep_J[job] <= best):
+    best = float(costs.cost_JC[job, WAITING])
+    if can_keep(costs, plan, job) and (costs.limit_JL[job, PINNED] or costs.cost_JC[job, KEEPING] <= best):
         _copy(costs.current_JN[job], row_N)
-        best = float(costs.keep_J[job])
-    if costs.pinned_J[job]:
+        best = float(costs.cost_JC[job, KEEPING])
+    if costs.limit_JL[job, PINNED]:
         return best
-    least = costs.min_J[job]
-    most = min(costs.max_J[job], plan.left_T[costs.tenant_J[job]])
+    least = costs.limit_JL[job, LEAST]
+    most = min(costs.limit_JL[job, MOST], plan.left_T[costs.limit_JL[job, TENANT]])
     node_most = 0
     for node in range(plan.free_N.size):
         node_most = max(node_most, plan.free_N[node])
-    replicas = 0
+    replicas = NOTHING
     for count in range(least, min(most, node_most) + 1):
         if costs.change_JSK[job, 0, count] < best:
             best = float(costs.change_JSK[job, 0, count])
@@ -193,7 +193,7 @@ def best_row(costs: RoundCosts, plan: PartialPlan, job: int, row_N: IntArray) ->
         available = _order_spanning(costs, plan)
         reach = 0
         for taken in range(min(available, costs.max_nodes)):
-            reach += plan.free_N[plan.order_N[taken]]
+            reach += plan.free_N[plan.scratch_IN[ORDER, taken]]
         for count in range(max(least, node_most + 1), min(most, reach) + 1):
             if costs.change_JSK[job, 1, count] < best:
                 best = float(costs.change_JSK[job, 1, count])
@@ -203,24 +203,25 @@ def best_row(costs: RoundCosts, plan: PartialPlan, job: int, row_N: IntArray) ->
     return best
 
 
-@compiled
-def place_counts(costs: RoundCosts, plan: PartialPlan, count_J: IntArray, order_J: IntArray) -> None:
+@compiled_lean
+def place_counts(costs: PackedCosts, plan: PartialPlan, count_J: IntArray, order_J: IntArray) -> None:
     """Give each job of `order_J` its count if possible, first those that keep (-1), pinned ones foremost.
 
     A job that finds no place in one node may get fewer replicas, whatever costs it least. `plan` must be
     the one in which every job waits.
     """
-    row_N, best_N = plan.trial_IN[0], plan.trial_IN[1]
+    row_N, best_N = plan.scratch_IN[0], plan.scratch_IN[1]
     # Frozen jobs first: nobody else may end up on their GPUs, as they can go nowhere.
     for pinned in (True, False):
         for job in range(count_J.size):
-            if count_J[job] < 0 and costs.pinned_J[job] == pinned and can_keep(costs, plan, job):
-                enter(costs, plan, job, costs.current_JN[job], costs.keep_J[job])
+            if count_J[job] < 0 and costs.limit_JL[job, PINNED] == pinned and can_keep(costs, plan, job):
+                enter(costs, plan, job, costs.current_JN[job], costs.cost_JC[job, KEEPING])
     for place_of in range(order_J.size):
         job = order_J[place_of]
         best = plan.cost_J[job]
         _clear(best_N)
-        for count in range(min(count_J[job], plan.left_T[costs.tenant_J[job]]), costs.min_J[job] - 1, -1):
+        most = min(count_J[job], plan.left_T[costs.limit_JL[job, TENANT]])
+        for count in range(most, costs.limit_JL[job, LEAST] - 1, -1):
             if count < 1 or _cheapest(costs, job, count) >= best:
                 continue
             cost = _candidate(costs, plan, job, count, row_N)
@@ -231,7 +232,7 @@ def place_counts(costs: RoundCosts, plan: PartialPlan, count_J: IntArray, order_
             enter(costs, plan, job, best_N, best)
 
 
-def improve(costs: RoundCosts, plan: PartialPlan, dual: DualBound, max_trials: int) -> int:
+def improve(costs: PackedCosts, plan: PartialPlan, dual: DualBound, max_trials: int) -> int:
     """Improve the plan until no job, no pair and no job that makes way for others can do better.
 
     Returns the trials spent; a trial is one row for one job, and `max_trials` bounds the work.
@@ -240,7 +241,7 @@ def improve(costs: RoundCosts, plan: PartialPlan, dual: DualBound, max_trials: i
     improved = True
     while improved and trials < max_trials:
         improved = _move_each(costs, plan)
-        trials += costs.wait_J.size
+        trials += plan.cost_J.size
         gained, spent = _make_way_in_turn(costs, plan, dual, True, max_trials - trials)
         trials += spent
         improved = improved or gained
@@ -253,28 +254,28 @@ def improve(costs: RoundCosts, plan: PartialPlan, dual: DualBound, max_trials: i
     return trials
 
 
-@compiled
-def _move_each(costs: RoundCosts, plan: PartialPlan) -> bool:
+@compiled_lean
+def _move_each(costs: PackedCosts, plan: PartialPlan) -> bool:
     improved = False
-    for job in range(costs.wait_J.size):
+    for job in range(plan.cost_J.size):
         improved = _move(costs, plan, job) or improved
     return improved
 
 
-@compiled
+@compiled_lean
 def _improve_pairs(
-    costs: RoundCosts, plan: PartialPlan, dual: DualBound, max_trials: int
+    costs: PackedCosts, plan: PartialPlan, dual: DualBound, max_trials: int
 ) -> tuple[bool, int]:
     """Improve pairs of jobs, those with most slack first; return whether one gained, and the trials spent.
 
     What a job pays more than its ideal is its slack; the plan's distance to the bound is all slack and the
     price of all that lies idle. So a pair is worth trying only if these can pay for a gain.
     """
-    num_jobs = costs.wait_J.size
-    slack_J = np.zeros(num_jobs)
-    order_J = np.arange(num_jobs)
+    num_jobs = plan.cost_J.size
+    slack_J, order_J = plan.value_J, plan.mark_J
     for job in range(num_jobs):
         slack_J[job] = _slack(costs, plan, dual, job)
+        order_J[job] = job
     _sort_falling(slack_J, order_J)
     idle = _idle_price(plan, dual)
     improved = False
@@ -296,7 +297,7 @@ def _improve_pairs(
     return improved, trials
 
 
-@compiled_part
+@lean_part
 def _sort_falling(value_J: FloatArray, order_J: IntArray) -> None:
     for place in range(1, order_J.size):
         job = order_J[place]
@@ -307,23 +308,21 @@ def _sort_falling(value_J: FloatArray, order_J: IntArray) -> None:
         order_J[hole] = job
 
 
-@compiled_part
-def _slack(costs: RoundCosts, plan: PartialPlan, dual: DualBound, job: int) -> float:
-    total = 0
-    num_nodes = 0
-    wide = 0.0
+@lean_part
+def _slack(costs: PackedCosts, plan: PartialPlan, dual: DualBound, job: int) -> float:
+    total, num_nodes, wide = 0, 0, 0.0
     for node in range(plan.free_N.size):
         total += plan.row_JN[job, node]
         num_nodes += plan.row_JN[job, node] > 0
         wide += costs.wide_K[plan.row_JN[job, node]]
-    spanned = num_nodes if num_nodes > 1 and not costs.pinned_J[job] else 0
+    spanned = num_nodes if num_nodes > 1 and not costs.limit_JL[job, PINNED] else 0
     used = (
         dual.multiplier_R[GPUS] * total + dual.multiplier_R[NODES] * spanned + dual.multiplier_R[WIDE] * wide
     )
     return float(plan.cost_J[job] + used - dual.reduced_cost_J[job])
 
 
-@compiled_part
+@lean_part
 def _idle_price(plan: PartialPlan, dual: DualBound) -> float:
     """Return the price of all that is free: GPUs, nodes for a job that spans nodes, wide pieces' places."""
     value = 0.0
@@ -334,12 +333,12 @@ def _idle_price(plan: PartialPlan, dual: DualBound) -> float:
     return value
 
 
-@compiled_part
-def _move(costs: RoundCosts, plan: PartialPlan, job: int) -> bool:
+@lean_part
+def _move(costs: PackedCosts, plan: PartialPlan, job: int) -> bool:
     old = plan.cost_J[job]
-    if old <= costs.least_J[job]:
+    if old <= costs.cost_JC[job, CHEAPEST]:
         return False
-    kept_N, row_N = plan.trial_IN[0], plan.trial_IN[1]
+    kept_N, row_N = plan.scratch_IN[0], plan.scratch_IN[1]
     # Withdrawn first, so that its own GPUs count as free for its best row.
     _copy(plan.row_JN[job], kept_N)
     withdraw(costs, plan, job)
@@ -351,16 +350,16 @@ def _move(costs: RoundCosts, plan: PartialPlan, job: int) -> bool:
     return False
 
 
-@compiled_part
+@lean_part
 def _move_pair(
-    costs: RoundCosts, plan: PartialPlan, dual: DualBound, first: int, second: int
+    costs: PackedCosts, plan: PartialPlan, dual: DualBound, first: int, second: int
 ) -> tuple[bool, int]:
     """Give `first` each count in turn, `second` the best of the rest; take the best pair if it gains."""
     old_first, old_second = plan.cost_J[first], plan.cost_J[second]
     target = old_first + old_second
     target -= LEAST_GAIN * abs(target)
-    best_first_N, best_second_N = plan.trial_IN[2], plan.trial_IN[3]
-    row_first_N, row_second_N = plan.trial_IN[4], plan.trial_IN[5]
+    best_first_N, best_second_N = plan.scratch_IN[2], plan.scratch_IN[3]
+    row_first_N, row_second_N = plan.scratch_IN[4], plan.scratch_IN[5]
     _copy(plan.row_JN[first], best_first_N)
     _copy(plan.row_JN[second], best_second_N)
     cost_first, cost_second = old_first, old_second
@@ -368,14 +367,14 @@ def _move_pair(
     withdraw(costs, plan, second)
     # The least that the second can pay in what is left: its reduced cost, less the price of all that is idle.
     rest = dual.reduced_cost_J[second] - _idle_price(plan, dual)
-    least = costs.least_J[second]
+    least = costs.cost_JC[second, CHEAPEST]
     gained = False
     spent = 0
     most = 0
-    if not costs.pinned_J[first]:
-        most = min(costs.max_J[first], plan.left_T[costs.tenant_J[first]])
+    if not costs.limit_JL[first, PINNED]:
+        most = min(costs.limit_JL[first, MOST], plan.left_T[costs.limit_JL[first, TENANT]])
     for count in range(-1, most + 1):  # -1: keep, 0: wait
-        if 0 < count < costs.min_J[first]:
+        if 0 < count < costs.limit_JL[first, LEAST]:
             continue
         cost = _cheapest(costs, first, count)
         if cost + max(least, dual.multiplier_R[GPUS] * max(count, 0) + rest) >= target:
@@ -398,54 +397,55 @@ def _move_pair(
     return gained, spent
 
 
-@compiled_part
-def _total(row_N: IntArray) -> int:
-    total = 0
+@lean_part
+def _waits(row_N: IntArray) -> bool:
+    held = 0
     for node in range(row_N.size):
-        total += row_N[node]
-    return total
+        held += row_N[node]
+    return held == 0
 
 
-@compiled
+@compiled_lean
 def _make_way_in_turn(
-    costs: RoundCosts, plan: PartialPlan, dual: DualBound, for_waiting: bool, max_trials: int
+    costs: PackedCosts, plan: PartialPlan, dual: DualBound, for_waiting: bool, max_trials: int
 ) -> tuple[bool, int]:
     """Let each job make way for those with slack, or for those of them that wait.
 
     Returns whether that gained, and the trials spent.
     """
-    num_jobs = costs.wait_J.size
-    wants_J = np.zeros(num_jobs, np.bool_)
+    num_jobs = plan.cost_J.size
+    wants_J = plan.mark_J
     num_wanting = 0
     for job in range(num_jobs):
-        if not for_waiting or _total(plan.row_JN[job]) == 0:
-            wants_J[job] = _slack(costs, plan, dual, job) > LEAST_GAIN * abs(plan.cost_J[job])
-            num_wanting += wants_J[job]
+        asked = not for_waiting or _waits(plan.row_JN[job])
+        wants_J[job] = asked and _slack(costs, plan, dual, job) > LEAST_GAIN * abs(plan.cost_J[job])
+        num_wanting += wants_J[job]
     improved = False
     trials = 0
     for job in range(num_jobs):
         if num_wanting == 0 or trials >= max_trials:
             break
-        if _total(plan.row_JN[job]) > 0 and not costs.pinned_J[job]:
-            improved = _make_way(costs, plan, job, wants_J) or improved
+        if not _waits(plan.row_JN[job]) and not costs.limit_JL[job, PINNED]:
+            improved = _make_way(costs, plan, job) or improved
             trials += num_wanting
     return improved, trials
 
 
-@compiled_part
-def _make_way(costs: RoundCosts, plan: PartialPlan, job: int, wants_J: BoolArray) -> bool:
+@lean_part
+def _make_way(costs: PackedCosts, plan: PartialPlan, job: int) -> bool:
     """Let those who want, who wait foremost, take what they like of what `job` holds, and `job` the rest.
 
-    Returns whether that gained; else all is as before.
+    Returns whether that gained; else all is as before. Who wants more is marked in the plan.
     """
-    num_jobs = costs.wait_J.size
-    old_J = plan.cost_J.copy()
+    num_jobs = plan.cost_J.size
+    old_J, wants_J = plan.value_J, plan.mark_J
     for other in range(num_jobs):
-        _copy(plan.row_JN[other], plan.saved_JN[other])
+        old_J[other] = plan.cost_J[other]
+        _copy(plan.row_JN[other], plan.scratch_IN[SAVED + other])
     withdraw(costs, plan, job)
     for waiting in (True, False):
         for other in range(num_jobs):
-            if wants_J[other] and other != job and (_total(plan.saved_JN[other]) == 0) == waiting:
+            if wants_J[other] > 0 and other != job and _waits(plan.scratch_IN[SAVED + other]) == waiting:
                 _move(costs, plan, other)
     _move(costs, plan, job)
     gain = 0.0
@@ -454,16 +454,16 @@ def _make_way(costs: RoundCosts, plan: PartialPlan, job: int, wants_J: BoolArray
     if gain > LEAST_GAIN * abs(old_J[job]):
         return True
     for other in range(num_jobs):
-        if wants_J[other] or other == job:
+        if wants_J[other] > 0 or other == job:
             withdraw(costs, plan, other)
     for other in range(num_jobs):
-        if wants_J[other] or other == job:
-            enter(costs, plan, other, plan.saved_JN[other], old_J[other])
+        if wants_J[other] > 0 or other == job:
+            enter(costs, plan, other, plan.scratch_IN[SAVED + other], old_J[other])
     return False
 
 
-@compiled_part
-def _row_price(costs: RoundCosts, dual: DualBound, row_N: IntArray) -> float:
+@lean_part
+def _row_price(costs: PackedCosts, dual: DualBound, row_N: IntArray) -> float:
     """Return the price of the GPUs and wide pieces of a row."""
     value = 0.0
     for node in range(row_N.size):
@@ -472,27 +472,27 @@ def _row_price(costs: RoundCosts, dual: DualBound, row_N: IntArray) -> float:
     return value
 
 
-@compiled_part
-def _cheapest(costs: RoundCosts, job: int, count: int) -> float:
+@lean_part
+def _cheapest(costs: PackedCosts, job: int, count: int) -> float:
     """Return the least cost of `job` with `count` replicas (-1: keep, 0: wait), wherever they stand."""
     if count < 0:
-        return float(costs.keep_J[job])
+        return float(costs.cost_JC[job, KEEPING])
     if count == 0:
-        return float(costs.wait_J[job])
+        return float(costs.cost_JC[job, WAITING])
     return float(min(costs.change_JSK[job, 0, count], costs.change_JSK[job, 1, count]))
 
 
-@compiled_part
-def _candidate(costs: RoundCosts, plan: PartialPlan, job: int, count: int, row_N: IntArray) -> float:
+@lean_part
+def _candidate(costs: PackedCosts, plan: PartialPlan, job: int, count: int, row_N: IntArray) -> float:
     """Write the row of `count` replicas (-1: keep, 0: wait); return its cost, infinite if there is none."""
     if count == 0:
         _clear(row_N)
-        return float(costs.wait_J[job])
+        return float(costs.cost_JC[job, WAITING])
     if count < 0:
         if not can_keep(costs, plan, job):
             return np.inf
         _copy(costs.current_JN[job], row_N)
-        return float(costs.keep_J[job])
+        return float(costs.cost_JC[job, KEEPING])
     num_nodes = place(costs, plan, count, row_N)
     if num_nodes == 0:
         return np.inf

@@ -109,9 +109,7 @@ def round_problem(
     view: ClusterView, pool: Pool, options: PolluxOptions, quotas: Mapping[str, int]
 ) -> RoundProblem:
     """Return the problem of `pool`. quotas: GPUs that tenants may still take; one left out has no limit."""
-    jobs = tuple(
-        sorted(pool.jobs, key=lambda job: (job.usage.attained_service_gpu_s, job.submitted_at, job.id))
-    )
+    jobs = tuple(sorted(pool.jobs, key=lambda job: (view.service_gpu_s(job), job.submitted_at, job.id)))
     nodes = pool.nodes
     capacity_N = np.array([node.num_gpus for node in nodes], dtype=np.int64)
     limits = [replica_limits(job) for job in jobs]

@@ -49,12 +49,29 @@ Axes as in pollux/objective.py; R resources, O options of a job.
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from coadapt.goodput.compiled import compiled, compiled_part
+from coadapt.goodput.compiled import compiled_lean, lean_part, variable
 from coadapt.policies.pollux.objective import FloatArray, IntArray
-from coadapt.policies.pollux.round_costs import GPUS, NODES, NUM_RESOURCES, WIDE, DualBound, RoundCosts
+from coadapt.policies.pollux.round_costs import (
+    GPUS,
+    KEEPING,
+    LEAST,
+    MOST,
+    NODES,
+    NUM_RESOURCES,
+    PINNED,
+    WAITING,
+    WIDE,
+    DualBound,
+    PackedCosts,
+    RoundCosts,
+    packed,
+)
 
+NO_REPLICAS = variable(0)
 KEEP = -1  # in place of a replica count: the job keeps what it holds
+BEST, TRIAL, CHEAP, NEXT = 0, 1, 2, 3  # rows of DualSearch
 HALVINGS = 25  # of the interval in which a multiplier is searched: its error is 3e-8 of the interval
 
 
@@ -85,18 +102,18 @@ def list_choices(costs: RoundCosts, *, every_cut: bool = False) -> Choices:
     )
     sizes_N = np.sort(costs.capacity_N)[::-1]
     fewest_K = np.repeat(np.arange(1, sizes_N.size + 1), sizes_N)  # nodes that 1, 2, … replicas need at least
-    _fill_choices(costs, choices, np.concatenate((np.zeros(1, dtype=np.int64), fewest_K)), every_cut)
+    _fill_choices(packed(costs), choices, np.concatenate((np.zeros(1, dtype=np.int64), fewest_K)), every_cut)
     return choices
 
 
-@compiled
-def _fill_choices(costs: RoundCosts, choices: Choices, fewest_K: IntArray, every_cut: bool) -> None:
+@compiled_lean
+def _fill_choices(costs: PackedCosts, choices: Choices, fewest_K: IntArray, every_cut: bool) -> None:
     for job in range(choices.size_J.size):
         held = _offer_present(costs, choices, job)
-        if costs.pinned_J[job] and held > 0:
+        if costs.limit_JL[job, PINNED] and held > 0:
             continue
-        least = costs.wait_J[job]
-        for count in range(costs.min_J[job], min(costs.max_J[job], fewest_K.size - 1) + 1):
+        least = costs.cost_JC[job, WAITING]
+        for count in range(costs.limit_JL[job, LEAST], min(costs.limit_JL[job, MOST], fewest_K.size - 1) + 1):
             cost = costs.change_JSK[job, 0, count]
             if fewest_K[count] == 1 and cost < least:
                 least = cost
@@ -105,7 +122,7 @@ def _fill_choices(costs: RoundCosts, choices: Choices, fewest_K: IntArray, every
         _offer_spanning(costs, choices, job, fewest_K, every_cut)
 
 
-@compiled_part
+@lean_part
 def _offer(choices: Choices, job: int, count: int, cost: float) -> None:
     place = choices.size_J[job]
     choices.count_JO[job, place] = count
@@ -114,44 +131,44 @@ def _offer(choices: Choices, job: int, count: int, cost: float) -> None:
     choices.size_J[job] += 1
 
 
-@compiled_part
-def _offer_present(costs: RoundCosts, choices: Choices, job: int) -> int:
+@lean_part
+def _offer_present(costs: PackedCosts, choices: Choices, job: int) -> int:
     """Offer to wait (not to a pinned job that holds GPUs) and to keep; return the GPUs that the job holds."""
-    held = 0
+    held = NO_REPLICAS
     num_nodes = 0
     wide = 0.0
-    for node in range(costs.capacity_N.size):
+    for node in range(costs.current_JN.shape[1]):
         piece = costs.current_JN[job, node]
         held += piece
         num_nodes += piece > 0
         wide += costs.wide_K[piece]
-    if held == 0 or not costs.pinned_J[job]:
-        _offer(choices, job, 0, costs.wait_J[job])
+    if held == 0 or not costs.limit_JL[job, PINNED]:
+        _offer(choices, job, NO_REPLICAS, costs.cost_JC[job, WAITING])
     if held > 0:
         place = choices.size_J[job]
-        _offer(choices, job, held, costs.keep_J[job])
+        _offer(choices, job, held, costs.cost_JC[job, KEEPING])
         choices.count_JO[job, place] = KEEP
         choices.use_JOR[job, place, WIDE] = wide
-        if costs.exclusive and num_nodes > 1 and not costs.pinned_J[job]:
+        if costs.exclusive and num_nodes > 1 and not costs.limit_JL[job, PINNED]:
             choices.use_JOR[job, place, NODES] = num_nodes
     return held
 
 
-@compiled_part
+@lean_part
 def _offer_spanning(
-    costs: RoundCosts, choices: Choices, job: int, fewest_K: IntArray, every_cut: bool
+    costs: PackedCosts, choices: Choices, job: int, fewest_K: IntArray, every_cut: bool
 ) -> None:
     """Offer each count on as few nodes as possible, on so many that no piece is wide, and if asked between.
 
     r replicas on n nodes have at least (r - n·narrow) / (largest - narrow) wide pieces, which is linear in n:
     what lies between the two ends is no better at any prices.
     """
-    largest = 0
-    for node in range(costs.capacity_N.size):
-        largest = max(largest, costs.capacity_N[node])
+    largest = costs.wide_K.size - 1
     narrow = (largest + 1) // 2 - 1  # the largest piece that is not wide at all
-    least = costs.wait_J[job]
-    for count in range(max(costs.min_J[job], 2), min(costs.max_J[job], fewest_K.size - 1) + 1):
+    least = costs.cost_JC[job, WAITING]
+    for count in range(
+        max(costs.limit_JL[job, LEAST], 2), min(costs.limit_JL[job, MOST], fewest_K.size - 1) + 1
+    ):
         cost = costs.change_JSK[job, 1, count]
         fewest = max(fewest_K[count], 2)
         if cost >= least or fewest > costs.max_nodes:
@@ -159,7 +176,7 @@ def _offer_spanning(
         least = cost
         # Nodes of one GPU have no narrow pieces: there more nodes spare none, and one offer is all.
         none_wide = count // narrow if narrow > 0 else fewest
-        most = max(min(none_wide, costs.max_nodes, costs.capacity_N.size), fewest)
+        most = max(min(none_wide, costs.max_nodes, costs.current_JN.shape[1]), fewest)
         for num_nodes in range(fewest, most + 1, 1 if every_cut else max(most - fewest, 1)):
             wide = (count - num_nodes * narrow) / (largest - narrow)
             place = choices.size_J[job]
@@ -174,41 +191,54 @@ def capacity_of(costs: RoundCosts) -> FloatArray:
     return np.array([costs.capacity_N.sum(), costs.capacity_N.size, wide], dtype=np.float64)
 
 
+class DualSearch(NamedTuple):
+    """A search for multipliers: the best so far, those on trial, and what jobs choose at each.
+
+    highest: no multiplier is larger. multiplier_SR, option_SJ: rows BEST, TRIAL and, of options alone, CHEAP
+    and NEXT, which are scratch like reduced_cost_J.
+    """
+
+    capacity_R: FloatArray
+    highest: float
+    multiplier_SR: FloatArray
+    option_SJ: IntArray
+    reduced_cost_J: FloatArray
+
+
 def lagrangian_relaxation(costs: RoundCosts, choices: Choices) -> tuple[DualBound, IntArray]:
     """Return multipliers with the bound that they prove, and choices near it that fit the GPUs."""
     num_jobs = costs.wait_J.size
-    multiplier_R, option_J = np.zeros(NUM_RESOURCES), np.zeros(num_jobs, dtype=np.int64)
     # Beyond what the best option saves over waiting, every job waits, and nothing is used but by pinned jobs,
     # which have one option: the price of stopping one, out of all proportion, would coarsen the search.
     saving_J = costs.wait_J - choices.cost_JO.min(axis=1)
-    highest = float(saving_J[~costs.pinned_J].max(initial=0.0))
-    bound = _maximise_dual(choices, capacity_of(costs), highest, multiplier_R, option_J)
-    reduced_cost_J = np.zeros(num_jobs)
-    _choose_at(choices, multiplier_R, reduced_cost_J, np.zeros(num_jobs, dtype=np.int64))
-    return DualBound(bound, multiplier_R, reduced_cost_J), option_J
+    search = DualSearch(
+        capacity_R=capacity_of(costs),
+        highest=float(saving_J[~costs.pinned_J].max(initial=0.0)),
+        multiplier_SR=np.zeros((2, NUM_RESOURCES)),
+        option_SJ=np.zeros((4, num_jobs), dtype=np.int64),
+        reduced_cost_J=np.zeros(num_jobs),
+    )
+    bound = _maximise_dual(choices, search)
+    multiplier_R = search.multiplier_SR[BEST]
+    _choose_at(choices, multiplier_R, search.reduced_cost_J, search.option_SJ[NEXT])
+    return DualBound(bound, multiplier_R, search.reduced_cost_J), search.option_SJ[BEST]
 
 
-@compiled
-def _maximise_dual(
-    choices: Choices,
-    capacity_R: FloatArray,
-    highest: float,
-    multiplier_R: FloatArray,
-    option_J: IntArray,
-) -> float:
-    trial_R = np.zeros_like(multiplier_R)
-    trial_J = np.zeros_like(option_J)
-    bound = _maximise_over_gpus(choices, capacity_R, highest, trial_R, trial_J)
+@compiled_lean
+def _maximise_dual(choices: Choices, search: DualSearch) -> float:
+    multiplier_R, option_J = search.multiplier_SR[BEST], search.option_SJ[BEST]
+    trial_R, trial_J = search.multiplier_SR[TRIAL], search.option_SJ[TRIAL]
+    bound = _maximise_over_gpus(choices, search)
     _copy(trial_R, multiplier_R)
     _copy(trial_J, option_J)
     # Raised from 0 one after the other, each with GPUs priced anew: where neither binds, both stay 0.
     for side in (WIDE, NODES):
-        low, high = 0.0, highest
+        low, high = 0.0, search.highest
         for _ in range(HALVINGS):
             used = 0.0
             for job in range(trial_J.size):
                 used += choices.use_JOR[job, trial_J[job], side]
-            if used > capacity_R[side]:
+            if used > search.capacity_R[side]:
                 low = trial_R[side]
             else:
                 high = trial_R[side]
@@ -216,7 +246,7 @@ def _maximise_dual(
                 break
             _copy(multiplier_R, trial_R)
             trial_R[side] = 0.5 * (low + high)
-            value = _maximise_over_gpus(choices, capacity_R, highest, trial_R, trial_J)
+            value = _maximise_over_gpus(choices, search)
             if value > bound:
                 bound = value
                 _copy(trial_R, multiplier_R)
@@ -226,53 +256,46 @@ def _maximise_dual(
     return bound
 
 
-@compiled_part
+@lean_part
 def _copy(source: FloatArray | IntArray, target: FloatArray | IntArray) -> None:
     for place in range(source.size):
         target[place] = source[place]
 
 
-@compiled_part
-def _maximise_over_gpus(
-    choices: Choices,
-    capacity_R: FloatArray,
-    highest: float,
-    multiplier_R: FloatArray,
-    option_J: IntArray,
-) -> float:
+@lean_part
+def _maximise_over_gpus(choices: Choices, search: DualSearch) -> float:
     """Maximise over the multiplier of GPUs by halving; the choices are the cheapest that fit, then filled up.
 
-    Writes the multiplier and the choices; returns the bound.
+    Writes the multiplier and the choices on TRIAL; returns the bound.
     """
-    reduced_cost_J = np.zeros(option_J.size)
-    cheap_J = np.zeros_like(option_J)
-    trial_J = np.zeros_like(option_J)
-    low, high, best, best_multiplier = 0.0, highest, -np.inf, 0.0
+    multiplier_R, option_J = search.multiplier_SR[TRIAL], search.option_SJ[TRIAL]
+    cheap_J, next_J = search.option_SJ[CHEAP], search.option_SJ[NEXT]
+    low, high, best, best_multiplier = 0.0, search.highest, -np.inf, 0.0
     for step in range(HALVINGS + 1):
         multiplier_R[GPUS] = 0.0 if step == 0 else 0.5 * (low + high)
-        bound = _choose_at(choices, multiplier_R, reduced_cost_J, trial_J)
+        bound = _choose_at(choices, multiplier_R, search.reduced_cost_J, next_J)
         used = 0.0
-        for resource in range(capacity_R.size):
-            bound -= multiplier_R[resource] * capacity_R[resource]
+        for resource in range(search.capacity_R.size):
+            bound -= multiplier_R[resource] * search.capacity_R[resource]
         for job in range(option_J.size):
-            used += choices.use_JOR[job, trial_J[job], GPUS]
+            used += choices.use_JOR[job, next_J[job], GPUS]
         if bound > best:
             best, best_multiplier = bound, multiplier_R[GPUS]
-        if used > capacity_R[GPUS]:
+        if used > search.capacity_R[GPUS]:
             low = multiplier_R[GPUS]
-            _copy(trial_J, cheap_J)
+            _copy(next_J, cheap_J)
         else:
             high = multiplier_R[GPUS]
-            _copy(trial_J, option_J)
+            _copy(next_J, option_J)
             if step == 0:
-                _copy(trial_J, cheap_J)
+                _copy(next_J, cheap_J)
                 break
     multiplier_R[GPUS] = best_multiplier
-    _fill_up(choices, capacity_R[GPUS], cheap_J, option_J)
+    _fill_up(choices, search.capacity_R[GPUS], cheap_J, option_J)
     return best
 
 
-@compiled_part
+@lean_part
 def _fill_up(choices: Choices, num_gpus: float, cheap_J: IntArray, option_J: IntArray) -> None:
     """Let jobs choose as at a lower price, one after the other, while the GPUs last.
 
@@ -288,7 +311,7 @@ def _fill_up(choices: Choices, num_gpus: float, cheap_J: IntArray, option_J: Int
             left -= more
 
 
-@compiled
+@compiled_lean
 def _choose_at(
     choices: Choices, multiplier_R: FloatArray, reduced_cost_J: FloatArray, option_J: IntArray
 ) -> float:
@@ -307,7 +330,6 @@ def _choose_at(
     return total
 
 
-@compiled
 def exact_relaxation(
     choices: Choices, num_gpus: int, num_nodes: int, wide_multiplier: float, option_J: IntArray
 ) -> float:
@@ -315,11 +337,24 @@ def exact_relaxation(
 
     Writes each job's choice. Dynamic programming; work: options of all jobs x GPUs x nodes.
     """
-    best_GN = np.zeros((num_gpus + 1, num_nodes + 1))
+    best_BGN = np.zeros((2, num_gpus + 1, num_nodes + 1))
     taken_JGN = np.zeros((option_J.size, num_gpus + 1, num_nodes + 1), np.int16)
+    return _exact(choices, wide_multiplier, best_BGN, taken_JGN, option_J)
+
+
+@compiled_lean
+def _exact(
+    choices: Choices,
+    wide_multiplier: float,
+    best_BGN: FloatArray,
+    taken_JGN: NDArray[np.int16],
+    option_J: IntArray,
+) -> float:
+    """Fill the tables job by job, best_BGN alternately; write each job's choice, return the least sum."""
+    num_gpus, num_nodes = best_BGN.shape[1] - 1, best_BGN.shape[2] - 1
     for job in range(option_J.size):
         # A cell: the least cost of the jobs so far within g GPUs and n nodes (not: with exactly as many).
-        next_GN = np.empty((num_gpus + 1, num_nodes + 1))
+        best_GN, next_GN = best_BGN[job % 2], best_BGN[1 - job % 2]
         for g in range(num_gpus + 1):
             for n in range(num_nodes + 1):
                 next_GN[g, n] = np.inf
@@ -332,11 +367,10 @@ def exact_relaxation(
                     if total < next_GN[g, n]:
                         next_GN[g, n] = total
                         taken_JGN[job, g, n] = option
-        best_GN = next_GN
     # Read the choices back from the last job to the first.
     g, n = num_gpus, num_nodes
     for job in range(option_J.size - 1, -1, -1):
         option_J[job] = taken_JGN[job, g, n]
         g -= int(choices.use_JOR[job, option_J[job], GPUS])
         n -= int(choices.use_JOR[job, option_J[job], NODES])
-    return float(best_GN[num_gpus, num_nodes])
+    return float(best_BGN[option_J.size % 2, num_gpus, num_nodes])

@@ -11,6 +11,10 @@ from coadapt.policies.pollux.objective import BoolArray, FloatArray, IntArray, R
 
 GPUS, NODES, WIDE = 0, 1, 2  # resources
 NUM_RESOURCES = 3
+PINNED, LEAST, MOST, TENANT = 0, 1, 2, 3  # columns of PackedCosts.limit_JL
+WAITING, KEEPING, CHEAPEST = 0, 1, 2  # columns of PackedCosts.cost_JC
+NUM_TRIALS = 6  # rows that the local search tries at a time
+ORDER, SAVED = NUM_TRIALS, NUM_TRIALS + 1  # rows of PartialPlan.scratch_IN: nodes in order, the first job's
 # Cost of stopping a frozen job, in multiples of the largest real one: more than the others together (1).
 NEVER = 1e6
 
@@ -41,6 +45,36 @@ class RoundCosts(NamedTuple):
     wide_K: FloatArray
 
 
+class PackedCosts(NamedTuple):
+    """What the exact solver's kernels read of RoundCosts: few arrays, as numba takes each apart at each call.
+
+    limit_JL: pinned (0 or 1), least and most replicas, tenant. cost_JC: of waiting, of keeping current_JN,
+    the least that there is. The others as in RoundCosts.
+    """
+
+    current_JN: IntArray
+    limit_JL: IntArray
+    cost_JC: FloatArray
+    change_JSK: FloatArray
+    wide_K: FloatArray
+    max_nodes: int
+    exclusive: bool
+
+
+def packed(costs: RoundCosts) -> PackedCosts:
+    """Return the costs as the exact solver's kernels take them."""
+    limits = (costs.pinned_J, costs.min_J, costs.max_J, costs.tenant_J)
+    return PackedCosts(
+        current_JN=costs.current_JN,
+        limit_JL=np.stack(limits, axis=1, dtype=np.int64),
+        cost_JC=np.stack((costs.wait_J, costs.keep_J, costs.least_J), axis=1),
+        change_JSK=costs.change_JSK,
+        wide_K=costs.wide_K,
+        max_nodes=costs.max_nodes,
+        exclusive=costs.exclusive,
+    )
+
+
 class DualBound(NamedTuple):
     """A lower bound on the cost of any plan, and the Lagrange multipliers that prove it.
 
@@ -54,17 +88,37 @@ class DualBound(NamedTuple):
 
 
 class PartialPlan(NamedTuple):
-    """A plan under construction: rows, their costs, and what they leave over."""
+    """A plan under construction: rows, their costs, and what they leave over.
+
+    spanning_N: jobs that span nodes. wide_N: capacity for wide pieces. Scratch: scratch_IN has NUM_TRIALS
+    rows, one for an order of nodes, and then one per job; value_J and mark_J are a number each per job.
+    """
 
     row_JN: IntArray
     cost_J: FloatArray
     free_N: IntArray
-    spanning_N: IntArray  # jobs that span nodes, per node
-    wide_N: FloatArray  # capacity for wide pieces
+    spanning_N: IntArray
+    wide_N: FloatArray
     left_T: IntArray
-    order_N: IntArray  # scratch
-    trial_IN: IntArray  # scratch rows
-    saved_JN: IntArray  # scratch
+    scratch_IN: IntArray
+    value_J: FloatArray
+    mark_J: IntArray
+
+
+def empty_plan(costs: RoundCosts) -> PartialPlan:
+    """Return the plan in which every job waits."""
+    num_jobs, num_nodes = costs.current_JN.shape
+    return PartialPlan(
+        row_JN=np.zeros((num_jobs, num_nodes), dtype=np.int64),
+        cost_J=costs.wait_J.copy(),
+        free_N=costs.capacity_N.copy(),
+        spanning_N=np.zeros(num_nodes, dtype=np.int64),
+        wide_N=costs.wide_K[costs.capacity_N],
+        left_T=costs.quota_T.copy(),
+        scratch_IN=np.zeros((NUM_TRIALS + 1 + num_jobs, num_nodes), dtype=np.int64),
+        value_J=np.zeros(num_jobs),
+        mark_J=np.zeros(num_jobs, dtype=np.int64),
+    )
 
 
 def round_costs(problem: RoundProblem, *, least_factor: float = 0.0) -> RoundCosts:

@@ -10,7 +10,16 @@ import numpy as np
 
 from coadapt.policies.pollux import local_search, relaxation
 from coadapt.policies.pollux.objective import IntArray, RoundProblem, Solution
-from coadapt.policies.pollux.round_costs import WIDE, DualBound, PartialPlan, RoundCosts, round_costs
+from coadapt.policies.pollux.round_costs import (
+    WIDE,
+    DualBound,
+    PackedCosts,
+    PartialPlan,
+    RoundCosts,
+    empty_plan,
+    packed,
+    round_costs,
+)
 
 # Factor on the speedup of a job for which a change would leave nothing (ρ = 0): nothing to the objective, but
 # among equals it lets a free GPU be used (1).
@@ -26,11 +35,11 @@ MAX_TRIALS = 20_000
 def solve(problem: RoundProblem) -> Solution:
     """Return a plan with nearly the least sum of costs, and the bound that proves how near."""
     relaxed = relax(round_costs(problem, least_factor=LEAST_RESCALE_FACTOR))
-    costs = relaxed.costs
-    best = local_search.empty_plan(costs)
+    costs = packed(relaxed.costs)
+    best = empty_plan(relaxed.costs)
     trials = MAX_TRIALS
     enough = relaxed.bound + NEGLIGIBLE * abs(relaxed.bound)
-    for plan in _starts(relaxed):
+    for plan in _starts(relaxed, costs):
         if plan.cost_J.sum() > enough:
             trials -= local_search.improve(costs, plan, relaxed.dual, trials)
         if plan.cost_J.sum() < best.cost_J.sum():
@@ -72,11 +81,10 @@ def relax(costs: RoundCosts) -> Relaxed:
     return Relaxed(costs, dual, bound, wanted_J, np.lexsort((-wanted_J, -wide_J)))
 
 
-def _starts(relaxed: Relaxed) -> Iterator[PartialPlan]:
+def _starts(relaxed: Relaxed, costs: PackedCosts) -> Iterator[PartialPlan]:
     """Yield plans to improve: the relaxation's counts placed, wide pieces first, and the present plan."""
-    costs = relaxed.costs
     present_J = np.where(costs.current_JN.any(axis=1), relaxation.KEEP, 0)
     for count_J in (relaxed.wanted_J, present_J):
-        plan = local_search.empty_plan(costs)
+        plan = empty_plan(relaxed.costs)
         local_search.place_counts(costs, plan, count_J, relaxed.order_J)
         yield plan

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from coadapt.model import Allocation, ClusterView, JobId, JobView
+from coadapt.model import Allocation, ClusterView, JobId, JobView, gpus_by_type
 from coadapt.policies.giving.capacity import gpu_type_held
 from coadapt.policies.predictors.loss_curves import LossCurve, fit_curve, normalised
 from coadapt.policies.predictors.nonnegative import least_squares
@@ -141,6 +141,17 @@ class Learning:
 def _kind(job: JobView, gpu_type: str) -> tuple[str, int, str]:
     """Return what jobs must have in common to share step times."""
     return job.spec.application or job.id, total_batch(job), gpu_type
+
+
+def types_to_count_on(view: ClusterView) -> tuple[dict[JobId, str], int]:
+    """Return the GPU type whose speed counts for each job, and the most GPUs that there are of one type.
+
+    What the job holds, else the type that the cluster has most of (the last by name where two have as many).
+    """
+    num_gpus, nodes = gpus_by_type(view.nodes), {node.id: node for node in view.nodes}
+    roomiest = max(num_gpus, key=lambda name: (num_gpus[name], name), default="")
+    chosen = {job.id: gpu_type_held(job, nodes) or roomiest for job in view.jobs}
+    return chosen, max(num_gpus.values(), default=1)
 
 
 def total_batch(job: JobView) -> int:

@@ -19,10 +19,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coadapt.goodput.batch import limits_in_use
 from coadapt.goodput.throughput import packed_placement, step_time
 from coadapt.model import BatchMode, ClusterView, JobId, JobView
 from coadapt.policies.giving.capacity import gpu_type_held
 from coadapt.policies.giving.queue import requested_gpus
+from coadapt.policies.predictors.declared import declared_steps_left
 
 # Weight of the newest step time (Gavel's released code).
 NEWEST = 0.5
@@ -73,7 +75,7 @@ class Paces:
         told_by = max(gpus, key=lambda name: (gpus[name], name), default="")
         known = {job.id: self._known(job, told_by, per_node) for job in view.jobs}
         ratio = _ratios(known.values(), told_by, gpus)
-        return {job.id: _pace(job, known[job.id], ratio) for job in view.jobs}
+        return {job.id: _pace(view, job, known[job.id], ratio) for job in view.jobs}
 
     def _note(self, job: JobView, held: str | None) -> None:
         seen, measured = self._seen.setdefault(job.id, _Seen()), job.measured
@@ -122,7 +124,7 @@ def epoch_steps(job: JobView, mode: BatchMode) -> float:
     return mode.epoch_s / forecast.step_time_s[min(requested_gpus(job), len(forecast.step_time_s)) - 1]
 
 
-def _pace(job: JobView, known: Mapping[str, float], ratio: Mapping[str, float]) -> Pace:
+def _pace(view: ClusterView, job: JobView, known: Mapping[str, float], ratio: Mapping[str, float]) -> Pace:
     step_s = {}
     for name in ratio:
         if job.spec.replicas.allows_type(name):
@@ -133,7 +135,7 @@ def _pace(job: JobView, known: Mapping[str, float], ratio: Mapping[str, float]) 
     passes = count * (batch.accumulation + 1 if batch is not None else 1)
     left = _steps_left(job)
     if left is None:
-        ran_s = job.usage.attained_service_gpu_s / count
+        ran_s = view.service_gpu_s(job) / count
         fastest_s = min(step_s.values(), default=1.0)
         return Pace(step_s, passes, max(ran_s, LEAST_UNKNOWN_S) / fastest_s, False)
     return Pace(step_s, passes, left, True)
@@ -141,18 +143,15 @@ def _pace(job: JobView, known: Mapping[str, float], ratio: Mapping[str, float]) 
 
 def _steps_left(job: JobView) -> float | None:
     """Return the steps that the job told are left, as a forecast or as its declared length; at least one."""
-    forecast, mode, length = job.measured.forecast, present_mode(job), job.spec.length
+    forecast, mode = job.measured.forecast, present_mode(job)
     if forecast is not None and mode is not None:
         target = job.measured.progress_target
         done = min(job.measured.progress / target, 1.0) if target else 0.0
         return max((1.0 - done) * forecast.num_epochs * epoch_steps(job, mode), 1.0)
     if forecast is not None:
         return max(forecast.remaining_steps, 1.0)
-    if length is not None and length.epochs is None:
-        total = _total(job)
-        samples = length.samples if length.samples is not None else (length.steps or 0.0) * total
-        return max((samples - job.measured.samples) / total, 1.0)
-    return None
+    left = declared_steps_left(job)
+    return None if left is None else max(left * limits_in_use(job).requested / _total(job), 1.0)
 
 
 def _total(job: JobView) -> int:

@@ -128,7 +128,7 @@ class Shockwave(ShockwaveOptions):
         planned.sort(key=lambda job: -requested_gpus(job))
         rest = [job for job in view.jobs if index not in window.rounds.get(job.id, ())]
         # Who has most to run goes first into what is idle (released code).
-        rest.sort(key=lambda job: (-window.left_s.get(job.id, 0.0), job.usage.attained_service_gpu_s))
+        rest.sort(key=lambda job: (-window.left_s.get(job.id, 0.0), view.service_gpu_s(job)))
         plan = admit(view, [*planned, *rest], GangRule(ahead="ahead of it in this round of the window"))
         reasons = explained(plan, window.rounds, index, self.num_rounds)
         return replace(plan, reasons=reasons, diagnostics=self._diagnostics())

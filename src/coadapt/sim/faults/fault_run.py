@@ -142,6 +142,8 @@ class FaultRun:
             case FaultKind.VANISH:
                 if self.scenario.world.rescale_s > VANISH_S:
                     self._cursed[target] = (VANISH_S, Outcome.LOST)
+            case FaultKind.HANG:
+                self._hang(target)
             case FaultKind.JOINERS_FAIL:
                 self.world.joiners_fail.add(target)
             case FaultKind.NODE_LOST:
@@ -160,6 +162,17 @@ class FaultRun:
             case FaultKind.SUBMITTED_TWICE:
                 spec = next(job.spec for job in self.scenario.jobs if job.id == target)
                 self.wire.from_user(JobSubmitted(at=now, job=target, spec=spec))
+
+    def _hang(self, job_id: JobId) -> None:
+        """Let the replicas stand still as soon as the books have a report of them: before, none is missed."""
+        job, generation = self.host.state.jobs.get(job_id), self.world.alive().get(job_id)
+        if generation is None or job is None or job.running.reported_at is None:
+            soon = self.clock.now() + self.scenario.world.report_s
+            if soon < CALM_AT_S:
+                self.clock.call_at(soon, partial(self._hang, job_id))
+        elif job.running.generation == generation == job.generation:
+            self.world.hang(job_id)
+            self.wire.note_hang(job_id, generation)
 
     def _lose_node(self, node_id: str, lasts_s: float) -> None:
         node = self.world.ledger.nodes.get(node_id)

@@ -2,13 +2,14 @@
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from coadapt.core.config import SchedulerConfig
 from coadapt.model import (
     BatchLimits,
     JobSpec,
+    Launch,
     Node,
     ReplicaLimits,
     RescaleContract,
@@ -27,6 +28,7 @@ class FaultKind(StrEnum):
     SCRIPT_FAILS = "script_fails"
     POISON = "poison"  # from here on the script fails soon after every start
     VANISH = "vanish"  # from here on the replicas vanish before their first step
+    HANG = "hang"  # once it has reported, the replicas stand still: of jobs with a hang_timeout only
     JOINERS_FAIL = "joiners_fail"  # from here on whoever is to join in place fails
     NODE_LOST = "node_lost"  # for `lasts_s`
     NODE_REPLACED = "node_replaced"  # by one of another size, and nobody tells of the loss
@@ -44,6 +46,10 @@ DRAWN_CONTRACTS = (
     RescaleContract.SELF,
     RescaleContract.FROZEN,
 )
+DRAWN_KINDS = tuple(kind for kind in FaultKind if kind is not FaultKind.HANG)
+# Drawn apart, so that seeds stay the scenarios that they were: how many of them have jobs that hang.
+HANGING_SHARE = 0.5
+HANG_TIMEOUTS_S = (300.0, 900.0)
 _ABOUT_NODES = (FaultKind.NODE_LOST, FaultKind.NODE_REPLACED, FaultKind.NODE_REPEATED)
 
 
@@ -108,8 +114,11 @@ APPLICATION = ParametricApplication(
 )
 
 
-def draw_scenario(seed: int) -> Scenario:
-    """Return the scenario of `seed`. Some seeds are gentle: rare faults meet calm water too."""
+def draw_scenario(seed: int, *, hangs: bool = True) -> Scenario:
+    """Return the scenario of `seed`. Some seeds are gentle: rare faults meet calm water too.
+
+    hangs: in half of them replicas hang besides.
+    """
     rng = random.Random(seed)
     nodes = _nodes(rng)
     jobs = tuple(_job(rng, index, nodes) for index in range(rng.randint(2, 6)))
@@ -119,7 +128,7 @@ def draw_scenario(seed: int) -> Scenario:
     scheduler, world, rates = draw_conditions(
         rng, severity, in_place=in_place, interference=(0.0, 0.0, 0.3), solver=0.12
     )
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
         nodes=nodes,
         jobs=jobs,
@@ -130,6 +139,20 @@ def draw_scenario(seed: int) -> Scenario:
         rates=rates,
         faults=draw_faults(rng, nodes, jobs, severity),
     )
+    return with_hangs(scenario) if hangs else scenario
+
+
+def with_hangs(scenario: Scenario) -> Scenario:
+    """Return the scenario, or one in which the first job or two have a hang_timeout, and hang."""
+    rng = random.Random(f"hangs of {scenario.seed}")
+    if rng.random() >= HANGING_SHARE:
+        return scenario
+    jobs, faults = list(scenario.jobs), list(scenario.faults)
+    for index, job in enumerate(jobs[: rng.randint(1, 2)]):
+        launch = Launch(run="train", hang_timeout_s=rng.choice(HANG_TIMEOUTS_S))
+        jobs[index] = replace(job, spec=replace(job.spec, launch=launch))
+        faults.append(Fault(at=rng.uniform(job.at, CALM_AT_S - 1.0), kind=FaultKind.HANG, target=job.id))
+    return replace(scenario, jobs=tuple(jobs), faults=tuple(sorted(faults, key=lambda fault: fault.at)))
 
 
 def draw_conditions(
@@ -208,7 +231,7 @@ def draw_faults(
     """Return what goes wrong with `nodes` and `jobs` before things calm down, in order of time."""
     faults = []
     for _ in range(round(rng.randint(3, 12) * severity)):
-        kind = rng.choice(tuple(FaultKind))
+        kind = rng.choice(DRAWN_KINDS)
         about_node = kind in _ABOUT_NODES
         target = rng.choice(nodes).id if about_node else rng.choice(jobs).id
         at = rng.uniform(0.0, CALM_AT_S - 1.0)

@@ -77,6 +77,10 @@ class FaultyNetwork:
 
     # -- world and users to scheduler -------------------------------------------------------------------
 
+    def note_hang(self, job_id: JobId, generation: int) -> None:
+        """The world's replicas of that generation stand still, and nothing says so."""
+        self._truth.note_hang(job_id, generation)
+
     def from_world(self, event: Event) -> None:
         """Send what the world saw. News of nodes keep their order and are never lost."""
         if isinstance(event, NodeJoined | NodeLost):
@@ -148,6 +152,9 @@ class Truth:
                 self._cancelled.add(event.job)
             case _:
                 pass
+
+    def note_hang(self, job_id: JobId, generation: int) -> None:
+        self._failed[job_id].add(generation)
 
     def check(self) -> None:
         for job in self.ended.values():

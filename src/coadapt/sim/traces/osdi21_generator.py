@@ -74,13 +74,30 @@ def generate(log: Sequence[LoggedJob], requests: Mapping[str, Requests], recipe:
         raise InputError("--jobs", recipe.num_jobs, f"at most {len(inside)}, which came in these hours")
     rng = np.random.default_rng(recipe.seed)
     drawn = rng.choice(inside, size=recipe.num_jobs, replace=False).tolist()
+    order = sorted(drawn, key=lambda index: (at[index], index))
+    return _tuned([(at[index], pool[index]) for index in order], requests, rng)
+
+
+def whole(log: Sequence[LoggedJob], requests: Mapping[str, Requests], seed: int = 0) -> list[TunedJob]:
+    """Return all jobs of a log when they came, the first at 0 s, each drawn as `generate` draws its own.
+
+    Those of 1,000 GPU-hours and more stand for the largest application too. Equal arguments, equal workloads.
+    """
+    began_at = min((job.at for job in log), default=0.0)
+    arrivals = sorted(((job.at - began_at, job) for job in log), key=lambda each: each[0])
+    return _tuned(arrivals, requests, np.random.default_rng(seed))
+
+
+def _tuned(
+    arrivals: Sequence[tuple[float, LoggedJob]], requests: Mapping[str, Requests], rng: np.random.Generator
+) -> list[TunedJob]:
     jobs = []
-    for number, index in enumerate(sorted(drawn, key=lambda index: (at[index], index))):
-        hours = pool[index].gpu_s / S_PER_HOUR
-        names = next(names for bound, names in SIZES if hours < bound)
+    for number, (at, logged) in enumerate(arrivals):
+        hours = logged.gpu_s / S_PER_HOUR
+        names = next((names for bound, names in SIZES if hours < bound), SIZES[-1][1])
         name = names[int(rng.integers(len(names)))]
         num_replicas, total = requests[name][int(rng.integers(len(requests[name])))]
-        jobs.append(TunedJob(f"{name}-{number}", int(at[index]), name, num_replicas, total))
+        jobs.append(TunedJob(f"{name}-{number}", int(at), name, num_replicas, total))
     return jobs
 
 

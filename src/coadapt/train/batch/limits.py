@@ -1,7 +1,7 @@
 """Which batches this run may use: the loop's own numbers, the job file's, and that they agree."""
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from coadapt.goodput.batch import split_total
 from coadapt.goodput.efficiency import efficiency
@@ -10,6 +10,7 @@ from coadapt.goodput.throughput import step_time
 from coadapt.model import (
     BatchConfig,
     BatchLimits,
+    BatchRule,
     BatchSchedule,
     GradStats,
     InputError,
@@ -37,21 +38,36 @@ REVERSAL_GAIN_MIN = 1.10
 # at once, and the loss by 0.1 for 20,000 samples. Doubling is what Smith et al. 2018 and Merrill et al.
 # 2025 do.
 GROWTH_MAX = 2.0
+RULE_FIELD = "loader(batch_rule)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the loop says of its batch; None: nothing. As the arguments of `Run.loader`.
+
+    batch_size is the one that the loop's learning rate is meant for: the job file's `requested`, or its
+    `initial` if adaptive.
+    """
+
+    batch_size: int | None = None
+    max_batch_size: int | None = None
+    max_atomic: int | None = None
+    batch_rule: str | None = None
 
 
 def resolve_limits(
     spec: JobSpec | None,
     contract: RescaleContract,
-    *,
-    batch_size: int | None,
-    max_batch_size: int | None,
-    max_atomic: int | None,
+    wanted: Wanted,
 ) -> BatchLimits:
     """Return the limits that arguments of `Run.loader` and job file give together.
 
-    What only one of them says counts. Raises InputError where they contradict each other. `batch_size` is the
-    one that the loop's learning rate is meant for: the job file's `requested`, or its `initial` if adaptive.
+    What only one of them says counts. Raises InputError where they contradict each other.
     """
+    batch_size, max_atomic = wanted.batch_size, wanted.max_atomic
+    rule = None if wanted.batch_rule is None else BatchRule.parse(wanted.batch_rule, field=RULE_FIELD)
+    if rule is not None and contract is not RescaleContract.SELF:
+        raise InputError(RULE_FIELD, wanted.batch_rule, f"only under contract self; this job's is {contract}")
     if spec is None:
         if contract is RescaleContract.SCHEDULE:
             raise InputError(
@@ -59,15 +75,20 @@ def resolve_limits(
             )
         if batch_size is None:
             raise InputError("loader(batch_size)", None, "a number of samples; no job file names one")
-        largest = 0 if max_batch_size is None else max_batch_size
-        return _limits(initial=batch_size, max_total=largest, max_atomic=max_atomic)
+        return _limits(
+            initial=batch_size, max_total=wanted.max_batch_size or 0, max_atomic=max_atomic, rule=rule
+        )
     declared = spec.batch
     own = declared.initial if contract is RescaleContract.ADAPTIVE else declared.requested
     name = "batch.initial" if own == declared.initial else "batch.requested"
     if declared.schedule is not None:
         name = "first of batch.schedule"
     _agree("batch_size", batch_size, own, name)
-    _agree("max_batch_size", max_batch_size, declared.max_total, "batch.max")
+    _agree("max_batch_size", wanted.max_batch_size, declared.max_total, "batch.max")
+    if rule is not None and rule != declared.rule:
+        raise InputError(
+            RULE_FIELD, wanted.batch_rule, f"{declared.rule or 'none'}, the job file's batch.rule"
+        )
     if declared.max_atomic is None:
         return _limits(
             initial=declared.initial,
@@ -77,6 +98,7 @@ def resolve_limits(
             max_atomic=max_atomic,
             accumulation=declared.accumulation,
             schedule=declared.schedule,
+            rule=declared.rule,
         )
     _agree("max_atomic", max_atomic, declared.max_atomic, "batch.max_atomic")
     return declared
@@ -217,7 +239,7 @@ def _agree(argument: str, given: int | None, declared: int, name: str) -> None:
         raise InputError(f"loader({argument})", given, f"{declared}, the job file's {name}")
 
 
-def _limits(**values: "int | bool | BatchSchedule | None") -> BatchLimits:
+def _limits(**values: "int | bool | BatchSchedule | BatchRule | None") -> BatchLimits:
     try:
         return BatchLimits(**values)  # type: ignore[arg-type]  # by name, as listed by both callers
     except ValueError as error:

@@ -148,6 +148,6 @@ class MemoryWatch:
         where = f"out of memory: replica {rank}: {failed} samples per pass do not fit into a {gpu_type}"
         if failed == 1:
             return f"{where}: not even one does"
-        if session.config.checkpoint_dir is None:
+        if not session.config.keeps_checkpoints:
             return f"{where}: try run.loader(max_atomic={ceiling.most}), then gradients accumulate"
         return f"{where}: the next start takes at most {ceiling.most}, and accumulates"

@@ -11,9 +11,12 @@ from coadapt.goodput.profile import Profile, ProfileBuilder
 from coadapt.model import (
     BatchConfig,
     BatchLimits,
+    BatchMode,
+    BatchRule,
     Forecast,
     GradStats,
     Placement,
+    ReplicaLimits,
     ThroughputParams,
     TrainingReport,
     TypeProfile,
@@ -21,14 +24,22 @@ from coadapt.model import (
 from coadapt.train.batch.limits import better_batch
 from coadapt.train.session import Session
 
+# A fit to a few steps may say that they take no time; an epoch takes some.
+EPOCH_MIN_S = 1e-6
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """How far a run is. samples_left: to the end of its last epoch, None in a stream of unknown length."""
+    """How far a run is. samples_left: to the end of its last epoch, None in a stream of unknown length.
+
+    num_epochs: of the whole run. epoch_samples: of each, None as samples_left.
+    """
 
     progress: float
     samples: float
     samples_left: float | None
+    num_epochs: int = 0
+    epoch_samples: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +65,7 @@ class RunSnapshot:
     limits: BatchLimits
     batch: BatchConfig
     placement: Placement
-    replicas_max: int
+    replicas: ReplicaLimits
     grad: GradStats | None
     adaptive: bool
     tunes: bool
@@ -87,7 +98,13 @@ def take_snapshot(session: Session, num_epochs: int, step_time_s: float | None) 
         left = float(max((num_epochs - progress.epoch) * whole - progress.index, 0))
     profile = session.profiles.builder(session.gpu_type)
     return RunSnapshot(
-        done=Done(progress=progress.progress, samples=float(progress.samples), samples_left=left),
+        done=Done(
+            progress=progress.progress,
+            samples=float(progress.samples),
+            samples_left=left,
+            num_epochs=num_epochs,
+            epoch_samples=whole,
+        ),
         timings=Timings(
             gpu_type=session.gpu_type,
             profile=profile.build(),
@@ -98,13 +115,13 @@ def take_snapshot(session: Session, num_epochs: int, step_time_s: float | None) 
         limits=data.limits,
         batch=data.batch,
         placement=session.group.placement,
-        replicas_max=session.group.size if spec is None else spec.replicas.max,
+        replicas=_only(session.group.size) if spec is None else spec.replicas,
         grad=session.grad_stats(),
         cautious=data.noise.cautious(),
         trend=data.trend,
         adaptive=session.adaptive,
         tunes=session.adaptive and session.config.job.batch is None,
-        metrics=dict(session.figures.metrics),
+        metrics={**session.figures.metrics, **session.figures.stragglers.told()},
     )
 
 
@@ -157,10 +174,51 @@ def _forecast(at: RunSnapshot, params: ThroughputParams | None) -> Forecast | No
         return None
     # A job on one node does not know how many GPUs nodes have, and is taken to fit on one.
     one_node = at.placement.num_nodes == 1
-    gpus_per_node = at.replicas_max if one_node else max(at.placement.replicas_per_node)
+    most = at.replicas.max
+    gpus_per_node = most if one_node else max(at.placement.replicas_per_node)
     limits = at.limits
     if limits.schedule is not None:
         # At the batch in force: the scheduler knows the ramp to come by itself.
         limits = replace(limits, requested=at.batch.total, schedule=None)
-    times_s = packed_step_times(params, limits, at.replicas_max, gpus_per_node)
-    return Forecast(remaining_steps=at.done.samples_left / limits.requested, step_time_s=times_s)
+    modes: tuple[BatchMode, ...] = ()
+    if limits.rule is not None:
+        modes = _modes(at, limits.rule, params, gpus_per_node)
+        # At the batch in use: it stays until the rule decides otherwise.
+        limits = _at_total(limits, at.batch.total)
+    return Forecast(
+        remaining_steps=at.done.samples_left / limits.requested,
+        step_time_s=packed_step_times(params, limits, most, gpus_per_node),
+        num_epochs=at.done.num_epochs if modes else 0,
+        modes=modes,
+    )
+
+
+def _modes(
+    at: RunSnapshot, rule: BatchRule, params: ThroughputParams, gpus_per_node: int
+) -> tuple[BatchMode, ...]:
+    """Return the batches that `rule` may visit, and an epoch's seconds in each, on the requested replicas.
+
+    None are known as long as an epoch's length is not. This is what Shockwave's predictor goes by.
+    """
+    samples, requested = at.done.epoch_samples, at.replicas.requested
+    if not samples or not at.done.num_epochs:
+        return ()
+    largest = max(min(at.limits.max_total, samples), at.limits.requested)
+    totals = sorted({*rule.totals(at.limits.requested, largest), at.batch.total})
+    step_s = (
+        packed_step_times(params, _at_total(at.limits, total), requested, gpus_per_node)[-1]
+        for total in totals
+    )
+    return tuple(
+        BatchMode(total=total, epoch_s=max(seconds * math.ceil(samples / total), EPOCH_MIN_S))
+        for total, seconds in zip(totals, step_s, strict=True)
+    )
+
+
+def _at_total(limits: BatchLimits, total: int) -> BatchLimits:
+    """Return `limits` with the batch `total`, which stays."""
+    return replace(limits, requested=total, max_total=max(limits.max_total, total), rule=None)
+
+
+def _only(num_replicas: int) -> ReplicaLimits:
+    return ReplicaLimits(max=num_replicas, requested=num_replicas)

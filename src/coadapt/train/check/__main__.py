@@ -5,18 +5,21 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import cast
 
 import torch
 
+from coadapt.model import RuleKind
 from coadapt.train.check.compare import Compared, Finding, State, allowed_distance
 from coadapt.train.check.replicas import LateError, ScriptRun
 from coadapt.train.check.rows import Steps, kinds, read_steps
 from coadapt.train.check.schedule import Change, Failure, await_end, draw_changes, lead
+from coadapt.train.checkpoint.sharded_files import read_shards
 from coadapt.train.checkpoint.store import CheckpointStore, read_checkpoint
+from coadapt.train.dtensors import empty_shards, unflatten
 from coadapt.train.wrappers.recorder import Plan
 
 EXIT_SAME, EXIT_DIFFERENT, EXIT_UNFIT = 0, 1, 2
@@ -147,7 +150,7 @@ def _compared(
         state_alone=state,
         state_changed=changed_state,
         allowed=allowed_distance(state, nudged_state),
-        fixed=contract in SAME_TRAINING,
+        fixed=contract in SAME_TRAINING and not _goes_by_noise(state),
         layers=kinds(alone.folder),
     )
     return Outcome(num_steps=max(steps), changes=tuple(map(str, made)), findings=tuple(compared.findings()))
@@ -158,8 +161,17 @@ def _state(run: ScriptRun) -> tuple[str, State]:
     newest = CheckpointStore(run.checkpoints).newest()
     assert newest is not None, "a run that ended has saved"
     state = read_checkpoint(newest)
+    if newest.is_dir():  # the replicas' parts of a sharded model: here they are put together
+        parts = read_shards(newest, empty_shards(state, {}))
+        state = cast("dict[str, object]", unflatten(state, parts))
     record = cast("dict[str, object]", state["run"])
     return str(record["contract"]), cast("State", state["objects"])
+
+
+def _goes_by_noise(state: State) -> bool:
+    """Return whether the batch follows the noise scale, which is measured otherwise on other replicas."""
+    rule = state.get("batch_rule")
+    return isinstance(rule, Mapping) and rule["kind"] == RuleKind.NOISE_SCALE
 
 
 def _failed(failure: Failure, where: str, changes: Sequence[Change]) -> Outcome:

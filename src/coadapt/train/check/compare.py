@@ -112,7 +112,10 @@ class Compared:
             if found is not None:
                 text, why = found
                 return Finding(what="replicas", same=False, text=f"step {step}: {text}", why=why)
-        return Finding(what="replicas", same=True, text="had the same parameters and rates after each step")
+        # No sum is taken of a model in parts: there is no tensor that two replicas both have.
+        whole = any(row.norm for rows in self.changed.values() for row in rows)
+        what = "parameters and rates" if whole else "rates (each has a part of the parameters)"
+        return Finding(what="replicas", same=True, text=f"had the same {what} after each step")
 
     def _rates(self) -> Finding:
         if not self.fixed:
@@ -139,7 +142,9 @@ class Compared:
             return _by_contract("parameters")
         found = distance(self.state_alone, self.state_changed)
         if found is None:
-            return Finding(what="parameters", same=None, text="not compared: a checkpoint in parts")
+            return Finding(
+                what="parameters", same=None, text="not compared: a model's state is not all tensors"
+            )
         if found <= self.allowed:
             text = f"equal up to {found:.1e} of their norm; allowed {self.allowed:.1e}"
             return Finding(what="parameters", same=True, text=text)
@@ -189,7 +194,7 @@ def allowed_distance(alone: State, nudged: State) -> float:
 def distance(one: State, other: State) -> float | None:
     """Return the norm of the difference of all models' floating-point tensors over their norm.
 
-    None where a checkpoint has no whole tensors.
+    None where a model's state holds something else than tensors.
     """
     squares, whole = 0.0, 0.0
     for name, item in one.items():

@@ -16,13 +16,13 @@
 #
 # Rank 0 alone looks for the newest sound file, and names it to the others: two that look by themselves might
 # see different ones, where a disk is shared. Damaged files are set aside, so that they never count among
-# those kept.
+# those kept. On a disk rank 0 has compared checksums before it names one. In an object store each replica
+# compares those of what it fetches, and one that finds damage tells the others, before anything is loaded.
 
 import io
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -30,10 +30,12 @@ from torch import Tensor
 
 from coadapt.model import InputError
 from coadapt.model.wire import from_json, to_json
+from coadapt.objects import ObjectFolder
 from coadapt.train.checkpoint.record import RunRecord, make_record, resume
-from coadapt.train.checkpoint.store import CheckpointStore, read_checkpoint
-from coadapt.train.checkpoint.writer import BackgroundWriter, copy_to_host
+from coadapt.train.checkpoint.store import CheckpointStore, DamagedError, Reading
+from coadapt.train.checkpoint.writer import BackgroundWriter, Store, copy_to_host
 from coadapt.train.dtensors import empty_shards, flatten, gather_whole, is_sharded, unflatten
+from coadapt.train.env import TrainConfig
 from coadapt.train.group.group import gather_all, share_from_first
 from coadapt.train.group.totals import Sums
 from coadapt.train.rng import restore_rng, rng_state
@@ -57,9 +59,8 @@ class Saver:
     """Saves and restores the registered objects and the session. All replicas call alike; rank 0 writes."""
 
     def __init__(self, session: Session) -> None:
-        folder = session.config.checkpoint_dir
         self._session = session
-        self._store = None if folder is None else CheckpointStore(folder)
+        self._store = open_store(session.config)
         self._writer = None if self._store is None else BackgroundWriter(self._store)
         self._objects: dict[str, Stateful] = {}
         self._saved_at = time.monotonic()
@@ -223,18 +224,16 @@ class Saver:
         left them; ranks that are new keep theirs.
         """
         self.wait()
-        path = self._newest()
-        if path is None:
+        found = self._newest()
+        if found is None:
             return None
-        state = read_checkpoint(path)
-        if path.is_dir():
-            state = self._with_shards(path, state)
+        state, saved_at = found
         record = self.load(state)
         generators, group = state["rng"], self._session.group
         assert isinstance(generators, list)
         if group.rank < len(generators):
             restore_rng(generators[group.rank], group.device)
-        return max(path.stat().st_mtime - record.last_step_at, 0.0) if record.stopped else None
+        return max(saved_at - record.last_step_at, 0.0) if record.stopped else None
 
     def _write_shards(self, state: dict[str, object]) -> None:
         """Have this replica's parts written, and `state`, the first one's, without them."""
@@ -244,24 +243,45 @@ class Saver:
         assert isinstance(outline, dict)
         self._writer.write_shards(outline, parts, self._session.group)
 
-    def _with_shards(self, folder: Path, state: dict[str, object]) -> dict[str, object]:
-        """Return `state` with the tensors that `folder` has in parts, cut as this replica's own are."""
-        from coadapt.train.checkpoint.sharded_files import read_shards
+    def _newest(self) -> tuple[dict[str, object], float] | None:
+        """Return the newest state that all replicas can read, and when it was saved.
 
-        whole = unflatten(state, read_shards(folder, self.load_targets(state)))
+        Its tensors that are in parts are cut as this replica's own are.
+        """
+        store, group = self._store, self._session.group
+        while store is not None:
+            name = share_from_first(group, str(store.newest() or "") if group.rank == 0 else "")
+            if not name:
+                return None
+            found, why = None, ""
+            try:
+                with store.reading(name) as reading:
+                    found = self._read(reading), reading.saved_at
+            except DamagedError as error:
+                why = str(error)
+            damage = next(filter(None, gather_all(group, why)), None)
+            if damage is None:
+                return found
+            if group.rank == 0:
+                store.set_aside(name, damage)
+        return None
+
+    def _read(self, reading: Reading) -> dict[str, object]:
+        state = reading.state()
+        if not reading.in_parts:
+            return state
+        whole = unflatten(state, reading.fill(self.load_targets(state)))
         assert isinstance(whole, dict)
         return whole
 
-    def _newest(self) -> Path | None:
-        """Rank 0 looks, so that all replicas take the same file."""
-        if self._store is None:
-            return None
-        name = ""
-        if self._session.group.rank == 0:
-            newest = self._store.newest()
-            name = str(newest) if newest else ""
-        name = share_from_first(self._session.group, name)
-        return Path(name) if name else None
+
+def open_store(config: TrainConfig) -> Store | None:
+    """Return where a run keeps its checkpoints, None for nowhere. Raises InputError for a bad URL."""
+    if config.checkpoint_url:
+        from coadapt.train.checkpoint.object_store import ObjectStore
+
+        return ObjectStore(ObjectFolder(config.checkpoint_url))
+    return None if config.checkpoint_dir is None else CheckpointStore(config.checkpoint_dir)
 
 
 def _loads_safely(_path: str, tensor: Tensor) -> bool:

@@ -6,7 +6,7 @@ unpickles the index, this one lets it name only what an index is made of.
 
 import pickle
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -52,29 +53,35 @@ def write_shards(folder: Path, parts: Mapping[str, Tensor], group: dist.ProcessG
     return [*folder.glob(f"__{rank}_*"), *([folder / INDEX] if rank == 0 else [])]
 
 
-def read_shards(folder: Path, targets: dict[str, Tensor]) -> dict[str, Tensor]:
+def read_shards(
+    folder: Path, targets: dict[str, Tensor], *, fetch: Callable[[str], object] = lambda _name: None
+) -> dict[str, Tensor]:
     """Fill `targets` with what `folder` has under their names, however that was sharded; return them.
 
-    Each replica reads for itself. Raises pickle.UnpicklingError if the index is not one, OSError if it has
-    not what is asked for.
+    fetch: brings a file of that name there, before it is read. Each replica reads for itself. Raises
+    pickle.UnpicklingError if the index is not one, OSError if it has not what is asked for, and what `fetch`
+    raises.
     """
     if targets:
-        reader = _Reader(folder)
+        fetch(INDEX)
+        reader = _Reader(folder, fetch)
         with warnings.catch_warnings():
             # That no other process takes part, which is meant.
             warnings.filterwarnings("ignore", category=UserWarning, message="torch.distributed is disabled")
             try:
                 load(targets, storage_reader=reader, no_dist=True)
             except CheckpointException as error:
-                raise OSError(f"{folder} cannot be read: {error}") from None
+                raise reader.error or OSError(f"{folder} cannot be read: {error}") from None
     return targets
 
 
 class _Reader(FileSystemReader):
-    """Reads as torch's does, after it has read the index as ours is read."""
+    """Reads as torch's does, after it has read the index as ours is read, and fetched what it needs."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, fetch: Callable[[str], object]) -> None:
         super().__init__(folder)
+        self._fetch = fetch
+        self.error: Exception | None = None
         with open(folder / INDEX, "rb") as file:
             index = _IndexUnpickler(file).load()
         if not isinstance(index, Metadata):
@@ -84,6 +91,15 @@ class _Reader(FileSystemReader):
     def read_metadata(self, *_args: object, **_kwargs: object) -> Metadata:
         self._index.storage_meta = StorageMeta(load_id=self.load_id)
         return self._index
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> torch.futures.Future[None]:
+        try:
+            for name in sorted({self.storage_data[item.storage_index].relative_path for item in plan.items}):
+                self._fetch(name)
+        except Exception as error:
+            self.error = error  # torch makes an error of its own of it
+            raise
+        return super().read_data(plan, planner)
 
 
 class _IndexUnpickler(pickle.Unpickler):

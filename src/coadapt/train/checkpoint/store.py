@@ -9,13 +9,17 @@ import logging
 import re
 import shutil
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import Protocol
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
 from coadapt.durable import put_in_place, sync, write_whole
+from coadapt.objects import HashingFile
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +38,30 @@ State = Mapping[str, object]
 
 # A notebook may begin a run while the thread of the one before still writes.
 _writing = threading.Lock()
+
+
+class DamagedError(Exception):
+    """A checkpoint has not the content that was written."""
+
+
+class Reading(Protocol):
+    """One checkpoint, being read. saved_at: when it was written, s since 1970. in_parts: its tensors are in
+    a file per replica.
+    """
+
+    @property
+    def saved_at(self) -> float: ...
+
+    @property
+    def in_parts(self) -> bool: ...
+
+    def state(self) -> dict[str, object]:
+        """Return the state, tensors on the CPU; in parts: marks in place of them."""
+        ...
+
+    def fill(self, targets: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Fill `targets` with the tensors of these names, however they were cut; return them."""
+        ...
 
 
 class CheckpointStore:
@@ -57,19 +85,31 @@ class CheckpointStore:
         digest = _write_state(state, beside)
         return self._put_in_place(beside, f"{digest[:DIGITS]}.pt")
 
-    def begin_folder(self) -> Path:
+    def begin_folder(self) -> str:
         """Return a new folder beside, for the files of all replicas."""
         self._folder.mkdir(parents=True, exist_ok=True)
         beside = self._beside()
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir()
-        return beside
+        return str(beside)
 
-    def finish_folder(self, beside: Path, state: State, digests: Mapping[str, str]) -> Path:
+    def write_parts(
+        self, folder: str, parts: Mapping[str, Tensor], group: dist.ProcessGroup
+    ) -> dict[str, str]:
+        """Write this replica's `parts`, durably; return its files' names -> SHA-256. Collective.
+
+        Raises OSError on every replica if one cannot write.
+        """
+        from coadapt.train.checkpoint.sharded_files import write_shards
+
+        return {file.name: file_digest(file) for file in write_shards(Path(folder), parts, group)}
+
+    def finish_folder(self, folder: str, state: State, digests: Mapping[str, str]) -> Path:
         """Make what `begin_folder` gave a checkpoint and return its path; then drop all but the last `KEEP`.
 
         digests: file name -> SHA-256 of what the replicas have written, durably; `state` joins it.
         """
+        beside = Path(folder)
         files = {**digests, STATE_FILE: _write_state(state, beside / STATE_FILE)}
         manifest = json.dumps({"format": FORMAT, "files": files}, indent=1, sort_keys=True).encode()
         write_whole(beside / MANIFEST, manifest)
@@ -100,12 +140,22 @@ class CheckpointStore:
         for _, path in reversed(self._files()):
             if _sound(path):
                 return path
-            logger.warning("checkpoint %s is damaged (checksum differs): falling back", path.name)
-            _remove([path.with_suffix(DAMAGED)])
-            path.rename(path.with_suffix(DAMAGED))
+            self.set_aside(str(path), "checksum differs")
         if any(self._folder.glob(f"*{DAMAGED}")):
             raise RuntimeError(f"all checkpoints in {self._folder} are damaged; remove them to start afresh")
         return None
+
+    def set_aside(self, name: str, why: str) -> None:
+        """Let a damaged one not count any more; the next checkpoint sweeps it away."""
+        path = Path(name)
+        logger.warning("checkpoint %s is damaged (%s): falling back", path.name, why)
+        _remove([path.with_suffix(DAMAGED)])
+        path.rename(path.with_suffix(DAMAGED))
+
+    @contextmanager
+    def reading(self, name: str) -> Iterator[Reading]:
+        """Read what `newest` has returned, on this replica or another."""
+        yield _Files(Path(name))
 
     def _files(self) -> list[tuple[int, Path]]:
         if not self._folder.is_dir():
@@ -119,35 +169,44 @@ class CheckpointStore:
         _remove([*old, *self._folder.glob(f"*{DAMAGED}"), *self._folder.glob(f"*{UNFINISHED}")])
 
 
+class _Files:
+    """A checkpoint on a disk that was found sound."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @property
+    def saved_at(self) -> float:
+        return self._path.stat().st_mtime
+
+    @property
+    def in_parts(self) -> bool:
+        return self._path.is_dir()
+
+    def state(self) -> dict[str, object]:
+        return read_checkpoint(self._path)
+
+    def fill(self, targets: dict[str, Tensor]) -> dict[str, Tensor]:
+        from coadapt.train.checkpoint.sharded_files import read_shards
+
+        return read_shards(self._path, targets)
+
+
 def read_checkpoint(path: Path) -> dict[str, object]:
     """Return the state in `path`, tensors on the CPU. Raises ValueError for a newer format.
 
     Of a folder, it has marks in place of the tensors in parts.
     """
-    file = path / STATE_FILE if path.is_dir() else path
+    return read_state(path / STATE_FILE if path.is_dir() else path, path.name)
+
+
+def read_state(file: Path, called: str) -> dict[str, object]:
+    """Return the state in `file`, `called` so in errors. Raises ValueError for a newer format."""
     state: dict[str, object] = torch.load(file, map_location="cpu", weights_only=True)
     version = state.pop("format")
     if not isinstance(version, int) or version > FORMAT:
-        raise ValueError(f"{path.name} has format {version}; this coadapt reads up to {FORMAT}")
+        raise ValueError(f"{called} has format {version}; this coadapt reads up to {FORMAT}")
     return state
-
-
-class _HashingFile:
-    """Hashes what torch writes on its way into the file."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._hash = hashlib.sha256()
-
-    def write(self, data: bytes) -> int:
-        self._hash.update(data)
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def digest(self) -> str:
-        return self._hash.hexdigest()
 
 
 def file_digest(path: Path) -> str:
@@ -171,8 +230,8 @@ def _sound(path: Path) -> bool:
 def _write_state(state: State, path: Path) -> str:
     """Write `state` durably, and return the SHA-256 of the file."""
     with open(path, "wb") as file:
-        hashing = _HashingFile(file)
-        torch.save({"format": FORMAT, **state}, hashing)  # type: ignore[arg-type]  # write and flush suffice
+        hashing = HashingFile(file)
+        torch.save({"format": FORMAT, **state}, hashing)  # type: ignore[arg-type]  # it only writes
     sync(path)
     return hashing.digest()
 

@@ -3,16 +3,17 @@
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from coadapt.train.checkpoint.store import CheckpointStore, State, file_digest
+from coadapt.train.checkpoint.store import Reading, State
 from coadapt.train.dtensors import copy_shards, local_shards
 from coadapt.train.group.group import Group, gather_all, share_from_first
 from coadapt.train.nested import map_leaves
@@ -20,10 +21,24 @@ from coadapt.train.nested import map_leaves
 logger = logging.getLogger(__name__)
 
 
+class Store(Protocol):
+    """Where checkpoints are kept: a folder of a disk (store.py), or of an object store (object_store.py)."""
+
+    def save(self, state: State) -> Path | str: ...
+    def begin_folder(self) -> str: ...
+    def write_parts(
+        self, folder: str, parts: Mapping[str, Tensor], group: dist.ProcessGroup
+    ) -> dict[str, str]: ...
+    def finish_folder(self, folder: str, state: State, digests: Mapping[str, str]) -> Path | str: ...
+    def newest(self) -> Path | str | None: ...
+    def set_aside(self, name: str, why: str) -> None: ...
+    def reading(self, name: str) -> AbstractContextManager[Reading]: ...
+
+
 class BackgroundWriter:
     """One write at a time. What goes wrong in the thread is raised by the next call."""
 
-    def __init__(self, store: CheckpointStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
@@ -81,14 +96,11 @@ class BackgroundWriter:
             self._error = error
 
 
-def _write_folder(store: CheckpointStore, state: State, parts: Mapping[str, Tensor], group: Group) -> None:
+def _write_folder(store: Store, state: State, parts: Mapping[str, Tensor], group: Group) -> None:
     """Write one checkpoint with all replicas of `group`. It is there for all of them when this returns."""
-    from coadapt.train.checkpoint.sharded_files import write_shards
-
     assert group.control is not None
-    folder = Path(share_from_first(group, str(store.begin_folder()) if group.rank == 0 else ""))
-    files = write_shards(folder, parts, group.control)
-    digests = gather_all(group, {file.name: file_digest(file) for file in files})
+    folder = share_from_first(group, store.begin_folder() if group.rank == 0 else "")
+    digests = gather_all(group, store.write_parts(folder, parts, group.control))
     if group.rank == 0:
         store.finish_folder(folder, state, {name: sha for own in digests for name, sha in own.items()})
     share_from_first(group, True)

@@ -105,7 +105,8 @@ class StepFlags:
     Only rank 0 sets `save`, `rescale` (a generation; 0: none), `stride` (steps between the next consensus and
     the one after it) and `batch` (None: no change). over: no step of the epoch is left. step: how many were
     done. skipped: which of those since the last consensus had no backward, a power of two for each.
-    further: norms of the models that are trained beside the first.
+    further: norms of the models that are trained beside the first. computed: how long each rank computed
+    last, in seconds, a row with a number of one's own in one's own place; 0: not measured.
     """
 
     stop: float = 0.0
@@ -119,6 +120,7 @@ class StepFlags:
     norms: NormSums = field(default_factory=NormSums)
     fingerprint: Fingerprint = field(default_factory=Fingerprint)
     further: tuple[NormSums, ...] = ()
+    computed: tuple[float, ...] = ()
 
     def numbers(self) -> list[float]:
         """Return what is summed over the replicas, for `from_numbers`."""
@@ -126,14 +128,17 @@ class StepFlags:
         if self.batch is not None:
             batch = (self.batch.total, self.batch.atomic, self.batch.accumulation)
         sums = [number for item in (self.norms, *self.further) for number in _norm_numbers(item)]
-        return [*_own_numbers(self), *map(float, batch), *_print_numbers(self.fingerprint), *sums]
+        told = _print_numbers(self.fingerprint)
+        return [*_own_numbers(self), *map(float, batch), *told, *self.computed, *sums]
 
     @classmethod
-    def from_numbers(cls, numbers: list[float]) -> "StepFlags":
+    def from_numbers(cls, numbers: list[float], num_computed: int = 0) -> "StepFlags":
+        """Return the flags that have these numbers; num_computed: how long their row of times is."""
         left = iter(numbers)
         own = {name: next(left) for name in _OWN}
         total, atomic, accumulation = (int(next(left)) for _ in range(3))
         fingerprint = Fingerprint(**{name: next(left) for name in _PRINTS})
+        computed = tuple(next(left) for _ in range(num_computed))
         rest = list(left)
         norms = [
             NormSums(**dict(zip(_NORMS, rest[start : start + len(_NORMS)], strict=True)))
@@ -145,10 +150,11 @@ class StepFlags:
             norms=norms[0],
             fingerprint=fingerprint,
             further=tuple(norms[1:]),
+            computed=computed,
         )
 
 
-_NESTED = ("batch", "norms", "fingerprint", "further")
+_NESTED = ("batch", "norms", "fingerprint", "further", "computed")
 _OWN = tuple(item.name for item in fields(StepFlags) if item.name not in _NESTED)
 _PRINTS = tuple(item.name for item in fields(Fingerprint))
 _print_numbers = attrgetter(*_PRINTS)
@@ -168,10 +174,16 @@ class StepConsensus:
         self._sum: tuple[torch.Tensor, dist.Work] | None = None
         self._size = 1
 
-    def post(self, group: Group, flags: StepFlags, norms: Sequence[GradNorms | None] = ()) -> None:
+    def post(
+        self,
+        group: Group,
+        flags: StepFlags,
+        norms: Sequence[GradNorms | None] = (),
+        computed_s: float = 0.0,
+    ) -> None:
         """Begin to sum this replica's flags and its norms of the step; `collect` returns the sum.
 
-        norms: of each model that is trained, as many on every replica.
+        norms: of each model that is trained, as many on every replica. computed_s: how long it computed last.
         """
         assert self._own is None, "collect before the next post"
         if norms:
@@ -179,6 +191,9 @@ class StepConsensus:
             flags = replace(flags, norms=first, further=tuple(further))
         self._own, self._norms = flags, norms
         if group.distributed:
+            flags = replace(
+                flags, computed=tuple(computed_s * (rank == group.rank) for rank in range(group.size))
+            )
             values = torch.tensor(flags.numbers(), dtype=torch.float64)
             work = dist.all_reduce(values, group=group.control, async_op=True)
             assert work is not None
@@ -198,7 +213,7 @@ class StepConsensus:
             self._wait_for_sure(work)
         else:
             work.wait()
-        agreed = StepFlags.from_numbers(values.tolist())
+        agreed = StepFlags.from_numbers(values.tolist(), self._size)
         _check_alike(own, agreed, self._size)
         return agreed
 

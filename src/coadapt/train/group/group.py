@@ -9,7 +9,8 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from coadapt.model import Placement
-from coadapt.train.env import TrainConfig
+from coadapt.train.env import TrainConfig, rendezvous_address, under_torchrun
+from coadapt.train.group.store_address import keep_store
 
 T = TypeVar("T")
 
@@ -37,8 +38,11 @@ def form_group(config: TrainConfig) -> Group:
     device = choose_device(config)
     store = None
     if config.place.world_size > 1 and not config.place.joining and not dist.is_initialized():
-        # torch reads MASTER_ADDR, MASTER_PORT and torchrun's own variables here.
-        store, _, _ = next(rendezvous("env://", config.place.rank, config.place.world_size))
+        if config.place.rank == 0 and not under_torchrun():
+            store = keep_store(*rendezvous_address(), world_size=config.place.world_size)
+        else:
+            # torch reads MASTER_ADDR, MASTER_PORT and torchrun's own variables here.
+            store, _, _ = next(rendezvous("env://", config.place.rank, config.place.world_size))
     return connect_group(config, device, store)
 
 

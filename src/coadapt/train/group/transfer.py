@@ -1,6 +1,6 @@
 """Send a state of nested plain values and tensors from one replica to others."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,15 +40,37 @@ def send_state(group: Group, state: object, receivers: Sequence[int]) -> None:
         work.wait()
 
 
-def receive_state(group: Group, sender: int, own: object) -> object:
+def tensor_kinds(state: object) -> dict[str, tuple[list[int], str]]:
+    """Return shape and type of each tensor in host memory that is sent by itself, by its path in `state`."""
+    return {
+        path: (list(leaf.shape), str(leaf.dtype))
+        for path, leaf in leaves(state)
+        if isinstance(leaf, Tensor) and leaf.device.type == "cpu" and _bytes(leaf) > INLINE_BYTES
+    }
+
+
+def make_room(own: object, kinds: Mapping[str, tuple[list[int], str]]) -> dict[str, Tensor]:
+    """Return a tensor for each of another's `tensor_kinds` that the state `own` lacks, for `receive_state`.
+
+    Their memory has been written to: the kernel gives it at the first touch, which takes time.
+    """
+    present = {path for path, leaf in leaves(own) if isinstance(leaf, Tensor)}
+    return {
+        path: torch.empty(shape, dtype=getattr(torch, kind.removeprefix("torch."))).fill_(0)
+        for path, (shape, kind) in kinds.items()
+        if path not in present
+    }
+
+
+def receive_state(group: Group, sender: int, own: object, room: Mapping[str, Tensor] | None = None) -> object:
     """Return the state that rank `sender` sends; what lay on its GPU lies on this replica's own.
 
     own: a state of this replica; where the other has a tensor of equal kind in the same place, that tensor
-    is overwritten and returned, which saves memory and a copy.
+    is overwritten and returned, which saves memory and a copy. room: further tensors for that, by path.
     """
     box: list[object] = [None]
     dist.recv_object_list(box, src=sender, group=group.control)
-    tensors = _targets(box[0], own, group.device)
+    tensors = _targets(box[0], own, room or {}, group.device)
     works = [
         dist.irecv(tensor, src=sender, group=_carrier(group, tensor), tag=tag)
         for tag, tensor in enumerate(tensors)
@@ -71,7 +93,7 @@ def _outline(state: object, tensors: list[Tensor]) -> object:
             return leaf
         value = leaf.detach()
         on_cpu = value.device.type == "cpu"
-        if on_cpu and value.numel() * value.element_size() <= INLINE_BYTES:
+        if on_cpu and _bytes(value) <= INLINE_BYTES:
             return value.clone()  # of its own storage: a view would take all of its base along
         tensors.append(value.contiguous())
         return _Slot(len(tensors) - 1, value.shape, value.dtype, on_cpu)
@@ -79,9 +101,9 @@ def _outline(state: object, tensors: list[Tensor]) -> object:
     return map_leaves(slotted, state)
 
 
-def _targets(outline: object, own: object, device: torch.device) -> list[Tensor]:
+def _targets(outline: object, own: object, room: Mapping[str, Tensor], device: torch.device) -> list[Tensor]:
     """Return a tensor to receive into for each slot, in the order in which they are sent."""
-    present = {path: leaf for path, leaf in leaves(own) if isinstance(leaf, Tensor)}
+    present = {**room, **{path: leaf for path, leaf in leaves(own) if isinstance(leaf, Tensor)}}
     targets = []
     for path, leaf in leaves(outline):
         if isinstance(leaf, _Slot):
@@ -98,3 +120,7 @@ def _targets(outline: object, own: object, device: torch.device) -> list[Tensor]
 def _fits(own: Tensor, slot: _Slot, device: torch.device) -> bool:
     kind = (own.shape, own.dtype, own.device.type)
     return kind == (slot.shape, slot.dtype, device.type) and own.is_contiguous()
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from coadapt.durable import write_whole
 from coadapt.model import InputError, Placement, RescaleContract
 from coadapt.model.wire import from_json, to_json
-from coadapt.train.batch.limits import begin_sampling, resolve_limits
+from coadapt.train.batch.limits import Wanted, begin_sampling, resolve_limits
 from coadapt.train.checkpoint.record import RunRecord, make_record, recall_times
 from coadapt.train.env import TrainConfig, read_config, tell_placement
 from coadapt.train.exits.failures import FailureReporter
@@ -57,6 +57,9 @@ class HostedRun:
         InputError where the passes cannot, or the contract needs a loop of ours.
         """
         self.config: TrainConfig = read_config()
+        if self.config.checkpoint_url:
+            allowed = "none where another library writes the checkpoints: it knows directories only"
+            raise InputError("checkpoints", self.config.checkpoint_url, allowed)
         device = choose_device(self.config)
         group = Group(
             rank=self.config.place.rank,
@@ -76,9 +79,7 @@ class HostedRun:
         self._limits = resolve_limits(
             self.config.job.spec,
             self.config.contract,
-            batch_size=batch_size,
-            max_batch_size=None,
-            max_atomic=None,
+            Wanted(batch_size=batch_size),
         )
         if self.batch_size % num_passes:
             raise InputError("accumulation", num_passes, f"a divisor of the batch of {self.batch_size}")

@@ -146,6 +146,8 @@ class ElasticLoader:
         contract = self._session.config.contract
         if contract is not RescaleContract.SELF:
             raise InputError("set_batch_size", total, f"only under contract self; this job's is {contract}")
+        if self._session.data.limits.rule is not None:
+            raise InputError("set_batch_size", total, "nothing where a batch rule sets it")
         largest = self.order.num_samples
         if total < 1 or (largest is not None and total > largest):
             raise InputError("set_batch_size", total, f"1..{'' if largest is None else largest}")

@@ -43,6 +43,6 @@ class ControlChannel(Protocol):
 
 def find_channel(config: TrainConfig) -> ControlChannel | None:
     """Return the channel that this process was told of, None without one: then it only ever stops."""
-    if config.control_url:
-        return ControlClient(config.control_url, config.control_token)
+    if config.control is not None:
+        return ControlClient(config.control.url, config.control.token)
     return None if config.rescale_dir is None else ControlDir(config.rescale_dir)

@@ -31,7 +31,10 @@ processes as if they had been lost, and the run goes on from its last checkpoint
 # What the pause is made of, and what was moved out of it: starting processes, importing torch and the
 # script's own preparation (joining replicas do that while the others train); torch._dynamo (loaded in a
 # thread before the offer); copies of the state (staying replicas keep theirs; tensors are received into the
-# model's own).
+# model's own, which `load_state_dict` then leaves alone); memory for the optimiser's state, which a joining
+# replica does not have yet (`transfer.make_room`; the kernel's first touch of 100 MB takes 40 ms); questions
+# to the launcher about what a replica has heard already. What is left: the state over the network, and a
+# first step with memory for new buckets.
 
 import importlib
 import logging
@@ -73,7 +76,7 @@ class InPlaceRescaler(CheckpointRescaler):
         self._channel = channel
         self._me = member_name(place.generation, place.rank)
         self._members = tuple(member_name(place.generation, rank) for rank in range(place.world_size))
-        self._rendezvous = Rendezvous(channel, self._me, saver.outline)
+        self._rendezvous = Rendezvous(channel, self._me, saver.outline, self._handed_over)
         self._clock: PauseClock | None = None
         self._claimed = 0
 
@@ -103,10 +106,7 @@ class InPlaceRescaler(CheckpointRescaler):
         self._clock = PauseClock(self._saver.last_step_at)
         self._clock.mark("agree")
         with self._or_lost(generation):
-            order = self._channel.order(now=True)
-            if order is None or order.generation != generation:
-                raise RuntimeError("another order has taken its place")
-            self._rescale(order, self._clock)
+            self._rescale(self._agreed(generation), self._clock)
 
     def stepped(self) -> None:
         if self._clock is None:
@@ -123,6 +123,14 @@ class InPlaceRescaler(CheckpointRescaler):
                 session.group.size,
                 self.pause,
             )
+
+    def _agreed(self, generation: int) -> RescaleOrder:
+        """Return the order of `generation`; most replicas have heard of it while those who join prepared."""
+        for now in (False, True):
+            order = self._channel.order(now=now)
+            if order is not None and order.generation == generation:
+                return order
+        raise RuntimeError("another order has taken its place")
 
     def _claim(self, generation: int) -> bool:
         """Return whether the order may be offered to all; it cannot be taken back then."""
@@ -200,7 +208,8 @@ class InPlaceRescaler(CheckpointRescaler):
             elif session.model_is_sharded:
                 saver.load(receive_shards(saver, session.group, source_rank))
             else:
-                saver.load(receive_state(session.group, source_rank, saver.state({})))
+                own = saver.state({})
+                saver.load(receive_state(session.group, source_rank, own, self._rendezvous.room))
             clock.add("destroy", called_at - self._saver.last_step_at)
             self._settle_in(clock)
 
@@ -241,6 +250,10 @@ class InPlaceRescaler(CheckpointRescaler):
         for model in self.models:
             model.rewrap()
         clock.mark("wrap")
+
+    def _handed_over(self) -> object:
+        """Return those parts of this replica's state that may be large and go over as they are."""
+        return {} if self._session.model_is_sharded else {"objects": self._saver.objects()}
 
     def _staying(self, order: RescaleOrder) -> list[str]:
         return [name for name in order.members if name in self._members]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import NoReturn
 
+from torch import Tensor
 from torch._C._distributed_c10d import TCPStore  # dist.TCPStore, as its stub knows it
 from torch.distributed import DistNetworkError, DistStoreError
 
@@ -14,6 +15,8 @@ from coadapt.model import InputError
 from coadapt.model.rescale import RescaleOrder
 from coadapt.train.env import node_address
 from coadapt.train.exits.stop import StopSignal
+from coadapt.train.group.store_address import keep_store
+from coadapt.train.group.transfer import make_room, tensor_kinds
 from coadapt.train.rescale.control_channel import ControlChannel
 
 logger = logging.getLogger(__name__)
@@ -27,6 +30,7 @@ LOOK_S, FIND_S = 1.0, 0.01
 
 GO = "go"
 OUTLINE = "outline"
+TENSORS = "tensors"
 SAVED = "saved"
 
 
@@ -37,11 +41,23 @@ class Rendezvous:
     store goes away with a replica that leaves, and none has to be kept by a process beside the replicas.
     """
 
-    def __init__(self, channel: ControlChannel, me: str, outline: Callable[[], dict[str, object]]) -> None:
-        """`outline`: what a replica must have alike with those that train before it joins them."""
+    def __init__(
+        self,
+        channel: ControlChannel,
+        me: str,
+        outline: Callable[[], dict[str, object]],
+        state: Callable[[], object] = dict,
+    ) -> None:
+        """`outline`: what a replica must have alike with those that train before it joins them.
+
+        state: what is handed over, as this replica has it; a joining one makes room for what it lacks.
+        """
+        # Where tensors may be received that this replica does not have, by their paths in a state.
+        self.room: dict[str, Tensor] = {}
         self._channel = channel
         self._me = me
         self._outline = outline
+        self._state = state
         self._kept: tuple[int, TCPStore] | None = None
 
     def prepare(self, order: RescaleOrder) -> bool:
@@ -55,7 +71,9 @@ class Rendezvous:
         """Return the store of a generation. Raises RuntimeError if it is not there."""
         if order.members[0] == self._me:
             return self._keep(order)
-        address = self._channel.store_address(order.generation, now=True)
+        # Written once for each generation, so what was heard of it before is good.
+        number = order.generation
+        address = self._channel.store_address(number) or self._channel.store_address(number, now=True)
         if address is None:
             raise RuntimeError(f"generation {order.generation} has no store")
         return TCPStore(*address, is_master=False, timeout=timedelta(seconds=WAIT_S))
@@ -77,6 +95,7 @@ class Rendezvous:
         try:
             store = self.store(order)
             self._check_alike(json.loads(store.get(OUTLINE)))
+            self.room = make_room(self._state(), json.loads(store.get(TENSORS)))
             self._channel.mark_ready(self._me)
             while True:
                 _go_on(deadline, order, stop)
@@ -100,11 +119,10 @@ class Rendezvous:
     def _keep(self, order: RescaleOrder) -> TCPStore:
         if self._kept is None or self._kept[0] != order.generation:
             host = node_address()
-            store = TCPStore(
-                host, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=WAIT_S)
-            )
-            known = {} if self._me in order.joiners else self._outline()
-            store.set(OUTLINE, json.dumps(known))
+            store = keep_store(host, 0, timedelta(seconds=WAIT_S))
+            trains = self._me not in order.joiners
+            store.set(OUTLINE, json.dumps(self._outline() if trains else {}))
+            store.set(TENSORS, json.dumps(tensor_kinds(self._state()) if trains else {}))
             self._kept = (order.generation, store)
             self._channel.publish_store(order.generation, host, store.port)
         return self._kept[1]

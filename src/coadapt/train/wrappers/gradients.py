@@ -11,6 +11,10 @@ Works on whole lists and buckets (torch._foreach_*, a DDP communication hook); n
 # What is computed after `optimizer.step()` belongs to no step of this model: it is what a generator's loss
 # leaves in the discriminator that it went through. A plain loop drops it with the next `zero_grad()`; so it
 # stays in `.grad`, and is not taken for a part of the step's gradient where passes accumulate.
+#
+# One replica alone whose step is one pass, not measured, needs nothing of all this: autograd's `.grad` is the
+# step's gradient. Such a pass is idle here. No hook is set in it: that, with the engine's callbacks, took a
+# tenth of the step of a tiny model.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -42,9 +46,11 @@ class Exchange(Protocol):
 class _Backward:
     """How far the backward of the present pass is. queued: it has begun, and will tell when it is over.
 
-    closed: the optimiser has stepped, or would have in a last pass. aside: gradients of backwards before.
+    closed: the optimiser has stepped, or would have in a last pass. idle: autograd does all there is to do.
+    aside: gradients of backwards before.
     """
 
+    idle: bool = False
     queued: bool = False
     computed: bool = False
     averaged: bool = False
@@ -94,12 +100,25 @@ class StepGradients:
 
     def begin_pass(self) -> None:
         """The next backward belongs to the session's current pass."""
+        current, session = self._session.current, self._session
+        self._backward.idle = (
+            current is not None
+            and current.first
+            and current.synchronising
+            and not session.group.distributed
+            and not self.meter.active
+            and not self.check.watching
+        )
+        if self._backward.idle:
+            return
         self._backward = _Backward()
-        if self._session.current is None or self._session.current.first:
+        if current is None or current.first:
             self._held = {}
 
     def watch(self, output: object) -> None:
         """Be told of the backward from `output`: anything that holds tensors."""
+        if self._backward.idle:
+            return
         self.check.use.forwards += 1
         self._backward.queued = False
         for tensor in tensors_in(output):
@@ -154,6 +173,8 @@ class StepGradients:
 
     def finish(self) -> None:
         """Before the optimiser's step: do what no backward hook could do (outputs without plain tensors)."""
+        if self._backward.idle:
+            return
         if not self._backward.computed:
             self.computed()
         if self._session.synchronising:
@@ -196,7 +217,7 @@ class StepGradients:
     def _on_computed(self) -> None:
         self._backward.queued = False
         self.check.use.backwards += 1
-        self.skipped.exchanged |= self._session.synchronising
+        self.skipped.exchanged |= self._session.group.distributed and self._session.synchronising
         self.computed()
         # DDP's own callback, queued meanwhile, waits for the exchange: ours comes after it.
         _at_backward_end(self.averaged)

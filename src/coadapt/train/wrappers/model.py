@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from coadapt.model import InputError
-from coadapt.train.dtensors import gather_whole, shard_like
+from coadapt.train.dtensors import gather_whole, is_sharded, shard_like
 from coadapt.train.group.group import Group
 from coadapt.train.session import Session
 from coadapt.train.wrappers.gradients import StepGradients
@@ -109,10 +109,12 @@ class ElasticModel(nn.Module):
                 self._cut(self._sharding)
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        if not (self.module.training and torch.is_grad_enabled()):
-            output = self.module(*args, **kwargs)
+        module = self._modules["module"]  # `self.module` is a search, in each step
+        assert module is not None
+        if not (module.training and torch.is_grad_enabled()):
+            output = module(*args, **kwargs)
             if self._sharding is not None:
-                self._sharding.give_back(self.module)
+                self._sharding.give_back(module)
             return output
         if self._session.figures.validation is not None:
             raise RuntimeError(
@@ -125,7 +127,7 @@ class ElasticModel(nn.Module):
             replica.require_backward_grad_sync = self._session.synchronising
             output = replica(*args, **kwargs)
         else:
-            output = self.module(*args, **kwargs)
+            output = module(*args, **kwargs)
         self._gradients.watch(output)
         return output
 
@@ -134,9 +136,9 @@ class ElasticModel(nn.Module):
 
     def load_state_dict(self, state_dict: Mapping[str, object], *args: object, **kwargs: object) -> object:
         """As that of `module`; of a tensor that is cut, this replica takes its part from the whole."""
-        own = self.module.state_dict()
+        own = self.module.state_dict(keep_vars=True)
         state = {
-            name: shard_like(value, own[name]) if isinstance(value, Tensor) and name in own else value
+            name: _for_own(value, own[name]) if isinstance(value, Tensor) and name in own else value
             for name, value in state_dict.items()
         }
         return self.module.load_state_dict(state, *args, **kwargs)  # type: ignore[arg-type]  # passed through
@@ -180,6 +182,14 @@ class ElasticModel(nn.Module):
         replica = DistributedDataParallel(self.module, device_ids=ids, **options)  # type: ignore[arg-type]  # the user's
         replica.register_comm_hook(self._gradients, StepGradients.exchange)
         return replica
+
+
+def _for_own(value: Tensor, own: Tensor) -> Tensor:
+    """Return what is to be loaded into `own`: itself, which costs no copy, where `value` is a view of it."""
+    part = shard_like(value, own)
+    if is_sharded(own) or (part.shape, part.dtype, part.device) != (own.shape, own.dtype, own.device):
+        return part
+    return own if part.data_ptr() == own.data_ptr() and part.stride() == own.stride() else part
 
 
 def _send_from_first(module: nn.Module, group: Group) -> None:

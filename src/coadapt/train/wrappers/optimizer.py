@@ -73,15 +73,21 @@ class ElasticOptimizer(torch.optim.Optimizer):
             self._gradients.stepped()
             return loss
         if closure is None:
-            with self.stepping():
-                return self._inner.step()
+            self._begin()
+            scaled = self._ruled()
+            if scaled is not UNSCALED:
+                with self._scaled(scaled):
+                    return self._inner.step()
+            own = self._inner.step()
+            self._gradients.stepped()
+            return own
 
         def finished() -> float:
             loss = closure()
             self._gradients.finish()
             return loss
 
-        with self._scaled():
+        with self._scaled(self._ruled()):
             return self._inner.step(finished)
 
     @property
@@ -96,9 +102,8 @@ class ElasticOptimizer(torch.optim.Optimizer):
     @contextmanager
     def stepping(self) -> Iterator[None]:
         """Within it `inner` may step: the gradients are those of the step, the rates are scaled."""
-        self._gradients.finish()
-        self.before_step()
-        with self._scaled():
+        self._begin()
+        with self._scaled(self._ruled()):
             yield
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -130,13 +135,21 @@ class ElasticOptimizer(torch.optim.Optimizer):
     def __repr__(self) -> str:
         return f"Elastic{self._inner!r}"
 
-    @contextmanager
-    def _scaled(self) -> Iterator[None]:
+    def _begin(self) -> None:
+        self._gradients.finish()
+        self.before_step()
+
+    def _ruled(self) -> Scaled:
+        """Count a step; return what the rule says of it, UNSCALED itself where it leaves all as it is."""
         self._gradients.check.use.steps += 1
         current = self._session.current
         ruled = 1.0 if current is None else self._rule(self._session.scale(current.step_samples, self._name))
-        scaled = ruled if isinstance(ruled, Scaled) else Scaled(rate=ruled)
-        if scaled == UNSCALED:
+        scaled = ruled if isinstance(ruled, Scaled) else Scaled(rate=ruled) if ruled != 1.0 else UNSCALED
+        return UNSCALED if scaled == UNSCALED else scaled
+
+    @contextmanager
+    def _scaled(self, scaled: Scaled) -> Iterator[None]:
+        if scaled is UNSCALED:
             yield
             self._gradients.stepped()
             return

@@ -95,6 +95,11 @@ class ScriptCheck:
         self._finite = FiniteCheck()
         self._handle = register_optimizer_step_post_hook(self._on_any_optimizer)
 
+    @property
+    def watching(self) -> bool:
+        """Return whether `use` is still looked at."""
+        return self._watching
+
     def follow(self, parameters: Sequence[Tensor]) -> None:
         """The model has other parameters from now on."""
         self._parameters = list(parameters)

@@ -3,8 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 
@@ -20,8 +19,7 @@ PENDING_MAX = 64
 PASS_MIN_S = 1e-6
 
 
-@dataclass(frozen=True, slots=True)
-class StepSample:
+class StepSample(NamedTuple):
     """One measured synchronising pass. compute_s: without the wait for peers. step_s: all of it. Seconds."""
 
     placement: Placement
@@ -79,15 +77,15 @@ class PassTimer(Generic[Mark]):
         self._marks[name] = self._stopwatch.mark()
 
     def start(self) -> None:
-        self._marks = {}
-        self.mark("started")
+        self._marks = {"started": self._stopwatch.mark()}
 
     def end(self, placement: Placement, atomic: int, *, count: bool) -> None:
         """The synchronising pass is over; `count` False: do not use it (a partial batch)."""
         self._steps += 1
         if count and self._steps > WARMUP_STEPS and "started" in self._marks:
             self.mark("ended")
-            self._pending.append((placement, atomic, self._marks))
+            if self._pending or not self._deliver(placement, atomic, self._marks):
+                self._pending.append((placement, atomic, self._marks))
         self._marks = {}
         while self._pending and self._deliver(*self._pending[0]):
             self._pending.popleft()

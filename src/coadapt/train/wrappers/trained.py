@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypedDict
 import torch
 from torch import nn
 
-from coadapt.model import InputError
+from coadapt.model import BatchRule, InputError
 from coadapt.train.noise.noise_scale import GradNorms
 from coadapt.train.noise.norm_layers import LayerRows
 from coadapt.train.noise.norms import NormMeter
@@ -24,6 +24,7 @@ from coadapt.train.wrappers.drift import DriftCheck, Watched
 from coadapt.train.wrappers.gradients import StepGradients
 from coadapt.train.wrappers.model import ElasticModel
 from coadapt.train.wrappers.optimizer import ElasticOptimizer, check_optimizer
+from coadapt.train.wrappers.own_rule import OwnRule
 from coadapt.train.wrappers.recorder import StepRecorder
 from coadapt.train.wrappers.timing import Timer
 from coadapt.train.wrappers.unused import UnusedParameters
@@ -75,6 +76,7 @@ class TrainedPairs:
         self.recorder = None if folder is None else StepRecorder(session, folder)
         self.drift = DriftCheck(session)
         self.unused = UnusedParameters(session)
+        self.rule: OwnRule | None = None
         self._session = session
         self._pairs: list[TrainedPair] = []
 
@@ -117,7 +119,14 @@ class TrainedPairs:
             )
         )
 
+    def follow(self, rule: BatchRule) -> OwnRule:
+        """Let the leading pair's gradients decide by `rule` on the batch; return who decides."""
+        self.rule = OwnRule(self._session, rule)
+        return self.rule
+
     def begin_pass(self, *, first: bool, measure: bool) -> None:
+        if self.rule is not None:
+            self.rule.watch(self.leading.optimizer.inner)
         for pair in self._pairs:
             if first:
                 pair.gradients.meter.begin_step(measure=measure)
@@ -127,9 +136,11 @@ class TrainedPairs:
 
     def end_step(self) -> bool:
         """Return whether training is to stop here, on all replicas alike: what is checked has a last step."""
+        distributed = self._session.group.distributed
         for pair in self._pairs:
             pair.gradients.check.end_step()
-            pair.gradients.skipped.end_step()
+            if distributed:  # alone, nobody waits for a backward
+                pair.gradients.skipped.end_step()
         return self.recorder is not None and self.recorder.end_step(self.drift.pairs)
 
     def end_training(self, step: int) -> None:

@@ -45,6 +45,11 @@ class UnusedParameters:
         if name not in self._parameters:
             self._parameters[name] = list(module.named_parameters())
         known = self._parameters[name]
+        for _, item in known:
+            if item.grad is None:
+                break
+        else:
+            return  # in nearly all steps: every parameter has its gradient
         missing = [key for key, item in known if item.grad is None and item.requires_grad]
         if not missing:
             return

@@ -19,7 +19,7 @@ y = x.sum(1, keepdim=True).sin()
 layers = [nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)]
 model: nn.Module = nn.Sequential(*(layers[:2] + [nn.Dropout(0.2)] * (mistake == "dropout") + layers[2:]))
 optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-model, optimizer = run.prepare(model, optimizer)
+model, optimizer = run.prepare(model, optimizer, shard=mistake == "none, sharded")
 scheduler = run.prepare_scheduler(torch.optim.lr_scheduler.StepLR(optimizer, 10))
 state = run.state(iter_num=0, seen=0.0)
 loader = run.loader(TensorDataset(x, y), batch_size=16, max_batch_size=64 if mistake == "adaptive" else None)

@@ -7,7 +7,7 @@ import pytest
 from coadapt.core.events import NodeJoined, NodeLost, Outcome
 from coadapt.core.scheduler import Scheduler
 from coadapt.model import TrainingReport
-from coadapt.service.tally import Tally
+from coadapt.service.figures.tally import Tally
 from coadapt.sim.faults.fault_run import FaultRun
 from coadapt.sim.faults.scenario import draw_scenario
 from tests.core.stage import Stage, on

@@ -10,18 +10,17 @@
 # held it.
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from coadapt import __version__
-from coadapt.core.accounting import held_gpus
 from coadapt.core.commands import Command, Solve
 from coadapt.core.events import Event, NodeJoined, NodeLost, PlanFailed, PlanReady, SchedulerRestarted
-from coadapt.core.lifecycle import ENDED, JobState
+from coadapt.core.lifecycle import ENDED
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import JobId, Usage
 from coadapt.runtime.index_writer import touched_jobs
+from coadapt.service.figures.standing import JobStanding, Sums, standing_of
 
 MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
 WAIT_BUCKETS_S = (1, 5, 15, MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 4 * HOUR, 12 * HOUR, DAY, 7 * DAY)
@@ -29,21 +28,7 @@ COMPLETION_BUCKETS_S = (MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 4 * HOUR, 12 * HO
 DECISION_BUCKETS_S = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60)
 PAUSE_BUCKETS_S = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 
-USES = {
-    JobState.STARTING: "startup",
-    JobState.RESCALING: "rescale",
-    JobState.STOPPING: "stopping",
-}
-
-
-@dataclass(slots=True, kw_only=True)
-class _Seen:
-    """What was counted of a live job so far, and what it held since `at` for which use."""
-
-    usage: Usage
-    use: str
-    num_gpus: float
-    at: float
+IDLE = "idle"  # nobody held it
 
 
 class Tally:
@@ -55,10 +40,12 @@ class Tally:
         info = Gauge("coadapt_build_info", "The version that runs", ["version"], registry=self.registry)
         info.labels(__version__).set(1)
         self._figures = _Figures(self.registry)
-        self._seen: dict[JobId, _Seen] = {}
+        self.sums = Sums()
+        """Over live jobs, of this moment."""
+        self._seen: dict[JobId, JobStanding] = {}
         self._asked_at: tuple[int, float] = (0, 0.0)
         self._counting = False
-        self._idle_at = self._held_gpu_s = 0.0
+        self._at = 0.0
         self._num_gpus = 0
         self.plan_at: float | None = None
         """When the last plan was taken, s; None before the first."""
@@ -66,21 +53,33 @@ class Tally:
     def begin(self, state: SchedulerState) -> None:
         """Count from `state` on; what was before is the past of another process."""
         self._counting = True
-        self._idle_at = state.at
+        self._at = state.at
         self._num_gpus = _capacity(state)
-        self._seen = {job.id: _seen_of(job, state) for job in state.jobs.values() if job.state not in ENDED}
+        self.sums, self._seen = Sums(), {}
+        for job in state.jobs.values():
+            if job.state not in ENDED:
+                self._seen[job.id] = standing_of(job, state.nodes)
+                self.sums.put(self._seen[job.id])
 
     def upto(self, at: float) -> None:
         """Count the GPU time up to now, `at` (s), for a look at it."""
-        for seen in self._seen.values():
-            self._count_use(seen, at)
-        self._count_idle(at)
+        since_s = at - self._at
+        if since_s <= 0.0:
+            return
+        self._at = at
+        num_idle = float(self._num_gpus)
+        for use, num_gpus in self.sums.num_gpus.items():
+            if num_gpus:
+                self._figures.gpu_s_of[use].inc(num_gpus * since_s)
+                num_idle -= num_gpus
+        if num_idle > 0.0:
+            self._figures.gpu_s_of[IDLE].inc(num_idle * since_s)
 
     def __call__(self, event: Event, commands: Sequence[Command], state: SchedulerState) -> None:
         if not self._counting:
             return
+        self.upto(state.at)
         if isinstance(event, NodeJoined | NodeLost):
-            self._count_idle(state.at)
             self._num_gpus = _capacity(state)
         everyone = isinstance(event, NodeJoined | NodeLost | SchedulerRestarted)
         jobs = list(state.jobs.values()) if everyone else touched_jobs(event, commands, state)
@@ -89,17 +88,15 @@ class Tally:
         self._note_round(event, commands, state)
 
     def _follow(self, job: JobRecord, state: SchedulerState) -> None:
-        seen = self._seen.get(job.id)
-        now = _seen_of(job, state)
-        if seen is None:
-            seen = _Seen(usage=Usage(accounted_at=job.submitted_at), use="", num_gpus=0.0, at=state.at)
-        self._count_use(seen, state.at)
-        self._count(seen.usage, job)
+        seen = self._seen.pop(job.id, None)
+        if seen is not None:
+            self.sums.take(seen)
+        self._count(seen.usage if seen is not None else Usage(accounted_at=job.submitted_at), job)
         if job.state in ENDED:
-            self._seen.pop(job.id, None)
             self._figures.ended.labels(job.state.value).observe(state.at - job.submitted_at)
-        else:
-            self._seen[job.id] = now
+            return
+        self._seen[job.id] = standing_of(job, state.nodes)
+        self.sums.put(self._seen[job.id])
 
     def _count(self, before: Usage, job: JobRecord) -> None:
         usage, figures = job.usage, self._figures
@@ -114,22 +111,6 @@ class Tally:
             figures.costs.observe(cost_s)
         if before.started_at is None and usage.started_at is not None:
             figures.waits.observe(usage.started_at - job.submitted_at)
-
-    def _count_use(self, seen: _Seen, at: float) -> None:
-        if seen.num_gpus and at > seen.at:
-            gpu_s = seen.num_gpus * (at - seen.at)
-            self._figures.gpu_s.labels(seen.use).inc(gpu_s)
-            self._held_gpu_s += gpu_s
-        seen.at = max(at, seen.at)
-
-    def _count_idle(self, at: float) -> None:
-        """Count what nobody held: of the GPU time since the last look, what is not counted for jobs yet."""
-        for seen in self._seen.values():
-            self._count_use(seen, at)
-        there_s = self._num_gpus * max(at - self._idle_at, 0.0)
-        self._figures.gpu_s.labels("idle").inc(max(there_s - self._held_gpu_s, 0.0))
-        self._held_gpu_s = 0.0
-        self._idle_at = max(at, self._idle_at)
 
     def _note_round(self, event: Event, commands: Sequence[Command], state: SchedulerState) -> None:
         for command in commands:
@@ -161,9 +142,8 @@ class _Figures:
         self.rescale_s = counter("coadapt_rescale_seconds", "Training time that starts and rescales cost")
         self.failures = counter("coadapt_failures", "Ends of replicas that count against max_failures")
         self.plan_failures = counter("coadapt_plan_failures", "Rounds without a plan that could be taken")
-        self.gpu_s = counter("coadapt_job_gpu_seconds", "GPU time by what it was good for", "state")
-        for use in (*USES.values(), "productive", "untold", "idle"):
-            self.gpu_s.labels(use)
+        gpu_s = counter("coadapt_job_gpu_seconds", "GPU time by what it was good for", "state")
+        self.gpu_s_of = {use: gpu_s.labels(use) for use in (*Sums().num_gpus, IDLE)}
         self.waits = histogram(
             "coadapt_job_wait_seconds", "From submission to the first start", WAIT_BUCKETS_S
         )
@@ -180,10 +160,3 @@ class _Figures:
 
 def _capacity(state: SchedulerState) -> int:
     return sum(node.num_gpus for node in state.nodes.values())
-
-
-def _seen_of(job: JobRecord, state: SchedulerState) -> _Seen:
-    # GPUs of a node that is gone are nobody's, though the end of their replicas is not known yet.
-    held = sum(gpus for node, gpus in held_gpus(job).items() if node in state.nodes)
-    trains = "untold" if job.running.reported_at is None else "productive"
-    return _Seen(usage=job.usage, use=USES.get(job.state, trains), num_gpus=held, at=state.at)

@@ -1,0 +1,52 @@
+"""`coadapt nodes`: what the cluster has, and which nodes jobs are kept from."""
+
+import json
+from typing import Annotated, cast
+from urllib.parse import quote
+
+import typer
+
+from coadapt.cli.client import JsonObject, find_client
+from coadapt.cli.state_dir import StateOption
+from coadapt.model import InputError
+
+nodes = typer.Typer(
+    help="Show nodes, and take back those that were set aside since jobs failed there again and again.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@nodes.command("ls")
+def list_nodes(
+    state: StateOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List nodes: their GPUs, how many jobs hold, and why a node is set aside."""
+    answer = find_client(state).get("/v1/nodes")
+    if as_json:
+        typer.echo(json.dumps(answer))
+        return
+    for node in cast("list[JsonObject]", answer["nodes"]):
+        typer.echo(_line(node))
+
+
+@nodes.command("take-back")
+def take_back(
+    name: Annotated[str, typer.Argument(help="The node, as `coadapt nodes ls` names it.")],
+    state: StateOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Let jobs on a node again that was set aside."""
+    if not name.strip():
+        raise InputError("node", name, "a name")
+    answer = find_client(state).post(f"/v1/nodes/{quote(name, safe='')}/take-back", {})
+    typer.echo(json.dumps(answer) if as_json else f"{name}: jobs may run there again")
+
+
+def _line(node: JsonObject) -> str:
+    if node["aside"] is not None:
+        return f"{node['id']}: set aside, {node['aside']}"
+    rack = f", rack {node['rack']}" if node["rack"] else ""
+    used = f"{cast(float, node['num_gpus_used']):g} of {node['num_gpus']}"
+    return f"{node['id']}: {used} GPUs in use, {node['gpu_type']}{rack}"

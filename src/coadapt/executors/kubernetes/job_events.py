@@ -1,0 +1,232 @@
+"""What becomes of an ElasticJob's job, as Events of that object: so `kubectl describe` tells the story."""
+
+# Which changes become events, and how often.
+#
+# A change of a job is told once, over restarts of whoever tells it: the object's status says up to which
+# event of the journal everything was told, and an event's name follows from what it tells, so that one which
+# was posted just before a crash is found to be there. What a job's user waits for is told at its end, so its
+# end is told whatever went before.
+#
+# A sentence that says the same again is counted up on the event that has it, as Kubernetes' own recorder
+# does. A job that changes all the time gets BURST events at once and then one each EVERY_S; changes beyond
+# that are counted in one event, which says where all of them are found.
+#
+# They are core/v1 events: these have counts and two times in every release from 1.20 on, and the newer API
+# shows the same objects.
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from coadapt.core.lifecycle import ENDED, JobState, Reason
+from coadapt.executors.kubernetes.api import CONFLICT, NOT_FOUND, ApiError, JsonObject, KubeApi
+from coadapt.executors.kubernetes.pods import DOMAIN
+from coadapt.runtime.job_history import Change, Standing
+
+NORMAL, WARNING = "Normal", "Warning"
+# The newer API takes no more, in bytes.
+MESSAGE_MAX = 1_000
+NAME_HEAD, DIGEST = 200, 16
+BURST, EVERY_S = 20, 15.0
+
+TROUBLE = {
+    Reason.NODE_LOST: "NodeLost",
+    Reason.REPLICAS_LOST: "ReplicasLost",
+    Reason.HUNG: "Hung",
+    Reason.SCRIPT_FAILED: "ScriptFailed",
+    Reason.RESCALE_FAILED: "ResizeFailed",
+    Reason.IMPOSSIBLE: "TooLarge",
+    Reason.SET_ASIDE: "SetAside",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What an event says: its type, a word for programs, a sentence; when (s), and by which change."""
+
+    kind: str
+    reason: str
+    message: str
+    at: float
+    seq: int
+
+
+def told(change: Change) -> Told | None:
+    """Return what is told of a change, None where the next one tells it better."""
+    found = _of_replicas(change) if change.rescale is not None else _of_standing(change)
+    if found is None:
+        return None
+    kind, reason, message = found
+    return Told(kind=kind, reason=reason, message=_cut(message), at=change.at, seq=change.seq)
+
+
+def _of_replicas(change: Change) -> tuple[str, str, str] | None:
+    rescale = change.rescale
+    assert rescale is not None
+    if rescale.pause:
+        return NORMAL, "Resized", change.text
+    before, now, cost = rescale.before, rescale.now, f"{rescale.cost_s:.1f} s"
+    if not before:
+        return NORMAL, "Training", f"{_replicas(now)} took the first step; the start cost {cost}"
+    what = f"resized {before} -> {now}" if before != now else f"went on with {_replicas(now)}"
+    return NORMAL, "Resized" if before != now else "Resumed", f"{what} by a restart, which cost {cost}"
+
+
+def _of_standing(change: Change) -> tuple[str, str, str] | None:
+    was, now = change.was, change.now
+    # Without a new sentence what the story says after the state: where it runs, for instance.
+    why = change.why or change.text.partition("; ")[2] or change.text
+    assert now is not None
+    if was is None:
+        return NORMAL, "Submitted", change.text
+    if now.state in ENDED:
+        return WARNING if now.state is JobState.FAILED else NORMAL, now.state.value.capitalize(), why
+    if now.reason in TROUBLE and now.reason is not was.reason:
+        return WARNING, TROUBLE[now.reason], why
+    if now.state is was.state:
+        return None
+    match now.state:
+        case JobState.STARTING:
+            return NORMAL, "Starting", f"{_replicas(now.replicas)}: {why}"
+        case JobState.RUNNING if was.state is JobState.STARTING:
+            return NORMAL, "Started", f"{_replicas(now.replicas)} started"
+        case JobState.RESCALING:
+            return NORMAL, "Resizing", f"{was.replicas} -> {now.replicas} in place: {why}"
+        case JobState.STOPPING:
+            return _of_stop(was, now, why)
+        case _:
+            return None
+
+
+def _of_stop(was: Standing, now: Standing, why: str) -> tuple[str, str, str] | None:
+    if now.reason is Reason.PREEMPTED:
+        return NORMAL, "Preempted", f"{_replicas(was.replicas)} stop: {why}"
+    if now.reason is Reason.RESCALED:
+        return NORMAL, "Resizing", f"{_replicas(was.replicas)} stop, to start anew otherwise: {why}"
+    return None
+
+
+class EventTeller:
+    """Posts events of objects of one namespace. Every method raises ApiError."""
+
+    def __init__(self, api: KubeApi, namespace: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: seconds, for the limit of how many."""
+        self._api = api
+        self._path = f"/api/v1/namespaces/{namespace}/events"
+        self._clock = clock
+        self._left: dict[str, tuple[float, float]] = {}
+        self._last: dict[str, tuple[str, Told, int]] = {}
+
+    def tell(self, found: JsonObject, changes: Sequence[Change]) -> int:
+        """Post what `changes` brought to the object `found`; return up to which number all is told.
+
+        That is less than the last one's where the object has had too many events: ask again later.
+        """
+        uid = str(found["metadata"]["uid"])
+        wanted = [each for each in map(told, changes) if each is not None]
+        room = int(self._room(uid))
+        ended = bool(changes) and changes[-1].now is not None and changes[-1].now.state in ENDED
+        if wanted and room == 0 and not ended:
+            return changes[0].seq - 1
+        for each in _fitting(wanted, max(room, 1)):
+            self._post(found, uid, each)
+        return changes[-1].seq if changes else -1
+
+    def refuse(self, found: JsonObject, why: str, at: float) -> None:
+        """Post that no job was made of the object `found`, at `at` (s)."""
+        metadata = found["metadata"]
+        told = Told(
+            kind=WARNING, reason="Refused", message=_cut(why), at=at, seq=metadata.get("generation", 1)
+        )
+        self._room(str(metadata["uid"]))
+        self._post(found, str(metadata["uid"]), told)
+
+    def forget(self, uids: set[str]) -> None:
+        """Keep nothing of objects but of `uids`: the others are gone."""
+        for kept in (self._left, self._last):
+            for uid in kept.keys() - uids:
+                del kept[uid]
+
+    def _room(self, uid: str) -> float:
+        left, at = self._left.get(uid, (float(BURST), self._clock()))
+        now = self._clock()
+        room = min(left + (now - at) / EVERY_S, float(BURST))
+        self._left[uid] = (room, now)
+        return room
+
+    def _post(self, found: JsonObject, uid: str, each: Told) -> None:
+        name, last, count = self._last.get(uid, ("", None, 0))
+        if last is not None and (last.reason, last.message) == (each.reason, each.message):
+            if last.seq >= each.seq:
+                return
+            body = {"count": count + 1, "lastTimestamp": _instant(each.at)}
+            try:
+                self._api.ask("PATCH", f"{self._path}/{name}", body)
+            except ApiError as error:
+                if error.status != NOT_FOUND:  # events live an hour, unless told otherwise
+                    raise
+            else:
+                self._last[uid] = (name, each, count + 1)
+                return
+        made = event(found, each)
+        try:
+            self._api.ask("POST", self._path, made)
+        except ApiError as error:
+            if error.status != CONFLICT:
+                raise
+        else:
+            left, at = self._left[uid]
+            self._left[uid] = (max(left - 1.0, 0.0), at)
+        self._last[uid] = (str(made["metadata"]["name"]), each, 1)
+
+
+def event(found: JsonObject, each: Told) -> JsonObject:
+    """Return the event of the object `found` that says `each`; its name is of that and no other."""
+    metadata = found["metadata"]
+    what = f"{metadata['uid']} {each.seq} {each.reason} {each.message}"
+    digest = hashlib.sha256(what.encode()).hexdigest()[:DIGEST]
+    about = {key: metadata[key] for key in ("name", "namespace", "uid")}
+    at = _instant(each.at)
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": f"{metadata['name'][:NAME_HEAD].rstrip('.-')}.{digest}",
+            "namespace": metadata["namespace"],
+        },
+        "involvedObject": {"apiVersion": f"{DOMAIN}/v1alpha1", "kind": "ElasticJob", **about},
+        "type": each.kind,
+        "reason": each.reason,
+        "message": each.message,
+        "count": 1,
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "source": {"component": "coadapt"},
+    }
+
+
+def _fitting(wanted: list[Told], room: int) -> list[Told]:
+    """Return the latest of `wanted`, after a count of those for which there is no room."""
+    if len(wanted) <= room:
+        return wanted
+    kept = wanted[len(wanted) - max(room - 1, 1) :]
+    skipped = wanted[len(wanted) - len(kept) - 1]
+    count = len(wanted) - len(kept)
+    text = f"{count} changes up to here are told by `coadapt story` only: there were too many"
+    return [Told(kind=NORMAL, reason="Skipped", message=text, at=skipped.at, seq=skipped.seq), *kept]
+
+
+def _replicas(count: int) -> str:
+    return f"{count} replica{'s' * (count != 1)}"
+
+
+def _cut(text: str) -> str:
+    """Return a text that is no longer than an event's may be."""
+    data = text.encode()
+    return text if len(data) <= MESSAGE_MAX else data[: MESSAGE_MAX - 3].decode(errors="ignore") + "…"
+
+
+def _instant(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

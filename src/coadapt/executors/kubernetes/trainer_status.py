@@ -1,0 +1,71 @@
+"""How far a job is, in the words of Kubeflow's trainer status protocol (KEP-2779): for an object's status."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import cast
+
+from coadapt.executors.kubernetes.api import JsonObject
+from coadapt.model.measured import PERCENT_DONE, RANK, RATIO, REMAINING_S
+
+INSTANT = "%Y-%m-%dT%H:%M:%SZ"
+# A job reports every few seconds; an object that changed as often would keep the API server busy.
+EVERY_S = 10.0
+NOT_FIGURES = frozenset({PERCENT_DONE, REMAINING_S, RANK, RATIO})
+PERCENT = 100
+INT32_MAX = 2**31 - 1
+
+
+def trainer_status(picture: Mapping[str, object], before: JsonObject | None, now: str) -> JsonObject | None:
+    """Return what is known of a job's progress, None where that is nothing; `picture`: as the API gives it.
+
+    before: what was said last, which stays for some seconds. now: RFC 3339, in whole seconds.
+    """
+    figures = cast("Mapping[str, float]", picture.get("metrics") or {})
+    percent, remaining = _percent(picture, figures), _remaining_s(picture, figures)
+    if not figures and percent is None:
+        return before
+    shown = sorted((name, value) for name, value in figures.items() if name not in NOT_FIGURES)
+    told: JsonObject = {
+        **({} if percent is None else {"progressPercentage": percent}),
+        **({} if remaining is None else {"estimatedRemainingSeconds": min(int(remaining), INT32_MAX)}),
+        **({"metrics": [{"name": name, "value": f"{value:.6g}"} for name, value in shown]} if shown else {}),
+    }
+    if before is None:
+        return {**told, "lastUpdatedTime": now}
+    same = told == {key: value for key, value in before.items() if key != "lastUpdatedTime"}
+    since_s = _seconds(now) - _seconds(str(before["lastUpdatedTime"]))
+    ended = picture.get("ended_at") is not None
+    return before if same or (since_s < EVERY_S and not ended) else {**told, "lastUpdatedTime": now}
+
+
+def _percent(picture: Mapping[str, object], figures: Mapping[str, float]) -> int | None:
+    """Return how much is done in whole percent; 100 of a job that is at its end only."""
+    if picture.get("state") == "succeeded":
+        return PERCENT
+    target = cast("float | None", picture.get("progress_target"))
+    if target:
+        share = cast(float, picture.get("progress", 0.0)) / target
+        return min(int(PERCENT * share), PERCENT - 1)
+    told = figures.get(PERCENT_DONE)
+    return None if told is None else int(told)
+
+
+def _remaining_s(picture: Mapping[str, object], figures: Mapping[str, float]) -> float | None:
+    """Return the seconds left at the goodput of now, else what the script says itself."""
+    if picture.get("ended_at") is not None:
+        return 0.0 if picture.get("state") == "succeeded" else None
+    target = cast("float | None", picture.get("progress_target"))
+    if not target:
+        return figures.get(REMAINING_S)
+    step_time_s = cast("float | None", picture.get("step_time_s"))
+    batch = cast("Mapping[str, float] | None", picture.get("batch"))
+    if picture.get("state") not in ("running", "rescaling") or not step_time_s or not batch:
+        return None
+    efficiency = cast("float | None", picture.get("efficiency"))
+    goodput = batch["total"] / step_time_s * (1.0 if efficiency is None else efficiency)
+    left = target - cast(float, picture.get("progress", 0.0))
+    return max(left, 0.0) / goodput if goodput > 0.0 else None
+
+
+def _seconds(instant: str) -> float:
+    return datetime.strptime(instant, INSTANT).replace(tzinfo=UTC).timestamp()

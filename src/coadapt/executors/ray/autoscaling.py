@@ -1,0 +1,121 @@
+"""What the scheduler would use of a Ray cluster that autoscales, and the executor that tells Ray of it."""
+
+# Ray's autoscaler starts nodes until the whole cluster, with what is in use, has room for the request, and
+# ends nodes that stand idle and are not needed for it. A request stands until another replaces it, whoever
+# made that: it is one of the cluster, not of a job. So while jobs wait it is all slots that there are, and
+# those that they lack; that sum stays what it is while nodes come one by one. Once nobody waits it is empty:
+# what is in use is not idle, and what is idle may go.
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from coadapt.executors.host import Host
+from coadapt.executors.processes.cluster import CPU_SLOT_TYPE
+from coadapt.executors.processes.executor import ProcessExecutor, ProcessOptions
+from coadapt.executors.ray.cluster import RayCluster
+from coadapt.model import DEFAULT_GPU_TYPE, Node
+from coadapt.runtime.ports import Post
+
+LOOK_S = 2.0
+# Ray's control store forgets the request where it starts anew without a store of its own.
+REPEAT_S = 60.0
+
+Bundle = dict[str, float]
+logger = logging.getLogger(__name__)
+
+
+def bundles(num_slots: int, per_node: int | None) -> list[Bundle]:
+    """Return what to ask of Ray for so many slots: GPUs one by one, CPU slots by whole nodes of them."""
+    if per_node is None:
+        return [{"GPU": 1.0}] * num_slots
+    return [{"CPU": float(per_node)}] * -(-num_slots // per_node)
+
+
+class RayDemand:
+    """Tells Ray what is wanted, when that changes. One thread calls `look`."""
+
+    def __init__(
+        self,
+        *,
+        num_slots: Callable[[], int],
+        wanted_slots: Callable[[], int],
+        request: Callable[[list[Bundle]], None],
+        most: int,
+        per_node: int | None,
+    ) -> None:
+        """`num_slots`: that there are. `wanted_slots`: that jobs lack. most: never ask for more in all."""
+        self._num_slots = num_slots
+        self._wanted_slots = wanted_slots
+        self._request = request
+        self._most = most
+        self._per_node = per_node
+        # An earlier scheduler may have left a request.
+        self._asked: list[Bundle] | None = None
+        self._asked_at = 0.0
+
+    def look(self, now: float) -> None:
+        """Ask for what is wanted at the instant `now`, s on a clock that does not go back."""
+        wanted = self._wanted_slots()
+        goal = min(self._num_slots() + wanted, self._most) if wanted > 0 else 0
+        asked = bundles(goal, self._per_node)
+        if asked == self._asked and (not asked or now - self._asked_at < REPEAT_S):
+            return
+        self._request(asked)
+        if asked != self._asked and (asked or self._asked):
+            logger.info("asked Ray for %d slots in all", goal)
+        self._asked, self._asked_at = asked, now
+
+
+class RayExecutor(ProcessExecutor):
+    """Processes on the nodes of a Ray cluster, for which nodes are asked for while jobs wait."""
+
+    def __init__(self, cluster: RayCluster, host: Host, options: ProcessOptions, most: int) -> None:
+        """`most`: slots that are asked for in all; 0: never."""
+        super().__init__(cluster, host, options)
+        self._ray = cluster
+        self._most = most
+        self._ended = threading.Event()
+        self._demand = RayDemand(
+            num_slots=lambda: _sum(cluster.nodes),
+            wanted_slots=host.wanted_slots,
+            request=_request,
+            most=most,
+            per_node=cluster.slots,
+        )
+
+    @property
+    def to_come(self) -> tuple[Node, ...]:
+        """One that stands for all that may be asked for yet."""
+        lacking = self._most - _sum(self._ray.nodes)
+        gpu_type = DEFAULT_GPU_TYPE if self._ray.slots is None else CPU_SLOT_TYPE
+        return (Node(id="asked-of-ray", num_gpus=lacking, gpu_type=gpu_type),) if lacking > 0 else ()
+
+    def run(self, post: Post) -> None:
+        looking = threading.Thread(target=self._look, name="ray demand", daemon=True)
+        if self._most:
+            looking.start()
+        try:
+            super().run(post)
+        finally:
+            self._ended.set()
+            if self._most:
+                looking.join()
+
+    def _look(self) -> None:
+        while not self._ended.wait(LOOK_S):
+            try:
+                self._demand.look(time.monotonic())
+            except Exception as error:  # noqa: BLE001  # Ray is away, and says so in many ways: the next look tells
+                logger.warning("Ray was not told what is wanted: %s", error)
+
+
+def _sum(nodes: tuple[Node, ...]) -> int:
+    return sum(node.num_gpus for node in nodes)
+
+
+def _request(asked: list[Bundle]) -> None:
+    from ray.autoscaler.sdk import request_resources
+
+    request_resources(bundles=asked)

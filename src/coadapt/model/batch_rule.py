@@ -1,0 +1,81 @@
+"""By which rule a job under contract `self` changes its batch while it trains: Accordion or noise scale."""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from math import isfinite
+
+from coadapt.model.errors import InputError
+
+# The rule is carried out by the training process (`coadapt.train`); the scheduler never touches it. It stands
+# here because job files declare it, and because what batches it may visit is all that a planner is told.
+
+EPOCHS_MAX = 100_000
+# Both of Accordion (Agarwal et al. 2021, §3); Shockwave's noise-scale jobs decide every 10 epochs too.
+EVERY, THRESHOLD = 10, 0.5
+ALLOWED = (
+    "accordion or noise-scale, with options in brackets: accordion(every=10, threshold=0.5), "
+    f"noise-scale(every=10); every: 1..{EPOCHS_MAX} epochs, threshold: > 0"
+)
+_RULE = re.compile(r"\s*([a-z-]+)\s*(?:\(([^()]*)\))?\s*")
+_NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?")
+
+
+class RuleKind(StrEnum):
+    """What a rule looks at: how fast the gradient's norm changes, or whether its noise has grown."""
+
+    ACCORDION = "accordion"
+    NOISE_SCALE = "noise-scale"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRule:
+    """A rule and its numbers. every: epochs from one decision to the next. threshold: Accordion's η.
+
+    Accordion (Agarwal et al. 2021): the small batch where the gradient's norm has changed by `threshold` of
+    itself, the largest one elsewhere. Noise scale (McCandlish et al. 2018, as Shockwave's jobs use it): twice
+    the batch whenever the noise scale is above its own recent mean.
+    """
+
+    kind: RuleKind
+    every: int = EVERY
+    threshold: float = THRESHOLD
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.every <= EPOCHS_MAX:
+            raise ValueError(f"batch.rule: every must be within 1..{EPOCHS_MAX} epochs, got {self.every}")
+        if not (isfinite(self.threshold) and self.threshold > 0.0):
+            raise ValueError(f"batch.rule: threshold must be finite and > 0, got {self.threshold}")
+
+    @classmethod
+    def parse(cls, text: str, *, field: str = "batch.rule") -> "BatchRule":
+        """Return the rule in `text`, such as `accordion(every=5)`. InputError names `field` otherwise."""
+        match = _RULE.fullmatch(text)
+        if match is None or match[1] not in set(RuleKind):
+            raise InputError(field, text, ALLOWED)
+        kind, given = RuleKind(match[1]), dict[str, str]()
+        for option in (match[2] or "").split(",") if match[2] and match[2].strip() else []:
+            name, _, value = (part.strip() for part in option.partition("="))
+            known = name == "every" or (name == "threshold" and kind is RuleKind.ACCORDION)
+            if not known or name in given or not _NUMBER.fullmatch(value):
+                raise InputError(field, text, ALLOWED)
+            given[name] = value
+        if "." in given.get("every", ""):
+            raise InputError(field, text, ALLOWED)
+        try:
+            return cls(
+                kind=kind,
+                every=int(given.get("every", EVERY)),
+                threshold=float(given.get("threshold", THRESHOLD)),
+            )
+        except ValueError:
+            raise InputError(field, text, ALLOWED) from None
+
+    def totals(self, small: int, largest: int) -> tuple[int, ...]:
+        """Return the total batches, ascending, that a job may visit which begins with `small` samples."""
+        if self.kind is RuleKind.ACCORDION:
+            return (small, largest) if small < largest else (small,)
+        doubled = [small]
+        while doubled[-1] < largest:
+            doubled.append(min(2 * doubled[-1], largest))
+        return tuple(doubled)

@@ -1,0 +1,1 @@
+"""Figures for Prometheus: counted as things happen, timed, or looked up at a scrape."""

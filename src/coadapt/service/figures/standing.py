@@ -1,0 +1,82 @@
+"""What live jobs are and hold at this moment, in sums that go with each change."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coadapt.core.accounting import held
+from coadapt.core.lifecycle import JobState
+from coadapt.core.state import JobRecord
+from coadapt.model import Node, NodeId, Usage
+
+USES = {
+    JobState.STARTING: "startup",
+    JobState.RESCALING: "rescale",
+    JobState.STOPPING: "stopping",
+}
+PRODUCTIVE, UNTOLD = "productive", "untold"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStanding:
+    """What counts of one live job. num_gpus: on nodes that are there; num_held: on all nodes."""
+
+    usage: Usage
+    state: JobState
+    waits: tuple[str, str] | None
+    use: str
+    num_gpus: float
+    num_held: float
+
+
+def standing_of(job: JobRecord, nodes: Mapping[NodeId, Node]) -> JobStanding:
+    """Return what counts of a job that has not ended; `nodes`: those that are there."""
+    holding = held(job)
+    trains = UNTOLD if job.running.reported_at is None else PRODUCTIVE
+    state = job.state
+    return JobStanding(
+        usage=job.usage,
+        state=state,
+        waits=(job.reason.value, job.spec.tenant) if state is JobState.PENDING else None,
+        use=USES.get(state, trains),
+        # GPUs of a node that is gone are nobody's, though the end of their replicas is not known yet.
+        num_gpus=sum(gpus for node, gpus in holding.by_node.items() if node in nodes),
+        num_held=holding.num_gpus,
+    )
+
+
+class Sums:
+    """The sums over all that was put in and not taken out."""
+
+    def __init__(self) -> None:
+        self.by_state: Counter[JobState] = Counter()
+        self.waiting: Counter[tuple[str, str]] = Counter()
+        """Pending jobs by reason and tenant."""
+        self.num_held = 0.0
+        """GPUs that jobs hold."""
+        self.num_gpus = dict.fromkeys((*USES.values(), PRODUCTIVE, UNTOLD), 0.0)
+        """Those on nodes that are there, by use."""
+        self._num_holding: Counter[str] = Counter()
+
+    def put(self, job: JobStanding) -> None:
+        self._add(job, 1)
+
+    def take(self, job: JobStanding) -> None:
+        self._add(job, -1)
+
+    def _add(self, job: JobStanding, sign: int) -> None:
+        self.by_state[job.state] += sign
+        if job.waits is not None:
+            self.waiting[job.waits] += sign
+            if not self.waiting[job.waits]:
+                del self.waiting[job.waits]  # tenants come and go
+        if not job.num_held:
+            return
+        self.num_held += sign * job.num_held
+        self.num_gpus[job.use] += sign * job.num_gpus
+        self._num_holding[job.use] += sign
+        # Shares of GPUs are no whole numbers, and what rounding leaves behind must not stay for good.
+        if not self._num_holding[job.use]:
+            self.num_gpus[job.use] = 0.0
+        if not self._num_holding.total():
+            self.num_held = 0.0

@@ -1,0 +1,38 @@
+"""Nodes over HTTP: what each has and gives, and which are set aside since jobs fail there again and again."""
+
+import asyncio
+from typing import Annotated, cast
+
+from fastapi import APIRouter, HTTPException, Path, Request
+from pydantic import JsonValue
+
+from coadapt.model import NodeId
+from coadapt.runtime.snapshot import cluster_snapshot
+from coadapt.service.bodies import StrictRoute
+from coadapt.service.limits import NAME_LENGTH_MAX
+
+router = APIRouter(prefix="/v1/nodes", route_class=StrictRoute, redirect_slashes=False)
+
+NodeName = Annotated[NodeId, Path(min_length=1, max_length=NAME_LENGTH_MAX)]
+
+
+@router.get("")
+async def nodes(request: Request) -> dict[str, JsonValue]:
+    """All nodes that jobs may have, and those that are set aside, with the reason in `aside`."""
+    service = request.app.state.service
+    at = service.loop.now()
+    picture = await asyncio.to_thread(service.loop.read, lambda state: cluster_snapshot(state, at, 0))
+    told = cast("list[dict[str, JsonValue]]", picture["nodes"])
+    found: list[dict[str, JsonValue]] = [{**node, "aside": None} for node in told]
+    aside = service.nodes.aside if service.nodes is not None else {}
+    found += [{"id": name, "aside": why} for name, why in aside.items()]
+    return {"nodes": [*sorted(found, key=lambda node: str(node["id"]))]}
+
+
+@router.post("/{node}/take-back", status_code=202)
+async def take_back(request: Request, node: NodeName) -> dict[str, JsonValue]:
+    """Let jobs on a node again that is set aside; its failures are forgotten."""
+    keeper = request.app.state.service.nodes
+    if keeper is None or not await asyncio.to_thread(keeper.take_back, node):
+        raise HTTPException(404, f"no node {node!r} is set aside; see: coadapt nodes ls")
+    return {"id": node}

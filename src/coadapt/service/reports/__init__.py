@@ -1,0 +1,1 @@
+"""Training reports on their way in: read, checked, and handed over in groups."""

@@ -1,0 +1,28 @@
+"""What `coadapt describe` makes of a job's picture."""
+
+from coadapt.cli.jobs.describe import _facts
+from coadapt.model import TrainingReport
+from coadapt.model.measured import RANK, RATIO
+from coadapt.model.wire import to_json
+from coadapt.runtime.snapshot import cluster_snapshot
+from tests.core.stage import Stage, on
+
+
+def facts(metrics: dict[str, float]) -> dict[str, str]:
+    stage = Stage()
+    stage.running(allocation=on(n0=1, n1=2))
+    stage.reported(TrainingReport(progress=1.0, metrics=metrics))
+    (job,) = cluster_snapshot(stage.scheduler.state, stage.at)["jobs"]  # type: ignore[misc]
+    return dict(_facts({**job, "spec": to_json(stage.job().spec)}))  # type: ignore[dict-item]
+
+
+def test_a_straggler_has_a_line_of_its_own() -> None:
+    found = facts({"loss": 0.5, RANK: 1.0, RATIO: 1.6})
+    assert found["Straggler"] == "rank 1 on n1 computes 1.6 times as long as the median of its peers"
+    assert found["Metrics"] == "loss 0.5"
+
+
+def test_without_one_there_is_no_such_line() -> None:
+    found = facts({"loss": 0.5, RANK: -1.0, RATIO: 1.1})
+    assert "Straggler" not in found
+    assert found["Metrics"] == "loss 0.5"

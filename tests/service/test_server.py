@@ -1,0 +1,92 @@
+"""The server that HTTP comes in by: connections that stay, bodies in parts, heads without an end."""
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from coadapt.cli.cluster.live import listening
+from coadapt.core.events import TrainingReported
+from coadapt.runtime.memory_store import MemoryStore
+from coadapt.service.server import http_server
+from tests.service.in_process import TOKEN, InProcess, until
+from tests.service.reports.test_reading import JOB
+
+PATIENCE_S = 60.0
+REPORT = b'{"generation":1,"report":{"progress":%d}}'
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[InProcess, socket.socket]]:
+    service = InProcess(tmp_path_factory.mktemp("served"), MemoryStore())
+    with service.turning(), listening("127.0.0.1", [0]) as tcp:
+        server = http_server(service.service)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [tcp]})
+        thread.start()
+        until(lambda: server.started)
+        yield service, tcp
+        server.should_exit = True
+        thread.join()
+
+
+def talk(tcp: socket.socket, *parts: bytes) -> bytes:
+    """Send parts over one connection; return all that comes until it is closed."""
+    with socket.create_connection(tcp.getsockname(), PATIENCE_S) as connection:
+        answer = b""
+        try:
+            for part in parts:
+                connection.sendall(part)
+            while data := connection.recv(65_536):
+                answer += data
+        except ConnectionError:  # it was closed before all was sent
+            pass
+    return answer
+
+
+def head(job: str, *headers: str) -> bytes:
+    lines = [f"POST /v1/jobs/{job}/reports HTTP/1.1", "Host: x", f"Authorization: Bearer {TOKEN}"]
+    return "\r\n".join([*lines, "Content-Type: application/json", *headers, "", ""]).encode()
+
+
+def test_reports_come_one_after_the_other_and_in_parts_over_one_connection(
+    served: tuple[InProcess, socket.socket],
+) -> None:
+    service, tcp = served
+    job = service.client().post("/v1/jobs", json=JOB).json()["id"]
+    bodies = [REPORT % progress for progress in (1, 2, 3)]
+    whole, halved, chunked = (head(job, f"Content-Length: {len(body)}") for body in bodies)
+    chunked = head(job, "Transfer-Encoding: chunked", "Connection: close")
+    answer = talk(
+        tcp,
+        whole + bodies[0] + halved + bodies[1][:9],
+        bodies[1][9:] + chunked,
+        b"%x\r\n%s\r\n0\r\n\r\n" % (len(bodies[2]), bodies[2]),
+    )
+    assert answer.count(b"HTTP/1.1 202 ") == 3, answer
+    assert answer.count(b'{"id":"%s"}' % job.encode()) == 3
+    told = [event for event in service.store.events() if isinstance(event, TrainingReported)]
+    assert [event.report.progress for event in told] == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    "line", [b"X: %s\r\n" % (b"y" * 200), b"y" * 1_000], ids=["many headers", "one header without an end"]
+)
+def test_a_head_without_an_end_is_refused(served: tuple[InProcess, socket.socket], line: bytes) -> None:
+    answer = talk(served[1], b"GET / HTTP/1.1\r\nX: ", *[line] * 2_000)
+    assert answer.startswith(b"HTTP/1.1 400 ") or answer == b""  # reset, as more was on its way
+
+
+def test_a_body_of_no_parts_is_answered(served: tuple[InProcess, socket.socket]) -> None:
+    """It waited for a body that had come to its end, until the client went away."""
+    empty = head("a", "Transfer-Encoding: chunked", "Connection: close") + b"0\r\n\r\n"
+    assert talk(served[1], empty).startswith(b"HTTP/1.1 422 ")
+
+
+def test_of_two_lengths_there_is_one_request(served: tuple[InProcess, socket.socket]) -> None:
+    """Another could be smuggled inside of it past a proxy that counts differently."""
+    inside = b"GET /v1/healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    lengths = (f"Content-Length: {5 + len(inside)}", "Transfer-Encoding: chunked", "Connection: close")
+    answer = talk(served[1], head("a", *lengths) + b"0\r\n\r\n" + inside)
+    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 422 "))
+    assert answer.count(b"HTTP/1.1 ") == 1
