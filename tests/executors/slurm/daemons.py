@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from getpass import getuser
 from pathlib import Path
+from tempfile import mkdtemp
 
 NEEDED = ("munged", "slurmctld", "slurmd", "srun")
 HOW_TO_GET = (
@@ -36,7 +37,7 @@ AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
 CredType=cred/munge
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool-%n
+SlurmdSpoolDir={spool}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
@@ -82,7 +83,10 @@ def missing() -> list[str]:
 
 @dataclass
 class SlurmCluster:
-    """`names`: of the nodes; each has so many GPUs and CPUs, as far as Slurm knows."""
+    """`names`: of the nodes; each has so many GPUs and CPUs, as far as Slurm knows.
+
+    `spool`: where slurmd's Unix sockets are: a short path, as theirs may have 108 characters.
+    """
 
     folder: Path
     names: Sequence[str]
@@ -90,6 +94,7 @@ class SlurmCluster:
     cpus: int = 4
     slurmd_timeout_s: int = 10
     daemons: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    spool: Path = field(default_factory=lambda: Path(mkdtemp(prefix="slurm-")))
 
     @property
     def conf(self) -> Path:
@@ -152,6 +157,7 @@ class SlurmCluster:
                 process.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
+        shutil.rmtree(self.spool, ignore_errors=True)
 
     def call(self, *command: str) -> "subprocess.CompletedProcess[str]":
         """Run one of Slurm's commands on this cluster."""
@@ -162,8 +168,9 @@ class SlurmCluster:
         return dict(line.split() for line in lines)
 
     def _write(self) -> None:
-        for name in ("state", *(f"spool-{node}" for node in self.names)):
-            (self.folder / name).mkdir(parents=True)
+        (self.folder / "state").mkdir(parents=True)
+        for name in self.names:
+            (self.spool / f"spool-{name}").mkdir()
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(KEY_BYTES))
         key.chmod(0o600)
@@ -174,6 +181,7 @@ class SlurmCluster:
             port=next(ports),
             user=getuser(),
             folder=self.folder,
+            spool=self.spool,
             slurmd_timeout_s=self.slurmd_timeout_s,
         )
         gres = "AutoDetect=off\n"
