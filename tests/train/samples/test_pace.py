@@ -80,6 +80,7 @@ def test_pairs_of_short_steps_are_measured_less_often(
     monkeypatch: pytest.MonkeyPatch, step_s: float, pairs: int
 ) -> None:
     now = [100.0]
+    monkeypatch.setattr(pace, "PAIR_EVERY_S", 0.02)
     monkeypatch.setattr(pace.time, "monotonic", lambda: now[0])
     mine, found = Pace(), []
     for step in range(200):

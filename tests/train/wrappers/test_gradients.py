@@ -157,10 +157,8 @@ def test_two_backwards_of_a_pass_add_up(max_atomic: int | None, reduction: str) 
 
 
 @pytest.mark.parametrize("max_atomic", [None, 16, 9])
-def test_noise_scale_of_a_known_covariance(max_atomic: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_scale_of_a_known_covariance(max_atomic: int | None) -> None:
     """Differenced on one replica without accumulation; else from the passes, even (16) and uneven (9)."""
-    # Every pair of steps, however short they are here: how many estimates there are is not left to the clock.
-    monkeypatch.setattr("coadapt.train.samples.pace.PAIR_EVERY_S", 0.0)
     assert noise_scale(max_atomic) == pytest.approx(true_noise_scale(), rel=0.1)
 
 
