@@ -9,8 +9,8 @@
 #
 # The centre depends on which constraints are written down, also on redundant ones.
 #
-# The barrier is self-concordant, so damped Newton steps of length 1 / (1 + decrement) need no line search: at
-# large t the values that one would compare are lost to cancellation. Nor are the normal equations formed. Near
+# The barrier is self-concordant, so damped Newton steps of length 1 / (1 + decrement) need no line search; at
+# large t the values that one compares are lost to cancellation. Nor are the normal equations formed. Near
 # a wall their entries are 1e18, beside which the curvature along the face of optima, all that the centre is
 # chosen by, is lost to rounding (alike jobs then differed by 4 %, on some processors). The step and the
 # multipliers are solved for together instead, from a matrix whose entries stay near one.
