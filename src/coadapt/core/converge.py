@@ -18,9 +18,13 @@ Called by Scheduler.handle only.
 # sim/faults checks that after every event, against the world's own ledger.
 #
 # A change of mind waits for an answer. Half-started replicas have no state to save, so a start that was not
-# answered is never changed, only stopped whole. A rescale that was not answered is taken back first: only
-# the answer tells which replicas train, and the next order goes on from those. (Waiting for the rescale to
-# come about was tried too; decision 11 has the figures.)
+# answered is never changed, only stopped whole. A rescale that was not answered is taken back first, unless
+# the job is to have nothing, which stops it whole: only the answer tells which replicas train, and the next
+# order goes on from those. (Waiting for the rescale to come about was tried too; decision 11 has the
+# figures.)
+#
+# A job that has not yet trained since its last change is left in peace (settling.py): a new wish for it
+# waits, unless its GPUs are gone, and no ring is broken meanwhile.
 #
 # A rescale that failed before it began is not repeated at once, for it would fail again: the target is let
 # be until the next plan asks. After RESCALES_FAILED_MAX in a row the next change is a stop and a start,
@@ -85,7 +89,7 @@ def stop(job: JobRecord, at: float) -> JobCommand:
 
 
 def answered(order: Order) -> Order:
-    """Return `order` when it needs no answer any more; a repeat of it asks whether the replicas live."""
+    """Return `order` when it needs no answer any more: repeated, as a start, it asks if replicas live."""
     return replace(order, kind=OrderKind.START, sent_at=None)
 
 

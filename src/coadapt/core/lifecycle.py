@@ -10,10 +10,10 @@ from this table; nothing else in the project decides which state may follow whic
 # thing follows: it will run again from its checkpoint when a plan gives it GPUs. A state of its own per
 # cause would multiply the rows and decide nothing.
 #
-# In the four states of HOLDING a job may have replicas alive, so it holds GPUs; it leaves them only by
-# ReplicasExited, the one event that says that no replica of it lives. That is why a cancel, a lost node and
-# a failed order lead to stopping and not to an end: the core does not know yet that the GPUs are free, and
-# must not give them to others.
+# In the four states of HOLDING a job may have replicas alive, so it holds GPUs; it leaves them only by what
+# follows from the event ReplicasExited, which alone says that no replica of it lives. That is why a cancel, a
+# lost node and a failed order lead to stopping and not to an end: the core does not know yet that the GPUs
+# are free, and must not give them to others.
 #
 # A replica may come to the end of its script at any moment, also while it is starting, rescaling or being
 # stopped: success counts from every state of HOLDING, and so does giving up. An end is final: no row leads

@@ -9,19 +9,19 @@
 # settled; each difference is work that is left to do, and is read off the state. So nothing has to remember
 # what it was about to do, and a scheduler that comes back from its journal goes on where it was.
 #
-# One number. Every start and every rescale has the next generation, and an answer counts only if it speaks
-# of the last one (`Scheduler._answered`): what is said about an earlier one has become history on its way.
-# A retraction and a stop keep the number, because they ask about the same generation: whatever became of it
-# by then is the answer to both (kept, started or exited), so no reply needs to be told from another. That
-# is the only guard against messages that are lost, late, repeated or out of order, and none other is
-# needed. (A generation was to be "the n-th start" at first; then a rescale that was lost and repeated could
-# not be told from a second one: decision 2.)
+# One number. Every start and every rescale has the next generation, and an answer counts only if it speaks of
+# the last one (scheduler.py, `_answered`): what is said about an earlier one has become history on its way. A
+# retraction and a stop keep the number, because they ask about the same generation: whatever became of it by
+# then is the answer to both (kept, started or exited), so no reply needs to be told from another. That is the
+# only guard against messages that are lost, late, repeated or out of order, and none other is needed. (A
+# generation was to be "the n-th start" at first; then a rescale that was lost and repeated could not be told
+# from a second one: docs/decisions/0002.)
 #
-# During a rescale two generations count. The order has number n + 1, while the replicas of `running` train
-# on as n until all are ready to change, and report as n. Progress that they make while others prepare,
-# which may take a minute, must be booked; and the change may never come about, then n trains on for good
-# although the last order, its answer and the end of the replicas have n + 1 (decision 11). So reports are
-# heard of both numbers (`may_train`), answers and ends of the last order only.
+# During a rescale reports of two generations count. The order has number n + 1, while the replicas of
+# `running` train on as n until all are ready to change, and report as n. Progress that they make while others
+# prepare, which may take a minute, must be booked; and the change may never come about, then n trains on for
+# good although the last order, its answer and the end of the replicas have n + 1 (docs/decisions/0011). So
+# reports are heard of both numbers (`may_train`), answers and ends of the last order only.
 #
 # Until its order is answered a job holds, on each node, the larger of old and new (`held_gpus`). The
 # leaving and the staying replicas keep their GPUs until they have changed, the joining ones need theirs
@@ -30,8 +30,9 @@
 # along.
 #
 # One door. What a job holds follows from its status, its order and what runs, and from nothing else. These
-# change through `accounting.hold` alone, which first books what was held until then. So attained service is
-# right by construction; a booking by hand beside each change is one that can be forgotten.
+# change through `accounting.hold` alone, which first books what was held until then (converge.py also notes
+# on an order when it was sent, and how often: that holds nothing). So attained service is right by
+# construction; a booking by hand beside each change is one that can be forgotten.
 #
 # Measured and Usage are values of floor 0, replaced whole and never changed: views, histories and snapshots
 # hold the same ones, instead of a copy of each field.

@@ -20,12 +20,14 @@ Axes as in pollux/objective.py. Costs are those of job_cost: the plan with the l
 #     slack_j = c_j + (price of what it uses) - reduced_cost_j    >= 0, as the reduced cost is a minimum
 #
 # and idle = price of all that nobody uses. Summed over jobs, (cost of the plan) - (bound) = sum_j slack_j +
-# idle: the plan's whole distance from the bound lies in these numbers. A change that touches two jobs can
+# idle, with the bound of these prices: the plan's whole distance from it lies in these numbers (but for a
+# pinned job on several nodes, which is not charged them). A change that touches two jobs can
 # gain at most slack_1 + slack_2 + idle, so pairs below that are not tried, and within a pair a count is not
 # tried if its cost with the least that the other could then have does not beat the present one.
 #
-# Nothing is drawn: two starts (the relaxation's counts, placed; the present plan) do what restarts did.
-# A move counts only if it gains LEAST_GAIN of what it touches: sums round, and a loop must not live on that.
+# Nothing is drawn: two starts (the relaxation's counts, placed; the present plan) do what random restarts of
+# a local search are for. A move counts only if it gains LEAST_GAIN of what it touches: sums round, and a loop
+# must not live on that.
 
 import numpy as np
 

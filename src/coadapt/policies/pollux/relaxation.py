@@ -1,21 +1,22 @@
-"""Compiled relaxations of the Pollux round: a proven bound on its objective, and the counts that reach it.
+"""Compiled relaxations of the Pollux round: a proven bound on its objective, and counts that come near it.
 
 Axes as in pollux/objective.py; R resources, O options of a job.
 """
 
 # Why this bounds every lawful plan from below.
 #
-# A round is: choose a row x_j of GPUs for each job so that sum_j c_j(x_j) is least and the rows fit the
-# nodes. The costs are a sum over jobs; only the fitting ties the jobs together. So we keep of the fitting
-# no more than linear facts that hold for EVERY lawful plan, sum_j a_jr <= C_r for a few resources r, and
-# forget where a job stands. Fewer conditions allow more plans: the least cost can only fall. That is the
-# relaxation.
+# A round of Pollux maximises a power mean of the jobs' speedups, which is to minimise a sum of costs, one for
+# each job (`job_cost`). So it is: choose a row x_j of GPUs for each job so that sum_j c_j(x_j) is
+# least and the rows fit the nodes. The costs are a sum over jobs; only the fitting, and tenants' quotas, tie
+# the jobs together. So we drop the quotas, and keep of the fitting no more than linear facts that hold for
+# EVERY lawful plan, sum_j a_jr <= C_r for a few resources r, and forget where a job stands. Fewer conditions
+# allow more plans: the least cost can only fall. That is the relaxation.
 #
 # The facts (resources):
 #   GPUS   replicas of all jobs                                 <= GPUs of the cluster
 #   NODES  nodes of the jobs that span nodes, if no two of these
 #          may meet on a node (interference)                    <= nodes of the cluster
-#   WIDE   pieces of more than half of the largest node          <= 1 per node that is itself wide
+#   WIDE   pieces of half of the largest node (1/2) and more (1)  <= what the node itself counts so
 #
 # The third one is what makes the bound tight where GPUs alone do not: five jobs of 3 replicas have 15 <= 16
 # GPUs on four nodes of 4, and yet only four of them can run in one node each. A piece is what one job has
@@ -30,7 +31,8 @@ Axes as in pollux/objective.py; R resources, O options of a job.
 # nodes have at least (r - n * narrow) / (largest - narrow) wide ones, narrow being the largest piece that
 # does not count. Fewer nodes need more wide pieces and the reverse, hence two offers per count.
 #
-# The bound itself is Lagrangian duality. For multipliers u_r >= 0,
+# The bound itself is Lagrangian duality: what is scarce gets a price u_r >= 0 (its multiplier), each job
+# chooses alone what is cheapest for it with these prices paid, and what the cluster has is paid back,
 #
 #     L(u) = sum_j min_o [ c_jo + sum_r u_r a_jor ]  -  sum_r u_r C_r
 #
@@ -158,7 +160,7 @@ def _offer_present(costs: PackedCosts, choices: Choices, job: int) -> int:
 def _offer_spanning(
     costs: PackedCosts, choices: Choices, job: int, fewest_K: IntArray, every_cut: bool
 ) -> None:
-    """Offer each count on as few nodes as possible, on so many that no piece is wide, and if asked between.
+    """Offer each count on as few nodes as possible, on so many that hardly a piece is wide, if asked between.
 
     r replicas on n nodes have at least (r - n·narrow) / (largest - narrow) wide pieces, which is linear in n:
     what lies between the two ends is no better at any prices.
@@ -172,7 +174,7 @@ def _offer_spanning(
         cost = costs.change_JSK[job, 1, count]
         fewest = max(fewest_K[count], 2)
         if cost >= least or fewest > costs.max_nodes:
-            continue  # a smaller count, or waiting, costs no more and uses no more
+            continue  # a smaller count, or waiting, costs no more and uses no more; or no room for so many
         least = cost
         # Nodes of one GPU have no narrow pieces: there more nodes spare none, and one offer is all.
         none_wide = count // narrow if narrow > 0 else fewest

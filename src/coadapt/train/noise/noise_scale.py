@@ -4,23 +4,24 @@ McCandlish et al. 2018, appendix A; Pollux (OSDI'21, §3.1) for the averages and
 Fieller 1954 for the interval of the ratio of two averages.
 """
 
-# What makes the estimate unbiased. The mean gradient g_b of b samples, drawn from the data apart from each
-# other, has the expected squared norm E|g_b|^2 = |G|^2 + tr(S)/b: G is the true gradient, S the covariance of
-# one sample's. Squared norms at two batch sizes are two such equations with the two unknowns |G|^2 and tr(S);
+# What makes the estimate unbiased. The mean gradient g_b of b samples, each drawn from the data by itself,
+# has the expected squared norm E|g_b|^2 = |G|^2 + tr(S)/b: G is the true gradient, S the covariance of one
+# sample's. Squared norms at two batch sizes are two such equations with the two unknowns |G|^2 and tr(S);
 # `estimate` solves them. The solution is linear in the measured norms, so its expectation is the truth, also
-# though small and large batches share their samples: expectations of sums need no independence. Three things
-# must hold.
+# though the small and the large batch share their samples: the expectation of a sum is the sum of
+# expectations, whether its terms depend on each other or not. Three things must hold.
 #
 # 1. All norms of one estimate are taken at the same parameters. Passes and replicas of one step are. Two
-#    successive steps are not (`differenced`): between them G moves, |g_1 - g_2|^2 has the movement in it, and
-#    the trace comes out too large, without bound where steps overshoot. So those are never averaged with
-#    estimates without that bias. The first one of these throws them away; where enough of these are known,
-#    successive steps count only once the last one is as old as the average's memory, 1 / (1 - DECAY) initial
-#    batches. No batch grows on them. An adaptive run on one replica cuts its measured steps into two passes
-#    instead (docs/decisions/0012).
+#    successive steps are not (`differenced`: their gradients g_1 and g_2 are the small ones, the mean of both
+#    the large one, so that the trace comes from |g_1 - g_2|^2): between them G moves, the difference has the
+#    movement in it, and the trace comes out too large, without bound where steps overshoot. So differenced
+#    estimates are never averaged with sound ones. The first sound one throws them away; where enough sound
+#    ones are known, differenced ones count only once the last sound one is as old as the average's memory,
+#    1 / (1 - DECAY) initial batches. No batch grows on them. An adaptive run on one replica cuts its measured
+#    steps into two passes instead (docs/decisions/0012).
 # 2. Only the two averages are unbiased, not their ratio, which is the noise scale: E[a/b] is not E[a]/E[b],
 #    and single estimates of |G|^2 are often negative. So both are averaged over steps, and divided once, at
-#    the end.
+#    the end. (What is told, `stats`, is cut off at 0: no negative noise leaves this file.)
 # 3. A norm may be taken in any fixed metric (of Adam: each gradient divided by the root of its second
 #    moment): a linear map P turns G and S into PG and PSP', and the equations stand.
 #
@@ -75,8 +76,9 @@ class GradNorms:
 
 
 def estimate(norms: GradNorms) -> tuple[float, float] | None:
-    """Return (squared norm of the true gradient, trace of the covariance of one sample's gradient), unbiased.
+    """Return (squared norm of the true gradient, trace of the covariance of one sample's gradient).
 
+    Unbiased where all norms are of the same parameters; `differenced` ones are not (see the top).
     E|g_b|^2 = |G|^2 + tr(S)/b at both batch sizes. For n equal shards of total batch M these are Pollux's
     (n B - A)/(n - 1) and M (A - B)/(n - 1). None where a norm is not finite or there is only one batch size.
     """
