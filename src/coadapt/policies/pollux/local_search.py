@@ -25,9 +25,8 @@ Axes as in pollux/objective.py. Costs are those of job_cost: the plan with the l
 # gain at most slack_1 + slack_2 + idle, so pairs below that are not tried, and within a pair a count is not
 # tried if its cost with the least that the other could then have does not beat the present one.
 #
-# Nothing is drawn: two starts (the relaxation's counts, placed; the present plan) do what random restarts of
-# a local search are for. A move counts only if it gains LEAST_GAIN of what it touches: sums round, and a loop
-# must not live on that.
+# Nothing is drawn: two starts (the relaxation's counts, placed; the present plan) replace random restarts.
+# A move counts only if it gains LEAST_GAIN of what it touches: sums round, and a loop must not live on that.
 
 import numpy as np
 
