@@ -1,16 +1,18 @@
-"""The worklist against what a sum over all records gives, after every event of random runs under faults."""
+"""What the core keeps, and what a look at all records gives: after every event of random runs."""
+
+from copy import deepcopy
 
 import pytest
 
 from coadapt.core.accounting import held
-from coadapt.core.commands import Command
+from coadapt.core.commands import Command, Start
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import Event
 from coadapt.core.lifecycle import ENDED
-from coadapt.core.scheduler import Scheduler
-from coadapt.core.state import ENDED_KEPT, SchedulerState
+from coadapt.core.scheduler import VIEWS_BEHIND_MAX, Scheduler
+from coadapt.core.state import ENDED_KEPT, JobRecord, SchedulerState
 from coadapt.core.worklist import Worklist, may_act, moves_soon
-from coadapt.model import ClusterView, FreeGpus
+from coadapt.model import Allocation, ClusterView, FreeGpus, TrainingReport
 from coadapt.model.view import standing_of
 from coadapt.sim.faults.fault_run import run_seed
 from tests.core.stage import Stage, on
@@ -20,7 +22,9 @@ class Checked(Scheduler):
     """Compares what it keeps up to date with what it would find if it looked at everything."""
 
     def handle(self, event: Event) -> list[Command]:
+        anew = Scheduler(self.config, deepcopy(self.state))
         commands = super().handle(event)
+        assert (anew.handle(event), anew.state) == (commands, self.state), event
         live = [job for job in self.state.jobs.values() if job.state not in ENDED]
         free = FreeGpus(self.state.nodes.values())
         for job in live:
@@ -29,7 +33,7 @@ class Checked(Scheduler):
         assert {job.id for job in self._work.jobs} == {job.id for job in live if may_act(job)}, event
         assert self._work.moving == {job.id for job in live if moves_soon(job)}, event
         in_order = [job.id for job in sorted(live, key=lambda job: (job.submitted_at, job.id))]
-        assert [job.id for job in self._active_jobs()] == in_order, event
+        assert [job.id for job in self._active] == in_order, event
         fresh = Scheduler(self.config, self.state).view()
         assert self.view() == fresh, event
         kept, summed = (
@@ -48,6 +52,58 @@ class Checked(Scheduler):
 @pytest.mark.parametrize("seed", range(6))
 def test_what_is_kept_is_what_a_sum_over_all_jobs_gives(seed: int) -> None:
     run_seed(seed, Checked)
+
+
+def three_that_train() -> tuple[Stage, dict[str, Allocation]]:
+    stage, plan = Stage(), {name: on(n0=1) for name in "abc"}
+    for name in plan:
+        stage.submit(name)
+    stage.round(60.0, plan)
+    for name in plan:
+        stage.started(name)
+    stage.round(120.0, plan)
+    return stage, plan
+
+
+def test_of_a_plan_only_what_it_says_anew_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, plan = three_that_train()
+    looked, set_target = list[str](), stage.scheduler._set_target
+
+    def note(job: JobRecord, *rest: object) -> None:
+        looked.append(job.id)
+        set_target(job, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(stage.scheduler, "_set_target", note)
+    stage.round(180.0, {name: on(n0=1) for name in plan})  # equal, not the same objects
+    assert looked == []
+    stage.round(240.0, {**plan, "b": on(n1=1)})
+    assert looked == ["b"]
+    stage.started("b", generation=2)
+    looked.clear()
+    stage.round(300.0, {name: plan[name] for name in "ab"})
+    assert sorted(looked) == ["b", "c"]
+
+
+def test_nobody_is_asked_after_before_somebody_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, _ = three_that_train()
+    monkeypatch.setattr("coadapt.core.scheduler._patient_until", None)
+    assert stage.timer(180.0)
+    monkeypatch.undo()
+    assert sum(isinstance(command, Start) for command in stage.timer(240.0)) == 3
+
+
+def test_a_round_finds_few_views_to_make() -> None:
+    num_jobs = 2 * VIEWS_BEHIND_MAX + 50
+    stage = Stage(num_nodes=num_jobs // 4 + 1)
+    plan = {f"j{index}": on(**{f"n{index // 4}": 1}) for index in range(num_jobs)}
+    for name in plan:
+        stage.submit(name)
+    stage.round(60.0, plan)
+    for name in plan:
+        stage.started(name)
+        stage.reported(TrainingReport(progress=1.0), name)
+    assert len(stage.scheduler._work.unseen) <= VIEWS_BEHIND_MAX + 1
+    assert [job.measured.progress for job in stage.scheduler.view().jobs] == [1.0] * num_jobs
 
 
 def test_what_is_given_back_is_free_again() -> None:

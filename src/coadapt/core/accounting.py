@@ -5,7 +5,7 @@ Functions on a JobRecord, called by Scheduler.handle only.
 
 from coadapt.core.lifecycle import HOLDING, JobState
 from coadapt.core.state import JobRecord, Order, Running, Status
-from coadapt.model import NO_GRANT, Holding, JobView, NodeId, holding
+from coadapt.model import NO_GRANT, Holding, JobView, holding
 from coadapt.model.devices import NOTHING
 
 
@@ -15,11 +15,6 @@ def held(job: JobRecord) -> Holding:
         return NOTHING
     same = job.trains_on == job.ordered
     return holding(job.ordered) if same else holding(job.trains_on, job.ordered)
-
-
-def held_gpus(job: JobRecord) -> dict[NodeId, float]:
-    """Return how many GPUs of each node the job holds, a share of one counted as that share."""
-    return held(job).by_node
 
 
 def num_gpus_held(job: JobRecord) -> float:

@@ -53,6 +53,8 @@ RESCALES_FAILED_MAX = 3
 def converge(state: SchedulerState, work: Worklist, config: SchedulerConfig) -> list[Command]:
     """Return the orders that bring jobs closer to their targets."""
     jobs, in_place = work.jobs, config.rescale_in_place
+    if not jobs:  # after most events
+        return []
     in_peace = settling(state, jobs, config.settle_s)
     movable = [job for job in jobs if job.id not in in_peace]
     commands: list[Command] = []
@@ -161,11 +163,7 @@ def _growth(job: JobRecord) -> int:
 def _send(job: JobRecord, kind: OrderKind, at: float) -> JobCommand:
     """Order the job to have its target, by a start or by a rescale."""
     order = Order(
-        generation=job.order.generation + 1,
-        grant=job.target,
-        kind=kind,
-        sent_at=at,
-        num_attempts=1,
+        generation=job.order.generation + 1, grant=job.target, kind=kind, sent_at=at, num_attempts=1
     )
     job.heard_at = at
     if kind is OrderKind.RESCALE:

@@ -6,11 +6,11 @@ follow from a plan is converge.py; the books are accounting.py.
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import assert_never
 
 from coadapt.core.accounting import hold, job_view, may_train
-from coadapt.core.commands import Command, JobCommand, SetAlarm, Solve
+from coadapt.core.commands import Command, SetAlarm, Solve
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.converge import RESCALES_FAILED_MAX, answered, come_about, converge, repeat_order, stop
 from coadapt.core.events import (
@@ -51,10 +51,12 @@ from coadapt.model import (
     Tenant,
     Usage,
     check_plan,
-    gpus_by_type,
 )
 from coadapt.model.quick_init import replace
 from coadapt.model.view import JobViews, standing_of
+
+# So many jobs change before their views are made anew: a round finds no more of them to do.
+VIEWS_BEHIND_MAX = 100
 
 
 class Scheduler:
@@ -67,6 +69,7 @@ class Scheduler:
         self._active = sorted((job for job in self.state.jobs.values() if job.state not in ENDED), key=_place)
         self._departed = [job.id for job in self.state.jobs.values() if job.state in ENDED]
         self._picture: ClusterView | None = None  # the last view, while no event but its answer came since
+        self._plan = Plan()  # the last one that was taken
         self._take_stock()
 
     @property
@@ -76,15 +79,6 @@ class Scheduler:
 
     def handle(self, event: Event) -> list[Command]:
         """Book what happened and return the orders that follow from it."""
-        commands = self._handle(event)
-        self._touched.add(getattr(event, "job", ""))  # no job has this id
-        self._note_touched(commands)
-        return commands
-
-    def _note_touched(self, commands: Iterable[Command]) -> None:
-        self._touched.update(each.job for each in commands if isinstance(each, JobCommand))
-
-    def _handle(self, event: Event) -> list[Command]:
         if self._departed:
             self._forget_departed()
         # A late message must not turn the books back; its own instant is history.
@@ -127,17 +121,20 @@ class Scheduler:
 
     def view(self) -> ClusterView:
         """Return the frozen picture of this instant that a policy gets."""
-        views, cost_s, jobs = self._views, self.config.rescale_default_s, self.state.jobs
-        for job_id in self._touched - jobs.keys():
-            views.drop(job_id)
-        for job in sorted((jobs[job_id] for job_id in self._touched & jobs.keys()), key=_place):
-            if job.state in ENDED or job.status.cancel_requested:
-                views.drop(job.id)
-            else:
-                views.put(job_view(job, cost_s, views.views.get(job.id)))
-        self._touched.clear()
-        self._picture = views.view(self.state.at, dict(sorted(self.state.tenants.items())))
+        self._look_again()
+        self._picture = self._views.view(self.state.at, dict(sorted(self.state.tenants.items())))
         return self._picture
+
+    def _look_again(self) -> None:
+        """Make the views anew of the jobs that changed."""
+        views, cost_s, jobs = self._views, self.config.rescale_default_s, self.state.jobs
+        unseen, self._work.unseen = self._work.unseen, {}
+        for job_id in unseen:
+            job = jobs.get(job_id)
+            if job is None or job.state in ENDED or job.status.cancel_requested:
+                views.drop(job_id)
+            else:
+                views.put(job_view(job, cost_s, views.views.get(job_id)))
 
     # -- users ------------------------------------------------------------------------------------------
 
@@ -153,6 +150,7 @@ class Scheduler:
             usage=Usage(accounted_at=event.at),
         )
         insort(self._active, job, key=_place)
+        self._work.note(job)
         return self._wake()
 
     def _cancel_requested(self, event: CancelRequested) -> list[Command]:
@@ -184,7 +182,7 @@ class Scheduler:
             return []
         # A plan that is being made for the cluster as it was is void.
         self.state.solve_at = None
-        for job in self._active_jobs():
+        for job in self._active:
             on_it = any(allocation.on(node) for allocation in (job.ordered, job.trains_on))
             if on_it or job.target.allocation.on(node):
                 job.target = NO_GRANT
@@ -219,6 +217,9 @@ class Scheduler:
         if job is None:
             return []
         at = job.heard_at = self.state.at
+        if len(self._work.unseen) > VIEWS_BEHIND_MAX:
+            self._look_again()
+        self._work.unseen[job.id] = None
         job.running = running = replace(job.running, reported_at=at)
         if isinstance(event, TrainingReported):
             job.measured = job.measured.after(event.report, at)
@@ -293,9 +294,7 @@ class Scheduler:
         state.round_due_at = None
         if not self._active:
             return []
-        holding = [job for job in self._active if job.status.state in HOLDING]
-        commands: list[Command] = [*self._stop_hung(holding), *self._repeat_orders(holding)]
-        self._note_touched(commands)
+        commands = self._look_after()
         solving = state.solve_at is not None and state.at - state.solve_at < self.config.solve_timeout_s
         if not solving:
             state.round += 1
@@ -310,7 +309,9 @@ class Scheduler:
             return []
         state.solve_at = None
         view = self._picture or self.view()
-        plan = _without_departed(event.plan, view, state)
+        present = standing_of(view).jobs.keys()
+        # Jobs that ended or were cancelled while it was made; those that nobody knows stay in.
+        plan = event.plan.without(lambda job: job in state.jobs or job in state.ended, beside=present)
         try:
             check_plan(view, plan)
         except PlanError as error:
@@ -318,10 +319,11 @@ class Scheduler:
             return []
         state.plan_error = ""
         state.diagnostics = plan.diagnostics
-        pools = gpus_by_type(state.nodes.values())
-        for job in self._active:
+        concerned, self._work.unplanned = self._work.unplanned | plan.unlike(self._plan), set()
+        for job in [state.jobs[job_id] for job_id in concerned if job_id in state.jobs]:
             if not job.status.cancel_requested:
-                self._set_target(job, plan, pools)
+                self._set_target(job, plan, view.inventory.by_type)
+        self._plan = plan
         # Whose order is not as the plan has it is under way, or may need another.
         differing = [*self._work.jobs, *(state.jobs[job_id] for job_id in self._work.moving)]
         for job_id in settling(state, differing, self.config.settle_s):
@@ -329,9 +331,10 @@ class Scheduler:
             if not job.status.cancel_requested and not job.order.grant.satisfies(job.target):
                 why = f"takes its first step before anything else: {job.explanation}"
                 job.status = replace(job.status, reason=Reason.ALLOCATED, explanation=why)
+                self._work.note(job)
         return self._converge()
 
-    def _set_target(self, job: JobRecord, plan: Plan, pools: dict[str, int]) -> None:
+    def _set_target(self, job: JobRecord, plan: Plan, pools: Mapping[str, int]) -> None:
         if job.failed_rescales.waits_for_plan:
             job.failed_rescales = replace(job.failed_rescales, waits_for_plan=False)
             self._work.note(job)
@@ -354,7 +357,7 @@ class Scheduler:
     def _restarted(self) -> list[Command]:
         self.state.solve_at = None
         self.state.round_due_at = None
-        jobs = self._active_jobs()
+        jobs = self._active
         commands = [repeat_order(job, self.state.at) for job in jobs if job.state in HOLDING]
         for job in (job for job in jobs if job.running.reported_at is not None):
             # What they reported while nobody listened is not known.
@@ -375,38 +378,41 @@ class Scheduler:
         self.state.solve_at = None
         return self._wake()
 
+    def _look_after(self) -> list[Command]:
+        """Stop jobs that hang; ask after orders without an answer, and after jobs that are silent."""
+        at, retry_s, silence_s = self.state.at, self.config.retry_s, self.config.silence_s
+        everybody = at >= self._look_at
+        unanswered = (self.state.jobs[job_id] for job_id in self._work.moving)
+        jobs = self._active if everybody else sorted(unanswered, key=_place)
+        holding = [job for job in jobs if job.status.state in HOLDING]
+        commands = self._stop_hung(holding)
+        for job in holding:
+            sent_at = job.order.sent_at
+            since, most_s = (job.heard_at, silence_s) if sent_at is None else (sent_at, retry_s)
+            if at - since >= most_s:
+                commands.append(repeat_order(job, at))
+        if everybody:
+            self._look_at = min((_patient_until(job, silence_s) for job in holding), default=math.inf)
+        return commands
+
     def _stop_hung(self, jobs: list[JobRecord]) -> list[Command]:
         """Stop the jobs that report, but have not for longer than they allow: they start again at once."""
         at = self.state.at
         commands: list[Command] = []
         for job in jobs:
-            allowed_s = None if job.spec.launch is None else job.spec.launch.hang_timeout_s
-            last_at = job.running.reported_at
-            if allowed_s is None or last_at is None or at - last_at < allowed_s:
-                continue
-            if job.state is not JobState.RUNNING:
+            allowed_s, last_at = job.spec.hang_timeout_s, job.running.reported_at
+            if last_at is None or at - last_at < allowed_s or job.state is not JobState.RUNNING:
                 continue
             commands.append(stop(job, at))
             job.status = replace(job.status, reason=Reason.HUNG, explanation=hang(at - last_at, allowed_s))
             self._work.note(job)
         return commands
 
-    def _repeat_orders(self, jobs: list[JobRecord]) -> list[Command]:
-        at, retry_s, silence_s = self.state.at, self.config.retry_s, self.config.silence_s
-        commands: list[Command] = []
-        for job in jobs:
-            sent_at = job.order.sent_at
-            since, most_s = (job.heard_at, silence_s) if sent_at is None else (sent_at, retry_s)
-            if at - since >= most_s:
-                commands.append(repeat_order(job, at))
-        return commands
-
     def _wake(self) -> list[Command]:
         """Bring the next round forward, after something that a plan should react to."""
-        if not self._active:
-            return []
         reaction_s = self.config.reaction_s
-        return self._set_alarm(self._next_round_at() if reaction_s is None else self.state.at + reaction_s)
+        at = self._next_round_at() if reaction_s is None else self.state.at + reaction_s
+        return self._set_alarm(at) if self._active else []
 
     def _next_round_at(self) -> float:
         """Return the first whole multiple of round_s that is not before now and after the last round."""
@@ -437,19 +443,17 @@ class Scheduler:
         trains = job is not None and job.state in HOLDING and may_train(job, generation)
         return job if trains else None
 
-    def _active_jobs(self) -> list[JobRecord]:
-        return self._active.copy()
-
     def _take_stock(self) -> None:
         """Count anew what the live nodes have, and what jobs hold of it."""
         nodes = tuple(self.state.nodes[node] for node in sorted(self.state.nodes))
         self._work, self._views = Worklist(nodes, self._active), JobViews(nodes)
-        self._touched = {job.id for job in self._active}  # whose views are not as the views has them
+        self._look_at = 0.0  # until then no job that trains was silent for too long
 
     def _converge(self, *changed: JobRecord) -> list[Command]:
         for job in changed:
             if job.state not in ENDED:
                 self._work.note(job)
+                self._look_at = min(self._look_at, _patient_until(job, self.config.silence_s))
         return converge(self.state, self._work, self.config)
 
     def _end(self, job: JobRecord, trigger: Trigger, reason: Reason, explanation: str) -> None:
@@ -477,14 +481,14 @@ def _let_go(job: JobRecord, at: float, status: Status) -> None:
     hold(job, at, status=status, order=order, running=replace(job.running, grant=NO_GRANT))
 
 
+def _patient_until(job: JobRecord, silence_s: float) -> float:
+    """Return an instant, s, before which a job that trains is neither silent nor hung; early by a second,
+    which is more than rounding.
+    """
+    last_at = job.heard_at if job.running.reported_at is None else job.running.reported_at
+    return min(job.heard_at + silence_s, last_at + job.spec.hang_timeout_s) - 1.0
+
+
 def _place(job: JobRecord) -> tuple[float, JobId]:
     """Return where the job stands in the order of submission."""
     return (job.submitted_at, job.id)
-
-
-def _without_departed(plan: Plan, view: ClusterView, state: SchedulerState) -> Plan:
-    """Return `plan` without jobs that ended or were cancelled while it was made; unknown ones stay in."""
-    present = standing_of(view).jobs.keys()
-    if plan.names_only(present):
-        return plan
-    return plan.only(lambda job: job in present or not (job in state.jobs or job in state.ended))

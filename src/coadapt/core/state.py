@@ -23,7 +23,7 @@
 # good although the last order, its answer and the end of the replicas have n + 1 (docs/decisions/0011). So
 # reports are heard of both numbers (`may_train`), answers and ends of the last order only.
 #
-# Until its order is answered a job holds, on each node, the larger of old and new (`held_gpus`). The
+# Until its order is answered a job holds, on each node, the larger of old and new (`accounting.held`). The
 # leaving and the staying replicas keep their GPUs until they have changed, the joining ones need theirs
 # before that, and nobody can tell from outside at which instant it happens: with less, a GPU could be
 # promised twice. The sum of both would be more than is needed, because a staying replica is on one GPU all

@@ -1,4 +1,4 @@
-"""What live jobs hold and which of them may need an order, kept up to date job by job."""
+"""What live jobs hold, which of them may need an order, and which changed; kept up to date job by job."""
 
 # Why this is kept, and not computed anew.
 #
@@ -23,13 +23,18 @@ IN_FLIGHT = frozenset({JobState.STARTING, JobState.RESCALING, JobState.STOPPING}
 
 
 class Worklist:
-    """The free GPUs of the live nodes, the jobs that may need an order, and those that wait for an answer."""
+    """The free GPUs of the live nodes, the jobs that may need an order, and those that wait for an answer.
+
+    unseen: the jobs whose views are to be made anew, in the order in which they changed. unplanned: those to
+    which a plan may say something new though it is as the last one was. Whoever does so begins anew.
+    """
 
     def __init__(self, nodes: Iterable[Node], jobs: Iterable[JobRecord]) -> None:
         self.free = FreeGpus(nodes)
         self._held: dict[JobId, Holding] = {}
         self._actionable: dict[JobId, JobRecord] = {}
-        self.moving: set[JobId] = set()
+        self.moving, self.unplanned = set[JobId](), set[JobId]()
+        self.unseen: dict[JobId, None] = {}
         for job in jobs:
             self.note(job)
 
@@ -53,12 +58,16 @@ class Worklist:
             self.moving.add(job.id)
         else:
             self.moving.discard(job.id)
+        self.unseen[job.id] = None
+        self.unplanned.add(job.id)
 
     def forget(self, job: JobId) -> None:
         """Let go of a job that has ended, and of what it held."""
         self.free.give(self._held.pop(job, NOTHING))
         self._actionable.pop(job, None)
         self.moving.discard(job)
+        self.unplanned.discard(job)
+        self.unseen[job] = None
 
 
 def may_act(job: JobRecord) -> bool:

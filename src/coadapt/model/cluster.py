@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import groupby
 from operator import attrgetter
 
@@ -178,16 +178,21 @@ class Inventory:
     groups: by GPU type and rack, the place of each node in the view's order and its id.
     """
 
-    __slots__ = ("by_id", "by_type", "groups", "num_gpus")
-
     def __init__(self, nodes: Iterable[Node]) -> None:
         self.by_id: Mapping[NodeId, Node] = {node.id: node for node in nodes}
         self.num_gpus: Mapping[NodeId, int] = {node.id: node.num_gpus for node in self.by_id.values()}
-        self.by_type: Mapping[str, int] = gpus_by_type(self.by_id.values())
+
+    # When first asked for: while a cluster comes up there is an inventory after each node that joins.
+    @cached_property
+    def by_type(self) -> Mapping[str, int]:
+        return gpus_by_type(self.by_id.values())
+
+    @cached_property
+    def groups(self) -> Mapping[str, Mapping[str, Sequence[tuple[int, NodeId]]]]:
         groups: dict[str, dict[str, list[tuple[int, NodeId]]]] = {}
         for index, node in enumerate(self.by_id.values()):
             groups.setdefault(node.gpu_type, {}).setdefault(node.rack, []).append((index, node.id))
-        self.groups: Mapping[str, Mapping[str, Sequence[tuple[int, NodeId]]]] = groups
+        return groups
 
 
 class _Same:

@@ -216,6 +216,12 @@ class JobSpec:
             raise ValueError(f"max_failures must be >= 0, got {self.max_failures}")
 
     @property
+    def hang_timeout_s(self) -> float:
+        """Seconds without a report after which a job that reports is taken to hang; infinity: never."""
+        allowed_s = None if self.launch is None else self.launch.hang_timeout_s
+        return math.inf if allowed_s is None else allowed_s
+
+    @property
     def adaptive(self) -> bool:
         """Whether the scheduler may choose the batch size."""
         return self.contract is RescaleContract.ADAPTIVE

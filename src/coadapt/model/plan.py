@@ -38,20 +38,32 @@ class Plan:
 
     def names_only(self, jobs: Set[JobId]) -> bool:
         """Return whether `jobs` are all that it says anything of."""
-        parts: tuple[Mapping[JobId, object], ...] = (self.allocations, self.batches, self.reasons)
-        return all(part.keys() <= jobs for part in (*parts, self.set_aside))
+        return all(part.keys() <= jobs for part in self._parts)
 
-    def only(self, keep: Callable[[JobId], bool]) -> "Plan":
-        """Return the plan for the jobs that `keep` says yes to; this very one if those are all."""
-        named = self.allocations.keys() | self.batches.keys() | self.reasons.keys() | self.set_aside.keys()
-        if all(map(keep, named)):
+    @property
+    def _parts(self) -> tuple[Mapping[JobId, object], ...]:
+        return self.allocations, self.batches, self.reasons, self.set_aside
+
+    def unlike(self, other: "Plan") -> set[JobId]:
+        """Return the jobs of which this plan says something else than `other`."""
+        found: set[JobId] = set()
+        for mine, theirs in zip(self._parts, other._parts, strict=True):
+            if mine != theirs:
+                found.update([job for job, told in mine.items() if told != theirs.get(job)])
+                found.update([job for job in theirs if job not in mine])
+        return found
+
+    def without(self, gone: Callable[[JobId], bool], beside: Set[JobId]) -> "Plan":
+        """Return the plan without those jobs not in `beside` that are `gone`; itself if there are none."""
+        if self.names_only(beside):
             return self
+        out = {job for part in self._parts for job in part.keys() - beside if gone(job)}
         return Plan(
-            allocations={job: given for job, given in self.allocations.items() if keep(job)},
-            batches={job: batch for job, batch in self.batches.items() if keep(job)},
-            reasons={job: why for job, why in self.reasons.items() if keep(job)},
+            allocations={job: given for job, given in self.allocations.items() if job not in out},
+            batches={job: batch for job, batch in self.batches.items() if job not in out},
+            reasons={job: why for job, why in self.reasons.items() if job not in out},
             diagnostics=self.diagnostics,
-            set_aside={job: until for job, until in self.set_aside.items() if keep(job)},
+            set_aside={job: until for job, until in self.set_aside.items() if job not in out},
         )
 
 
@@ -67,12 +79,13 @@ def check_plan(view: ClusterView, plan: Plan) -> None:
     jobs = held.jobs
     nodes = view.inventory.by_id
     if not plan.names_only(jobs.keys()):
-        parts = (plan.allocations, plan.batches, plan.reasons, plan.set_aside)
-        unknown = {job for part in parts for job in part.keys() - jobs.keys()}
+        unknown = {job for part in plan._parts for job in part.keys() - jobs.keys()}
         raise PlanError(f"job {min(unknown)!r} is not an active job of this round")
     # Most jobs keep the very thing that they hold: that is known to be lawful, and counted.
     kept, batches = held.allocations, held.batches
-    new = {job_id: each for job_id, each in given.items() if each is not kept.get(job_id) and each.slots}
+    new: dict[JobId, Allocation] = {}
+    if given != kept:  # which is known sooner than where they differ
+        new = {job_id: each for job_id, each in given.items() if each is not kept.get(job_id) and each.slots}
     for job_id, allocation in new.items():
         _check_allocation(jobs[job_id], allocation, nodes)
     _check_capacity(held, given, new)
@@ -108,9 +121,10 @@ def _check_capacity(
     held: Standing, given: Mapping[JobId, Allocation], new: Mapping[JobId, Allocation]
 ) -> None:
     free = held.free.copy()
-    for job_id, allocation in held.allocations.items():
-        if given.get(job_id) is not allocation:
-            free.give(holding(allocation))
+    kept = held.allocations
+    gone = [each for job_id, each in kept.items() if given.get(job_id) is not each] if given != kept else ()
+    for allocation in gone:
+        free.give(holding(allocation))
     for allocation in new.values():
         free.take_allocation(allocation)
     for problem in free.overfull():

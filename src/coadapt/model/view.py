@@ -11,7 +11,7 @@ its jobs hold together, and pictures that are made one after another from what c
 #
 # A view that was made in another way (a test's, a part of the cluster) sums up for itself when it is asked.
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from coadapt.model.batch import BatchConfig
 from coadapt.model.cluster import Allocation, Inventory, JobId, Node, inventory
 from coadapt.model.devices import FreeGpus, holding
 from coadapt.model.grant import NO_GRANT, Grant
-from coadapt.model.job import JobSpec, ReplicaLimits
+from coadapt.model.job import JobSpec, ReplicaLimits, RescaleContract
 from coadapt.model.measured import Measured, Usage
 from coadapt.model.quick_init import quick_init
 from coadapt.model.tenant import Tenant, TenantId, quotas_of, unconfigured
@@ -92,7 +92,7 @@ class Standing(NamedTuple):
 
     jobs: all of the view. allocations: what jobs hold within their limits, on live nodes of one type that
     they allow. batches: those dictated to these. free: what they leave. unlike_requested: jobs that hold
-    another number of GPUs than they requested.
+    another number of GPUs than they requested. frozen: the jobs that nobody may rescale, in the view's order.
     """
 
     jobs: Mapping[JobId, JobView]
@@ -100,6 +100,7 @@ class Standing(NamedTuple):
     batches: Mapping[JobId, BatchConfig]
     free: FreeGpus
     unlike_requested: frozenset[JobId]
+    frozen: Sequence[JobView]
 
 
 class JobViews:
@@ -111,6 +112,7 @@ class JobViews:
         self._allocations: dict[JobId, Allocation] = {}
         self._batches: dict[JobId, BatchConfig] = {}
         self._unlike_requested: set[JobId] = set()
+        self._frozen: dict[JobId, JobView] = {}
         self._free, self._by_id = FreeGpus(nodes), inventory(nodes).by_id
         for job in jobs:
             self.put(job)
@@ -126,12 +128,15 @@ class JobViews:
             self._let_go(before)
             self._hold(job)
         self.views[job.id] = job
+        if job.spec.contract is RescaleContract.FROZEN:
+            self._frozen[job.id] = job
         if late:
             self.views = {each.id: each for each in sorted(self.views.values(), key=_place)}
 
     def drop(self, job: JobId) -> None:
         """Forget a job, if it is known."""
         self._let_go(self.views.pop(job, None))
+        self._frozen.pop(job, None)
 
     def view(self, at: float, tenants: Mapping[TenantId, Tenant]) -> ClusterView:
         """Return the view of this moment; what changes later does not touch it."""
@@ -142,8 +147,8 @@ class JobViews:
     def standing(self) -> Standing:
         """Return what the jobs hold now."""
         held, batches = self._allocations.copy(), self._batches.copy()
-        unlike = frozenset(self._unlike_requested)
-        return Standing(self.views.copy(), held, batches, self._free.copy(), unlike)
+        unlike, frozen = frozenset(self._unlike_requested), sorted(self._frozen.values(), key=_place)
+        return Standing(self.views.copy(), held, batches, self._free.copy(), unlike, frozen)
 
     def _hold(self, job: JobView) -> None:
         allocation = job.grant.allocation

@@ -31,6 +31,8 @@ Observer = Callable[[Event, Sequence[Command], SchedulerState], None]
 # After a refused event without an alarm: long enough that a round which fails each time costs little.
 ALARM_AFTER_REFUSAL_S = 60.0
 
+_NOTHING_TO_ENTER = nullcontext()
+
 
 class Mishaps(Protocol):
     """Who is told of what went wrong inside, and lives on."""
@@ -141,7 +143,7 @@ class Runtime:
 
     def turn(self, event: Event) -> AbstractContextManager[None]:  # noqa: ARG002 - for those who override it
         """Return what is entered while `event` is handled and observed: the state changes only then."""
-        return nullcontext()
+        return _NOTHING_TO_ENTER
 
     def _tell_restored(self, state: SchedulerState, number: int) -> None:
         try:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 from heapq import nsmallest
 
-from coadapt.core.accounting import held_gpus
+from coadapt.core.accounting import held, num_gpus_held
 from coadapt.core.lifecycle import ENDED, HOLDING, JobState, Reason
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.goodput.efficiency import efficiency
@@ -61,8 +61,8 @@ def _gpus_used(state: SchedulerState) -> dict[str, float]:
             continue
         whole = job.ordered.gpu_share == 1.0 and job.ordered == job.trains_on
         # Nearly all jobs hold whole GPUs, and only those: they need no look at single devices.
-        held: Iterable[tuple[str, float]] = job.ordered.slots if whole else held_gpus(job).items()
-        for node, gpus in held:
+        on_nodes: Iterable[tuple[str, float]] = job.ordered.slots if whole else held(job).by_node.items()
+        for node, gpus in on_nodes:
             if node in used:
                 used[node] += gpus
     return used
@@ -79,7 +79,7 @@ def job_snapshot(job: JobRecord, at: float, plan_error: str = "") -> dict[str, J
 
     plan_error: why the last round had no plan, "" if it had one.
     """
-    usage = job.usage.upto(max(at, job.usage.accounted_at), sum(held_gpus(job).values()))
+    usage = job.usage.upto(max(at, job.usage.accounted_at), num_gpus_held(job))
     grad, allocation = job.measured.grad, job.ordered
     return {
         "id": job.id,

@@ -304,7 +304,11 @@ def _train_keeping(
         while left_s > 0.0 and epoch < num_epochs:
             if epoch == len(epochs):
                 pace.upto(epoch)
-            grad, rate, target = epochs[epoch]
+            grad, rate, begins, target, whole_s, whole_samples = epochs[epoch]
+            if progress == begins and left_s > whole_s + 1.0:  # the whole epoch, whatever rounding does
+                epoch += 1
+                progress, left_s, samples = target, left_s - whole_s, samples + whole_samples
+                continue
             reached, used_s = progress + rate * left_s, left_s
             if reached >= target:
                 used_s = min(float(round((target - progress) / rate)), left_s)

@@ -211,10 +211,6 @@ def simulate(
     started_s = time.process_time()
     policy = new_policy(policy_name, seed)
     simulation = compose(workload, applications, cluster, policy, config)
-    with _garbage_seldom():
-        simulation.run(on_progress)
-    history = simulation.recorder.history
-    cpu_s, peak_rss_mb = time.process_time() - started_s, _peak_rss_mb()
     facts = RunFacts(
         workload=workload,
         applications=applications,
@@ -222,13 +218,18 @@ def simulate(
         round_s=simulation.config.round_s,
         rescale_s=simulation.config.rescale_s,
     )
-    jobs = job_outcomes(history, facts)
+    with _garbage_seldom():
+        simulation.run(on_progress)
+        history = simulation.recorder.history
+        cpu_s, peak_rss_mb = time.process_time() - started_s, _peak_rss_mb()
+        jobs = job_outcomes(history, facts)
+        metrics = measure(history, jobs, simulation.solver.decision_s, facts)
     errors = [each.error for each in history.rounds if each.error]
     return RunResult(
         trace=workload.name,
         policy=policy_name,
         seed=seed,
-        metrics=measure(history, jobs, simulation.solver.decision_s, facts),
+        metrics=metrics,
         jobs=jobs,
         history=history,
         cpu_s=cpu_s,

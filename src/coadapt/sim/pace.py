@@ -1,8 +1,9 @@
 """How fast a job trains in each epoch while it keeps its batch: the same for all jobs that are alike."""
 
+import math
 from collections.abc import Hashable
 from functools import lru_cache
-from typing import cast
+from typing import NamedTuple, cast
 
 from coadapt.goodput.efficiency import gain
 from coadapt.model import GradStats
@@ -13,21 +14,40 @@ PACES_KEPT = 1024
 PACES_AHEAD = 16
 
 
+class EpochPace(NamedTuple):
+    """One epoch: its gradients, progress per second, and the progress at its begin and end.
+
+    whole_s: what it takes from begin to end, in whole seconds (infinity: too long to say); whole_samples: its
+    samples then.
+    """
+
+    grad: GradStats
+    rate: float
+    begins: float
+    ends: float
+    whole_s: float
+    whole_samples: float
+
+
 class Pace:
     """How fast training goes in each epoch while the batch stays, found as far as a job has come."""
 
     def __init__(self, application: Application, total: int, initial: int, steps_per_s: float) -> None:
         self._application = application
         self._total, self._scale, self._steps_per_s = total, total / initial, steps_per_s
-        self._epochs: list[tuple[GradStats, float, float]] = []
+        self._epochs: list[EpochPace] = []
 
-    def upto(self, epoch: int) -> list[tuple[GradStats, float, float]]:
-        """Return of each epoch, up to `epoch` and some more: gradients, progress per second, its end."""
+    def upto(self, epoch: int) -> list[EpochPace]:
+        """Return the epochs up to `epoch` and some more."""
         epochs, application = self._epochs, self._application
         for each in range(len(epochs), min(epoch + PACES_AHEAD, application.num_epochs)):
             grad = application.grad_stats(self._total, each)
             rate = gain(self._scale, grad.sqr, grad.var) * self._steps_per_s
-            epochs.append((grad, rate, application.progress_at(each + 1)))
+            begins, ends = application.progress_at(each), application.progress_at(each + 1)
+            seconds = (ends - begins) / rate if rate > 0.0 else math.inf
+            whole_s = float(round(seconds)) if seconds < math.inf else math.inf
+            samples = whole_s * self._steps_per_s * self._total
+            epochs.append(EpochPace(grad, rate, begins, ends, whole_s, samples))
         return epochs
 
 

@@ -95,8 +95,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a plan may name jobs that ended while it was made",
         "scheduler",
-        "not (job in state.jobs or job in state.ended)",
-        "job not in state.jobs",
+        "lambda job: job in state.jobs or job in state.ended",
+        "lambda job: job in state.jobs",
     ),
     Mutant(
         "a cancelled job gives up its target",
@@ -269,8 +269,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "jobs that ended while the plan was made are dropped from it",
         "scheduler",
-        "plan = _without_departed(event.plan, view, state)",
-        "plan = event.plan",
+        "beside=present)",
+        "beside=present) and event.plan",
     ),
     Mutant(
         "a failure of another round is ignored",
@@ -320,8 +320,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what changed is looked at",
         "scheduler",
-        "                self._work.note(job)\n        return converge(",
-        "                pass\n        return converge(",
+        "                self._work.note(job)\n                self._look_at",
+        "                self._look_at",
     ),
     Mutant(
         "a rescaling job holds old and new",
@@ -369,8 +369,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a job that is silent for longer than its hang_timeout is stopped",
         "scheduler",
-        "if allowed_s is None or last_at is None or at - last_at < allowed_s:",
-        "if True:",
+        "if last_at is None or at - last_at < allowed_s or",
+        "if True or",
     ),
     # -- changes in place that do not come about
     Mutant(

@@ -20,7 +20,7 @@ from coadapt.model import (
     TenantId,
     holding,
 )
-from coadapt.model.view import Standing
+from coadapt.model.view import Standing, standing_of
 
 
 class Verdict(StrEnum):
@@ -119,10 +119,8 @@ class Capacity:
         self._quota_left: dict[str, float] = dict(self._quotas)
         self._sharing: set[JobId] = set()
         self._held_by: defaultdict[TenantId, defaultdict[str, int]] = defaultdict(_no_gpus)
-        frozen = RescaleContract.FROZEN
-        for job in view.jobs:
-            if job.spec.contract is frozen:
-                self.keep(job)
+        for job in standing_of(view).frozen:
+            self.keep(job)
 
     def verdict(self, job: JobView, count: int) -> Verdict:
         """Return whether `job`, which has nothing yet, can be given `count` replicas (≥ 1)."""

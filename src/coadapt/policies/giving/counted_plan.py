@@ -17,7 +17,7 @@ from coadapt.model import (
 from coadapt.model.job import OWNS_BATCH
 from coadapt.policies.giving.capacity import Capacity
 from coadapt.policies.giving.pack import Pick, pack
-from coadapt.policies.giving.reasons import gets
+from coadapt.policies.giving.reasons import gets, keeps
 
 KEEPS_TOTAL = (RescaleContract.FIXED, RescaleContract.FROZEN)
 
@@ -51,15 +51,15 @@ def placed_plan(
         if allocation is None:
             reasons[job_id] = notes.get(job_id, "")
             continue
-        what = gets(job, allocation)
-        reasons[job_id] = f"{what}; {note}" if (note := notes.get(job_id)) else what
+        held = job.grant
+        what = keeps(allocation.num_replicas) if allocation is held.allocation else gets(job, allocation)
+        reasons[job_id] = f"{what}; {note}" if notes and (note := notes.get(job_id)) else what
         cut = (id(spec.batch), spec.contract, allocation.num_replicas)  # equal limits are one object
         if cut not in cuts:
             cuts[cut] = _requested(spec.batch, spec.contract, allocation.num_replicas)
         if (batch := cuts[cut]) is not None:
             # The very object that it holds, if equal: nobody has to compare it again.
-            held = job.grant.batch
-            batches[job_id] = held if held is not None and held == batch else batch
+            batches[job_id] = held.batch if held.batch is not batch and held.batch == batch else batch
     return Plan(allocations=allocations, batches=batches, reasons=reasons)
 
 

@@ -9,11 +9,17 @@ from coadapt.policies.giving.capacity import Capacity, Verdict
 def gets(job: JobView, allocation: Allocation) -> str:
     """Return what changes for `job` when it holds `allocation` (not empty) from now on."""
     before = job.grant.allocation
-    return _gets(before.num_replicas, allocation.num_replicas, allocation is before or allocation == before)
+    return _gets(before.num_replicas, allocation.num_replicas, stays=allocation == before)
 
 
 @cache
-def _gets(held: int, count: int, stays: bool) -> str:  # a sentence for every job in every round
+def keeps(count: int) -> str:
+    """Return what `gets` does of a job that holds these very `count` GPUs."""
+    return _gets(count, count, stays=True)
+
+
+@cache
+def _gets(held: int, count: int, *, stays: bool) -> str:  # a sentence for every job in every round
     if not held:
         return f"starts on {plural(count, 'GPU')}"
     if held != count:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from fractions import Fraction
 from operator import attrgetter
 
-from coadapt.core.accounting import held_gpus
+from coadapt.core.accounting import held as held_by
 from coadapt.core.commands import Command, Rescale, RetractRescale, SetAlarm, Solve, Start, Stop
 from coadapt.core.events import (
     CancelRequested,
@@ -119,7 +119,7 @@ class BookChecker:
         """A job is not to blame for a lost node, nor for replicas that were lost after they got somewhere."""
         if isinstance(event, NodeLost):
             for job in self._before.jobs.values():
-                if job.state in HOLDING and event.node in held_gpus(job):
+                if job.state in HOLDING and event.node in held_by(job).by_node:
                     self._excused.add((job.id, job.generation))
         if not isinstance(event, ReplicasExited) or event.job not in self._before.jobs:
             return
@@ -348,7 +348,7 @@ def _unknown_to_books(world: World, state: SchedulerState) -> Iterator[str]:
             continue
         if job.state is JobState.RUNNING and job.running.generation != generation:
             yield f"job {job_id} trains as generation {generation}, the books say {job.running.generation}"
-        booked = held_gpus(job)
+        booked = held_by(job).by_node
         for node_id, held in world.ledger.held.items():
             if held.get(job_id, 0.0) > booked.get(node_id, 0.0) + SLACK_GPUS:
                 yield f"job {job_id} holds {held[job_id]:g} GPUs of node {node_id}, booked are {booked}"
