@@ -69,7 +69,8 @@ class Scheduler:
         self._active = sorted((job for job in self.state.jobs.values() if job.state not in ENDED), key=_place)
         self._departed = [job.id for job in self.state.jobs.values() if job.state in ENDED]
         self._picture: ClusterView | None = None  # the last view, while no event but its answer came since
-        self._plan = Plan()  # the last one that was taken
+        # The last plan that was taken; until when no job that trains can have been silent for too long.
+        self._plan, self._look_at = Plan(), 0.0
         self._take_stock()
 
     @property
@@ -447,7 +448,7 @@ class Scheduler:
         """Count anew what the live nodes have, and what jobs hold of it."""
         nodes = tuple(self.state.nodes[node] for node in sorted(self.state.nodes))
         self._work, self._views = Worklist(nodes, self._active), JobViews(nodes)
-        self._look_at = 0.0  # until then no job that trains was silent for too long
+        self._look_at = 0.0
 
     def _converge(self, *changed: JobRecord) -> list[Command]:
         for job in changed:
