@@ -10,6 +10,8 @@ from hypothesis import settings
 TRACES = "COADAPT_TRACES"  # folder of the public traces; tests marked `papers` skip without it
 ENGINES = "COADAPT_ENGINES"  # set by `make engines-slurm`: what it alone runs skips without it
 REQUIRE_PAPERS = "COADAPT_REQUIRE_PAPERS"  # set in CI: a skipped `papers` test fails there
+APISERVER = "COADAPT_KUBE_APISERVER"  # a kube-apiserver, where `make engines-test` is not to build one
+KEPT = (TRACES, ENGINES, REQUIRE_PAPERS, APISERVER)
 SAID = {"passed": "reproduced", "failed": "failed", "skipped": "skipped"}
 
 # Shared machines stall for seconds: pytest-timeout guards against hangs, not hypothesis' deadline.
@@ -20,7 +22,7 @@ settings.load_profile("coadapt")
 def pytest_configure() -> None:
     """Let no setting of the developer's shell reach a test; one BLAS thread per test process."""
     for name in list(os.environ):
-        if name.startswith("COADAPT_") and name not in (TRACES, ENGINES, REQUIRE_PAPERS):
+        if name.startswith("COADAPT_") and name not in KEPT:
             del os.environ[name]
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Without a name server torch warns, in each replica, that it cannot tell the host's name.

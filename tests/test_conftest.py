@@ -23,10 +23,17 @@ def test_plain():
     pytest.skip("no browser")
 """
 
+LEFT = """
+import os
 
-def outcome(folder: Path, **environment: str) -> str:
+def test_left():
+    assert {name for name in os.environ if name.startswith("COADAPT_")} == {"COADAPT_KUBE_APISERVER"}
+"""
+
+
+def outcome(folder: Path, sample: str = SAMPLE, **environment: str) -> str:
     shutil.copy(Path(__file__).parent / "conftest.py", folder)
-    (folder / "test_sample.py").write_text(SAMPLE)
+    (folder / "test_sample.py").write_text(sample)
     (folder / "pytest.ini").write_text("[pytest]\nmarkers = papers\n")
     clean = {name: value for name, value in os.environ.items() if not name.startswith("COADAPT_")}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
@@ -48,3 +55,9 @@ def test_where_papers_are_required_a_skip_fails(tmp_path: Path) -> None:
     text = outcome(tmp_path, COADAPT_TRACES=str(tmp_path), COADAPT_REQUIRE_PAPERS="1")
     assert "papers: 1 reproduced, 1 failed, 0 skipped" in text
     assert "1 failed, 1 passed, 1 skipped" in text.splitlines()[-1]
+
+
+@pytest.mark.processes
+def test_of_the_shells_settings_only_what_a_skip_names_reaches_a_test(tmp_path: Path) -> None:
+    settings = {"COADAPT_STATE": "/somewhere", "COADAPT_KUBE_APISERVER": "/a/server"}
+    assert "1 passed" in outcome(tmp_path, LEFT, **settings).splitlines()[-1]

@@ -10,11 +10,14 @@ import pytest
 import typer.main
 
 from coadapt.cli.main import app
+from coadapt.executors import EXECUTORS, executor_options
 from coadapt.service.jobfile import read_job_file
 from tools.house_rules import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+# Of options: name, meaning, default.
+OPTIONS = re.compile(r"^\| option \|.*\n\|[-|]+\n((?:\|.*\n)+)", re.M)
 SNIPPET = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.S | re.M)
 
 
@@ -97,6 +100,19 @@ def test_commands_in_the_docs_exist() -> None:
         name for page in PAGES for name in re.findall(r"(?:^|\W)coadapt ([a-z][a-z-]*)\b", code_of(page))
     }
     assert named <= verbs
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_the_options_of_an_executor_are_in_one_table_with_their_defaults(executor: str) -> None:
+    page = (ROOT / "docs" / "engines" / f"{executor}.md").read_text(encoding="utf-8")
+    [table] = OPTIONS.findall(page)
+    rows = [line.strip("|").split("|") for line in table.splitlines()]
+    told = {row[0].split("`")[1]: row[-1].strip() for row in rows}
+    options = executor_options(executor)
+    assert told.keys() == options.keys()
+    known = {name: f"{each:g}" for name, each in options.items() if type(each) in (int, float)}
+    assert {name: told[name].partition(":")[0] for name in known} == known
+    assert set(re.findall(r"--executor-option[= ]([a-z_]+)=", page)) <= options.keys()
 
 
 def code_of(page: Path) -> str:

@@ -10,7 +10,13 @@ version=1.20.2
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/coadapt/engines"
 server="$cache/kube-apiserver-$version"
 work="${COADAPT_KUBE_BUILD:-$cache/kubernetes-build}"
-install() { command -v "$1" >/dev/null || apt-get install -y --no-install-recommends "${@:2}"; }
+updated=""
+get() { # the machine's lists may be none, or old ones
+    [ -n "$updated" ] || apt-get update
+    updated=1
+    apt-get install -y --no-install-recommends "$@"
+}
+install() { command -v "$1" >/dev/null || get "${@:2}"; }
 
 install etcd etcd-server
 if [ -x "$server" ]; then
@@ -19,8 +25,8 @@ fi
 install dpkg-source dpkg-dev
 # With the reflect2 that Kubernetes 1.20 carries, what Go 1.18 and later build crashes on maps; Debian's does not.
 reflect2=/usr/share/gocode/src/github.com/modern-go/reflect2
-[ -e "$reflect2" ] || apt-get install -y --no-install-recommends golang-github-modern-go-reflect2-dev
-[ -x /usr/lib/go-1.19/bin/go ] || apt-get install -y --no-install-recommends golang-1.19-go
+[ -e "$reflect2" ] || get golang-github-modern-go-reflect2-dev
+[ -x /usr/lib/go-1.19/bin/go ] || get golang-1.19-go
 
 root=k8s.io/kubernetes
 source="$work/go/src/$root"

@@ -40,6 +40,7 @@ from coadapt.model.wire import from_json
 LOOK_S = 0.01
 SAVE_S = 0.3
 PATIENCE_S = 10.0  # as long as ControlClient has it
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # as it asks, too
 
 folder = Path()
 generation, rank = int(os.environ[ENV_GENERATION]), int(os.environ["RANK"])
@@ -98,7 +99,7 @@ class Network:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
-                answer: bytes = urllib.request.urlopen(request, timeout=10.0).read()
+                answer: bytes = DIRECT.open(request, timeout=10.0).read()
             except urllib.error.HTTPError:
                 raise
             except OSError:  # its launcher may have a successor in a moment

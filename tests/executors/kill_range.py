@@ -78,8 +78,10 @@ class Range(ABC):
         restore = self.kill(kind, job, node)
         if kind in self.harmless:
             restore()
+            answered, count = time.monotonic() - began, self.cluster.count(job)
+            self._until(lambda: self.cluster.count(job) > count, f"{kind}: {job} trains on")
             assert self.starts(job) == before, "a job was started again without need"
-            return time.monotonic() - began, 0.0
+            return answered, 0.0
         self._until(lambda: self._generation(job) != known, f"{kind}: it is noticed")
         noticed = time.monotonic() - began
         self._until(lambda: self.starts(job) > before, f"{kind}: {job} goes on")

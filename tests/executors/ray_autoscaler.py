@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.train.replicas import free_port
+from tests.ports import free_ports
 
 START_S = 120.0
 
@@ -61,7 +61,7 @@ def autoscaling_cluster(folder: Path, slots_per_node: int, max_nodes: int) -> It
     from ray.util import get_node_ip_address
 
     file = folder / "autoscaler.json"
-    port = free_port()
+    [port] = free_ports(1)
     address = f"{get_node_ip_address()}:{port}"
     file.write_text(json.dumps(config(address, slots_per_node, max_nodes)))
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--num-cpus=0"]

@@ -7,13 +7,13 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
 from pathlib import Path
 
 from coadapt.executors.kubernetes.api import ApiError, KubeApi
+from tests.ports import free_ports
 
 ENV_APISERVER = "COADAPT_KUBE_APISERVER"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -43,11 +43,15 @@ class ControlPlane:
         self._folder = folder
         self._tokens = {user: secrets.token_hex() for user in (ADMIN, SCHEDULER, NOBODY)}
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.port = _free_port()
-        self._etcd = f"http://127.0.0.1:{_free_port()}"
+        self.port, *etcd = free_ports(3)
+        self._etcd, self._peer = (f"http://127.0.0.1:{port}" for port in etcd)
         folder.mkdir(exist_ok=True)
-        self._start_etcd()
-        self.start_apiserver()
+        try:
+            self._start_etcd()
+            self.start_apiserver()
+        except BaseException:
+            self.close()
+            raise
 
     def kubeconfig(self, user: str = ADMIN) -> str:
         path = self._folder / f"{user.rpartition(':')[2]}.kubeconfig"
@@ -85,12 +89,11 @@ class ControlPlane:
             process.wait()
 
     def _start_etcd(self) -> None:
-        peer = f"http://127.0.0.1:{_free_port()}"
         self._run(
             *("etcd", "--data-dir", str(self._folder / "etcd"), "--unsafe-no-fsync"),
             *("--listen-client-urls", self._etcd, "--advertise-client-urls", self._etcd),
-            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
-            *("--initial-cluster", f"default={peer}"),
+            *("--listen-peer-urls", self._peer, "--initial-advertise-peer-urls", self._peer),
+            *("--initial-cluster", f"default={self._peer}"),
         )
 
     def start_apiserver(self) -> None:
@@ -108,6 +111,7 @@ class ControlPlane:
         self._run(
             *(program, "--etcd-servers", self._etcd, "--cert-dir", str(certs)),
             *("--bind-address", "127.0.0.1", "--secure-port", str(self.port)),
+            *("--advertise-address", "127.0.0.1"),  # else it looks for a network to be reached by
             *("--token-auth-file", str(tokens), "--authorization-mode", "RBAC"),
             *("--service-account-issuer", "https://kubernetes.default.svc"),
             *("--service-account-key-file", str(key), "--service-account-signing-key-file", str(key)),
@@ -134,9 +138,3 @@ class ControlPlane:
         with open(self._folder / f"{Path(command[0]).name}.log", "ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         self._processes.append(process)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

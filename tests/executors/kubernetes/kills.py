@@ -1,146 +1,110 @@
-"""Kill -9 at random moments on a real API server, of replicas, schedulers and the server; and nodes drained.
+"""Shots at random moments on Kubernetes: nothing lost, nothing doubled, every job ends, no pod is left.
 
-    python -m tests.executors.kubernetes.kills --kills 20
+    python -m tests.executors.kubernetes.kills --kills 21
 
-Each job counts in its checkpoint, holds a lock while it lives, and notes its starts: so a second life shows.
-What is told is the time from the kill until the job has counted three further steps, of 0.05 s each.
+Of a replica, a node with all that runs on it, a job's launcher and proxies, the scheduler alone or with all
+launchers and proxies, the API server; a node is drained.
 """
 
-import argparse
-import random
-import statistics
-import tempfile
-import time
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from coadapt.executors.kubernetes.api import ApiError
-from coadapt.executors.processes.job_processes import kill_marked
-from tests.contracts.executor_contract import NODES
-from tests.executors.kubernetes.control_plane import ControlPlane
-from tests.executors.kubernetes.live import LiveOnKubernetes
+from coadapt.executors.processes.job_processes import kill_marked, marked_processes
+from tests.executors.kill_range import NODES, SLOTS, Range, shoot_many
+from tests.executors.kubernetes.control_plane import ControlPlane, why_missing
 from tests.executors.kubernetes.site import PODS, KubernetesSite, make_ready
 
-AGAIN_S = 120.0
-JOBS = 2
-# The others leave pods alone: their jobs train on meanwhile, and the time is until all is there again.
-RESTARTING = ("replica", "node drained")
+KINDS = ("replica", "node", "drain", "beside", "scheduler", "all but pods", "API server")
+# The launcher of a job of one replica, and its proxy.
+BESIDE = 2
 
 
-class Kills:
-    def __init__(self, site: KubernetesSite, seed: int) -> None:
-        self.site = site
-        self.live = LiveOnKubernetes(site)
-        self.draw = random.Random(seed)
-        self.kinds: dict[str, Callable[[str], None]] = {
-            "replica": site.kubelet.kill,
-            "proxies and launcher": self._kill_beside,
-            "scheduler, launchers, proxies": self._kill_all,
-            "node drained": self._drain,
-            "API server": self._kill_apiserver,
-        }
-        self.again_s: dict[str, list[float]] = {kind: [] for kind in self.kinds}
-        self.restarts = dict.fromkeys(self.kinds, 0)
+class KubernetesRange(Range):
+    # The others leave pods alone: their jobs train on meanwhile, and the time is until all is there again.
+    harmless = ("beside", "scheduler", "all but pods", "API server")
 
-    def run(self, count: int) -> None:
-        self.live.up()
-        jobs = [
-            self.live.submit(f"job-{i}", TARGET=0, GATE=str(self.site.folder / "gate")) for i in range(JOBS)
-        ]
-        for job in jobs:
-            self._until(lambda job=job: self._count(job) > 0, f"{job} counts")
-        for number in range(count):
-            time.sleep(self.draw.uniform(0.0, 3.0))
-            job = self.draw.choice(jobs)
-            kind = list(self.kinds)[number % len(self.kinds)]
-            began, starts = time.monotonic(), len(self._starts(job))
-            self.kinds[kind](job)
-            if kind in RESTARTING:
-                self._until(lambda job=job, n=starts: len(self._starts(job)) > n, f"{job} starts again")
-            before = self._count(job)
-            self._until(lambda job=job, before=before: self._count(job) > before + 2, f"{job} counts again")
-            self.again_s[kind].append(time.monotonic() - began)
-            self.restarts[kind] += len(self._starts(job)) - starts
-            print(f"{number + 1:3} {kind:30} {self.again_s[kind][-1]:6.1f} s", flush=True)
-        (self.site.folder / "gate").touch()
-        for job in jobs:
-            self._until(lambda job=job: self.live.job(job)["state"] == "succeeded", f"{job} ends")
-        self._until(lambda: self.site.pods() == [], "no pod is left")
-        self._tell(jobs)
-
-    def _tell(self, jobs: list[str]) -> None:
-        traces = {job: self.live.trace(job) for job in jobs}
-        doubled = sum("two lives" in line for trace in traces.values() for line in trace)
-        failed = sum(str(self.live.job(job)["state"]) != "succeeded" for job in jobs)
-        print(f"jobs {len(jobs)}, not succeeded {failed}, lives doubled {doubled}, pods left 0")
-        for kind, each in self.again_s.items():
-            if each:
-                median, worst = statistics.median(each), max(each)
-                print(f"{kind:30} {len(each):3}  again: median {median:.1f} s, worst {worst:.1f} s,", end=" ")
-                print(f"jobs started anew: {self.restarts[kind]}")
-
-    def _starts(self, job: str) -> list[str]:
-        return [line for line in self.live.trace(job) if " starts at " in line]
-
-    def _count(self, job: str) -> int:
-        with suppress(OSError, ValueError):
-            return int((self.live.checkpoints(job) / "count").read_text())
-        return 0
-
-    def _until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + AGAIN_S
-        while not condition():
-            assert time.monotonic() < deadline, f"not within {AGAIN_S:g} s: {what}"
-            time.sleep(0.02)
-
-    def _kill_beside(self, job: str) -> None:
-        kill_marked(self.live.checkpoints(job))
-
-    def _kill_all(self, _job: str) -> None:
-        self.live.kill()
-        for path in (self.live.state / "jobs").iterdir():
-            kill_marked(path / "checkpoints")
-        self.live.up()
-
-    def _drain(self, job: str) -> None:
-        found = [pod for pod in self.site.pods() if pod["metadata"]["labels"]["coadapt.dev/job"] == job]
-        node = found[0]["spec"].get("nodeName", NODES[0]) if found else NODES[0]
-        for other in NODES:
-            self.site.kubelet.cordon(other, unschedulable=other == node)
-        for name in (
-            pod["metadata"]["name"] for pod in self.site.pods() if pod["spec"].get("nodeName") == node
-        ):
-            eviction = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": name}}
-            with suppress(ApiError):  # the scheduler was quicker
-                self.site.api.ask("POST", f"{PODS}/{name}/eviction", eviction)
-
-    def _kill_apiserver(self, _job: str) -> None:
-        self.site.control_plane.kill_apiserver()
-        self.site.control_plane.start_apiserver()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        plane = ControlPlane(Path(folder) / "plane")
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.plane = ControlPlane(folder / "plane")
         try:
-            make_ready(plane)
-            place = Path(folder) / "site"
-            place.mkdir()
-            site = KubernetesSite(place, plane)
-            kills = Kills(site, given.seed)
-            try:
-                kills.run(given.kills)
-            finally:
-                kills.live.close()
-                site.close()
+            make_ready(self.plane)
+            self.site = KubernetesSite(folder, self.plane, dict.fromkeys(NODES, SLOTS))
+        except BaseException:
+            self.plane.close()
+            raise
+        super().__init__(folder, seed, self.site.engine)
+
+    def start(self) -> None:
+        """It is up."""
+
+    def stop(self) -> None:
+        try:
+            self.site.close()
         finally:
-            plane.close()
+            self.plane.close()
+
+    def verdict(self) -> None:
+        super().verdict()
+        self._until(lambda: self.site.pods() == [], "no pod is left")
+
+    def kill(self, kind: str, job: str, node: str) -> Callable[[], None]:
+        match kind:
+            case "replica":
+                self.site.kubelet.kill(job)
+            case "node":
+                self.site.kubelet.crash(node)
+                return lambda: self.site.kubelet.join(node, SLOTS)
+            case "drain":
+                self._drain(node)
+                return lambda: self.site.kubelet.cordon(node, unschedulable=False)
+            case "beside":
+                kill_marked(self.cluster.checkpoints(job))
+                return lambda: self._until(lambda: self._has_beside(job), "its launcher and proxy are back")
+            case "scheduler":
+                self.cluster.kill()
+                return lambda: self.cluster.up(SLOTS)
+            case "all but pods":
+                self.cluster.kill()
+                for each in self.jobs:
+                    kill_marked(self.cluster.checkpoints(each))
+                return self._come_back
+            case "API server":
+                self.plane.kill_apiserver()
+                return self.plane.start_apiserver
+        return lambda: None
+
+    def whole(self) -> bool:
+        known = self.cluster.client.get("/v1/cluster")["nodes"]
+        return {node["id"] for node in known} == set(NODES)  # type: ignore[union-attr,index,call-overload]
+
+    def told(self) -> str:
+        with suppress(ApiError):
+            return str([(pod["metadata"]["name"], pod["status"]) for pod in self.site.pods()])
+        return "the API server does not answer"
+
+    def _come_back(self) -> None:
+        self.cluster.up(SLOTS)
+        self._until(
+            lambda: all(self._has_beside(job) for job in self.jobs), "all launchers and proxies are back"
+        )
+
+    def _has_beside(self, job: str) -> bool:
+        return len(marked_processes(self.cluster.checkpoints(job))) == BESIDE
+
+    def _drain(self, node: str) -> None:
+        """As `kubectl drain` does."""
+        self.site.kubelet.cordon(node)
+        for pod in self.site.pods():
+            name = pod["metadata"]["name"]
+            eviction = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": name}}
+            if pod["spec"].get("nodeName") == node:
+                with suppress(ApiError):  # the scheduler was quicker
+                    self.site.api.ask("POST", f"{PODS}/{name}/eviction", eviction)
 
 
 if __name__ == "__main__":
-    main()
+    if (why := why_missing()) is not None:
+        sys.exit(why)
+    shoot_many(KubernetesRange, KINDS, __doc__)

@@ -56,11 +56,12 @@ class TestKubelet:
             thread.start()
 
     def join(self, name: str, count: int) -> None:
-        """Have a node join, ready."""
+        """Have a node join, ready; one that crashed, too."""
         body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
         with suppress(ApiError):
             self._api.ask("POST", "/api/v1/nodes", body)
         self._nodes.add(name)
+        self.frozen.discard(name)
         self.set_ready(name, "True", count)
         self._api.ask("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
 

@@ -15,7 +15,7 @@ from coadapt.executors.processes.generation_dir import JobDir
 from coadapt.executors.processes.job_processes import kill_marked
 from coadapt.runtime.ports import LiveExecutor
 from tests.contracts.executor_contract import NODES, SLOTS_PER_NODE, until
-from tests.executors.kubernetes.control_plane import SCHEDULER, ControlPlane
+from tests.executors.kubernetes.control_plane import READY_S, SCHEDULER, ControlPlane
 from tests.executors.kubernetes.kubelet import TestKubelet
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "kubernetes"
@@ -103,6 +103,12 @@ class KubernetesSite:
             **slots,
         }
 
+    @property
+    def engine(self) -> tuple[str, ...]:
+        """What `coadapt up` is told, but for the slots."""
+        given = {name: value for name, value in self.options().items() if name != "slots"}
+        return ("--executor", "kubernetes", *(f"--executor-option={name}={given[name]}" for name in given))
+
     def pods(self) -> list[JsonObject]:
         return list(self.api.get(PODS)["items"])
 
@@ -131,7 +137,7 @@ class KubernetesSite:
 def make_ready(control_plane: ControlPlane) -> None:
     """Put the namespace and the scheduler's rights there; wait until the server heeds them."""
     apply(control_plane.admin(), "namespace.yaml", "rbac.yaml")
-    api, deadline = KubeApi.connect(control_plane.kubeconfig(SCHEDULER)), time.monotonic() + 30.0
+    api, deadline = KubeApi.connect(control_plane.kubeconfig(SCHEDULER)), time.monotonic() + READY_S
     while True:
         try:
             api.get(PODS)

@@ -14,9 +14,9 @@ from coadapt.cli.client import Client
 from coadapt.cli.cluster.elastic_jobs import Mirror
 from coadapt.executors.kubernetes.api import ApiError, JsonObject, KubeApi
 from coadapt.executors.kubernetes.elastic_jobs import Standing, resources_path, status
-from tests.contracts.executor_contract import until
+from tests.cli.live_cluster import LiveCluster
+from tests.contracts.executor_contract import SLOTS_PER_NODE, until
 from tests.executors.kubernetes.control_plane import SCHEDULER
-from tests.executors.kubernetes.live import LiveOnKubernetes
 from tests.executors.kubernetes.site import DEPLOY, NAMESPACE, PLACES, KubernetesSite, apply
 
 JOBS = resources_path(NAMESPACE)
@@ -67,8 +67,8 @@ def test_a_condition_turns_only_when_its_truth_does() -> None:
 def scheduler(site: KubernetesSite) -> Iterator[Client]:
     """`coadapt up` itself."""
     apply(site.api, "crd.yaml")
-    live = LiveOnKubernetes(site)
-    live.up()
+    live = LiveCluster(site.folder, engine=site.engine)
+    live.up(SLOTS_PER_NODE)
     yield live.client
     live.close()
     for each in site.api.get(JOBS)["items"]:

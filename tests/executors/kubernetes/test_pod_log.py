@@ -10,7 +10,7 @@ pytest.importorskip("kubernetes")
 from coadapt.executors.kubernetes.api import ApiError
 from coadapt.executors.kubernetes.pod_log import TRIES_AFTER_END, PodLog
 
-PATIENCE_S, RETRY_S = 30.0, 0.01
+PATIENCE_S, RETRY_S = 60.0, 0.01
 
 
 class LogServer:

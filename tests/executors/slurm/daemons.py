@@ -5,6 +5,7 @@ devices that every Linux has: Slurm counts them, nobody opens one.
 """
 
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -13,9 +14,10 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from getpass import getuser
 from pathlib import Path
 from tempfile import mkdtemp
+
+from tests.ports import free_ports
 
 NEEDED = ("munged", "slurmctld", "slurmd", "srun")
 HOW_TO_GET = (
@@ -34,10 +36,10 @@ SlurmctldPort={port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={sockets}/munge.socket
 CredType=cred/munge
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={spool}/spool-%n
+SlurmdSpoolDir={sockets}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
@@ -85,7 +87,8 @@ def missing() -> list[str]:
 class SlurmCluster:
     """`names`: of the nodes; each has so many GPUs and CPUs, as far as Slurm knows.
 
-    `spool`: where slurmd's Unix sockets are: a short path, as theirs may have 108 characters.
+    `sockets`: where Unix sockets are, munged's and slurmd's: wherever `folder` is, a path of theirs may have
+    107 characters.
     """
 
     folder: Path
@@ -94,7 +97,7 @@ class SlurmCluster:
     cpus: int = 4
     slurmd_timeout_s: int = 10
     daemons: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
-    spool: Path = field(default_factory=lambda: Path(mkdtemp(prefix="slurm-")))
+    sockets: Path = field(default_factory=lambda: Path(mkdtemp(prefix="slurm-", dir="/tmp")))
 
     @property
     def conf(self) -> Path:
@@ -121,9 +124,9 @@ class SlurmCluster:
         self._wait_for("the nodes", lambda: self.states() == dict.fromkeys(self.names, "idle"))
 
     def start_munged(self) -> None:
-        munge = [f"--{name}={self.folder}/munge.{suffix}" for name, suffix in MUNGE_FILES]
+        munge = [f"--{name}={self.sockets}/munge.{suffix}" for name, suffix in MUNGE_FILES]
         self._start("munged", "munged", "--foreground", "--force", *munge)
-        self._wait_for("munged", (self.folder / "munge.socket").exists)
+        self._wait_for("munged", (self.sockets / "munge.socket").exists)
 
     def start_controller(self) -> None:
         self._start("slurmctld", "slurmctld", "-D", "-f", str(self.conf))
@@ -157,7 +160,7 @@ class SlurmCluster:
                 process.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
-        shutil.rmtree(self.spool, ignore_errors=True)
+        shutil.rmtree(self.sockets, ignore_errors=True)
 
     def call(self, *command: str) -> "subprocess.CompletedProcess[str]":
         """Run one of Slurm's commands on this cluster."""
@@ -170,18 +173,18 @@ class SlurmCluster:
     def _write(self) -> None:
         (self.folder / "state").mkdir(parents=True)
         for name in self.names:
-            (self.spool / f"spool-{name}").mkdir()
-        key = self.folder / "munge.key"
+            (self.sockets / f"spool-{name}").mkdir()
+        key = self.sockets / "munge.key"
         key.write_bytes(os.urandom(KEY_BYTES))
         key.chmod(0o600)
-        ports = iter(_free_ports(len(self.names) + 1))
+        ports = iter(free_ports(len(self.names) + 1))
         host = socket.gethostname().partition(".")[0]
         text = CONF.format(
             host=host,
             port=next(ports),
-            user=getuser(),
+            user=pwd.getpwuid(os.getuid()).pw_name,
             folder=self.folder,
-            spool=self.spool,
+            sockets=self.sockets,
             slurmd_timeout_s=self.slurmd_timeout_s,
         )
         gres = "AutoDetect=off\n"
@@ -227,14 +230,3 @@ MUNGE_FILES = (
     ("log-file", "log"),
     ("seed-file", "seed"),
 )
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

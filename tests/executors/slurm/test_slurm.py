@@ -31,7 +31,7 @@ from tests.contracts.executor_contract import (
 from tests.executors.over_nodes import changes_in_place_over_nodes
 from tests.executors.over_objects import goes_on_from_an_object_store, only_with_engines
 from tests.executors.slurm.daemons import HOW_TO_GET, SlurmCluster, missing
-from tests.executors.slurm.processes import kill_node, processes
+from tests.executors.slurm.processes import command, kill_node, processes
 from tests.marked import kill_of
 from tests.object_server import object_server
 
@@ -44,7 +44,9 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    cluster = SlurmCluster(tmp_path_factory.mktemp("slurm"), NODES, gpus=SLOTS_PER_NODE)
+    # A folder in which no Unix socket could be: where tests keep their files is not ours to say.
+    folder = tmp_path_factory.mktemp("slurm") / ("long" * 27)
+    cluster = SlurmCluster(folder, NODES, gpus=SLOTS_PER_NODE)
     cluster.start()
     yield cluster
     cluster.stop()
@@ -181,13 +183,15 @@ def test_no_token_is_on_a_command_line_or_in_slurms_books(site: SlurmSite, slurm
 
 def test_what_a_step_left_behind_is_ended_with_it(site: SlurmSite) -> None:
     executor, inbox = site.executor(), Inbox()
-    executor.execute(order(site, "setsid env -i sleep 611 & touch up; sleep 600"), inbox.post)
+    lasting = f"611.{os.getpid()}"  # by which nobody else's is found
+    executor.execute(order(site, f"setsid env -i sleep {lasting} & touch up; sleep 600"), inbox.post)
     inbox.wait(started("a", 1))
     until((site.folder / "up").exists)
-    for pid in processes("coadapt.executors.slurm.proxy"):
-        os.kill(pid, signal.SIGKILL)
+    for pid in marked_processes(JobDir.of(site.state_dir, "a").checkpoints):
+        if "coadapt.executors.slurm.proxy" in command(pid):
+            os.kill(pid, signal.SIGKILL)
     inbox.wait(exited("a", 1, Outcome.LOST))
-    until(lambda: processes("sleep", "611") == [])
+    until(lambda: processes("sleep", lasting) == [])
 
 
 def test_a_node_from_which_nobody_can_be_reached_says_so(
