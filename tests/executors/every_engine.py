@@ -24,6 +24,7 @@ from demo.plan import JOBS, DemoJob, find_result
 from demo.processes import LiveScheduler, Result, run_plain
 from demo.timeline import Course, Pace, Timeline
 from tests.executors.eight import distance
+from tests.executors.ray_nodes import start_ray
 
 LIMIT_S = 1500.0
 PASS_ENV = "--executor-option=pass_env=OMP_NUM_THREADS"
@@ -51,13 +52,8 @@ class Engine:
 @contextmanager
 def on_ray(folder: Path) -> Iterator[Engine]:
     """Three nodes of four CPU slots."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster()
+    cluster, _ = start_ray(*({"node_name": f"node-{number}", "num_cpus": 4} for number in range(3)))
     try:
-        for number in range(3):
-            cluster.add_node(node_name=f"node-{number}", num_cpus=4)
         yield Engine(folder=folder, options=_options("ray", address=cluster.address, slots=4))
     finally:
         cluster.shutdown()

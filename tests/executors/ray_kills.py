@@ -6,24 +6,20 @@ Of a replica, a launcher, all processes of a job at once, a node with its daemon
 node is stopped in order. The head holds no jobs: with it Ray's own books would be gone.
 """
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from coadapt.executors.processes.job_processes import kill_marked
 from tests.executors.kill_range import NODES, SLOTS, Range, shoot_many
+from tests.executors.ray_nodes import start_ray
 
 KINDS = ("replica", "node", "scheduler", "launcher", "stop", "whole job")
 
 
 class RayRange(Range):
     def __init__(self, folder: Path, seed: int) -> None:
-        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-        from ray.cluster_utils import Cluster
-
-        self.ray = Cluster()
-        self.ray.add_node(node_name="head", num_cpus=0)
+        self.ray, _ = start_ray({"node_name": "head", "num_cpus": 0})
         self.nodes: dict[str, Any] = {}
         options = ("--executor-option", f"address={self.ray.address}")
         super().__init__(folder, seed, ("--executor", "ray", *options))

@@ -30,6 +30,7 @@ from tests.contracts.executor_contract import (
 )
 from tests.executors.over_nodes import changes_in_place_over_nodes
 from tests.executors.over_objects import goes_on_from_an_object_store, only_with_engines
+from tests.executors.ray_nodes import start_ray
 from tests.marked import kill_of
 from tests.object_server import object_server
 
@@ -45,11 +46,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[object]:
     """Two nodes of Ray, each with a node daemon and an object store of its own."""
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster()
-    for name in NODES:
-        cluster.add_node(node_name=name, num_cpus=SLOTS_PER_NODE, num_gpus=SLOTS_PER_NODE)
+    slots = {"num_cpus": SLOTS_PER_NODE, "num_gpus": SLOTS_PER_NODE}
+    cluster, _ = start_ray(*({"node_name": name, **slots} for name in NODES))
     yield cluster
     ray.shutdown()
     cluster.shutdown()

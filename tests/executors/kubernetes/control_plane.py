@@ -108,7 +108,7 @@ class ControlPlane:
         tokens.write_text(
             "".join(f'{self._tokens[user]},{user},{user},"{groups[user]}"\n' for user in groups)
         )
-        self._run(
+        log = self._run(
             *(program, "--etcd-servers", self._etcd, "--cert-dir", str(certs)),
             *("--bind-address", "127.0.0.1", "--secure-port", str(self.port)),
             *("--advertise-address", "127.0.0.1"),  # else it looks for a network to be reached by
@@ -120,7 +120,6 @@ class ControlPlane:
         )
         deadline = time.monotonic() + READY_S
         while not self._answers():
-            log = self._folder / "kube-apiserver.log"
             assert self._processes[-1].poll() is None, log.read_text()[-2000:]
             assert time.monotonic() < deadline, log.read_text()[-2000:]
             time.sleep(0.2)
@@ -134,7 +133,10 @@ class ControlPlane:
             return False
         return True
 
-    def _run(self, *command: str) -> None:
-        with open(self._folder / f"{Path(command[0]).name}.log", "ab") as log:
+    def _run(self, *command: str) -> Path:
+        """Return where it logs."""
+        path = self._folder / f"{Path(command[0]).name}.log"
+        with open(path, "ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         self._processes.append(process)
+        return path
