@@ -1,13 +1,16 @@
 """What the core keeps, and what a look at all records gives: after every event of random runs."""
 
+import sys
+from collections.abc import Callable
 from copy import deepcopy
+from types import FrameType
 
 import pytest
 
 from coadapt.core.accounting import held
 from coadapt.core.commands import Command, Start
 from coadapt.core.config import SchedulerConfig
-from coadapt.core.events import Event
+from coadapt.core.events import Event, Outcome, TrainingResumed
 from coadapt.core.lifecycle import ENDED
 from coadapt.core.scheduler import VIEWS_BEHIND_MAX, Scheduler
 from coadapt.core.state import ENDED_KEPT, JobRecord, SchedulerState
@@ -128,3 +131,47 @@ def test_of_ended_jobs_the_last_ids_are_kept() -> None:
     assert stage.submit(names[-1]) == stage.cancel(names[-1]) == []
     assert not state.jobs
     assert Scheduler(SchedulerConfig(), state).state.ended == state.ended
+
+
+def lines_of(happen: Callable[[], object]) -> int:
+    """Return how many lines of Python are run, each turn of a loop anew."""
+    count, before = 0, sys.gettrace()
+
+    def trace(_: FrameType, what: str, __: object) -> object:
+        nonlocal count
+        count += what == "line"
+        return trace
+
+    sys.settrace(trace)
+    try:
+        happen()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def costs_among(num_jobs: int) -> dict[str, int]:
+    """Return what events of one job cost where half of so many run, and half wait."""
+    stage = Stage(num_nodes=100)
+    names = [f"j{index}" for index in range(num_jobs)]
+    for name in names:
+        stage.submit(name)
+    stage.round(60.0, {name: on(**{f"n{index // 4}": 1}) for index, name in enumerate(names[::2])})
+    for name in names[2::2]:
+        stage.started(name)
+    stage.at = 70.0
+    resumed = TrainingResumed(at=70.0, job="j0", generation=1, rescale_s=1.0)
+    return {
+        "submitted": lines_of(lambda: stage.submit("new")),
+        "started": lines_of(lambda: stage.started("j0")),
+        "first step": lines_of(lambda: stage.handle(resumed)),
+        "reported": lines_of(lambda: stage.reported(TrainingReport(progress=1.0), "j0")),
+        "cancelled": lines_of(lambda: stage.cancel("j1")),
+        "ended": lines_of(lambda: stage.exited(Outcome.SUCCEEDED, "j0")),
+    }
+
+
+def test_an_event_of_one_job_costs_the_same_among_many() -> None:
+    """It looked at all: 39 ms per alarm and 4 ms per start among 2,000 to 10,000 jobs."""
+    few, many = costs_among(20), costs_among(640)
+    assert {kind: cost for kind, cost in many.items() if cost > 1.5 * few[kind]} == {}

@@ -12,6 +12,7 @@ import copy
 import json
 import logging
 import random
+import re
 import tempfile
 import time
 from collections import Counter
@@ -34,6 +35,19 @@ from coadapt.model import InputError
 from coadapt.runtime.journal import Journal
 from coadapt.service.app import create_app
 from coadapt.service.jobfile import job_spec, parse_job_file
+from tests.service.hostile import (
+    FILE,
+    JOBS,
+    NUMBERS,
+    OTHERS,
+    PRUNE,
+    REPORT,
+    RESCALED,
+    TENANT,
+    TEXTS,
+    TOKENS,
+    TRAINER_STATUS,
+)
 from tests.service.in_process import TOKEN, InProcess
 
 RESTART_EVERY = 1_000
@@ -41,187 +55,12 @@ LIVE_JOBS_MAX = 30
 LINE_MAX = 2_000
 CONFIG = SchedulerConfig(round_s=10.0, reaction_s=1.0)
 
-NUMBERS: list[object] = [
-    0,
-    -1,
-    1,
-    2,
-    7,
-    2**31,
-    2**53,
-    2**63,
-    10**15,
-    10**21,
-    10**300,
-    10**400,
-    -(10**400),
-    1e-300,
-    1e15,
-    1e300,
-    0.1,
-    -0.0,
-    float("inf"),
-    float("-inf"),
-    float("nan"),
-    5e-324,
-    1.5,
-    100_000,
-    1_000_000_001,
-]
-TEXTS: list[object] = [
-    "",
-    " ",
-    "inf",
-    "-inf",
-    "nan",
-    "x" * 300,
-    "x" * 100_001,
-    "\x00",
-    "\x1b[2J",
-    "\ud800",
-    "é",
-    "名前",
-    "🚀",
-    "\u202e",
-    "1..4",
-    "8..2",
-    "1..999999999",
-    "٣",
-    "0x10",
-    "1e3",
-    "yes",
-    "~",
-    "../..",
-    "/",
-    "a\nb",
-    "%00",
-    "<script>",
-    "{}",
-    "'; DROP TABLE events; --",
-    "fixed",
-    "adaptive",
-    "self",
-    "frozen",
-]
-OTHERS: list[object] = [None, True, False, [], {}, [1], {"a": 1}, [[]], {"": 0}, [None]]
-TOKENS = [
-    "\n",
-    ":",
-    "- ",
-    "? ",
-    "&a ",
-    "*a",
-    "<<: ",
-    "!!int ",
-    "!!timestamp ",
-    "!!python/object:x ",
-    "|",
-    ">",
-    "'",
-    '"',
-    "{",
-    "}",
-    "[",
-    "]",
-    "#",
-    "%",
-    "\t",
-    "\x00",
-    "\x07",
-    "\ufeff",
-    "\u2028",
-    "---\n",
-    "...\n",
-    "yes",
-    "~",
-    ".inf",
-    ".nan",
-    "9" * 5_000,
-    "[" * 3_000,
-    "1:30",
-    "010",
-    "2001-99-99",
-    "0o7",
-    "=",
-    "@",
-    "`",
-    "\\",
-    "name: b\n",
-    "batch: ",
-    "\udcff",
-]
-
-FILE = """\
-name: fuzz
-run: echo hello
-setup: ""
-workdir: /
-envs: {A: 1, B: text}
-resources: {gpus: 1..4, requested: 2}
-batch: {initial: 8, max: 256, requested: 16, min_atomic: 1, max_atomic: 64, accumulation: true}
-contract: adaptive
-tenant: team
-application: app
-max_failures: 1
-"""
-JOB: dict[str, Any] = {
-    "name": "fuzz",
-    "run": "echo hello",
-    "workdir": "/",
-    "envs": {"A": 1, "B": "text"},
-    "resources": {"gpus": "1..4", "requested": 2},
-    "batch": {"initial": 8, "max": 256, "min_atomic": 1, "max_atomic": 64, "accumulation": True},
-    "contract": "adaptive",
-    "tenant": "team",
-    "application": "app",
-    "max_failures": 1,
+# Beside those of the OpenAPI document.
+ODD_ROUTES = ["/v1/openapi.json", "/v1/nothing", "/", "//", "/v1/jobs/{}/../{}", "/v1//jobs"]
+LEFT_OUT = {
+    "/v1/token",  # makes the token of all further requests worthless
+    "/v1/jobs/{}/story",  # reads the whole journal: once per restart is enough
 }
-PARAMS = {"alpha_c": 0.1, "beta_c": 0.01, "alpha_r": 0.1, "beta_r": 0.0, "gamma": 1.5}
-REPORT: dict[str, Any] = {
-    "generation": 1,
-    "report": {
-        "progress": 10.0,
-        "progress_target": 1000.0,
-        "samples": 20.0,
-        "batch": {"total": 16, "atomic": 8, "accumulation": 1},
-        "by_type": {"cpu": {"params": PARAMS, "num_replicas_profiled": 2, "max_atomic": 64}},
-        "grad": {"sqr": 0.5, "var": 2.0, "noise_scale_stderr": 1.0},
-        "forecast": {"remaining_steps": 100.0, "step_time_s": [0.5, 0.3]},
-        "step_time_s": 0.5,
-        "metrics": {"loss": 0.5},
-    },
-}
-TRAINER_STATUS: dict[str, Any] = {
-    "trainerStatus": {
-        "progressPercentage": 45,
-        "estimatedRemainingSeconds": 9,
-        "metrics": [{"name": "loss", "value": "0.5"}],
-        "lastUpdatedTime": "2025-01-23T10:30:45Z",
-    }
-}
-RESCALED: dict[str, Any] = {"generation": 1, "rescale_s": 1.5, "pause": {"agree": 0.1, "first step": 0.2}}
-ROUTES = [
-    "/v1/healthz",
-    "/v1/cluster",
-    "/v1/jobs",
-    "/v1/jobs/{}",
-    "/v1/jobs/{}/story",
-    "/v1/jobs/{}/logs",
-    "/v1/tenants",
-    "/v1/jobs/{}/cancel",
-    "/v1/jobs/{}/reports",
-    "/v1/jobs/{}/rescaled",
-    "/v1/jobs/{}/changes",
-    "/v1/jobs/{}/trainer-status",
-    "/metrics",
-    "/v1/openapi.json",
-    "/v1/nothing",
-    "/v1/notices",
-    "/",
-    "//",
-    "/v1/jobs/{}/../{}",
-    "/v1/tenants/{}",
-]
 KINDS = {
     "jobs": JobSubmitted,
     "cancel": CancelRequested,
@@ -248,12 +87,14 @@ class Tally:
 class Fuzzer:
     """One scheduler's life over many restarts in `folder`."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, policy: str = "pollux") -> None:
         self.folder = folder
+        self.policy = policy
         self.random = random.Random(seed)
         self.tally = Tally()
         self.jobs: list[str] = ["gone"]
         self.submitted: set[str] = set()
+        self.routes: list[str] = []
         self.checked_upto = 0
 
     def run(self, count: int) -> Tally:
@@ -267,7 +108,7 @@ class Fuzzer:
 
     @contextmanager
     def life(self) -> Iterator[tuple[InProcess, Any]]:
-        service = InProcess(self.folder, config=CONFIG, policy="pollux")
+        service = InProcess(self.folder, config=CONFIG, policy=self.policy)
         with service.turning():
             yield service, create_app(service.service)
         assert service.loop.notices() == [], service.loop.notices()
@@ -283,9 +124,15 @@ class Fuzzer:
             (25, self._report),
             (8, self._rescaled),
             (4, self._trainer_status),
+            (2, self._tenant),
+            (1, self._prune),
             (9, self._route),
             (3, self._noise),
         ]
+        if not self.routes:
+            document = json.loads(await self._read(app, "/v1/openapi.json"))
+            known = sorted({re.sub(r"{\w+}", "{}", path) for path in document["paths"]} - LEFT_OUT)
+            self.routes = [*known, *ODD_ROUTES]
         for _ in range(count):
             (door,) = self.random.choices([d for _, d in doors], [weight for weight, _ in doors])
             await door(app)
@@ -308,7 +155,7 @@ class Fuzzer:
         await self._submit(app, body)
 
     async def _job(self, app: Any) -> None:
-        await self._submit(app, self._written(self._mutated(JOB)))
+        await self._submit(app, self._written(self._mutated(self.random.choice(JOBS))))
 
     async def _submit(self, app: Any, body: bytes) -> None:
         status, answer = await self._ask(app, "POST", "/v1/jobs", body)
@@ -333,13 +180,20 @@ class Fuzzer:
         body = self._written(self._mutated(TRAINER_STATUS))
         await self._ask(app, "POST", f"/v1/jobs/{self._some_job()}/trainer-status", body)
 
+    async def _tenant(self, app: Any) -> None:
+        path = f"/v1/tenants/{self.random.choice(['team', 'other'])}"
+        await self._ask(app, "PUT", path, self._written(self._mutated(TENANT)))
+
+    async def _prune(self, app: Any) -> None:
+        """Ask what would go: what goes would be missed where views are read."""
+        body = {**self._mutated(PRUNE), "dry_run": True}
+        await self._ask(app, "POST", "/v1/prune", self._written(body))
+
     async def _route(self, app: Any) -> None:
-        path = self.random.choice(ROUTES)
+        path = self.random.choice(self.routes)
         while "{}" in path:
             path = path.replace("{}", self.random.choice([self._some_job(), str(self._text())[:50]]), 1)
-        if path.endswith("/story"):
-            path = path.removesuffix("/story")  # it reads the whole journal: once per restart is enough
-        keys = ["rank", "offset", "state", "tenant", "name", "limit", "cursor", "newest", "x"]
+        keys = ["rank", "offset", "state", "tenant", "name", "limit", "cursor", "newest", "after", "x"]
         query = "&".join(
             f"{self.random.choice(keys)}={self._text()!s}"[:300]
             for _ in range(self.random.choice([0, 0, 1, 2]))
@@ -347,13 +201,10 @@ class Fuzzer:
         method = self.random.choice(
             ["GET", "GET", "GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"]
         )
-        if (method, path) != ("POST", "/v1/token"):
-            body = (
-                self._written(self._value())
-                if method in ("POST", "PUT") and self.random.random() < 0.5
-                else b""
-            )
-            await self._ask(app, method, path, body, query)
+        body = b""
+        if method in ("POST", "PUT") and self.random.random() < 0.5:
+            body = self._written(self._value())
+        await self._ask(app, method, path, body, query)
 
     async def _noise(self, app: Any) -> None:
         body = self.random.randbytes(self.random.choice([0, 1, 10, 1_000]))
@@ -528,11 +379,12 @@ def main() -> None:
     )
     parser.add_argument("--count", type=int, default=3_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--policy", default="pollux")
     given = parser.parse_args()
     logging.disable(logging.WARNING)
     started, cpu = time.monotonic(), time.process_time()
     with tempfile.TemporaryDirectory() as folder:
-        fuzzer = Fuzzer(Path(folder), given.seed)
+        fuzzer = Fuzzer(Path(folder), given.seed, given.policy)
         done = 0
         while done < given.count:
             done = min(done + 10_000, given.count)

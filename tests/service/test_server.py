@@ -9,6 +9,7 @@ import pytest
 from coadapt.cli.cluster.live import listening
 from coadapt.core.events import TrainingReported
 from coadapt.runtime.memory_store import MemoryStore
+from coadapt.service import bounded_http
 from coadapt.service.server import http_server
 from tests.service.in_process import TOKEN, InProcess, until
 from tests.service.reports.test_reading import JOB
@@ -75,6 +76,24 @@ def test_reports_come_one_after_the_other_and_in_parts_over_one_connection(
 def test_a_head_without_an_end_is_refused(served: tuple[InProcess, socket.socket], line: bytes) -> None:
     answer = talk(served[1], b"GET / HTTP/1.1\r\nX: ", *[line] * 2_000)
     assert answer.startswith(b"HTTP/1.1 400 ") or answer == b""  # reset, as more was on its way
+
+
+@pytest.mark.parametrize("part", ["nothing", "half a head", "half a body", "the second one's half"])
+def test_a_request_that_does_not_come_to_its_end_is_cut_off(
+    served: tuple[InProcess, socket.socket], part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever opened connections and said no more, byte by byte or at all, could take all that there are."""
+    monkeypatch.setattr(bounded_http, "REQUEST_S", 0.2)
+    whole = b"GET /v1/healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    sent = {
+        "nothing": b"",
+        "half a head": whole[:-2],
+        "half a body": head("a", "Content-Length: 100") + b"{",
+        "the second one's half": whole + whole[:-2],
+    }[part]
+    answer = talk(served[1], sent)
+    assert answer.count(b"HTTP/1.1 200 ") == (part == "the second one's half")
+    assert answer.endswith(b"a request must be here whole within 0.2 s"), answer
 
 
 def test_a_body_of_no_parts_is_answered(served: tuple[InProcess, socket.socket]) -> None:

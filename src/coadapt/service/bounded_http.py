@@ -1,31 +1,75 @@
-"""HTTP by httptools, with an end to how long the head of a request may be."""
+"""HTTP by httptools, with an end to how long a request's head may be, and how long it may take to come."""
 
 # httptools (llhttp, as Node.js has it) reads HTTP in C, at an eighth of the CPU of h11, which is written in
 # Python. But h11 refuses a head of more than 64 kB, and httptools takes whatever comes: a client without a
 # token could send headers until the memory is full. So what arrives is counted while a head is being read.
 # What comes in one read is parsed before it is counted, and asyncio reads at most 256 kB at once.
+#
+# uvicorn closes connections on which nothing comes after an answer, but waits for ever for the first request,
+# and for the rest of one: a client without a token could take all file descriptors, byte by byte.
+
+import asyncio
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_BYTES_MAX = 65_536
+# From its first byte, or the connection's beginning, to its last: 1 MB at 140 kbit/s.
+REQUEST_S = 60.0
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """uvicorn's protocol; a connection whose request has a longer head is answered 400 and closed."""
+    """uvicorn's protocol; a connection whose request is too long in its head, or in coming, is answered 400
+    and closed.
+    """
 
     _in_head = False
     _head_bytes = 0
+    _limit: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its parent
+        super().connection_made(transport)
+        self._await_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._request_is_here()
+        super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
         self._in_head = True
+        if self._limit is None:
+            self._await_request()
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         self._in_head = False
         super().on_headers_complete()
 
+    def on_message_complete(self) -> None:
+        self._request_is_here()
+        super().on_message_complete()
+
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._head_bytes = self._head_bytes + len(data) if self._in_head else 0
-        if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
-            self.send_400_response(f"the head of a request may have at most {HEAD_BYTES_MAX} bytes")
+        if self._head_bytes > HEAD_BYTES_MAX:
+            self._refuse(f"the head of a request may have at most {HEAD_BYTES_MAX} bytes")
+
+    def _await_request(self) -> None:
+        self._limit = self.loop.call_later(REQUEST_S, self._too_late)
+
+    def _request_is_here(self) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+            self._limit = None
+
+    def _too_late(self) -> None:
+        if self.flow.read_paused:  # it is we who do not read: the answer to the one before takes long
+            self._await_request()
+        elif self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
+            self.transport.close()
+        else:
+            self._refuse(f"a request must be here whole within {REQUEST_S:g} s")
+
+    def _refuse(self, why: str) -> None:
+        if not self.transport.is_closing():
+            self.send_400_response(why)

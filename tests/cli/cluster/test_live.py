@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from coadapt.cli.cluster.live import run_parts
+from coadapt.cli.cluster.live import listening, run_parts
+from coadapt.model import InputError
 
 
 @pytest.fixture(autouse=True)
@@ -58,3 +59,11 @@ def test_a_signal_ends_all_in_order(number: signal.Signals) -> None:
     part = Part()
     threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
     assert run_parts({"part": part.run}, part.closed.set) is False
+
+
+def test_a_port_that_is_taken_is_named_with_the_way_out() -> None:
+    with listening("127.0.0.1", [0]) as taken:
+        port = taken.getsockname()[1]
+        way_out = rf"127\.0\.0\.1:{port}'.*in use.*--port 0 takes a free one"
+        with pytest.raises(InputError, match=way_out), listening("127.0.0.1", [port]):
+            pass

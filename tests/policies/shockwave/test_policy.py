@@ -102,6 +102,27 @@ def test_a_job_of_unknown_length_gets_what_is_idle() -> None:
     assert sorted(alone.allocations) == ["known"]
 
 
+def test_a_length_that_is_told_later_is_planned_with_from_then_on() -> None:
+    """As of every live job, whose first report comes after its start: it failed with a KeyError."""
+    policy, silent = Shockwave(replan_rounds=50), replace(paced("late"), measured=Measured())
+    assert policy.allocate(at_round(1, silent)).diagnostics == {}
+    told = policy.allocate(at_round(2, paced("late")))
+    assert (told.diagnostics["solved"], list(told.allocations)) == (2, ["late"])
+    assert policy.allocate(at_round(3, paced("late"))).diagnostics["solved"] == 2
+
+
+def test_a_job_is_planned_once_nodes_are_there_for_it() -> None:
+    policy, wide = Shockwave(replan_rounds=50), paced("wide", gpus=2)
+    assert policy.allocate(at_round(1, wide, gpus=1)).diagnostics == {}
+    assert policy.allocate(at_round(2, wide, gpus=2)).diagnostics["solved"] == 2
+    lost = policy.allocate(at_round(3, wide, paced("narrow"), gpus=1))
+    assert list(lost.allocations) == ["narrow"]
+    assert sorted(policy.allocate(at_round(4, wide, paced("narrow"), gpus=3)).allocations) == [
+        "narrow",
+        "wide",
+    ]
+
+
 def test_the_gap_to_the_bound_is_told_as_it_is() -> None:
     found = (
         Shockwave().allocate(at_round(0, *(paced(f"job-{n}", gpus=1 + n % 2) for n in range(5)))).diagnostics

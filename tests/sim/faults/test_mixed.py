@@ -3,12 +3,14 @@
 import hashlib
 import json
 import random
+from dataclasses import replace
 
 import pytest
 
+from coadapt.core.scheduler import Scheduler
 from coadapt.model import PlanError, check_plan
 from coadapt.sim.faults.__main__ import main
-from coadapt.sim.faults.fault_run import run_seed
+from coadapt.sim.faults.fault_run import FaultRun, run_seed
 from coadapt.sim.faults.invariants import InvariantError
 from coadapt.sim.faults.mixed import MixedChaosPolicy, draw_mixed, spoiled_mixed
 from coadapt.sim.faults.scenario import draw_scenario
@@ -50,6 +52,13 @@ def test_mixed_seeds_survive_and_meet_what_they_are_for() -> None:
     assert sum(seen.num_pairs > 0 for seen in met) > 0.9 * NUM_SEEDS
     assert sum(len(seen.gpu_types) == 2 == len(seen.racks) for seen in met) > 0.9 * NUM_SEEDS
     assert sum(len(seen.own_batches) > 1 for seen in met) > 0.8 * NUM_SEEDS
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_policy_by_name_is_asked_and_not_chaos(seed: int) -> None:
+    """It was not: what `gandiva` and others were said to survive in this family, only chaos did."""
+    named = FaultRun(replace(draw_mixed(seed), policy="fifo"), Scheduler, None).run()
+    assert (named.seen.num_pairs, run_seed(seed, mixed=True).seen.num_pairs > 0) == (0, True)
 
 
 @pytest.mark.parametrize("seed", range(5))

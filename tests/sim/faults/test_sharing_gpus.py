@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from coadapt.core.scheduler import Scheduler
+from coadapt.model import PlanError
 from coadapt.sim.faults.fault_run import FaultRun
 from coadapt.sim.faults.mixed import draw_mixed
 from coadapt.sim.faults.scenario import Scenario, draw_scenario
@@ -20,7 +21,7 @@ FAMILIES: tuple[Callable[[int], Scenario], ...] = (draw_scenario, draw_mixed)
 def survive(policy: str, draw: Callable[[int], Scenario], seed: int) -> None:
     try:
         FaultRun(replace(draw(seed), policy=policy), Scheduler, None).run()
-    except AssertionError as error:
+    except (AssertionError, PlanError) as error:
         raise AssertionError(f"{policy}, seed {seed} of {draw.__name__}: {error}") from error
 
 

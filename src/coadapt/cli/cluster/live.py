@@ -52,6 +52,7 @@ from coadapt.service.live_loop import LiveLoop
 from coadapt.service.server import http_server
 
 DEFAULT_PORT = 8471
+OTHER_PORT = "--port 0 takes a free one, of which jobs that run hear when they start again"
 LISTEN_BACKLOG = 128
 PRIVATE_DIR = 0o700
 JOBS_NAMED = 5  # in an error's line
@@ -291,7 +292,8 @@ def listening(host: str, ports: Sequence[int]) -> Iterator[socket.socket]:
             except OSError as error:
                 if port == ports[-1]:
                     asked = f"{host}:{port}"
-                    raise InputError("--host, --port", asked, f"an address to listen on ({error})") from None
+                    allowed = f"an address to listen on ({error}); {OTHER_PORT}"
+                    raise InputError("--host, --port", asked, allowed) from None
         server_socket.listen(LISTEN_BACKLOG)
         yield server_socket
 

@@ -1,6 +1,6 @@
 """Pollux knows one kind of GPU: a cluster of several is cut into pools, and each job belongs to one."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from coadapt.model import Allocation, ClusterView, JobId, JobView, Node, RescaleContract
@@ -69,24 +69,41 @@ def _assign(view: ClusterView, num_gpus: dict[str, int]) -> dict[str, list[JobVi
 
 def _even_out(members: dict[str, list[JobView]], num_gpus: dict[str, int]) -> None:
     """Move jobs, cheapest first, while the crowded pool stays the more crowded one without them."""
-    for _ in range(sum(map(len, members.values()))):
-        crowded = min(sorted(members), key=lambda name: num_gpus[name] / max(len(members[name]), 1))
-        roomy = max(sorted(members), key=lambda name: num_gpus[name] / (len(members[name]) + 1))
-        movable = [
-            job
-            for job in members[crowded]
-            if job.spec.contract is not RescaleContract.FROZEN
-            and job.spec.replicas.min <= num_gpus[roomy]
-            and job.spec.replicas.allows_type(roomy)
-        ]
-        better = num_gpus[roomy] / (len(members[roomy]) + 1) > num_gpus[crowded] / max(
-            len(members[crowded]), 1
+    # A pool that took a job in has, with it, more GPUs per job than any other would have with one more. That
+    # stays so: the crowded pool that gives one up then would have what it had, which was the least. So none
+    # gives jobs on, each moves once at most, and one pass over a pool's jobs in order serves it to the end.
+    queues = {
+        name: sorted(
+            (job for job in jobs if job.spec.contract is not RescaleContract.FROZEN),
+            key=lambda job: (job.allocation.num_replicas, job.submitted_at, job.id),
         )
-        if not movable or not better:
-            return
-        mover = min(movable, key=lambda job: (job.allocation.num_replicas, job.submitted_at, job.id))
-        members[crowded].remove(mover)
-        members[roomy].append(mover)
+        for name, jobs in members.items()
+    }
+    num_jobs = {name: len(jobs) for name, jobs in members.items()}
+    passes: dict[tuple[str, str], Iterator[JobView]] = {}
+    moved: dict[JobId, tuple[JobView, str]] = {}
+    while True:
+        crowded = min(sorted(members), key=lambda name: num_gpus[name] / max(num_jobs[name], 1))
+        roomy = max(sorted(members), key=lambda name: num_gpus[name] / (num_jobs[name] + 1))
+        if num_gpus[roomy] / (num_jobs[roomy] + 1) <= num_gpus[crowded] / max(num_jobs[crowded], 1):
+            break
+        if (crowded, roomy) not in passes:
+            passes[crowded, roomy] = _fitting(queues[crowded], roomy, num_gpus[roomy])
+        mover = next((job for job in passes[crowded, roomy] if job.id not in moved), None)
+        if mover is None:
+            break
+        moved[mover.id] = (mover, roomy)
+        num_jobs[crowded] -= 1
+        num_jobs[roomy] += 1
+    for name, jobs in members.items():
+        stay = [job for job in jobs if job.id not in moved]
+        members[name] = stay + [job for job, pool in moved.values() if pool == name]
+
+
+def _fitting(jobs: Iterable[JobView], gpu_type: str, num_gpus: int) -> Iterator[JobView]:
+    return (
+        job for job in jobs if job.spec.replicas.min <= num_gpus and job.spec.replicas.allows_type(gpu_type)
+    )
 
 
 def quota_left(view: ClusterView, given: Mapping[JobId, Allocation], pool: Pool) -> dict[str, int]:

@@ -81,7 +81,7 @@ class _Memory:
     rng: np.random.Generator
     targets: dict[JobId, list[tuple[int, float]]] = field(default_factory=dict)
     window: _Window = field(default_factory=_Window)
-    known: frozenset[JobId] = frozenset()
+    known: frozenset[tuple[JobId, bool]] = frozenset()  # with whether it could be planned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +116,10 @@ class Shockwave(ShockwaveOptions):
         """Return the round's plan; a window is planned first where one is due."""
         now = round(view.at / self.round_s)
         self._memory.ledger.observe(view, now)
-        jobs = {job.id: job for job in view.jobs}
-        changed = frozenset(jobs) != self._memory.known
+        # A job that tells its forecast only later, or that nodes came back for, is as new as one that came.
+        known = frozenset((job.id, _can_be_planned(job, view)) for job in view.jobs)
+        changed = known != self._memory.known
+        self._memory.known = known
         # At whole multiples, whatever was planned in between for a job that came or went (released code).
         due = now // self.replan_rounds != self._memory.window.first // self.replan_rounds
         if changed or due or now - self._memory.window.first >= self.num_rounds:
@@ -149,9 +151,8 @@ class Shockwave(ShockwaveOptions):
         ahead = {
             job.id: each
             for job in view.jobs
-            if requested_gpus(job) <= view.num_gpus and (each := self._ahead(job)) is not None
+            if _can_be_planned(job, view) and (each := self._ahead(job)) is not None
         }
-        self._memory.known = frozenset(job.id for job in view.jobs)
         if changed:
             self._note_targets(view, now, ahead)
         self._memory.window = _Window(first=now, left_s={job: each.left_s for job, each in ahead.items()})
@@ -174,7 +175,7 @@ class Shockwave(ShockwaveOptions):
     def _note_targets(self, view: ClusterView, now: int, ahead: Mapping[JobId, Ahead]) -> None:
         """Add a prediction of when each job would end on an equal share of the cluster."""
         share = equal_share(view.num_gpus, len(view.jobs))
-        for gone in set(self._memory.targets) - self._memory.known:
+        for gone in set(self._memory.targets) - {job.id for job in view.jobs}:
             del self._memory.targets[gone]
         for job, each in ahead.items():
             series = self._memory.targets.setdefault(job, [])
@@ -203,6 +204,10 @@ class Shockwave(ShockwaveOptions):
         solved = solve_window(fair_window(jobs, options)) or solve_window(weighted_window(jobs, options))
         assert solved is not None, "without the fairness constraint a plan exists: its theta may be large"
         return solved
+
+
+def _can_be_planned(job: JobView, view: ClusterView) -> bool:
+    return job.measured.forecast is not None and requested_gpus(job) <= view.num_gpus
 
 
 def _target(series: list[tuple[int, float]], now: int) -> float:

@@ -19,6 +19,7 @@ from coadapt.model import (
     NodeId,
     Plan,
     RescaleContract,
+    check_plan,
     holding,
 )
 from coadapt.policies.base import Policy
@@ -123,6 +124,8 @@ Spoil = Callable[[Plan, ClusterView, random.Random], Plan]
 class FaultySolver:
     """Runs a policy, and now and then raises, answers late, twice or never, or spoils the plan.
 
+    Raises PlanError if the policy itself plans what is not lawful.
+
     `send(event, delay_s)` brings the answer to the scheduler; `hostile()` tells whether faults may happen;
     `spoil` makes a plan unlawful.
     """
@@ -147,6 +150,7 @@ class FaultySolver:
     def __call__(self, command: Solve, _post: object) -> None:
         view, rng = command.view, self._random
         plan = self._policy.allocate(view)
+        check_plan(view, plan)
         ready = PlanReady(at=view.at, round=command.round, plan=plan)
         if not self._hostile() or rng.random() >= self._chance:
             self._send(ready, rng.choice((0.0, THINKING_S)) if self._hostile() else 0.0)

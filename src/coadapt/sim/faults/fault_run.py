@@ -243,8 +243,6 @@ class FaultRun:
 
 
 def _policy(scenario: Scenario) -> Policy:
-    if scenario.mixed:
-        return MixedChaosPolicy(scenario.seed, CALM_AT_S)
-    if scenario.policy is None:
-        return ChaosPolicy(scenario.seed, CALM_AT_S)
-    return create_policy(scenario.policy)
+    if scenario.policy is not None:
+        return create_policy(scenario.policy)
+    return (MixedChaosPolicy if scenario.mixed else ChaosPolicy)(scenario.seed, CALM_AT_S)
