@@ -12,10 +12,13 @@ from coadapt.sim.faults.scenario import Scenario
 from tests.sim.faults.test_sharing_gpus import FAMILIES, survive
 
 POLICIES = ("sia", "ones", "shockwave", "pollux", "castor")
+SLOW = ("sia", "ones")  # integer programmes, and kernels to compile
 
 
 @pytest.mark.parametrize("draw", FAMILIES)
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "policy", [pytest.param(each, marks=[pytest.mark.slow] if each in SLOW else []) for each in POLICIES]
+)
 def test_their_jobs_end_whatever_breaks(policy: str, draw: Callable[[int], Scenario]) -> None:
     survive(policy, draw, seed=11)
 
