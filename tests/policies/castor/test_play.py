@@ -47,6 +47,12 @@ def test_a_majorant_is_the_least_concave_curve_above_all_points(seed: int) -> No
         assert set(y[1:]) <= set(row)
 
 
+def test_where_no_size_can_be_had_each_has_a_corner_all_the_same() -> None:
+    """It was written past the end of an array: all nodes that fit were lost, and others' jobs expected."""
+    curves = majorants(np.empty((3, 0)), np.empty(0))
+    assert [part.tolist() for part in curves] == [[0, 1, 2, 3], [1.0] * 3, [0.0] * 3]
+
+
 def test_a_job_that_can_do_nothing_never_ends() -> None:
     curves = majorants(np.array([[0.0, 0.0], [1.0, 2.0]]), np.array([1.0, 2.0]))
     course = play(crowd_of(curves, np.full(2, 10.0), np.zeros(2), 2.0), np.ones(2))

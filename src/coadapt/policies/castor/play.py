@@ -68,7 +68,8 @@ def majorants(goodput_JK: FloatArray, gpus_K: FloatArray) -> Curves:
     """
     num_jobs, num_sizes = goodput_JK.shape
     first_J = np.zeros(num_jobs + 1, np.int64)
-    gpus_V, goodput_V = np.empty(num_jobs * num_sizes), np.empty(num_jobs * num_sizes)
+    room = num_jobs * max(num_sizes, 1)  # the corner of goodput 0 needs its own, where no size can be had
+    gpus_V, goodput_V = np.empty(room), np.empty(room)
     end = 0
     for j in range(num_jobs):
         begin = end
