@@ -1,15 +1,20 @@
 """The gallery: each converted script alone is the plain one, and the same under changes of replicas."""
 
+from importlib.util import find_spec
+
 import pytest
 
 from benchmarks.gallery import checked, distance_alone, lines_changed, names
 
 pytestmark = [pytest.mark.train, pytest.mark.slow, pytest.mark.processes]
 
+LIBRARIES = {"accelerate_clip": "accelerate", "hugging_face": "transformers", "lightning_fit": "lightning"}
+
 
 # All of them: `python -m benchmarks.gallery`.
-@pytest.mark.parametrize("name", ["ema", "fixmatch", "reinforce"])
+@pytest.mark.parametrize("name", ["ema", "fixmatch", "reinforce", *LIBRARIES])
 def test_alone_it_is_the_plain_script(name: str) -> None:
+    need(name)
     assert distance_alone(name) == 0.0
 
 
@@ -19,7 +24,14 @@ def test_the_diff_is_small() -> None:
         assert 0 < removed <= added <= 14, name
 
 
-@pytest.mark.parametrize("name", ["dcgan", "reinforce"])
+@pytest.mark.parametrize("name", ["dcgan", "reinforce", *LIBRARIES])
 def test_under_changes_it_is_the_same_training(name: str) -> None:
+    need(name)
     outcome = checked(name, "--steps", "40", "--changes", "2")
     assert outcome["code"] == 0, outcome
+
+
+def need(name: str) -> None:
+    """Skip what is missing a library."""
+    if find_spec(LIBRARIES.get(name, "torch")) is None:
+        pytest.skip(f"{LIBRARIES[name]} is not installed")

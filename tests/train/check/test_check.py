@@ -14,22 +14,22 @@ from hypothesis import strategies as st
 
 from coadapt.train.check.__main__ import Outcome
 from coadapt.train.check.compare import Compared, Finding, allowed_distance
-from coadapt.train.check.rows import Steps
-from coadapt.train.check.schedule import STEPS_PER_CHANGE, draw_changes
-from coadapt.train.wrappers.recorder import StepRow
+from coadapt.train.check.rows import Steps, sizes
+from coadapt.train.check.schedule import STEPS_PER_CHANGE, draw_anew, draw_changes
+from coadapt.train.wrappers.recorder import SHARES_FILE, StepRow
 
 pytestmark = [pytest.mark.train, pytest.mark.processes]
 
 # Of mistakes that show at the first change, in place to a second replica: those tests do not pay for four.
 ONE_CHANGE = ("--changes", "1", "--replicas", "2")
-SCRIPT = Path(__file__).parent / "scripts" / "regression.py"
+SCRIPTS = Path(__file__).parent / "scripts"
 
 
-def check(mistake: str, *options: str) -> tuple[int, dict[str, Any], str]:
+def check(mistake: str, *options: str, script: str = "regression") -> tuple[int, dict[str, Any], str]:
     """Return the exit code of the verb, its outcome, and what else it printed."""
     command = [sys.executable, "-c", "from coadapt.cli.main import main; main()", "check", "--json"]
     done = subprocess.run(
-        [*command, "--timeout", "400", *options, str(SCRIPT), mistake],
+        [*command, "--timeout", "400", *options, str(SCRIPTS / f"{script}.py"), mistake],
         capture_output=True,
         text=True,
         check=False,
@@ -124,6 +124,13 @@ def test_what_cannot_be_checked_is_said(tmp_path: Path) -> None:
     assert "no such script" in done.stderr
 
 
+def test_a_batch_that_no_two_replicas_of_another_librarys_loop_share_is_told() -> None:
+    code, outcome, _ = check("", "--replicas", "4", script="hosted")
+    assert code == 2
+    assert outcome["num_steps"] == 20
+    assert outcome["problem"] == "a batch that 2 to 4 replicas cannot share equally: the loop is a library's"
+
+
 @given(st.integers(1, 500), st.integers(1, 9), st.integers(2, 6), st.integers(0, 999))
 def test_schedules_fit_into_the_run(num_steps: int, num_changes: int, most: int, seed: int) -> None:
     first, changes = draw_changes(num_steps, num_changes, most, seed)
@@ -142,6 +149,33 @@ def test_schedules_fit_into_the_run(num_steps: int, num_changes: int, most: int,
     if changes:
         assert changes[0].after > changes[0].before
         assert changes[0].keep is not None
+
+
+@given(
+    st.integers(1, 500), st.integers(1, 9), st.sampled_from([(1, 2), (1, 3), (1, 2, 4)]), st.integers(0, 999)
+)
+def test_restarts_are_to_numbers_that_share_the_batch(
+    num_steps: int, num_changes: int, fitting: tuple[int, ...], seed: int
+) -> None:
+    count, changes = draw_anew(num_steps, num_changes, fitting, seed)
+    assert (count, changes) == draw_anew(num_steps, num_changes, fitting, seed)
+    at = 1 - STEPS_PER_CHANGE
+    for change in changes:
+        assert change.before == count
+        assert change.after in fitting
+        assert change.keep is None
+        assert change.step - at >= STEPS_PER_CHANGE or len(changes) == 1
+        assert change.step + STEPS_PER_CHANGE <= num_steps + 1
+        count, at = change.after, change.step
+    if changes:
+        assert changes[0].after > changes[0].before
+
+
+def test_only_numbers_that_share_a_trainers_batch_are_tried(tmp_path: Path) -> None:
+    assert sizes(tmp_path, 3) == []
+    for num_shares, fitting in ((24, [1, 2, 3]), (32, [1, 2]), (25, [1])):
+        (tmp_path / SHARES_FILE).write_text(str(num_shares))
+        assert sizes(tmp_path, 3) == fitting
 
 
 ROW = StepRow(

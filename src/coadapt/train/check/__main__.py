@@ -15,12 +15,19 @@ import torch
 from coadapt.model import RuleKind
 from coadapt.train.check.compare import Compared, Finding, State, allowed_distance
 from coadapt.train.check.replicas import LateError, ScriptRun
-from coadapt.train.check.rows import Steps, kinds, read_steps
-from coadapt.train.check.schedule import Change, Failure, await_end, draw_changes, lead
+from coadapt.train.check.rows import Steps, kinds, read_steps, sizes
+from coadapt.train.check.schedule import (
+    Change,
+    Failure,
+    await_end,
+    draw_anew,
+    draw_changes,
+    lead,
+)
 from coadapt.train.checkpoint.sharded_files import read_shards
-from coadapt.train.checkpoint.store import CheckpointStore, read_checkpoint
+from coadapt.train.checkpoint.store import CheckpointStore, read_checkpoint, read_state
 from coadapt.train.dtensors import empty_shards, unflatten
-from coadapt.train.wrappers.recorder import Plan
+from coadapt.train.wrappers.recorder import END_FILE, Plan
 
 EXIT_SAME, EXIT_DIFFERENT, EXIT_UNFIT = 0, 1, 2
 NUDGE = 6e-8  # half a unit in the last place of float32
@@ -119,9 +126,20 @@ def _check(settings: Settings, folder: Path, deadline: float) -> Outcome:
             return _failed(failure, "alone, before anything changed", ())
         steps = read_steps(alone.folder)
         if not steps:
-            text = "no step was recorded: the script does not train in `for epoch in run.epochs(n)`"
+            text = (
+                "no step was recorded: the script neither trains in `for epoch in run.epochs(n)`, nor gives "
+                "the Trainer that trains a CoadaptCallback"
+            )
             return Outcome(problem=text, lines=tuple(alone.last_lines("1-0")))
-        first, changes = draw_changes(max(steps), settings.changes, settings.replicas, settings.seed)
+        fitting = sizes(alone.folder, settings.replicas)
+        if fitting == [1]:
+            most = settings.replicas
+            text = f"a batch that 2 to {most} replicas cannot share equally: the loop is a library's"
+            return Outcome(num_steps=max(steps), problem=text)
+        if fitting:
+            first, changes = draw_anew(max(steps), settings.changes, fitting, settings.seed)
+        else:
+            first, changes = draw_changes(max(steps), settings.changes, settings.replicas, settings.seed)
         if not changes:
             return Outcome(num_steps=max(steps), problem="too few steps for a change of replicas")
         made, failure = lead(changed, first, changes)
@@ -157,15 +175,21 @@ def _compared(
 
 
 def _state(run: ScriptRun) -> tuple[str, State]:
-    """Return the contract, and the registered objects, of a run's last checkpoint."""
+    """Return the contract, and the registered objects, of a run's end."""
+    end = run.folder / END_FILE
+    state = read_state(end, END_FILE) if end.exists() else _last_saved(run)
+    record = cast("dict[str, object]", state["run"])
+    return str(record["contract"]), cast("State", state["objects"])
+
+
+def _last_saved(run: ScriptRun) -> dict[str, object]:
     newest = CheckpointStore(run.checkpoints).newest()
     assert newest is not None, "a run that ended has saved"
     state = read_checkpoint(newest)
     if newest.is_dir():  # the replicas' parts of a sharded model: here they are put together
         parts = read_shards(newest, empty_shards(state, {}))
         state = cast("dict[str, object]", unflatten(state, parts))
-    record = cast("dict[str, object]", state["run"])
-    return str(record["contract"]), cast("State", state["objects"])
+    return state
 
 
 def _goes_by_noise(state: State) -> bool:

@@ -82,7 +82,9 @@ class Compared:
 
     def _samples(self) -> Finding:
         if not any(row.ids for rows in self.alone.values() for row in rows):
-            return Finding(what="samples", same=None, text="not compared: the loop makes its own batches")
+            return Finding(
+                what="samples", same=None, text="not compared: the loop, or its library, makes the batches"
+            )
         if not self.fixed:
             return self._samples_of_epochs()
         for step, rows in self.alone.items():

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coadapt.train.wrappers.recorder import StepRow
+from coadapt.train.wrappers.recorder import SHARES_FILE, StepRow
 
 Steps = dict[int, list[StepRow]]
 
@@ -37,6 +37,18 @@ def _row(data: dict[str, Any]) -> StepRow:
     row = StepRow(**data)
     rates = tuple(tuple(group) for group in row.rates)
     return replace(row, ids=tuple(row.ids), rates=rates, updates=tuple(row.updates))
+
+
+def sizes(folder: Path, most: int) -> list[int]:
+    """Return the numbers of replicas, up to `most`, at which a run trains whose loop is another library's.
+
+    Empty where the loop is the script's own.
+    """
+    path = folder / SHARES_FILE
+    if not path.exists():
+        return []
+    num_shares = int(json.loads(path.read_text()))
+    return [size for size in range(1, most + 1) if num_shares % size == 0]
 
 
 def kinds(folder: Path) -> list[str]:

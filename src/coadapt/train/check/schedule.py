@@ -60,14 +60,13 @@ def draw_changes(num_steps: int, num_changes: int, max_replicas: int, seed: int)
     The first is in place and lets a replica join, the second (of three or more) is a restart.
     """
     draw = random.Random(seed)
-    fitting = min(num_changes, max((num_steps - 1) // STEPS_PER_CHANGE, 0))
+    fitting = _fitting(num_steps, num_changes)
     if not fitting:
         return 1, []
-    room = num_steps // fitting
     first = count = draw.randint(1, max(max_replicas - 1, 1))
     changes = []
     for index in range(fitting):
-        step = index * room + 1 + draw.randrange(max(room - STEPS_PER_CHANGE, 1))
+        step = _draw_step(draw, index, num_steps // fitting)
         after = draw.randint(count + 1, max_replicas) if index == 0 else draw.randint(1, max_replicas)
         anew = fitting > 2 and (index == 1 or (index > 1 and draw.random() < ANEW_SHARE))
         keep = None
@@ -78,6 +77,32 @@ def draw_changes(num_steps: int, num_changes: int, max_replicas: int, seed: int)
         changes.append(Change(step=step, before=count, after=after, keep=keep))
         count = after
     return first, changes
+
+
+def draw_anew(num_steps: int, num_changes: int, sizes: Sequence[int], seed: int) -> tuple[int, list[Change]]:
+    """As `draw_changes`, for a run that changes by restarts only, to these numbers of replicas.
+
+    sizes: ascending, two or more. The first change lets a replica join.
+    """
+    draw = random.Random(seed)
+    fitting = _fitting(num_steps, num_changes)
+    first = count = draw.choice(sizes[:-1])
+    changes = []
+    for index in range(fitting):
+        step = _draw_step(draw, index, num_steps // fitting)
+        after = draw.choice([size for size in sizes if index or size > count])
+        changes.append(Change(step=step, before=count, after=after, keep=None))
+        count = after
+    return first, changes
+
+
+def _fitting(num_steps: int, num_changes: int) -> int:
+    return min(num_changes, max((num_steps - 1) // STEPS_PER_CHANGE, 0))
+
+
+def _draw_step(draw: random.Random, index: int, room: int) -> int:
+    """Return the step of the change `index`, of which each has `room` steps."""
+    return index * room + 1 + draw.randrange(max(room - STEPS_PER_CHANGE, 1))
 
 
 def lead(run: ScriptRun, first: int, changes: Sequence[Change]) -> tuple[list[Change], Failure | None]:

@@ -7,13 +7,14 @@ import atexit
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from coadapt.durable import write_whole
 from coadapt.model import InputError, Placement, RescaleContract
@@ -24,11 +25,13 @@ from coadapt.train.env import TrainConfig, read_config, tell_placement
 from coadapt.train.exits.failures import FailureReporter
 from coadapt.train.exits.stop import EXIT_UNSAVED, StopSignal, end_now
 from coadapt.train.group.group import Group, choose_device
+from coadapt.train.integrations.hosted_record import HostedRecord
 from coadapt.train.report.reporter import HttpChannel, Reporter
 from coadapt.train.report.telemetry import Telemetry, process_age_s
 from coadapt.train.rescale.rescaler import leave
 from coadapt.train.samples.order import SampleOrder
 from coadapt.train.session import Progress, Session
+from coadapt.train.wrappers.drift import Optimized
 from coadapt.train.wrappers.timing import StepSample, timer_for
 
 logger = logging.getLogger(__name__)
@@ -56,18 +59,18 @@ class HostedRun:
         Where the replicas cannot share it equally, as many as can train: SystemExit in the others. Raises
         InputError where the passes cannot, or the contract needs a loop of ours.
         """
-        self.config: TrainConfig = read_config()
-        if self.config.checkpoint_url:
+        config = read_config()
+        if config.checkpoint_url:
             allowed = "none where another library writes the checkpoints: it knows directories only"
-            raise InputError("checkpoints", self.config.checkpoint_url, allowed)
-        device = choose_device(self.config)
+            raise InputError("checkpoints", config.checkpoint_url, allowed)
+        device = choose_device(config)
         group = Group(
-            rank=self.config.place.rank,
-            size=self.config.place.world_size,
-            placement=self.config.place.placement,
+            rank=config.place.rank,
+            size=config.place.world_size,
+            placement=config.place.placement,
             device=device,
         )
-        self._session = Session(config=self.config, group=group)
+        self._session = Session(config=config, group=group)
         self._stop = StopSignal(self.config.times.stop_timeout_s, listeners_dir=self.config.listeners_dir)
         if self.config.checkpoint_dir is not None:
             self._stop.install()
@@ -85,11 +88,18 @@ class HostedRun:
             raise InputError("accumulation", num_passes, f"a divisor of the batch of {self.batch_size}")
         self._num_passes = num_passes
         self._leave_out(self.batch_size // num_passes)
+        folder, self._record = self.config.check_dir, None
+        if folder is not None:
+            self._record = HostedRecord(self._session, folder, self.batch_size // num_passes)
         self._telemetry: Telemetry | None = None
         self._timer = timer_for(device, self._keep)
         self._saved_at = time.monotonic()
         self._last_step_at = time.time()
         atexit.register(self._at_exit)
+
+    @property
+    def config(self) -> TrainConfig:
+        return self._session.config
 
     @property
     def batch_size(self) -> int:
@@ -118,8 +128,7 @@ class HostedRun:
             raise SystemExit(0)
         shape = _first(self.config.place.placement, size)
         place = replace(self.config.place, world_size=size, placement=shape)
-        self.config = replace(self.config, place=place)
-        self._session.config = self.config
+        self._session.config = replace(self.config, place=place)
         self._session.group = replace(self._session.group, size=size, placement=shape)
         tell_placement(self.config)
 
@@ -138,7 +147,19 @@ class HostedRun:
                 self._session, reporter, num_epochs, lambda: stop_cost_s + process_age_s()
             )
 
+    def watch(self, model: nn.Module, optimizers: Sequence[Optimized]) -> None:
+        """Training begins with that: `coadapt check`, if it runs, sees what becomes of it."""
+        if self._record is not None:
+            self._record.begin(model, optimizers)
+
+    def note_samples(self, ids: Sequence[int]) -> None:
+        """The next step has these samples on this replica."""
+        if self._record is not None:
+            self._record.ids = ids
+
     def begin_step(self) -> None:
+        if self._record is not None:
+            self._record.begin_step()
         if self._telemetry is not None:
             self._telemetry.begin_pass()
         self._timer.start()
@@ -154,9 +175,10 @@ class HostedRun:
         )
         if self._telemetry is not None:
             self._telemetry.end_step()
+        stop = self._record is not None and self._record.end_step()
         due = time.monotonic() - self._saved_at >= self.config.times.checkpoint_every_s
         due = due and self.config.checkpoint_dir is not None and self.config.place.rank == 0
-        agreed = self._sum(stop=self._stop.requested, save=due)
+        agreed = self._sum(stop=stop or self._stop.requested, save=due)
         if agreed.save:
             self._saved_at = time.monotonic()
         return agreed
@@ -165,8 +187,14 @@ class HostedRun:
         """Let a figure go into the reports."""
         self._session.figures.metrics[name] = value
 
+    def end(self) -> None:
+        """Training is over, or goes on in another process."""
+        if self._record is not None:
+            self._record.end()
+
     def leave(self) -> None:
         """End this process: the state is saved. All replicas call alike."""
+        self.end()
         self._note(stopped=True)
         self._sum(stop=True, save=False)  # the others must not end before rank 0 has written
         self._stop.saved()

@@ -94,14 +94,16 @@ class ResumableLoader:
         total, share, rank = self._hosted.batch_size, self._hosted.share, self._hosted.config.place.rank
         ids = self._order.epoch(self._epoch).tolist()
         starts = [step * total + rank * share for step in range(self._step, len(self))]
+        batches = [ids[start : start + share] for start in starts]
         fetcher: DataLoader[object] = DataLoader(
             self._dataset,
-            batch_sampler=[ids[start : start + share] for start in starts],
+            batch_sampler=batches,
             generator=torch.Generator(),
             **self._options,  # type: ignore[arg-type]  # the user's
         )
-        for item in fetcher:
+        for batch, item in zip(batches, fetcher, strict=True):
             self._step += 1
+            self._hosted.note_samples(batch)
             yield item
 
     def state_dict(self) -> dict[str, int]:
@@ -148,8 +150,12 @@ class CoadaptCallback(Callback):  # type: ignore[misc]  # no types where Lightni
         files = self._files()
         return str(files[-1]) if files else None
 
-    def on_train_start(self, trainer: Trainer, _module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         self._hosted.begin(int(trainer.num_training_batches), trainer.max_epochs or 1)
+        self._hosted.watch(module, trainer.optimizers)
+
+    def on_train_end(self, _trainer: Trainer, _module: LightningModule) -> None:
+        self._hosted.end()
 
     def on_train_batch_start(
         self, _trainer: Trainer, _module: LightningModule, _batch: object, _index: int

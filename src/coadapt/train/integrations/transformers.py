@@ -57,6 +57,7 @@ class CoadaptCallback(TrainerCallback):  # type: ignore[misc]  # transformers ha
     ) -> None:
         self._num_steps = max(len(kwargs["train_dataloader"]) // self._accumulation, 1)
         self._hosted.begin(self._num_steps, int(args.num_train_epochs))
+        self._hosted.watch(kwargs["model"], [kwargs["optimizer"]])
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -91,3 +92,4 @@ class CoadaptCallback(TrainerCallback):  # type: ignore[misc]  # transformers ha
     ) -> None:
         if self._stopping:
             self._hosted.leave()
+        self._hosted.end()

@@ -9,6 +9,7 @@ from coadapt.model import BatchConfig
 from coadapt.train.batch.tuning import take_snapshot
 from coadapt.train.report.reporter import Reporter
 from coadapt.train.rescale.pause import Pause
+from coadapt.train.samples.pace import MEASURED_AT_FIRST
 from coadapt.train.session import Session
 
 # The first report soon after the start: until then the scheduler knows nothing of this placement.
@@ -33,6 +34,9 @@ class Telemetry:
         self._num_epochs = num_epochs
         self._cost: Callable[[], Pause | float] | None = cost
         self._due_at = time.monotonic() + min(FIRST_REPORT_S, session.config.times.report_every_s)
+        # Short steps have been measured, all of the first ones, long before that: then an adaptive batch is
+        # looked at, and again at twice as many steps, until the clock's turn has come. 0: no more.
+        self._due_step = MEASURED_AT_FIRST if session.adaptive else 0
         self._began_at: float | None = None
         self._step_time_s: float | None = None
 
@@ -58,7 +62,10 @@ class Telemetry:
         if self._reporter.params is not None:
             self._session.profiles.params[self._session.gpu_type] = self._reporter.params
         if now >= self._due_at:
-            self._due_at = now + self._session.config.times.report_every_s
+            self._due_at, self._due_step = now + self._session.config.times.report_every_s, 0
+            self._report()
+        elif self._session.progress.step == self._due_step:
+            self._due_step *= 2
             self._report()
 
     def take_batch(self) -> BatchConfig | None:

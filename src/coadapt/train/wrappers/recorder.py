@@ -19,6 +19,9 @@ from coadapt.train.wrappers.drift import Watched, checksum
 
 PLAN_FILE = "plan.json"
 GATE_FILE = "gate.json"
+# Of a run whose loop is another library's: in how many equal shares it trains at most, and its end.
+SHARES_FILE = "shares.json"
+END_FILE = "end.pt"
 LOOK_S = 0.01
 # Longer than any check may take: a replica whose check was killed must not wait for ever.
 GATE_WAIT_MAX_S = 3600.0
