@@ -124,6 +124,14 @@ def test_what_cannot_be_checked_is_said(tmp_path: Path) -> None:
     assert "no such script" in done.stderr
 
 
+@pytest.mark.slow
+def test_a_plain_accelerator_is_refused_before_anything_changes() -> None:
+    pytest.importorskip("accelerate")
+    code, outcome, _ = check("plain accelerator")
+    assert code == 2
+    assert any("CoadaptAccelerator(run)" in line for line in outcome["lines"]), outcome
+
+
 def test_a_batch_that_no_two_replicas_of_another_librarys_loop_share_is_told() -> None:
     code, outcome, _ = check("", "--replicas", "4", script="hosted")
     assert code == 2

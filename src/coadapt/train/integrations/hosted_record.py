@@ -39,7 +39,7 @@ class HostedRecord:
             Watched(name="", parameters=lambda: list(model.parameters()), optimizer=optimizer, use=self._use)
         ]
         register_optimizer_step_post_hook(self._count)
-        self._recorder.begin([model])
+        self._recorder.begin([model], hosted=True)
 
     def begin_step(self) -> None:
         self._recorder.begin_pass()

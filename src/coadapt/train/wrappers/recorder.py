@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from coadapt.durable import write_whole
+from coadapt.model import InputError
 from coadapt.model.rescale import member_name
 from coadapt.model.wire import from_json, to_json
 from coadapt.train.rng import seed_rng
@@ -83,8 +85,13 @@ class StepRecorder:
         self.sample_ids: Callable[[], Sequence[int]] = list
         seed_rng(self._plan.seed)
 
-    def begin(self, models: Sequence[nn.Module]) -> None:
-        """The script has come to its training: say so, and what its models are made of."""
+    def begin(self, models: Sequence[nn.Module], *, hosted: bool = False) -> None:
+        """The script has come to its training: say so, and what its models are made of.
+
+        hosted: the loop is another library's. InputError where no replica could join a loop of the script's.
+        """
+        if not hosted:
+            _check_accelerator()
         if (self._folder / GATE_FILE).exists():  # replicas will change: no part of the pace
             importlib.import_module(SLOW_IMPORT)
         kinds = {_kind(module) for model in models for module in model.modules()} - {""}
@@ -129,6 +136,15 @@ class StepRecorder:
             if waited_s >= gate.pace_s and (gate.hold is None or step < gate.hold):
                 return
             time.sleep(LOOK_S)
+
+
+def _check_accelerator() -> None:
+    """Raise InputError where Accelerate was told of replicas: a joining one would wait for its group."""
+    state = sys.modules.get("accelerate.state")
+    ours = "coadapt.train.integrations.accelerate" in sys.modules
+    if state is not None and state.PartialState._shared_state and not ours:
+        allowed = "CoadaptAccelerator(run): a plain one forms a group that no replica can join"
+        raise InputError("Accelerator", "a plain one", allowed)
 
 
 def read_gate(folder: Path) -> Gate:

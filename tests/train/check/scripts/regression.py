@@ -14,6 +14,10 @@ torch.manual_seed(0)
 if mistake == "elsewhere":
     sys.exit(0)
 run = ct.init(contract="adaptive" if mistake == "adaptive" else None)
+if mistake == "plain accelerator":
+    from accelerate import Accelerator
+
+    Accelerator()
 x = torch.randn(320, 8)
 y = x.sum(1, keepdim=True).sin()
 layers = [nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)]
