@@ -17,7 +17,7 @@ from coadapt.core.events import Event, Outcome, ReplicasExited, ReplicasKept, Re
 from coadapt.model import Allocation, BatchLimits, JobSpec, Launch, ReplicaLimits
 from coadapt.runtime.ports import Executor
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 NODES = ("node-0", "node-1")
 SLOTS_PER_NODE = 2
 
