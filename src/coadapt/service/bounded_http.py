@@ -9,8 +9,9 @@
 # and for the rest of one: a client without a token could take all file descriptors, byte by byte.
 
 import asyncio
+from typing import cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 HEAD_BYTES_MAX = 65_536
 # From its first byte, or the connection's beginning, to its last: 1 MB at 140 kbit/s.
@@ -63,9 +64,10 @@ class BoundedHttp(HttpToolsProtocol):
             self._limit = None
 
     def _too_late(self) -> None:
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
         if self.flow.read_paused:  # it is we who do not read: the answer to the one before takes long
             self._await_request()
-        elif self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
+        elif cycle is not None and cycle.response_started and not cycle.response_complete:
             self.transport.close()
         else:
             self._refuse(f"a request must be here whole within {REQUEST_S:g} s")

@@ -211,10 +211,13 @@ class FaultRun:
         self.world.crash(job_id, outcome)
 
     def _cancel_impossible(self) -> None:
-        """Cancel the jobs that the whole cluster cannot run: their users got tired."""
+        """Cancel the jobs that are too wide for the cluster, or for their batch: their users got tired."""
         largest = largest_pool(self.world.ledger.nodes.values())
         for job in self.scenario.jobs:
-            if job.spec.replicas.min > largest:
+            limits, least = job.spec.batch, job.spec.replicas.min
+            adaptive = job.spec.contract is RescaleContract.ADAPTIVE
+            total = limits.max_total if adaptive else limits.requested
+            if least > largest or least * limits.min_atomic > total:
                 self.wire.from_user(CancelRequested(at=self.clock.now(), job=job.id))
 
     # -- what must hold at the end ----------------------------------------------------------------------
