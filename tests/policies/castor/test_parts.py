@@ -1,6 +1,7 @@
 """Noise ahead, lengths, places, fair clocks and predictions, each by itself."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from coadapt.model import (
     TypeProfile,
 )
 from coadapt.policies.castor.cluster import standing
+from coadapt.policies.castor.fairness import Waits
 from coadapt.policies.castor.lengths import OVERRUN, TYPICAL_S, Lengths
 from coadapt.policies.castor.placing import place
 from coadapt.policies.castor.predictions import Predictions
@@ -93,6 +95,33 @@ def test_without_a_hint_jobs_seen_tell() -> None:
     for seconds in (10.0, 100.0, 300.0):
         lengths.observe([timed(f"job{seconds}", progress=0.0, target=seconds)], [1.0])
     assert lengths.left(unknown, 1.0) == pytest.approx(200.0 - 50.0)
+
+
+def test_a_job_of_unknown_length_counts_as_one_that_may_prove_short() -> None:
+    lengths = Lengths()
+    assert lengths.unseen_s(60.0) == 60.0 + TYPICAL_S
+    for seconds in (100.0, 3000.0, 20_000.0):
+        lengths.observe([timed(f"job{seconds}", target=seconds)], [1.0])
+    # One in three proves short within 60 s, and ends in 100 s more: 3 x 60 + 100 per end.
+    assert lengths.unseen_s(60.0) == pytest.approx(280.0)
+    # Where looking takes long, who proves longer is run on too: (3 x 2000 + 100 + 3000) / 2.
+    assert lengths.unseen_s(2000.0) == pytest.approx(4550.0)
+
+
+def test_a_job_bears_its_least_size_and_more_the_longer_jobs_outnumbered_gpus() -> None:
+    def borne(waits: Waits, at: float, *jobs: JobView) -> float:
+        seen = replace(view(nodes(4), *jobs), at=at)
+        found = waits.borne(at, situation(seen, standing(seen), Lengths()), 4)
+        return float(found[-1]) - 60.0 - jobs[-1].rescale_s
+
+    one, wide = timed("one", gpus=(1, 8)), timed("wide", gpus=(4, 4))
+    others, waits = [timed(f"n{number}") for number in range(7)], Waits()
+    alone_s = borne(waits, 0.0, one)
+    assert borne(Waits(), 0.0, wide) < 0.5 * alone_s
+    assert borne(Waits(), 0.0, *others, one) == pytest.approx(2.0 * alone_s)
+    # Alone for 100 s, which gave it 100 s of turns; what is left of them takes twice as long.
+    assert borne(waits, 100.0, one) == pytest.approx(alone_s)
+    assert borne(waits, 100.0, *others, one) == pytest.approx(100.0 + 2.0 * (alone_s - 100.0))
 
 
 def test_a_declared_length_counts_before_the_first_report() -> None:

@@ -106,7 +106,7 @@ def test_the_play_is_that_of_handing_out_all_anew(seed: int) -> None:
 
 def goal_of(count: int, **changes: object) -> Goal:
     """Return the goal of `count` jobs alike that have just come."""
-    plain = Goal(np.ones(count), np.full(count, np.inf), np.zeros(count), 0.0, 0.0, 0.0)
+    plain = Goal(np.ones(count), *np.full((3, count), [[np.inf], [0.0], [np.inf]]), 0.0, 0.0, 0.0)
     return plain._replace(**changes)
 
 
@@ -136,6 +136,19 @@ def test_a_deadline_turns_the_order() -> None:
     crowd = crowd_of(curves, np.array([100.0, 60.0]), np.zeros(2), 2.0)
     _, course, _ = settle(crowd, np.ones(2), goal_of(2, due_J=np.array([51.0, np.inf])), 30)
     assert course.end_J[0] == pytest.approx(50.0)
+
+
+def test_a_job_that_would_starve_turns_the_order() -> None:
+    curves = majorants(np.array([[1.0, 2.0]] * 2), np.array([1.0, 2.0]))
+    crowd = crowd_of(curves, np.array([100.0, 60.0]), np.zeros(2), 2.0)
+    goal = goal_of(2, bears_J=np.array([20.0, np.inf]))
+    shorter_first = np.array([0.9, 1.0])
+    _, course, cost = settle(crowd, shorter_first, goal, 30)
+    assert course.end_J == pytest.approx([50.0, 80.0])
+    # The integral of what each second past 20 s counts more.
+    assert cost == pytest.approx(130.0 + 30.0**2 / 40.0)
+    _, course, _ = settle(crowd, shorter_first, goal_of(2), 30)
+    assert course.end_J == pytest.approx([80.0, 30.0])
 
 
 def test_a_tail_takes_gpus_to_a_job_that_would_take_long() -> None:

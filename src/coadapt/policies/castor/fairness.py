@@ -47,6 +47,48 @@ class FairClocks:
         return owed_J
 
 
+# Where jobs outnumber GPUs there are no shares, and a sum of completion times puts last whoever needs many
+# GPUs at once, however short it is. What a job bears is its time on the least that it can train on, in turns:
+# it has one second of them in jobs / GPUs seconds, or in one where jobs are fewer. Past that it starves.
+ROUND_S = 60.0  # of waiting for a round, which nobody is spared (1)
+BORNE_MIN = 0.1  # of the whole time by the present crowd: what a job bears at least (1)
+
+
+@dataclass(slots=True)
+class Waits:
+    """fair_s: turns until instant `at`, s. since: what it was when each job came."""
+
+    at: float = 0.0
+    fair_s: float = 0.0
+    since: dict[JobId, float] = field(default_factory=dict)
+
+    def borne(self, at: float, now: Situation, num_gpus: int) -> FloatArray:
+        """Return the completion time that each job bears, s, infinity if it cannot train; and move on."""
+        crowded = max(len(now.jobs) / max(num_gpus, 1), 1.0)
+        self.fair_s += max(at - self.at, 0.0) / crowded
+        age_J = now.stakes.age_J
+        self.since = {
+            job.id: self.since.get(job.id, self.fair_s - age / crowded)
+            for job, age in zip(now.jobs, age_J.tolist(), strict=True)
+        }
+        self.at = at
+        had_J = self.fair_s - np.array([self.since[job.id] for job in now.jobs])
+        whole_s_J = _at_least_s(now)
+        borne_J = np.maximum(age_J + (whole_s_J - had_J) * crowded, BORNE_MIN * whole_s_J * crowded)
+        return borne_J + now.rescale_s_J + ROUND_S
+
+
+def _at_least_s(now: Situation) -> FloatArray:
+    """Return how long each job would take on the least that it can train on, s; infinity: it cannot."""
+    gpus_JC = np.where(now.goodput_JC > 0.0, now.configs.gpus_C, np.inf)
+    least_J1 = gpus_JC.min(axis=1, initial=np.inf, keepdims=True)
+    goodput_J = np.where(gpus_JC == least_J1, now.goodput_JC, 0.0).max(axis=1, initial=0.0)
+    done_J = np.array([job.measured.progress for job in now.jobs])
+    with np.errstate(divide="ignore"):
+        seconds_J: FloatArray = (now.left_J + np.where(now.timed_J, done_J, 0.0)) / goodput_J
+    return seconds_J
+
+
 def _at_share(now: Situation, share: int) -> tuple[IntArray, FloatArray]:
     """Return per job the configuration with most GPUs of its share (else its least), and its goodput."""
     gpus_JC = np.where(now.goodput_JC > 0.0, now.configs.gpus_C, 0)

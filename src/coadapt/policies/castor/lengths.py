@@ -18,6 +18,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from statistics import fmean, median
 
 from coadapt.model import JobId, JobView
@@ -106,6 +107,16 @@ class Lengths:
         """Return the 1-GPU seconds that jobs which did `past_s` have left: the median of those seen."""
         longer = [each for each in self.seen if each > past_s]
         return float(median(longer)) - past_s if longer else max(past_s, TYPICAL_S)
+
+    def unseen_s(self, shows_s: float) -> float:
+        """Return the 1-GPU seconds that a job of unknown length counts as; after `shows_s` it is known.
+
+        Jobs seen stand for it: the least mean time to an end, over y, of running it on while it proves no
+        longer than y.
+        """
+        known = sorted(self.seen) or [TYPICAL_S]
+        means = (shows_s * len(known) + total for total in accumulate(known))
+        return min(mean / count for count, mean in enumerate(means, 1))
 
     def left(self, job: JobView, alone: float) -> float:
         """Return the progress that `job`, of goodput `alone` > 0 on one GPU, has before it."""

@@ -269,14 +269,15 @@ class Goal(NamedTuple):
 
     sum_j weight_J (long_J + LATE_JOBS max(end_J - due_J, 0))  +  makespan_jobs x the last end,
 
-    long_J being the completion time age_J + end_J in which a second past usual_s weighs more: as many times
-    as it is past it, to the power of `tail`. due_J: deadline, seconds from now (infinity: none).
-    usual_s 0: the mean completion time of the first play.
+    long_J being the completion time c = age_J + end_J in which a second past usual_s weighs more: as many
+    times as it is past it, to the power of `tail`; and past bears_J more again, by c / bears_J - 1. due_J:
+    deadline, seconds from now (infinity: none). usual_s 0: the mean completion time of the first play.
     """
 
     weight_J: FloatArray
     due_J: FloatArray
     age_J: FloatArray
+    bears_J: FloatArray
     makespan_jobs: float
     tail: float
     usual_s: float
@@ -313,7 +314,8 @@ def _mean_s(course: Course, goal: Goal) -> float:
 @compiled
 def _second(course: Course, goal: Goal, j: int) -> float:
     """Return what a second more adds to long_J of job j."""
-    weighs: float = max((goal.age_J[j] + course.end_J[j]) / goal.usual_s, 1.0) ** goal.tail
+    long = goal.age_J[j] + course.end_J[j]
+    weighs: float = max(long / goal.usual_s, 1.0) ** goal.tail + max(long / goal.bears_J[j] - 1.0, 0.0)
     return weighs
 
 
@@ -327,8 +329,10 @@ def cost_of(course: Course, goal: Goal) -> float:
             past = max((goal.age_J[j] + course.end_J[j]) / goal.usual_s, 1.0)
             # The integral of _second over the completion time.
             long = goal.age_J[j] + course.end_J[j]
+            starved = max(long - goal.bears_J[j], 0.0) ** 2 / (2.0 * goal.bears_J[j])
             if past > 1.0:
                 long = goal.usual_s * (goal.tail + past ** (1.0 + goal.tail)) / (1.0 + goal.tail)
+            long += starved
             cost += goal.weight_J[j] * (long + LATE_JOBS * late)
     return cost
 
@@ -426,7 +430,7 @@ def settle(crowd: Crowd, value_J: FloatArray, goal: Goal, num_plays: int) -> tup
     usual_s = goal.usual_s
     if usual_s <= 0.0:
         usual_s = _mean_s(course, goal)
-    goal = Goal(goal.weight_J, goal.due_J, goal.age_J, goal.makespan_jobs, goal.tail, usual_s)
+    goal = Goal(goal.weight_J, goal.due_J, goal.age_J, goal.bears_J, goal.makespan_jobs, goal.tail, usual_s)
     for turn in range(num_plays):
         if turn:
             played = play(crowd, value)

@@ -11,7 +11,7 @@ from coadapt.policies.base import PolicyCard
 from coadapt.policies.castor.arrivals import Arrivals
 from coadapt.policies.castor.cluster import Standing, standing
 from coadapt.policies.castor.explain import Told, explained, stands
-from coadapt.policies.castor.fairness import FairClocks
+from coadapt.policies.castor.fairness import FairClocks, Waits
 from coadapt.policies.castor.ground import Ground
 from coadapt.policies.castor.kin import Applications
 from coadapt.policies.castor.lengths import Lengths
@@ -52,6 +52,7 @@ class _Memory:
     arrivals: Arrivals = field(default_factory=Arrivals)
     applications: Applications = field(default_factory=Applications)
     clocks: FairClocks = field(default_factory=FairClocks)
+    waits: Waits = field(default_factory=Waits)
     predictions: Predictions = field(default_factory=Predictions)
     ground: Ground | None = None
 
@@ -127,7 +128,9 @@ class Castor(CastorOptions):
         whole_J = np.where(now.timed_J, done_J + now.left_J, 0.0)
         memory.arrivals.observe(view.at, now.jobs, fluid.curves, whole_J)
         expected = memory.arrivals.expected(view.at) if self.expect else None
-        outlook = memory.values.settle(now, fluid, expected, Wanted(self.makespan_jobs, self.tail))
+        bears_J = memory.waits.borne(view.at, now, sum(kind.num_gpus for kind in fixed.kinds))
+        wanted = Wanted(self.makespan_jobs, self.tail, bears_J)
+        outlook = memory.values.settle(now, fluid, expected, wanted)
         ends_s = outlook.course.end_J[: len(now.jobs)].tolist()
         timed = [row for row, known in enumerate(now.timed_J) if known]
         memory.predictions.predict(view.at, {now.jobs[row].id: ends_s[row] for row in timed})

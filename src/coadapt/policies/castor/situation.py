@@ -15,7 +15,7 @@ from coadapt.goodput.efficiency_models import NoiseScale, model_of_job
 from coadapt.goodput.throughput import PARAM_NAMES
 from coadapt.model import ClusterView, EfficiencyKind, JobView, TypeProfile
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
-from coadapt.policies.castor.cluster import Kind, Standing, configurations, held_shapes
+from coadapt.policies.castor.cluster import Kind, Standing, configurations, held_shapes, limits
 from coadapt.policies.castor.kin import Applications
 from coadapt.policies.castor.lengths import Lengths, hinted
 from coadapt.policies.castor.noise import (
@@ -31,6 +31,7 @@ from coadapt.policies.giving.capacity import gpu_type_held
 
 # Of a job that was never timed: its goodput on k GPUs is k to this power, in units of its goodput on one.
 UNTIMED_EXPONENT = 0.8
+REPORT_S = 60.0  # from a start until the job's first report tells its length (1)
 # One step of priority doubles what a job's time is worth; so many steps count at most.
 PRIORITY_STEPS_MAX = 10
 # Into so many the play cuts what a job has left beyond the next hour, where its noise will grow.
@@ -106,7 +107,7 @@ def situation(
     lengths.observe(jobs, np.where(timed_J, alone_J, 0.0).tolist())
     left_J = np.array(
         [
-            lengths.left(job, alone) if timed and alone > 0.0 else lengths.typical_s()
+            lengths.left(job, alone) if timed and alone > 0.0 else _unseen(job, lengths)
             for job, timed, alone in zip(jobs, timed_J.tolist(), alone_J.tolist(), strict=True)
         ]
     )
@@ -135,6 +136,11 @@ def situation(
 def _in_two(configs: Configs) -> Configs:
     """Return the same sizes where what would fit one node is cut over two."""
     return Configs(configs.type_C, np.maximum(configs.nodes_C, 2), configs.racks_C, configs.gpus_C)
+
+
+def _unseen(job: JobView, lengths: Lengths) -> float:
+    """Return what a job that nothing was timed of counts as, in 1-GPU seconds."""
+    return lengths.unseen_s((REPORT_S + job.rescale_s) * limits(job)[0] ** UNTIMED_EXPONENT)
 
 
 def _stakes(view: ClusterView, jobs: Sequence[JobView]) -> Stakes:
@@ -168,9 +174,9 @@ def _trainings(
         if hint is not None:
             left_J[row] = max(hint - job.measured.progress, 0.0)
         for number, kind in enumerate(kinds):
-            limits = limits_in_use(job, kind.gpu_type)
-            sizes = (limits.initial, limits.requested, limits.max_total, limits.min_atomic)
-            batch_JTX[row, number] = *sizes, limits.max_atomic or 0
+            batch = limits_in_use(job, kind.gpu_type)
+            sizes = (batch.initial, batch.requested, batch.max_total, batch.min_atomic)
+            batch_JTX[row, number] = *sizes, batch.max_atomic or 0
             if told:
                 params_JTX[row, number] = _params_on(number, kinds, told, factor_TT)
     return Trainings(

@@ -44,10 +44,11 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to make small besides summed completion time; see CastorOptions."""
+    """What to make small besides summed completion time; see CastorOptions, Goal. bears_J: of jobs here."""
 
-    makespan_jobs: float = 0.0
-    tail: float = 0.0
+    makespan_jobs: float
+    tail: float
+    bears_J: FloatArray
 
 
 @dataclass(slots=True)
@@ -59,8 +60,9 @@ class Values:
     def settle(self, now: Situation, fluid: "Fluid", expected: Expected | None, wanted: Wanted) -> Outlook:
         """Return the values of this round."""
         crowd, goal = _crowd(now, fluid, expected)
-        goal = goal._replace(makespan_jobs=wanted.makespan_jobs, tail=wanted.tail)
         num_here, num_jobs = len(now.jobs), len(goal.weight_J)
+        bears_J = np.append(wanted.bears_J, np.full(num_jobs - num_here, np.inf))
+        goal = goal._replace(makespan_jobs=wanted.makespan_jobs, tail=wanted.tail, bears_J=bears_J)
         places: list[list[int]] = [[row] for row in range(num_here)]
         for number, row in enumerate(now.later.job_L.tolist()):
             places[row].append(num_jobs + number)
@@ -177,7 +179,7 @@ def _crowd(now: Situation, fluid: Fluid, expected: Expected | None) -> tuple[Cro
         next_J,
         fluid.num_gpus,
     )
-    return crowd, Goal(*stakes, makespan_jobs=0.0, tail=0.0, usual_s=0.0)
+    return crowd, Goal(*stakes, bears_J=np.empty(0), makespan_jobs=0.0, tail=0.0, usual_s=0.0)
 
 
 def _joined(several: Sequence[Curves]) -> Curves:
