@@ -64,10 +64,10 @@ class BoundedHttp(HttpToolsProtocol):
             self._limit = None
 
     def _too_late(self) -> None:
-        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
+        answer = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
         if self.flow.read_paused:  # it is we who do not read: the answer to the one before takes long
             self._await_request()
-        elif cycle is not None and cycle.response_started and not cycle.response_complete:
+        elif answer is not None and answer.response_started and not answer.response_complete:
             self.transport.close()
         else:
             self._refuse(f"a request must be here whole within {REQUEST_S:g} s")
