@@ -213,7 +213,8 @@ def test_code_in_a_job_reaches_its_own_job_and_no_neighbour_on_a_real_server(clu
     own = cluster.submit("curious", f'{run} "$COADAPT_CHECKPOINT_DIR/env"; exec sleep 600')
     other = cluster.submit("neighbour", "exec sleep 600")
     until((cluster.checkpoints(own) / "env").exists, "the job has told its environment")
-    cluster.wait_for(other, "running")
+    for job in (own, other):  # its launcher says so after the job may have told its environment
+        cluster.wait_for(job, "running")
     lines = (cluster.checkpoints(own) / "env").read_text().splitlines()
     envs = dict(line.split("=", 1) for line in lines if "=" in line)
     url, token = envs["COADAPT_URL"], envs["COADAPT_TOKEN"]

@@ -1,5 +1,6 @@
 """A script that forks, or ends itself, in the middle of training: it ends, and says so."""
 
+import atexit
 import os
 import subprocess
 import sys
@@ -7,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.replicas import free_port
+from tests.train.replicas import run_replicas
 
 pytestmark = [pytest.mark.train, pytest.mark.processes]
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 200.0
 
 TRAIN = """
 import os, sys
@@ -41,44 +42,63 @@ for epoch in run.epochs(2):
 """
 
 
-def outcomes(body: str, num_replicas: int) -> list[tuple[int, str, str]]:
-    """Return exit code, stdout and stderr of each replica of a script with `body` at the end of its steps."""
-    shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    replicas = [
-        subprocess.Popen(
-            [sys.executable, "-c", TRAIN.replace("{body}", body)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parents[3],
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_replicas)},
-        )
-        for rank in range(num_replicas)
-    ]
+def alone(body: str) -> tuple[int, str, str]:
+    """Return exit code, stdout and stderr of a script with `body` at the end of its steps."""
+    script = [sys.executable, "-c", TRAIN.replace("{body}", body)]
+    done = subprocess.run(
+        script, capture_output=True, text=True, cwd=Path(__file__).parents[3], timeout=TIMEOUT_S, check=False
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def as_script(body: str) -> None:
+    """Run the script as the interpreter does, exit handlers included, in a process that has torch already."""
+    atexit._clear()  # what the server of these processes registered
+    code = 0
     try:
-        texts = [replica.communicate(timeout=TIMEOUT_S) for replica in replicas]
-    finally:
-        for replica in replicas:
-            replica.kill()
-    return [(replica.returncode, *text) for replica, text in zip(replicas, texts, strict=True)]
+        exec(TRAIN.replace("{body}", body), {"__name__": "__main__"})
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except Exception as error:  # noqa: BLE001  # the hook shows it
+        sys.last_value = error
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(code)
 
 
-@pytest.mark.parametrize("num_replicas", [1, 2])
-def test_a_forked_child_ends_with_its_own_code_and_the_run_goes_on(num_replicas: int) -> None:
-    body = "run.progress.step == 2 and print(fork(3), fork(0), fork(1), flush=True)"
-    for code, output, errors in outcomes(body, num_replicas):
-        assert (code, output.split()) == (0, ["3", "0", "1"]), errors
-        assert errors.count("ValueError: of the child") == 1
-        assert "ends at step" not in errors
+def together(body: str, folder: Path) -> list[tuple[int, str]]:
+    """Return exit code and all that was printed of each of two replicas."""
+    # Two interpreters that load torch, and take it down, need two minutes on a machine with 30 at work.
+    codes = run_replicas(as_script, [body] * 2, folder)
+    return [(code, (folder / f"output-{rank}.txt").read_text()) for rank, code in enumerate(codes)]
+
+
+FORKS = "run.progress.step == 2 and print(fork(3), fork(0), fork(1), flush=True)"
+ENDS = "run.progress.step == 2 and sys.exit(3)"
+
+
+def test_a_forked_child_ends_with_its_own_code_and_the_run_goes_on() -> None:
+    code, output, errors = alone(FORKS)
+    assert (code, output.split()) == (0, ["3", "0", "1"]), errors
+    assert errors.count("ValueError: of the child") == 1
+    assert "ends at step" not in errors
+
+
+def test_children_of_two_replicas_end_with_their_own_codes(tmp_path: Path) -> None:
+    for code, text in together(FORKS, tmp_path):
+        assert code == 0, text
+        assert text.count("3 0 1\n") == text.count("ValueError: of the child") == 1
+        assert "ends at step" not in text
 
 
 def test_a_script_that_ends_itself_leaves_a_line() -> None:
-    [(code, _, errors)] = outcomes("run.progress.step == 2 and sys.exit(3)", 1)
     line = "replica 0 ends at step 2: the script left run.epochs before its end (sys.exit, break or return)\n"
-    assert (code, errors) == (3, line)
+    assert alone(ENDS) == (3, "", line)
 
 
-def test_of_replicas_that_end_themselves_alike_one_leaves_a_line() -> None:
-    found = outcomes("run.progress.step == 2 and sys.exit(3)", 2)
-    assert [code for code, _, _ in found] == [3, 3]
-    assert sum(errors.count("the script left run.epochs") for _, _, errors in found) == 1
+def test_of_replicas_that_end_themselves_alike_one_leaves_a_line(tmp_path: Path) -> None:
+    found = together(ENDS, tmp_path)
+    assert [code for code, _ in found] == [3, 3]
+    assert sum(text.count("the script left run.epochs") for _, text in found) == 1
