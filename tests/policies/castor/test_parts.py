@@ -124,6 +124,17 @@ def test_a_job_bears_its_least_size_and_more_the_longer_jobs_outnumbered_gpus() 
     assert borne(waits, 100.0, *others, one) == pytest.approx(100.0 + 2.0 * (alone_s - 100.0))
 
 
+def test_a_job_bears_its_time_on_the_slowest_type() -> None:
+    slow, fast = ThroughputParams(alpha_c=0.2, beta_c=0.002), ThroughputParams(alpha_c=0.1, beta_c=0.001)
+    one = timed("one", by_type={"slow": TypeProfile(params=slow), "fast": TypeProfile(params=fast)})
+    slows, fasts = nodes(1, kind="slow", name="s"), nodes(1, kind="fast", name="f")
+    both, only = (
+        Waits().borne(0.0, situation(seen, standing(seen), Lengths()), 2)[0]
+        for seen in (view((*slows, *fasts), one), view(slows, one))
+    )
+    assert both == pytest.approx(only)
+
+
 def test_a_declared_length_counts_before_the_first_report() -> None:
     spec = JobSpec(name="a", batch=BatchLimits(initial=8), length=JobLength(steps=100.0))
     assert Lengths().left(JobView(id="a", spec=spec, submitted_at=0.0), 2.0) == 800.0

@@ -79,10 +79,12 @@ class Waits:
 
 
 def _at_least_s(now: Situation) -> FloatArray:
-    """Return how long each job would take on the least that it can train on, s; infinity: it cannot."""
+    """Return how long each job would take on its fewest GPUs of its slowest type, s; infinity: it cannot."""
     gpus_JC = np.where(now.goodput_JC > 0.0, now.configs.gpus_C, np.inf)
     least_J1 = gpus_JC.min(axis=1, initial=np.inf, keepdims=True)
-    goodput_J = np.where(gpus_JC == least_J1, now.goodput_JC, 0.0).max(axis=1, initial=0.0)
+    least_JC = (gpus_JC == least_J1) & (now.goodput_JC > 0.0)
+    goodput_J = np.where(least_JC, now.goodput_JC, np.inf).min(axis=1, initial=np.inf)
+    goodput_J[~least_JC.any(axis=1)] = 0.0  # it cannot train
     done_J = np.array([job.measured.progress for job in now.jobs])
     with np.errstate(divide="ignore"):
         seconds_J: FloatArray = (now.left_J + np.where(now.timed_J, done_J, 0.0)) / goodput_J
