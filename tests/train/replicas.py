@@ -1,5 +1,6 @@
 """Starts replicas as real processes, forked from a server that has torch loaded already: seconds saved."""
 
+import atexit
 import json
 import multiprocessing
 import os
@@ -9,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from coadapt.model.contract_env import ENV_GENERATION, ENV_JOINING, ENV_RESCALE_DIR
 from coadapt.model.rescale import ORDER_FILE, RescaleOrder, decided_file, done_file, member_name
@@ -88,6 +89,23 @@ def _replica(target: Callable[[Any], None], argument: Any, env: dict[str, str], 
         sys.stderr.flush()
         # Not the interpreter's own end: a forked process shares exit handlers with its server.
         os._exit(code)
+
+
+def as_script(body: Callable[[], object]) -> NoReturn:
+    """Run `body` in a replica as the interpreter runs a script: hook, then exit handlers."""
+    atexit._clear()  # what the server of these processes registered
+    code = 0
+    try:
+        body()
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except Exception as error:  # noqa: BLE001  # the hook shows it
+        sys.last_value = error
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(code)
 
 
 class Elastic:

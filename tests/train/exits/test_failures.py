@@ -1,41 +1,27 @@
 """A script with a bug tells it once, whatever the number of replicas, and all of them end within seconds."""
 
-import atexit
-import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from coadapt.model.contract_env import EXIT_PEER_LOST
 from tests.train.bugs import train
-from tests.train.replicas import run_replicas
+from tests.train.replicas import as_script, run_replicas
 
 pytestmark = [pytest.mark.train, pytest.mark.processes]
 
 
-def as_script(bug: str) -> None:
-    """Run `train` as the interpreter runs a script: hook, then exit handlers."""
-    atexit._clear()  # what the server of these processes registered
-    code = 0
-    try:
-        train(bug)
-    except SystemExit:
-        pass
-    except Exception as error:  # noqa: BLE001  # the hook shows it
-        sys.last_value = error
-        sys.excepthook(*sys.exc_info())
-        code = 1
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    os._exit(code)
+def train_as_script(bug: str) -> None:
+    as_script(partial(train, bug))
 
 
 def outcome(bug: str, folder: Path, num_replicas: int = 2) -> tuple[list[int], list[str]]:
     """Return the replicas' exit codes, and what each printed. Who waits for one that is gone would hang."""
-    codes = run_replicas(as_script, [bug] * num_replicas, folder)
+    codes = run_replicas(train_as_script, [bug] * num_replicas, folder)
     return codes, [(folder / f"output-{rank}.txt").read_text() for rank in range(num_replicas)]
 
 

@@ -1,14 +1,12 @@
 """A script that forks, or ends itself, in the middle of training: it ends, and says so."""
 
-import atexit
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.train.replicas import run_replicas
+from tests.train.replicas import as_script, run_replicas
 
 pytestmark = [pytest.mark.train, pytest.mark.processes]
 
@@ -51,27 +49,14 @@ def alone(body: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def as_script(body: str) -> None:
-    """Run the script as the interpreter does, exit handlers included, in a process that has torch already."""
-    atexit._clear()  # what the server of these processes registered
-    code = 0
-    try:
-        exec(TRAIN.replace("{body}", body), {"__name__": "__main__"})
-    except SystemExit as end:
-        code = int(end.code or 0)
-    except Exception as error:  # noqa: BLE001  # the hook shows it
-        sys.last_value = error
-        sys.excepthook(*sys.exc_info())
-        code = 1
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    os._exit(code)
+def train_as_script(body: str) -> None:
+    as_script(lambda: exec(TRAIN.replace("{body}", body), {"__name__": "__main__"}))
 
 
 def together(body: str, folder: Path) -> list[tuple[int, str]]:
     """Return exit code and all that was printed of each of two replicas."""
     # Two interpreters that load torch, and take it down, need two minutes on a machine with 30 at work.
-    codes = run_replicas(as_script, [body] * 2, folder)
+    codes = run_replicas(train_as_script, [body] * 2, folder)
     return [(code, (folder / f"output-{rank}.txt").read_text()) for rank, code in enumerate(codes)]
 
 
