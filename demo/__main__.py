@@ -26,8 +26,8 @@ REPORT = FOLDER / "report.html"
 PIPE_WIDTH = 120
 HONESTLY = """\
   The {slots} slots stand for GPUs but share {cores} CPU cores, so more of them do not make these jobs
-  faster by the clock. What counts here: jobs grow and shrink as others come and go, and each
-  learns what its script learns alone.
+  faster by the clock. What counts here: jobs make room for others, grow where what they
+  measured says that it pays, and each learns what its script learns alone.
 """
 
 

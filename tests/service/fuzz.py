@@ -87,7 +87,7 @@ class Tally:
 class Fuzzer:
     """One scheduler's life over many restarts in `folder`."""
 
-    def __init__(self, folder: Path, seed: int, policy: str = "pollux") -> None:
+    def __init__(self, folder: Path, seed: int, policy: str = "castor") -> None:
         self.folder = folder
         self.policy = policy
         self.random = random.Random(seed)
@@ -379,7 +379,7 @@ def main() -> None:
     )
     parser.add_argument("--count", type=int, default=3_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--policy", default="pollux")
+    parser.add_argument("--policy", default="castor")
     given = parser.parse_args()
     logging.disable(logging.WARNING)
     started, cpu = time.monotonic(), time.process_time()

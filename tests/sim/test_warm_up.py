@@ -32,7 +32,7 @@ def counted(function):
 compiled.compiled = compiled.compiled_lean = counted
 from coadapt.policies import create_policy
 from coadapt.runtime.rehearsal import rehearse, rehearse_fit
-for name in ("pollux", "pollux-genetic(population=3, generations=3)", "ones", "shockwave"):
+for name in ("castor", "pollux", "pollux-genetic(population=3, generations=3)", "ones", "shockwave"):
     rehearse(create_policy(name))
 rehearse_fit()
 print(*sorted(name for name, count in calls.items() if not count))

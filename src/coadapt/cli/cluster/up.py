@@ -15,7 +15,7 @@ CONFIG = typer.Option(help="YAML file of settings; else coadapt.yaml in the stat
 EXECUTOR = typer.Option(help="Where replicas run; see `coadapt executors`. [default: local]")
 EXECUTOR_OPTION = typer.Option(metavar="NAME=VALUE", help="An option of the executor; may be repeated.")
 POLICY = typer.Option(
-    help="Scheduling policy; see `coadapt policies`. [default: pollux]", autocompletion=complete_policy
+    help="Scheduling policy; see `coadapt policies`. [default: castor]", autocompletion=complete_policy
 )
 ROUND = typer.Option("--round", help="Seconds between decisions. [default: 60]")
 REACTION = typer.Option(

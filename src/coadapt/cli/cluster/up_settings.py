@@ -25,7 +25,7 @@ class UpSettings:
     """The keys of the settings file; as options of `coadapt up` its help explains them. Times in seconds."""
 
     executor: str = "local"
-    policy: str = "pollux"
+    policy: str = "castor"
     round: float = 60.0
     reaction: float = DEFAULT_REACTION_S
     settle: float = SchedulerConfig().settle_s

@@ -66,7 +66,7 @@ def simulate(
     ],
     profiles: ProfilesOption = None,
     cluster: Annotated[str, typer.Option(help="NODESxGPUS[:TYPE][@RACK],...")] = "16x4",
-    policy: Annotated[str, typer.Option(help="Names, separated by commas.")] = "pollux",
+    policy: Annotated[str, typer.Option(help="Names, separated by commas.")] = "castor",
     seeds: Annotated[int, typer.Option(help="Run each policy with seeds 0 to SEEDS - 1.")] = 1,
     parallel: Annotated[int, typer.Option(help="Processes that share the runs.")] = 1,
     round_s: RoundOption = 60.0,

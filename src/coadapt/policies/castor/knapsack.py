@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coadapt.goodput.compiled import compiled
+from coadapt.goodput.compiled import compiled, compiled_part
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 
 MAX_EXACT_STEPS = 20_000_000  # inner steps of the dynamic program (measured: about 1 ns each)
@@ -50,7 +50,7 @@ class Choice(NamedTuple):
     price_R: FloatArray
 
 
-@compiled
+@compiled_part
 def _exact(options: Options) -> IntArray:
     """Return the best choice within capacity_R[0] alone."""
     num_jobs, num_options = options.value_JO.shape
@@ -75,7 +75,7 @@ def _exact(options: Options) -> IntArray:
     return option_J
 
 
-@compiled
+@compiled_part
 def _used(options: Options, option_J: IntArray) -> IntArray:
     used_R = np.zeros(len(options.capacity_R), np.int64)
     for j in range(len(option_J)):
@@ -87,7 +87,7 @@ def _used(options: Options, option_J: IntArray) -> IntArray:
     return used_R
 
 
-@compiled
+@compiled_part
 def _at_prices(options: Options, price_R: FloatArray, option_J: IntArray) -> float:
     """Write the choice at `price_R` into `option_J`; return the bound that they prove."""
     total = 0.0
@@ -107,7 +107,7 @@ def _at_prices(options: Options, price_R: FloatArray, option_J: IntArray) -> flo
     return total
 
 
-@compiled
+@compiled_part
 def _prices(options: Options) -> tuple[FloatArray, float]:
     """Return prices, and the least bound that was met on the way to them."""
     num_resources = len(options.capacity_R)
@@ -142,7 +142,7 @@ def _prices(options: Options) -> tuple[FloatArray, float]:
     return best_R, bound
 
 
-@compiled
+@compiled_part
 def _fits(options: Options, left_R: IntArray, j: int, old: int, new: int) -> bool:
     """Return whether job j may go from option `old` to `new` with what is left."""
     gpus, of_type = options.gpus_JO[j, new], options.type_JO[j, new]
@@ -154,7 +154,7 @@ def _fits(options: Options, left_R: IntArray, j: int, old: int, new: int) -> boo
     return tenant < 0 or bool(gpus - back <= left_R[tenant])
 
 
-@compiled
+@compiled_part
 def _move(options: Options, left_R: IntArray, option_J: IntArray, j: int, new: int) -> None:
     tenant = options.tenant_J[j]
     for o, sign in ((option_J[j], 1), (new, -1)):
@@ -165,7 +165,7 @@ def _move(options: Options, left_R: IntArray, option_J: IntArray, j: int, new: i
     option_J[j] = new
 
 
-@compiled
+@compiled_part
 def _repair(options: Options, option_J: IntArray, left_R: IntArray) -> None:
     """Step jobs down, where that costs least per GPU of what is short, until all fits."""
     num_jobs, num_options = options.value_JO.shape
@@ -192,7 +192,7 @@ def _repair(options: Options, option_J: IntArray, left_R: IntArray) -> None:
             _move(options, left_R, option_J, best_j, best_o)
 
 
-@compiled
+@compiled_part
 def _fill(options: Options, option_J: IntArray, left_R: IntArray, price_R: FloatArray) -> None:
     """Let jobs step to options that bring more, the most first beyond what they cost at `price_R`."""
     num_jobs, num_options = options.value_JO.shape
@@ -243,7 +243,7 @@ def solve(options: Options) -> Choice:
     return Choice(option_J, value, max(bound, value), price_R)
 
 
-@compiled
+@compiled_part
 def _worth(options: Options, option_J: IntArray) -> float:
     total = 0.0
     for j in range(len(option_J)):

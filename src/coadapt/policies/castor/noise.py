@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coadapt.goodput.compiled import compiled
+from coadapt.goodput.compiled import compiled, compiled_part
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 
 AHEAD_S = 3_000.0  # how far a plan looks along the noise (tried: 1,000-10,000 alike)
@@ -63,7 +63,7 @@ class Configs(NamedTuple):
     gpus_C: IntArray
 
 
-@compiled
+@compiled_part
 def _sync_s(params_X: FloatArray, nodes: int, racks: int, replicas: int) -> float:
     if replicas <= 1:
         return 0.0
@@ -72,7 +72,7 @@ def _sync_s(params_X: FloatArray, nodes: int, racks: int, replicas: int) -> floa
     return seconds
 
 
-@compiled
+@compiled_part
 def _per_step(params_X: FloatArray, sync_s: float, atomic: float, passes: float) -> float:
     compute_s = params_X[0] + params_X[1] * atomic
     longest_s = max(compute_s, sync_s, STEP_TIME_MIN_S)
@@ -85,7 +85,7 @@ def _per_step(params_X: FloatArray, sync_s: float, atomic: float, passes: float)
     return seconds
 
 
-@compiled
+@compiled_part
 def _goodput(
     params_X: FloatArray, batch_X: FloatArray, may_X: BoolArray, noise: float, shape: tuple[int, int, int]
 ) -> float:
@@ -130,7 +130,7 @@ def _goodput(
     return best
 
 
-@compiled
+@compiled_part
 def _cut(batch_X: FloatArray, may_X: BoolArray, replicas: int, share: float) -> tuple[float, float]:
     """Return the samples of a pass, and how many passes, for `share` samples per replica and step."""
     initial, max_total, max_atomic = batch_X[0], batch_X[2], batch_X[4]
@@ -144,7 +144,7 @@ def _cut(batch_X: FloatArray, may_X: BoolArray, replicas: int, share: float) -> 
     return min(atomic, np.floor(max_total / (replicas * passes))), passes
 
 
-@compiled
+@compiled_part
 def _at(curve_B: FloatArray, progress: float) -> float:
     """Return the logarithm of the noise scale at `progress` (samples)."""
     place = min(max(BINS_PER_OCTAVE * np.log2(max(progress, 1.0)), 0.0), NUM_BINS - 1.001)
@@ -154,7 +154,7 @@ def _at(curve_B: FloatArray, progress: float) -> float:
     return value
 
 
-@compiled
+@compiled_part
 def _growth(trainings: Trainings, j: int, later: float) -> float:
     """Return what the noise scale of job j will be at progress `later`, against now."""
     done = trainings.progress_J[j]
@@ -170,7 +170,7 @@ def _growth(trainings: Trainings, j: int, later: float) -> float:
     return guessed
 
 
-@compiled
+@compiled_part
 def _goodput_on(trainings: Trainings, configs: Configs, j: int, c: int, noise: float) -> float:
     """Return the goodput of job j in configuration c where its noise scale is `noise`."""
     shape = (configs.nodes_C[c], configs.racks_C[c], configs.gpus_C[c])

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coadapt.goodput.compiled import compiled
+from coadapt.goodput.compiled import compiled, compiled_part
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 
 # GPUs and progress below these are rounding (1).
@@ -117,7 +117,7 @@ class _Flow(NamedTuple):
     stack: IntArray  # the touched jobs, from place 1 on; place 0: how many
 
 
-@compiled
+@compiled_part
 def _touch(flow: _Flow, j: int) -> None:
     if not flow.touched_J[j]:
         flow.touched_J[j] = True
@@ -125,7 +125,7 @@ def _touch(flow: _Flow, j: int) -> None:
         flow.stack[flow.stack[0]] = j
 
 
-@compiled
+@compiled_part
 def _cut_up(curves: Curves, value_J: FloatArray) -> _Pieces:
     num_pieces = len(curves.gpus_V)
     job_P, width_P, slope_P = np.empty(num_pieces, np.int64), np.empty(num_pieces), np.empty(num_pieces)
@@ -144,7 +144,7 @@ def _cut_up(curves: Curves, value_J: FloatArray) -> _Pieces:
     return _Pieces(job_P, width_P, slope_P, worth_P, order_P, rank_P)
 
 
-@compiled
+@compiled_part
 def _fill(pieces: _Pieces, flow: _Flow, cut: int, free: float) -> tuple[int, float]:
     """Hand out what is free down the order, from `cut` on; return the new cut, and what is free then."""
     while free > EPSILON and cut < len(pieces.order_P):
@@ -161,7 +161,7 @@ def _fill(pieces: _Pieces, flow: _Flow, cut: int, free: float) -> tuple[int, flo
     return cut, free
 
 
-@compiled
+@compiled_part
 def _admit(curves: Curves, pieces: _Pieces, flow: _Flow, j: int, cut: int, free: float) -> tuple[int, float]:
     """Let job j take its pieces above `cut`; those at the end of the order give way. Return cut and free."""
     flow.here_J[j] = True
@@ -182,7 +182,7 @@ def _admit(curves: Curves, pieces: _Pieces, flow: _Flow, j: int, cut: int, free:
     return cut, free
 
 
-@compiled
+@compiled_part
 def _price(pieces: _Pieces, flow: _Flow, cut: int, free: float) -> float:
     """Return the value of the piece that got cut, 0 while GPUs are free."""
     if free > EPSILON:
@@ -193,7 +193,7 @@ def _price(pieces: _Pieces, flow: _Flow, cut: int, free: float) -> float:
     return price
 
 
-@compiled
+@compiled_part
 def _renew(curves: Curves, pieces: _Pieces, flow: _Flow, j: int, now: float) -> float:
     """Book what job j did so far, set its new rate, and return when it will end at that."""
     flow.left_J[j] = max(flow.left_J[j] - flow.rate_J[j] * (now - flow.since_J[j]), 0.0)
@@ -291,7 +291,7 @@ DAMPING = 0.5
 LATE_JOBS = 4.0
 
 
-@compiled
+@compiled_part
 def _last_end(course: Course, num_jobs: int) -> float:
     last = 0.0
     for j in range(num_jobs):
@@ -300,7 +300,7 @@ def _last_end(course: Course, num_jobs: int) -> float:
     return last
 
 
-@compiled
+@compiled_part
 def _mean_s(course: Course, goal: Goal) -> float:
     total, count = 0.0, 0
     for j in range(len(goal.weight_J)):
@@ -311,7 +311,7 @@ def _mean_s(course: Course, goal: Goal) -> float:
     return mean
 
 
-@compiled
+@compiled_part
 def _second(course: Course, goal: Goal, j: int) -> float:
     """Return what a second more adds to long_J of job j."""
     long = goal.age_J[j] + course.end_J[j]
@@ -337,7 +337,7 @@ def cost_of(course: Course, goal: Goal) -> float:
     return cost
 
 
-@compiled
+@compiled_part
 def _weights(course: Course, goal: Goal) -> FloatArray:
     """Return ω: what one second by which each job ends sooner takes off the goal."""
     last = _last_end(course, len(goal.weight_J))
@@ -358,7 +358,7 @@ def _weights(course: Course, goal: Goal) -> FloatArray:
     return weight_J
 
 
-@compiled
+@compiled_part
 def _whole(course: Course, next_J: IntArray, num_jobs: int) -> Course:
     """Return the course of whole jobs: each ends with the last that follows."""
     end_J = course.end_J[:num_jobs].copy()
@@ -370,7 +370,7 @@ def _whole(course: Course, next_J: IntArray, num_jobs: int) -> Course:
     return Course(course.start_J[:num_jobs], end_J, course.price_J[:num_jobs])
 
 
-@compiled
+@compiled_part
 def _best(curves: Curves, j: int, weight: float, price: float) -> float:
     """Return min_k (weight + price k) / goodput(k) of job j; infinity where it can do nothing."""
     least = np.inf
@@ -380,7 +380,7 @@ def _best(curves: Curves, j: int, weight: float, price: float) -> float:
     return least
 
 
-@compiled
+@compiled_part
 def _own(crowd: Crowd, course: Course, weight_J: FloatArray) -> FloatArray:
     """Return the value of each at the price of its own end, 0 where there is none.
 
