@@ -66,6 +66,8 @@ class Holding:
 
 def holding(*allocations: Allocation) -> Holding:
     """Return what a job holds that holds all of `allocations` at once: what it had, and what it is to get."""
+    if len(allocations) == 1 and not allocations[0].shared:  # nearly always
+        return Holding(whole=dict(allocations[0].slots), parts=_NO_PARTS)
     whole: dict[NodeId, int] = {}
     parts: dict[SharedGpu, int] = {}
     for allocation in allocations:

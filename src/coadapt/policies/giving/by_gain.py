@@ -1,7 +1,7 @@
 """GPUs one at a time to whoever gains most by the next one: the greedy of Optimus and SLAQ."""
 
-import heapq
 from collections.abc import Callable, Mapping, Sequence
+from heapq import heapify, heappop, heapreplace
 
 from coadapt.model import JobId, JobView
 from coadapt.policies.giving.capacity import Capacity
@@ -14,15 +14,22 @@ def grow_by_gain(
 
     gains: what one more than so many replicas is worth to each of them; 0: nothing.
     """
-    counts = capacity.counts
-    first = ((-gains[job.id](counts[job.id]), index) for index, job in enumerate(jobs))
-    heap = [entry for entry in first if entry[0] < 0.0]
-    heapq.heapify(heap)
+    # Nearly every GPU of every round passes through here: they are dealt on lists, and booked at the end.
+    counts, most = [capacity.counts[job.id] for job in jobs], [capacity.most(job) for job in jobs]
+    types, tenants = [capacity.gpu_types[job.id] for job in jobs], [job.spec.tenant for job in jobs]
+    free, quota = capacity.free(), {job.spec.tenant: capacity.quota_left(job) for job in jobs}
+    gain_of = [gains[job.id] for job in jobs]
+    heap = [(-gain, index) for index, gain_at in enumerate(gain_of) if (gain := gain_at(counts[index])) > 0.0]
+    heapify(heap)
     while heap:
         index = heap[0][1]
-        job = jobs[index]
-        gain = gains[job.id](counts[job.id]) if capacity.grow(job) else 0.0
-        if gain > 0.0:
-            heapq.heapreplace(heap, (-gain, index))
-        else:
-            heapq.heappop(heap)
+        if counts[index] < most[index] and free[types[index]] >= 1 and quota[tenants[index]] >= 1:
+            counts[index] += 1
+            free[types[index]] -= 1
+            quota[tenants[index]] -= 1
+            if (gain := gain_of[index](counts[index])) > 0.0:
+                heapreplace(heap, (-gain, index))
+                continue
+        heappop(heap)
+    for job, count in zip(jobs, counts, strict=True):
+        capacity.grow(job, count - capacity.counts[job.id])

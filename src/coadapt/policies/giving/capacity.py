@@ -189,22 +189,30 @@ class Capacity:
         self._book(job, count, gpu_type)
         return True
 
-    def grow(self, job: JobView) -> bool:
-        """Give one more replica to `job`, which has some; return whether it got it.
+    def grow(self, job: JobView, by: int = 1) -> bool:
+        """Give `by` more replicas to `job`, which has some, all or nothing; return whether it got them.
 
         One that keeps its share of GPUs does not: it would need whole ones in their place.
         """
         gpu_type = self.gpu_types[job.id]
-        if self._free[gpu_type] < 1 or job.id in self._sharing or self.counts[job.id] >= span(job)[1]:
+        if self._free[gpu_type] < by or self.counts[job.id] + by > self.most(job):
             return False
-        if self._quotas and self.quota_left(job) < 1:
+        if self._quotas and self.quota_left(job) < by:
             return False
-        self._book(job, 1, gpu_type)
+        self._book(job, by, gpu_type)
         return True
+
+    def most(self, job: JobView) -> int:
+        """Return how many replicas `job`, which has some, may grow to where GPUs and its quota allow it."""
+        return self.counts[job.id] if job.id in self._sharing else span(job)[1]
 
     def most_free(self, job: JobView) -> int:
         """Return the number of free GPUs of the type, of those that `job` allows, that has most of them."""
         return max(self._of_types(job, self._free), default=0)
+
+    def free(self) -> dict[str, int]:
+        """Return how many GPUs of each type are left."""
+        return self._free.copy()
 
     def held_by(self, tenant: TenantId) -> Mapping[str, int]:
         """Return how many replicas of each GPU type the jobs of `tenant` were given so far."""

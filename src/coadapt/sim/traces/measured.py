@@ -190,13 +190,20 @@ def _metric(row: Row) -> float:
 def _read_placements(path: Path) -> dict[tuple[int, ...], dict[int, Times]]:
     """Return per placement its rows {atomic batch: times}, ascending."""
     measured: dict[tuple[int, ...], dict[int, Times]] = {}
+    known: dict[str, dict[int, Times]] = {}  # the rows of each placement, as it is written: most have many
     for row in read_rows(path, ("placement", "local_bsz", "step_time", "sync_time")):
-        placement = tuple(int(digit) for digit in str(row.integer("placement", at_least=1)))
-        if placement != _canonical(placement):
-            raise row.error("placement", row.text("placement"), "no digit 0, and the smallest rotation")
-        atomic = row.integer("local_bsz", at_least=1)
-        measured.setdefault(placement, {})[atomic] = _times(row)
+        written = row.cells["placement"]
+        if written not in known:
+            known[written] = measured.setdefault(_placement(row), {})
+        known[written][row.integer("local_bsz", at_least=1)] = _times(row)
     return {placement: dict(sorted(rows.items())) for placement, rows in measured.items()}
+
+
+def _placement(row: Row) -> tuple[int, ...]:
+    placement = tuple(int(digit) for digit in str(row.integer("placement", at_least=1)))
+    if placement != _canonical(placement):
+        raise row.error("placement", row.text("placement"), "no digit 0, and the smallest rotation")
+    return placement
 
 
 def _read_scalability(path: Path) -> dict[tuple[int, int, int], Times]:
@@ -222,16 +229,20 @@ def _interpolator(
     """Return (nodes, replicas, atomic) -> times: linear between all points, like placements averaged."""
     from scipy.interpolate import LinearNDInterpolator  # 0.4 s of CPU: only where a placement needs it
 
-    alike: dict[tuple[int, int, int], list[Times]] = {}
-    for placement, rows in measured.items():
-        for atomic, times in rows.items():
-            alike.setdefault((len(placement), sum(placement), atomic), []).append(times)
+    times = {
+        (len(placement), sum(placement), atomic, placement): times
+        for placement, rows in measured.items()
+        for atomic, times in rows.items()
+    }
     # Points on a grid have several triangulations; their order, which is the artifact's, decides which it is.
-    points = [*sorted(alike), *large]
-    values = [np.mean(alike[key], axis=0) for key in sorted(alike)] + [
-        np.array(times) for times in large.values()
-    ]
-    return LinearNDInterpolator(np.array(points, dtype=float), np.array(values))
+    alike = sorted({key[:3] for key in times})
+    place = {key: index for index, key in enumerate(alike)}
+    of_T = [place[key[:3]] for key in times]
+    sum_A = np.zeros((len(alike), 2))
+    np.add.at(sum_A, of_T, list(times.values()))
+    points = np.array([*alike, *large], dtype=float)
+    mean_A = sum_A / np.bincount(of_T)[:, None]
+    return LinearNDInterpolator(points, np.concatenate([mean_A, np.array([*large.values()])]))
 
 
 @cache

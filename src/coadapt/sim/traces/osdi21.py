@@ -42,6 +42,7 @@ class MeasuredApplication:
         placements, scalability = directory / "placements.csv", directory / "scalability.csv"
         self._steps = StepTimes(self.name, placements, scalability, NUM_NODES_MAX)
         self._validation = Validation(directory)
+        self.num_epochs = self._validation.num_epochs
         smallest, largest = self._steps.atomic_range
         self.limits = BatchLimits(
             initial=self._validation.totals[0],
@@ -49,10 +50,6 @@ class MeasuredApplication:
             min_atomic=smallest,
             max_atomic=MAX_ATOMIC.get(self.name, largest),
         )
-
-    @property
-    def num_epochs(self) -> int:
-        return self._validation.num_epochs
 
     def step_time(self, setting: Setting, atomic: int) -> Times:
         """Return what was measured: on T4, in one rack. Neighbours slow the whole step by our own model."""
