@@ -55,6 +55,16 @@ def test_what_the_memory_of_a_type_holds_decides_the_passes() -> None:
     assert plan.batches["one"] == batch
 
 
+def test_a_guaranteed_job_that_one_type_has_too_few_gpus_for_is_given_another() -> None:
+    """Type b would be faster, but has four of the seven GPUs that it needs: it waited for ever."""
+    wide = job("wide", 7)
+    slow, fast = (ThroughputParams(alpha_c=seconds, beta_c=0.01) for seconds in (0.2, 0.1))
+    told = {"a": TypeProfile(params=slow), "b": TypeProfile(params=fast)}
+    wide = replace(wide, measured=replace(wide.measured, by_type=told))
+    cluster = (*nodes(8, kind="a", name="a"), *nodes(4, kind="b", name="b"))
+    assert counts(Rubick().allocate(view(cluster, wide))) == {"wide": 7}
+
+
 def test_a_guaranteed_job_takes_back_what_others_have_beyond_their_own() -> None:
     """The one that runs paid for two GPUs and grew to eight; best effort would give all that it has."""
     grown = elastic("grown", STEEP, 2, n0=8)

@@ -125,7 +125,7 @@ class Rubick(RubickOptions):
             target = self._target(one, books, gpu_type)
             have = one.count if one.step != NOTHING else 0
             if target <= one.step:
-                return
+                continue
             units = one.curves[gpu_type].counts[target] - have
             if not books.quota_room(one, units):
                 continue
