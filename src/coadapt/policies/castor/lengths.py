@@ -15,6 +15,7 @@
 # all jobs.
 
 import math
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -60,7 +61,7 @@ class Lengths:
     """The record. seen: whole lengths, 1-GPU seconds. ratios: of truth to hint, per tenant.
 
     wholes: progress of ended jobs, per application; told: hints of its jobs. spreads: of these and of ratios,
-    by whose they are, until one of them changes.
+    by whose they are, until one of them changes. ordered: ratios, ascending, likewise.
     """
 
     seen: deque[float] = field(default_factory=lambda: deque(maxlen=SEEN_MAX))
@@ -69,6 +70,7 @@ class Lengths:
     told: dict[Key, deque[float]] = field(default_factory=dict)
     living: dict[JobId, _Living] = field(default_factory=dict)
     spreads: dict[Key | TenantId, float] = field(default_factory=dict)
+    ordered: dict[TenantId, list[float]] = field(default_factory=dict)
 
     def observe(self, jobs: Sequence[JobView], alone: Sequence[float]) -> None:
         """Take in who is there, with their goodputs on one GPU (0: unknown), and learn from who has gone."""
@@ -102,6 +104,7 @@ class Lengths:
             return
         ratio = 1.0 if honest else ratio
         self.ratios.setdefault(last.tenant, deque(maxlen=RATIOS_MAX)).append(ratio)
+        self.ordered.pop(last.tenant, None)
 
     def typical_s(self, past_s: float = 0.0) -> float:
         """Return the 1-GPU seconds that jobs which did `past_s` have left: the median of those seen."""
@@ -121,16 +124,25 @@ class Lengths:
     def left(self, job: JobView, alone: float) -> float:
         """Return the progress that `job`, of goodput `alone` > 0 on one GPU, has before it."""
         done, hint, alike = job.measured.progress, hinted(job), self._alike(job)
-        told = (*self.ratios.get(job.spec.tenant, ()), *[1.0] * TRUST)
+        told = self._told(job.spec.tenant)
         if alike and (hint is None or (len(alike) >= TRUST and self._truer(job, alike, told))):
             longer = [whole for whole in alike if whole > done]
             return max(float(median(longer)) - done if longer else OVERRUN * done, NEARLY_DONE * alone)
         if hint is None:
             return max(self.typical_s(done / alone) * alone, NEARLY_DONE * alone)
-        longer = [ratio for ratio in told if ratio * hint > done]
-        if not longer:
+        begin = bisect_right(told, done, key=lambda ratio: ratio * hint)
+        if begin == len(told):
             return OVERRUN * done
-        return max(float(median(longer)) * hint - done, NEARLY_DONE * hint)
+        middle = (begin + len(told)) // 2
+        ratio = told[middle] if (len(told) - begin) % 2 else 0.5 * (told[middle - 1] + told[middle])
+        return max(ratio * hint - done, NEARLY_DONE * hint)
+
+    def _told(self, tenant: TenantId) -> Sequence[float]:
+        """Return the ratios of a tenant's hints and those of before them, ascending."""
+        told = self.ordered.get(tenant)
+        if told is None:
+            told = self.ordered[tenant] = sorted((*self.ratios.get(tenant, ()), *[1.0] * TRUST))
+        return told
 
     def _truer(self, job: JobView, alike: Sequence[float], told: Sequence[float]) -> bool:
         """Return whether jobs alike differ by less than the truth from the hints of the job's tenant."""

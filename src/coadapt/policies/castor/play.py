@@ -16,11 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coadapt.goodput.compiled import compiled, compiled_part
+from coadapt.goodput.compiled import compiled, compiled_part, lean_part
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 
 # GPUs and progress below these are rounding (1).
 EPSILON = 1e-9
+DIGIT_BITS = 11  # of the digits by which worths are sorted
+DIGIT = (1 << DIGIT_BITS) - 1
 
 
 class Curves(NamedTuple):
@@ -117,12 +119,40 @@ class _Flow(NamedTuple):
     stack: IntArray  # the touched jobs, from place 1 on; place 0: how many
 
 
-@compiled_part
+@lean_part
 def _touch(flow: _Flow, j: int) -> None:
     if not flow.touched_J[j]:
         flow.touched_J[j] = True
         flow.stack[0] += 1
         flow.stack[flow.stack[0]] = j
+
+
+@compiled_part
+def _falling(worth_P: FloatArray) -> IntArray:
+    """Return the order of falling worth (none below 0); what is alike stays in its order.
+
+    Bits of positive numbers are ordered as the numbers are, so digit by digit of them, the lowest first: four
+    times as fast as by comparing.
+    """
+    num_pieces, bits_P = len(worth_P), worth_P.view(np.int64)
+    order_P, sorted_P = np.arange(num_pieces), np.empty(num_pieces, np.int64)
+    begin_D = np.empty(1 << DIGIT_BITS, np.int64)
+    for shift in range(0, 64, DIGIT_BITS):
+        begin_D[:] = 0
+        for p in range(num_pieces):
+            begin_D[~(bits_P[p] >> shift) & DIGIT] += 1
+        before = 0
+        for digit in range(len(begin_D)):
+            count = begin_D[digit]
+            begin_D[digit] = before
+            before += count
+        for rank in range(num_pieces):
+            p = order_P[rank]
+            digit = ~(bits_P[p] >> shift) & DIGIT
+            sorted_P[begin_D[digit]] = p
+            begin_D[digit] += 1
+        order_P, sorted_P = sorted_P, order_P
+    return order_P
 
 
 @compiled_part
@@ -137,14 +167,14 @@ def _cut_up(curves: Curves, value_J: FloatArray) -> _Pieces:
             slope_P[p] = (curves.goodput_V[p] - y0) / width_P[p]
             x0, y0 = curves.gpus_V[p], curves.goodput_V[p]
     worth_P = value_J[job_P] * slope_P
-    order_P = np.argsort(-worth_P, kind="mergesort")
+    order_P = _falling(worth_P)
     rank_P = np.empty_like(order_P)
     for rank in range(num_pieces):
         rank_P[order_P[rank]] = rank
     return _Pieces(job_P, width_P, slope_P, worth_P, order_P, rank_P)
 
 
-@compiled_part
+@lean_part
 def _fill(pieces: _Pieces, flow: _Flow, cut: int, free: float) -> tuple[int, float]:
     """Hand out what is free down the order, from `cut` on; return the new cut, and what is free then."""
     while free > EPSILON and cut < len(pieces.order_P):
@@ -161,15 +191,16 @@ def _fill(pieces: _Pieces, flow: _Flow, cut: int, free: float) -> tuple[int, flo
     return cut, free
 
 
-@compiled_part
+@lean_part
 def _admit(curves: Curves, pieces: _Pieces, flow: _Flow, j: int, cut: int, free: float) -> tuple[int, float]:
     """Let job j take its pieces above `cut`; those at the end of the order give way. Return cut and free."""
     flow.here_J[j] = True
     _touch(flow, j)
     for p in range(curves.first_J[j], curves.first_J[j + 1]):
-        if pieces.rank_P[p] < cut:
-            flow.taken_P[p] = pieces.width_P[p]
-            free -= pieces.width_P[p]
+        if pieces.rank_P[p] >= cut:
+            break  # pieces of one curve come in its order
+        flow.taken_P[p] = pieces.width_P[p]
+        free -= pieces.width_P[p]
     while free < -EPSILON:
         if cut < len(pieces.order_P) and flow.taken_P[pieces.order_P[cut]] > 0.0:
             p = pieces.order_P[cut]
@@ -182,7 +213,7 @@ def _admit(curves: Curves, pieces: _Pieces, flow: _Flow, j: int, cut: int, free:
     return cut, free
 
 
-@compiled_part
+@lean_part
 def _price(pieces: _Pieces, flow: _Flow, cut: int, free: float) -> float:
     """Return the value of the piece that got cut, 0 while GPUs are free."""
     if free > EPSILON:
@@ -193,13 +224,15 @@ def _price(pieces: _Pieces, flow: _Flow, cut: int, free: float) -> float:
     return price
 
 
-@compiled_part
+@lean_part
 def _renew(curves: Curves, pieces: _Pieces, flow: _Flow, j: int, now: float) -> float:
     """Book what job j did so far, set its new rate, and return when it will end at that."""
     flow.left_J[j] = max(flow.left_J[j] - flow.rate_J[j] * (now - flow.since_J[j]), 0.0)
     flow.since_J[j] = now
     rate = 0.0
     for p in range(curves.first_J[j], curves.first_J[j + 1]):
+        if flow.taken_P[p] <= 0.0:
+            break  # pieces of one curve are taken in its order
         rate += flow.taken_P[p] * pieces.slope_P[p]
     flow.rate_J[j] = rate
     flow.stamp_J[j] += 1
@@ -239,6 +272,8 @@ def play(crowd: Crowd, value_J: FloatArray) -> Course:
             flow.here_J[j] = False
             flow.stamp_J[j] += 1
             for p in range(curves.first_J[j], curves.first_J[j + 1]):
+                if flow.taken_P[p] <= 0.0:
+                    break
                 free += flow.taken_P[p]
                 flow.taken_P[p] = 0.0
             after = crowd.next_J[j]
