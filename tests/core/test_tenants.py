@@ -9,8 +9,10 @@ from coadapt.core.lifecycle import JobState
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
 from coadapt.model import Tenant
+from coadapt.model.tenant import EVERYBODY
 from coadapt.model.wire import dumps, loads
 from coadapt.policies import POLICIES, create_policy
+from coadapt.runtime.solver import decide
 from tests.core.stage import Stage, on, spec
 
 VISION = Tenant(id="vision", quota_gpus=2, weight=2.0, priority=1)
@@ -73,6 +75,64 @@ def test_a_quota_that_is_cut_takes_effect_at_the_next_round(name: str) -> None:
     assert configured(stage, VISION) == [SetAlarm(at=21.0)]
     assert next_round(21.0) == [Stop(job="a", generation=1)]
     assert stage.job("b").state is JobState.RUNNING
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_a_quota_of_everybody_that_is_cut_is_planned_for_and_so_is_one_that_grows(name: str) -> None:
+    stage = Stage(SchedulerConfig(reaction_s=1.0))
+    policy = create_policy(name)
+
+    def next_round(at: float) -> list[object]:
+        solve, *_ = (command for command in stage.timer(at) if isinstance(command, Solve))
+        return list(stage.plan(dict(decide(policy, solve.view).allocations)))
+
+    def planned() -> tuple[int, float]:
+        """Jobs that get something, and all that they get."""
+        assert stage.scheduler.state.plan_error == ""
+        given = [job.target.allocation for job in stage.scheduler.state.jobs.values()]
+        return sum(map(bool, given)), sum(each.num_gpus for each in given)
+
+    for job, tenant, gpus in (("a", "vision", 1), ("b", "other", 2), ("c", "other", 2), ("d", "vision", 2)):
+        owned(stage, job, tenant, gpus)
+    next_round(1.0)
+    assert planned()[0] == 4
+    for job in "abcd":
+        stage.started(job)
+    stage.at = 20.0
+    assert configured(stage, Tenant(id=EVERYBODY, quota_gpus=3)) == [SetAlarm(at=21.0)]
+    next_round(21.0)
+    assert planned()[0] >= 1
+    assert planned()[1] <= 3
+    stage.at = 200.0
+    configured(stage, Tenant(id=EVERYBODY, quota_gpus=0))
+    next_round(201.0)
+    assert planned() == (0, 0)
+    stage.at = 300.0
+    configured(stage, Tenant(id=EVERYBODY))
+    for job in list(stage.scheduler.state.jobs.values()):
+        if job.state is JobState.STOPPING:
+            stage.exited(job.id)
+    stage.at = 400.0
+    configured(stage, Tenant(id=EVERYBODY, quota_gpus=8))
+    next_round(401.0)
+    assert planned()[0] == 4
+
+
+def test_a_plan_beyond_the_quota_of_everybody_is_refused_whoever_owns_the_jobs() -> None:
+    stage = Stage()
+    configured(stage, Tenant(id=EVERYBODY, quota_gpus=4))
+    owned(stage, "a", "vision", 3)
+    owned(stage, "b", "other", 2)
+    assert stage.round(60.0, {"a": on(n0=3), "b": on(n1=2)}) == []
+    assert stage.scheduler.state.plan_error == "tenant '*': 5 GPUs given, its quota is 4"
+
+
+def test_a_job_that_has_not_taken_a_step_yet_gives_way_where_everybody_holds_too_much() -> None:
+    stage = Stage(settle_s=600.0)
+    owned(stage, "a", "vision", 3)
+    stage.round(60.0, {"a": on(n0=3)})
+    configured(stage, Tenant(id=EVERYBODY, quota_gpus=2))
+    assert stage.round(120.0, {}) == [Stop(job="a", generation=1)]
 
 
 def test_tenants_survive_a_snapshot_and_a_replay() -> None:

@@ -13,8 +13,9 @@ Called by Scheduler.handle only.
 # nothing is asked twice, and the step brings it about at once.
 #
 # It does not wait where GPUs are taken away rather than wished for: its user cancels the job, its node is
-# lost, or its tenant holds more than its quota. Nor for ever: a script may hang before its first step, or
-# may not use coadapt.train and never tell of one. After `settle_s` it is treated like any other.
+# lost, or its tenant, or everybody together, holds more than the quota. Nor for ever: a script may hang
+# before its first step, or may not use coadapt.train and never tell of one. After `settle_s` it is treated
+# like any other.
 #
 # A rescale in place needs no such peace. The staying replicas train until they change, and it is answered
 # after a first step of the new generation.
@@ -25,14 +26,14 @@ from coadapt.core.accounting import num_gpus_held
 from coadapt.core.lifecycle import JobState, Reason
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import JobId, TenantId
-from coadapt.model.tenant import quotas_of
+from coadapt.model.tenant import EVERYBODY, beyond_quota, quotas_of
 
 
 def settling(state: SchedulerState, jobs: Iterable[JobRecord], settle_s: float) -> frozenset[JobId]:
     """Return those of `jobs` (active ones) that plans leave in peace at this instant."""
     young = [job for job in jobs if not job.running.has_trained and _is_young(job, state.at, settle_s)]
     beyond = _beyond_quota(state) if young else set()
-    return frozenset(job.id for job in young if job.spec.tenant not in beyond)
+    return frozenset(job.id for job in young if beyond.isdisjoint((job.spec.tenant, EVERYBODY)))
 
 
 def _is_young(job: JobRecord, at: float, settle_s: float) -> bool:
@@ -45,8 +46,5 @@ def _is_young(job: JobRecord, at: float, settle_s: float) -> bool:
 def _beyond_quota(state: SchedulerState) -> set[TenantId]:
     if not (quotas := quotas_of(state.tenants.values())):
         return set()
-    held = dict.fromkeys(quotas, 0.0)
-    for job in state.jobs.values():
-        if job.spec.tenant in quotas:
-            held[job.spec.tenant] += num_gpus_held(job)
-    return {name for name, gpus in held.items() if gpus > quotas[name]}
+    live = state.jobs.values()
+    return beyond_quota(quotas, ((job.spec.tenant, num_gpus_held(job)) for job in live))

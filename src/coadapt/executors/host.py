@@ -20,13 +20,25 @@ def _none() -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SlotUse:
+    """Slots of all jobs together. held: that they hold, or are to hold by the present plan. useful: of which
+    each is worth much of a job's first one, so that it is worth borrowing. quota: see model.tenant.EVERYBODY.
+    """
+
+    held: int = 0
+    useful: int = 0
+    quota: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """What all executors have in common.
 
     state_dir: absolute; the scheduler's own, an executor keeps its files below it. url: of the API, for the
     replicas' reports. job_token: what a job authenticates itself with there. stop_grace_s: how long replicas
     may take to save their state before they are killed. now: stamps events, in seconds since 1970.
-    wanted_slots: how many slots jobs wait for beyond those that are free, from any thread.
+    wanted_slots: how many slots jobs wait for beyond those that are free, from any thread. slot_use: what
+    they do with slots, likewise.
     """
 
     state_dir: Path
@@ -35,6 +47,7 @@ class Host:
     stop_grace_s: float = 30.0
     now: Callable[[], float] = time.time
     wanted_slots: Callable[[], int] = _none
+    slot_use: Callable[[], SlotUse] = SlotUse
 
     def __post_init__(self) -> None:
         if not self.state_dir.is_absolute():

@@ -10,7 +10,7 @@ from coadapt.model.checkpoint_url import check_checkpoint_url
 from coadapt.model.efficiency import EfficiencySpec
 from coadapt.model.quick_init import quick_init
 from coadapt.model.schedule import BatchSchedule
-from coadapt.model.tenant import DEFAULT_TENANT, TenantId
+from coadapt.model.tenant import DEFAULT_TENANT, EVERYBODY, TenantId
 
 # Batch limits that are kept once for all jobs that have the same.
 LIMITS_KEPT = 4096
@@ -206,6 +206,8 @@ class JobSpec:
             raise ValueError("name must not be empty")
         if not self.tenant:
             raise ValueError("tenant must not be empty")
+        if self.tenant == EVERYBODY:
+            raise ValueError(f"tenant must be a name; {EVERYBODY!r} stands for all of them")
         if self.deadline_at is not None and not math.isfinite(self.deadline_at):
             raise ValueError(f"deadline_at must be finite, got {self.deadline_at}")
         if (self.contract is RescaleContract.SCHEDULE) is not (self.batch.schedule is not None):

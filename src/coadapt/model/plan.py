@@ -8,11 +8,8 @@ from coadapt.model.cluster import Allocation, JobId, Node, NodeId
 from coadapt.model.devices import holding
 from coadapt.model.job import OWNS_BATCH, RescaleContract
 from coadapt.model.quick_init import quick_init
-from coadapt.model.tenant import TenantId
+from coadapt.model.tenant import EVERYBODY, beyond_quota
 from coadapt.model.view import ClusterView, JobView, Standing, standing_of
-
-# A tenant's shares of GPUs are summed as fractions; this slack in GPUs absorbs their rounding.
-SHARE_SLACK_GPUS = 1e-9
 
 
 class PlanError(ValueError):
@@ -72,8 +69,8 @@ def check_plan(view: ClusterView, plan: Plan) -> None:
 
     Lawful: only known jobs and nodes; no GPU over-committed (devices.py); replicas within each job's limits;
     one GPU type per job, and one that it allows; a frozen job keeps its replicas unless it is stopped whole;
-    tenants within their quota; a batch is dictated only to a job that holds GPUs, never to a `self`
-    or `schedule` job, never past its limits.
+    each tenant, and all together, within their quota; a batch is dictated only to a job that holds GPUs,
+    never to a `self` or `schedule` job, never past its limits.
     """
     held, given = standing_of(view), plan.allocations
     jobs = held.jobs
@@ -134,13 +131,10 @@ def _check_capacity(
 def _check_quotas(view: ClusterView, plan: Plan, jobs: Mapping[JobId, JobView]) -> None:
     if not (quotas := view.quotas()):
         return
-    held: dict[TenantId, float] = {}
-    for job_id, allocation in plan.allocations.items():
-        tenant = jobs[job_id].spec.tenant
-        held[tenant] = held.get(tenant, 0.0) + allocation.num_gpus
-    for tenant, quota in sorted(quotas.items()):
-        if held.get(tenant, 0.0) > quota + SHARE_SLACK_GPUS:
-            raise PlanError(f"tenant {tenant!r}: {held[tenant]:g} GPUs given, its quota is {quota}")
+    held = [(jobs[job_id].spec.tenant, each.num_gpus) for job_id, each in plan.allocations.items()]
+    for tenant in sorted(beyond_quota(quotas, held)):
+        gpus = sum(each for name, each in held if tenant in (name, EVERYBODY))
+        raise PlanError(f"tenant {tenant!r}: {gpus:g} GPUs given, its quota is {quotas[tenant]}")
 
 
 def _check_batch(job: JobView, allocation: Allocation | None, batch: BatchConfig) -> None:

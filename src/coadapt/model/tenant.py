@@ -1,13 +1,17 @@
 """Who owns jobs, and what the operator grants them. Kept by the scheduler, so it may change at any time."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 TenantId = str
 
 DEFAULT_TENANT: TenantId = "default"
+EVERYBODY: TenantId = "*"
+"""Owns no job: its quota is what all jobs together may hold."""
+# Shares of GPUs are summed as fractions; this slack in GPUs absorbs their rounding.
+SHARE_SLACK_GPUS = 1e-9
 NUM_UNCONFIGURED_KEPT = 1024  # policies ask for the same few once per job and gift
 
 
@@ -36,6 +40,16 @@ class Tenant:
 def unconfigured(tenant: TenantId) -> Tenant:
     """Return what is granted to a tenant of whom nobody said anything."""
     return Tenant(id=tenant)
+
+
+def beyond_quota(quotas: Mapping[TenantId, int], held: Iterable[tuple[TenantId, float]]) -> set[TenantId]:
+    """Return whose jobs hold more GPUs than the quota. held: tenant and GPUs of each job."""
+    sums = dict.fromkeys(quotas, 0.0)
+    for tenant, gpus in held:
+        for name in (tenant, EVERYBODY):
+            if name in sums:
+                sums[name] += gpus
+    return {name for name, gpus in sums.items() if gpus > quotas[name] + SHARE_SLACK_GPUS}
 
 
 def quotas_of(tenants: Iterable[Tenant]) -> dict[TenantId, int]:

@@ -21,7 +21,7 @@ from coadapt.model import ClusterView, Plan
 from coadapt.policies.base import Policy
 from coadapt.runtime.ports import Post
 from coadapt.runtime.rehearsal import rehearse
-from coadapt.runtime.solver import describe
+from coadapt.runtime.solver import decide, describe
 from coadapt.runtime.triage import NoPlan, Triage
 
 SOLVE_TIMEOUT_S = 60.0
@@ -155,6 +155,6 @@ def _copied(policy: Policy) -> Policy:
 
 def _allocate(policy: Policy, view: ClusterView) -> Plan | NoPlan:
     try:
-        return policy.allocate(view)
+        return decide(policy, view)
     except Exception as error:  # noqa: BLE001 - a policy is outside: whatever it raises is its failure
         return NoPlan(why=describe(error))

@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 from coadapt.core.commands import Solve
 from coadapt.core.events import PlanFailed, PlanReady
+from coadapt.model import ClusterView, Plan
 from coadapt.policies.base import Policy
+from coadapt.policies.giving.withheld import without_withheld
 from coadapt.runtime.ports import Post
 
 
@@ -19,13 +21,18 @@ class InlineSolver:
     def __call__(self, command: Solve, post: Post) -> None:
         started = self._timer()
         try:
-            plan = self.policy.allocate(command.view)
+            plan = decide(self.policy, command.view)
         except Exception as error:  # noqa: BLE001 - a policy is outside: whatever it raises is its failure
             post(PlanFailed(at=command.view.at, round=command.round, error=describe(error)))
             return
         finally:
             self.decision_s.append(self._timer() - started)
         post(PlanReady(at=command.view.at, round=command.round, plan=plan))
+
+
+def decide(policy: Policy, view: ClusterView) -> Plan:
+    """Return what the policy gives of the GPUs that it may give."""
+    return policy.allocate(without_withheld(view))
 
 
 def describe(error: BaseException) -> str:

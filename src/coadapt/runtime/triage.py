@@ -29,6 +29,7 @@ from datetime import UTC, datetime
 
 from coadapt.model import ClusterView, Grant, JobId, JobView, Node, Plan, PlanError, check_plan
 from coadapt.model.devices import SharedGpu
+from coadapt.model.tenant import EVERYBODY
 
 RETRY_S = 600.0
 RETRY_MAX_S = 4 * 3600.0
@@ -216,7 +217,7 @@ def view_without(view: ClusterView, left_out: set[JobId]) -> ClusterView:
     jobs = tuple(job for job in view.jobs if job.id not in left_out)
     tenants = dict(view.tenants)
     for name, tenant in view.tenants.items():
-        held = sum(job.allocation.num_gpus for job in gone if job.spec.tenant == name)
+        held = sum(job.allocation.num_gpus for job in gone if name in (job.spec.tenant, EVERYBODY))
         if tenant.quota_gpus is not None and held:
             tenants[name] = replace(tenant, quota_gpus=max(int(tenant.quota_gpus - held), 0))
     return replace(view, nodes=_nodes_without(view.nodes, gone, jobs), jobs=jobs, tenants=tenants)

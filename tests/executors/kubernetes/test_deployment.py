@@ -6,7 +6,7 @@ import yaml
 pytest.importorskip("kubernetes")
 
 from coadapt.executors import prepare_executor
-from coadapt.executors.kubernetes.access import EVENT_RIGHTS, RIGHTS, missing_rights
+from coadapt.executors.kubernetes.access import EVENT_RIGHTS, KUEUE_RIGHTS, RIGHTS, missing_rights
 from coadapt.executors.kubernetes.api import FORBIDDEN, ApiError, JsonObject, KubeApi
 from coadapt.executors.kubernetes.elastic_jobs import resources_path
 from coadapt.model import InputError
@@ -31,10 +31,12 @@ def test_the_role_grants_what_is_asked_for_and_nothing_else() -> None:
     granted = {}
     for each in manifests("rbac.yaml"):
         for rule in each.get("rules") or ():
-            if rule["apiGroups"] == [""]:
-                granted |= {(each["kind"], name): set(rule["verbs"]) for name in rule["resources"]}
-    rights = (*RIGHTS, *EVENT_RIGHTS)
-    asked = {("ClusterRole" if right.cluster else "Role", right.name): set(right.verbs) for right in rights}
+            if (group := rule["apiGroups"][0]) != "coadapt.dev":
+                granted |= {(each["kind"], group, name): set(rule["verbs"]) for name in rule["resources"]}
+    asked = {
+        ("ClusterRole" if right.cluster else "Role", right.group, right.name): set(right.verbs)
+        for right in (*RIGHTS, *EVENT_RIGHTS, *KUEUE_RIGHTS)
+    }
     assert granted == asked
 
 

@@ -1,11 +1,25 @@
-"""How many slots jobs wait for, for executors that can get more of them."""
+"""How many slots jobs wait for, and how many they use well, for executors that can get more of them."""
 
 import math
+from dataclasses import replace
 
-from coadapt.core.accounting import num_gpus_held
-from coadapt.core.lifecycle import JobState
+import numpy as np
+
+from coadapt.core.accounting import job_view, num_gpus_held
+from coadapt.core.lifecycle import ENDED, JobState
 from coadapt.core.state import SchedulerState
+from coadapt.executors.host import SlotUse
+from coadapt.goodput.table import goodput_table
+from coadapt.model import JobView, RescaleContract
+from coadapt.model.tenant import EVERYBODY, quotas_of
 from coadapt.service.live_loop import LiveLoop
+
+# A slot is worth borrowing that brings at least this part of what the job's first one brings.
+WORTH_MIN = 0.5
+# So many times the replicas that a job was timed on its speed is believed, as policies do.
+BELIEVED = 2
+# Of one job: beyond, a table of its goodput costs more than the answer is worth.
+COUNTED_MAX = 64
 
 
 class Demand:
@@ -16,6 +30,12 @@ class Demand:
 
     def __call__(self) -> int:
         return 0 if self.loop is None else self.loop.read(wanted_slots)
+
+    def slot_use(self) -> SlotUse:
+        if self.loop is None:
+            return SlotUse()
+        use, views, node_slots = self.loop.read(_picture)
+        return replace(use, useful=sum(useful_slots(view, node_slots) for view in views))
 
 
 def wanted_slots(state: SchedulerState) -> int:
@@ -28,4 +48,31 @@ def wanted_slots(state: SchedulerState) -> int:
     needed = sum(job.spec.replicas.min for job in waiting if not job.status.cancel_requested)
     total = sum(node.num_gpus for node in state.nodes.values())
     free = total - sum(num_gpus_held(job) for job in state.jobs.values())
-    return max(math.ceil(needed - free), 0)
+    quota = quotas_of(state.tenants.values()).get(EVERYBODY)
+    most = math.inf if quota is None else quota - total  # more than that would stand idle
+    return max(math.ceil(min(needed - free, most)), 0)
+
+
+def useful_slots(job: JobView, node_slots: int) -> int:
+    """Return how many slots `job` uses well, by the goodput that each more of them brings.
+
+    One whose speed is not known, or that nobody may rescale, uses what it has, or the fewest that it takes.
+    """
+    limits, held = job.spec.replicas, job.allocation.num_replicas
+    gpu_type, profile = min(job.measured.by_type.items(), default=("", None))
+    if profile is None or job.spec.contract is RescaleContract.FROZEN:
+        return held or limits.min
+    most = min(limits.max, max(BELIEVED * profile.num_replicas_profiled, limits.min), COUNTED_MAX)
+    counts = np.arange(1, most + 1)
+    goodput = goodput_table([job], -(-counts // node_slots), counts, gpu_type=gpu_type).goodput_JC[0]
+    poor = np.flatnonzero(np.diff(goodput) < WORTH_MIN * goodput[0])
+    return max(int(poor[0]) + 1 if poor.size else most, limits.min)
+
+
+def _picture(state: SchedulerState) -> tuple[SlotUse, list[JobView], int]:
+    """Return what is held, the jobs that live, and the slots of the largest node."""
+    live = [job for job in state.jobs.values() if job.state not in ENDED]
+    held = sum(max(num_gpus_held(job), job.target.allocation.num_gpus) for job in live)
+    use = SlotUse(held=math.ceil(held), quota=quotas_of(state.tenants.values()).get(EVERYBODY))
+    views = [job_view(job, 0.0) for job in live if not job.status.cancel_requested]
+    return use, views, max((node.num_gpus for node in state.nodes.values()), default=1)

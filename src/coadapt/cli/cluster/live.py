@@ -188,6 +188,7 @@ def _host(
         stop_grace_s=settings.stop_grace_s,
         now=clock.now,
         wanted_slots=demand,
+        slot_use=demand.slot_use,
     )
 
 

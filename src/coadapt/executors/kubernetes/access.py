@@ -1,9 +1,10 @@
 """What an executor needs of a Kubernetes cluster, and what of it is missing: asked of the cluster itself."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coadapt.executors.kubernetes.api import UNAUTHORIZED, ApiError, KubeApi
+from coadapt.executors.kubernetes.kueue import GROUP, without_queue
 from coadapt.executors.kubernetes.nodes import usable_nodes, why_not
 
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -12,12 +13,13 @@ NODES_SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Right:
-    """Verbs on one resource. cluster: of the whole cluster, not of one namespace."""
+    """Verbs on one resource. cluster: of the whole cluster, not of one namespace. group: "": the core's."""
 
     resource: str
     verbs: tuple[str, ...]
     subresource: str = ""
     cluster: bool = False
+    group: str = ""
 
     @property
     def name(self) -> str:
@@ -35,12 +37,17 @@ RIGHTS = (
 )
 # What `coadapt elastic-jobs` needs besides, of the core's resources; without it jobs run, and no Events tell.
 EVENT_RIGHTS = (Right(resource="events", verbs=("create", "patch")),)
+# What it needs besides where a queue of Kueue admits its slots.
+KUEUE_RIGHTS = (
+    Right(resource="workloads", verbs=("create", "list", "delete"), group=GROUP),
+    Right(resource="workloadpriorityclasses", verbs=("get",), group=GROUP, cluster=True),
+)
 
 
-def missing_rights(api: KubeApi, namespace: str) -> list[str]:
-    """Return what this user may not do, in words. Raises ApiError."""
+def missing_rights(api: KubeApi, namespace: str, rights: Sequence[Right] = RIGHTS) -> list[str]:
+    """Return which of `rights` this user has not, in words. Raises ApiError."""
     missing = []
-    for right in RIGHTS:
+    for right in rights:
         refused = [verb for verb in right.verbs if not _allowed(api, namespace, right, verb)]
         if refused:
             where = "in the cluster" if right.cluster else f"in namespace {namespace}"
@@ -49,7 +56,8 @@ def missing_rights(api: KubeApi, namespace: str) -> list[str]:
 
 
 def _allowed(api: KubeApi, namespace: str, right: Right, verb: str) -> bool:
-    asked = {"verb": verb, "resource": right.resource, "subresource": right.subresource, "group": ""}
+    asked = {"verb": verb, "resource": right.resource, "subresource": right.subresource}
+    asked["group"] = right.group
     if not right.cluster:
         asked["namespace"] = namespace
     review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
@@ -62,7 +70,8 @@ def findings(
 ) -> list[str]:
     """Return what keeps an executor from working on this cluster, in words; nothing where all is well."""
     try:
-        refused = missing_rights(api, namespace)
+        beside_kueue = bool(without_queue(dict(template))[1])
+        refused = missing_rights(api, namespace, (*RIGHTS, *(KUEUE_RIGHTS if beside_kueue else ())))
         if refused:
             how = "kubectl apply -k deploy/kubernetes grants them to the service account coadapt"
             return [*refused, how]

@@ -5,6 +5,8 @@ import os
 import secrets
 import socket
 import sys
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,9 +15,12 @@ from coadapt.executors.host import Host
 from coadapt.executors.kubernetes import OnKubernetes, sweep
 from coadapt.executors.kubernetes.api import CONFLICT, ApiError, JsonObject, KubeApi
 from coadapt.executors.kubernetes.cluster import KubernetesCluster
+from coadapt.executors.kubernetes.kueue import KueuePool, follow, without_queue
 from coadapt.executors.kubernetes.pods import CPU, LABEL_SCHEDULER, MANAGED_BY, PodSettings
 from coadapt.executors.processes.executor import ProcessExecutor, ProcessOptions
 from coadapt.executors.processes.generation_dir import PRIVATE_FILE, write_json
+from coadapt.model import Node, NodeId
+from coadapt.runtime.ports import Post
 
 SETTINGS = "kubernetes.json"
 NAME = "kubernetes-name"
@@ -23,19 +28,46 @@ NAME_BYTES = 3
 # Replicas get their whole grace; what then happens, the launcher still hears before its own ends.
 GRACE_MARGIN_S = 2.0
 GRACE_MIN_S = 1.0
+# Of what Kueue admitted and took back.
+LOOK_S = 1.0
 ENV_POD_IP = "COADAPT_POD_IP"
 
 
 class KubernetesExecutor(ProcessExecutor):
-    """One that looks at no nodes any more once it is closed."""
+    """One that looks at no nodes any more once it is closed. pool: of the slots, where Kueue admits them."""
 
-    def __init__(self, cluster: KubernetesCluster, host: Host, options: ProcessOptions) -> None:
+    def __init__(
+        self, cluster: KubernetesCluster, host: Host, options: ProcessOptions, pool: KueuePool | None = None
+    ) -> None:
         super().__init__(cluster, host, options)
         self._nodes = cluster
+        self._pool = pool
+        self._ended = threading.Event()
+
+    def announce(self, known: Mapping[NodeId, Node], post: Post) -> None:
+        if self._pool is not None:
+            self._pool.tell(post)
+        super().announce(known, post)
+
+    def run(self, post: Post) -> None:
+        if self._pool is None:
+            super().run(post)
+            return
+        looking = threading.Thread(target=self._look, args=(self._pool, post), name="kueue pool", daemon=True)
+        looking.start()
+        try:
+            super().run(post)
+        finally:
+            self._ended.set()
+            looking.join()
 
     def close(self) -> None:
         super().close()
         self._nodes.close()
+
+    def _look(self, pool: KueuePool, post: Post) -> None:
+        while not self._ended.wait(LOOK_S):
+            follow(pool, sum(node.num_gpus for node in self._nodes.nodes), post)
 
 
 def connect(options: OnKubernetes, api: KubeApi, host: Host, *, log_bytes: int) -> ProcessExecutor:
@@ -45,7 +77,7 @@ def connect(options: OnKubernetes, api: KubeApi, host: Host, *, log_bytes: int) 
     own_address = os.environ.get(ENV_POD_IP) or _way_to(api)
     address = options.address or own_address
     owner = _owner(api, namespace, name)
-    template = options.template()
+    template, kueue_labels = without_queue(options.template())
     _make_service(api, namespace, name, owner)
     if options.node_selector:
         spec = dict(template.get("spec") or {})
@@ -84,7 +116,8 @@ def connect(options: OnKubernetes, api: KubeApi, host: Host, *, log_bytes: int) 
         control_name=address,
         sweep=(sys.executable, "-m", sweep.__name__, str(file)),
     )
-    return KubernetesExecutor(cluster, host, process_options)
+    pool = KueuePool(api, settings, host, kueue_labels) if kueue_labels else None
+    return KubernetesExecutor(cluster, host, process_options, pool)
 
 
 def _own_name(state_dir: Path) -> str:

@@ -176,7 +176,6 @@ def _hostname(name: str) -> str:
 
 
 def _container(settings: PodSettings, order: PodOrder, name: str) -> JsonObject:
-    amount = {settings.resource: _amount(settings.resource, order.parts)}
     container: JsonObject = {
         "name": CONTAINER,
         **({"image": settings.image} if settings.image else {}),
@@ -184,7 +183,7 @@ def _container(settings: PodSettings, order: PodOrder, name: str) -> JsonObject:
         "workingDir": order.workdir,
         "envFrom": [{"secretRef": {"name": name}}],
         "env": [{"name": "COADAPT_POD_IP", "valueFrom": OWN_ADDRESS}],
-        "resources": {"requests": amount, **({} if settings.resource == CPU else {"limits": amount})},
+        "resources": slot_request(settings.resource, order.parts),
     }
     mounts = container["volumeMounts"] = []
     if settings.claim:
@@ -204,6 +203,12 @@ def _volumes(settings: PodSettings, order: PodOrder, name: str) -> list[JsonObje
         token = {"secretName": name, "items": [{"key": ENV_TOKEN, "path": TOKEN_NAME}]}
         volumes.append({"name": TOKEN_VOLUME, "secret": token})
     return volumes
+
+
+def slot_request(resource: str, parts: int = PARTS) -> JsonObject:
+    """Return what a container asks for a slot, or a part of one."""
+    amount = {resource: _amount(resource, parts)}
+    return {"requests": amount, **({} if resource == CPU else {"limits": amount})}
 
 
 def _amount(resource: str, parts: int) -> str:

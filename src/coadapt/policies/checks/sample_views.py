@@ -47,6 +47,7 @@ def corner_views() -> dict[str, ClusterView]:
     pair = replace(job.spec, replicas=ReplicaLimits(min=2, max=8))
     frozen = replace(job.spec, contract=RescaleContract.FROZEN, replicas=ReplicaLimits(max=4))
     lost = Grant(allocation=Allocation(slots=(("gone", 1), ("node-0", 1))))
+    shrunk = Grant(allocation=Allocation(slots=(("node-0", 6),)))
     kept = Grant(allocation=Allocation(slots=(("node-0", 1),)))
     poor = replace(job.spec, tenant="poor")
     quota = {"poor": Tenant(id="poor", quota_gpus=0)}
@@ -63,6 +64,9 @@ def corner_views() -> dict[str, ClusterView]:
         "a frozen job that runs": _view(nodes, (replace(job, spec=frozen, grant=kept),)),
         "a frozen job on a lost node": _view(nodes, (replace(job, spec=frozen, grant=lost),)),
         "a running job on a lost node": _view(nodes, (replace(job, spec=pair, grant=lost),)),
+        "a node with fewer GPUs than its jobs hold": _view(
+            _plain_nodes(2), (replace(job, spec=pair, grant=shrunk), replace(job, id="other"))
+        ),
         "a tenant that may hold nothing": replace(
             _view(nodes, (replace(job, spec=poor), replace(job, id="rich"))), tenants=quota
         ),

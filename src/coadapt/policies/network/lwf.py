@@ -127,8 +127,8 @@ class Lwf:
         waiting = []
         for job in view.jobs:
             held, place = gpu_type_held(job, nodes), before.get(job.id)
-            if job.id in capacity.counts or (held is not None and _whole(job)):
-                if place is None or place.slots != job.allocation.slots:
+            if job.id in capacity.counts or (held is not None and _whole(job, nodes)):
+                if place is None or place.slots != job.allocation.slots or not _stands(job, place, nodes):
                     place = _Place(held or "", loads.least_on(job.allocation))
                 if held in paces[job.id].step_s or job.id in capacity.counts:
                     settle(job, place)
@@ -198,9 +198,10 @@ def _service_gpu_s(job: JobView, pace: Pace, gpu_type: str) -> float:
     return requested_gpus(job) * pace.left_s(gpu_type)
 
 
-def _whole(job: JobView) -> bool:
-    """Return whether `job` holds all the GPUs that it requested, for itself."""
-    return job.allocation.num_replicas == requested_gpus(job) and not job.allocation.shared
+def _whole(job: JobView, nodes: Mapping[NodeId, Node]) -> bool:
+    """Return whether `job` holds all the GPUs that it requested, for itself, on nodes that have as many."""
+    there = all(count <= nodes[node].num_gpus for node, count in job.allocation.slots)
+    return there and job.allocation.num_replicas == requested_gpus(job) and not job.allocation.shared
 
 
 def _same_slots(job: JobView, allocation: Allocation) -> Allocation:

@@ -1,0 +1,202 @@
+"""The slots that a queue of Kueue admits: a Workload for each, asked for and given back one by one."""
+
+# Why a Workload per slot.
+#
+# Kueue evicts a Workload whole. One for the whole pool would stop every job when somebody else needs one
+# GPU. Of Workloads of one slot each, Kueue admits as many as stand idle and takes back just as many as it
+# needs, and which job has to make room is decided here: the one that loses least. That holds for every
+# release of Kueue, with no feature gate.
+#
+# What is taken back is not gone at once. Kueue says so (condition Evicted) and waits until whoever runs the
+# Workload lets go of its quota; that is the grace. So: the quota of everybody is lowered, the next plan
+# shrinks jobs in place, their pods end, and only when neither the plan nor a pod holds more than what stays,
+# the Workload is deleted, which gives its quota back. Slots that we give back of ourselves go the same way.
+#
+# How many are asked for: those that jobs hold, and those that are worth having by their goodput (SlotUse).
+# What was taken back is asked for again at once, and waits in the queue like anybody's.
+
+import logging
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+
+from coadapt.core.events import TenantConfigured
+from coadapt.executors.host import Host
+from coadapt.executors.kubernetes.api import NOT_FOUND, ApiError, JsonObject, KubeApi
+from coadapt.executors.kubernetes.pods import (
+    CONTAINER,
+    LABEL_SCHEDULER,
+    MANAGED_BY,
+    PodSettings,
+    merge,
+    selector,
+    slot_request,
+)
+from coadapt.model import InputError, Tenant
+from coadapt.model.tenant import EVERYBODY
+from coadapt.runtime.ports import Post
+
+GROUP = "kueue.x-k8s.io"
+QUEUE_LABEL = f"{GROUP}/queue-name"
+PRIORITY_LABEL = f"{GROUP}/priority-class"
+# A slot that nobody uses is kept for so long: the next job may come soon.
+IDLE_S = 60.0
+# So many Workloads are made at one look: the others a look later.
+MADE_MAX = 50
+NAME_BYTES = 4
+OVER = ("Succeeded", "Failed")
+
+logger = logging.getLogger(__name__)
+
+
+class KueuePool:
+    """Asks for slots and gives them back. One thread calls `look`; `admitted` is that of the last look."""
+
+    def __init__(self, api: KubeApi, settings: PodSettings, host: Host, labels: dict[str, str]) -> None:
+        """`labels`: of the pod template, which name the queue. Raises InputError where there is no Kueue."""
+        self._api = api
+        self._settings = settings
+        self._host = host
+        self._version = _version(api)
+        self._path = f"/apis/{GROUP}/{self._version}/namespaces/{settings.namespace}/workloads"
+        self._spec = _spec(settings, labels[QUEUE_LABEL], self._priority(labels.get(PRIORITY_LABEL, "")))
+        self._given_up: set[str] = set()
+        self._void: list[str] = []  # that hold nothing, and never will
+        self._idle_since: float | None = None
+        self.admitted = 0
+        self._sort(self._workloads())
+
+    def look(self, most: int, post: Post) -> None:
+        """See what is admitted, tell the scheduler, and ask for or give back slots. Raises ApiError.
+
+        most: slots that the nodes have.
+        """
+        staying, waiting, going = self._sort(self._workloads())
+        for name in self._void:
+            self._api.delete(f"{self._path}/{name}")
+        use = self._host.slot_use()
+        if use.quota != len(staying):
+            self.tell(post)
+        elif going:
+            self._release(going, len(staying) + len(going) - max(use.held, self._num_pods()))
+        self._resize(staying, waiting, min(max(use.useful, use.held), most))
+
+    def tell(self, post: Post) -> None:
+        """Tell the scheduler how many slots there are."""
+        tenant = Tenant(id=EVERYBODY, quota_gpus=self.admitted)
+        post(TenantConfigured(at=self._host.now(), tenant=tenant))
+
+    def _sort(self, found: Sequence[JsonObject]) -> tuple[list[str], list[str], list[str]]:
+        """Return the names of those that are ours to use, that wait, and that are to go; the oldest first."""
+        parts: tuple[list[str], list[str], list[str]] = ([], [], [])
+        self._void = []
+        for each in sorted(found, key=lambda each: (each["metadata"]["creationTimestamp"], _name(each))):
+            ends = _ends(each) or _name(each) in self._given_up
+            if ends and not _holds(each, "QuotaReserved"):
+                self._void.append(_name(each))
+            else:
+                parts[2 if ends else 0 if _holds(each, "Admitted") else 1].append(_name(each))
+        self._given_up &= set(parts[2])
+        self.admitted = len(parts[0])
+        return parts
+
+    def _release(self, going: Sequence[str], count: int) -> None:
+        for name in going[: max(count, 0)]:
+            self._api.delete(f"{self._path}/{name}")
+            logger.info("gave a slot back to Kueue: %s", name)
+
+    def _resize(self, staying: Sequence[str], waiting: Sequence[str], wanted: int) -> None:
+        lacking = wanted - len(staying) - len(waiting)
+        for _ in range(min(lacking, MADE_MAX)):
+            self._api.ask("POST", self._path, self._workload())
+        for name in waiting[max(len(waiting) + min(lacking, 0), 0) :]:
+            self._api.delete(f"{self._path}/{name}")
+        idle = max(len(staying) - wanted, 0)
+        if not idle:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = time.monotonic()
+        elif time.monotonic() - self._idle_since >= IDLE_S:
+            self._given_up |= set(staying[-idle:])
+
+    def _workloads(self) -> list[JsonObject]:
+        return list(self._api.get(self._path, labelSelector=selector(self._settings))["items"])
+
+    def _num_pods(self) -> int:
+        path = f"/api/v1/namespaces/{self._settings.namespace}/pods"
+        found = self._api.get(path, labelSelector=selector(self._settings))["items"]
+        return sum((each.get("status") or {}).get("phase") not in OVER for each in found)
+
+    def _workload(self) -> JsonObject:
+        metadata = {
+            "name": f"{self._settings.scheduler}-slot-{secrets.token_hex(NAME_BYTES)}",
+            "labels": {**MANAGED_BY, LABEL_SCHEDULER: self._settings.scheduler},
+            "ownerReferences": [self._settings.owner],
+        }
+        kind = {"apiVersion": f"{GROUP}/{self._version}", "kind": "Workload"}
+        return {**kind, "metadata": metadata, "spec": self._spec}
+
+    def _priority(self, name: str) -> int:
+        """Return what Kueue's priority class `name` stands for; 0 where none is named."""
+        if not name:
+            return 0
+        try:
+            found = self._api.get(f"/apis/{GROUP}/{self._version}/workloadpriorityclasses/{name}")
+        except ApiError as error:
+            allowed = f"a WorkloadPriorityClass of the cluster ({error})"
+            raise InputError(f"pod template, label {PRIORITY_LABEL}", name, allowed) from None
+        return int(found["value"])
+
+
+def follow(pool: KueuePool, most: int, post: Post) -> None:
+    """Let the pool look; a server that is away, or refuses, changes nothing."""
+    try:
+        pool.look(most, post)
+    except ApiError as error:
+        logger.warning("slots were neither asked of Kueue nor given back: %s", error)
+
+
+def without_queue(template: JsonObject) -> tuple[JsonObject, dict[str, str]]:
+    """Return a pod template without what would put its pods into Kueue's hands, and the labels that do."""
+    metadata = dict(template.get("metadata") or {})
+    labels = dict(metadata.get("labels") or {})
+    kueues = {name: str(labels.pop(name)) for name in (QUEUE_LABEL, PRIORITY_LABEL) if name in labels}
+    if not kueues:
+        return template, {}
+    return {**template, "metadata": {**metadata, "labels": labels}}, kueues
+
+
+def _version(api: KubeApi) -> str:
+    """Return the version of Kueue's API that the server prefers."""
+    try:
+        return str(api.get(f"/apis/{GROUP}")["preferredVersion"]["version"])
+    except ApiError as error:
+        if error.status != NOT_FOUND:
+            raise
+        allowed = f"no label {QUEUE_LABEL} where the cluster has no Kueue (https://kueue.sigs.k8s.io)"
+        raise InputError("pod template", QUEUE_LABEL, allowed) from None
+
+
+def _spec(settings: PodSettings, queue: str, priority: int) -> JsonObject:
+    """Return what is alike for all Workloads: the queue, and what a pod of one slot asks for."""
+    container = {"name": CONTAINER, "resources": slot_request(settings.resource)}
+    given = {"containers": [{**container, **({"image": settings.image} if settings.image else {})}]}
+    pod = merge(settings.template.get("spec") or {}, {"restartPolicy": "Never", **given})
+    pod_set = {"name": "main", "count": 1, "template": {"spec": pod}}
+    return {"queueName": queue, "priority": priority, "podSets": [pod_set]}
+
+
+def _name(workload: JsonObject) -> str:
+    return str(workload["metadata"]["name"])
+
+
+def _ends(workload: JsonObject) -> bool:
+    """Return whether it is on its way out: taken back by Kueue, switched off, or at its end."""
+    off = (workload.get("spec") or {}).get("active") is False
+    deleted = bool(workload["metadata"].get("deletionTimestamp"))
+    return off or deleted or _holds(workload, "Evicted") or _holds(workload, "Finished")
+
+
+def _holds(workload: JsonObject, condition: str) -> bool:
+    conditions: Iterable[JsonObject] = (workload.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == condition and each["status"] == "True" for each in conditions)
