@@ -47,6 +47,22 @@ def test_what_is_granted_is_told_and_counts(client: TestClient, service: InProce
     assert service.client(token="wrong").put("/v1/tenants/vision", json={}).status_code == 401
 
 
+def test_everybody_together_is_granted_like_a_tenant_and_owns_no_job(client: TestClient) -> None:
+    for tenant in ("vision", "speech"):
+        job = client.post("/v1/jobs", json={**JOB, "tenant": tenant}).json()["id"]
+        until(lambda job=job: client.get(f"/v1/jobs/{job}").json()["state"] == "running")  # type: ignore[misc]
+    assert [each["id"] for each in client.get("/v1/tenants").json()["tenants"]] == ["speech", "vision"]
+    answer = client.put("/v1/tenants/*", json={"quota_gpus": 1}).json()
+    assert (answer["id"], answer["quota_gpus"], answer["num_jobs"]) == ("*", 1, 2)
+    until(lambda: _waiting(client) == 1)
+    refused = client.post("/v1/jobs", json={**JOB, "tenant": "*"})
+    assert (refused.status_code, refused.json()["error"]["field"]) == (422, "tenant")
+
+
+def _waiting(client: TestClient) -> int:
+    return len(client.get("/v1/jobs?state=pending").json()["jobs"])
+
+
 @pytest.mark.parametrize(
     ("name", "body", "field"),
     [

@@ -1,6 +1,7 @@
 """Where a policy runs: here, inside the loop. (A live host runs it in another process: process_solver.py.)"""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from coadapt.core.commands import Solve
 from coadapt.core.events import PlanFailed, PlanReady
@@ -32,7 +33,14 @@ class InlineSolver:
 
 def decide(policy: Policy, view: ClusterView) -> Plan:
     """Return what the policy gives of the GPUs that it may give."""
-    return policy.allocate(without_withheld(view))
+    shown = without_withheld(view)
+    plan = policy.allocate(shown)
+    if shown.nodes == view.nodes:
+        return plan
+    note = f"; of the cluster's {view.num_gpus} GPUs all jobs together may hold {shown.num_gpus}"
+    waits = {job.id for job in view.jobs if not plan.allocations.get(job.id)}
+    reasons = {job: why + note * (job in waits) for job, why in plan.reasons.items()}
+    return replace(plan, reasons=reasons)
 
 
 def describe(error: BaseException) -> str:

@@ -31,6 +31,7 @@ from coadapt.model.contract_env import is_reserved_env
 from coadapt.model.errors import shown
 from coadapt.model.job import HANG_TIMEOUT_S
 from coadapt.model.schedule import ALLOWED as SCHEDULE_ALLOWED
+from coadapt.model.tenant import EVERYBODY
 from coadapt.objects import check_scheme
 from coadapt.service.deadline import DEADLINE_ALLOWED, deadline_at
 from coadapt.service.job_yaml import load_yaml
@@ -221,6 +222,8 @@ def job_spec(job: JobFile, at: float) -> JobSpec:
     """
     if not Path(job.workdir).is_absolute():
         raise InputError("workdir", job.workdir, "an absolute path")
+    if job.tenant == EVERYBODY:
+        raise InputError("tenant", job.tenant, "a name; this one stands for all tenants together")
     _check_texts(job)
     envs = _envs(job)
     return JobSpec(

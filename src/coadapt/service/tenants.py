@@ -13,6 +13,7 @@ from coadapt.core.lifecycle import ENDED
 from coadapt.core.state import SchedulerState
 from coadapt.model import InputError, Tenant, TenantId
 from coadapt.model.bounds import LABEL_ALLOWED, is_label
+from coadapt.model.tenant import EVERYBODY
 from coadapt.model.wire import Json, to_json
 from coadapt.service.bodies import StrictRoute
 from coadapt.service.limits import GPUS_MAX, NAME_LENGTH_MAX, PRIORITY_MAX, TENANTS_MAX, WEIGHT_MAX
@@ -70,11 +71,11 @@ def tenant_snapshots(state: SchedulerState, only: set[TenantId] | None = None) -
     gpus: dict[TenantId, float] = {}
     for job in state.jobs.values():
         if job.state not in ENDED:
-            tenant = job.spec.tenant
-            num_jobs[tenant] += 1
-            held[tenant] += bool(job.ordered)
-            gpus[tenant] = gpus.get(tenant, 0.0) + num_gpus_held(job)
-    names = only if only is not None else {*state.tenants, *num_jobs}
+            for tenant in (job.spec.tenant, EVERYBODY):
+                num_jobs[tenant] += 1
+                held[tenant] += bool(job.ordered)
+                gpus[tenant] = gpus.get(tenant, 0.0) + num_gpus_held(job)
+    names = only if only is not None else {*state.tenants, *num_jobs} - ({EVERYBODY} - state.tenants.keys())
     return [
         {
             **_granted(state.tenants.get(name) or Tenant(id=name)),
