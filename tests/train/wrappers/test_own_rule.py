@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from coadapt.model import (
     TrainingReport,
 )
 from coadapt.policies.predictors.dirichlet import Rule
-from coadapt.policies.shockwave.forecasts import Ledger
+from coadapt.policies.shockwave.forecasts import Ahead, Ledger
 from coadapt.train.checkpoint.writer import BackgroundWriter
 from coadapt.train.env import Job, Place, Times, TrainConfig
 from coadapt.train.run import Run
@@ -157,46 +158,74 @@ def reports_of(training: Training, scheduler: Scheduler, num_epochs: int) -> lis
     for _ in training.run.epochs(num_epochs):
         for x, y in training.loader:
             training.step(x, y)
+        training.scheduler.step()
         told.append(next(report for report in scheduler.reports() if report.samples == len(told) * 96 + 96))
     return told
 
 
-def test_shockwave_predicts_from_what_a_run_reports() -> None:
-    rule = BatchRule(kind=RuleKind.ACCORDION, every=2)
-    spec = JobSpec(
-        name="job",
-        batch=BatchLimits(initial=SMALL, max_total=LARGE, rule=rule),
-        replicas=ReplicaLimits(max=2),
-        contract=RescaleContract.SELF,
-    )
+RULE = BatchRule(kind=RuleKind.ACCORDION, every=2)
+SPEC = JobSpec(
+    name="job",
+    batch=BatchLimits(initial=SMALL, max_total=LARGE, rule=RULE),
+    replicas=ReplicaLimits(max=2),
+    contract=RescaleContract.SELF,
+)
+
+
+def told_by_a_run(num_epochs: int, *, falls_at: int = 99) -> list[TrainingReport]:
     with serving() as scheduler:
         run = Run(
             TrainConfig(
                 place=Place(generation=1),
-                job=Job(name="job-1", spec=spec, url=scheduler.url),
-                contract=spec.contract,
+                job=Job(name="job-1", spec=SPEC, url=scheduler.url),
+                contract=SPEC.contract,
                 times=Times(report_every_s=1e-9),
             )
         )
-        told = reports_of(Training(run, 1e-6, rule=None), scheduler, 10)
+        told = reports_of(Training(run, 1e-6, rule=None, falls_at=falls_at), scheduler, num_epochs)
         run.close()
-    # The batch of the next epoch is the next report's.
-    assert [report.batch.total for report in told if report.batch] == [SMALL] * 4 + [LARGE] * 6
+    return told
+
+
+def predicted(told: Sequence[TrainingReport]) -> Iterator[tuple[Measured, Ahead]]:
+    """Yield what is known after each report, and what Shockwave's predictor makes of it in a round."""
     ledger = Ledger(rule=Rule.RESTATEMENT, calibrate=False, whole_seconds=False, round_s=120.0)
     measured = Measured()
-    for number, report in enumerate(told[:8]):
+    for number, report in enumerate(told):
         measured = measured.after(report, float(number))
-        job = JobView(id="job", spec=spec, submitted_at=0.0, measured=measured)
+        job = JobView(id="job", spec=SPEC, submitted_at=0.0, measured=measured)
         ledger.observe(view(nodes(1), job, at=120.0 * number), number)
-    forecast, ahead = measured.forecast, ledger.ahead(job)
+        ahead = ledger.ahead(job)
+        assert ahead is not None
+        yield measured, ahead
+
+
+def test_shockwave_predicts_from_what_a_run_reports() -> None:
+    told = told_by_a_run(10)
+    # The batch of the next epoch is the next report's.
+    assert [report.batch.total for report in told if report.batch] == [SMALL] * 4 + [LARGE] * 6
+    *_, (measured, ahead) = predicted(told[:8])
+    forecast = measured.forecast
     assert forecast is not None
-    assert ahead is not None
     assert (forecast.num_epochs, [mode.total for mode in forecast.modes]) == (10, [SMALL, LARGE])
     assert measured.progress_target == 10 * NUM_SAMPLES
     assert ahead.share == pytest.approx(0.8)
     # The small batch was left, so what is left is two epochs of the large one.
     assert ahead.left_s == pytest.approx(max(2 * forecast.modes[1].epoch_s, 1.0))
     assert forecast.remaining_steps == 2 * NUM_SAMPLES / LARGE
+
+
+def test_shockwaves_predictor_follows_a_run_from_regime_to_regime() -> None:
+    """Steady, critical again as the rate falls, steady: each epoch is booked in the batch told before it."""
+    told = told_by_a_run(12, falls_at=5)
+    batches = [report.batch.total for report in told if report.batch]
+    assert batches == [SMALL] * 4 + [LARGE] * 2 + [SMALL] * 2 + [LARGE] * 4
+    for number, (measured, ahead) in enumerate(predicted(told)):
+        assert measured.forecast is not None
+        epoch_s = {mode.total: mode.epoch_s for mode in measured.forecast.modes}
+        trained = [SMALL, *batches[:number]]
+        assert ahead.share == pytest.approx((number + 1) / 12)
+        assert ahead.elapsed_s == pytest.approx(sum(epoch_s[batch] for batch in trained))
 
 
 def test_what_cannot_be_is_refused() -> None:
