@@ -26,7 +26,7 @@ from coadapt.model import (
     TrainingReport,
     TypeProfile,
 )
-from coadapt.model.wire import WIRE_VERSION, dumps, from_json, loads, to_json
+from coadapt.model.wire import WIRE_VERSION, dumps, dumps_in_pieces, from_json, loads, to_json
 from tests.model.strategies import allocations, cluster_views, job_specs
 
 REPORT = TrainingReport(
@@ -183,3 +183,16 @@ def test_what_stands_behind_a_value_is_refused_unless_it_is_white_space() -> Non
     assert loads(KINDS, f" {text} \n") == Tenant()
     with pytest.raises(InputError, match="allowed: JSON"):
         loads(KINDS, f"{text}x")
+
+
+@given(cluster_views())
+def test_in_pieces_it_is_the_same_text(view: ClusterView) -> None:
+    reasons = {job.id: 'says "no" — twice' for job in view.jobs}
+    plan = Plan(
+        allocations={job.id: job.allocation for job in view.jobs},
+        reasons=reasons,
+        diagnostics={"gap": math.inf},
+        set_aside=dict.fromkeys(reasons, 1.5),
+    )
+    for value in (plan, view, REPORT, Plan()):
+        assert dumps_in_pieces(value) == dumps(value)

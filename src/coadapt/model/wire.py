@@ -11,6 +11,9 @@ unknown key, a wrong type or an illegal value raises InputError with the path to
 # is right as it stands (a float where a float is due) is not looked at one by one: which values of an object
 # are is remembered by its shape, its keys and the types of their values. And the path to a value is put
 # together on the way out of an error, from its end: nobody asks where a value stands that is in order.
+#
+# The encoder of Python's library is one call into C, which lets no other thread run: of the books of 10,000
+# jobs it made readers wait for 0.4 s. What is as large as that is written in pieces.
 
 import dataclasses
 import enum
@@ -74,6 +77,24 @@ def from_json(kind: type[T], data: object, path: str = "") -> T:
 def dumps(value: object) -> str:
     """Return one line of versioned, tagged JSON for a dataclass value."""
     return _WRITER.encode({"wire": WIRE_VERSION, "type": type(value).__name__, "data": to_json(value)})
+
+
+def dumps_in_pieces(value: object) -> str:
+    """Return what `dumps` does, entry by entry of each mapping, so that other threads run meanwhile."""
+    kind = _WRITER.encode(type(value).__name__)
+    return f'{{"wire":{WIRE_VERSION},"type":{kind},"data":{_in_pieces(value)}}}'
+
+
+def _in_pieces(value: object) -> str:
+    encode = _WRITER.encode
+    if dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value) if field.init]
+        parts = [f'"{name}":{_in_pieces(getattr(value, name))}' for name in names]
+    elif isinstance(value, Mapping):
+        parts = [f"{encode(str(key))}:{encode(to_json(item))}" for key, item in value.items()]
+    else:
+        return encode(to_json(value))
+    return f"{{{','.join(parts)}}}"
 
 
 def loads(kinds: Mapping[str, type[T]], text: str) -> T:

@@ -33,11 +33,11 @@ from typing import get_args
 
 import sqlalchemy as sa
 
-from coadapt.core.events import Event
+from coadapt.core.events import Event, PlanReady
 from coadapt.core.state import SchedulerState
 from coadapt.model import InputError
 from coadapt.model.errors import StoreError
-from coadapt.model.wire import dumps, loads
+from coadapt.model.wire import dumps, dumps_in_pieces, loads
 from coadapt.runtime.ports import Store
 
 SCHEMA_VERSION = 2
@@ -165,7 +165,8 @@ class Journal(Store):
     def append(self, events: Sequence[Event]) -> None:
         rows, (last, before) = [], self._tip
         for number, event in enumerate(events, start=last + 1):
-            job, payload, kind = getattr(event, "job", None), dumps(event), type(event).__name__
+            job, kind = getattr(event, "job", None), type(event).__name__
+            payload = dumps_in_pieces(event) if isinstance(event, PlanReady) else dumps(event)
             before = link_after(before, (number, event.at, kind, job, payload))
             row = {"seq": number, "at": event.at, "kind": kind, "job": job, "payload": payload}
             rows.append({**row, "link": before})
@@ -227,7 +228,7 @@ class Journal(Store):
         ]
 
     def save_snapshot(self, state: SchedulerState, upto: int) -> None:
-        payload = dumps(state)
+        payload = dumps_in_pieces(state)
         row = {"upto": upto, "payload": payload, "link": checksum(self._link_of(upto), payload)}
         with self._connection() as connection:
             connection.execute(snapshots.delete().where(snapshots.c.upto == upto))

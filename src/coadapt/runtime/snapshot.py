@@ -1,19 +1,25 @@
 """One picture of the cluster as plain JSON data: the same for the command line, the page and a simulation."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from heapq import nsmallest
+from operator import attrgetter
 
 from coadapt.core.accounting import held, num_gpus_held
 from coadapt.core.lifecycle import ENDED, HOLDING, JobState, Reason
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.goodput.efficiency import efficiency
-from coadapt.model import Measured, Usage
+from coadapt.model import Measured, NodeId, Usage
 from coadapt.model.wire import Json, to_json
 
 # Fields of Measured and Usage that a picture leaves out: too long for a look, or shown in another form.
 _NOT_SHOWN = frozenset({"batch_history", "by_type", "forecast", "grad", "accounted_at", "costs"})
+_SHOWN = {
+    kind: tuple(each.name for each in fields(kind) if each.name not in _NOT_SHOWN) for kind in (Measured, Usage)
+}
+
+# By attributes in C, as each picture asks them of all jobs.
+_PLACE, _STATE = attrgetter("submitted_at", "id"), attrgetter("status.state")
 
 # What a job waits after that has nothing to do with plans, and is told beside them.
 _OWN_REASONS = frozenset({Reason.NODE_LOST, Reason.REPLICAS_LOST, Reason.HUNG, Reason.SCRIPT_FAILED})
@@ -24,13 +30,18 @@ def cluster_snapshot(state: SchedulerState, at: float, limit: int | None = None)
 
     limit: the most jobs: those that hold GPUs, then those that wait the longest.
     """
-    used = _gpus_used(state)
-    live = (job for job in state.jobs.values() if job.state not in ENDED)
-    first = nsmallest(
-        len(state.jobs) if limit is None else limit,
-        ((job.state not in HOLDING, job.submitted_at, job.id) for job in live),
-    )
-    jobs = [state.jobs[name] for _, name in sorted((at, name) for _, at, name in first)]
+    counts, holding = Counter[JobState](), list[JobRecord]()
+    for job in state.jobs.values():
+        standing = job.status.state
+        counts[standing] += 1
+        if standing in HOLDING:
+            holding.append(job)
+    used = _gpus_used(state.nodes, holding)
+    most = len(state.jobs) if limit is None else limit
+    jobs = sorted(holding, key=_PLACE)[:most]
+    if len(jobs) < most:
+        others = [job for job in state.jobs.values() if job.state is JobState.PENDING]
+        jobs = sorted(jobs + sorted(others, key=_PLACE)[: most - len(jobs)], key=_PLACE)
     return {
         "at": at,
         "num_gpus": sum(node.num_gpus for node in state.nodes.values()),
@@ -48,20 +59,19 @@ def cluster_snapshot(state: SchedulerState, at: float, limit: int | None = None)
             }
             for node in sorted(state.nodes.values(), key=lambda node: node.id)
         ],
-        "num_jobs": to_json(count_states(state)),
+        "num_jobs": to_json(_told(counts)),
         "jobs": [job_snapshot(job, at, state.plan_error) for job in jobs],
     }
 
 
-def _gpus_used(state: SchedulerState) -> dict[str, float]:
+def _gpus_used(nodes: Iterable[NodeId], holding: Iterable[JobRecord]) -> dict[NodeId, float]:
     """Return how many GPUs of each live node jobs hold."""
-    used: dict[str, float] = dict.fromkeys(state.nodes, 0.0)
-    for job in state.jobs.values():
-        if job.state not in HOLDING:
-            continue
-        whole = job.ordered.gpu_share == 1.0 and job.ordered == job.trains_on
+    used: dict[NodeId, float] = dict.fromkeys(nodes, 0.0)
+    for job in holding:
+        ordered, trains_on = job.order.grant.allocation, job.running.grant.allocation
         # Nearly all jobs hold whole GPUs, and only those: they need no look at single devices.
-        on_nodes: Iterable[tuple[str, float]] = job.ordered.slots if whole else held(job).by_node.items()
+        whole = ordered.gpu_share == trains_on.gpu_share == 1.0 and ordered.slots == trains_on.slots
+        on_nodes: Iterable[tuple[NodeId, float]] = ordered.slots if whole else held(job).by_node.items()
         for node, gpus in on_nodes:
             if node in used:
                 used[node] += gpus
@@ -70,8 +80,11 @@ def _gpus_used(state: SchedulerState) -> dict[str, float]:
 
 def count_states(state: SchedulerState) -> dict[str, int]:
     """Return how many live jobs there are in each state, states without one left out."""
-    counts = Counter(job.state.value for job in state.jobs.values() if job.state not in ENDED)
-    return {name: counts[name] for name in sorted(counts)}
+    return _told(Counter(map(_STATE, state.jobs.values())))
+
+
+def _told(counts: Mapping[JobState, int]) -> dict[str, int]:
+    return {standing.value: counts[standing] for standing in sorted(counts) if standing not in ENDED}
 
 
 def job_snapshot(job: JobRecord, at: float, plan_error: str = "") -> dict[str, Json]:
@@ -122,8 +135,7 @@ def told_no_plan(plan_error: str) -> str:
 
 
 def _shown(figures: Measured | Usage) -> dict[str, Json]:
-    names = (each.name for each in fields(figures))
-    return {name: to_json(getattr(figures, name)) for name in names if name not in _NOT_SHOWN}
+    return {name: to_json(getattr(figures, name)) for name in _SHOWN[type(figures)]}
 
 
 def _silent_s(job: JobRecord, at: float) -> float | None:

@@ -57,16 +57,15 @@ def parse_states(text: str) -> frozenset[JobState]:
 
 def live_jobs(state: SchedulerState, query: JobQuery) -> list[JobRecord]:
     """Return copies of the live jobs that fit, in the order asked for: one more than a page, if there are."""
-    jobs = sorted(state.jobs.values(), key=_place)
+    wanted = (query.state or frozenset(JobState)) - ENDED  # first: most jobs may be of no other
+    jobs = sorted([job for job in state.jobs.values() if job.status.state in wanted], key=_place)
     after = place_of(query.cursor)
     if after is not None:
         first = bisect_right(jobs, after, key=_place)
         jobs = jobs[: bisect_left(jobs, after, key=_place)] if query.newest else jobs[first:]
     if query.newest:
         jobs.reverse()
-    fitting = (
-        job for job in jobs if job.state not in ENDED and _fits(job, query, job.spec.name, job.spec.tenant)
-    )
+    fitting = (job for job in jobs if _fits(job, query, job.spec.name, job.spec.tenant))
     return [copy_of(job) for job in islice(fitting, query.limit + 1)]
 
 
