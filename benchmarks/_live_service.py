@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from coadapt.cli.cluster.live import listening, spare_collections
+from coadapt.cli.cluster.live import listening, spare_readers
 from coadapt.cli.local_socket import listening_here
 from coadapt.cli.state_dir import StateDir
 from coadapt.core.commands import JobCommand, RetractRescale, Stop
@@ -108,7 +108,7 @@ def serve(folder: Path) -> None:
     )
     writer.number = loop.num_events
     loop.recover(CONFIG, executor.announce)
-    spare_collections()
+    spare_readers()
     loop.read(tally.begin)
     service = Service(
         loop=loop,

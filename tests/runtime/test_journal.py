@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from coadapt.core.events import Event, JobSubmitted, NodeJoined, PlanReady, TimerFired
 from coadapt.core.scheduler import Scheduler
-from coadapt.model import Allocation, BatchLimits, InputError, JobSpec, Node, Plan
-from coadapt.model import wire
+from coadapt.model import Allocation, BatchLimits, InputError, JobSpec, Node, Plan, wire
 from coadapt.model.errors import StoreError
 from coadapt.runtime.journal import Journal
 from coadapt.runtime.memory_store import MemoryStore

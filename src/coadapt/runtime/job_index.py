@@ -15,6 +15,9 @@ read. It is a fold of the journal and may be thrown away: then it is made anew f
 # of the scheduler, so that a replay from that snapshot leaves no gap. Where `upto` lies before the snapshot
 # all the same (the file was removed, or the machine lost power), the index is made anew from the journal.
 #
+# Who reads writes nothing but jobs that have just ended: the rows of a plan that moves thousands of jobs are
+# for the loop to write, a part at a time, and are found in memory until then.
+#
 # What may grow without end is thinned while it is written: the gaps between points and between sentences
 # that differ in their figures only grow with the job's age, so a job leaves some thousand rows whatever its
 # length. (To thin afterwards, every other row, was tried in memory: on disk it costs a rewrite.)
@@ -23,7 +26,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coadapt.core.lifecycle import ENDED, JobState
@@ -133,22 +136,33 @@ class JobIndex:
             self._buffer.extend(rows)
             self._ended.extend(ended)
             self._upto = max(self._upto, seq)
-            if len(self._buffer) >= BUFFER_MAX:
-                self.flush()
+        while len(self._buffer) >= BUFFER_MAX:
+            self._write(BUFFER_MAX)  # readers get in between
 
     def flush(self) -> None:
         """Write what waits in memory."""
+        self._write(len(self._buffer))
+
+    def _write(self, count: int) -> None:
+        """Write the first `count` rows, and all jobs that ended."""
         with self._lock:
-            rows = [(r.job, r.seq, r.n, r.kind, r.at, json.dumps(r.payload)) for r in self._buffer]
+            written = self._buffer[:count]
+            rows = [(r.job, r.seq, r.n, r.kind, r.at, json.dumps(r.payload)) for r in written]
             ended = [_values(job) for job in self._ended]
             with self._database:
                 self._database.executemany("INSERT OR REPLACE INTO rows VALUES (?,?,?,?,?,?)", rows)
                 self._database.executemany("INSERT OR REPLACE INTO ended VALUES (?,?,?,?,?,?,?)", ended)
-                self._database.execute("INSERT OR REPLACE INTO meta VALUES ('upto', ?)", (self._upto,))
+                if len(written) == len(self._buffer):
+                    self._database.execute("INSERT OR REPLACE INTO meta VALUES ('upto', ?)", (self._upto,))
             if ended:
                 self._counts = self._counted()
-            self._buffer.clear()
+            del self._buffer[: len(written)]
             self._ended.clear()
+
+    def _write_ended(self) -> None:
+        """Write the jobs that ended, which who asks for them shall find; rows wait on."""
+        if self._ended:
+            self._write(0)
 
     def follow_journal(self, last_number: int) -> None:
         """Forget all if there are rows of events after `last_number`, the journal's last: it is another."""
@@ -185,13 +199,17 @@ class JobIndex:
         query = query.replace("seq DESC", "seq DESC, n DESC").replace("seq ASC", "seq, n")
         given = (job, after, *kinds, *([] if latest is None else [latest]))
         with self._lock:
-            self.flush()
             found = self._database.execute(query, given).fetchall()
-        rows = [
-            Row(job=job, seq=seq, n=n, kind=kind, at=at, payload=json.loads(payload))
+            wait = [row for row in self._buffer if row.job == job and row.seq > after]
+        rows = {
+            (seq, n): Row(job=job, seq=seq, n=n, kind=kind, at=at, payload=json.loads(payload))
             for seq, n, kind, at, payload in found
-        ]
-        return rows if latest is None else rows[::-1]
+        }
+        for row in wait:
+            if not kinds or row.kind in kinds:
+                rows[row.seq, row.n] = replace(row, payload=json.loads(json.dumps(row.payload)))
+        in_order = [rows[place] for place in sorted(rows)]
+        return in_order if latest is None else in_order[max(len(in_order) - latest, 0) :]
 
     def ended(self, job: JobId) -> EndedJob | None:
         """Return the ended job with this id, None if there is none."""
@@ -222,14 +240,14 @@ class JobIndex:
     def ids_beginning(self, text: str, limit: int) -> list[JobId]:
         """Return ids of ended jobs that begin so, in order."""
         with self._lock:
-            self.flush()
+            self._write_ended()
             query = "SELECT id FROM ended WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
             return [row[0] for row in self._database.execute(query, (text, f"{text}\U0010ffff", limit))]
 
     def counts(self) -> dict[str, int]:
         """Return the number of ended jobs by state."""
         with self._lock:
-            self.flush()
+            self._write_ended()
             return dict(self._counts)
 
     def remove(self, jobs: Sequence[JobId]) -> None:
@@ -280,7 +298,7 @@ class JobIndex:
         by = f" ORDER BY {order}" if order else ""
         query = f"SELECT * FROM ended WHERE {where}{by} LIMIT ?"
         with self._lock:
-            self.flush()
+            self._write_ended()
             found = self._database.execute(query, (*given, limit)).fetchall()
         return [
             EndedJob(
