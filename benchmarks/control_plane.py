@@ -13,6 +13,7 @@ was any), which drove the real service.
 import argparse
 import json
 import os
+import pickle
 import platform
 import tempfile
 import time
@@ -22,17 +23,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks._http_load import JsonObject, Request, live_service, measure, verb
+from coadapt.core.commands import Command, Solve
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import (
+    CancelRequested,
     Event,
     JobSubmitted,
     NodeJoined,
+    NodeLost,
     Outcome,
     PlanReady,
     ReplicasExited,
     ReplicasStarted,
     TimerFired,
     TrainingReported,
+    TrainingResumed,
 )
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
@@ -46,6 +51,7 @@ from coadapt.model import (
     Plan,
     TrainingReport,
 )
+from coadapt.model.view import standing_of
 from coadapt.runtime.index_writer import IndexWriter
 from coadapt.runtime.job_history import latest_decisions, latest_spans, story_of
 from coadapt.runtime.job_index import JobIndex
@@ -57,6 +63,7 @@ from coadapt.service.listing import JobQuery, ended_jobs, find_job, find_live, j
 RESULTS = Path(__file__).parent / "results" / "control_plane.json"
 GPUS_PER_NODE = 8
 NUM_TIMES = 50
+NUM_NODES = 5
 
 # What the review measured over HTTP (ms, answers per second), and the goals of issue 9.
 GOAL_OF_READS_MS, GOAL_OF_VERBS_MS, GOAL_OF_REPORTS_PER_S, GOAL_OF_RESTART_S = 50.0, 1_000.0, 2_000.0, 3.0
@@ -67,9 +74,14 @@ BEFORE_AND_GOAL: dict[str, tuple[float | None, float | None]] = {
     "event: job submitted": (1.75, 1.0),
     "event: replicas started": (4.4, 1.0),
     "event: replicas exited": (None, 1.0),
+    "event: first step told": (None, 1.0),
     "event: training report": (0.02, 1.0),
+    "event: cancel requested": (None, 1.0),
+    "event: node lost": (None, 1.0),
+    "event: node joined": (None, 1.0),
     "round: timer fired, view made": (39.0, 1.0),
     "round: plan taken in, 8,000 jobs start": (None, None),
+    "round: plan taken in, 8,000 jobs have started": (None, None),
     "round: plan taken in, none changes": (76.0, 1.0),
     "snapshot written": (1200.0, None),
     "snapshot: the loop waits for": (None, 50.0),
@@ -108,16 +120,18 @@ class Bench:
         self.scheduler = Scheduler(SchedulerConfig())
         self.writer = IndexWriter(self.index, self.journal.numbered_events, SchedulerConfig())
         self.number = 0
+        self.plan = Plan()
 
     @property
     def state(self) -> SchedulerState:
         return self.scheduler.state
 
-    def handle(self, event: Event) -> None:
+    def handle(self, event: Event) -> list[Command]:
         """Let the core and the index take the event in: what an event costs beside its commit."""
         self.number += 1
         commands = self.scheduler.handle(event)
         self.writer.observe(self.number, event, commands, self.scheduler.state)
+        return commands
 
     @contextmanager
     def timed(self, what: str, calls: int = 1) -> Iterator[None]:
@@ -153,7 +167,7 @@ class Bench:
         self.handle(JobSubmitted(at=self.at, job=f"job-{index:06}", spec=spec))
 
     def _plan(self, num_running: int) -> None:
-        """Let a round start jobs, each of them report, and another round leave all as it is."""
+        """Let a round start jobs, each of them train, and further rounds leave all as it is."""
         plan = self._plan_for(num_running)
         self._round(60.0, plan, "round: plan taken in, 8,000 jobs start")
         running = [job.id for job in self.state.jobs.values() if job.ordered]
@@ -162,16 +176,27 @@ class Bench:
         with self.timed("event: replicas started", NUM_TIMES):
             for job in running[:NUM_TIMES]:
                 self._started(job)
-        for job in running:
-            self.handle(self.report_of(job))
-        self._round(120.0, plan, "round: plan taken in, none changes")
+        for job in running[NUM_TIMES:]:
+            self._first_step(job)
+        with self.timed("event: first step told", NUM_TIMES):
+            for job in running[:NUM_TIMES]:
+                self._first_step(job)
+        self._round(120.0, plan, "round: plan taken in, 8,000 jobs have started")
+        for after_s in (180.0, 240.0, 300.0):  # three: jobs are asked after when they were silent for as long
+            for job in running:
+                self.handle(self.report_of(job))
+            self._round(after_s, plan, "round: plan taken in, none changes")
 
     def _round(self, after_s: float, plan: Plan, what: str) -> None:
         self.at = self.began_at + after_s
         with self.timed("round: timer fired, view made"):
-            self.handle(TimerFired(at=self.at))
+            commands = self.handle(TimerFired(at=self.at))
+        (view,) = (command.view for command in commands if isinstance(command, Solve))
+        # As it comes from the policy's process: equal to what jobs hold, and none of it the same object.
+        came: Plan = pickle.loads(pickle.dumps(plan))
+        came = self.plan = came.made_of(standing_of(view), self.plan)
         with self.timed(what):
-            self.handle(PlanReady(at=self.at, round=self.state.round, plan=plan))
+            self.handle(PlanReady(at=self.at, round=self.state.round, plan=came))
 
     def _plan_for(self, num_running: int) -> Plan:
         allocations = {
@@ -183,6 +208,9 @@ class Bench:
 
     def _started(self, job: str) -> None:
         self.handle(ReplicasStarted(at=self.at, job=job, generation=1))
+
+    def _first_step(self, job: str) -> None:
+        self.handle(TrainingResumed(at=self.at, job=job, generation=1, rescale_s=20.0))
 
     def report_of(self, job: str) -> TrainingReported:
         report = TrainingReport(
@@ -196,10 +224,20 @@ class Bench:
         return TrainingReported(at=self.at, job=job, generation=1, report=report)
 
     def events(self) -> None:
-        self.at = self.began_at + 130.0
+        self.at = self.began_at + 310.0
         self.repeat("event: training report", lambda: self.handle(self.report_of("job-000000")), 1_000)
         ends = iter(range(NUM_TIMES))
         self.repeat("event: replicas exited", lambda: self.handle(self._end(next(ends))))
+        waiting = iter(range(self.num_jobs - 2 * NUM_TIMES, self.num_jobs - NUM_TIMES))
+        cancel = lambda: CancelRequested(at=self.at, job=f"job-{next(waiting):06}")  # noqa: E731 - once
+        self.repeat("event: cancel requested", lambda: self.handle(cancel()))
+        idle = sorted(self.state.nodes.values(), key=lambda node: int(node.id[1:]))[-NUM_NODES:]
+        with self.timed("event: node lost", NUM_NODES):
+            for node in idle:
+                self.handle(NodeLost(at=self.at, node=node.id))
+        with self.timed("event: node joined", NUM_NODES):
+            for node in idle:
+                self.handle(NodeJoined(at=self.at, node=node))
 
     def _end(self, index: int) -> Event:
         job = f"job-{index:06}"
