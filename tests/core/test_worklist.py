@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from copy import deepcopy
+from copy import copy, deepcopy
 from types import FrameType
 
 import pytest
@@ -10,13 +10,14 @@ import pytest
 from coadapt.core.accounting import held
 from coadapt.core.commands import Command, Start
 from coadapt.core.config import SchedulerConfig
-from coadapt.core.events import Event, Outcome, TrainingResumed
+from coadapt.core.events import Event, Outcome, SchedulerRestarted, TrainingResumed
 from coadapt.core.lifecycle import ENDED
 from coadapt.core.scheduler import VIEWS_BEHIND_MAX, Scheduler
 from coadapt.core.state import ENDED_KEPT, JobRecord, SchedulerState
 from coadapt.core.worklist import Worklist, may_act, moves_soon
 from coadapt.model import Allocation, ClusterView, FreeGpus, TrainingReport
 from coadapt.model.view import standing_of
+from coadapt.runtime.index_writer import touched_jobs
 from coadapt.sim.faults.fault_run import run_seed
 from tests.core.stage import Stage, on
 
@@ -26,7 +27,11 @@ class Checked(Scheduler):
 
     def handle(self, event: Event) -> list[Command]:
         anew = Scheduler(self.config, deepcopy(self.state))
+        before = {job.id: copy(job) for job in self.state.jobs.values()}
         commands = super().handle(event)
+        told = {job.id for job in touched_jobs(event, commands, self.state)}
+        differ = {job for job, record in self.state.jobs.items() if record != before.get(job)}
+        assert differ <= told or isinstance(event, SchedulerRestarted), event
         assert (anew.handle(event), anew.state) == (commands, self.state), event
         live = [job for job in self.state.jobs.values() if job.state not in ENDED]
         free = FreeGpus(self.state.nodes.values())
@@ -87,12 +92,19 @@ def test_of_a_plan_only_what_it_says_anew_is_looked_at(monkeypatch: pytest.Monke
     assert sorted(looked) == ["b", "c"]
 
 
-def test_nobody_is_asked_after_before_somebody_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_who_may_be_silent_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     stage, _ = three_that_train()
-    monkeypatch.setattr("coadapt.core.scheduler._patient_until", None)
-    assert stage.timer(180.0)
-    monkeypatch.undo()
-    assert sum(isinstance(command, Start) for command in stage.timer(240.0)) == 3
+    looked = list[str]()
+    monkeypatch.setattr(
+        stage.scheduler, "_stop_hung", lambda jobs: looked.extend(job.id for job in jobs) or []
+    )
+    stage.at = 200.0
+    stage.reported(TrainingReport(progress=1.0), "b")
+    stage.timer(240.0)
+    assert looked == ["a", "c"]
+    assert sum(isinstance(command, Start) for command in stage.timer(300.0)) == 0
+    stage.timer(420.0)
+    assert looked == ["a", "c", "a", "b", "c"]
 
 
 def test_a_round_finds_few_views_to_make() -> None:
@@ -112,7 +124,7 @@ def test_a_round_finds_few_views_to_make() -> None:
 def test_what_is_given_back_is_free_again() -> None:
     stage = Stage()
     stage.running(allocation=on(n0=3, n1=1))
-    work = Worklist(stage.scheduler.state.nodes.values(), [stage.job()])
+    work = Worklist(stage.scheduler.state.nodes.values(), [stage.job()], silence_s=60.0)
     assert work.free.whole == {"n0": 1, "n1": 3}
     work.forget("a")
     assert work.free.whole == {"n0": 4, "n1": 4}

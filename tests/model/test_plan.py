@@ -1,5 +1,6 @@
 """check_plan: the guard between any policy and the core. A lawful plan passes, each broken law is named."""
 
+import pickle
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -22,6 +23,7 @@ from coadapt.model import (
     Tenant,
     check_plan,
 )
+from coadapt.model.view import standing_of
 
 NODES = (
     Node(id="a", num_gpus=4),
@@ -194,3 +196,19 @@ def test_a_lawful_plan_passes(name: str) -> None:
 def test_each_broken_law_is_named(message: str) -> None:
     with pytest.raises(PlanError, match=message):
         check_plan(*UNLAWFUL[message])
+
+
+def test_a_plan_from_another_process_is_made_of_known_objects() -> None:
+    held = view(job("x", grant=TWO_ON_A), job("y", grant=TWO_ON_A), job("z"))
+    standing = standing_of(held)
+    before = Plan(allocations={"x": TWO_ON_A.allocation}, reasons={"z": "waits", "x": "runs"})
+    for allocations in ({"x": on(("a", 2)), "y": on(("a", 2))}, {"x": on(("a", 2)), "y": on(("b", 1))}):
+        told = Plan(allocations=allocations, reasons={"z": "waits", "x": "moves"}, diagnostics={"gap": 1.0})
+        came = pickle.loads(pickle.dumps(told))
+        made = came.made_of(standing, before)
+        assert made == told
+        assert made.allocations["x"] is standing.allocations["x"]
+        assert (made.allocations is standing.allocations) == (allocations == standing.allocations)
+        assert made.reasons["z"] is before.reasons["z"]
+        assert made.names_only(standing)
+        assert made.unlike(before) == told.unlike(before) == {"x", "y"}

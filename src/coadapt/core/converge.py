@@ -61,21 +61,17 @@ def converge(state: SchedulerState, work: Worklist, config: SchedulerConfig) -> 
     for job in (job for job in movable if _must_stop(job, in_place)):
         commands.append(stop(job, state.at))
         work.note(job)
-    rescaling = [job for job in jobs if job.state is JobState.RESCALING]
-    commands += [_retract(job, state.at) for job in rescaling if not _retracting(job) and _differs(job)]
+    rescaling = [job for job in jobs if job.state is JobState.RESCALING and _differs(job)]
+    commands += [_retract(job, state.at) for job in rescaling if job.order.kind is not OrderKind.RETRACT]
     blocked: list[JobRecord] = []
     changing = [job for job in movable if _must_change(job)]
-    # Those that shrink first.
-    for job in sorted(changing, key=_growth):
+    waiting = [job for job in jobs if job.state is JobState.PENDING and job.target]
+    for job in (*sorted(changing, key=_growth), *waiting):  # those that shrink first
         if work.free.fits(holding(job.target.allocation), held(job)):
-            commands.append(_send(job, OrderKind.RESCALE, state.at))
+            commands.append(_send(job, state.at))
             work.note(job)
-        else:
+        elif job.state is JobState.RUNNING:
             blocked.append(job)
-    for job in (job for job in jobs if job.state is JobState.PENDING and job.target):
-        if work.free.fits(holding(job.target.allocation), held(job)):
-            commands.append(_send(job, OrderKind.START, state.at))
-            work.note(job)
     if blocked and not commands and not in_peace and not work.moving:
         # Running jobs wait for each other's GPUs in a ring: one of them has to let go first.
         commands.append(stop(blocked[0], state.at))
@@ -148,10 +144,6 @@ def _must_change(job: JobRecord) -> bool:
     return job.state is JobState.RUNNING and not job.failed_rescales.waits_for_plan and _differs(job)
 
 
-def _retracting(job: JobRecord) -> bool:
-    return job.order.kind is OrderKind.RETRACT
-
-
 def _differs(job: JobRecord) -> bool:
     return not job.order.grant.satisfies(job.target)
 
@@ -160,11 +152,11 @@ def _growth(job: JobRecord) -> int:
     return job.target.allocation.num_replicas - job.ordered.num_replicas
 
 
-def _send(job: JobRecord, kind: OrderKind, at: float) -> JobCommand:
-    """Order the job to have its target, by a start or by a rescale."""
-    order = Order(
-        generation=job.order.generation + 1, grant=job.target, kind=kind, sent_at=at, num_attempts=1
-    )
+def _send(job: JobRecord, at: float) -> JobCommand:
+    """Order the job to have its target, by a start or, if it runs, by a rescale."""
+    kind = OrderKind.RESCALE if job.state is JobState.RUNNING else OrderKind.START
+    number = job.order.generation + 1
+    order = Order(generation=number, grant=job.target, kind=kind, sent_at=at, num_attempts=1)
     job.heard_at = at
     if kind is OrderKind.RESCALE:
         hold(job, at, status=job.status.after(Trigger.RESCALE_ORDERED, Reason.RESCALED), order=order)

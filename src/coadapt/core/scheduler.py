@@ -6,7 +6,6 @@ follow from a plan is converge.py; the books are accounting.py.
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Mapping
 from typing import assert_never
 
 from coadapt.core.accounting import hold, job_view, may_train
@@ -68,9 +67,8 @@ class Scheduler:
         self.state = state or SchedulerState()
         self._active = sorted((job for job in self.state.jobs.values() if job.state not in ENDED), key=_place)
         self._departed = [job.id for job in self.state.jobs.values() if job.state in ENDED]
-        self._picture: ClusterView | None = None  # the last view, while no event but its answer came since
-        # The last plan that was taken; until when no job that trains can have been silent for too long.
-        self._plan, self._look_at = Plan(), 0.0
+        self._picture: ClusterView | None = None  # the last view, while jobs hold and want what they did then
+        self._plan = Plan()  # the last that was taken
         self._take_stock()
 
     @property
@@ -82,9 +80,10 @@ class Scheduler:
         """Book what happened and return the orders that follow from it."""
         if self._departed:
             self._forget_departed()
+        self.state.changed = set()
         # A late message must not turn the books back; its own instant is history.
         self.state.at = max(self.state.at, event.at)
-        self._picture = self._picture if isinstance(event, PlanReady) else None
+        self._picture = self._picture if isinstance(event, PlanReady | TrainingReported) else None
         match event:
             case TrainingReported() | TrainingResumed():  # first, because nearly all events are
                 return self._heard(event)
@@ -106,8 +105,7 @@ class Scheduler:
                 return self._plan_ready(event)
             case PlanFailed():
                 if event.round == self.state.round and self.state.solve_at is not None:
-                    self.state.solve_at = None
-                    self.state.plan_error = event.error
+                    self.state.solve_at, self.state.plan_error = None, event.error
                 return []
             case TimerFired():
                 return self._timer_fired()
@@ -187,6 +185,7 @@ class Scheduler:
             on_it = any(allocation.on(node) for allocation in (job.ordered, job.trains_on))
             if on_it or job.target.allocation.on(node):
                 job.target = NO_GRANT
+                self.state.changed.add(job.id)
                 if on_it:
                     why = f"stopped: node {node} {what}"
                     job.status = replace(job.status, reason=Reason.NODE_LOST, explanation=why)
@@ -220,17 +219,15 @@ class Scheduler:
         at = job.heard_at = self.state.at
         if len(self._work.unseen) > VIEWS_BEHIND_MAX:
             self._look_again()
-        self._work.unseen[job.id] = None
         job.running = running = replace(job.running, reported_at=at)
+        self._work.hear(job)
         if isinstance(event, TrainingReported):
             job.measured = job.measured.after(event.report, at)
-            if running.has_trained:  # nearly always
-                return []
-            took_step = event.report.progress > running.progress_at_start
         else:
             job.usage = job.usage.after_cost(event.generation, event.rescale_s, event.pause)
-            took_step = True
-        if not took_step or running.has_trained or event.generation != running.generation:
+        if running.has_trained or event.generation != running.generation:  # nearly always
+            return []
+        if isinstance(event, TrainingReported) and event.report.progress <= running.progress_at_start:
             return []
         job.running = replace(running, has_trained=True)
         return self._converge(job)
@@ -298,8 +295,7 @@ class Scheduler:
         commands = self._look_after()
         solving = state.solve_at is not None and state.at - state.solve_at < self.config.solve_timeout_s
         if not solving:
-            state.round += 1
-            state.solve_at = state.at
+            state.round, state.solve_at = state.round + 1, state.at
             commands.append(Solve(round=state.round, view=self.view()))
         state.round_at = state.at
         return commands + self._set_alarm(self._next_round_at())
@@ -310,20 +306,21 @@ class Scheduler:
             return []
         state.solve_at = None
         view = self._picture or self.view()
-        present = standing_of(view).jobs.keys()
+        held = standing_of(view)
         # Jobs that ended or were cancelled while it was made; those that nobody knows stay in.
-        plan = event.plan.without(lambda job: job in state.jobs or job in state.ended, beside=present)
+        plan, known = event.plan, event.plan.names_only(held)
+        if not known:
+            plan = plan.without(lambda job: job in state.jobs or job in state.ended, beside=held.jobs.keys())
         try:
-            check_plan(view, plan)
+            check_plan(view, plan, names_known=known)
         except PlanError as error:
             state.plan_error = str(error)
             return []
-        state.plan_error = ""
-        state.diagnostics = plan.diagnostics
-        concerned, self._work.unplanned = self._work.unplanned | plan.unlike(self._plan), set()
-        for job in [state.jobs[job_id] for job_id in concerned if job_id in state.jobs]:
+        state.plan_error, state.diagnostics = "", plan.diagnostics
+        state.changed, self._work.unplanned = self._work.unplanned | plan.unlike(self._plan), set()
+        for job in [state.jobs[job_id] for job_id in state.changed if job_id in state.jobs]:
             if not job.status.cancel_requested:
-                self._set_target(job, plan, view.inventory.by_type)
+                self._set_target(job, plan, view)
         self._plan = plan
         # Whose order is not as the plan has it is under way, or may need another.
         differing = [*self._work.jobs, *(state.jobs[job_id] for job_id in self._work.moving)]
@@ -333,9 +330,10 @@ class Scheduler:
                 why = f"takes its first step before anything else: {job.explanation}"
                 job.status = replace(job.status, reason=Reason.ALLOCATED, explanation=why)
                 self._work.note(job)
+                state.changed.add(job.id)
         return self._converge()
 
-    def _set_target(self, job: JobRecord, plan: Plan, pools: Mapping[str, int]) -> None:
+    def _set_target(self, job: JobRecord, plan: Plan, view: ClusterView) -> None:
         if job.failed_rescales.waits_for_plan:
             job.failed_rescales = replace(job.failed_rescales, waits_for_plan=False)
             self._work.note(job)
@@ -344,25 +342,22 @@ class Scheduler:
         if (allocation, batch) != (target.allocation, target.batch):
             job.target = Grant(allocation=allocation, batch=batch)
             self._work.note(job)
-        if allocation.slots:
-            if (why := plan.reasons.get(job.id)) is None:
-                why = f"runs on {allocation.num_replicas} GPUs"
-            if why != job.status.explanation:
-                job.status = replace(job.status, explanation=why)
-            return
-        reason, why = waiting_reason(job, plan, pools)
-        reason = job.reason if job.state is JobState.STOPPING else reason
+        reason, why = job.reason, plan.reasons.get(job.id, f"runs on {allocation.num_replicas} GPUs")
+        if not allocation.slots:
+            waits, why = waiting_reason(job, plan, view.inventory.by_type)
+            reason = reason if job.state is JobState.STOPPING else waits
         if (reason, why) != (job.reason, job.explanation):
             job.status = replace(job.status, reason=reason, explanation=why)
 
     def _restarted(self) -> list[Command]:
-        self.state.solve_at = None
-        self.state.round_due_at = None
+        self.state.solve_at = self.state.round_due_at = None
         jobs = self._active
         commands = [repeat_order(job, self.state.at) for job in jobs if job.state in HOLDING]
-        for job in (job for job in jobs if job.running.reported_at is not None):
-            # What they reported while nobody listened is not known.
-            job.running = replace(job.running, reported_at=self.state.at)
+        for job in jobs:
+            if job.running.reported_at is not None:
+                # What they reported while nobody listened is not known.
+                job.running = replace(job.running, reported_at=self.state.at)
+            self._work.hear(job)
         return commands + (self._wake() if jobs else [])
 
     def _configured(self, config: SchedulerConfig) -> list[Command]:
@@ -382,9 +377,8 @@ class Scheduler:
     def _look_after(self) -> list[Command]:
         """Stop jobs that hang; ask after orders without an answer, and after jobs that are silent."""
         at, retry_s, silence_s = self.state.at, self.config.retry_s, self.config.silence_s
-        everybody = at >= self._look_at
-        unanswered = (self.state.jobs[job_id] for job_id in self._work.moving)
-        jobs = self._active if everybody else sorted(unanswered, key=_place)
+        concerned = self._work.moving.union(self._work.silences.too_long(at))
+        jobs = sorted((self.state.jobs[job_id] for job_id in concerned), key=_place)
         holding = [job for job in jobs if job.status.state in HOLDING]
         commands = self._stop_hung(holding)
         for job in holding:
@@ -392,8 +386,7 @@ class Scheduler:
             since, most_s = (job.heard_at, silence_s) if sent_at is None else (sent_at, retry_s)
             if at - since >= most_s:
                 commands.append(repeat_order(job, at))
-        if everybody:
-            self._look_at = min((_patient_until(job, silence_s) for job in holding), default=math.inf)
+                self._work.hear(job)
         return commands
 
     def _stop_hung(self, jobs: list[JobRecord]) -> list[Command]:
@@ -447,20 +440,18 @@ class Scheduler:
     def _take_stock(self) -> None:
         """Count anew what the live nodes have, and what jobs hold of it."""
         nodes = tuple(self.state.nodes[node] for node in sorted(self.state.nodes))
-        self._work, self._views = Worklist(nodes, self._active), JobViews(nodes)
-        self._look_at = 0.0
+        self._work, self._views = Worklist(nodes, self._active, self.config.silence_s), JobViews(nodes)
 
     def _converge(self, *changed: JobRecord) -> list[Command]:
+        self._picture = None
         for job in changed:
             if job.state not in ENDED:
                 self._work.note(job)
-                self._look_at = min(self._look_at, _patient_until(job, self.config.silence_s))
         return converge(self.state, self._work, self.config)
 
     def _end(self, job: JobRecord, trigger: Trigger, reason: Reason, explanation: str) -> None:
         _let_go(job, self.state.at, job.status.after(trigger, reason, explanation))
-        job.ended_at = self.state.at
-        job.target = NO_GRANT
+        job.ended_at, job.target = self.state.at, NO_GRANT
         del self._active[bisect_left(self._active, _place(job), key=_place)]
         self._work.forget(job.id)
         self._departed.append(job.id)
@@ -480,14 +471,6 @@ def _let_go(job: JobRecord, at: float, status: Status) -> None:
     """Take `job` as without replicas from `at` on: nothing is ordered, nothing runs."""
     order = replace(answered(job.order), grant=NO_GRANT)
     hold(job, at, status=status, order=order, running=replace(job.running, grant=NO_GRANT))
-
-
-def _patient_until(job: JobRecord, silence_s: float) -> float:
-    """Return an instant, s, before which a job that trains is neither silent nor hung; early by a second,
-    which is more than rounding.
-    """
-    last_at = job.heard_at if job.running.reported_at is None else job.running.reported_at
-    return min(job.heard_at + silence_s, last_at + job.spec.hang_timeout_s) - 1.0
 
 
 def _place(job: JobRecord) -> tuple[float, JobId]:

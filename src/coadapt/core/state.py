@@ -206,3 +206,6 @@ class SchedulerState:
     """Why the last plan was refused or failed, "" if it was taken."""
     diagnostics: Mapping[str, float] = field(default_factory=dict)
     """Figures of the last plan that was taken."""
+    changed: set[JobId] = field(default_factory=set, init=False, compare=False, repr=False)
+    """Jobs that the last event may have changed beside its own and those that it gave orders to; no part of
+    the books, for those who follow them."""

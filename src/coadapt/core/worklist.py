@@ -11,13 +11,14 @@
 # come and go. That it never drifts from what a sum over all records gives is checked in the tests after
 # every event of random runs.
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from coadapt.core.accounting import held
-from coadapt.core.lifecycle import JobState
+from coadapt.core.lifecycle import HOLDING, JobState
 from coadapt.core.state import JobRecord
 from coadapt.model import FreeGpus, Holding, JobId, Node
 from coadapt.model.devices import NOTHING
+from coadapt.model.silences import Silences
 
 IN_FLIGHT = frozenset({JobState.STARTING, JobState.RESCALING, JobState.STOPPING})
 
@@ -27,14 +28,17 @@ class Worklist:
 
     unseen: the jobs whose views are to be made anew, in the order in which they changed. unplanned: those to
     which a plan may say something new though it is as the last one was. Whoever does so begins anew.
+    silences: those with replicas, which are asked after `silence_s`.
     """
 
-    def __init__(self, nodes: Iterable[Node], jobs: Iterable[JobRecord]) -> None:
-        self.free = FreeGpus(nodes)
+    def __init__(self, nodes: Iterable[Node], jobs: Sequence[JobRecord], silence_s: float) -> None:
+        self.free, self.silences, self._silence_s = FreeGpus(nodes), Silences(), silence_s
         self._held: dict[JobId, Holding] = {}
         self._actionable: dict[JobId, JobRecord] = {}
         self.moving, self.unplanned = set[JobId](), set[JobId]()
-        self.unseen: dict[JobId, None] = {}
+        self.unseen: dict[JobId, None] = dict.fromkeys(job.id for job in jobs)
+        for job in sorted(jobs, key=heard_at):
+            self.hear(job)
         for job in jobs:
             self.note(job)
 
@@ -58,8 +62,16 @@ class Worklist:
             self.moving.add(job.id)
         else:
             self.moving.discard(job.id)
-        self.unseen[job.id] = None
+        self.hear(job)
         self.unplanned.add(job.id)
+
+    def hear(self, job: JobRecord) -> None:
+        """Take in when `job` was last heard of; its view changes."""
+        self.unseen[job.id] = None
+        if job.status.state in HOLDING:
+            self.silences.hear(job.id, min(self._silence_s, job.spec.hang_timeout_s), heard_at(job))
+        else:
+            self.silences.forget(job.id)
 
     def forget(self, job: JobId) -> None:
         """Let go of a job that has ended, and of what it held."""
@@ -67,7 +79,14 @@ class Worklist:
         self._actionable.pop(job, None)
         self.moving.discard(job)
         self.unplanned.discard(job)
+        self.silences.forget(job)
         self.unseen[job] = None
+
+
+def heard_at(job: JobRecord) -> float:
+    """Return when the job last reported, s; of one that never did, when it last answered or was asked."""
+    reported_at = job.running.reported_at
+    return job.heard_at if reported_at is None else reported_at
 
 
 def may_act(job: JobRecord) -> bool:

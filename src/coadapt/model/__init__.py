@@ -4,9 +4,11 @@ from coadapt.model.batch import BatchConfig
 from coadapt.model.batch_rule import BatchRule, RuleKind
 from coadapt.model.cluster import (
     DEFAULT_GPU_TYPE,
+    NO_GRANT,
     SHARERS_MAX,
     WAITING,
     Allocation,
+    Grant,
     JobId,
     Node,
     NodeId,
@@ -16,7 +18,6 @@ from coadapt.model.cluster import (
 from coadapt.model.devices import PARTS, FreeGpus, Holding, SharedGpu, holding
 from coadapt.model.efficiency import EfficiencyKind, EfficiencyPoint, EfficiencySpec
 from coadapt.model.errors import InputError
-from coadapt.model.grant import NO_GRANT, Grant
 from coadapt.model.job import BatchLimits, JobLength, JobSpec, Launch, ReplicaLimits, RescaleContract
 from coadapt.model.measured import Measured, RescaleCosts, Usage
 from coadapt.model.plan import Plan, PlanError, check_plan

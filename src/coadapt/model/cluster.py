@@ -1,4 +1,4 @@
-"""Nodes, and what one job holds of them. Values only; no decisions live here."""
+"""Nodes, what one job holds of them, and what it gets. Values only; no decisions live here."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,6 +6,7 @@ from functools import cached_property, lru_cache
 from itertools import groupby
 from operator import attrgetter
 
+from coadapt.model.batch import BatchConfig
 from coadapt.model.quick_init import quick_init
 
 NodeId = str
@@ -154,6 +155,25 @@ class Allocation:  # noqa: PLW1641  # its dataclass makes the hash, of the same 
 
 
 WAITING = Allocation()
+
+
+@quick_init
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """An allocation, and the batch to train with on it, which go together; None: the job picks its own."""
+
+    allocation: Allocation = WAITING
+    batch: BatchConfig | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.allocation.slots)
+
+    def satisfies(self, wanted: "Grant") -> bool:
+        """Return whether a job that has this needs no order to have `wanted`: an open batch fits any."""
+        return self.allocation == wanted.allocation and wanted.batch in (None, self.batch)
+
+
+NO_GRANT = Grant()
 
 
 _GPU_TYPE, _NUM_GPUS = attrgetter("gpu_type"), attrgetter("num_gpus")

@@ -1,15 +1,18 @@
 """What all jobs get this round, and the check that stands between any policy and the core."""
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from coadapt.model.batch import BatchConfig
 from coadapt.model.cluster import Allocation, JobId, Node, NodeId
-from coadapt.model.devices import holding
+from coadapt.model.devices import FreeGpus, holding
 from coadapt.model.job import OWNS_BATCH, RescaleContract
 from coadapt.model.quick_init import quick_init
 from coadapt.model.tenant import EVERYBODY, beyond_quota
 from coadapt.model.view import ClusterView, JobView, Standing, standing_of
+
+T = TypeVar("T")
 
 
 class PlanError(ValueError):
@@ -33,9 +36,10 @@ class Plan:
     diagnostics: Mapping[str, float] = field(default_factory=dict)
     set_aside: Mapping[JobId, float] = field(default_factory=dict)
 
-    def names_only(self, jobs: Set[JobId]) -> bool:
-        """Return whether `jobs` are all that it says anything of."""
-        return all(part.keys() <= jobs for part in self._parts)
+    def names_only(self, held: Standing) -> bool:
+        """Return whether it says something of the jobs of `held` only."""
+        jobs = held.jobs.keys()
+        return all(part is held.allocations or part.keys() <= jobs for part in self._parts)
 
     @property
     def _parts(self) -> tuple[Mapping[JobId, object], ...]:
@@ -45,15 +49,26 @@ class Plan:
         """Return the jobs of which this plan says something else than `other`."""
         found: set[JobId] = set()
         for mine, theirs in zip(self._parts, other._parts, strict=True):
-            if mine != theirs:
+            if mine is not theirs and mine != theirs:
                 found.update([job for job, told in mine.items() if told != theirs.get(job)])
                 found.update([job for job in theirs if job not in mine])
         return found
 
+    def made_of(self, held: Standing, before: "Plan") -> "Plan":
+        """Return an equal plan, of the very objects that jobs hold and that the plan before was made of.
+
+        One that came from another process has none of them, and equal ones take long to compare.
+        """
+        return Plan(
+            allocations=_made_of(held.allocations, self.allocations),
+            batches=_made_of(held.batches, self.batches),
+            reasons=_made_of(before.reasons, self.reasons),
+            diagnostics=self.diagnostics,
+            set_aside=self.set_aside,
+        )
+
     def without(self, gone: Callable[[JobId], bool], beside: Set[JobId]) -> "Plan":
-        """Return the plan without those jobs not in `beside` that are `gone`; itself if there are none."""
-        if self.names_only(beside):
-            return self
+        """Return the plan without those jobs not in `beside` that are `gone`."""
         out = {job for part in self._parts for job in part.keys() - beside if gone(job)}
         return Plan(
             allocations={job: given for job, given in self.allocations.items() if job not in out},
@@ -64,8 +79,8 @@ class Plan:
         )
 
 
-def check_plan(view: ClusterView, plan: Plan) -> None:
-    """Raise PlanError unless `plan` is lawful for `view`.
+def check_plan(view: ClusterView, plan: Plan, *, names_known: bool = False) -> None:
+    """Raise PlanError unless `plan` is lawful for `view`. names_known: it names jobs of the view only.
 
     Lawful: only known jobs and nodes; no GPU over-committed (devices.py); replicas within each job's limits;
     one GPU type per job, and one that it allows; a frozen job keeps its replicas unless it is stopped whole;
@@ -73,23 +88,30 @@ def check_plan(view: ClusterView, plan: Plan) -> None:
     never to a `self` or `schedule` job, never past its limits.
     """
     held, given = standing_of(view), plan.allocations
-    jobs = held.jobs
+    jobs, kept, batches = held.jobs, held.allocations, held.batches
     nodes = view.inventory.by_id
-    if not plan.names_only(jobs.keys()):
+    if not names_known and not plan.names_only(held):
         unknown = {job for part in plan._parts for job in part.keys() - jobs.keys()}
         raise PlanError(f"job {min(unknown)!r} is not an active job of this round")
     # Most jobs keep the very thing that they hold: that is known to be lawful, and counted.
-    kept, batches = held.allocations, held.batches
     new: dict[JobId, Allocation] = {}
-    if given != kept:  # which is known sooner than where they differ
+    gone: list[Allocation] = []
+    if given is not kept and given != kept:  # which is known sooner than where they differ
         new = {job_id: each for job_id, each in given.items() if each is not kept.get(job_id) and each.slots}
+        gone = [each for job_id, each in kept.items() if given.get(job_id) is not each]
     for job_id, allocation in new.items():
         _check_allocation(jobs[job_id], allocation, nodes)
-    _check_capacity(held, given, new)
+    _check_capacity(held.free.copy(), gone, new.values())
     _check_quotas(view, plan, jobs)
     for job_id, batch in plan.batches.items():
         if batch is not batches.get(job_id) or given.get(job_id) is not kept.get(job_id):
             _check_batch(jobs[job_id], given.get(job_id), batch)
+
+
+def _made_of(known: Mapping[JobId, T], told: Mapping[JobId, T]) -> Mapping[JobId, T]:
+    if told == known:
+        return known
+    return {job: was if (was := known.get(job)) == each else each for job, each in told.items()}
 
 
 def _check_allocation(job: JobView, allocation: Allocation, nodes: Mapping[NodeId, Node]) -> None:
@@ -114,15 +136,10 @@ def _check_allocation(job: JobView, allocation: Allocation, nodes: Mapping[NodeI
         raise PlanError(f"job {job.id!r}: contract frozen, its allocation {job.allocation.slots} must stay")
 
 
-def _check_capacity(
-    held: Standing, given: Mapping[JobId, Allocation], new: Mapping[JobId, Allocation]
-) -> None:
-    free = held.free.copy()
-    kept = held.allocations
-    gone = [each for job_id, each in kept.items() if given.get(job_id) is not each] if given != kept else ()
+def _check_capacity(free: FreeGpus, gone: Iterable[Allocation], new: Iterable[Allocation]) -> None:
     for allocation in gone:
         free.give(holding(allocation))
-    for allocation in new.values():
+    for allocation in new:
         free.take_allocation(allocation)
     for problem in free.overfull():
         raise PlanError(problem)

@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from coadapt.model.batch import BatchConfig
-from coadapt.model.cluster import Allocation, Inventory, JobId, Node, inventory
+from coadapt.model.cluster import NO_GRANT, Allocation, Grant, Inventory, JobId, Node, inventory
 from coadapt.model.devices import FreeGpus, holding
-from coadapt.model.grant import NO_GRANT, Grant
 from coadapt.model.job import JobSpec, ReplicaLimits, RescaleContract
 from coadapt.model.measured import Measured, Usage
 from coadapt.model.quick_init import quick_init

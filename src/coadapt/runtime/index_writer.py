@@ -252,12 +252,10 @@ def touched_jobs(event: Event, commands: Sequence[Command], state: SchedulerStat
     if isinstance(event, TrainingReported) and not commands:
         job_of_report = state.jobs.get(event.job)  # at once, because nearly all events are this
         return () if job_of_report is None else (job_of_report,)
-    if isinstance(event, PlanReady | NodeLost):
-        names: Iterable[JobId] = state.jobs
-    else:
-        about = {command.job for command in commands if not isinstance(command, Solve | SetAlarm)}
-        job = getattr(event, "job", None)
-        names = about if job is None else about | {job}
+    names = {command.job for command in commands if not isinstance(command, Solve | SetAlarm)}
+    names |= state.changed
+    if (job := getattr(event, "job", None)) is not None:
+        names.add(job)
     return [state.jobs[name] for name in sorted(names) if name in state.jobs]
 
 

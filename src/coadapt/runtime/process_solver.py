@@ -18,6 +18,7 @@ from multiprocessing.process import BaseProcess
 from coadapt.core.commands import Solve
 from coadapt.core.events import PlanFailed, PlanReady
 from coadapt.model import ClusterView, Plan
+from coadapt.model.view import standing_of
 from coadapt.policies.base import Policy
 from coadapt.runtime.ports import Post
 from coadapt.runtime.rehearsal import rehearse
@@ -58,6 +59,7 @@ class ProcessSolver:
     def run(self) -> None:
         """Answer questions until `close`; for a thread of its own."""
         self._connect()
+        plan = Plan()
         try:
             while (question := self._questions.get()) is not None:
                 command, post = question
@@ -67,7 +69,8 @@ class ProcessSolver:
                     return
                 self.decision_s.append(time.perf_counter() - started)
                 if isinstance(answer, Plan):
-                    post(PlanReady(at=self._now(), round=command.round, plan=answer))
+                    plan = answer.made_of(standing_of(command.view), plan)
+                    post(PlanReady(at=self._now(), round=command.round, plan=plan))
                 else:
                     logger.warning("round %d has no plan: %s", command.round, answer.why)
                     post(PlanFailed(at=self._now(), round=command.round, error=answer.why))

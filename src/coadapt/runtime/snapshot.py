@@ -15,7 +15,8 @@ from coadapt.model.wire import Json, to_json
 # Fields of Measured and Usage that a picture leaves out: too long for a look, or shown in another form.
 _NOT_SHOWN = frozenset({"batch_history", "by_type", "forecast", "grad", "accounted_at", "costs"})
 _SHOWN = {
-    kind: tuple(each.name for each in fields(kind) if each.name not in _NOT_SHOWN) for kind in (Measured, Usage)
+    kind: tuple(each.name for each in fields(kind) if each.name not in _NOT_SHOWN)
+    for kind in (Measured, Usage)
 }
 
 # By attributes in C, as each picture asks them of all jobs.

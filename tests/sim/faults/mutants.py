@@ -151,8 +151,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "targets on a lost node are given up",
         "scheduler",
-        "                job.target = NO_GRANT\n                if on_it:",
-        "                if on_it:",
+        "                job.target = NO_GRANT\n                self.state.changed.add",
+        "                self.state.changed.add",
     ),
     Mutant(
         "a job that is moving away from a lost node is stopped too",
@@ -265,12 +265,17 @@ MUTANTS: tuple[Mutant, ...] = (
         "if event.round != state.round or state.solve_at is None:",
         "if event.round != state.round:",
     ),
-    Mutant("a plan is checked", "scheduler", "            check_plan(view, plan)", "            pass"),
+    Mutant(
+        "a plan is checked",
+        "scheduler",
+        "            check_plan(view, plan, names_known=known)",
+        "            pass",
+    ),
     Mutant(
         "jobs that ended while the plan was made are dropped from it",
         "scheduler",
-        "beside=present)",
-        "beside=present) and event.plan",
+        "        if not known:\n",
+        "        if False:\n",
     ),
     Mutant(
         "a failure of another round is ignored",
@@ -294,14 +299,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a start waits until its GPUs are free",
         "converge",
-        "job.target):\n        if work.free.fits(holding(job.target.allocation), held(job)):",
-        "job.target):\n        if True:",
+        "if work.free.fits(holding(job.target.allocation), held(job)):",
+        "if job.state is JobState.PENDING or work.free.fits(holding(job.target.allocation), held(job)):",
     ),
     Mutant(
         "growth waits until its GPUs are free",
         "converge",
-        "key=_growth):\n        if work.free.fits(holding(job.target.allocation), held(job)):",
-        "key=_growth):\n        if True:",
+        "if work.free.fits(holding(job.target.allocation), held(job)):",
+        "if job.state is JobState.RUNNING or work.free.fits(holding(job.target.allocation), held(job)):",
     ),
     Mutant("GPUs that are held are not free", "worklist", "            self.free.take(now)\n", ""),
     Mutant("GPUs that are let go are free again", "worklist", "            self.free.give(before)\n", ""),
@@ -314,14 +319,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "GPUs that were just given are not free",
         "converge",
-        "OrderKind.START, state.at))\n            work.note(job)\n",
-        "OrderKind.START, state.at))\n",
+        "_send(job, state.at))\n            work.note(job)\n",
+        "_send(job, state.at))\n",
     ),
     Mutant(
         "what changed is looked at",
         "scheduler",
-        "                self._work.note(job)\n                self._look_at",
-        "                self._look_at",
+        "            if job.state not in ENDED:\n                self._work.note(job)\n",
+        "            pass\n",
     ),
     Mutant(
         "a rescaling job holds old and new",
@@ -376,20 +381,20 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an order that is not wanted any more is taken back",
         "converge",
-        "for job in rescaling if not _retracting(job) and _differs(job)]",
+        "for job in rescaling if job.order.kind is not OrderKind.RETRACT]",
         "for job in rescaling if False]",
     ),
     Mutant(
         "an order is taken back once",
         "converge",
-        "for job in rescaling if not _retracting(job) and _differs(job)]",
-        "for job in rescaling if _differs(job)]",
+        "for job in rescaling if job.order.kind is not OrderKind.RETRACT]",
+        "for job in rescaling]",
     ),
     Mutant(
         "only a rescale is taken back",
         "converge",
-        "rescaling = [job for job in jobs if job.state is JobState.RESCALING]",
-        "rescaling = [job for job in jobs if job.state in (JobState.STOPPING, JobState.RESCALING)]",
+        "job.state is JobState.RESCALING and _differs(job)]",
+        "job.state in (JobState.STOPPING, JobState.RESCALING) and _differs(job)]",
     ),
     Mutant(
         "a retraction without an answer is repeated",
@@ -492,14 +497,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a restarted scheduler waits for no lost solver",
         "scheduler",
-        "        self.state.solve_at = None\n        self.state.round_due_at = None\n        jobs",
-        "        self.state.round_due_at = None\n        jobs",
+        "        self.state.solve_at = self.state.round_due_at = None\n",
+        "        self.state.round_due_at = None\n",
     ),
     Mutant(
         "a restarted scheduler sets its alarm again",
         "scheduler",
-        "        self.state.solve_at = None\n        self.state.round_due_at = None\n        jobs",
-        "        self.state.solve_at = None\n        jobs",
+        "        self.state.solve_at = self.state.round_due_at = None\n",
+        "        self.state.solve_at = None\n",
     ),
     # -- shared GPUs and GPU types
     Mutant(

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from coadapt import __version__
 from coadapt.core.commands import Command, Solve
 from coadapt.core.events import Event, NodeJoined, NodeLost, PlanFailed, PlanReady, SchedulerRestarted
-from coadapt.core.lifecycle import ENDED
+from coadapt.core.lifecycle import ENDED, JobState
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import JobId, Usage
 from coadapt.runtime.index_writer import touched_jobs
@@ -81,11 +81,17 @@ class Tally:
         self.upto(state.at)
         if isinstance(event, NodeJoined | NodeLost):
             self._num_gpus = _capacity(state)
-        everyone = isinstance(event, NodeJoined | NodeLost | SchedulerRestarted)
-        jobs = list(state.jobs.values()) if everyone else touched_jobs(event, commands, state)
-        for job in jobs:
+        everyone = isinstance(event, SchedulerRestarted)
+        for job in list(state.jobs.values()) if everyone else touched_jobs(event, commands, state):
             self._follow(job, state)
+        if isinstance(event, NodeJoined):
+            self._follow_leaving(state)
         self._note_round(event, commands, state)
+
+    def _follow_leaving(self, state: SchedulerState) -> None:
+        """Look at jobs that leave: they may hold GPUs of a node that was lost, and is there again."""
+        for job in [job for job in state.jobs.values() if job.status.state is JobState.STOPPING]:
+            self._follow(job, state)
 
     def _follow(self, job: JobRecord, state: SchedulerState) -> None:
         seen = self._seen.pop(job.id, None)
