@@ -180,7 +180,15 @@ class JobRecord:
 
 
 @dataclass(slots=True, kw_only=True)
-class SchedulerState:
+class _Changes:
+    """What the last event changed, for those who follow the books; no part of them."""
+
+    changed: set[JobId] = field(default_factory=set, init=False, compare=False, repr=False)
+    """Jobs that it may have changed beside its own and those that it gave orders to."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SchedulerState(_Changes):
     """Everything that a Scheduler is."""
 
     at: float = 0.0
@@ -206,6 +214,3 @@ class SchedulerState:
     """Why the last plan was refused or failed, "" if it was taken."""
     diagnostics: Mapping[str, float] = field(default_factory=dict)
     """Figures of the last plan that was taken."""
-    changed: set[JobId] = field(default_factory=set, init=False, compare=False, repr=False)
-    """Jobs that the last event may have changed beside its own and those that it gave orders to; no part of
-    the books, for those who follow them."""
