@@ -65,26 +65,49 @@ function showRatios() {
     noData(at("chart-ratios"), "There is one policy only.");
     return;
   }
+  // A row for each policy beside, and room for their names here.
+  for (const id of ["chart-trade", "chart-ratios"]) at(id).style.height = `${Math.max(290, 90 + 17 * known.length)}px`;
   drawTrade(at("chart-trade"), known);
   drawRatios(at("chart-ratios"), known.filter((policy) => policy !== DATA.baseline));
 }
 
 function drawTrade(element, policies) {
   const points = policies.map((policy) => [DATA.ratios[policy].jct_mean_s[0], DATA.ratios[policy].rho_max[0]]);
-  const traces = policies.map((policy, index) => ({
-    x: [points[index][0]], y: [points[index][1]], name: plain(policy), mode: "markers+text", text: [plain(shortened(policy, 24))],
-    textposition: "top center", marker: { size: 11, color: colourOf(indexOf(policy)), symbol: policy === DATA.baseline ? "diamond" : "circle" },
-    hovertemplate: `JCT × %{x:.3f}, worst ρ × %{y:.3f}<extra>${plain(policy)}</extra>`,
-  }));
   const wide = (values) => {
     const [low, high] = [Math.min(...values), Math.max(...values)], pad = Math.max((Math.log10(high) - Math.log10(low)) * 0.15, 0.02);
     return { type: "log", range: [Math.log10(low) - pad, Math.log10(high) + pad], ...numberTicks(values) };
   };
+  const x = wide(points.map(([each]) => each)), y = wide(points.map(([, each]) => each));
+  const across = (value, { range: [low, high] }, pixels) => ((Math.log10(value) - low) / (high - low)) * pixels;
+  const spots = points.map((point) => [across(point[0], x, element.clientWidth - 68), -across(point[1], y, element.clientHeight - 72)]);
+  const places = namePlaces(spots, policies.map((policy) => shortened(policy, 24)));
+  const traces = policies.map((policy, index) => ({
+    x: [points[index][0]], y: [points[index][1]], name: plain(policy), mode: places[index] ? "markers+text" : "markers",
+    text: [plain(shortened(policy, 24))], textposition: places[index] || "top center", marker: { size: 11, color: colourOf(indexOf(policy)), symbol: policy === DATA.baseline ? "diamond" : "circle" },
+    hovertemplate: `JCT × %{x:.3f}, worst ρ × %{y:.3f}<extra>${plain(policy)}</extra>`,
+  }));
   Plotly.react(element, traces, layout({
     legend: false,
-    x: { ...wide(points.map(([x]) => x)), title: titled("mean JCT, × baseline (log scale)") },
-    y: { ...wide(points.map(([, y]) => y)), title: titled("worst ρ, × baseline") },
+    x: { ...x, title: titled("mean JCT, × baseline (log scale)") }, y: { ...y, title: titled("worst ρ, × baseline") },
   }), CONFIG);
+}
+
+// spots: pixels, downwards. Returns where each name is written beside its point so that none lies on another
+// name or point, the one nearest to the lower left first; undefined where there is no room: it shows on hover.
+function namePlaces(spots, names) {
+  const taken = spots.map(([x, y]) => [x - 6, y - 6, x + 6, y + 6]), places = [];
+  const free = ([left, top, right, bottom]) => !taken.some((box) => left < box[2] && right > box[0] && top < box[3] && bottom > box[1]);
+  const order = spots.map((_, index) => index).sort((a, b) => spots[a][0] - spots[a][1] - spots[b][0] + spots[b][1]);
+  for (const index of order) {
+    const [x, y] = spots[index], wide = 6.6 * names[index].length;
+    const boxes = {
+      "top center": [x - wide / 2, y - 20, x + wide / 2, y - 7], "bottom center": [x - wide / 2, y + 7, x + wide / 2, y + 20],
+      "middle right": [x + 8, y - 7, x + 8 + wide, y + 7], "middle left": [x - 8 - wide, y - 7, x - 8, y + 7],
+    };
+    places[index] = Object.keys(boxes).find((place) => free(boxes[place]));
+    if (places[index]) taken.push(boxes[places[index]]);
+  }
+  return places;
 }
 
 function drawRatios(element, policies) {
@@ -98,7 +121,7 @@ function drawRatios(element, policies) {
     hovertemplate: "× %{x:.3f}<extra>%{y}</extra>",
   }], layout({
     legend: false,
-    x: { title: titled("mean JCT, × baseline"), rangemode: "normal" }, y: { type: "category" },
+    x: { title: titled("mean JCT, × baseline"), rangemode: "normal" }, y: { type: "category", dtick: 1 },
     more: { shapes: [{ type: "line", x0: 1, x1: 1, y0: 0, y1: 1, yref: "paper", line: { color: "#9aa4af", dash: "dot", width: 1 } }] },
   }), CONFIG);
 }
@@ -141,6 +164,9 @@ function drawQuantiles(element, part, policies) {
 
 // -- jobs won and lost --------------------------------------------------------------------------------------
 
+// Whether there is more than one run of a policy that a job may be of.
+const SEVERAL = DATA.parts.length > 1 || DATA.num_runs > DATA.policies.length;
+
 function showPicks(policy) {
   const found = DATA.picks[policy] || { won: [], lost: [], applications: [] };
   const none = "No job ended under both.";
@@ -148,7 +174,7 @@ function showPicks(policy) {
     ["application", "jobs", "median JCT, × baseline", "jobs that gained"],
     found.applications.map(([name, jobs, middle, gained]) => [node("th", name, { scope: "row" }), jobs, middle.toFixed(3), `${gained} (${((100 * gained) / jobs).toFixed(0)} %)`]), none,
   ));
-  const heads = ["job", "×", "JCT", "baseline", "GPUs asked", "trace, cluster, seed", "application"];
+  const heads = ["job", "application", "×", "JCT", "baseline", "GPUs", ...(SEVERAL ? ["trace, cluster, seed"] : [])];
   for (const [id, picks] of [["won-table", found.won], ["lost-table", found.lost]]) {
     at(id).replaceChildren(table(heads, picks.map(pickRow), none));
   }
@@ -156,7 +182,7 @@ function showPicks(policy) {
 }
 
 function pickRow([job, application, gpus, trace, cluster, seed, baseline, jct]) {
-  return [node("th", job, { scope: "row" }), (jct / baseline).toFixed(2), duration(jct), duration(baseline), gpus, `${trace}, ${cluster}, ${seed}`, application];
+  return [node("th", job, { scope: "row" }), application, (jct / baseline).toFixed(2), duration(jct), duration(baseline), gpus, ...(SEVERAL ? [`${trace}, ${cluster}, ${seed}`] : [])];
 }
 
 // -- all of it ----------------------------------------------------------------------------------------------
