@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from coadapt.model import JobId
 from coadapt.runtime.ports import LiveExecutor
@@ -48,6 +49,17 @@ class Host:
     now: Callable[[], float] = time.time
     wanted_slots: Callable[[], int] = _none
     slot_use: Callable[[], SlotUse] = SlotUse
+
+    def reached_at(self, address: str) -> "Host":
+        """Return the same with the URL that other machines use: `address`, where the API listens on all."""
+        parts = urlsplit(self.url)
+        everywhere = parts.hostname == "0.0.0.0"  # compared
+        return replace(self, url=f"{parts.scheme}://{address}:{parts.port}") if everywhere else self
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether nobody but this machine reaches the API."""
+        return (urlsplit(self.url).hostname or "").startswith(("127.", "::1", "localhost"))
 
     def __post_init__(self) -> None:
         if not self.state_dir.is_absolute():

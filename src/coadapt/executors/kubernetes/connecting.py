@@ -95,7 +95,7 @@ def connect(options: OnKubernetes, api: KubeApi, host: Host, *, log_bytes: int) 
         grace_s=max(host.stop_grace_s - GRACE_MARGIN_S, GRACE_MIN_S),
         service_account=options.service_account,
         claim=options.claim,
-        api_url=_url_at(host.url, address),
+        api_url=host.reached_at(address).url,
         template_json=json.dumps(template),
         owner_json=json.dumps(owner),
         pass_env=options.pass_env,
@@ -134,12 +134,6 @@ def _way_to(api: KubeApi) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((server.hostname, server.port or 443))  # sends nothing
         return str(probe.getsockname()[0])
-
-
-def _url_at(url: str, address: str) -> str:
-    """Return the API's URL as pods reach it: by `address` where it listens on all interfaces."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{address}:{parts.port}" if parts.hostname == "0.0.0.0" else url  # compared
 
 
 def _owner(api: KubeApi, namespace: str, name: str) -> JsonObject:

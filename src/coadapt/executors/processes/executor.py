@@ -4,15 +4,16 @@ What runs is written on disk before it runs, and launchers outlive the scheduler
 directory adopts every generation that its predecessor left, alive, dead, or changing in place.
 """
 
+import logging
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from coadapt.core.commands import JobCommand
 from coadapt.executors.host import MEBIBYTE, Host
 from coadapt.executors.node_health import NodeHealth
-from coadapt.executors.processes.cluster import Cluster, node_events
+from coadapt.executors.processes.cluster import LOOPBACK, Cluster, node_events
 from coadapt.executors.processes.generation_dir import GenerationDir, JobDir, LaunchSettings
 from coadapt.executors.processes.launching import Launching
 from coadapt.executors.processes.order_book import OrderBook
@@ -22,6 +23,8 @@ from coadapt.model.rescale import member_name
 from coadapt.runtime.ports import LogPart, Post
 
 POLL_S = 0.05
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,8 @@ class ProcessExecutor:
             control_name=options.control_name,
             sweep=options.sweep,
         )
+        if options.control_host:
+            host = host.reached_at(options.control_name or options.control_host)
         launching = Launching(cluster=cluster, host=host, settings=settings, pass_env=options.pass_env)
         self._elsewhere = bool(options.sweep)
         self._cluster = cluster
@@ -64,6 +69,7 @@ class ProcessExecutor:
         self._book = OrderBook(cluster, launching, host.now, self._health)
         self._orders: queue.SimpleQueue[tuple[JobCommand, Post]] = queue.SimpleQueue()
         self._announced: dict[NodeId, Node] = {}
+        self._own_address = options.control_host
         self._closed = threading.Event()
 
     @property
@@ -126,9 +132,25 @@ class ProcessExecutor:
     def _tell_nodes(self, post: Post) -> None:
         self._health.judge(self._cluster.nodes)
         nodes = self._health.sound(self._cluster.nodes)
-        for event in node_events(self._announced, nodes, self._host.now(), self._health.aside):
+        events = node_events(self._announced, nodes, self._host.now(), self._health.aside)
+        for event in events:
             post(event)
+        if events and self._own_address and self._host.is_loopback:
+            self._warn_of_silence(nodes)
         self._announced = {node.id: node for node in nodes}
+
+    def _warn_of_silence(self, nodes: Iterable[Node]) -> None:
+        """Say once that replicas on other machines will not be heard, as soon as there is such a machine."""
+        addresses = {node.id: self._cluster.address(node.id) for node in nodes}
+        far = [name for name, each in addresses.items() if each not in (self._own_address, LOOPBACK)]
+        if far:
+            self._own_address = ""
+            logger.warning(
+                "replicas on %s cannot reach the scheduler at %s: their jobs will not adapt; start it with "
+                "--host ADDRESS --expose, where ADDRESS is this machine's in their network",
+                ", ".join(far),
+                self._host.url,
+            )
 
 
 def _name(generation: GenerationDir, rank: int) -> str:
