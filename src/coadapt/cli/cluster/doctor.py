@@ -47,7 +47,8 @@ def doctor(
     if (executor is not None or checkpoints is not None) and not directory.path.is_dir():
         raise typer.Exit(0 if ready else EXIT_FAILED)  # before the first `coadapt up`
     if not directory.path.is_dir():
-        raise InputError("--state", str(directory.path), "a directory that `coadapt up` has run on")
+        allowed = "a directory that `coadapt up` has run on; before the first time, --executor NAME looks"
+        raise InputError("--state", str(directory.path), allowed)
     check_own(directory.path, "--state")
     if end_jobs:
         with directory.locked():
