@@ -80,7 +80,7 @@ function drawTrade(element, policies) {
   const x = wide(points.map(([each]) => each)), y = wide(points.map(([, each]) => each));
   const across = (value, { range: [low, high] }, pixels) => ((Math.log10(value) - low) / (high - low)) * pixels;
   const spots = points.map((point) => [across(point[0], x, element.clientWidth - 68), -across(point[1], y, element.clientHeight - 72)]);
-  const places = namePlaces(spots, policies.map((policy) => shortened(policy, 24)));
+  const places = namePlaces(spots, policies.map((policy) => shortened(policy, 24)), element.clientWidth - 68);
   const traces = policies.map((policy, index) => ({
     x: [points[index][0]], y: [points[index][1]], name: plain(policy), mode: places[index] ? "markers+text" : "markers",
     text: [plain(shortened(policy, 24))], textposition: places[index] || "top center", marker: { size: 11, color: colourOf(indexOf(policy)), symbol: policy === DATA.baseline ? "diamond" : "circle" },
@@ -92,11 +92,11 @@ function drawTrade(element, policies) {
   }), CONFIG);
 }
 
-// spots: pixels, downwards. Returns where each name is written beside its point so that none lies on another
+// spots: pixels, downwards, in a chart of `width`. Returns where each name is written beside its point so that none lies on another
 // name or point, the one nearest to the lower left first; undefined where there is no room: it shows on hover.
-function namePlaces(spots, names) {
+function namePlaces(spots, names, width) {
   const taken = spots.map(([x, y]) => [x - 6, y - 6, x + 6, y + 6]), places = [];
-  const free = ([left, top, right, bottom]) => !taken.some((box) => left < box[2] && right > box[0] && top < box[3] && bottom > box[1]);
+  const free = ([left, top, right, bottom]) => left >= 0 && right <= width && !taken.some((box) => left < box[2] && right > box[0] && top < box[3] && bottom > box[1]);
   const order = spots.map((_, index) => index).sort((a, b) => spots[a][0] - spots[a][1] - spots[b][0] + spots[b][1]);
   for (const index of order) {
     const [x, y] = spots[index], wide = 6.6 * names[index].length;
@@ -137,6 +137,7 @@ function showPart(index) {
   const seeds = policies.length ? part.means[policies[0]][keys[0]][3] : 0;
   at("part-note").textContent = policies.length ? count(seeds, "seed") : "";
   if (!policies.length) return noData(at("chart-jct"), "No run of it has ended.");
+  at("chart-jct").style.height = `${290 + 6 * policies.length}px`; // their legend takes rows
   drawQuantiles(at("chart-jct"), part, policies);
 }
 
