@@ -29,6 +29,11 @@ def test_under_changes_it_is_the_same_training(name: str) -> None:
     need(name)
     outcome = checked(name, "--steps", "40", "--changes", "2")
     assert outcome["code"] == 0, outcome
+    findings = outcome["findings"]
+    assert isinstance(findings, list)
+    assert {"samples", "replicas", "parameters"} <= {
+        finding["what"] for finding in findings if finding["same"]
+    }
 
 
 def need(name: str) -> None:

@@ -147,6 +147,11 @@ class HostedRun:
                 self._session, reporter, num_epochs, lambda: stop_cost_s + process_age_s()
             )
 
+    @property
+    def checked(self) -> bool:
+        """Return whether `coadapt check` looks on."""
+        return self._record is not None
+
     def watch(self, model: nn.Module, optimizers: Sequence[Optimized]) -> None:
         """Training begins with that: `coadapt check`, if it runs, sees what becomes of it."""
         if self._record is not None:

@@ -3,6 +3,7 @@
 The Trainer owns the loop, the data and the checkpoints. See docs/integrations.md for what is promised.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ class CoadaptCallback(TrainerCallback):  # type: ignore[misc]  # transformers ha
         self._hosted = HostedRun(batch_size, accumulation)
         self._accumulation = accumulation
         self._num_steps = 1
+        self._dealt: _NotedBatches | None = None
         self._stopping = False
 
     def arguments(self) -> dict[str, object]:
@@ -55,13 +57,19 @@ class CoadaptCallback(TrainerCallback):  # type: ignore[misc]  # transformers ha
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self._num_steps = max(len(kwargs["train_dataloader"]) // self._accumulation, 1)
+        loader = kwargs["train_dataloader"]
+        self._num_steps = -(-len(loader) // self._accumulation)
+        if self._hosted.checked:
+            self._dealt = note_batches(loader)
         self._hosted.begin(self._num_steps, int(args.num_train_epochs))
         self._hosted.watch(kwargs["model"], [kwargs["optimizer"]])
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        if self._dealt is not None:
+            at = state.global_step % self._num_steps * self._accumulation
+            self._hosted.note_samples(self._dealt.samples(at, self._accumulation))
         self._hosted.begin_step()
 
     def on_step_end(
@@ -93,3 +101,38 @@ class CoadaptCallback(TrainerCallback):  # type: ignore[misc]  # transformers ha
         if self._stopping:
             self._hosted.leave()
         self._hosted.end()
+
+
+class _NotedBatches:
+    """A batch sampler that notes what it gave since an epoch began; all else is that of `inner`."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._given: list[list[int]] = []
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self._given = []
+        for batch in self._inner:
+            self._given.append(list(batch))
+            yield batch
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_inner"], name)
+
+    def samples(self, start: int, count: int) -> list[int]:
+        """Return the samples of `count` batches from `start` on, of those of the epoch."""
+        return [index for batch in self._given[start : start + count] for index in batch]
+
+
+def note_batches(loader: Any) -> _NotedBatches | None:
+    """Note what samples a Trainer's loader deals to this replica; None where they have no indices."""
+    # Accelerate's loader passes all on to one of torch's, which refuses another sampler by assignment. It is
+    # not the dataset that is watched: fetch processes have copies of it, and run ahead of the loop.
+    plain = getattr(loader, "base_dataloader", loader)
+    if plain.batch_sampler is None:
+        return None
+    noted = vars(plain)["batch_sampler"] = _NotedBatches(plain.batch_sampler)
+    return noted
