@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -79,6 +80,64 @@ def test_a_script_with_processes_that_persist_ends() -> None:
     """multiprocessing waits for its children at exit, after a SIGTERM that fetch processes outlive."""
     done = subprocess.run([sys.executable, "-c", SCRIPT], check=True, capture_output=True, timeout=250.0)
     assert time.monotonic() - float(done.stdout) < STOP_TIMEOUT_S
+
+
+SLEEPS = """
+import os, sys, time
+import torch
+
+import coadapt.train as ct
+
+
+class Sleeps(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        if index:
+            os.write(1, b"%9d" % os.getpid())
+            time.sleep(1000.0)
+        return torch.ones(1)
+
+
+if __name__ == "__main__":
+    run = ct.init()
+    net = torch.nn.Linear(1, 1)
+    run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01))
+    loader = run.loader(Sleeps(), batch_size=2, num_workers=2, multiprocessing_context=sys.argv[1])
+    for _ in run.epochs(1):
+        for x in loader:
+            pass
+"""
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_fetch_processes_end_with_a_trainer_that_is_killed(tmp_path: Path, method: str) -> None:
+    """Nobody reads what they fetch; without a launcher nobody else would end them."""
+    script = tmp_path / "sleeps.py"
+    script.write_text(SLEEPS)
+    trainer = subprocess.Popen([sys.executable, str(script), method], stdout=subprocess.PIPE)
+    assert trainer.stdout is not None
+    try:
+        fetchers = [int(trainer.stdout.read(9)) for _ in range(2)]
+        assert all(map(is_alive, fetchers))
+    finally:
+        trainer.kill()
+        trainer.wait()
+    deadline = time.monotonic() + 60.0
+    while left := [pid for pid in fetchers if is_alive(pid)]:
+        if time.monotonic() > deadline:
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+            pytest.fail(f"{len(left)} fetch processes stay")
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("dataset", [Augmented(), AugmentedStream()])

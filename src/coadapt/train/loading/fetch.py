@@ -4,7 +4,10 @@ import atexit
 import functools
 import itertools
 import logging
+import multiprocessing
+import os
 import signal
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -312,8 +315,21 @@ def stand_alone() -> tuple[int, int]:
 def _start_fetching(init: Callable[[int], None] | None, index: int) -> None:
     """Run in each process that fetches data."""
     signal.signal(signal.SIGTERM, _outlive)
+    threading.Thread(target=_end_with_parent, name="coadapt-parent", daemon=True).start()
     if init is not None:
         init(index)
+
+
+def _end_with_parent() -> None:
+    """End with the process that the data is for: it may be killed, and then nobody reads on.
+
+    torch's own look at the parent's id, every 5 s, does not see it where a server forks, nor from within the
+    dataset. The kernel's signal for it (PR_SET_PDEATHSIG) comes with the end of the parent's thread already.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _outlive(_number: int, _frame: FrameType | None) -> None:
