@@ -6,4 +6,4 @@ import pytest
 @pytest.fixture(autouse=True)
 def every_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure every pair of steps: of short ones fewer are, and how many is left to the clock."""
-    monkeypatch.setattr("coadapt.train.samples.pace.PAIR_EVERY_S", 0.0)
+    monkeypatch.setattr("coadapt.train.samples.pace.PAIR_EVERY_CPU_S", 0.0)

@@ -63,6 +63,8 @@ class ProfileBuilder:
 
     mean: bool = False
     rows: dict[ProfileKey, tuple[int, float, float]] = field(default_factory=dict)
+    # The last one's: a trainer adds the same again and again, after every step.
+    _key: tuple[Placement, int, ProfileKey] | None = field(default=None, repr=False, compare=False)
 
     def add(self, placement: Placement, atomic: int, compute_s: float, step_s: float) -> bool:
         """Take in one measured step; return whether its key is new (time to fit again).
@@ -71,7 +73,10 @@ class ProfileBuilder:
         """
         if not (0.0 < compute_s < math.inf and 0.0 < step_s < math.inf):
             raise ValueError(f"times must be finite and > 0: compute_s {compute_s}, step_s {step_s}")
-        key = ProfileKey.of(placement, atomic)
+        last = self._key
+        if last is None or last[0] is not placement or last[1] != atomic:
+            last = self._key = (placement, atomic, ProfileKey.of(placement, atomic))
+        key = last[2]
         old = self.rows.get(key)
         if old is None:
             self.rows[key] = (1, compute_s, step_s)

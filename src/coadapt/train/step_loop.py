@@ -48,7 +48,8 @@ class StepLoop:
     def begin_fetch(self) -> None:
         if self.telemetry is not None:
             self.telemetry.begin_pass()
-        self.timer.start()
+        if self._pace.times(self._session.progress.step):
+            self.timer.start()
 
     def begin_pass(self, current: Pass) -> None:
         self._session.current = current
@@ -59,6 +60,7 @@ class StepLoop:
             measure = self._pace.measures(self._session.progress.step, compares=compares) and not (
                 compares and self._session.halved
             )
+            self._pace.measuring = measure
         self.trained.begin_pass(first=current.first, measure=measure)
 
     def end_step(self) -> None:
@@ -66,7 +68,8 @@ class StepLoop:
         session, current = self._session, self._session.current
         assert current is not None
         full = current.step_samples == session.data.batch.total
-        self.timer.end(session.group.placement, current.num_samples, count=full)
+        if self.timer.started:
+            self.timer.end(session.group.placement, current.num_samples, count=full)
         self._rescaler.stepped()
         self._saver.last_step_at = time.time()
         step = session.progress.step
@@ -75,11 +78,14 @@ class StepLoop:
             self.telemetry.end_step()
         if self.trained.end_step():
             self._rescaler.stop()
-        self._follow_schedule()
+        if session.data.limits.schedule is not None:
+            self._follow_schedule()
         batch = self.branches.stepped()
         if batch is not None:
             self._change_batch(batch)
-        if not self._pace.syncs(step):
+        # Alone, a step that was measured is told at once, and what was posted is applied after the next step.
+        owes_itself = (self._pace.measuring or self._consensus.pending) and not session.group.distributed
+        if not (self._pace.syncs(step) or owes_itself):
             return
         norms = self.trained.take_norms(current.step_samples)
         agreed = self._consensus.collect()
@@ -134,13 +140,14 @@ class StepLoop:
         stop, skipped = rescaler.requested(), self.trained.take_skipped()
         generation = 0 if last else rescaler.wanted()
         batch = self.telemetry.take_batch() if first and self.telemetry is not None else None
-        if alone and not (stop or save or generation or batch or any(norms)):
-            return  # nothing to apply after the next step, and nobody else to hear of it
-        stride = 0.0
+        stride = 0
         if first:
             # Streams may end at different steps by mistake, which must be found before the next step.
-            each = alone or session.data.stream is not None
-            stride = float(1 if each else self._pace.next(session.progress.step))
+            each = session.data.stream is not None and not alone
+            stride = 1 if each else self._pace.next(session.progress.step)
+        if alone and not (stop or save or generation or batch or any(norms)):
+            self._pace.stride = stride
+            return  # nothing to apply after the next step, and nobody else to hear of it
         flags = StepFlags(
             stop=float(stop),
             over=float(session.epoch_over),
@@ -148,7 +155,7 @@ class StepLoop:
             skipped=float(skipped),
             save=float(save and first),
             rescale=float(generation if first else 0),
-            stride=stride,
+            stride=float(stride),
             batch=batch,
             fingerprint=self.trained.drift.take(),
         )
@@ -209,8 +216,6 @@ class StepLoop:
     def _follow_schedule(self) -> None:
         """Go on with the batch that the declared schedule has from here on; no replica need be asked."""
         session = self._session
-        if session.data.limits.schedule is None:
-            return
         why = f"as scheduled from {session.progress.samples} samples on"
         self._go_on_with(scheduled_batch(session), why)
 

@@ -1,5 +1,6 @@
 """When replicas talk: seldom where steps are short, and never past a measured step."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -80,8 +81,8 @@ def test_pairs_of_short_steps_are_measured_less_often(
     monkeypatch: pytest.MonkeyPatch, step_s: float, pairs: int
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(pace, "PAIR_EVERY_S", 0.02)
-    monkeypatch.setattr(pace.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(pace, "PAIR_EVERY_CPU_S", 0.02)
+    monkeypatch.setattr(pace.time, "thread_time", lambda: now[0])
     mine, found = Pace(), []
     for step in range(200):
         if mine.measures(step, compares=True):
@@ -91,6 +92,52 @@ def test_pairs_of_short_steps_are_measured_less_often(
     late = found[MEASURED_AT_FIRST:]
     assert late[1::2] == [step + 1 for step in late[::2]], "each with the step that it is compared with"
     assert len(late) == 2 * pairs
+
+
+@pytest.mark.parametrize(("step_s", "share"), [(0.0005, 1 / 7), (0.003, 1.0)])
+def test_of_short_steps_few_are_timed_at_each_place_of_a_period(
+    monkeypatch: pytest.MonkeyPatch, step_s: float, share: float
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(pace.time, "monotonic", lambda: now[0])
+    mine, timed = Pace(), []
+    for step in range(10 * 56):
+        if mine.times(step):
+            timed.append(step)
+        now[0] += step_s
+        if mine.syncs(step):
+            mine.stride = mine.next(step + 1)
+    late = [step for step in timed if step >= 56]
+    assert len(late) == round(9 * 56 * share)
+    places = [sum(step % MEASURE_PERIOD == place for step in late) for place in range(MEASURE_PERIOD)]
+    assert min(places) == max(places), "steps that are measured count as much as the others"
+
+
+def test_one_replica_alone_looks_seldom_whether_it_is_to_act_but_measures_as_before() -> None:
+    run = ct.init()
+    net = nn.Linear(1, 1)
+    model, optimizer = run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01))
+    loader = run.loader(TensorDataset(torch.ones(800, 1)), batch_size=1)
+    asked: list[int] = []
+    rescaler = run._step_loop._rescaler
+    requested = rescaler.requested
+
+    def note() -> bool:
+        asked.append(run.progress.step)
+        return requested()
+
+    rescaler.requested = note  # type: ignore[method-assign]
+    measured: list[bool] = []
+    for _ in run.epochs(1):
+        for (x,) in loader:
+            measured.append(run._step_loop._pace.measuring)
+            model(x).mean().backward()
+            optimizer.step()
+    late = {step for step in asked if step > 56}
+    # After every eighth, and after those that are measured and the next, where what they gave is applied.
+    owed = {step for step, was in enumerate(measured, 1) if was}
+    assert late <= owed | {step + 1 for step in owed} | set(range(1, 801, MEASURE_PERIOD)) | {800}
+    assert max(b - a for a, b in pairwise(sorted(late))) <= MEASURE_PERIOD
 
 
 def test_replicas_measure_the_same_steps_whatever_their_clocks() -> None:

@@ -14,7 +14,8 @@
 # Why not in every step. One exchange costs 0.3 to 0.6 ms. Steps of less than 0.4 s share one among up to
 # eight; rank 0 sets the stride, from the sum on alike for all. Where a step is measured, norms must be taken
 # before the next measured one, so the stride divides the period of measuring (`samples/pace.py`). A replica
-# alone collects what it posted itself, and posts nothing where there is nothing to act on.
+# alone collects what it posted itself, and posts nothing where there is nothing to act on; besides, it looks
+# whether there is something in as few of short steps, since that alone took a twentieth of a tiny model's.
 #
 # A wait has a limit only where a replica knows that the others may wait for something it will not do: after a
 # backward that it skipped (`skipped_wait_s`). Else a slow step is a slow step, and a dead replica breaks the
@@ -173,6 +174,11 @@ class StepConsensus:
         self._norms: Sequence[GradNorms | None] = ()
         self._sum: tuple[torch.Tensor, dist.Work] | None = None
         self._size = 1
+
+    @property
+    def pending(self) -> bool:
+        """Return whether something was posted that nobody has collected."""
+        return self._own is not None
 
     def post(
         self,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from torch.utils.data import IterableDataset
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from coadapt.train.integrations.hosted_run import HostedRun
@@ -127,12 +128,12 @@ class _NotedBatches:
         return [index for batch in self._given[start : start + count] for index in batch]
 
 
-def note_batches(loader: Any) -> _NotedBatches | None:
+def note_batches(loader: object) -> _NotedBatches | None:
     """Note what samples a Trainer's loader deals to this replica; None where they have no indices."""
     # Accelerate's loader passes all on to one of torch's, which refuses another sampler by assignment. It is
     # not the dataset that is watched: fetch processes have copies of it, and run ahead of the loop.
-    plain = getattr(loader, "base_dataloader", loader)
-    if plain.batch_sampler is None:
+    plain: Any = getattr(loader, "base_dataloader", loader)
+    if plain.batch_sampler is None or isinstance(plain.dataset, IterableDataset):
         return None
     noted = vars(plain)["batch_sampler"] = _NotedBatches(plain.batch_sampler)
     return noted

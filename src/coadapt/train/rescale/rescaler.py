@@ -28,8 +28,8 @@ class Rescaler(Protocol):
         ...
 
     def wanted(self) -> int:
-        """Return the generation that all could rescale to now, else 0. Asked of every replica after each
-        step; rank 0's answer counts."""
+        """Return the generation that all could rescale to now, else 0. Asked of every replica before each
+        consensus; rank 0's answer counts."""
         ...
 
     def rescale(self, generation: int) -> None:

@@ -27,8 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coadapt.model import BatchConfig
+from coadapt.model.quick_init import quick_init
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
     """One forward-backward of one replica: positions `start` to `stop` of the epoch's order.
@@ -102,6 +104,8 @@ def cut_step(start: int, step_samples: int, atomic: int, *, rank: int, num_repli
     Shards are contiguous in rank order and differ by at most one sample, the larger ones first; a shard is
     cut likewise into as few passes of at most `atomic` samples as the largest shard needs, stand-ins first.
     """
+    if num_replicas == 1 and step_samples <= atomic:
+        return [Pass(start=start, stop=start + step_samples, step_samples=step_samples)]
     shard_start, shard_stop = _part(start, start + step_samples, num_replicas, rank)
     largest_shard = -(-step_samples // num_replicas)
     return cut_share(shard_start, shard_stop, -(-largest_shard // atomic), step_samples=step_samples)

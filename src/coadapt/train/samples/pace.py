@@ -11,9 +11,15 @@ MEASURE_PERIOD = 8
 # A consensus follows every step that takes that long; of shorter ones, up to MEASURE_PERIOD share one, which
 # costs 0.3-0.6 ms (two replicas on a busy CPU).
 SYNC_EVERY_S = 0.4
-# Two measured steps in a row cost 0.15 to 0.3 ms on one replica: of steps far below a millisecond that is as
-# much again. At most so often they cost 2 % at most; averages get 50 estimates a second all the same.
-PAIR_EVERY_S = 0.02
+# Two measured steps in a row cost 0.15 to 0.4 ms of CPU on one replica: of steps far below a millisecond that
+# is as much again. At most so often they cost 2 % at most; averages get 50 estimates a second all the same.
+# Of this thread's CPU time: on a busy machine a fourth of all steps would be measured by the clock, as steps
+# take several times longer by it.
+PAIR_EVERY_CPU_S = 0.02
+# Of steps below that, one in so many is timed, which costs 10 us on a busy machine. Not one in eight: so
+# those in which the noise is measured are timed in their turn, and the mean is that of all steps.
+ALL_TIMED_S = 0.002
+TIMED_PERIOD = 7
 
 
 def measures(step: int, *, compares: bool) -> bool:
@@ -31,9 +37,11 @@ class Pace:
 
     def __init__(self) -> None:
         self.stride = 1
+        self.measuring = False  # the present step
         self._synced: tuple[int, float] | None = None
         self._pair_at = -math.inf
         self._in_pair = False
+        self._all_timed = True
 
     def measures(self, step: int, *, compares: bool) -> bool:
         """Return whether `step`, which begins now, is measured: as `measures` says, or less often.
@@ -45,11 +53,15 @@ class Pace:
         if not compares or step < MEASURED_AT_FIRST:
             return True
         if step % MEASURE_PERIOD == 0:
-            now = time.monotonic()
-            self._in_pair = now - self._pair_at >= PAIR_EVERY_S
+            now = time.thread_time()
+            self._in_pair = now - self._pair_at >= PAIR_EVERY_CPU_S
             if self._in_pair:
                 self._pair_at = now
         return self._in_pair
+
+    def times(self, step: int) -> bool:
+        """Return whether it is to be measured how long `step`, which begins now, takes."""
+        return self._all_timed or step % TIMED_PERIOD == 0
 
     def syncs(self, step: int) -> bool:
         """Return whether the replicas reach a consensus at the end of `step`."""
@@ -57,9 +69,10 @@ class Pace:
 
     def next(self, step: int) -> int:
         """Return the stride that rank 0 finds right, a divisor of MEASURE_PERIOD; a consensus is due now."""
-        before, self._synced = self._synced, (step, time.monotonic())
+        before, self._synced, self._all_timed = self._synced, (step, time.monotonic()), True
         if before is None or step < MEASURED_AT_FIRST or step <= before[0]:
             return 1
         steps, since_s = step - before[0], self._synced[1] - before[1]
+        self._all_timed = since_s >= ALL_TIMED_S * steps
         fitting = min(int(SYNC_EVERY_S * steps / since_s), MEASURE_PERIOD)
         return 1 << max(fitting.bit_length() - 1, 0)

@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from coadapt.model import InputError
 from coadapt.train.dtensors import shard_like
-from coadapt.train.noise.scaling_rules import Scaled, ScalingRule
+from coadapt.train.noise.scaling_rules import BatchScale, Scaled, ScalingRule
 from coadapt.train.session import Session
 from coadapt.train.wrappers.gradients import StepGradients
 
@@ -51,6 +51,8 @@ class ElasticOptimizer(torch.optim.Optimizer):
         self._gradients = gradients
         self._rule = rule
         self._name = name
+        # What the rule last said, and of what: mostly of the same again.
+        self._said: tuple[BatchScale | None, Scaled] = (None, UNSCALED)
         # Called before each step, once the gradients are those of the step.
         self.before_step: Callable[[], None] = lambda: None
 
@@ -143,9 +145,14 @@ class ElasticOptimizer(torch.optim.Optimizer):
         """Count a step; return what the rule says of it, UNSCALED itself where it leaves all as it is."""
         self._gradients.check.use.steps += 1
         current = self._session.current
-        ruled = 1.0 if current is None else self._rule(self._session.scale(current.step_samples, self._name))
-        scaled = ruled if isinstance(ruled, Scaled) else Scaled(rate=ruled) if ruled != 1.0 else UNSCALED
-        return UNSCALED if scaled == UNSCALED else scaled
+        if current is None:
+            return UNSCALED
+        at = self._session.scale(current.step_samples, self._name)
+        if at is not self._said[0]:
+            ruled = self._rule(at)
+            scaled = ruled if isinstance(ruled, Scaled) else Scaled(rate=ruled)
+            self._said = (at, UNSCALED if scaled == UNSCALED else scaled)
+        return self._said[1]
 
     @contextmanager
     def _scaled(self, scaled: Scaled) -> Iterator[None]:

@@ -69,6 +69,11 @@ class PassTimer(Generic[Mark]):
         self._pending: deque[tuple[Placement, int, dict[str, Mark]]] = deque(maxlen=PENDING_MAX)
         self._steps = 0
 
+    @property
+    def started(self) -> bool:
+        """Return whether the present pass is timed."""
+        return "started" in self._marks
+
     def warm_up(self) -> None:
         """Begin to warm up again: the group or the batch has changed."""
         self._steps = 0

@@ -6,6 +6,7 @@
 # its noise scale, reports and `run.grad_stats` are about it. The noise of the others is summed in the same
 # exchange, five numbers for each, and serves their own rule only.
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
@@ -107,9 +108,9 @@ class TrainedPairs:
         """Train this pair as well."""
         self._pairs.append(pair)
         if not self._session.model_is_sharded:
-            name, model = pair.name, pair.model
-            model.ddp_options = lambda given: self.unused.options(name, given)
-            pair.optimizer.before_step = lambda: self.unused.look(name, model.module, model.ddp_given)
+            name, module, given = pair.name, pair.model.module, pair.model.ddp_given
+            pair.model.ddp_options = lambda given: self.unused.options(name, given)
+            pair.optimizer.before_step = functools.partial(self.unused.look, name, module, given)
         self.drift.watch(
             Watched(
                 name=pair.name,
