@@ -61,7 +61,8 @@ class Stage:
         self.live = LiveCluster(site.folder, policy="castor", engine=site.engine)
         self.live.up(SLOTS)
 
-    def submit(self, name: str, params: ThroughputParams) -> str:
+    def submit(self, name: str) -> str:
+        """Return the job's id once it can change in place."""
         folder = self.site.folder / name
         folder.mkdir()
         job = {
@@ -75,10 +76,9 @@ class Stage:
         self.live.wait_for(job_id, "running")
         first = JobDir(self.live.state / "jobs" / job_id).generation(1)
         until((first.control_dir / CAPABLE_FILE).exists)
-        self._tell(job_id, params)
         return job_id
 
-    def _tell(self, job: str, params: ThroughputParams) -> None:
+    def tell(self, job: str, params: ThroughputParams) -> None:
         profile = TypeProfile(params=params, num_replicas_profiled=SLOTS)
         report = TrainingReport(progress=1.0, by_type={"cpu": profile})
         body = {"generation": self.live.job(job)["generation"], "report": to_json(report)}
@@ -124,7 +124,10 @@ def stage(site: KubernetesSite) -> Iterator[Stage]:
 def test_what_kueue_takes_back_is_taken_in_place_from_the_job_that_loses_least(stage: Stage) -> None:
     kueue = stage.kueue
     assert stage.quota() == 0
-    fast, slow = stage.submit("fast", SCALES), stage.submit("slow", STALLS)
+    # Told of one's speed, the scheduler would borrow for both, and change one that is not ready.
+    fast, slow = stage.submit("fast"), stage.submit("slow")
+    stage.tell(fast, SCALES)
+    stage.tell(slow, STALLS)
     stage.until(lambda: (stage.holds(fast), stage.holds(slow)) == (4, 4), "what stands idle is borrowed")
     assert (len(kueue.admitted()), stage.quota()) == (8, 8)
     assert {each["spec"]["queueName"] for each in kueue.workloads()} == {QUEUE}
