@@ -1,8 +1,8 @@
 """What castor is worth beside pollux, what its dials do, how true its predictions are, and what it costs.
 
 `python -m benchmarks.castor --traces DIR` (the folder with osdi21/; default: $COADAPT_TRACES) plays the
-OSDI'21 workloads 1, 2, 3 and 6 and built-in ones on 16 x 4 GPUs. `--only SECTION` plays one part; what it
-gives replaces that part of benchmarks/results/castor.json. Every figure of docs/policies/castor.md is here.
+OSDI'21 workloads 1, 2, 3 and 6, 6 of twice the load, and built-in ones on 16 x 4 GPUs. `--only SECTION` plays
+one part; what it gives replaces that part of benchmarks/results/castor.json.
 """
 
 import argparse
@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from coadapt.model import ClusterView, JobView, Node, Plan
+from coadapt.goodput.throughput import PARAM_NAMES
+from coadapt.model import ClusterView, JobView, Node, Plan, ThroughputParams
 from coadapt.policies import create_policy
 from coadapt.policies.base import Policy
 from coadapt.policies.castor.policy import Castor
@@ -31,6 +32,8 @@ from coadapt.sim.workload import Workload
 RESULTS = Path(__file__).parent / "results" / "castor.json"
 CLUSTER = tuple(Node(id=f"node-{number:02d}", num_gpus=4) for number in range(16))
 NAMED = ("osdi21/1", "osdi21/2", "osdi21/3", "osdi21/6")
+TWICE = ("osdi21-2.0/6",)  # of twice the load
+FOLDERS = {"osdi21": "workloads", "osdi21-2.0": "workloads-2.0"}
 BUILTIN = ("default/0", "default/1", "default/2", "busy/0", "busy/1")
 FIGURES = ("jct", "p99", "makespan", "rho")
 SIZES = ((64, 160), (1024, 400), (16384, 10000))  # GPUs, jobs
@@ -49,9 +52,9 @@ class Bench:
 
     def load(self, name: str) -> tuple[Workload, Mapping[str, Application]]:
         source, _, rest = name.partition("/")
-        if source == "osdi21":
+        if source in FOLDERS:
             folder = self.traces / "osdi21"
-            return load_trace(folder / "workloads" / f"workload-{rest}.csv", folder / "traces")
+            return load_trace(folder / FOLDERS[source] / f"workload-{rest}.csv", folder / "traces")
         return builtin_workload(source, 160, int(rest))
 
     def run(self, name: str, policy: str, rescale_s: float = 30.0, reaction_s: float | None = None) -> Run:
@@ -107,7 +110,13 @@ def quality(bench: Bench) -> dict[str, object]:
         "30 s, makespan_jobs=8": ("castor(makespan_jobs=8.0)", 30.0, None),
         "1 s, events": ("castor", 1.0, 1.0),
     }
-    return {way: bench.ratios(NAMED, [bench.run(name, *how) for name in NAMED]) for way, how in ways.items()}
+    found: dict[str, object] = {
+        name: bench.ratios((name,), [bench.run(name, "castor")]) for name in NAMED + TWICE
+    }
+    found["1 s, events, " + TWICE[0]] = bench.ratios(TWICE, [bench.run(TWICE[0], *ways["1 s, events"])])
+    for way, how in ways.items():
+        found[way] = bench.ratios(NAMED, [bench.run(name, *how) for name in NAMED])
+    return found
 
 
 def dials(bench: Bench) -> dict[str, object]:
@@ -124,35 +133,71 @@ def builtin(bench: Bench) -> dict[str, object]:
 
 @dataclass(slots=True)
 class Misled:
-    """Castor with lengths made wrong by a factor up to `wrong`, or taken away from a share `missing`."""
+    """Castor that is told wrong things. wrong, fits, noise: by which factor at most, drawn by job.
 
-    wrong: float
-    missing: float
+    wrong: of lengths, taken away from a share `missing`; fits: of each step-time parameter; noise: of the
+    noise scale.
+    """
+
+    wrong: float = 1.0
+    missing: float = 0.0
+    fits: float = 1.0
+    noise: float = 1.0
     castor: Castor = field(default_factory=Castor)
-    drawn: dict[str, tuple[float, bool]] = field(default_factory=dict)
 
     def allocate(self, view: ClusterView) -> Plan:
         return self.castor.allocate(replace(view, jobs=tuple(self._mislead(job) for job in view.jobs)))
 
     def _mislead(self, job: JobView) -> JobView:
-        if job.id not in self.drawn:
-            rng = np.random.default_rng(list(job.id.encode()))
-            factor = float(np.exp(rng.uniform(-1.0, 1.0) * np.log(self.wrong)))
-            self.drawn[job.id] = (factor, bool(rng.random() < self.missing))
-        factor, missing = self.drawn[job.id]
-        target = job.measured.progress_target
-        told = None if missing or target is None else target * factor
-        return replace(job, measured=replace(job.measured, progress_target=told))
+        rng = np.random.default_rng(list(job.id.encode()))
+
+        def factor(most: float) -> float:
+            return float(np.exp(rng.uniform(-1.0, 1.0) * np.log(most)))
+
+        target, wrong, missing = job.measured.progress_target, factor(self.wrong), rng.random() < self.missing
+        noise, times = factor(self.noise), [factor(self.fits) for _ in TIMES]
+        told, grad = job.measured, job.measured.grad
+        by_type = {
+            name: replace(profile, params=_scaled(profile.params, times))
+            for name, profile in told.by_type.items()
+        }
+        return replace(
+            job,
+            measured=replace(
+                told,
+                progress_target=None if missing or target is None else target * wrong,
+                by_type=by_type if self.fits > 1.0 else told.by_type,
+                grad=None if grad is None else replace(grad, var=grad.var * noise),
+            ),
+        )
+
+
+TIMES = [name for name in PARAM_NAMES if name != "gamma"]
+
+
+def _scaled(params: ThroughputParams, factors: list[float]) -> ThroughputParams:
+    times = {name: getattr(params, name) * factor for name, factor in zip(TIMES, factors, strict=True)}
+    return replace(params, **times)
 
 
 def lengths(bench: Bench) -> dict[str, object]:
-    """Declared lengths that are wrong or missing."""
-    cases = {"wrong by up to 4": (4.0, 0.0), "missing for half": (1.0, 0.5), "missing for all": (1.0, 1.0)}
-    names, config = NAMED[:1] + NAMED[3:], ExperimentConfig()
-    return {
-        case: bench.ratios(names, [bench.play(name, Misled(*how), config)[0] for name in names])
-        for case, how in cases.items()
+    """Declared lengths that are wrong or missing; fits and noise scales that are off."""
+    cases = {
+        "wrong by up to 4": Misled(wrong=4.0),
+        "missing for half": Misled(missing=0.5),
+        "missing for all": Misled(missing=1.0),
+        "step times 20 % off": Misled(fits=1.2),
+        "noise scale 2 x off": Misled(noise=2.0),
     }
+    names, config = NAMED[:1] + NAMED[3:], ExperimentConfig()
+    found: dict[str, object] = {
+        "as the traces tell": bench.ratios(names, [bench.run(name, "castor") for name in names])
+    }
+    for case, how in cases.items():
+        runs = [bench.play(name, replace(how, castor=Castor()), config)[0] for name in names]
+        found[case] = bench.ratios(names, runs)
+        print(case, found[case], flush=True)
+    return found
 
 
 Said = tuple[str, float, float, float, float]  # job, instant, end, and the interval of it
