@@ -8,12 +8,14 @@ import numpy as np
 
 from coadapt.model import Allocation, ClusterView, JobId, Plan
 from coadapt.policies.base import PolicyCard
+from coadapt.policies.castor.arrays import FloatArray
 from coadapt.policies.castor.arrivals import Arrivals
 from coadapt.policies.castor.cluster import Standing, standing
 from coadapt.policies.castor.explain import Told, explained, stands
 from coadapt.policies.castor.fairness import FairClocks, Waits
 from coadapt.policies.castor.ground import Ground
 from coadapt.policies.castor.kin import Applications
+from coadapt.policies.castor.laxity import owed_now
 from coadapt.policies.castor.lengths import Lengths
 from coadapt.policies.castor.placing import place
 from coadapt.policies.castor.predictions import Prediction, Predictions
@@ -91,12 +93,14 @@ class Castor(CastorOptions):
         now = situation(view, fixed, memory.lengths, memory.applications)
         if not now.jobs:
             return Plan(allocations=fixed.kept, reasons=reasons)
-        outlook = self._look_ahead(view, fixed, now)
         num_gpus = sum(kind.num_gpus for kind in fixed.kinds)
-        owed_J = np.zeros(len(now.jobs), dtype=np.int64)
+        bears_J = memory.waits.borne(view.at, now, num_gpus)
+        outlook = self._look_ahead(view, fixed, now, bears_J)
+        owed = owed_now(now, view.at, bears_J, num_gpus, end_too=self.makespan_jobs > 0.0)
         if self.rho_max:
-            owed_J = memory.clocks.owed(view.at, now, num_gpus, self.rho_max)
-        sizes = choose(now, outlook.value_J, fixed, owed_J)
+            share_J = memory.clocks.owed(view.at, now, num_gpus, self.rho_max)
+            owed = owed._replace(replicas_J=np.maximum(owed.replicas_J, share_J))
+        sizes = choose(now, outlook.value_J, fixed, owed)
         placed = _places(fixed, now, sizes)
         told = Told(
             now=now,
@@ -121,14 +125,13 @@ class Castor(CastorOptions):
             },
         )
 
-    def _look_ahead(self, view: ClusterView, fixed: Standing, now: Situation) -> Outlook:
+    def _look_ahead(self, view: ClusterView, fixed: Standing, now: Situation, bears_J: FloatArray) -> Outlook:
         memory = self._memory
         fluid = Fluid.of(now, fixed.kinds)
         done_J = np.array([job.measured.progress for job in now.jobs])
         whole_J = np.where(now.timed_J, done_J + now.left_J, 0.0)
         memory.arrivals.observe(view.at, now.jobs, fluid.curves, whole_J)
         expected = memory.arrivals.expected(view.at) if self.expect else None
-        bears_J = memory.waits.borne(view.at, now, sum(kind.num_gpus for kind in fixed.kinds))
         wanted = Wanted(self.makespan_jobs, self.tail, bears_J)
         outlook = memory.values.settle(now, fluid, expected, wanted)
         ends_s = outlook.course.end_J[: len(now.jobs)].tolist()

@@ -9,8 +9,9 @@
 # ten hours alone beside free GPUs of a faster type. 2 δ to 5 δ gave mean completion times within 3 % of each
 # other on Sia's cluster; with 10 δ jobs change so often that they do little else.
 #
-# Floors: a job that is late by its fair clock (fairness.py) is owed its share. Sizes from the share on earn
-# LARGE besides, so the program serves as many of those as can be before anything else.
+# Floors: a job that is late by its fair clock (fairness.py) is owed its share, one that cannot catch up its
+# size (laxity.py). Sizes from there on earn LARGE besides for each GPU that is owed, so the program serves as
+# many of those as can be before anything else.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,12 +22,13 @@ from coadapt.model import JobId
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 from coadapt.policies.castor.cluster import Standing
 from coadapt.policies.castor.knapsack import WAIT, Choice, Options, solve
+from coadapt.policies.castor.laxity import Owed
 from coadapt.policies.castor.situation import Situation
 
 HORIZON_S = 300.0
 RESCALES_AHEAD = 3.0  # a horizon spans at least so many of the job's rescales (1)
 SOON_S = 60.0  # an end within a round frees its GPUs at the next one only
-LARGE = 1e3  # times all that the others could earn together, per job that is owed its share (1)
+LARGE = 1e3  # times all that the others could earn together, per GPU that is owed (1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +44,14 @@ class Sizes:
     price_T: FloatArray
 
 
-def choose(now: Situation, value_J: FloatArray, standing: Standing, owed_J: IntArray) -> Sizes:
-    """Return the sizes of this round. owed_J: replicas that a late job is owed at least, 0 for the others."""
+def choose(now: Situation, value_J: FloatArray, standing: Standing, owed: Owed) -> Sizes:
+    """Return the sizes of this round."""
     worth_JO, gpus_JO, type_JO = _options(now, value_J)
     plain_JO = worth_JO.copy()
     large = LARGE * (1.0 + worth_JO.max(axis=1, initial=0.0).sum())
-    served_JO = (owed_J[:, None] > 0) & (gpus_JO >= owed_J[:, None]) & (worth_JO > 0.0)
-    worth_JO[served_JO] += large
+    owed_J1 = owed.replicas_J[:, None]
+    served_JO = (owed_J1 > 0) & (gpus_JO >= owed_J1) & (worth_JO > 0.0)
+    worth_JO += np.where(served_JO, large * owed.urgency_J[:, None] * owed_J1, 0.0)
     tenants = sorted(standing.quota_left)
     index = {tenant: len(standing.kinds) + number for number, tenant in enumerate(tenants)}
     capacity = [kind.num_gpus for kind in standing.kinds] + [max(standing.quota_left[t], 0) for t in tenants]
