@@ -33,6 +33,7 @@ from coadapt.sim.workload import Workload
 RESULTS = Path(__file__).parent / "results" / "castor_log.json"
 NODES, GPUS_PER_NODE = 1024, 4
 CPU_MAX_S, MEMORY_MAX_MB = 900.0, 4096.0
+HORIZON_S = 200 * 86_400.0  # the log has 109 days, and what comes last has to end
 BAR = 40  # characters
 
 
@@ -114,7 +115,9 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     if options.traces is None or not Path(options.traces, "osdi21").is_dir():
         parser.error("--traces or COADAPT_TRACES must name the folder that holds osdi21")
-    config = ExperimentConfig(round_s=options.round, report_s=options.reports, figures_only=True)
+    config = ExperimentConfig(
+        round_s=options.round, report_s=options.reports, figures_only=True, horizon_s=HORIZON_S
+    )
     part = slice(options.skip, None if options.jobs is None else options.skip + options.jobs)
     asked = (Path(options.traces), options.policy, part, config)
     if options.profile:
