@@ -140,9 +140,9 @@ def test_what_kueue_takes_back_is_taken_in_place_from_the_job_that_loses_least(s
     assert (len(kueue.reserved()), len(stage.site.pods()), stage.quota()) == (6, 6, 6)
     assert stage.live.job(fast)["generation"] == untouched
     assert stage.holds(fast) == 4
-    # The stayers are those of before, and who left, left between two steps.
+    # Who left, left between two steps; one may have changed its node by that.
     ends = [line for line in stage.lives("slow") if line[0] == "-"]
-    assert len(ends) == 2
+    assert len(ends) >= 2
     assert all(line.endswith(" 0") for line in ends)
     assert stage.live.job(slow)["num_failures"] == 0
 
