@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from coadapt.goodput.batch import adaptive_grid, limits_in_use
@@ -82,6 +82,7 @@ def test_the_table_gives_the_same_bits_as_before_and_as_the_port(
     total = grid.total_CB.astype(np.float64)
     shapes = Shapes(np.array([[1.0], [1.0], [2.0]]), np.ones((3, 1)), np.array(counts, float)[:, None])
     step_s = step_time(params, shapes, grid.atomic_CB.astype(float), grid.accumulation_CB.astype(float))
+    assume((step_s > 0.0).all())  # parameters may be so small that their powers are 0
     for gains in (
         efficiency(total, float(limits.initial), grad.sqr, grad.var),
         model_of_job(view)(total).expected,
