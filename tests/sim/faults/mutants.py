@@ -460,7 +460,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a job that starts is left in peace until it took a step",
         "settling",
-        "frozenset(job.id for job in young if job.spec.tenant not in beyond)",
+        "frozenset(job.id for job in young if beyond.isdisjoint((job.spec.tenant, EVERYBODY)))",
         "frozenset()",
     ),
     Mutant(
@@ -478,8 +478,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a quota that is cut does not wait",
         "settling",
-        "if gpus > quotas[name]}",
-        "if False}",
+        "beyond = _beyond_quota(state) if young else set()",
+        "beyond: set[TenantId] = set()",
     ),
     Mutant(
         "what was left in peace changes with its first step",
