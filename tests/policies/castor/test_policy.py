@@ -96,6 +96,14 @@ def test_a_job_that_is_late_by_its_fair_clock_is_owed_its_share() -> None:
     assert counts(Castor(makespan_jobs=0.0, rho_max=0.9).allocate(seen))["old"] >= 1
 
 
+def test_a_share_goes_before_what_a_job_of_one_size_is_owed() -> None:
+    old = timed("old", target=1e7, at=0.0)
+    pressing = timed("pressing", gpus=(4, 4), target=3e4, at=3_990.0, deadline_at=3_995.0)
+    seen = ClusterView(at=4_000.0, nodes=nodes(4), jobs=(old, pressing))
+    assert counts(Castor().allocate(seen)) == {"pressing": 4}
+    assert counts(Castor(rho_max=0.9).allocate(seen)).get("old", 0) >= 2
+
+
 def test_fair_shares_bound_what_is_lost() -> None:
     """The guarantee, played: n jobs stay, whoever is late gets its share, the quotient rises no more."""
     clocks, at, step = FairClocks(), 0.0, 60.0

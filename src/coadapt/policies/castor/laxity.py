@@ -20,9 +20,9 @@ import numpy as np
 
 from coadapt.model import JobSpec, RescaleContract
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
+from coadapt.policies.castor.fairness import ROUND_S
 from coadapt.policies.castor.situation import REPORT_S, Situation
 
-SLACK_S = 60.0  # until the next round, which may be too late (1)
 NEAR_END = 0.95  # of E: who has as much left must run (tried: 0.9, 0.97)
 LAST_END_FIRST = 3.0  # times as urgent as who reaches what it bears; more than LATEST
 LAST_END_PART = 0.5  # of the GPUs: for those at once, or a long job on all of them keeps out a short one (1)
@@ -41,14 +41,10 @@ class Owed(NamedTuple):
     replicas_J: IntArray
     urgency_J: FloatArray
 
-    @classmethod
-    def nothing(cls, num_jobs: int) -> "Owed":
-        return cls(np.zeros(num_jobs, dtype=np.int64), np.ones(num_jobs))
-
 
 def owed_now(now: Situation, at: float, bears_J: FloatArray, num_gpus: int, *, end_too: bool) -> Owed:
     """Return what jobs of one size are owed. bears_J: completion time, s. end_too: heed the last end."""
-    replicas_J, urgency_J = Owed.nothing(len(now.jobs))
+    replicas_J, urgency_J = np.zeros(len(now.jobs), dtype=np.int64), np.ones(len(now.jobs))
     size_J = np.array([_only_size(job.spec) for job in now.jobs], dtype=np.int64)
     one_J = (size_J > 0) & (now.goodput_JC > 0.0).any(axis=1)
     if not one_J.any():
@@ -57,12 +53,12 @@ def owed_now(now: Situation, at: float, bears_J: FloatArray, num_gpus: int, *, e
     takes_s_J = np.where(known_J, _takes_s(now), 0.0)
     weight_J, _, age_J = now.stakes
     until_s_J = _until(now, bears_J)
-    late_J = known_J & (age_J + takes_s_J + SLACK_S >= until_s_J)
+    late_J = known_J & (age_J + takes_s_J + ROUND_S >= until_s_J)
     times_J = np.clip((age_J + takes_s_J) / until_s_J, 1.0, LATEST)
     urgency_J[late_J] = np.floor(times_J[late_J] / URGENCY_STEP) * URGENCY_STEP
     if end_too:
         end_s = max(_gpu_seconds(now) / max(num_gpus, 1), takes_s_J.max())
-        last_J = known_J & (takes_s_J + SLACK_S >= NEAR_END * end_s)
+        last_J = known_J & (takes_s_J + ROUND_S >= NEAR_END * end_s)
         last_J &= weight_J >= weight_J.mean() * (1.0 - 1e-9)
         first_J = _longest(last_J, takes_s_J, size_J, LAST_END_PART * num_gpus)
         urgency_J[first_J] = LAST_END_FIRST
@@ -91,7 +87,7 @@ def _until(now: Situation, bears_J: FloatArray) -> FloatArray:
     """Return the completion time that each job may have, s."""
     weight_J, due_J, age_J = now.stakes
     until_s_J: FloatArray = np.minimum(bears_J * weight_J.mean() / weight_J, age_J + due_J)
-    return np.maximum(until_s_J, SLACK_S)
+    return np.maximum(until_s_J, ROUND_S)
 
 
 def _longest(may_J: BoolArray, takes_s_J: FloatArray, size_J: IntArray, room: float) -> IntArray:

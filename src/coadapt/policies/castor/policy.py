@@ -15,13 +15,16 @@ from coadapt.policies.castor.explain import Told, explained, stands
 from coadapt.policies.castor.fairness import FairClocks, Waits
 from coadapt.policies.castor.ground import Ground
 from coadapt.policies.castor.kin import Applications
-from coadapt.policies.castor.laxity import owed_now
+from coadapt.policies.castor.laxity import Owed, owed_now
 from coadapt.policies.castor.lengths import Lengths
 from coadapt.policies.castor.placing import place
 from coadapt.policies.castor.predictions import Prediction, Predictions
 from coadapt.policies.castor.round import Sizes, choose
 from coadapt.policies.castor.situation import Situation, situation
 from coadapt.policies.castor.values import Fluid, Outlook, Values, Wanted
+
+# Times as urgent as anything else that is owed: what `rho_max` guarantees holds beside it, too.
+SHARES_FIRST = 100.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +102,8 @@ class Castor(CastorOptions):
         owed = owed_now(now, view.at, bears_J, num_gpus, end_too=self.makespan_jobs > 0.0)
         if self.rho_max:
             share_J = memory.clocks.owed(view.at, now, num_gpus, self.rho_max)
-            owed = owed._replace(replicas_J=np.maximum(owed.replicas_J, share_J))
+            urgency_J = np.where(share_J > 0, SHARES_FIRST, owed.urgency_J)
+            owed = Owed(np.maximum(owed.replicas_J, share_J), urgency_J)
         sizes = choose(now, outlook.value_J, fixed, owed)
         placed = _places(fixed, now, sizes)
         told = Told(
