@@ -9,7 +9,7 @@ from coadapt.goodput.batch import limits_in_use
 from coadapt.model import Allocation, ClusterView, JobId, JobView, NodeId, RescaleContract
 from coadapt.policies.castor.arrays import BoolArray, IntArray
 from coadapt.policies.castor.ground import Ground, Pool, ground_of
-from coadapt.policies.castor.noise import Configs
+from coadapt.policies.castor.rates import Configs
 from coadapt.policies.giving.capacity import FreeNodes, gpu_type_held
 
 # Up to so many whole nodes every number is a size; beyond, each is at least by this factor larger (1).

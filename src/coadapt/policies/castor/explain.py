@@ -11,8 +11,8 @@ import numpy as np
 from coadapt.model import WAITING, Allocation, JobId, JobView
 from coadapt.policies.castor.arrays import FloatArray
 from coadapt.policies.castor.cluster import Standing, limits
-from coadapt.policies.castor.noise import Configs
 from coadapt.policies.castor.predictions import Prediction
+from coadapt.policies.castor.rates import Configs
 from coadapt.policies.castor.round import Sizes
 from coadapt.policies.castor.situation import Situation
 from coadapt.policies.castor.values import Outlook

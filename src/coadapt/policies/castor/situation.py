@@ -18,15 +18,8 @@ from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.castor.cluster import Kind, Standing, configurations, held_shapes, limits
 from coadapt.policies.castor.kin import Applications
 from coadapt.policies.castor.lengths import Lengths, hinted
-from coadapt.policies.castor.noise import (
-    AHEAD_S,
-    Configs,
-    Stretches,
-    Trainings,
-    goodputs,
-    goodputs_later,
-    stretches,
-)
+from coadapt.policies.castor.noise import AHEAD_S, Stretches, Trainings, ahead, stretches
+from coadapt.policies.castor.rates import Configs, Steps, goodputs
 from coadapt.policies.giving.capacity import gpu_type_held
 
 # Of a job that was never timed: its goodput on k GPUs is k to this power, in units of its goodput on one.
@@ -50,9 +43,16 @@ class Stakes(NamedTuple):
     age_J: FloatArray
 
 
+class Sources(NamedTuple):
+    """What goodputs follow from. noise_J: noise scales ahead."""
+
+    steps: Steps
+    noise_J: FloatArray
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """goodput_JC: 0 where a job may not be; here_J: on what it holds; trainings: what both follow from.
+    """goodput_JC: 0 where a job may not be; here_J: on what it holds; sources: what both follow from.
 
     left_J: progress to do. held_JX: as of held_shapes. timed_J: whether anything was measured, of it or its
     kin. later, later_LC: stretches that come when the next hour of work is done, and goodputs on them.
@@ -62,7 +62,7 @@ class Situation:
     configs: Configs
     goodput_JC: FloatArray
     here_J: FloatArray
-    trainings: Trainings
+    sources: Sources
     left_J: FloatArray
     stakes: Stakes
     held_JX: IntArray
@@ -81,11 +81,9 @@ class Situation:
             or configs.gpus_C[column] < 2
         ):
             return goodput
-        mine, one = slice(row, row + 1), slice(column, column + 1)
-        held = self.trainings
-        alone = Trainings._make(each if each is held.curve_AB else each[mine] for each in held)
-        cut = Configs(*(each[one] for each in _in_two(configs)))
-        return float(goodputs(alone, cut, np.ones((1, 1), dtype=np.bool_))[0][0, 0])
+        cut = Configs(*(each[column : column + 1] for each in _in_two(configs)))
+        (steps, noise_J), mine = self.sources, np.array([row])
+        return float(goodputs(steps, cut, mine, noise_J[mine], np.array([[True, False]]))[0, 0])
 
 
 def situation(
@@ -98,12 +96,18 @@ def situation(
     jobs = tuple(applications.lend(job, gpu_type_held(job, standing.ground.by_id)) for job in moved)
     configs, may_JC = configurations(standing.kinds, jobs)
     held_JX = held_shapes(standing.ground, jobs)
-    trainings = _trainings(standing.kinds, jobs, held_JX, applications.curves(jobs))
-    alone_C = configs.gpus_C == 1
-    goodput_JC, here_J = goodputs(trainings, configs, may_JC | alone_C)
+    steps, trainings = _trainings(standing.kinds, jobs, held_JX, applications.curves(jobs))
+    alone_C, every_J = configs.gpus_C == 1, np.arange(len(jobs))
+    wanted_JC = np.zeros((len(jobs), len(alone_C) + 1), dtype=np.bool_)  # last: what is held
+    wanted_JC[:, -1] = trainings.grows_J
+    rate_J = goodputs(steps, configs, every_J, trainings.noise_J, wanted_JC)[:, -1]
+    noise_J = ahead(trainings, rate_J)
+    wanted_JC[:, :-1], wanted_JC[:, -1] = may_JC | alone_C, held_JX[:, 3] > 0
+    goodput_JX = goodputs(steps, configs, every_J, noise_J, wanted_JC)
+    goodput_JC, here_J = goodput_JX[:, :-1], goodput_JX[:, -1]
     alone_J = goodput_JC[:, alone_C].max(axis=1, initial=0.0)
     goodput_JC[~may_JC] = 0.0
-    timed_J = trainings.known_J & (goodput_JC > 0.0).any(axis=1)
+    timed_J = steps.known_J & (goodput_JC > 0.0).any(axis=1)
     lengths.observe(jobs, np.where(timed_J, alone_J, 0.0).tolist())
     left_J = np.array(
         [
@@ -115,6 +119,8 @@ def situation(
     rate_J = np.where(held_JX[:, 3] > 0, here_J, alone_J)
     first_J = np.where(timed_J, np.minimum(left_J, AHEAD_S * rate_J), left_J)
     later = stretches(trainings, left_J, first_J, STRETCHES if len(jobs) <= STRETCHED_MAX else 0)
+    wanted_JC[:, :-1], wanted_JC[:, -1] = may_JC, False
+    later_LX = goodputs(steps, configs, later.job_L, later.noise_L, wanted_JC[later.job_L])
     guess_C = configs.gpus_C**UNTIMED_EXPONENT
     held_guess_J = held_JX[:, 3] ** UNTIMED_EXPONENT
     return Situation(
@@ -122,14 +128,14 @@ def situation(
         configs=configs,
         goodput_JC=np.where(untimed_JC, guess_C, goodput_JC),
         here_J=np.where(timed_J, here_J, held_guess_J),
-        trainings=trainings,
+        sources=Sources(steps, noise_J),
         left_J=left_J,
         stakes=_stakes(view, jobs),
         held_JX=held_JX,
         timed_J=timed_J,
         rescale_s_J=np.array([job.rescale_s for job in jobs]),
         later=later,
-        later_LC=goodputs_later(trainings, configs, may_JC, later),
+        later_LC=later_LX[:, :-1],
     )
 
 
@@ -160,7 +166,7 @@ def _trainings(
     jobs: Sequence[JobView],
     held_JX: IntArray,
     curves: tuple[FloatArray, IntArray],
-) -> Trainings:
+) -> tuple[Steps, Trainings]:
     shape = (len(jobs), len(kinds))
     params_JTX, batch_JTX = np.zeros((*shape, len(PARAM_NAMES))), np.ones((*shape, 5))
     noise_J, left_J = np.full(len(jobs), np.inf), np.full(len(jobs), np.inf)
@@ -179,18 +185,16 @@ def _trainings(
             batch_JTX[row, number] = *sizes, batch.max_atomic or 0
             if told:
                 params_JTX[row, number] = _params_on(number, kinds, told, factor_TT)
-    return Trainings(
+    steps = Steps(
         params_JTX=params_JTX,
         known_J=np.array([bool(job.measured.by_type) for job in jobs], dtype=np.bool_),
         batch_JTX=batch_JTX,
         may_JX=may_JX,
-        noise_J=noise_J,
-        progress_J=np.array([job.measured.progress for job in jobs]),
-        left_J=left_J,
         held_JX=held_JX,
-        curve_AB=curves[0],
-        curve_J=curves[1],
     )
+    progress_J = np.array([job.measured.progress for job in jobs])
+    grows_J = steps.known_J & may_JX[:, 0] & (noise_J < np.inf)
+    return steps, Trainings(grows_J, noise_J, progress_J, left_J, *curves)
 
 
 def _noise_scale(job: JobView) -> float:

@@ -1,0 +1,265 @@
+"""The best goodput of each job on each configuration at a given noise scale: one compiled pass.
+
+Axes: J jobs, N asked rows (a job at a noise scale), C configurations, B batches that are tried, T tangents.
+"""
+
+# Which batches are tried follows from a job's limits and its replicas alone, so jobs with the same limits
+# come one after the other and share them. Of each, the goodput is bounded from above without a power: a step
+# takes longest x f(ratio), f(r) = (1 + r^gamma)^(1 / gamma), which is convex as gamma >= 1, and so above each
+# of its tangents. The batch of the highest bound is worked out first, then those alone whose bounds are above
+# what was found: one or two powers per configuration instead of thirteen.
+
+from typing import NamedTuple
+
+import numpy as np
+
+from coadapt.goodput.compiled import compiled_lean, lean_part
+from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
+
+NUM_TRIED = 50  # geometric batches, as in goodput/batch.py
+STRIDE = 7  # of those, a few far apart first, as their products are rounded (1)
+NUM_TANGENTS = 8  # (tried: 16, no gain)
+ROUNDING_SLACK = 1e-8  # samples, as in goodput/batch.py
+BOUND_SLACK = 1e-9  # of a bound, so that no rounding hides a batch
+STEP_TIME_MIN_S = 1e-9  # as in goodput/throughput.py
+ATOMIC, PASSES, TOTAL = range(3)  # columns of a batch
+
+
+class Configs(NamedTuple):
+    """Configurations: GPU type, nodes, racks and replicas of each, arrays (num_configs,)."""
+
+    type_C: IntArray
+    nodes_C: IntArray
+    racks_C: IntArray
+    gpus_C: IntArray
+
+
+class Steps(NamedTuple):
+    """What the goodput of each job follows from, beside its noise. Arrays (num_jobs, ...).
+
+    params_JTX: step-time parameters per GPU type, in the order of ThroughputParams. known_J: whether there
+    are any. batch_JTX: initial, requested, max_total, min_atomic, max_atomic (0: none), with the memory of
+    each type; may_JX: adaptive, accumulation. held_JX: type, nodes, racks, replicas that it holds (replicas
+    0: none).
+    """
+
+    params_JTX: FloatArray
+    known_J: BoolArray
+    batch_JTX: FloatArray
+    may_JX: BoolArray
+    held_JX: IntArray
+
+
+class Asked(NamedTuple):
+    """Rows that are asked for, worked out in `order_N`: whose, at what noise scale, on which configurations.
+
+    The last column of wanted_NC is what the job holds; one GPU where it holds nothing.
+    """
+
+    job_N: IntArray
+    noise_N: FloatArray
+    wanted_NC: BoolArray
+    order_N: IntArray
+
+
+class _Tried(NamedTuple):
+    """Scratch: batches that are tried on each configuration, and what they were made for.
+
+    limits_CX: as in Steps, then accumulation and replicas. count_C: how many; batch_CBX; bound_B: of one.
+    """
+
+    limits_CX: FloatArray
+    count_C: IntArray
+    batch_CBX: FloatArray
+    bound_B: FloatArray
+    tangent_T2: FloatArray
+
+
+def goodputs(
+    steps: Steps, configs: Configs, job_N: IntArray, noise_N: FloatArray, wanted_NC: BoolArray
+) -> FloatArray:
+    """Return goodputs in progress per second, (rows, configurations + 1), where wanted, else 0.
+
+    The last column is what the job of the row holds, or one GPU. Jobs whose step time is not known have 0.
+    """
+    num_columns = len(configs.gpus_C) + 1
+    tried = _Tried(
+        np.full((num_columns, 7), -1.0),
+        np.zeros(num_columns, dtype=np.int64),
+        np.empty((num_columns, NUM_TRIED, 3)),
+        np.empty(NUM_TRIED),
+        np.empty((NUM_TANGENTS, 2)),
+    )
+    order_N = np.lexsort(steps.batch_JTX[job_N, 0].T)
+    goodput_NC = np.zeros((len(job_N), num_columns))
+    _work_out(steps, configs, Asked(job_N, noise_N, wanted_NC, order_N), tried, goodput_NC)
+    return goodput_NC
+
+
+@lean_part
+def _sync_s(params_X: FloatArray, nodes: int, racks: int, replicas: int) -> float:
+    if replicas <= 1:
+        return 0.0
+    link = 6 if racks > 1 else (4 if nodes > 1 else 2)
+    seconds: float = params_X[link] + params_X[link + 1] * max(replicas - 2, 0)
+    return seconds
+
+
+@lean_part
+def _per_step(params_X: FloatArray, sync_s: float, atomic: float, passes: float) -> float:
+    compute_s = params_X[0] + params_X[1] * atomic
+    longest_s = max(compute_s, sync_s, STEP_TIME_MIN_S)
+    ratio = min(compute_s, sync_s) / longest_s
+    gamma = params_X[8]
+    overlapped_s = longest_s
+    if ratio > 0.0:
+        overlapped_s *= (1.0 + ratio**gamma) ** (1.0 / gamma)
+    seconds: float = overlapped_s + (passes - 1.0) * compute_s
+    return seconds
+
+
+@lean_part
+def _draw_tangents(gamma: float, tangent_T2: FloatArray) -> None:
+    """Write tangents of f in the middles of equal parts of 0 <= r <= 1: f(0) by each, its slope."""
+    for part in range(NUM_TANGENTS):
+        middle = (part + 0.5) / NUM_TANGENTS
+        power = middle**gamma
+        value = (1.0 + power) ** (1.0 / gamma)
+        slope = value * power / (middle * (1.0 + power))
+        tangent_T2[part, 0], tangent_T2[part, 1] = value - slope * middle, slope
+
+
+@lean_part
+def _cut(batch_X: FloatArray, accumulates: bool, replicas: int, share: float) -> tuple[float, float]:
+    """Return the samples of a pass, and how many passes, for `share` samples per replica and step."""
+    initial, max_total, max_atomic = batch_X[0], batch_X[2], batch_X[4]
+    passes = 1.0
+    if accumulates:
+        if max_atomic > 0.0:
+            passes = np.ceil(share / max_atomic - ROUNDING_SLACK)
+        if replicas == 1 and share > initial + ROUNDING_SLACK:
+            passes = max(passes, 2.0)
+    atomic = np.ceil(share / passes - ROUNDING_SLACK)
+    return min(atomic, np.floor(max_total / (replicas * passes))), passes
+
+
+@lean_part
+def _try(tried: _Tried, c: int, batch_X: FloatArray, accumulates: bool, replicas: int) -> None:
+    """Write the batches that a job of these limits may have on so many replicas, ascending."""
+    made_X = tried.limits_CX[c]
+    same = made_X[5] == accumulates and made_X[6] == replicas
+    for x in range(5):
+        same = same and made_X[x] == batch_X[x]
+    if same:
+        return
+    for x in range(5):
+        made_X[x] = batch_X[x]
+    made_X[5], made_X[6] = accumulates, replicas
+    initial, max_total, min_atomic, max_atomic = batch_X[0], batch_X[2], batch_X[3], batch_X[4]
+    smallest, largest = max(initial, min_atomic * replicas), max_total
+    if not accumulates:
+        if max_atomic > 0.0:
+            largest = min(largest, max_atomic * replicas)
+        if replicas == 1:
+            largest = min(largest, initial)
+    count = 0
+    step = (largest / smallest) ** (1.0 / (NUM_TRIED - 1)) if smallest <= largest else 1.0
+    for first, stride in ((0, STRIDE), (1, 1)):
+        share, leap = smallest / replicas * step**first, step**stride
+        for number in range(first, NUM_TRIED if smallest <= largest else 0, stride):
+            tried_share = share
+            share *= leap
+            if stride == 1 and number % STRIDE == 0:
+                continue
+            atomic, passes = _cut(batch_X, accumulates, replicas, tried_share)
+            if atomic < min_atomic or (max_atomic > 0.0 and atomic > max_atomic):
+                continue
+            last_X = tried.batch_CBX[c, count - 1]
+            if count and last_X[ATOMIC] == atomic and last_X[PASSES] == passes:
+                continue
+            batch = tried.batch_CBX[c, count]
+            batch[ATOMIC], batch[PASSES], batch[TOTAL] = atomic, passes, replicas * atomic * passes
+            count += 1
+    tried.count_C[c] = count
+
+
+@lean_part
+def _bound(
+    params_X: FloatArray, tried: _Tried, c: int, noise: float, initial: float, sync_s: float
+) -> tuple[int, float]:
+    """Write what the goodput of each batch is at most; return the batch of the highest, and that."""
+    first, highest = -1, 0.0
+    for b in range(tried.count_C[c]):
+        batch_X = tried.batch_CBX[c, b]
+        total = batch_X[TOTAL]
+        compute_s = params_X[0] + params_X[1] * batch_X[ATOMIC]
+        longest_s, shortest_s = max(compute_s, sync_s, STEP_TIME_MIN_S), min(compute_s, sync_s)
+        part = min(int(NUM_TANGENTS * (shortest_s / longest_s)), NUM_TANGENTS - 1)
+        least_s = tried.tangent_T2[part, 0] * longest_s + tried.tangent_T2[part, 1] * shortest_s
+        least_s = max(least_s, longest_s) + (batch_X[PASSES] - 1.0) * compute_s
+        if noise == np.inf:
+            bound = total / least_s
+        else:
+            bound = total * (noise + initial) / ((noise + total) * least_s)
+        tried.bound_B[b] = bound * (1.0 + BOUND_SLACK)
+        if bound > highest:
+            first, highest = b, bound
+    return first, highest
+
+
+@lean_part
+def _goodput(
+    params_X: FloatArray, batch_X: FloatArray, tried: _Tried, c: int, noise: float, sync_s: float
+) -> float:
+    """Return the best goodput of an adaptive job with the batches that are tried on c."""
+    initial, best = batch_X[0], 0.0
+    first, _ = _bound(params_X, tried, c, noise, initial, sync_s)
+    for b in range(-1, tried.count_C[c]):
+        if first < 0 or (b >= 0 and (b == first or tried.bound_B[b] <= best)):
+            continue
+        each_X = tried.batch_CBX[c, first if b < 0 else b]
+        total = each_X[TOTAL]
+        efficiency = 1.0 if noise == np.inf else (noise + initial) / (noise + total)
+        seconds = _per_step(params_X, sync_s, each_X[ATOMIC], each_X[PASSES])
+        best = max(best, total * efficiency / seconds)
+    return best
+
+
+@lean_part
+def _as_asked(params_X: FloatArray, batch_X: FloatArray, replicas: int, sync_s: float) -> float:
+    """Return the goodput of a job that keeps its total batch; 0 where that is too small for so many."""
+    requested, min_atomic, max_atomic = batch_X[1], batch_X[3], batch_X[4]
+    if replicas * min_atomic > requested:
+        return 0.0
+    share = np.ceil(requested / replicas)
+    passes = np.ceil(share / max_atomic) if max_atomic > 0.0 else 1.0
+    kept: float = requested / _per_step(params_X, sync_s, np.ceil(share / passes), passes)
+    return kept
+
+
+@compiled_lean
+def _work_out(steps: Steps, configs: Configs, asked: Asked, tried: _Tried, goodput_NC: FloatArray) -> None:
+    own, gamma = len(configs.gpus_C), -1.0
+    for n in asked.order_N:
+        j = asked.job_N[n]
+        if not steps.known_J[j]:
+            continue
+        for c in range(own + 1):
+            if not asked.wanted_NC[n, c]:
+                continue
+            if c < own:
+                of_type, nodes = configs.type_C[c], configs.nodes_C[c]
+                racks, replicas = configs.racks_C[c], configs.gpus_C[c]
+            else:
+                of_type, nodes = steps.held_JX[j, 0], steps.held_JX[j, 1]
+                racks, replicas = steps.held_JX[j, 2], max(steps.held_JX[j, 3], 1)
+            params_X, batch_X = steps.params_JTX[j, of_type], steps.batch_JTX[j, of_type]
+            sync_s = _sync_s(params_X, nodes, racks, replicas)
+            if not steps.may_JX[j, 0]:
+                goodput_NC[n, c] = _as_asked(params_X, batch_X, replicas, sync_s)
+                continue
+            if params_X[8] != gamma:
+                gamma = params_X[8]
+                _draw_tangents(gamma, tried.tangent_T2)
+            _try(tried, c, batch_X, steps.may_JX[j, 1], replicas)
+            goodput_NC[n, c] = _goodput(params_X, batch_X, tried, c, asked.noise_N[n], sync_s)
