@@ -1,5 +1,7 @@
 """The server that HTTP comes in by: connections that stay, bodies in parts, heads without an end."""
 
+import contextlib
+import resource
 import socket
 import threading
 from collections.abc import Iterator
@@ -109,3 +111,39 @@ def test_of_two_lengths_there_is_one_request(served: tuple[InProcess, socket.soc
     answer = talk(served[1], head("a", *lengths) + b"0\r\n\r\n" + inside)
     assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 422 "))
     assert answer.count(b"HTTP/1.1 ") == 1
+
+
+def test_whoever_opens_more_connections_than_there_is_room_for_keeps_nobody_out(
+    served: tuple[InProcess, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the usual limit of 1,024 files, as many connections of anybody ended the scheduler."""
+    monkeypatch.setattr(bounded_http, "connections_max", lambda: 20)
+    whole = b"GET /v1/healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    crowd = [socket.create_connection(served[1].getsockname(), PATIENCE_S) for _ in range(100)]
+    try:
+        for _ in range(30):
+            assert b"HTTP/1.1 200 " in talk(served[1], whole)
+        cut_off = 0
+        for connection in crowd:
+            connection.settimeout(0.05)
+            with contextlib.suppress(TimeoutError):
+                cut_off += connection.recv(1) == b""
+        assert cut_off >= 80
+    finally:
+        for connection in crowd:
+            connection.close()
+
+
+def test_half_of_the_files_are_left_for_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    for files, connections in ((1_024, 512), (10**6, 4_000), (resource.RLIM_INFINITY, 4_000)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
+        assert bounded_http.connections_max() == connections
+
+
+def test_requests_without_an_end_on_one_connection_are_cut_off(
+    served: tuple[InProcess, socket.socket],
+) -> None:
+    """They waited in memory, some 10,000 on each connection."""
+    answer = talk(served[1], b"GET / HTTP/1.1\r\n\r\n" * 10_000)
+    assert answer.count(b"HTTP/1.1 401 ") <= bounded_http.PIPELINED_MAX + 1
+    assert b"HTTP/1.1 401 " in talk(served[1], b"GET / HTTP/1.1\r\n\r\n" * 50 + head("a"))[:100]

@@ -7,7 +7,7 @@ from coadapt.service.app import Service, create_app
 
 try:
     from coadapt.service.bounded_http import BoundedHttp
-except ImportError:  # no httptools: no wheel for this machine. It costs more, and does the same.
+except ImportError:  # no httptools: no wheel for this machine. It costs more, and slow or many clients stay.
     HTTP: type = H11Protocol
 else:
     HTTP = BoundedHttp
@@ -24,7 +24,8 @@ def http_server(service: Service) -> uvicorn.Server:
         # Nothing here asks who the client was, and a socket in the file system has no address.
         proxy_headers=False,
         ws="none",
-        log_level="warning",
+        # A warning for each that is no HTTP: whoever reaches the port could fill the operator's log.
+        log_level="error",
         access_log=False,
         timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
     )
