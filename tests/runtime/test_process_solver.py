@@ -116,3 +116,31 @@ def test_closing_does_not_wait_for_the_policy() -> None:
     thread.join(PATIENCE_S / 2)
     assert not thread.is_alive()
     assert answers.empty()
+
+
+class HardToSend:
+    """A factory that is at its pickling, and so its process at its start, until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.under_way, self.go_on = threading.Event(), threading.Event()
+
+    def __reduce__(self) -> tuple[Callable[[], object], tuple[()]]:
+        self.under_way.set()
+        assert self.go_on.wait(PATIENCE_S)
+        return Moody, ()
+
+    def __call__(self) -> Moody:
+        return Moody()
+
+
+def test_closing_while_the_process_is_being_started_ends_it_all_the_same() -> None:
+    """It raised, so that a scheduler told to end as it came up neither served nor ended."""
+    factory = HardToSend()
+    solver = ProcessSolver(factory, lambda: 7.0)
+    thread = threading.Thread(target=solver.run)
+    thread.start()
+    assert factory.under_way.wait(PATIENCE_S)
+    solver.close()
+    factory.go_on.set()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()

@@ -87,9 +87,9 @@ class ProcessSolver:
 
     def _ask(self, view: ClusterView, probe: bool) -> Plan | NoPlan:
         """Return the policy's plan, or why there is none."""
+        connection = self._connect()
         if self._closed:
             return NoPlan(why="the scheduler ends", of_jobs=False)
-        connection = self._connect()
         try:
             if not self._came_up:
                 if not connection.poll(START_TIMEOUT_S):
@@ -114,8 +114,10 @@ class ProcessSolver:
             # Not a fork: this process has threads, and locks that a child would find taken for ever.
             context = multiprocessing.get_context("spawn")
             self._connection, theirs = context.Pipe()
-            self._process = context.Process(target=_serve, args=(theirs, self._factory), daemon=True)
-            self._process.start()
+            process = context.Process(target=_serve, args=(theirs, self._factory), daemon=True)
+            process.start()
+            # Known to `close` from here on only: one that is being started cannot be ended.
+            self._process = process
             self._came_up = False
             theirs.close()
         return self._connection

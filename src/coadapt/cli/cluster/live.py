@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
@@ -162,13 +162,19 @@ def _live(
 
     def close() -> None:
         server.should_exit = True
-        for part in (loop, executor, solver, reserve, housekeeping):
-            part.close()
+        _call_all([part.close for part in (loop, executor, solver, reserve, housekeeping)])
 
     broken = run_parts(parts, close)
     for each in (index, store, journal):
         each.close()
     return broken
+
+
+def _call_all(closes: Sequence[Callable[[], None]]) -> None:
+    """Call all of them, whatever one raises: a part that is not told to end never does."""
+    with ExitStack() as stack:
+        for close in closes:
+            stack.callback(close)
 
 
 def spare_readers() -> None:
@@ -258,9 +264,11 @@ def run_parts(parts: Mapping[str, Callable[[], None]], close: Callable[[], None]
     for thread in threads:
         thread.start()
     over.wait()
-    close()
-    for thread in threads:
-        thread.join()
+    try:
+        close()
+    finally:
+        for thread in threads:
+            thread.join()
     return broken.is_set()
 
 
