@@ -2,10 +2,14 @@
 
 import pytest
 
-from coadapt.core.commands import Stop
-from coadapt.core.events import NodeLost
+from coadapt.core.commands import Start, Stop
+from coadapt.core.events import NodeJoined, NodeLost, Outcome
 from coadapt.core.lifecycle import Reason
-from tests.core.stage import Stage
+from coadapt.model import Node
+from coadapt.model.view import standing_of
+from tests.core.stage import Stage, on, spec
+
+N1_JOINED = NodeJoined(at=121.0, node=Node(id="n1", num_gpus=4))
 
 
 @pytest.mark.parametrize("why", ["was lost", "was set aside: it fails jobs"])
@@ -17,3 +21,39 @@ def test_a_job_says_what_became_of_its_node(why: str) -> None:
     )
     assert Stop(job="a", generation=1) in stage.handle(event)
     assert (stage.job().reason, stage.job().explanation) == (Reason.NODE_LOST, f"stopped: node n0 {why}")
+
+
+def test_a_job_that_waits_says_what_the_cluster_has_now_though_the_plan_says_the_same() -> None:
+    stage = Stage()
+    stage.submit(job_spec=spec((6, 8)))
+    told = list[str]()
+    for at, event in ((60.0, None), (120.0, NodeLost(at=61.0, node="n1")), (180.0, N1_JOINED)):
+        if event is not None:
+            stage.handle(event)
+        stage.round(at, {})
+        told.append(stage.job().explanation)
+    waits, impossible = "waits: the policy gave it no GPU this round", "waits: needs at least 6 GPUs"
+    assert [told[0], told[1][: len(impossible)], told[2]] == [waits, impossible, waits]
+
+
+def test_a_node_that_comes_back_is_full_of_those_who_have_not_ended_there() -> None:
+    """Its agent was gone for a moment: who holds what is known, whoever was to be stopped may still live."""
+    stage = Stage()
+    stage.running(allocation=on(n0=3))
+    stage.lose("n0")
+    stage.handle(NodeJoined(at=stage.at, node=Node(id="n0", num_gpus=4)))
+    stage.submit("b")
+    assert stage.round(120.0, {"b": on(n0=2)}) == []
+    commands = stage.exited(Outcome.STOPPED)
+    assert [command.job for command in commands if isinstance(command, Start)] == ["b"]
+
+
+def test_a_job_that_ended_just_before_its_node_was_lost_gives_nothing_back_to_the_next() -> None:
+    stage = Stage()
+    stage.running(allocation=on(n0=3))
+    stage.submit("b")
+    stage.round(120.0, {"a": on(n0=3)})
+    stage.exited(Outcome.SUCCEEDED)
+    stage.lose("n0")
+    stage.handle(NodeJoined(at=stage.at, node=Node(id="n0", num_gpus=4)))
+    assert standing_of(stage.scheduler.view()).free.whole == {"n0": 4, "n1": 4}

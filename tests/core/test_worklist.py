@@ -10,12 +10,12 @@ import pytest
 from coadapt.core.accounting import held
 from coadapt.core.commands import Command, Start
 from coadapt.core.config import SchedulerConfig
-from coadapt.core.events import Event, Outcome, SchedulerRestarted, TrainingResumed
+from coadapt.core.events import Event, NodeJoined, Outcome, SchedulerRestarted, TrainingResumed
 from coadapt.core.lifecycle import ENDED
 from coadapt.core.scheduler import VIEWS_BEHIND_MAX, Scheduler
 from coadapt.core.state import ENDED_KEPT, JobRecord, SchedulerState
 from coadapt.core.worklist import Worklist, may_act, moves_soon
-from coadapt.model import Allocation, ClusterView, FreeGpus, TrainingReport
+from coadapt.model import Allocation, ClusterView, FreeGpus, Node, TrainingReport
 from coadapt.model.view import standing_of
 from coadapt.runtime.index_writer import touched_jobs
 from coadapt.sim.faults.fault_run import run_seed
@@ -37,11 +37,13 @@ class Checked(Scheduler):
         free = FreeGpus(self.state.nodes.values())
         for job in live:
             free.take(held(job))
-        assert (self._work.free.whole, self._work.free.parts) == (free.whole, free.parts), event
+        assert (self._work.holdings.free.whole, self._work.holdings.free.parts) == (free.whole, free.parts), (
+            event
+        )
         assert {job.id for job in self._work.jobs} == {job.id for job in live if may_act(job)}, event
-        assert self._work.moving == {job.id for job in live if moves_soon(job)}, event
+        assert self._work.moving.keys() == {job.id for job in live if moves_soon(job)}, event
         in_order = [job.id for job in sorted(live, key=lambda job: (job.submitted_at, job.id))]
-        assert [job.id for job in self._active] == in_order, event
+        assert [job.id for job in self.state.active] == in_order, event
         fresh = Scheduler(self.config, self.state).view()
         assert self.view() == fresh, event
         kept, summed = (
@@ -125,9 +127,9 @@ def test_what_is_given_back_is_free_again() -> None:
     stage = Stage()
     stage.running(allocation=on(n0=3, n1=1))
     work = Worklist(stage.scheduler.state.nodes.values(), [stage.job()], silence_s=60.0)
-    assert work.free.whole == {"n0": 1, "n1": 3}
+    assert work.holdings.free.whole == {"n0": 1, "n1": 3}
     work.forget("a")
-    assert work.free.whole == {"n0": 4, "n1": 4}
+    assert work.holdings.free.whole == {"n0": 4, "n1": 4}
     assert work.jobs == []
 
 
@@ -162,6 +164,9 @@ def lines_of(happen: Callable[[], object]) -> int:
     return count
 
 
+N1 = Node(id="n1", num_gpus=4)
+
+
 def costs_among(num_jobs: int) -> dict[str, int]:
     """Return what events of one job cost where half of so many run, and half wait."""
     stage = Stage(num_nodes=100)
@@ -186,6 +191,8 @@ def events_of(stage: Stage, new: str, runs: str, waits: str) -> dict[str, int]:
         "reported": lines_of(lambda: stage.reported(TrainingReport(progress=1.0), runs)),
         "cancelled": lines_of(lambda: stage.cancel(waits)),
         "ended": lines_of(lambda: stage.exited(Outcome.SUCCEEDED, runs)),
+        "node lost": lines_of(lambda: stage.lose("n1")),
+        "node joined": lines_of(lambda: stage.handle(NodeJoined(at=stage.at, node=N1))),
     }
 
 

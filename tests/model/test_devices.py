@@ -1,8 +1,11 @@
 """GPUs are counted device by device: what may be held together, and what a job holds while it changes."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from coadapt.model import PARTS, Allocation, FreeGpus, InputError, Node, holding
+from coadapt.model import PARTS, Allocation, FreeGpus, Holding, InputError, Node, holding
+from coadapt.model.devices import Holdings
 from coadapt.model.wire import from_json
 
 NODES = (Node(id="a", num_gpus=2), Node(id="b", num_gpus=4))
@@ -73,3 +76,38 @@ def test_nodes_that_are_gone_are_passed_over_but_hold_nothing() -> None:
     assert list(free.overfull()) == []
     assert not free.fits(holding(whole("gone", 1)))
     assert not free.fits(holding(part("gone", 2, 0)))
+
+
+CLUSTER = tuple(Node(id=f"n{index}", num_gpus=2) for index in range(3))
+PLACES = (
+    Allocation(),
+    whole("n0", 1),
+    whole("n1", 2),
+    Allocation(slots=(("n0", 1), ("n2", 2))),
+    part("n0", 2, 0),
+    part("n0", 3, 1),
+    part("n1", 2, 0),
+)
+
+
+@given(st.lists(st.sampled_from(CLUSTER) | st.tuples(st.sampled_from("abc"), st.sampled_from(PLACES))))
+def test_what_is_kept_while_nodes_come_and_go_is_what_a_count_gives(
+    changes: list[Node | tuple[str, Allocation]],
+) -> None:
+    there, holds = CLUSTER, dict[str, Holding]()
+    kept = Holdings(there)
+    for change in changes:
+        if isinstance(change, Node):
+            there = tuple(node for node in CLUSTER if (node in there) != (node is change))
+            kept.renew(there, change.id)
+        else:
+            name, allocation = change
+            holds[name] = holding(allocation)
+            kept.put(name, holds[name])
+        counted = FreeGpus(there)
+        for each in holds.values():
+            counted.take(each)
+        assert list(kept.free.whole.items()) == list(counted.whole.items())
+        assert kept.free.parts == counted.parts
+        for node in CLUSTER:
+            assert kept.on(node.id) == sorted(name for name, each in holds.items() if node.id in each.by_node)

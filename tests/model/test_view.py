@@ -28,22 +28,28 @@ def _changed(rng: random.Random, each: JobView) -> JobView:
 
 
 def test_what_is_kept_from_view_to_view_is_what_a_view_sums_up_itself() -> None:
-    rng, kept, present = random.Random(3), JobViews(CLUSTER), dict[str, JobView]()
-    for number in range(60):
+    rng, there, present = random.Random(3), CLUSTER, dict[str, JobView]()
+    kept = JobViews(there)
+    for number in range(200):
+        if rng.random() < 0.4:
+            node = rng.choice(CLUSTER)
+            there = tuple(each for each in CLUSTER if (each in there) != (each is node))
+            kept.renew(there, [name for name, each in present.items() if each.allocation.on(node.id)])
         # Some come later than they were submitted.
         new = job(f"j{number}", (1, 4), requested=1, at=float(number - rng.choice((0, 0, 2, 5))))
         for each in (new, *rng.sample(list(present.values()), min(len(present), 2))):
             present[each.id] = _changed(rng, each)
             kept.put(present[each.id])
-        if rng.random() < 0.7:
+        if rng.random() < 0.9:
             gone = rng.choice(list(present))
             del present[gone]
             kept.drop(gone)
         in_order = sorted(present.values(), key=lambda each: (each.submitted_at, each.id))
-        alone = ClusterView(at=60.0, nodes=CLUSTER, jobs=tuple(in_order))
+        alone = ClusterView(at=60.0, nodes=there, jobs=tuple(in_order))
         told = kept.view(60.0, {})
         assert told == alone
         assert _parts(standing_of(told)) == _parts(standing_of(alone))
+        assert list(standing_of(told).free.whole) == [node.id for node in there]  # policies go through them
 
 
 def test_a_view_stays_as_it_was_made() -> None:
@@ -53,6 +59,16 @@ def test_a_view_stays_as_it_was_made() -> None:
     kept.put(job("b", held=on(n1=1)))
     kept.drop("a")
     assert _parts(standing_of(told)) == before
+
+
+def test_what_nobody_changed_is_the_same_object_in_the_next_view() -> None:
+    """Plans are made of it, and compared with it in each round."""
+    kept = JobViews(CLUSTER, [job("a", held=on(n0=1))])
+    first = standing_of(kept.view(60.0, {}))
+    kept.put(replace(first.jobs["a"], usage=Usage(num_starts=1)))
+    second = standing_of(kept.view(120.0, {}))
+    assert second.allocations is first.allocations
+    assert [told.jobs["a"].usage.num_starts for told in (first, second)] == [0, 1]
 
 
 def test_what_a_job_may_not_keep_stands_apart() -> None:

@@ -67,7 +67,7 @@ def converge(state: SchedulerState, work: Worklist, config: SchedulerConfig) -> 
     changing = [job for job in movable if _must_change(job)]
     waiting = [job for job in jobs if job.state is JobState.PENDING and job.target]
     for job in (*sorted(changing, key=_growth), *waiting):  # those that shrink first
-        if work.free.fits(holding(job.target.allocation), held(job)):
+        if work.holdings.free.fits(holding(job.target.allocation), held(job)):
             commands.append(_send(job, state.at))
             work.note(job)
         elif job.state is JobState.RUNNING:

@@ -65,10 +65,11 @@ class Scheduler:
         """`config` counts until the first SchedulerConfigured."""
         self._config = config or SchedulerConfig()
         self.state = state or SchedulerState()
-        self._active = sorted((job for job in self.state.jobs.values() if job.state not in ENDED), key=_place)
+        live = [job for job in self.state.jobs.values() if job.state not in ENDED]
+        self.state.active = sorted(live, key=_place)
         self._departed = [job.id for job in self.state.jobs.values() if job.state in ENDED]
         self._picture: ClusterView | None = None  # the last view, while jobs hold and want what they did then
-        self._plan = Plan()  # the last that was taken
+        self._plan: Plan | None = None  # the last that was taken, while the nodes are those of then
         self._take_stock()
 
     @property
@@ -148,7 +149,7 @@ class Scheduler:
             measured=Measured(forecast=event.forecast),
             usage=Usage(accounted_at=event.at),
         )
-        insort(self._active, job, key=_place)
+        insort(self.state.active, job, key=_place)
         self._work.note(job)
         return self._wake()
 
@@ -172,25 +173,32 @@ class Scheduler:
             return []
         commands = self._node_lost(node.id) if known else []
         self.state.nodes[node.id] = node
-        self.state.solve_at = None
-        self._take_stock()
+        self._go_on_with_nodes(node.id)
         return commands + self._wake()
 
     def _node_lost(self, node: NodeId, what: str = "was lost") -> list[Command]:
         if self.state.nodes.pop(node, None) is None:
             return []
+        self._go_on_with_nodes(node)
+        there = [self.state.jobs[job_id] for job_id in self._work.holdings.on(node)]
+        for job in there:
+            why = f"stopped: node {node} {what}"
+            job.status = replace(job.status, reason=Reason.NODE_LOST, explanation=why)
+        expected = [job for job in self._work.unlike_plan if job.target.allocation.on(node)]
+        for job in (*there, *expected):
+            job.target = NO_GRANT
+            self.state.changed.add(job.id)
+        return self._converge(*there, *expected) + self._wake()
+
+    def _go_on_with_nodes(self, changed: NodeId) -> None:
+        """Let go of what was known of the nodes of before: the one named `changed` came or went."""
         # A plan that is being made for the cluster as it was is void.
         self.state.solve_at = None
-        for job in self._active:
-            on_it = any(allocation.on(node) for allocation in (job.ordered, job.trains_on))
-            if on_it or job.target.allocation.on(node):
-                job.target = NO_GRANT
-                self.state.changed.add(job.id)
-                if on_it:
-                    why = f"stopped: node {node} {what}"
-                    job.status = replace(job.status, reason=Reason.NODE_LOST, explanation=why)
-        self._take_stock()
-        return self._converge() + self._wake()
+        self._plan = None
+        self._look_again()
+        nodes, there = self._nodes(), self._work.holdings.on(changed)
+        self._work.holdings.renew(nodes, changed)
+        self._views.renew(nodes, there)
 
     # -- replicas ---------------------------------------------------------------------------------------
 
@@ -290,7 +298,7 @@ class Scheduler:
         if state.round_due_at is None or state.at < state.round_due_at:
             return []
         state.round_due_at = None
-        if not self._active:
+        if not self.state.active:
             return []
         commands = self._look_after()
         solving = state.solve_at is not None and state.at - state.solve_at < self.config.solve_timeout_s
@@ -317,14 +325,14 @@ class Scheduler:
             state.plan_error = str(error)
             return []
         state.plan_error, state.diagnostics = "", plan.diagnostics
-        state.changed, self._work.unplanned = self._work.unplanned | plan.unlike(self._plan), set()
+        told = state.jobs.keys() if self._plan is None else plan.unlike(self._plan)
+        state.changed, self._work.unplanned = self._work.unplanned.union(told), set()
         for job in [state.jobs[job_id] for job_id in state.changed if job_id in state.jobs]:
             if not job.status.cancel_requested:
                 self._set_target(job, plan, view)
         self._plan = plan
         # Whose order is not as the plan has it is under way, or may need another.
-        differing = [*self._work.jobs, *(state.jobs[job_id] for job_id in self._work.moving)]
-        for job_id in settling(state, differing, self.config.settle_s):
+        for job_id in settling(state, self._work.unlike_plan, self.config.settle_s):
             job = state.jobs[job_id]
             if not job.status.cancel_requested and not job.order.grant.satisfies(job.target):
                 why = f"takes its first step before anything else: {job.explanation}"
@@ -351,7 +359,7 @@ class Scheduler:
 
     def _restarted(self) -> list[Command]:
         self.state.solve_at = self.state.round_due_at = None
-        jobs = self._active
+        jobs = self.state.active
         commands = [repeat_order(job, self.state.at) for job in jobs if job.state in HOLDING]
         for job in jobs:
             if job.running.reported_at is not None:
@@ -377,7 +385,7 @@ class Scheduler:
     def _look_after(self) -> list[Command]:
         """Stop jobs that hang; ask after orders without an answer, and after jobs that are silent."""
         at, retry_s, silence_s = self.state.at, self.config.retry_s, self.config.silence_s
-        concerned = self._work.moving.union(self._work.silences.too_long(at))
+        concerned = {*self._work.moving, *self._work.silences.too_long(at)}
         jobs = sorted((self.state.jobs[job_id] for job_id in concerned), key=_place)
         holding = [job for job in jobs if job.status.state in HOLDING]
         commands = self._stop_hung(holding)
@@ -406,7 +414,7 @@ class Scheduler:
         """Bring the next round forward, after something that a plan should react to."""
         reaction_s = self.config.reaction_s
         at = self._next_round_at() if reaction_s is None else self.state.at + reaction_s
-        return self._set_alarm(at) if self._active else []
+        return self._set_alarm(at) if self.state.active else []
 
     def _next_round_at(self) -> float:
         """Return the first whole multiple of round_s that is not before now and after the last round."""
@@ -439,8 +447,11 @@ class Scheduler:
 
     def _take_stock(self) -> None:
         """Count anew what the live nodes have, and what jobs hold of it."""
-        nodes = tuple(self.state.nodes[node] for node in sorted(self.state.nodes))
-        self._work, self._views = Worklist(nodes, self._active, self.config.silence_s), JobViews(nodes)
+        nodes = self._nodes()
+        self._work, self._views = Worklist(nodes, self.state.active, self.config.silence_s), JobViews(nodes)
+
+    def _nodes(self) -> tuple[Node, ...]:
+        return tuple(self.state.nodes[node] for node in sorted(self.state.nodes))
 
     def _converge(self, *changed: JobRecord) -> list[Command]:
         self._picture = None
@@ -452,10 +463,10 @@ class Scheduler:
     def _end(self, job: JobRecord, trigger: Trigger, reason: Reason, explanation: str) -> None:
         _let_go(job, self.state.at, job.status.after(trigger, reason, explanation))
         job.ended_at, job.target = self.state.at, NO_GRANT
-        del self._active[bisect_left(self._active, _place(job), key=_place)]
+        del self.state.active[bisect_left(self.state.active, _place(job), key=_place)]
         self._work.forget(job.id)
         self._departed.append(job.id)
-        if not self._active:
+        if not self.state.active:
             self.state.round_due_at = None
 
     def _forget_departed(self) -> None:

@@ -180,15 +180,17 @@ class JobRecord:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Changes:
-    """What the last event changed, for those who follow the books; no part of them."""
+class _Followed:
+    """For those who follow the books: what follows from them; no part of them."""
 
     changed: set[JobId] = field(default_factory=set, init=False, compare=False, repr=False)
     """Jobs that it may have changed beside its own and those that it gave orders to."""
+    active: list[JobRecord] = field(default_factory=list, init=False, compare=False, repr=False)
+    """The jobs that have not ended, in the order of their submission."""
 
 
 @dataclass(slots=True, kw_only=True)
-class SchedulerState(_Changes):
+class SchedulerState(_Followed):
     """Everything that a Scheduler is."""
 
     at: float = 0.0

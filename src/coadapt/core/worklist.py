@@ -7,39 +7,36 @@
 # jobs, and events about single jobs are nearly all there are. So whoever changes a job tells it here
 # (`note`), and an event costs what the jobs that it concerns cost.
 #
-# Nothing here is state: it follows from the records, and is made anew from them at a start and when nodes
-# come and go. That it never drifts from what a sum over all records gives is checked in the tests after
-# every event of random runs.
+# Nothing here is state: it follows from the records, and is made anew from them at a start and for other
+# settings. That it never drifts from what a sum over all records gives is checked in the tests after every
+# event of random runs.
 
 from collections.abc import Iterable, Sequence
 
 from coadapt.core.accounting import held
 from coadapt.core.lifecycle import HOLDING, JobState
 from coadapt.core.state import JobRecord
-from coadapt.model import FreeGpus, Holding, JobId, Node
-from coadapt.model.devices import NOTHING
+from coadapt.model import JobId, Node
+from coadapt.model.devices import NOTHING, Holdings
 from coadapt.model.silences import Silences
 
 IN_FLIGHT = frozenset({JobState.STARTING, JobState.RESCALING, JobState.STOPPING})
 
 
 class Worklist:
-    """The free GPUs of the live nodes, the jobs that may need an order, and those that wait for an answer.
+    """The live jobs by what is to be done about them, and what they hold.
 
-    unseen: the jobs whose views are to be made anew, in the order in which they changed. unplanned: those to
-    which a plan may say something new though it is as the last one was. Whoever does so begins anew.
-    silences: those with replicas, which are asked after `silence_s`.
+    holdings: what they hold, and what is free. moving: those whose GPUs are about to change. unseen: those
+    whose views are to be made anew, in the order in which they changed. unplanned: those to which a plan may
+    say something new though it is as the last one was. Whoever does so begins anew. silences: those with
+    replicas, which are asked after `silence_s`.
     """
 
     def __init__(self, nodes: Iterable[Node], jobs: Sequence[JobRecord], silence_s: float) -> None:
-        self.free, self.silences, self._silence_s = FreeGpus(nodes), Silences(), silence_s
-        self._held: dict[JobId, Holding] = {}
-        self._actionable: dict[JobId, JobRecord] = {}
-        self.moving, self.unplanned = set[JobId](), set[JobId]()
-        self.unseen: dict[JobId, None] = dict.fromkeys(job.id for job in jobs)
+        self.holdings, self.silences, self._silence_s = Holdings(nodes), Silences(), silence_s
+        self._actionable, self.moving = dict[JobId, JobRecord](), dict[JobId, JobRecord]()
+        self.unseen, self.unplanned = dict[JobId, None](), set[JobId]()
         for job in sorted(jobs, key=heard_at):
-            self.hear(job)
-        for job in jobs:
             self.note(job)
 
     @property
@@ -47,21 +44,19 @@ class Worklist:
         """The jobs that may need an order, in submission order."""
         return sorted(self._actionable.values(), key=lambda job: (job.submitted_at, job.id))
 
+    @property
+    def unlike_plan(self) -> list[JobRecord]:
+        """The jobs whose order may not be as the plan has it: under way, or in need of another."""
+        return [*self._actionable.values(), *self.moving.values()]
+
     def note(self, job: JobRecord) -> None:
         """Take in what `job` holds and wants now."""
-        before, now = self._held.get(job.id, NOTHING), held(job)
-        if now is not before and now != before:
-            self.free.give(before)
-            self.free.take(now)
-            self._held[job.id] = now
-        if may_act(job):
-            self._actionable[job.id] = job
-        else:
-            self._actionable.pop(job.id, None)
-        if moves_soon(job):
-            self.moving.add(job.id)
-        else:
-            self.moving.discard(job.id)
+        self.holdings.put(job.id, held(job))
+        for jobs, belongs in ((self._actionable, may_act(job)), (self.moving, moves_soon(job))):
+            if belongs:
+                jobs[job.id] = job
+            else:
+                jobs.pop(job.id, None)
         self.hear(job)
         self.unplanned.add(job.id)
 
@@ -75,9 +70,9 @@ class Worklist:
 
     def forget(self, job: JobId) -> None:
         """Let go of a job that has ended, and of what it held."""
-        self.free.give(self._held.pop(job, NOTHING))
+        self.holdings.put(job, NOTHING)
         self._actionable.pop(job, None)
-        self.moving.discard(job)
+        self.moving.pop(job, None)
         self.unplanned.discard(job)
         self.silences.forget(job)
         self.unseen[job] = None

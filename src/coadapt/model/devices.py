@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from coadapt.model.cluster import SHARERS_MAX, Allocation, Node, NodeId, inventory
+from coadapt.model.cluster import SHARERS_MAX, Allocation, JobId, Node, NodeId, inventory
 from coadapt.model.quick_init import quick_init
 
 SharedGpu = tuple[NodeId, int]
@@ -49,6 +49,11 @@ class Holding:
 
     whole: Mapping[NodeId, int] = field(default_factory=dict)
     parts: Mapping[SharedGpu, int] = field(default_factory=lambda: _NO_PARTS)
+
+    @property
+    def nodes(self) -> set[NodeId]:
+        """The nodes of which it has a part."""
+        return {*self.whole, *(node for node, _ in self.parts)}
 
     @property
     def num_gpus(self) -> float:
@@ -101,6 +106,11 @@ class FreeGpus:
         other = FreeGpus(())
         other._num_gpus, other.whole, other.parts = self._num_gpus, self.whole.copy(), self.parts.copy()
         return other
+
+    def renew(self, nodes: tuple[Node, ...]) -> None:
+        """Go on with `nodes`. Of those that came or went nothing may be taken."""
+        self._num_gpus = inventory(nodes).num_gpus
+        self.whole = {node: self.whole.get(node, count) for node, count in self._num_gpus.items()}
 
     def take(self, wanted: Holding, already: Holding = NOTHING) -> None:
         """Take out what `wanted` has beyond `already`, which is out. Nodes that are gone are passed over."""
@@ -174,3 +184,42 @@ class FreeGpus:
         for (node, label), parts in self.parts.items():
             if parts > PARTS:
                 yield f"node {node!r}, shared GPU {label}: shares of {parts / PARTS:g} given, at most 1"
+
+
+class Holdings:
+    """What jobs hold, job by job. free: what they leave of the nodes, to be read."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self.free = FreeGpus(nodes)
+        self._of: dict[JobId, Holding] = {}
+        self._on: dict[NodeId, set[JobId]] = {}
+
+    def put(self, job: JobId, now: Holding) -> None:
+        """Take in what `job` holds now."""
+        before = self._of.get(job, NOTHING)
+        if now is before or now == before:
+            return
+        self.free.give(before)
+        self.free.take(now)
+        for node in before.nodes:
+            self._on[node].remove(job)
+            if not self._on[node]:
+                del self._on[node]
+        for node in now.nodes:
+            self._on.setdefault(node, set()).add(job)
+        self._of[job] = now
+        if not now.nodes:
+            del self._of[job]
+
+    def on(self, node: NodeId) -> list[JobId]:
+        """Return the jobs that hold a part of `node`, whether it is there or gone."""
+        return sorted(self._on.get(node, ()))
+
+    def renew(self, nodes: tuple[Node, ...], changed: NodeId) -> None:
+        """Go on with `nodes`, after the one named `changed` came or went."""
+        there = [self._of[job] for job in self.on(changed)]
+        for each in there:
+            self.free.give(each)
+        self.free.renew(nodes)
+        for each in there:
+            self.free.take(each)

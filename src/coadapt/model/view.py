@@ -102,17 +102,21 @@ class Standing(NamedTuple):
     frozen: Sequence[JobView]
 
 
+_Held = tuple[Mapping[JobId, Allocation], Mapping[JobId, BatchConfig], FreeGpus, frozenset[JobId]]
+
+
 class JobViews:
     """The active jobs as policies see them, by (submitted_at, id)."""
 
     def __init__(self, nodes: tuple[Node, ...], jobs: Iterable[JobView] = ()) -> None:
         self.views: dict[JobId, JobView] = {}
-        self._nodes = nodes
+        self._nodes, self._late = nodes, False
         self._allocations: dict[JobId, Allocation] = {}
         self._batches: dict[JobId, BatchConfig] = {}
         self._unlike_requested: set[JobId] = set()
         self._frozen: dict[JobId, JobView] = {}
         self._free, self._by_id = FreeGpus(nodes), inventory(nodes).by_id
+        self._told: _Held | None = None  # what was told last, while jobs hold what they held then
         for job in jobs:
             self.put(job)
 
@@ -122,36 +126,52 @@ class JobViews:
         if before is job:
             return
         last = next(reversed(self.views.values()), None) if before is None else None
-        late = last is not None and _place(job) < _place(last)
+        self._late |= last is not None and _place(job) < _place(last)
         if before is None or before.grant is not job.grant:
             self._let_go(before)
             self._hold(job)
         self.views[job.id] = job
         if job.spec.contract is RescaleContract.FROZEN:
             self._frozen[job.id] = job
-        if late:
-            self.views = {each.id: each for each in sorted(self.views.values(), key=_place)}
 
     def drop(self, job: JobId) -> None:
         """Forget a job, if it is known."""
         self._let_go(self.views.pop(job, None))
         self._frozen.pop(job, None)
 
+    def renew(self, nodes: tuple[Node, ...], jobs: Iterable[JobId]) -> None:
+        """Go on with `nodes`. jobs: those that may hold a part of a node that came or went."""
+        there = [self.views[job] for job in jobs if job in self.views]
+        for job in there:
+            self._let_go(job)
+        self._nodes, self._by_id, self._told = nodes, inventory(nodes).by_id, None
+        self._free.renew(nodes)
+        for job in there:
+            self._hold(job)
+
     def view(self, at: float, tenants: Mapping[TenantId, Tenant]) -> ClusterView:
         """Return the view of this moment; what changes later does not touch it."""
-        view = ClusterView(at=at, nodes=self._nodes, jobs=tuple(self.views.values()), tenants=tenants)
-        object.__setattr__(view, "_standing", self.standing())
+        standing = self.standing()
+        jobs = tuple(standing.jobs.values())
+        view = ClusterView(at=at, nodes=self._nodes, jobs=jobs, tenants=tenants)
+        object.__setattr__(view, "_standing", standing)
         return view
 
     def standing(self) -> Standing:
         """Return what the jobs hold now."""
-        held, batches = self._allocations.copy(), self._batches.copy()
-        unlike, frozen = frozenset(self._unlike_requested), sorted(self._frozen.values(), key=_place)
-        return Standing(self.views.copy(), held, batches, self._free.copy(), unlike, frozen)
+        if self._late:
+            self.views = {each.id: each for each in sorted(self.views.values(), key=_place)}
+            self._late = False
+        if self._told is None:
+            held, unlike = self._allocations.copy(), frozenset(self._unlike_requested)
+            self._told = held, self._batches.copy(), self._free.copy(), unlike
+        frozen = sorted(self._frozen.values(), key=_place)
+        return Standing(self.views.copy(), *self._told, frozen)
 
     def _hold(self, job: JobView) -> None:
         allocation = job.grant.allocation
         if allocation.slots and self._may_keep(job.spec.replicas, allocation):
+            self._told = None
             self._allocations[job.id] = allocation
             self._free.take_allocation(allocation)
             if allocation.num_replicas != job.spec.replicas.requested:
@@ -161,6 +181,7 @@ class JobViews:
 
     def _let_go(self, job: JobView | None) -> None:
         if job is not None and job.id in self._allocations:
+            self._told = None
             self._free.give(holding(self._allocations.pop(job.id)))
             self._batches.pop(job.id, None)
             self._unlike_requested.discard(job.id)

@@ -69,13 +69,11 @@ class SnapshotsAside(Store):
 
 def picture_of(state: SchedulerState) -> SchedulerState:
     """Return a copy that stays as it is while `state` goes on."""
-    return replace(
-        state,
-        nodes=dict(state.nodes),
-        jobs={name: copy_of(job) for name, job in state.jobs.items()},
-        ended=dict(state.ended),
-        tenants=dict(state.tenants),
-    )
+    jobs = {name: copy_of(job) for name, job in state.jobs.items()}
+    ended, tenants = dict(state.ended), dict(state.tenants)
+    picture = replace(state, nodes=dict(state.nodes), jobs=jobs, ended=ended, tenants=tenants)
+    picture.active = [jobs[job.id] for job in state.active]
+    return picture
 
 
 def copy_of(job: JobRecord) -> JobRecord:

@@ -145,20 +145,27 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a plan made before a node joined is void",
         "scheduler",
-        "self.state.nodes[node.id] = node\n        self.state.solve_at = None\n",
-        "self.state.nodes[node.id] = node\n",
+        "        self._go_on_with_nodes(node.id)\n",
+        "        asked_at = self.state.solve_at\n        self._go_on_with_nodes(node.id)\n"
+        "        self.state.solve_at = asked_at\n",
     ),
     Mutant(
         "targets on a lost node are given up",
         "scheduler",
-        "                job.target = NO_GRANT\n                self.state.changed.add",
-        "                self.state.changed.add",
+        "            job.target = NO_GRANT\n            self.state.changed.add",
+        "            self.state.changed.add",
     ),
     Mutant(
         "a job that is moving away from a lost node is stopped too",
         "scheduler",
-        "allocation.on(node) for allocation in (job.ordered, job.trains_on)",
-        "allocation.on(node) for allocation in (job.ordered,)",
+        "[self.state.jobs[job_id] for job_id in self._work.holdings.on(node)]",
+        "[job for job in self.state.active if job.ordered.on(node)]",
+    ),
+    Mutant(
+        "a job that is to go to a lost node does not",
+        "scheduler",
+        "for job in (*there, *expected):\n            job.target",
+        "for job in there:\n            job.target",
     ),
     Mutant(
         "a lost node is not the job's failure",
@@ -299,22 +306,28 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a start waits until its GPUs are free",
         "converge",
-        "if work.free.fits(holding(job.target.allocation), held(job)):",
+        "if work.holdings.free.fits(holding(job.target.allocation), held(job)):",
         "if job.state is JobState.PENDING or work.free.fits(holding(job.target.allocation), held(job)):",
     ),
     Mutant(
         "growth waits until its GPUs are free",
         "converge",
-        "if work.free.fits(holding(job.target.allocation), held(job)):",
+        "if work.holdings.free.fits(holding(job.target.allocation), held(job)):",
         "if job.state is JobState.RUNNING or work.free.fits(holding(job.target.allocation), held(job)):",
     ),
-    Mutant("GPUs that are held are not free", "worklist", "            self.free.take(now)\n", ""),
-    Mutant("GPUs that are let go are free again", "worklist", "            self.free.give(before)\n", ""),
+    Mutant("GPUs that are held are not free", "model.devices", "        self.free.take(now)\n", ""),
+    Mutant("GPUs that are let go are free again", "model.devices", "        self.free.give(before)\n", ""),
+    Mutant(
+        "GPUs of a node that comes back are not free while jobs end there",
+        "model.devices",
+        "            self.free.take(each)\n",
+        "            pass\n",
+    ),
     Mutant(
         "GPUs of a job that ended are free again",
         "worklist",
-        "self.free.give(self._held.pop(job, NOTHING))",
-        "self._held.pop(job, NOTHING)",
+        "self.holdings.put(job, NOTHING)",
+        "pass",
     ),
     Mutant(
         "GPUs that were just given are not free",

@@ -2,9 +2,9 @@
 
 from coadapt.core.commands import Rescale, SetAlarm, Solve, Start, Stop
 from coadapt.core.config import SchedulerConfig
-from coadapt.core.events import Outcome, PlanFailed, SchedulerRestarted
+from coadapt.core.events import NodeJoined, Outcome, PlanFailed, SchedulerRestarted
 from coadapt.core.lifecycle import JobState
-from coadapt.model import Allocation
+from coadapt.model import Allocation, Node
 from tests.core.stage import Stage, on, spec
 
 
@@ -96,3 +96,17 @@ def test_a_plan_beyond_the_gpus_of_a_node_is_refused() -> None:
 def half(**labels: tuple[int, ...]) -> Allocation:
     slots = tuple((node, len(on_node)) for node, on_node in labels.items())
     return Allocation(slots=slots, gpu_share=0.5, shared=tuple(sum(labels.values(), ())))
+
+
+def test_a_job_that_waits_for_its_place_on_a_lost_node_does_not_start_there_when_it_is_back() -> None:
+    stage = Stage()
+    stage.running(allocation=on(n0=4))
+    stage.submit("b")
+    stage.submit("c")
+    stage.round(120.0, {"b": on(n0=4), "c": on(n1=4)})
+    stage.lose("n0")
+    stage.exited(Outcome.STOPPED)
+    stage.handle(NodeJoined(at=stage.at, node=Node(id="n0", num_gpus=4)))
+    assert stage.started("c") == []  # nor at any other event: that plan was for other nodes
+    orders = stage.round(180.0, {"b": on(n0=4), "c": on(n1=4)})
+    assert [order.job for order in orders if isinstance(order, Start)] == ["b"]
