@@ -11,311 +11,266 @@ Axes: J jobs, V corners of the jobs' majorants one job after the other, P pieces
 # down, arrivals up, and each move touches the jobs whose pieces it passes, nobody else: O((P + J) log J) a
 # play.
 
-from heapq import heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
 
-from coadapt.goodput.compiled import compiled, compiled_part, lean_part
-from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
+from coadapt.goodput.compiled import compiled_lean, lean_part, variable
+from coadapt.policies.castor.arrays import FloatArray, IntArray
+from coadapt.policies.castor.crowd import (
+    DIGIT_BITS,
+    ENDS,
+    HERE,
+    JOB,
+    LEFT,
+    NEXT,
+    NUM_DIGITS,
+    PLACE,
+    RANK,
+    RATE,
+    SINCE,
+    SLOPE,
+    STACKED,
+    TAKEN,
+    TOUCHED,
+    WIDTH,
+    WORTH,
+    Course,
+    Crowd,
+    Curves,
+    Flow,
+    Goal,
+    flow_of,
+)
 
 # GPUs and progress below these are rounding (1).
 EPSILON = 1e-9
-DIGIT_BITS = 11  # of the digits by which worths are sorted
-DIGIT = (1 << DIGIT_BITS) - 1
-
-
-class Curves(NamedTuple):
-    """Concave goodput curves through (0, 0), one job after the other.
-
-    first_J: where each job's corners begin, (num_jobs + 1,). gpus_V, goodput_V: the corners, both ascending;
-    goodput in the job's own progress per second.
-    """
-
-    first_J: IntArray
-    gpus_V: FloatArray
-    goodput_V: FloatArray
-
-
-class Crowd(NamedTuple):
-    """All jobs of a play, those that are here first: curves, what is left, when they come (s from now).
-
-    A job whose curve changes while it learns is several, one after the other: next_J is who comes when it
-    ends (-1: nobody). Those that follow come after all others, the later ones of a job consecutively.
-    """
-
-    curves: Curves
-    left_J: FloatArray
-    arrives_J: FloatArray
-    next_J: IntArray
-    num_gpus: float
-
-
-class Course(NamedTuple):
-    """A play. start_J, end_J: when each job gets its first GPU and ends, seconds from now (infinity: never).
-
-    price_J: of a GPU just before that end, in value per GPU-second.
-    """
-
-    start_J: FloatArray
-    end_J: FloatArray
-    price_J: FloatArray
-
-
-@compiled
-def majorants(goodput_JK: FloatArray, gpus_K: FloatArray) -> Curves:
-    """Return the least concave majorants of the points (0, 0) and (gpus_K, goodput_JK), those of 0 left out.
-
-    gpus_K ascends. A job without any point gets one corner of goodput 0.
-    """
-    num_jobs, num_sizes = goodput_JK.shape
-    first_J = np.zeros(num_jobs + 1, np.int64)
-    room = num_jobs * max(num_sizes, 1)  # the corner of goodput 0 needs its own, where no size can be had
-    gpus_V, goodput_V = np.empty(room), np.empty(room)
-    end = 0
-    for j in range(num_jobs):
-        begin = end
-        for k in range(num_sizes):
-            x, y = gpus_K[k], goodput_JK[j, k]
-            if y <= 0.0 or (end > begin and y <= goodput_V[end - 1]):
-                continue  # nothing, or no more than fewer GPUs give
-            while end > begin:
-                x0 = gpus_V[end - 2] if end - 1 > begin else 0.0
-                y0 = goodput_V[end - 2] if end - 1 > begin else 0.0
-                x1, y1 = gpus_V[end - 1], goodput_V[end - 1]
-                if (y1 - y0) * (x - x1) > (y - y1) * (x1 - x0):
-                    break
-                end -= 1  # the last corner lies on or below the line past it
-            gpus_V[end], goodput_V[end] = x, y
-            end += 1
-        if end == begin:
-            gpus_V[end], goodput_V[end] = 1.0, 0.0
-            end += 1
-        first_J[j + 1] = end
-    return Curves(first_J, gpus_V[:end].copy(), goodput_V[:end].copy())
-
-
-class _Pieces(NamedTuple):
-    """Straight pieces of all curves. worth_P: value x slope. order_P: by falling worth; rank_P: in it."""
-
-    job_P: IntArray
-    width_P: FloatArray
-    slope_P: FloatArray
-    worth_P: FloatArray
-    order_P: IntArray
-    rank_P: IntArray
-
-
-class _Flow(NamedTuple):
-    """What changes during a play. taken_P: GPUs on each piece. rate_J: since since_J, its stamp_J-th."""
-
-    taken_P: FloatArray
-    left_J: FloatArray
-    rate_J: FloatArray
-    since_J: FloatArray
-    stamp_J: IntArray
-    here_J: BoolArray
-    touched_J: BoolArray
-    stack: IntArray  # the touched jobs, from place 1 on; place 0: how many
+ROUNDING = 1e-9  # of quotients (1)
+DIGIT, LOWEST_BIT = (1 << DIGIT_BITS) - 1, 63 - NUM_DIGITS * DIGIT_BITS
 
 
 @lean_part
-def _touch(flow: _Flow, j: int) -> None:
-    if not flow.touched_J[j]:
-        flow.touched_J[j] = True
-        flow.stack[0] += 1
-        flow.stack[flow.stack[0]] = j
+def _touch(flow: Flow, j: int) -> None:
+    if not flow.state_JX[j, TOUCHED]:
+        flow.state_JX[j, TOUCHED] = 1
+        flow.stack_J[flow.count_X[STACKED]] = j
+        flow.count_X[STACKED] += 1
 
 
-@compiled_part
-def _falling(worth_P: FloatArray) -> IntArray:
-    """Return the order of falling worth (none below 0); what is alike stays in its order.
+@lean_part
+def _sift(flow: Flow, place: int, j: int) -> None:
+    """Put job j into the heap from `place` on, where whatever stood there has gone: up, else down."""
+    heap_J, at = flow.heap_J, flow.job_JX[j, NEXT]
+    while place > 0:
+        above = (place - 1) >> 1
+        i = heap_J[above]
+        if flow.job_JX[i, NEXT] < at or (flow.job_JX[i, NEXT] == at and i < j):
+            break
+        heap_J[place] = i
+        flow.state_JX[i, PLACE] = place
+        place = above
+    while True:
+        below = 2 * place + 1
+        if below >= flow.count_X[ENDS]:
+            break
+        i = heap_J[below]
+        if below + 1 < flow.count_X[ENDS]:
+            other = heap_J[below + 1]
+            first, second = flow.job_JX[i, NEXT], flow.job_JX[other, NEXT]
+            if second < first or (second == first and other < i):
+                i, below = other, below + 1
+        if at < flow.job_JX[i, NEXT] or (at == flow.job_JX[i, NEXT] and j < i):
+            break
+        heap_J[place] = i
+        flow.state_JX[i, PLACE] = place
+        place = below
+    heap_J[place] = j
+    flow.state_JX[j, PLACE] = place
 
-    Bits of positive numbers are ordered as the numbers are, so digit by digit of them, the lowest first: four
-    times as fast as by comparing.
+
+@lean_part
+def _expect(flow: Flow, j: int, end: float) -> None:
+    """Take in that job j ends then; infinity: it has no end."""
+    place = flow.state_JX[j, PLACE]
+    flow.job_JX[j, NEXT] = end
+    if end < np.inf:
+        if place < 0:
+            place = flow.count_X[ENDS]
+            flow.count_X[ENDS] += 1
+        _sift(flow, place, j)
+    elif place >= 0:
+        flow.count_X[ENDS] -= 1
+        flow.state_JX[j, PLACE] = -1
+        last = flow.heap_J[flow.count_X[ENDS]]
+        if last != j:
+            _sift(flow, place, last)
+
+
+@lean_part
+def _rank(flow: Flow) -> None:
+    """Order pieces by falling worth (none below 0); what is alike stays in its order.
+
+    Bits of positive numbers are ordered as the numbers are. So digit by digit of the highest of them, the
+    lowest digit first, which is several times as fast as comparing; the few that differ only in bits below
+    change places then.
     """
-    num_pieces, bits_P = len(worth_P), worth_P.view(np.int64)
-    order_P, sorted_P = np.arange(num_pieces), np.empty(num_pieces, np.int64)
-    begin_D = np.empty(1 << DIGIT_BITS, np.int64)
-    for shift in range(0, 64, DIGIT_BITS):
-        begin_D[:] = 0
-        for p in range(num_pieces):
-            begin_D[~(bits_P[p] >> shift) & DIGIT] += 1
+    piece_PX, order_P, sorted_P, begin_XD = flow.piece_PX, flow.order_P, flow.sorted_P, flow.begin_XD
+    bits_PX = piece_PX.view(np.int64)
+    num_pieces = len(order_P)
+    for x in range(NUM_DIGITS):
+        for digit in range(DIGIT + 1):
+            begin_XD[x, digit] = 0
+    for p in range(num_pieces):
+        for x in range(NUM_DIGITS):
+            begin_XD[x, ~(bits_PX[p, WORTH] >> (LOWEST_BIT + x * DIGIT_BITS)) & DIGIT] += 1
+        order_P[p] = p
+    for x in range(NUM_DIGITS):
         before = 0
-        for digit in range(len(begin_D)):
-            count = begin_D[digit]
-            begin_D[digit] = before
+        for digit in range(DIGIT + 1):
+            count = begin_XD[x, digit]
+            begin_XD[x, digit] = before
             before += count
         for rank in range(num_pieces):
             p = order_P[rank]
-            digit = ~(bits_P[p] >> shift) & DIGIT
-            sorted_P[begin_D[digit]] = p
-            begin_D[digit] += 1
-        order_P, sorted_P = sorted_P, order_P
-    return order_P
-
-
-@compiled_part
-def _cut_up(curves: Curves, value_J: FloatArray) -> _Pieces:
-    num_pieces = len(curves.gpus_V)
-    job_P, width_P, slope_P = np.empty(num_pieces, np.int64), np.empty(num_pieces), np.empty(num_pieces)
-    for j in range(len(curves.first_J) - 1):
-        x0 = y0 = 0.0
-        for p in range(curves.first_J[j], curves.first_J[j + 1]):
-            job_P[p] = j
-            width_P[p] = curves.gpus_V[p] - x0
-            slope_P[p] = (curves.goodput_V[p] - y0) / width_P[p]
-            x0, y0 = curves.gpus_V[p], curves.goodput_V[p]
-    worth_P = value_J[job_P] * slope_P
-    order_P = _falling(worth_P)
-    rank_P = np.empty_like(order_P)
+            digit = ~(bits_PX[p, WORTH] >> (LOWEST_BIT + x * DIGIT_BITS)) & DIGIT
+            sorted_P[begin_XD[x, digit]] = p
+            begin_XD[x, digit] += 1
+        for rank in range(num_pieces):
+            order_P[rank] = sorted_P[rank]
     for rank in range(num_pieces):
-        rank_P[order_P[rank]] = rank
-    return _Pieces(job_P, width_P, slope_P, worth_P, order_P, rank_P)
+        p, place = order_P[rank], rank
+        while place > 0 and piece_PX[order_P[place - 1], WORTH] < piece_PX[p, WORTH]:
+            order_P[place] = order_P[place - 1]
+            place -= 1
+        order_P[place] = p
+    for rank in range(num_pieces):
+        flow.whose_PX[order_P[rank], RANK] = rank
 
 
 @lean_part
-def _fill(pieces: _Pieces, flow: _Flow, cut: int, free: float) -> tuple[int, float]:
+def _fill(flow: Flow, cut: int, free: float) -> tuple[int, float]:
     """Hand out what is free down the order, from `cut` on; return the new cut, and what is free then."""
-    while free > EPSILON and cut < len(pieces.order_P):
-        p = pieces.order_P[cut]
-        j = pieces.job_P[p]
-        if flow.here_J[j] and pieces.worth_P[p] > 0.0:
-            more = min(pieces.width_P[p] - flow.taken_P[p], free)
-            flow.taken_P[p] += more
+    while free > EPSILON and cut < len(flow.order_P):
+        p = flow.order_P[cut]
+        j, piece_X = flow.whose_PX[p, JOB], flow.piece_PX[p]
+        if flow.state_JX[j, HERE] and piece_X[WORTH] > 0.0:
+            more = min(piece_X[WIDTH] - piece_X[TAKEN], free)
+            piece_X[TAKEN] += more
             free -= more
             _touch(flow, j)
-            if flow.taken_P[p] < pieces.width_P[p] - EPSILON:
+            if piece_X[TAKEN] < piece_X[WIDTH] - EPSILON:
                 break
         cut += 1
     return cut, free
 
 
 @lean_part
-def _admit(curves: Curves, pieces: _Pieces, flow: _Flow, j: int, cut: int, free: float) -> tuple[int, float]:
+def _admit(curves: Curves, flow: Flow, j: int, now: float, cut: int, free: float) -> tuple[int, float]:
     """Let job j take its pieces above `cut`; those at the end of the order give way. Return cut and free."""
-    flow.here_J[j] = True
+    flow.state_JX[j, HERE] = 1
+    flow.job_JX[j, SINCE] = now
     _touch(flow, j)
     for p in range(curves.first_J[j], curves.first_J[j + 1]):
-        if pieces.rank_P[p] >= cut:
+        if flow.whose_PX[p, RANK] >= cut:
             break  # pieces of one curve come in its order
-        flow.taken_P[p] = pieces.width_P[p]
-        free -= pieces.width_P[p]
+        flow.piece_PX[p, TAKEN] = flow.piece_PX[p, WIDTH]
+        free -= flow.piece_PX[p, WIDTH]
     while free < -EPSILON:
-        if cut < len(pieces.order_P) and flow.taken_P[pieces.order_P[cut]] > 0.0:
-            p = pieces.order_P[cut]
-            back = min(flow.taken_P[p], -free)
-            flow.taken_P[p] -= back
+        if cut < len(flow.order_P) and flow.piece_PX[flow.order_P[cut], TAKEN] > 0.0:
+            p = flow.order_P[cut]
+            back = min(flow.piece_PX[p, TAKEN], -free)
+            flow.piece_PX[p, TAKEN] -= back
             free += back
-            _touch(flow, pieces.job_P[p])
+            _touch(flow, flow.whose_PX[p, JOB])
         else:
             cut -= 1
     return cut, free
 
 
 @lean_part
-def _price(pieces: _Pieces, flow: _Flow, cut: int, free: float) -> float:
+def _price(flow: Flow, cut: int, free: float) -> float:
     """Return the value of the piece that got cut, 0 while GPUs are free."""
     if free > EPSILON:
         return 0.0
-    while cut < len(pieces.order_P) and not flow.here_J[pieces.job_P[pieces.order_P[cut]]]:
+    while cut < len(flow.order_P) and not flow.state_JX[flow.whose_PX[flow.order_P[cut], JOB], HERE]:
         cut += 1
-    price: float = pieces.worth_P[pieces.order_P[cut]] if cut < len(pieces.order_P) else 0.0
+    price: float = flow.piece_PX[flow.order_P[cut], WORTH] if cut < len(flow.order_P) else 0.0
     return price
 
 
 @lean_part
-def _renew(curves: Curves, pieces: _Pieces, flow: _Flow, j: int, now: float) -> float:
+def _leave(curves: Curves, flow: Flow, j: int, free: float) -> float:
+    """Let job j go; return what is free then."""
+    flow.state_JX[j, HERE] = 0
+    _expect(flow, j, np.inf)
+    for p in range(curves.first_J[j], curves.first_J[j + 1]):
+        if flow.piece_PX[p, TAKEN] <= 0.0:
+            break
+        free += flow.piece_PX[p, TAKEN]
+        flow.piece_PX[p, TAKEN] = 0.0
+    return free
+
+
+@lean_part
+def _renew(curves: Curves, flow: Flow, j: int, now: float) -> float:
     """Book what job j did so far, set its new rate, and return when it will end at that."""
-    flow.left_J[j] = max(flow.left_J[j] - flow.rate_J[j] * (now - flow.since_J[j]), 0.0)
-    flow.since_J[j] = now
+    job_X = flow.job_JX[j]
+    job_X[LEFT] = max(job_X[LEFT] - job_X[RATE] * (now - job_X[SINCE]), 0.0)
+    job_X[SINCE] = now
     rate = 0.0
     for p in range(curves.first_J[j], curves.first_J[j + 1]):
-        if flow.taken_P[p] <= 0.0:
+        if flow.piece_PX[p, TAKEN] <= 0.0:
             break  # pieces of one curve are taken in its order
-        rate += flow.taken_P[p] * pieces.slope_P[p]
-    flow.rate_J[j] = rate
-    flow.stamp_J[j] += 1
-    return now + flow.left_J[j] / rate if rate > 0.0 else np.inf
+        rate += flow.piece_PX[p, TAKEN] * flow.piece_PX[p, SLOPE]
+    job_X[RATE] = rate
+    return now + job_X[LEFT] / rate if rate > 0.0 else np.inf
 
 
-@compiled
-def play(crowd: Crowd, value_J: FloatArray) -> Course:
-    """Return the course of a crowd at these values."""
-    curves, arrives_J = crowd.curves, crowd.arrives_J
-    num_jobs = len(value_J)
-    pieces = _cut_up(curves, value_J)
-    flow = _Flow(
-        np.zeros(len(pieces.order_P)),
-        crowd.left_J.copy(),
-        np.zeros(num_jobs),
-        np.zeros(num_jobs),
-        np.zeros(num_jobs, np.int64),
-        np.zeros(num_jobs, np.bool_),
-        np.zeros(num_jobs, np.bool_),
-        np.zeros(num_jobs + 1, np.int64),
-    )
-    start_J, end_J, price_J = np.full(num_jobs, np.inf), np.full(num_jobs, np.inf), np.zeros(num_jobs)
-    coming_J = np.argsort(arrives_J, kind="mergesort")
+@lean_part
+def _begin(crowd: Crowd, flow: Flow, value_J: FloatArray, course: Course) -> None:
+    for p in range(len(flow.order_P)):
+        flow.piece_PX[p, WORTH] = value_J[flow.whose_PX[p, JOB]] * flow.piece_PX[p, SLOPE]
+        flow.piece_PX[p, TAKEN] = 0.0
+    _rank(flow)
+    for j in range(len(value_J)):
+        flow.job_JX[j, LEFT], flow.job_JX[j, RATE], flow.job_JX[j, SINCE] = crowd.left_J[j], 0.0, 0.0
+        flow.state_JX[j, HERE], flow.state_JX[j, TOUCHED], flow.state_JX[j, PLACE] = 0, 0, -1
+        course.start_J[j], course.end_J[j], course.price_J[j] = np.inf, np.inf, 0.0
+    flow.count_X[STACKED] = flow.count_X[ENDS] = 0
+
+
+@lean_part
+def _play(crowd: Crowd, flow: Flow, value_J: FloatArray, course: Course) -> None:
+    """Write the course of a crowd at these values."""
+    curves, num_jobs = crowd.curves, len(value_J)
+    _begin(crowd, flow, value_J, course)
     next_coming, cut, free = 0, 0, crowd.num_gpus
-    ends = [(np.inf, -1, 0)]  # (instant, job, stamp): what the stamp of the job has passed is void
     while True:
-        while ends[0][1] >= 0 and flow.stamp_J[ends[0][1]] != ends[0][2]:
-            heappop(ends)
-        arrives = arrives_J[coming_J[next_coming]] if next_coming < num_jobs else np.inf
-        now = min(ends[0][0], arrives)
+        ends = flow.job_JX[flow.heap_J[0], NEXT] if flow.count_X[ENDS] else np.inf
+        arrives = crowd.arrives_J[flow.coming_J[next_coming]] if next_coming < num_jobs else np.inf
+        now = min(ends, arrives)
         if now == np.inf:
             break  # all have ended, or who is left can make no progress
-        if ends[0][0] <= arrives:
-            j = ends[0][1]
-            end_J[j], price_J[j] = now, _price(pieces, flow, cut, free)
-            flow.here_J[j] = False
-            flow.stamp_J[j] += 1
-            for p in range(curves.first_J[j], curves.first_J[j + 1]):
-                if flow.taken_P[p] <= 0.0:
-                    break
-                free += flow.taken_P[p]
-                flow.taken_P[p] = 0.0
-            after = crowd.next_J[j]
-            if after >= 0:
-                flow.since_J[after] = now
-                cut, free = _admit(curves, pieces, flow, after, cut, free)
-        while next_coming < num_jobs and arrives_J[coming_J[next_coming]] <= now:
-            j = coming_J[next_coming]
-            flow.since_J[j] = now
-            cut, free = _admit(curves, pieces, flow, j, cut, free)
+        if ends <= arrives:
+            j = flow.heap_J[0]
+            course.end_J[j], course.price_J[j] = now, _price(flow, cut, free)
+            free = _leave(curves, flow, j, free)
+            if crowd.next_J[j] >= 0:
+                cut, free = _admit(curves, flow, crowd.next_J[j], now, cut, free)
+        while next_coming < num_jobs and crowd.arrives_J[flow.coming_J[next_coming]] <= now:
+            cut, free = _admit(curves, flow, flow.coming_J[next_coming], now, cut, free)
             next_coming += 1
-        cut, free = _fill(pieces, flow, cut, free)
-        for place in range(1, flow.stack[0] + 1):
-            j = flow.stack[place]
-            flow.touched_J[j] = False
-            if not flow.here_J[j]:
+        cut, free = _fill(flow, cut, free)
+        for place in range(flow.count_X[STACKED]):
+            j = flow.stack_J[place]
+            flow.state_JX[j, TOUCHED] = 0
+            if not flow.state_JX[j, HERE]:
                 continue
-            end = _renew(curves, pieces, flow, j, now)
+            end = _renew(curves, flow, j, now)
             if end < np.inf:
-                start_J[j] = min(start_J[j], now)
-                heappush(ends, (end, j, flow.stamp_J[j]))
-        flow.stack[0] = 0
-    return Course(start_J, end_J, price_J)
-
-
-class Goal(NamedTuple):
-    """What a plan is to make small, over jobs j that are here or expected:
-
-    sum_j weight_J (long_J + LATE_JOBS max(end_J - due_J, 0))  +  makespan_jobs x the last end,
-
-    long_J being the completion time c = age_J + end_J in which a second past usual_s weighs more: as many
-    times as it is past it, to the power of `tail`; and past bears_J more again, by c / bears_J - 1. due_J:
-    deadline, seconds from now (infinity: none). usual_s 0: the mean completion time of the first play.
-    """
-
-    weight_J: FloatArray
-    due_J: FloatArray
-    age_J: FloatArray
-    bears_J: FloatArray
-    makespan_jobs: float
-    tail: float
-    usual_s: float
+                course.start_J[j] = min(course.start_J[j], now)
+            _expect(flow, j, end)
+        flow.count_X[STACKED] = 0
 
 
 # The last end stands for the ends within this share of it: softmax instead of max (tried: 0.05-0.2 alike).
@@ -326,7 +281,7 @@ DAMPING = 0.5
 LATE_JOBS = 4.0
 
 
-@compiled_part
+@lean_part
 def _last_end(course: Course, num_jobs: int) -> float:
     last = 0.0
     for j in range(num_jobs):
@@ -335,7 +290,7 @@ def _last_end(course: Course, num_jobs: int) -> float:
     return last
 
 
-@compiled_part
+@lean_part
 def _mean_s(course: Course, goal: Goal) -> float:
     total, count = 0.0, 0
     for j in range(len(goal.weight_J)):
@@ -346,15 +301,17 @@ def _mean_s(course: Course, goal: Goal) -> float:
     return mean
 
 
-@compiled_part
+@lean_part
 def _second(course: Course, goal: Goal, j: int) -> float:
     """Return what a second more adds to long_J of job j."""
     long = goal.age_J[j] + course.end_J[j]
-    weighs: float = max(long / goal.usual_s, 1.0) ** goal.tail + max(long / goal.bears_J[j] - 1.0, 0.0)
+    past = max(long / goal.usual_s, 1.0)
+    weighs: float = past**goal.tail if past > 1.0 else 1.0
+    weighs += max(long / goal.bears_J[j] - 1.0, 0.0)
     return weighs
 
 
-@compiled
+@compiled_lean
 def cost_of(course: Course, goal: Goal) -> float:
     """Return what a course costs; jobs that never end cost nothing, whatever the values."""
     cost: float = goal.makespan_jobs * _last_end(course, len(goal.weight_J))
@@ -372,57 +329,58 @@ def cost_of(course: Course, goal: Goal) -> float:
     return cost
 
 
-@compiled_part
-def _weights(course: Course, goal: Goal) -> FloatArray:
-    """Return ω: what one second by which each job ends sooner takes off the goal."""
-    last = _last_end(course, len(goal.weight_J))
-    weight_J = goal.weight_J.copy()
-    share_J = np.zeros(len(weight_J))
+@lean_part
+def _weigh(course: Course, goal: Goal, weight_J: FloatArray, share_J: FloatArray) -> None:
+    """Write ω: what one second by which each job ends sooner takes off the goal. share_J: scratch."""
+    last, total = _last_end(course, len(goal.weight_J)), 0.0
     for j in range(len(weight_J)):
-        if course.end_J[j] < np.inf and last > 0.0:
-            share_J[j] = np.exp((course.end_J[j] - last) / (LAST_SHARE * last))
+        weight_J[j], share_J[j] = goal.weight_J[j], 0.0
         if course.end_J[j] == np.inf:
             continue
+        if last > 0.0:
+            share_J[j] = np.exp((course.end_J[j] - last) / (LAST_SHARE * last))
+            total += share_J[j]
         second = _second(course, goal, j)
         if course.end_J[j] > goal.due_J[j]:
             second += LATE_JOBS
         weight_J[j] *= second
-    total = share_J.sum()
     if total > 0.0:
-        weight_J += goal.makespan_jobs * share_J / total
-    return weight_J
+        for j in range(len(weight_J)):
+            weight_J[j] += goal.makespan_jobs * share_J[j] / total
 
 
-@compiled_part
-def _whole(course: Course, next_J: IntArray, num_jobs: int) -> Course:
-    """Return the course of whole jobs: each ends with the last that follows."""
-    end_J = course.end_J[:num_jobs].copy()
-    for j in range(num_jobs):
+@lean_part
+def _whole(end_J: FloatArray, next_J: IntArray, whole_J: FloatArray) -> None:
+    """Write the ends of whole jobs: each ends with the last that follows."""
+    for j in range(len(whole_J)):
         last = j
         while next_J[last] >= 0:
             last = next_J[last]
-        end_J[j] = course.end_J[last]
-    return Course(course.start_J[:num_jobs], end_J, course.price_J[:num_jobs])
+        whole_J[j] = end_J[last]
 
 
-@compiled_part
+@lean_part
 def _best(curves: Curves, j: int, weight: float, price: float) -> float:
     """Return min_k (weight + price k) / goodput(k) of job j; infinity where it can do nothing."""
     least = np.inf
     for p in range(curves.first_J[j], curves.first_J[j + 1]):
         if curves.goodput_V[p] > 0.0:
-            least = min(least, (weight + price * curves.gpus_V[p]) / curves.goodput_V[p])
+            each = (weight + price * curves.gpus_V[p]) / curves.goodput_V[p]
+            if each > least * (1.0 + ROUNDING):
+                break  # a line over a concave curve falls, then rises
+            least = min(least, each)
     return least
 
 
-@compiled_part
-def _own(crowd: Crowd, course: Course, weight_J: FloatArray) -> FloatArray:
-    """Return the value of each at the price of its own end, 0 where there is none.
+@lean_part
+def _own(crowd: Crowd, course: Course, weight_J: FloatArray, own_J: FloatArray) -> None:
+    """Write the value of each at the price of its own end, 0 where there is none.
 
     A second costs who is followed what it keeps the follower from: max_k (v G(k) - price k).
     """
     curves = crowd.curves
-    own_J = np.zeros(len(crowd.next_J))
+    for part in range(len(own_J)):
+        own_J[part] = 0.0
     for j in range(len(weight_J)):
         part = j
         while crowd.next_J[part] >= 0:
@@ -440,43 +398,103 @@ def _own(crowd: Crowd, course: Course, weight_J: FloatArray) -> FloatArray:
                 earns = own_J[part] * curves.goodput_V[p] - course.price_J[before] * curves.gpus_V[p]
                 weight = max(weight, earns)
             part = before
-    return own_J
 
 
-@compiled
-def at_price(curves: Curves, weight_J: FloatArray, price_J: FloatArray) -> FloatArray:
-    """Return min_k (weight + price k) / goodput(k) per job: the value at which its end is best; 0: none."""
-    value_J = np.zeros(len(weight_J))
+@compiled_lean
+def _at_price(curves: Curves, weight_J: FloatArray, price: float, value_J: FloatArray) -> None:
     for j in range(len(weight_J)):
-        least = _best(curves, j, weight_J[j], price_J[j])
-        if least < np.inf:
-            value_J[j] = least
+        least = _best(curves, j, weight_J[j], price)
+        value_J[j] = least if least < np.inf else 0.0
+
+
+def at_price(curves: Curves, weight_J: FloatArray, price: float) -> FloatArray:
+    """Return min_k (weight + price k) / goodput(k) per job: the value at which its end is best; 0: none."""
+    value_J = np.empty(len(weight_J))
+    _at_price(curves, weight_J, price, value_J)
     return value_J
 
 
-@compiled
-def settle(crowd: Crowd, value_J: FloatArray, goal: Goal, num_plays: int) -> tuple[FloatArray, Course, float]:
-    """Return the best values found from `value_J` on, the course of whole jobs at them, and its cost."""
-    value, num_jobs = value_J.copy(), len(goal.weight_J)
-    best, least = value.copy(), np.inf
-    played = play(crowd, value)
-    best_course = _whole(played, crowd.next_J, num_jobs)
-    course = best_course
-    usual_s = goal.usual_s
-    if usual_s <= 0.0:
-        usual_s = _mean_s(course, goal)
-    goal = Goal(goal.weight_J, goal.due_J, goal.age_J, goal.bears_J, goal.makespan_jobs, goal.tail, usual_s)
-    for turn in range(num_plays):
-        if turn:
-            played = play(crowd, value)
-            course = _whole(played, crowd.next_J, num_jobs)
+class _Turns(NamedTuple):
+    """What plays find. value_J, best_J, own_J: values by part of a job; weight_J, share_J: of whole jobs.
+
+    played: the course of parts; whole, best: of whole jobs.
+    """
+
+    value_J: FloatArray
+    best_J: FloatArray
+    own_J: FloatArray
+    weight_J: FloatArray
+    share_J: FloatArray
+    played: Course
+    whole_J: FloatArray
+    best: Course
+
+
+@lean_part
+def _keep(turns: _Turns) -> None:
+    """Keep the values of this play, and its course, as the best."""
+    for part in range(len(turns.value_J)):
+        turns.best_J[part] = turns.value_J[part]
+    for j in range(len(turns.whole_J)):
+        turns.best.start_J[j], turns.best.end_J[j] = turns.played.start_J[j], turns.whole_J[j]
+        turns.best.price_J[j] = turns.played.price_J[j]
+
+
+@lean_part
+def _free(course: Course) -> bool:
+    """Return whether GPUs are never short: then no other values lead to another course."""
+    short = False
+    for j in range(len(course.end_J)):
+        short = short or course.price_J[j] > 0.0 or course.end_J[j] == np.inf
+    return not short
+
+
+@compiled_lean
+def _settle(crowd: Crowd, flow: Flow, goal: Goal, turns: _Turns, num_plays: int) -> float:
+    value_J, own_J, played, least = turns.value_J, turns.own_J, turns.played, np.inf
+    course = Course(played.start_J, turns.whole_J, played.price_J)
+    for turn in range(max(num_plays, 1)):
+        _play(crowd, flow, value_J, played)
+        _whole(played.end_J, crowd.next_J, turns.whole_J)
+        if turn == 0:
+            _keep(turns)
+            usual_s = goal.usual_s if goal.usual_s > 0.0 else _mean_s(course, goal)
+            goal = Goal(
+                goal.weight_J, goal.due_J, goal.age_J, goal.bears_J, goal.makespan_jobs, goal.tail, usual_s
+            )
+        if turn == num_plays:
+            break
         cost = cost_of(course, goal)
         if cost < least:
-            least, best, best_course = cost, value.copy(), course
-        if played.price_J.max() == 0.0 and played.end_J.max() < np.inf:
-            break  # GPUs are never short: no other values lead to another course
-        own_J = _own(crowd, played, _weights(course, goal))
-        for j in range(len(value)):
-            if own_J[j] > 0.0 and value[j] > 0.0:
-                value[j] = np.exp((1.0 - DAMPING) * np.log(value[j]) + DAMPING * np.log(own_J[j]))
-    return best, best_course, least
+            least = cost
+            _keep(turns)
+        if _free(played):
+            break
+        _weigh(course, goal, turns.weight_J, turns.share_J)
+        _own(crowd, played, turns.weight_J, own_J)
+        for j in range(len(value_J)):
+            if own_J[j] > 0.0 and value_J[j] > 0.0:
+                value_J[j] = np.exp((1.0 - DAMPING) * np.log(value_J[j]) + DAMPING * np.log(own_J[j]))
+    return least
+
+
+def settle(crowd: Crowd, value_J: FloatArray, goal: Goal, num_plays: int) -> tuple[FloatArray, Course, float]:
+    """Return the best values found from `value_J` on, the course of whole jobs at them, and its cost."""
+    num_parts, num_jobs = len(value_J), len(goal.weight_J)
+    best_J, own_J = np.empty((2, num_parts))
+    weight_J, share_J, whole_J = np.empty((3, num_jobs))
+    played, best = Course(*np.empty((3, num_parts))), Course(*np.empty((3, num_jobs)))
+    turns = _Turns(value_J.copy(), best_J, own_J, weight_J, share_J, played, whole_J, best)
+    least = _settle(crowd, flow_of(crowd), goal, turns, variable(num_plays))
+    return best_J, best, least
+
+
+def play(crowd: Crowd, value_J: FloatArray) -> Course:
+    """Return the course of a crowd at these values, part by part."""
+    none, nobody = np.empty(0), Course(*np.empty((3, 0)))
+    played = Course(*np.empty((3, len(value_J))))
+    goal = Goal(none, none, none, none, makespan_jobs=0.0, tail=0.0, usual_s=1.0)
+    best_J = np.empty(len(value_J))
+    turns = _Turns(value_J, best_J, none, none, none, played, none, nobody)
+    _settle(crowd, flow_of(crowd), goal, turns, variable(0))
+    return played

@@ -19,7 +19,8 @@ from coadapt.model import JobId
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 from coadapt.policies.castor.arrivals import Expected
 from coadapt.policies.castor.cluster import Kind
-from coadapt.policies.castor.play import Course, Crowd, Curves, Goal, at_price, majorants, settle
+from coadapt.policies.castor.crowd import Course, Crowd, Curves, Goal, majorants
+from coadapt.policies.castor.play import at_price, settle
 from coadapt.policies.castor.situation import Situation, Stakes
 
 PLAYS = 13
@@ -82,7 +83,7 @@ class Values:
         whose = np.append(np.arange(num_jobs), now.later.job_L)
         # Where all prices were alike, a GPU would be worth about this.
         price = 0.5 * goal.weight_J[:num_here].sum() / max(crowd.num_gpus, 1.0)
-        start_J = at_price(crowd.curves, goal.weight_J[whose], np.full(len(whose), price))
+        start_J = at_price(crowd.curves, goal.weight_J[whose], price)
         start_J *= _shorter_first(crowd, num_jobs)[whose]
         for row, job in enumerate(now.jobs):
             known = self.last.get(job.id)
