@@ -1,7 +1,7 @@
 """The training script of benchmarks/rescale.py: 25 M parameters; each replica logs the end of each step.
 
 `python _rescale_job.py LOG plain` is plain DDP that starts from nothing (no checkpoint: to its advantage);
-`python _rescale_job.py LOG coadapt` is the same under coadapt.train.
+`python _rescale_job.py LOG coadapt` is the same under coadapt.train. A last argument, `cuda`, trains on GPUs.
 """
 
 import dataclasses
@@ -22,11 +22,17 @@ NUM_SAMPLES = 12_000
 NUM_EPOCHS = 10_000  # until it is ended
 
 
-def parts() -> tuple[nn.Module, torch.optim.Optimizer, TensorDataset]:
+def parts(device: torch.device) -> tuple[nn.Module, torch.optim.Optimizer, TensorDataset]:
     torch.manual_seed(0)
-    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(NUM_LAYERS)))
+    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(NUM_LAYERS))).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     return model, optimizer, TensorDataset(torch.randn(NUM_SAMPLES, 1).expand(-1, WIDTH))
+
+
+def done(device: torch.device) -> None:
+    """Wait until the GPU has done the step that is logged next."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 class Log:
@@ -47,31 +53,40 @@ class Log:
         self._file.write(json.dumps(row) + "\n")
 
 
-def train_plain(log: Log) -> None:
-    dist.init_process_group("gloo")
-    model, optimizer, data = parts()
+def device_of(name: str) -> torch.device:
+    """Return this replica's own GPU, or one that it shares where there are too few; else the CPU."""
+    if name == "cpu":
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+
+
+def train_plain(log: Log, device: torch.device) -> None:
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    model, optimizer, data = parts(device)
     model = DistributedDataParallel(model)
     size = BATCH_SIZE // dist.get_world_size()
     for step in range(NUM_EPOCHS * NUM_SAMPLES):
         x = data[step * size % (NUM_SAMPLES - size) :][0][:size]
         optimizer.zero_grad()
-        model(x).square().mean().backward()
+        model(x.to(device)).square().mean().backward()
         optimizer.step()
+        done(device)
         log.step(dist.get_world_size(), dist.get_rank(), step)
 
 
-def train_elastic(log: Log) -> None:
+def train_elastic(log: Log, device: torch.device) -> None:
     import coadapt.train as ct
 
-    run = ct.init(checkpoint_every_s=1e9)
-    model, optimizer, data = parts()
+    run = ct.init(checkpoint_every_s=1e9, device=str(device))
+    model, optimizer, data = parts(device)
     model, optimizer = run.prepare(model, optimizer)
     loader = run.loader(data, batch_size=BATCH_SIZE)
     for _ in run.epochs(NUM_EPOCHS):
         for (x,) in loader:
             optimizer.zero_grad()
-            model(x).square().mean().backward()
+            model(x.to(device)).square().mean().backward()
             optimizer.step()
+            done(device)
             pause = run.last_pause
             log.step(
                 run.num_replicas,
@@ -83,4 +98,5 @@ def train_elastic(log: Log) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    {"plain": train_plain, "coadapt": train_elastic}[sys.argv[2]](Log(sys.argv[1]))
+    train = {"plain": train_plain, "coadapt": train_elastic}[sys.argv[2]]
+    train(Log(sys.argv[1]), device_of(sys.argv[3]))

@@ -83,25 +83,33 @@ CASES = {
 }
 
 
-class Made(Dataset[tuple[Tensor, Tensor]]):
-    """The same few random samples again and again."""
+class Made(Dataset[int]):
+    """The same few random samples again and again, kept where the model is: loading them hides nothing.
 
-    def __init__(self, case: Case, num_samples: int) -> None:
+    An item is the index of a sample; `batch` returns the samples.
+    """
+
+    def __init__(self, case: Case, num_samples: int, device: torch.device) -> None:
         generator = torch.Generator().manual_seed(0)
         self._num_samples = num_samples
         distinct = 256
         if case.tokens:
-            self._x = torch.randint(case.num_classes, (distinct, *case.shape), generator=generator)
-            self._y = self._x.roll(-1, 1)
+            x = torch.randint(case.num_classes, (distinct, *case.shape), generator=generator)
+            y = x.roll(-1, 1)
         else:
-            self._x = torch.randn(distinct, *case.shape, generator=generator)
-            self._y = torch.randint(case.num_classes, (distinct,), generator=generator)
+            x = torch.randn(distinct, *case.shape, generator=generator)
+            y = torch.randint(case.num_classes, (distinct,), generator=generator)
+        self._x, self._y = x.to(device), y.to(device)
 
     def __len__(self) -> int:
         return self._num_samples
 
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self._x[index % len(self._x)], self._y[index % len(self._y)]
+    def __getitem__(self, index: int) -> int:
+        return index % len(self._x)
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        indices = indices.to(self._x.device)
+        return self._x[indices], self._y[indices]
 
 
 class HookedNorms:
@@ -130,15 +138,13 @@ class HookedNorms:
         return grad.detach().double().square().sum()
 
 
-def step_of(
-    device: torch.device, model: nn.Module, optimizer: torch.optim.Optimizer
-) -> Callable[[Tensor, Tensor], None]:
+def step_of(data: Made, model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[Tensor], None]:
     """Return one step of a plain loop."""
 
-    def step(x: Tensor, y: Tensor) -> None:
-        x, y = x.to(device), y.to(device)
+    def step(indices: Tensor) -> None:
+        x, y = data.batch(indices)
         optimizer.zero_grad()
-        cast = torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
+        cast = torch.autocast("cuda", torch.bfloat16) if x.is_cuda else nullcontext()
         with cast:
             output = model(x)
             loss = functional.cross_entropy(output.flatten(0, -2), y.flatten())
@@ -157,7 +163,7 @@ def optimizer_for(case: Case, model: nn.Module) -> torch.optim.Optimizer:
 def ways_of(case: Case, run: ct.Run, num_steps: int) -> dict[str, Iterator[None]]:
     """Return iterators that make one step each time they are advanced; data loading is part of it."""
     device, total = run.device, case.batch_per_replica * run.num_replicas
-    data = Made(case, total * (num_steps + 1))
+    data = Made(case, total * (num_steps + 1), device)
 
     def plain(*, hooks: bool) -> Iterator[None]:
         torch.manual_seed(0)
@@ -165,9 +171,9 @@ def ways_of(case: Case, run: ct.Run, num_steps: int) -> dict[str, Iterator[None]
         optimizer = optimizer_for(case, model)
         norms = HookedNorms(model, optimizer) if hooks else None
         replica = DistributedDataParallel(model) if run.num_replicas > 1 else model
-        step = step_of(device, replica, optimizer)
-        for x, y in DataLoader(data, batch_size=case.batch_per_replica):
-            step(x, y)
+        step = step_of(data, replica, optimizer)
+        for indices in DataLoader(data, batch_size=case.batch_per_replica):
+            step(indices)
             if norms is not None:
                 norms.read()
             yield
@@ -177,10 +183,10 @@ def ways_of(case: Case, run: ct.Run, num_steps: int) -> dict[str, Iterator[None]
         model = case.make()
         model, optimizer = run.prepare(model, optimizer_for(case, model.to(device)))
         loader = run.loader(data, batch_size=total)
-        step = step_of(device, model, optimizer)
+        step = step_of(data, model, optimizer)
         for _ in run.epochs(1):
-            for x, y in loader:
-                step(x, y)
+            for indices in loader:
+                step(indices)
                 yield
 
     return {"plain": plain(hooks=False), "coadapt": ours(), "hooks": plain(hooks=True)}

@@ -4,6 +4,8 @@
 `torchrun` elastic restarting its workers. 25 M parameters, momentum SGD, CPU, gloo. A pause lasts from the
 end of the old replicas' last step to the end of the new ones' first, read from the log of each replica, the
 same way for all three. Results go to benchmarks/results/rescale.json.
+
+`--device cuda`: on GPUs, by NCCL; rescale-cuda.json. Replicas share GPUs where there are fewer than three.
 """
 
 import argparse
@@ -23,6 +25,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import torch
+
 from coadapt.model.contract_env import (
     ENV_CHECKPOINT_DIR,
     ENV_GENERATION,
@@ -32,13 +36,15 @@ from coadapt.model.contract_env import (
 from coadapt.model.rescale import ORDER_FILE, RescaleOrder, member_name
 from coadapt.model.wire import to_json
 
-RESULTS = Path(__file__).parent / "results" / "rescale.json"
+RESULTS = Path(__file__).parent / "results"
 JOB = Path(__file__).with_name("_rescale_job.py")
 PAUSE_MAX_S = 0.5
 RATIO_MIN = 15.0
 # Steps at an unchanged size between two changes, so that each begins from steady training.
 STEADY_STEPS = 8
 WAIT_MAX_S = 240.0
+# NCCL refuses two replicas of one host on one GPU, so each counts as a host, connected through the loopback.
+APART = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -46,6 +52,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rounds", type=int, default=5, help="2 -> 3 -> 2 changes in place")
     parser.add_argument("--restarts", type=int, default=1, help="of the same by the two other ways")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
     ways: dict[str, dict[str, object]] = {}
@@ -55,8 +62,9 @@ def main(argv: list[str] | None = None) -> None:
         ("torchrun", Torchrun, options.restarts),
     ):
         with folder_of("rescale-") as folder:
-            ways[name] = measure(way(folder), rounds)
+            ways[name] = measure(way(folder, options.device), rounds)
     result = {
+        "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu, gloo",
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "load": os.getloadavg()[0],
         "parameters": 25_010_000,
@@ -64,19 +72,21 @@ def main(argv: list[str] | None = None) -> None:
         "times_shorter_than_torchrun": _median(ways, "torchrun") / _median(ways, "in_place"),
         "times_shorter_than_restart": _median(ways, "checkpoint_restart") / _median(ways, "in_place"),
     }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    RESULTS.mkdir(exist_ok=True)
+    name = "rescale.json" if options.device == "cpu" else f"rescale-{options.device}.json"
+    (RESULTS / name).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(result) if options.json else table(result))
 
 
 class Way:
-    """Trains in one of the ways that are compared; `folder` is its own."""
+    """Trains on `device` in one of the ways that are compared; `folder` is its own."""
 
     # Whether a step goes on counting where those before it ended; torchrun begins anew, without a checkpoint.
     counts_steps = True
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, device: str) -> None:
         self.folder = folder
+        self.device = device
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
@@ -89,6 +99,8 @@ class Way:
 
     def spawn(self, name: str, command: list[str], envs: dict[str, str]) -> None:
         log = open(self.folder / f"output-{name}.txt", "ab")  # noqa: SIM115  # the child's
+        if self.device == "cuda" and torch.cuda.device_count() < 3:
+            envs = {**envs, **APART, "NCCL_HOSTID": name}
         self.processes[name] = subprocess.Popen(
             command,
             env={**os.environ, "OMP_NUM_THREADS": "1", **envs},
@@ -102,7 +114,9 @@ class Way:
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
         log = str(self.folder / f"steps-{name}.jsonl")
         self.spawn(
-            name, [sys.executable, str(JOB), log, "coadapt"], {**own, "MASTER_ADDR": "127.0.0.1", **envs}
+            name,
+            [sys.executable, str(JOB), log, "coadapt", self.device],
+            {**own, "MASTER_ADDR": "127.0.0.1", **envs},
         )
 
     def rows(self) -> list[dict[str, object]]:
@@ -198,7 +212,7 @@ class Torchrun(Way):
         command += ["--max-restarts=20", "--monitor-interval=0.1"]
         log = str(self.folder / f"steps-{self.count}.jsonl")
         envs = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-        self.spawn(str(self.count), [*command, str(JOB), log, "plain"], envs)
+        self.spawn(str(self.count), [*command, str(JOB), log, "plain", self.device], envs)
 
 
 @contextlib.contextmanager

@@ -66,6 +66,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"papers: {', '.join(told)}{how}")
 
 
+@pytest.fixture(autouse=True)
+def no_gpu_below(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the machine's GPUs from the processes that a test starts, unless it is about them."""
+    if request.node.get_closest_marker("gpu") is None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
 @pytest.fixture(scope="session")
 def traces() -> Path:
     """The folder of public traces; a test that asks for it carries the marker `papers`."""

@@ -17,6 +17,9 @@ from coadapt.model.rescale import ORDER_FILE, RescaleOrder, decided_file, done_f
 from coadapt.model.wire import to_json
 
 TIMEOUT_S = 200.0
+# Replicas that share the first GPU. NCCL refuses two of one host on one GPU, so each counts as a host of its
+# own (_replica), connected through the loopback.
+ON_ONE_GPU = {"CUDA_VISIBLE_DEVICES": "0", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
@@ -76,7 +79,7 @@ def _replica(target: Callable[[Any], None], argument: Any, env: dict[str, str], 
     with open(output, "a", buffering=1) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-        os.environ.update(env)
+        os.environ.update({"CUDA_VISIBLE_DEVICES": "", "NCCL_HOSTID": str(os.getpid()), **env})
         code = 0
         try:
             target(argument)

@@ -1,4 +1,8 @@
-"""On a GPU: the same run as on the CPU, timed by events. Skipped where there is none."""
+"""On a GPU: the same run as on the CPU, timed by events, also with others. Skipped where there is none."""
+
+import signal
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -6,10 +10,15 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
+from coadapt.model.contract_env import EXIT_STOPPED
 from coadapt.train.run import Run
+from tests.train.replicas import ON_ONE_GPU, Elastic, run_replicas
+from tests.train.rescale.test_elastic import assert_same_run
+from tests.train.toy import Toy, run_toy
 
 pytestmark = [
     pytest.mark.train,
+    pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
 ]
 
@@ -68,3 +77,70 @@ def test_trials_find_what_fits_into_a_gpu() -> None:
             trial(2 * found)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_replicas_that_change_in_place_over_nccl_are_the_undisturbed_run(
+    tmp_path: Path, strategy: str
+) -> None:
+    toy = Toy(
+        folder=str(tmp_path), num_epochs=60, pace_s=0.005, strategy=strategy, double=True, device="cuda:0"
+    )
+    run = Elastic(run_toy, toy, tmp_path, **ON_ONE_GPU)
+    try:
+        run.start(1)
+        for num_replicas in (3, 2, 4, 1):
+            leaving = run.order(num_replicas)
+            run.await_done()
+            assert run.done(), run.outputs()
+            assert run.join(leaving) == [0] * len(leaving), run.outputs()
+        assert run.join(run.members) == [0], run.outputs()
+    finally:
+        run.kill()
+    assert_same_run(toy)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_replicas_on_gpus_go_on_from_their_checkpoints(tmp_path: Path, strategy: str) -> None:
+    toy = Toy(folder=str(tmp_path), num_epochs=4, strategy=strategy, optimizer="adamw", device="cuda:0")
+    generations((2, 3), (1, 7), (3, None), toy=replace(toy, double=True))
+    assert_same_run(replace(toy, double=True))
+
+
+def generations(*each: tuple[int, int | None], toy: Toy) -> None:
+    """Run so many replicas, of which the last is told to stop at a step; None: to the end."""
+    for count, stop_at in each:
+        harm = {} if stop_at is None else {stop_at: signal.SIGTERM}
+        toys = [toy] * (count - 1) + [replace(toy, harm=harm)]
+        codes = run_replicas(run_toy, toys, Path(toy.folder), ON_ONE_GPU)
+        assert codes == [EXIT_STOPPED if harm else 0] * count
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_mixed_precision_and_a_compiled_model(dtype: torch.dtype) -> None:
+    """Scaled losses, autocast and torch.compile as in any script; it learns what there is to learn."""
+    torch.manual_seed(0)
+    x = torch.randn(1024, 16)
+    data = TensorDataset(x, x @ torch.randn(16, 1))
+    run = ct.init()
+    model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 1))
+    elastic, optimizer = run.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.01))
+    compiled = torch.compile(elastic)
+    scaler = run.prepare_scaler(torch.amp.GradScaler("cuda", enabled=dtype == torch.float16))
+    loader = run.loader(data, batch_size=64, shuffle=True, pin_memory=True, num_workers=2)
+    losses = []
+    for _ in run.epochs(10):
+        for features, target in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype):
+                output = compiled(features.to(run.device, non_blocking=True))
+            loss = nn.functional.mse_loss(output.float(), target.to(run.device, non_blocking=True))
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            losses.append(loss.detach())
+    assert losses[-1] < 0.05 * losses[0]
+    assert run.grad_stats is not None
+    assert run.grad_stats.noise_scale(64) > 0.0

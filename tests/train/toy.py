@@ -30,7 +30,7 @@ class Toy:
     pace_s: of waiting per pass, until the file `fast` is in the folder. whole_group: not only itself gets the
     signal, but all processes of its group. stream: the samples come as a stream, "reading", with a "state"
     of its own, or in "shards". schedule: batches that the job file declares. checkpoints: where they are, if
-    not in the folder.
+    not in the folder. device: as of `init`.
     """
 
     folder: str
@@ -54,6 +54,7 @@ class Toy:
     strategy: str = "ddp"
     schedule: str = ""
     checkpoints: str = ""
+    device: str = "cpu"
 
 
 class Points(Dataset[tuple[Tensor, Tensor, int]]):
@@ -165,6 +166,7 @@ def run_toy(toy: Toy) -> None:
     run = ct.init(
         contract=toy.contract,
         seed=toy.seed,
+        device=toy.device,
         checkpoint_dir=toy.checkpoints or folder / "checkpoints",
         checkpoint_every_s=toy.checkpoint_every_s,
         stop_timeout_s=20.0,
@@ -189,7 +191,7 @@ def run_toy(toy: Toy) -> None:
                 if run.progress.step in toy.harm:
                     (os.killpg if toy.whole_group else os.kill)(os.getpid(), toy.harm.pop(run.progress.step))
                 optimizer.zero_grad()
-                loss = nn.functional.mse_loss(model(x), y)
+                loss = nn.functional.mse_loss(model(x.to(run.device)), y.to(run.device))
                 loss.backward()
                 if toy.clip is not None:
                     nn.utils.clip_grad_norm_(model.parameters(), toy.clip)
@@ -218,7 +220,8 @@ def run_toy(toy: Toy) -> None:
 def evaluate(model: nn.Module) -> None:
     """On one replica alone where each has the whole model: nothing in it may wait for the others."""
     model.eval()
-    model(torch.zeros(1, NUM_FEATURES, dtype=next(model.parameters()).dtype))
+    one = next(model.parameters())
+    model(torch.zeros(1, NUM_FEATURES, dtype=one.dtype, device=one.device))
     model.train()
 
 
@@ -275,7 +278,7 @@ def scheduled_batches(toy: Toy, epoch: int, ids: list[int]) -> list[list[int]]:
 
 
 def final_parameters(folder: Path) -> list[Tensor]:
-    state = torch.load(folder / "final.pt", weights_only=True)["model"]
+    state = torch.load(folder / "final.pt", map_location="cpu", weights_only=True)["model"]
     return [value for name, value in state.items() if name != "buffer"]
 
 

@@ -56,9 +56,10 @@ SKIPPED_WAIT_S = 60.0
 class Options(TypedDict, total=False):
     """Arguments of `coadapt.train.init`, all optional.
 
-    contract: fixed (default), adaptive, self, frozen or schedule. seed: of the sample order. device: as in
-    "cuda:1". checkpoint_dir: or a URL, such as s3://BUCKET/FOLDER; no checkpoints without one.
-    checkpoint_every_s, report_every_s: periods. stop_timeout_s: from SIGTERM to a forced end.
+    contract: fixed (default), adaptive, self, frozen or schedule. seed: of the sample order. device: "cpu",
+    "cuda" for this replica's own GPU, or "cuda:1". checkpoint_dir: or a URL, such as s3://BUCKET/FOLDER; no
+    checkpoints without one. checkpoint_every_s, report_every_s: periods. stop_timeout_s: from SIGTERM to a
+    forced end.
     """
 
     contract: str | None

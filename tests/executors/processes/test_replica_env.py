@@ -69,7 +69,11 @@ def test_the_contract_is_whole_and_ranks_follow_the_allocation() -> None:
 def test_a_replica_sees_its_jobs_gpus_and_no_other() -> None:
     replicas = order(GPU, {"n": (0, 2)}).replicas
     assert [replica.envs["CUDA_VISIBLE_DEVICES"] for replica in replicas] == ["GPU-a,GPU-c"] * 2
-    assert "CUDA_VISIBLE_DEVICES" not in order(CPU, {"n": (0,)}).replicas[0].envs
+
+
+def test_a_cpu_slot_sees_none_of_the_machine_s_gpus() -> None:
+    found = order(CPU, {"n": (0,)})
+    assert {**found.envs, **found.replicas[0].envs}["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_a_cpu_slot_is_one_thread_unless_somebody_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,6 +142,7 @@ def test_the_first_replica_of_the_moment_reports_the_pause(tmp_path: Path) -> No
         run = Elastic(run_toy, toy, tmp_path, **{ENV_URL: scheduler.url, ENV_JOB: "job-1"})
         try:
             run.start(2)
+            scheduler.wait("/v1/jobs/job-1/rescaled", 1)
             for num_replicas, keep in ((2, [1]), (1, [])):
                 leaving = run.order(num_replicas, keep=keep)
                 run.await_done()

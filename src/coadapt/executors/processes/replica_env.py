@@ -61,6 +61,8 @@ def launch_order(
         **_job_envs(command, directory),
         ENV_GPU_TYPE: gpu_type,
     }
+    if gpu_type == CPU_SLOT_TYPE:
+        envs["CUDA_VISIBLE_DEVICES"] = ""  # where slots stand for GPUs, the real ones are not in the plan
     if not settings.control_host:
         lead = directory.job.generation(rank_map.lead)
         envs |= {ENV_RESCALE_DIR: str(lead.control_dir), ENV_LISTENERS_DIR: str(lead.listeners)}

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from coadapt.model import Placement
+from coadapt.model import InputError, Placement
 from coadapt.train.env import TrainConfig, rendezvous_address, under_torchrun
 from coadapt.train.group.store_address import keep_store
 
@@ -73,13 +73,26 @@ def leave_group(group: Group) -> None:
 
 
 def choose_device(config: TrainConfig) -> torch.device:
-    """Return the device asked for, else this replica's own GPU, else the CPU; makes a GPU the current one."""
-    name, local_rank = config.device, config.place.local_rank
-    if not name:
-        name = f"cuda:{local_rank}" if local_rank < torch.cuda.device_count() else "cpu"
-    device = torch.device(name)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    """Return the device asked for, else this replica's own GPU, else the CPU; makes a GPU the current one.
+
+    Raises InputError where there is no such device: never the CPU for some replicas and GPUs for others.
+    """
+    count, local_rank = torch.cuda.device_count(), config.place.local_rank
+    name = config.device or ("cuda" if count else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError("init(device)", name, "cpu, cuda for this replica's own GPU, or cuda:0") from error
+    if device.type != "cuda":
+        return device
+    if name == "cuda":
+        if local_rank >= count:
+            allowed = f'below the number of GPUs that it sees, {count}; init(device="cpu") needs none'
+            raise InputError("LOCAL_RANK", local_rank, allowed)
+        device = torch.device("cuda", local_rank)
+    elif device.index >= count:
+        raise InputError("init(device)", name, f"a number below that of the GPUs here, {count}")
+    torch.cuda.set_device(device)
     return device
 
 

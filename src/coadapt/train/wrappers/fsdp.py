@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from coadapt.model import InputError
 from coadapt.train.group.group import Group
-from coadapt.train.wrappers.fsdp_exchange import ShardExchange
+from coadapt.train.wrappers.fsdp_exchange import ShardExchange, param_groups
 
 Shard = bool | Sequence[type[nn.Module]] | Callable[[nn.Module, DeviceMesh], object]
 
@@ -174,11 +174,11 @@ def _empty(parameter: Tensor) -> nn.Parameter:
 
 
 def _detach(unit: FSDPModule) -> None:
-    """Take away what `fully_shard` has put on a module; torch has no way back (written for 2.13)."""
+    """Take away what `fully_shard` has put on a module; torch has no way back (written for 2.11 to 2.13)."""
     unit.reshard()
     state = unit._get_fsdp_state()
     hooks = [state._pre_forward_hook_handle, state._post_forward_hook_handle]
-    for group in state._fsdp_param_groups:
+    for group in param_groups(unit):
         hooks += group._module_to_pre_save_state_dict_hook_handle.values()
         hooks += group._module_to_pre_load_state_dict_hook_handle.values()
         hooks += [item._post_load_hook_handle for item in group.fsdp_params]

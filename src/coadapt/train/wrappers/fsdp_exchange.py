@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
 from coadapt.train.dtensors import local_shards
 from coadapt.train.noise.norms import NormMeter
@@ -107,10 +108,17 @@ class _UnitExchange:
         self._exchange.scatter(self._unit, output_tensor, input_tensor, group)
 
 
+def param_groups(unit: FSDPModule) -> list[FSDPParamGroup]:
+    """Return what torch keeps of a unit's parameters: there is no public way to it."""
+    state = unit._get_fsdp_state()
+    if hasattr(state, "_fsdp_param_groups"):
+        return list(state._fsdp_param_groups)
+    return [state._fsdp_param_group] if state._fsdp_param_group else []  # before torch 2.13
+
+
 def _parameters(unit: FSDPModule) -> list[Tensor]:
     """Return what a unit holds, in the order in which its gradients lie in the flat buffer."""
-    groups = unit._get_fsdp_state()._fsdp_param_groups  # no public way to that order
-    return [item.sharded_param for group in groups for item in group.fsdp_params]
+    return [item.sharded_param for group in param_groups(unit) for item in group.fsdp_params]
 
 
 def _cut_out(flat: Tensor, parameters: Sequence[Tensor], num_parts: int) -> list[Tensor] | None:
