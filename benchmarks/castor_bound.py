@@ -23,7 +23,7 @@ from coadapt.goodput.compiled import compiled, compiled_part
 from coadapt.goodput.efficiency import gain
 from coadapt.model import JobSpec, RescaleContract
 from coadapt.policies.castor.arrays import FloatArray, IntArray
-from coadapt.policies.castor.crowd import majorants
+from coadapt.policies.castor.fluid.crowd import majorants
 from coadapt.sim.agent import kept_batch, within_memory
 from coadapt.sim.applications import Application, UnmeasuredError, packed, step_s
 from coadapt.sim.workload import Workload

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from coadapt.policies.castor.arrays import FloatArray
-from coadapt.policies.castor.crowd import Course, Crowd, Curves, Goal, majorants
-from coadapt.policies.castor.play import cost_of, play, settle
+from coadapt.policies.castor.fluid.crowd import Course, Crowd, Curves, Goal, majorants
+from coadapt.policies.castor.fluid.play import cost_of, play, settle
 
 SIZES = np.array([1.0, 2.0, 3.0, 4.0, 8.0, 12.0, 16.0])
 

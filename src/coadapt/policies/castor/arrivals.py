@@ -8,7 +8,7 @@ import numpy as np
 
 from coadapt.model import JobId, JobView
 from coadapt.policies.castor.arrays import FloatArray
-from coadapt.policies.castor.crowd import Curves
+from coadapt.policies.castor.fluid.crowd import Curves
 
 MEMORY_S = 7_200.0
 AHEAD_S = 3_600.0

@@ -19,8 +19,8 @@ from coadapt.model import JobId
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 from coadapt.policies.castor.arrivals import Expected
 from coadapt.policies.castor.cluster import Kind
-from coadapt.policies.castor.crowd import Course, Crowd, Curves, Goal, majorants
-from coadapt.policies.castor.play import at_price, settle
+from coadapt.policies.castor.fluid.crowd import Course, Crowd, Curves, Goal, majorants
+from coadapt.policies.castor.fluid.play import at_price, settle
 from coadapt.policies.castor.situation import Situation, Stakes
 
 PLAYS = 13

@@ -17,7 +17,7 @@ import numpy as np
 
 from coadapt.goodput.compiled import compiled_lean, lean_part, variable
 from coadapt.policies.castor.arrays import FloatArray, IntArray
-from coadapt.policies.castor.crowd import (
+from coadapt.policies.castor.fluid.crowd import (
     DIGIT_BITS,
     ENDS,
     HERE,
