@@ -1,6 +1,7 @@
 """The quicker `__init__`: what it makes is what the dataclass's own would have made."""
 
 import pickle
+from copy import deepcopy
 from dataclasses import FrozenInstanceError, dataclass, field, replace
 
 import pytest
@@ -61,3 +62,20 @@ def test_arguments_by_place_and_pickles_stay() -> None:
     pair = Pair(1, (2,))
     assert pickle.loads(pickle.dumps(pair)) == pair == Pair(left=1, right=(2,))
     assert hash(pair) == hash(Pair(1, (2,)))
+
+
+@quick_init
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """What a pickle must bring over though no argument sets it."""
+
+    name: str
+    told: list[str] = field(init=False, compare=False, default_factory=list)
+
+
+def test_pickles_and_deep_copies_have_what_no_argument_sets() -> None:
+    first = Counted(name="a")
+    first.told.append("x")
+    for again in (pickle.loads(pickle.dumps(first)), deepcopy(first)):
+        assert (again, again.told) == (first, ["x"])
+        assert again.told is not first.told

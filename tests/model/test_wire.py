@@ -26,7 +26,15 @@ from coadapt.model import (
     TrainingReport,
     TypeProfile,
 )
-from coadapt.model.wire import WIRE_VERSION, dumps, dumps_in_pieces, from_json, loads, to_json
+from coadapt.model.wire import (
+    ENTRIES_BETWEEN,
+    WIRE_VERSION,
+    dumps,
+    dumps_in_pieces,
+    from_json,
+    loads,
+    to_json,
+)
 from tests.model.strategies import allocations, cluster_views, job_specs
 
 REPORT = TrainingReport(
@@ -196,3 +204,6 @@ def test_in_pieces_it_is_the_same_text(view: ClusterView) -> None:
     )
     for value in (plan, view, REPORT, Plan()):
         assert dumps_in_pieces(value) == dumps(value)
+    pauses = list[int]()
+    dumps_in_pieces(Plan(reasons={f"j{n}": "" for n in range(45)}), lambda: pauses.append(1))
+    assert len(pauses) == 45 // ENTRIES_BETWEEN

@@ -13,7 +13,8 @@ from coadapt.core.commands import Solve
 from coadapt.core.events import Event, PlanFailed, PlanReady
 from coadapt.model import ClusterView, Plan
 from coadapt.policies.base import Policy
-from coadapt.runtime.process_solver import ProcessSolver
+from coadapt.runtime.process_solver import JOBS_PER_PIECE, ProcessSolver
+from tests.policies.stage import job, nodes, on, view
 
 pytestmark = pytest.mark.processes
 
@@ -39,15 +40,19 @@ class Moody:
 
 
 @contextmanager
-def solving(factory: Callable[[], Policy], timeout_s: float) -> Iterator[Callable[[float], Event]]:
-    """Yield a function from the instant of a view to the answer."""
+def solving(
+    factory: Callable[[], Policy], timeout_s: float
+) -> Iterator[Callable[[float | ClusterView], Event]]:
+    """Yield a function from a view, or from the instant of an empty one, to the answer."""
     answers: queue.Queue[Event] = queue.Queue()
     solver = ProcessSolver(factory, lambda: 7.0, timeout_s)
     thread = threading.Thread(target=solver.run)
     thread.start()
 
-    def ask(at: float) -> Event:
-        solver(Solve(round=int(at) + 10, view=ClusterView(at=at, nodes=(), jobs=())), answers.put)
+    def ask(seen: float | ClusterView) -> Event:
+        if isinstance(seen, float | int):
+            seen = ClusterView(at=seen, nodes=(), jobs=())
+        solver(Solve(round=int(seen.at) + 10, view=seen), answers.put)
         return answers.get(timeout=PATIENCE_S)
 
     try:
@@ -61,6 +66,26 @@ def solving(factory: Callable[[], Policy], timeout_s: float) -> Iterator[Callabl
 def figures(event: Event) -> tuple[float, float]:
     assert isinstance(event, PlanReady)
     return event.plan.diagnostics["asked"], event.plan.diagnostics["process"]
+
+
+class Lists:
+    """Names the jobs that it sees, each with what the next view must not make of it."""
+
+    def allocate(self, view: ClusterView) -> Plan:
+        return Plan(reasons={job.id: repr((view.at, view.nodes, job)) for job in view.jobs})
+
+
+def test_the_policy_sees_the_view_as_it_is_however_many_pieces_it_came_in() -> None:
+    """In one piece a large one keeps whoever waits for a list waiting."""
+    cluster = nodes(2, 2)
+    with solving(Lists, timeout_s=PATIENCE_S) as ask:
+        for count in (0, 1, JOBS_PER_PIECE, 2 * JOBS_PER_PIECE + 1):
+            held = {count // 2: on(n0=1)}
+            jobs = [job(f"j{n:03}", at=float(n), held=held.get(n, on())) for n in range(count)]
+            seen = view(cluster, *jobs, at=60.0 + count)
+            answer = ask(seen)
+            assert isinstance(answer, PlanReady)
+            assert answer.plan.reasons == {each.id: repr((seen.at, cluster, each)) for each in seen.jobs}
 
 
 def test_the_policy_lives_in_one_other_process_until_it_fails() -> None:

@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+from coadapt.model.quick_init import quick_init
+
 # Critical batch sizes follow a power of the tokens that runs were trained on, whatever the size of the model:
 # the abstracts of Bergsma et al. 2025 ("Power Lines", arXiv 2505.13738) and Zhang et al. 2024 (2410.21676).
 # The number is our choice, a little below a square root, and so is its use within one run, by tokens seen.
@@ -39,6 +41,7 @@ class EfficiencyPoint:
             raise ValueError(f"EfficiencyPoint: 0 < low <= expected <= high is needed, got {self}")
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EfficiencySpec:
     """Which model estimates the efficiency of an adaptive job, and what it is calibrated with.

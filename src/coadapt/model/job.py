@@ -30,6 +30,7 @@ class RescaleContract(StrEnum):
 OWNS_BATCH = (RescaleContract.SELF, RescaleContract.SCHEDULE)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLimits:
     """Replicas (= GPUs) that a job may hold while it runs, and the count its user would pick by hand.
@@ -153,6 +154,7 @@ class JobLength:
 HANG_TIMEOUT_S = 1_800.0
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """How to start a replica: shell commands, environment and working directory of a real job.
@@ -177,6 +179,7 @@ class Launch:
             check_checkpoint_url(self.checkpoints, "checkpoints")
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """One job as submitted."""

@@ -26,12 +26,13 @@ import json
 import sqlite3
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from coadapt.core.lifecycle import ENDED, JobState
 from coadapt.model import JobId
 from coadapt.model.wire import Json
+from coadapt.runtime.wall_clock import give_way
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
@@ -49,7 +50,7 @@ CREATE INDEX IF NOT EXISTS ended_by_end ON ended (ended_at);
 """
 SCHEMA_VERSION = 1
 # Rows that wait in memory; a busy scheduler writes them a few times a second.
-BUFFER_MAX = 2_000
+BUFFER_MAX = 500
 # Rows of the cluster itself, beside those of jobs.
 CLUSTER = ""
 
@@ -71,6 +72,10 @@ class Row:
     kind: str
     at: float
     payload: Json
+
+
+_Values = tuple[JobId, int, int, str, float, str]
+"""A Row as the database has it, its payload as text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +115,7 @@ class JobIndex:
         """
         self._path = str(path)
         self._lock = threading.RLock()
-        self._buffer: list[Row] = []
+        self._buffer: list[_Values] = []
         self._ended: list[EndedJob] = []
         self._upto = 0
         try:
@@ -132,12 +137,14 @@ class JobIndex:
         if not (rows or ended):
             self._upto = max(self._upto, seq)  # most events bring nothing: no lock for them
             return
+        values = [(row.job, row.seq, row.n, row.kind, row.at, json.dumps(row.payload)) for row in rows]
         with self._lock:
-            self._buffer.extend(rows)
+            self._buffer.extend(values)
             self._ended.extend(ended)
             self._upto = max(self._upto, seq)
         while len(self._buffer) >= BUFFER_MAX:
-            self._write(BUFFER_MAX)  # readers get in between
+            self._write(BUFFER_MAX)
+            give_way()  # to readers, who wait for the lock
 
     def flush(self) -> None:
         """Write what waits in memory."""
@@ -146,17 +153,16 @@ class JobIndex:
     def _write(self, count: int) -> None:
         """Write the first `count` rows, and all jobs that ended."""
         with self._lock:
-            written = self._buffer[:count]
-            rows = [(r.job, r.seq, r.n, r.kind, r.at, json.dumps(r.payload)) for r in written]
+            rows = self._buffer[:count]
             ended = [_values(job) for job in self._ended]
             with self._database:
                 self._database.executemany("INSERT OR REPLACE INTO rows VALUES (?,?,?,?,?,?)", rows)
                 self._database.executemany("INSERT OR REPLACE INTO ended VALUES (?,?,?,?,?,?,?)", ended)
-                if len(written) == len(self._buffer):
+                if len(rows) == len(self._buffer):
                     self._database.execute("INSERT OR REPLACE INTO meta VALUES ('upto', ?)", (self._upto,))
             if ended:
                 self._counts = self._counted()
-            del self._buffer[: len(written)]
+            del self._buffer[: len(rows)]
             self._ended.clear()
 
     def _write_ended(self) -> None:
@@ -195,19 +201,17 @@ class JobIndex:
         """
         chosen = " AND seq > ?" + (f" AND kind IN ({','.join('?' * len(kinds))})" if kinds else "")
         order = "DESC LIMIT ?" if latest is not None else "ASC"
-        query = f"SELECT seq, n, kind, at, payload FROM rows WHERE job = ?{chosen} ORDER BY seq {order}"
+        query = f"SELECT * FROM rows WHERE job = ?{chosen} ORDER BY seq {order}"
         query = query.replace("seq DESC", "seq DESC, n DESC").replace("seq ASC", "seq, n")
         given = (job, after, *kinds, *([] if latest is None else [latest]))
         with self._lock:
             found = self._database.execute(query, given).fetchall()
-            wait = [row for row in self._buffer if row.job == job and row.seq > after]
+            wait = [row for row in self._buffer if row[0] == job and row[1] > after]
         rows = {
             (seq, n): Row(job=job, seq=seq, n=n, kind=kind, at=at, payload=json.loads(payload))
-            for seq, n, kind, at, payload in found
+            for job, seq, n, kind, at, payload in (*found, *wait)
+            if not kinds or kind in kinds
         }
-        for row in wait:
-            if not kinds or row.kind in kinds:
-                rows[row.seq, row.n] = replace(row, payload=json.loads(json.dumps(row.payload)))
         in_order = [rows[place] for place in sorted(rows)]
         return in_order if latest is None else in_order[max(len(in_order) - latest, 0) :]
 

@@ -39,6 +39,7 @@ from coadapt.model import InputError
 from coadapt.model.errors import StoreError
 from coadapt.model.wire import dumps, dumps_in_pieces, loads
 from coadapt.runtime.ports import Store
+from coadapt.runtime.wall_clock import give_way
 
 SCHEMA_VERSION = 2
 SNAPSHOTS_KEPT = 2  # the one before stays until the next is safely written
@@ -228,7 +229,7 @@ class Journal(Store):
         ]
 
     def save_snapshot(self, state: SchedulerState, upto: int) -> None:
-        payload = dumps_in_pieces(state)
+        payload = dumps_in_pieces(state, give_way)
         row = {"upto": upto, "payload": payload, "link": checksum(self._link_of(upto), payload)}
         with self._connection() as connection:
             connection.execute(snapshots.delete().where(snapshots.c.upto == upto))

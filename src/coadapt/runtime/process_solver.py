@@ -17,18 +17,22 @@ from multiprocessing.process import BaseProcess
 
 from coadapt.core.commands import Solve
 from coadapt.core.events import PlanFailed, PlanReady
-from coadapt.model import ClusterView, Plan
+from coadapt.model import ClusterView, JobView, Plan
+from coadapt.model.quick_init import replace
 from coadapt.model.view import standing_of
 from coadapt.policies.base import Policy
 from coadapt.runtime.ports import Post
 from coadapt.runtime.rehearsal import rehearse
 from coadapt.runtime.solver import decide, describe
 from coadapt.runtime.triage import NoPlan, Triage
+from coadapt.runtime.wall_clock import give_way
 
 SOLVE_TIMEOUT_S = 60.0
 # A new process imports, and after an installation compiles kernels: not the decision's time.
 START_TIMEOUT_S = 120.0
 DECISIONS_KEPT = 1_000
+# Half a millisecond's work.
+JOBS_PER_PIECE = 20
 
 PolicyFactory = Callable[[], Policy]
 
@@ -97,7 +101,8 @@ class ProcessSolver:
                     why = f"the policy's process was not up after {START_TIMEOUT_S:g} s"
                     return NoPlan(why=why, of_jobs=False)
                 self._came_up = bool(connection.recv())
-            connection.send((view, probe))
+            _send_view(connection, view)
+            connection.send(probe)
             if not connection.poll(self._timeout_s):
                 self._kill()
                 why = f"the policy took longer than {self._timeout_s:g} s and was ended"
@@ -147,8 +152,25 @@ def _serve(connection: Connection, factory: PolicyFactory) -> None:
     with contextlib.suppress(EOFError, ConnectionError):  # the scheduler ended, perhaps by kill -9
         connection.send(True)
         while True:
-            view, probe = connection.recv()
+            view, probe = _receive_view(connection), connection.recv()
             connection.send(_allocate(_copied(policy) if probe else policy, view))
+
+
+def _send_view(connection: Connection, view: ClusterView) -> None:
+    """Send a view in pieces: to pickle thousands of jobs takes long, and nobody waits for it."""
+    connection.send((replace(view, jobs=()), len(view.jobs)))
+    for first in range(0, len(view.jobs), JOBS_PER_PIECE):
+        connection.send(view.jobs[first : first + JOBS_PER_PIECE])
+        give_way()
+
+
+def _receive_view(connection: Connection) -> ClusterView:
+    message: tuple[ClusterView, int] = connection.recv()
+    view, num_jobs = message
+    jobs: list[JobView] = []
+    while len(jobs) < num_jobs:
+        jobs += connection.recv()
+    return replace(view, jobs=tuple(jobs))
 
 
 def _copied(policy: Policy) -> Policy:

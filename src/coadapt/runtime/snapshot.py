@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from itertools import islice
 from operator import attrgetter
 
 from coadapt.core.accounting import held, num_gpus_held
@@ -32,17 +33,17 @@ def cluster_snapshot(state: SchedulerState, at: float, limit: int | None = None)
     limit: the most jobs: those that hold GPUs, then those that wait the longest.
     """
     counts, holding = Counter[JobState](), list[JobRecord]()
-    for job in state.jobs.values():
+    for job in state.active:
         standing = job.status.state
         counts[standing] += 1
         if standing in HOLDING:
             holding.append(job)
     used = _gpus_used(state.nodes, holding)
-    most = len(state.jobs) if limit is None else limit
-    jobs = sorted(holding, key=_PLACE)[:most]
+    most = len(state.active) if limit is None else limit
+    jobs = holding[:most]
     if len(jobs) < most:
-        others = [job for job in state.jobs.values() if job.state is JobState.PENDING]
-        jobs = sorted(jobs + sorted(others, key=_PLACE)[: most - len(jobs)], key=_PLACE)
+        others = (job for job in state.active if job.status.state is JobState.PENDING)
+        jobs = sorted([*jobs, *islice(others, most - len(jobs))], key=_PLACE)
     return {
         "at": at,
         "num_gpus": sum(node.num_gpus for node in state.nodes.values()),
@@ -81,7 +82,7 @@ def _gpus_used(nodes: Iterable[NodeId], holding: Iterable[JobRecord]) -> dict[No
 
 def count_states(state: SchedulerState) -> dict[str, int]:
     """Return how many live jobs there are in each state, states without one left out."""
-    return _told(Counter(map(_STATE, state.jobs.values())))
+    return _told(Counter(map(_STATE, state.active)))
 
 
 def _told(counts: Mapping[JobState, int]) -> dict[str, int]:

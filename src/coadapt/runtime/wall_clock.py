@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 from coadapt.runtime.ports import Cancel
 
+# The least that a thread can sleep, more or less.
+PAUSE_S = 5e-5
+
 
 class WallClock:
     """The port Clock for a live scheduler. `now` is for any thread, the rest for the loop's own."""
@@ -41,3 +44,12 @@ class WallClock:
         """Call what is due, in order."""
         while (when := self.next_at()) is not None and when <= self.now():
             heapq.heappop(self._heap)[3]()
+
+
+def give_way() -> None:
+    """Let threads go first that wait for the interpreter or for a lock that this one had.
+
+    For work that nobody waits for, after each piece of it: whoever sleeps for a moment gets the interpreter
+    back when the others have had a turn.
+    """
+    time.sleep(PAUSE_S)

@@ -15,11 +15,9 @@ from coadapt.core.commands import JobCommand
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import (
     Event,
-    NodeLost,
     PlanReady,
     SchedulerConfigured,
     SchedulerRestarted,
-    TimerFired,
 )
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord, SchedulerState
@@ -41,7 +39,7 @@ IDLE_S = 0.05
 NOTICES_KEPT = 100
 # With so many jobs, an event about all of them takes longer to handle than a reader should have to wait.
 MANY_JOBS = 1_000
-ABOUT_ALL = (PlanReady, TimerFired, SchedulerRestarted, NodeLost)
+ABOUT_ALL = (PlanReady, SchedulerRestarted)
 # So long a reader waits before it takes the picture of before.
 PATIENCE_S = 0.005
 
