@@ -68,6 +68,7 @@ def test_the_most_central_optimum_is_an_optimum_and_treats_equals_alike(seed: in
     corner, central = max_min(twins, left_J), central_max_min(twins, left_J)
     can_J = twins.can.any(axis=1)
     assert corner is not None
+    assert central is not None
     assert lawful(twins, central)
     if can_J.any():
         reached = [float((twins.rates(x) / left_J)[can_J].min()) for x in (corner, central)]
@@ -77,6 +78,7 @@ def test_the_most_central_optimum_is_an_optimum_and_treats_equals_alike(seed: in
     value_JT = twins.rate_JT * twins.width_J[:, None]
     best, middle = max_total(twins, value_JT), central_max_total(twins, value_JT)
     assert best is not None
+    assert middle is not None
     assert (value_JT * middle).sum() == pytest.approx((value_JT * best).sum(), rel=1e-4)
     assert middle[:half] == pytest.approx(middle[half:], abs=1e-4)
 

@@ -1,21 +1,25 @@
-"""The most central of a linear programme's optima, by the path of a logarithmic barrier."""
+"""A linear programme's optimum inside of all its optima, where the solvers of published comparisons end."""
 
 # Programmes over parts of the time often have many optima. A simplex method ends in a corner of them, where
-# jobs that are alike get everything or nothing; an interior-point method ends near their analytic centre,
-# where these are treated alike, and what no constraint asks for is spread. Published figures come from such a
-# solver. HiGHS moves to a corner after its own (crossover), so the few lines of the path are here.
+# jobs that are alike get everything or nothing; an interior-point method ends inside, where these are treated
+# alike, and what no constraint asks for is spread. Published figures come from such a solver, ECOS. HiGHS
+# moves to a corner after its own (crossover), so the method of that solver, for linear programmes, is here:
 #
-#   max  t value.v + sum_R log(most - A v) + sum_V log v          for t -> infinity, by Newton's method
+#   min c x   with   G x + s = h, s >= 0          max -h z   with   G' z + c = 0, z >= 0
 #
-# The centre depends on which constraints are written down, also on redundant ones.
+# are put into one self-dual programme with two scalars more, tau and kappa (Xu, Hung, Ye 1996), which is
+# started outside and followed by Mehrotra's predictor and corrector (Domahidi, Chu, Boyd: ECOS, ECC 2013):
 #
-# The barrier is self-concordant, so damped Newton steps of length 1 / (1 + decrement) need no line search; at
-# large t the values that one compares are lost to cancellation. Nor are the normal equations formed. Near
-# a wall their entries are 1e18, beside which the curvature along the face of optima, all that the centre is
-# chosen by, is lost to rounding (alike jobs then differed by 4 %, on some processors). The step and the
-# multipliers are solved for together instead, from a matrix whose entries stay near one.
+#   G' z + c tau = 0       G x + s = h tau        kappa + c x + h z = 0       s z = mu, kappa tau = mu -> 0
+#
+# The answer is x / tau. Which one of many is a property of this path: the start, the lengths of its steps and
+# the scaling of the rows are part of the definition, so they are as published, constants too. Without an
+# objective it is not quite the analytic centre, max sum log s: the embedding also bounds what s and tau are
+# together, so that it ends nearer to the least that the constraints ask for.
 
-import math
+# Tried: the limit of the logarithmic barrier, which is the analytic centre (decision 144).
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,58 +28,191 @@ from coadapt.policies.solvers.lp import Lp
 
 FloatArray = NDArray[np.float64]
 
-# t grows by this factor until its share of the objective is known to this part.
-GROWTH, TOLERANCE = 20.0, 1e-7
-NEWTON_MAX, NEWTON_DONE = 60, 1e-4
-# Below this decrement the whole step converges quadratically (and stays inside below 1).
-WHOLE_STEP = 0.25
+# As in ECOS: rounds of scaling, part of the way to the wall that a step goes, limits of that way and of the
+# centring (sigma), and when residuals (relative) and gap are small enough.
+SCALINGS, TO_THE_WALL, LENGTH_MAX = 3, 0.99, 0.999
+CENTRING_MIN, TOLERANCE, STEPS_MAX = 1e-4, 1e-8, 100
+# Of the answer, so that variables that are alike come out equal, whatever the processor's last digits.
+DIGITS = 8
 
 
-def solve_central(problem: Lp, start_V: FloatArray) -> FloatArray:
-    """Return x_V of the largest value_V @ x_V, the most central of them. `upper_V` is not heeded.
+class _Form(NamedTuple):
+    """G, h and c. G is minus diagonal `sign_V` (x >= 0), and under it the rows of the programme.
 
-    start_V: strictly inside of all constraints. Dense: for hundreds of variables. A value_V of zeros asks for
-    the centre of all that is allowed.
+    L: both, V variables and R rows.
     """
+
+    sign_V: FloatArray
+    matrix_RV: FloatArray
+    h_L: FloatArray
+    c_V: FloatArray
+
+    def times(self, x_V: FloatArray) -> FloatArray:
+        """Return G x."""
+        return np.concatenate([-self.sign_V * x_V, self.matrix_RV @ x_V])
+
+    def back(self, z_L: FloatArray) -> FloatArray:
+        """Return G' z."""
+        num_variables = len(self.sign_V)
+        back_V: FloatArray = self.matrix_RV.T @ z_L[num_variables:] - self.sign_V * z_L[:num_variables]
+        return back_V
+
+
+class _Point(NamedTuple):
+    x_V: FloatArray
+    s_L: FloatArray
+    z_L: FloatArray
+    tau: float
+    kappa: float
+
+    def moved(self, length: float, by: "_Point") -> "_Point":
+        """Return the point `length` times `by` further."""
+        return _Point(
+            self.x_V + length * by.x_V,
+            self.s_L + length * by.s_L,
+            self.z_L + length * by.z_L,
+            self.tau + length * by.tau,
+            self.kappa + length * by.kappa,
+        )
+
+
+def solve_central(problem: Lp) -> FloatArray | None:
+    """Return x_V of the largest value_V @ x_V, of many such one inside. `upper_V` is not heeded.
+
+    None: it has none, or none bounded, as far as can be told. Dense: for hundreds of variables. A value_V of
+    zeros asks for a point inside of all that is allowed. All x_V > 0; those that are alike are equal.
+    """
+    if not len(problem.value_V):
+        return np.zeros(0)
+    form, unit_V = _scaled(problem)
+    point = _start(form)
+    for _ in range(STEPS_MAX):
+        wrong = _residuals(form, point)
+        if _done(form, point, wrong):
+            # Not x_V: s of x >= 0 is x, never below 0, and tells also of those near 0 who is nearer.
+            return _rounded(point.s_L[: len(unit_V)] / form.sign_V / point.tau / unit_V)
+        if point.tau < TOLERANCE * point.kappa:  # it follows a proof that there is none
+            return None
+        point = _step(form, point, wrong)
+    return None
+
+
+def _rounded(x_V: FloatArray) -> FloatArray:
+    unit_V = 10.0 ** (np.floor(np.log10(x_V)) - (DIGITS - 1))
+    return np.round(x_V / unit_V) * unit_V
+
+
+def _scaled(problem: Lp) -> tuple[_Form, FloatArray]:
+    """Return the programme with rows and columns of about one, and what its variables were multiplied by."""
     num_rows, num_variables = len(problem.most_R), len(problem.value_V)
     matrix_RV = np.zeros((num_rows, num_variables))
     np.add.at(matrix_RV, (problem.row_N, problem.column_N), problem.entry_N)
     binding_R = matrix_RV.any(axis=1)
-    matrix_RV, most_R = matrix_RV[binding_R], problem.most_R[binding_R]
-    scale = float(np.abs(problem.value_V).max(initial=0.0))
-    if not scale:
-        return _centred(matrix_RV, most_R, problem.value_V, start_V)
-    value_V, t, v_V = problem.value_V / scale, 1.0, start_V
-    while True:
-        v_V = _centred(matrix_RV, most_R, t * value_V, v_V)
-        if (num_rows + num_variables) / t <= TOLERANCE * max(float(value_V @ v_V), TOLERANCE):
-            return v_V
-        t *= GROWTH
+    matrix_RV, most_R = matrix_RV[binding_R], problem.most_R[binding_R].copy()
+    sign_V, unit_V = np.ones(num_variables), np.ones(num_variables)
+    for _ in range(SCALINGS):
+        row_R, row_V = np.sqrt(np.abs(matrix_RV).max(axis=1)), np.sqrt(sign_V)
+        column_V = np.sqrt(np.maximum(np.abs(matrix_RV).max(axis=0, initial=0.0), sign_V))
+        matrix_RV = matrix_RV / row_R[:, None] / column_V[None, :]
+        sign_V = sign_V / row_V / column_V
+        most_R, unit_V = most_R / row_R, unit_V * column_V
+    h_L = np.concatenate([np.zeros(num_variables), most_R])
+    return _Form(sign_V, matrix_RV, h_L, -problem.value_V / unit_V), unit_V
 
 
-def _centred(matrix_RV: FloatArray, most_R: FloatArray, pull_V: FloatArray, v_V: FloatArray) -> FloatArray:
-    """Return the v that maximises pull.v + sum log(most - A v) + sum log v, from a v inside."""
-    num_rows, num_variables = matrix_RV.shape
-    system = np.eye(num_rows + num_variables)
-    wanted = np.zeros(num_rows + num_variables)
-    for _ in range(NEWTON_MAX):
-        left_R = most_R - matrix_RV @ v_V
-        # In units of v, so that the curvature of log v is the identity however near the walls v is.
-        scaled_RV = matrix_RV * v_V[None, :]
-        gradient_V = pull_V * v_V - (scaled_RV / left_R[:, None]).sum(axis=0) + 1.0
-        np.fill_diagonal(system[:num_rows, :num_rows], -(left_R**2))
-        system[:num_rows, num_rows:], system[num_rows:, :num_rows] = scaled_RV, scaled_RV.T
-        wanted[num_rows:] = gradient_V
-        try:
-            move_V = np.linalg.solve(system, wanted)[num_rows:]
-        except np.linalg.LinAlgError:  # on a wall, as far as can be told: near enough
-            break
-        decrement = math.sqrt(max(float(gradient_V @ move_V), 0.0))
-        if not decrement > NEWTON_DONE:
-            break
-        length = 1.0 if decrement < WHOLE_STEP else 1.0 / (1.0 + decrement)
-        after_V = v_V * (1.0 + length * move_V)
-        if after_V.min() <= 0.0 or (most_R - matrix_RV @ after_V).min() <= 0.0:
-            break  # by rounding only: the centre is as good as it gets
-        v_V = after_V
-    return v_V
+def _start(form: _Form) -> _Point:
+    """Return the least-squares x, s and z, pushed inside."""
+    system = _System(form, np.ones(len(form.h_L)))
+    x_V, minus_s_L = system.solve(np.zeros(len(form.c_V)), form.h_L)
+    _, z_L = system.solve(-form.c_V, np.zeros(len(form.h_L)))
+    return _Point(x_V, _inside(-minus_s_L), _inside(z_L), 1.0, 1.0)
+
+
+def _inside(v_L: FloatArray) -> FloatArray:
+    least = float(v_L.min(initial=np.inf))
+    inside_L: FloatArray = v_L + 1.0 + (-least if least <= 0.0 else -TO_THE_WALL)
+    return inside_L
+
+
+def _residuals(form: _Form, point: _Point) -> tuple[FloatArray, FloatArray, float]:
+    """Return by how much the three equations are missed."""
+    x_V, s_L, z_L, tau, kappa = point
+    dual_V = -form.back(z_L) - form.c_V * tau
+    primal_L = s_L + form.times(x_V) - form.h_L * tau
+    return dual_V, primal_L, kappa + float(form.c_V @ x_V + form.h_L @ z_L)
+
+
+def _done(form: _Form, point: _Point, wrong: tuple[FloatArray, FloatArray, float]) -> bool:
+    dual = _norm(wrong[0]) / max(1.0, _norm(form.c_V))
+    primal = _norm(wrong[1]) / max(1.0, _norm(form.h_L))
+    gap, value = float(point.s_L @ point.z_L), abs(float(form.c_V @ point.x_V))
+    small = max(dual, primal) < TOLERANCE * point.tau
+    return small and gap < TOLERANCE * point.tau * max(point.tau, value)
+
+
+def _norm(vector: FloatArray) -> float:
+    return float(np.linalg.norm(vector))
+
+
+def _step(form: _Form, point: _Point, wrong: tuple[FloatArray, FloatArray, float]) -> _Point:
+    """Return the point after a look straight ahead and a step that heeds what it saw."""
+    _, s_L, z_L, tau, kappa = point
+    system = _System(form, s_L / z_L)
+    per_tau = system.solve(-form.c_V, form.h_L)
+    mu = (float(s_L @ z_L) + tau * kappa) / (len(s_L) + 1)
+
+    def towards(sigma: float, product_L: FloatArray, product: float) -> _Point:
+        """Return the way that leaves `sigma` of what is wrong, and takes `product` off s z and tau kappa."""
+        rest = 1.0 - sigma
+        x_V, z_by_L = system.solve(rest * wrong[0], product_L / z_L - rest * wrong[1])
+        seen = float(form.c_V @ x_V + form.h_L @ z_by_L)
+        slope = kappa / tau - float(form.c_V @ per_tau[0] + form.h_L @ per_tau[1])
+        by_tau = (rest * wrong[2] - product / tau + seen) / slope
+        z_by_L = z_by_L + by_tau * per_tau[1]
+        s_by_L = -(product_L + s_L * z_by_L) / z_L
+        return _Point(x_V + by_tau * per_tau[0], s_by_L, z_by_L, by_tau, -(product + kappa * by_tau) / tau)
+
+    ahead = towards(0.0, s_L * z_L, tau * kappa)
+    sigma = float(np.clip((1.0 - _length(point, ahead)) ** 3, CENTRING_MIN, 1.0))
+    bent_L = s_L * z_L + ahead.s_L * ahead.z_L - sigma * mu
+    way = towards(sigma, bent_L, tau * kappa + ahead.tau * ahead.kappa - sigma * mu)
+    return point.moved(TO_THE_WALL * _length(point, way), way)
+
+
+def _length(point: _Point, way: _Point) -> float:
+    """Return how far one can go, at most LENGTH_MAX, before s, z, tau or kappa is 0."""
+    s_L, z_L = way.s_L / point.s_L, way.z_L / point.z_L
+    steepest = max(-float(s_L.min()), -float(z_L.min()), -way.tau / point.tau, -way.kappa / point.kappa)
+    return min(1.0 / steepest, LENGTH_MAX) if steepest > 0.0 else LENGTH_MAX
+
+
+class _System:
+    """The equations G' z = a, G x - w z = b of a step, factorised; w_L: s over z.
+
+    Nor are the normal equations formed: near a wall their entries are 1e18, beside which what tells one
+    optimum from another is lost. The rows of x >= 0 are put into the others, which are brought near one.
+    """
+
+    def __init__(self, form: _Form, w_L: FloatArray) -> None:
+        from scipy.linalg import lu_factor
+
+        self._form, self._w_L = form, w_L
+        num_variables = len(form.sign_V)
+        diagonal = np.concatenate([form.sign_V**2 / w_L[:num_variables], -w_L[num_variables:]])
+        system = np.diag(diagonal)
+        system[num_variables:, :num_variables] = form.matrix_RV
+        system[:num_variables, num_variables:] = form.matrix_RV.T
+        self._unit = 1.0 / np.sqrt(np.maximum(np.abs(diagonal), 1.0))
+        system *= self._unit[:, None] * self._unit[None, :]
+        self._factors = lu_factor(system, overwrite_a=True, check_finite=False)
+
+    def solve(self, a_V: FloatArray, b_L: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return x_V and z_L."""
+        from scipy.linalg import lu_solve
+
+        sign_V, num_variables = self._form.sign_V, len(a_V)
+        w_V, b_V = self._w_L[:num_variables], b_L[:num_variables]
+        wanted = np.concatenate([a_V - sign_V * b_V / w_V, b_L[num_variables:]])
+        found = self._unit * lu_solve(self._factors, self._unit * wanted, check_finite=False)
+        x_V = found[:num_variables]
+        return x_V, np.concatenate([-(b_V + sign_V * x_V) / w_V, found[num_variables:]])

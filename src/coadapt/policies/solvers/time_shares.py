@@ -123,51 +123,26 @@ def max_total(base: Base, value_JT: FloatArray, floor_J: FloatArray | None = Non
     return None if x_P is None else _spread(base, x_P)
 
 
-def central_max_min(base: Base, need_J: FloatArray, *, slack: float = 0.0) -> FloatArray:
+def central_max_min(base: Base, need_J: FloatArray, *, slack: float = 0.0) -> FloatArray | None:
     """Return the most central X_JT among those of the largest z; with slack, among all that come so near."""
     level = _level_lp(base, need_J)
     if level is None:
         return equal_parts(base)
-    job_P, type_P = np.nonzero(base.can)
-    x_P = _inside(base)[job_P, type_P]
-    reached_J = np.zeros(len(need_J))
-    np.add.at(reached_J, job_P, base.rate_JT[job_P, type_P] * x_P)
-    needs_J = level.needs_J
-    least = float((reached_J[needs_J] / need_J[needs_J]).min()) / level.unit
-    v_V = solve_central(level.lp, np.append(x_P, least / 2.0))
-    if slack:
-        lp = level.lp
-        no_z_N = lp.column_N < len(job_P)
-        first = len(lp.most_R) - len(need_J)
-        floor_R = np.concatenate([np.zeros(first), np.where(needs_J, v_V[-1] * (1.0 - slack), 0.0)])
-        # Rows of jobs that need nothing, or can run nowhere, would have no inside.
-        most_R = lp.most_R - floor_R + np.concatenate([np.zeros(first), np.where(needs_J, 0.0, 1.0)])
-        plain = Lp(
-            np.zeros(len(job_P)),
-            lp.row_N[no_z_N],
-            lp.column_N[no_z_N],
-            lp.entry_N[no_z_N],
-            most_R,
-            np.ones(len(job_P)),
-        )
-        v_V = solve_central(plain, v_V[:-1])
-    return _spread(base, v_V[: len(job_P)])
+    v_V = None
+    if not slack:
+        v_V = solve_central(level.lp)
+    elif (best_V := solve_lp(level.lp)) is not None:
+        v_V = solve_central(level.at(float(best_V[-1]) * (1.0 - max(slack, SLACK))))
+    return None if v_V is None else _spread(base, v_V[: int(base.can.sum())])
 
 
-def central_max_total(base: Base, value_JT: FloatArray) -> FloatArray:
+def central_max_total(base: Base, value_JT: FloatArray) -> FloatArray | None:
     """Return the most central X_JT among those of the largest sum of value_JT X_JT."""
     job_P, type_P = np.nonzero(base.can)
     row_N, column_N, entry_N = _joined(_base_rows(base, job_P, type_P))
     lp = Lp(value_JT[job_P, type_P], row_N, column_N, entry_N, _base_most(base), np.ones(len(job_P)))
-    return _spread(base, solve_central(lp, _inside(base)[job_P, type_P]))
-
-
-def _inside(base: Base) -> FloatArray:
-    """Return X_JT strictly inside of the base: half of what all could have alike."""
-    wanted_T = np.maximum(np.where(base.can, base.width_J[:, None], 0).sum(axis=0), 1)
-    alike_T = np.minimum(base.gpus_T / wanted_T, 1.0 / max(len(base.gpus_T), 1)) / 2.0
-    inside_JT: FloatArray = np.where(base.can, alike_T[None, :], 0.0)
-    return inside_JT
+    x_P = solve_central(lp)
+    return None if x_P is None else _spread(base, x_P)
 
 
 def _level(base: Base, need_J: FloatArray) -> float | None:
@@ -184,7 +159,15 @@ class _Level(NamedTuple):
 
     lp: Lp
     unit: float
-    needs_J: NDArray[np.bool_]
+
+    def at(self, z: float) -> Lp:
+        """Return the programme of all parts that reach `z`: without it, and without an objective."""
+        lp, z_N = self.lp, self.lp.column_N == len(self.lp.value_V) - 1
+        most_R = lp.most_R.copy()
+        most_R[lp.row_N[z_N]] -= z
+        num_left = len(lp.value_V) - 1
+        entries = (lp.row_N[~z_N], lp.column_N[~z_N], lp.entry_N[~z_N])
+        return Lp(np.zeros(num_left), *entries, most_R, np.ones(num_left))
 
 
 def _level_lp(base: Base, need_J: FloatArray) -> _Level | None:
@@ -206,7 +189,7 @@ def _level_lp(base: Base, need_J: FloatArray) -> _Level | None:
     value_V = np.zeros(len(job_P) + 1)
     value_V[-1] = 1.0
     most_R = np.concatenate([_base_most(base), np.zeros(len(need_J))])
-    return _Level(Lp(value_V, row_N, column_N, entry_N, most_R, np.ones(len(value_V))), unit, needs_J)
+    return _Level(Lp(value_V, row_N, column_N, entry_N, most_R, np.ones(len(value_V))), unit)
 
 
 def _base_most(base: Base) -> FloatArray:
