@@ -71,6 +71,7 @@ class KubernetesSite:
         self.api = control_plane.admin()
         self.node_events: list[Event] = []
         self.slots: str | None = str(SLOTS_PER_NODE)
+        self.kubeconfig = control_plane.kubeconfig(SCHEDULER)
         volume = folder / "volume"
         volume.symlink_to(self.state_dir)
         nodes = nodes or dict.fromkeys(NODES, SLOTS_PER_NODE)
@@ -96,7 +97,7 @@ class KubernetesSite:
     def options(self) -> dict[str, str]:
         slots = {} if self.slots is None else {"slots": self.slots}
         return {
-            "kubeconfig": self.control_plane.kubeconfig(SCHEDULER),
+            "kubeconfig": self.kubeconfig,
             "image": "any",
             "claim": "coadapt-state",
             "pod_template": str(self.folder / "pod.yaml"),

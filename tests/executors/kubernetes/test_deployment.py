@@ -68,6 +68,14 @@ def test_who_may_nothing_is_told_what_is_missing(site: KubernetesSite) -> None:
 
 @pytest.mark.processes
 @pytest.mark.slow
+def test_a_namespace_that_is_not_there_is_told_before_anything_starts(site: KubernetesSite) -> None:
+    admin = site.control_plane.kubeconfig()
+    with pytest.raises(InputError, match='namespaces "nowhere" not found'):
+        prepare_executor("kubernetes", {**site.options(), "kubeconfig": admin, "namespace": "nowhere"})
+
+
+@pytest.mark.processes
+@pytest.mark.slow
 def test_a_cluster_without_gpus_and_one_that_is_cordoned_say_so(site: KubernetesSite) -> None:
     options = {name: value for name, value in site.options().items() if name != "slots"}
     with pytest.raises(InputError, match=r"no node has example\.com/none to give"):

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -89,6 +90,35 @@ def test_a_pod_is_labelled_owned_and_tells_no_secret(site: KubernetesSite) -> No
     assert (site.folder / "saved").read_text() == "saved\n"
     assert site.pods() == []
     assert site.api.get(f"/api/v1/namespaces/{NAMESPACE}/secrets")["items"] == []
+
+
+def test_replicas_are_of_the_cluster_that_the_scheduler_s_environment_names(
+    site: KubernetesSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a file, which proxies would look for in another directory."""
+    monkeypatch.chdir(site.folder)
+    monkeypatch.setenv("KUBECONFIG", os.path.relpath(site.kubeconfig))
+    site.kubeconfig = ""
+    executor, inbox = running(site, 1)
+    assert len(site.pods()) == 1
+    executor.execute(Stop(job="a", generation=1), inbox.post)
+    inbox.wait(exited("a", 1, Outcome.STOPPED))
+
+
+def test_what_names_a_pod_s_own_cluster_reaches_proxies_and_no_replica(
+    site: KubernetesSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    running(site, 1)
+    processes = marked_processes(JobDir.of(site.state_dir, "a").checkpoints)
+    assert len(processes) == 2  # launcher and proxy
+    for process in processes:
+        told = Path(f"/proc/{process}/environ").read_text().split("\0")
+        assert {f"{name}={value}" for name, value in own.items()} <= set(told)
+    [secret] = site.api.get(f"/api/v1/namespaces/{NAMESPACE}/secrets")["items"]
+    assert not own.keys() & secret["data"].keys()
 
 
 def test_pods_are_taken_over_when_all_of_the_scheduler_died(site: KubernetesSite) -> None:

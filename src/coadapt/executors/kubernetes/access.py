@@ -75,6 +75,7 @@ def findings(
         if refused:
             how = "kubectl apply -k deploy/kubernetes grants them to the service account coadapt"
             return [*refused, how]
+        _try_namespace(api, namespace)
         nodes = api.get("/api/v1/nodes")["items"]
     except ApiError as error:
         if error.status == UNAUTHORIZED:
@@ -85,6 +86,12 @@ def findings(
     if usable_nodes(nodes, resource=resource, slots=slots, labels={}, tolerations=tolerations):
         return []
     return [_why_no_node(nodes, resource, tolerations)]
+
+
+def _try_namespace(api: KubeApi, namespace: str) -> None:
+    """Raise ApiError if there is no such namespace: of that, neither rights nor lists tell."""
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "coadapt-try"}}
+    api.ask("POST", f"/api/v1/namespaces/{namespace}/configmaps", body, {"dryRun": "All"})
 
 
 def _why_no_node(nodes: list[dict[str, object]], resource: str, tolerations: object) -> str:

@@ -27,6 +27,8 @@ UNAUTHORIZED = 401
 
 JsonObject = dict[str, Any]
 
+# By which a process in a pod finds its cluster.
+OWN_CLUSTER = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 SERVICE_ACCOUNT_NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 
@@ -40,6 +42,17 @@ class ApiError(OSError):
 
 class NoClusterError(ValueError):
     """Nothing tells where a cluster is, or the file that does is of no use."""
+
+
+def kubeconfig_files(given: str) -> str:
+    """Return by full names the files that say where the cluster is, `given` or the environment's.
+
+    "" where none is named: then it is the pod's own cluster, or the usual file's.
+    """
+    named = given or ("" if OWN_CLUSTER[0] in os.environ else os.environ.get("KUBECONFIG", ""))
+    return os.pathsep.join(
+        os.path.abspath(os.path.expanduser(each)) for each in named.split(os.pathsep) if each
+    )
 
 
 class KubeApi:
@@ -70,15 +83,15 @@ class KubeApi:
         """
         settings = client.Configuration()
         try:
-            if not kubeconfig and "KUBERNETES_SERVICE_HOST" in os.environ:
+            files = kubeconfig_files(kubeconfig)
+            if not files and OWN_CLUSTER[0] in os.environ:
                 config.load_incluster_config(client_configuration=settings)
                 with open(SERVICE_ACCOUNT_NAMESPACE, encoding="utf-8") as file:
                     return cls(settings, file.read().strip())
-            file_name = kubeconfig or None
             config.load_kube_config(
-                config_file=file_name, client_configuration=settings, persist_config=False
+                config_file=files or None, client_configuration=settings, persist_config=False
             )
-            _, active = config.list_kube_config_contexts(config_file=file_name)
+            _, active = config.list_kube_config_contexts(config_file=files or None)
         except (config.ConfigException, OSError, TypeError, KeyError) as error:
             raise NoClusterError(" ".join(str(error).split())) from None
         return cls(settings, str(active["context"].get("namespace") or "default"))

@@ -13,7 +13,14 @@ from urllib.parse import urlsplit
 from coadapt.durable import write_whole
 from coadapt.executors.host import Host
 from coadapt.executors.kubernetes import OnKubernetes, sweep
-from coadapt.executors.kubernetes.api import CONFLICT, ApiError, JsonObject, KubeApi
+from coadapt.executors.kubernetes.api import (
+    CONFLICT,
+    OWN_CLUSTER,
+    ApiError,
+    JsonObject,
+    KubeApi,
+    kubeconfig_files,
+)
 from coadapt.executors.kubernetes.cluster import KubernetesCluster
 from coadapt.executors.kubernetes.kueue import KueuePool, follow, without_queue
 from coadapt.executors.kubernetes.pods import CPU, LABEL_SCHEDULER, MANAGED_BY, PodSettings
@@ -87,7 +94,7 @@ def connect(options: OnKubernetes, api: KubeApi, host: Host, *, log_bytes: int) 
             "spec": {**spec, "nodeSelector": {**(spec.get("nodeSelector") or {}), **labels}},
         }
     settings = PodSettings(
-        kubeconfig=options.kubeconfig and str(Path(options.kubeconfig).resolve()),
+        kubeconfig=kubeconfig_files(options.kubeconfig),
         namespace=namespace,
         scheduler=name,
         image=options.image,
@@ -110,7 +117,7 @@ def connect(options: OnKubernetes, api: KubeApi, host: Host, *, log_bytes: int) 
         node_labels=dict((template.get("spec") or {}).get("nodeSelector") or {}),
     )
     process_options = ProcessOptions(
-        pass_env=frozenset(options.pass_env),
+        pass_env=frozenset({*options.pass_env, *OWN_CLUSTER}),
         log_bytes=log_bytes,
         control_host=own_address,
         control_name=address,
