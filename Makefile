@@ -8,6 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TEST_PROCESSES ?= 2
+ENGINES ?= ray,slurm,kubernetes
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 SIM_ARGS ?=
@@ -32,15 +33,11 @@ check: $(READY) ## ruff, mypy (strict), import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-engines-test: engines-slurm ## install what the engines' tests need (as root; a build of some minutes, once), and run them
-	tools/kube_apiserver.sh
-	COADAPT_ENGINES=1 $(BIN)/python -m pytest -n0 tests/executors/kubernetes $(PYTEST_ARGS)
-	$(BIN)/python -m tests.executors.every_engine --engine kubernetes
-
-engines-slurm: $(READY) ## the part of it that is quickly installed: Ray and Slurm
-	tools/slurm.sh
-	COADAPT_ENGINES=1 $(BIN)/python -m pytest -n0 tests/executors/test_ray.py tests/executors/slurm tests/cli/test_sbatch.py $(PYTEST_ARGS)
-	$(BIN)/python -m tests.executors.every_engine --engine ray --engine slurm
+engines-test: $(READY) ## install what the engines' tests need (as root; a build of two minutes, once), and run them
+	$(if $(findstring slurm,$(ENGINES)),tools/slurm.sh)
+	$(if $(findstring kubernetes,$(ENGINES)),tools/kube_apiserver.sh)
+	COADAPT_ENGINES=$(ENGINES) $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m engine \
+		--durations=20 --durations-min=3 tests/demo tests/executors tests/cli/test_sbatch.py $(PYTEST_ARGS)
 
 bench: $(READY) ## run the benchmarks and write benchmarks/results/
 	$(BIN)/python -m benchmarks
@@ -62,4 +59,4 @@ $(READY): pyproject.toml constraints.txt tools/setup_venv.sh
 	@tools/setup_venv.sh $(VENV) $(PYTHON)
 	@touch $@
 
-.PHONY: help demo quick test check engines-test engines-slurm bench sim golden setup clean
+.PHONY: help demo quick test check engines-test bench sim golden setup clean

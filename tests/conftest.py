@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 
 TRACES = "COADAPT_TRACES"  # folder of the public traces; tests marked `papers` skip without it
-ENGINES = "COADAPT_ENGINES"  # set by `make engines-slurm`: what it alone runs skips without it
+ENGINES = "COADAPT_ENGINES"  # set by `make engines-test`: the engines of which no test may skip
 REQUIRE_PAPERS = "COADAPT_REQUIRE_PAPERS"  # set in CI: a skipped `papers` test fails there
 APISERVER = "COADAPT_KUBE_APISERVER"  # a kube-apiserver, where `make engines-test` is not to build one
 KEPT = (TRACES, ENGINES, REQUIRE_PAPERS, APISERVER)
@@ -44,12 +44,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Turn the skip of a papers test into a failure where papers are required."""
+    """Turn the skip of a papers test, or of an engine's, into a failure where it is required."""
     report = yield
-    if report.skipped and os.environ.get(REQUIRE_PAPERS) and item.get_closest_marker("papers"):
+    if report.skipped and (setting := _required_by(item)):
         report.outcome = "failed"
-        report.longrepr = f"{item.nodeid} was skipped, but {REQUIRE_PAPERS} is set: {report.longrepr}"
+        report.longrepr = f"{item.nodeid} was skipped, but {setting} is set: {report.longrepr}"
     return report
+
+
+def _required_by(item: pytest.Item) -> str | None:
+    """Return the setting by which a test must not skip, None if it may."""
+    if os.environ.get(REQUIRE_PAPERS) and item.get_closest_marker("papers"):
+        return REQUIRE_PAPERS
+    engine = item.get_closest_marker("engine")
+    return ENGINES if engine and engine.args[0] in os.environ.get(ENGINES, "") else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,4 +1,4 @@
-"""In CI a reproduction test that did not run must fail: tried in a pytest of its own."""
+"""In CI a reproduction test that did not run must fail, and an engine's: tried in a pytest of its own."""
 
 import os
 import shutil
@@ -23,6 +23,18 @@ def test_plain():
     pytest.skip("no browser")
 """
 
+ENGINE = """
+import pytest
+
+@pytest.mark.engine("slurm")
+def test_slurm():
+    pytest.skip("no slurmd")
+
+@pytest.mark.engine("kubernetes")
+def test_kubernetes():
+    pytest.skip("no etcd")
+"""
+
 LEFT = """
 import os
 
@@ -34,7 +46,7 @@ def test_left():
 def outcome(folder: Path, sample: str = SAMPLE, **environment: str) -> str:
     shutil.copy(Path(__file__).parent / "conftest.py", folder)
     (folder / "test_sample.py").write_text(sample)
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers = papers\n")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n papers\n engine\n")
     clean = {name: value for name, value in os.environ.items() if not name.startswith("COADAPT_")}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
     run = subprocess.run(
@@ -55,6 +67,14 @@ def test_where_papers_are_required_a_skip_fails(tmp_path: Path) -> None:
     text = outcome(tmp_path, COADAPT_TRACES=str(tmp_path), COADAPT_REQUIRE_PAPERS="1")
     assert "papers: 1 reproduced, 1 failed, 0 skipped" in text
     assert "1 failed, 1 passed, 1 skipped" in text.splitlines()[-1]
+
+
+@pytest.mark.processes
+def test_a_test_of_an_engine_that_was_named_must_not_skip(tmp_path: Path) -> None:
+    assert "2 skipped" in outcome(tmp_path, ENGINE).splitlines()[-1]
+    text = outcome(tmp_path, ENGINE, COADAPT_ENGINES="ray,kubernetes")
+    assert "test_kubernetes was skipped, but COADAPT_ENGINES is set" in text
+    assert "1 failed, 1 skipped" in text.splitlines()[-1]
 
 
 @pytest.mark.processes

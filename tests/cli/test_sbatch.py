@@ -16,6 +16,7 @@ END_S = 240.0
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.slow,
+    pytest.mark.engine("slurm"),
     pytest.mark.skipif(bool(missing()), reason=HOW_TO_GET),
 ]
 

@@ -67,12 +67,15 @@ def on_slurm(folder: Path) -> Iterator[Engine]:
     if missing():
         sys.exit(HOW_TO_GET)
     slurm = SlurmCluster(folder / "slurm", [f"node-{number}" for number in range(4)])
+    before = dict(os.environ)
     try:
         slurm.start()
-        os.environ["SLURM_CONF"] = str(slurm.conf)  # this process is nobody else's
+        os.environ["SLURM_CONF"] = str(slurm.conf)
         yield Engine(folder=folder, options=_options("slurm", nodes=4, slots=3, look_s=1, time_limit=120))
     finally:
         slurm.stop()
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @contextmanager

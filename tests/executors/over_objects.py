@@ -30,7 +30,7 @@ run_toy(Toy(checkpoints=os.environ['COADAPT_CHECKPOINT_URL'], **{options!r}))
 
 only_with_engines = pytest.mark.skipif(
     "COADAPT_ENGINES" not in os.environ,
-    reason="takes long, and shows more of the engine than of us: `make engines-slurm` runs it",
+    reason="takes long, and shows more of the engine than of us: `make engines-test` runs it",
 )
 
 

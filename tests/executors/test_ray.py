@@ -40,7 +40,7 @@ ray = pytest.importorskip("ray")
 # Of a node that is killed, from the kill until the core knows.
 NOTICED_S = 15.0
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.engine("ray")]
 
 
 @pytest.fixture(scope="module")

@@ -70,6 +70,7 @@ def test_options_are_checked() -> None:
         prepare_executor("ray", {"autoscale": -1})
 
 
+@pytest.mark.engine("ray")
 @only_with_engines
 @pytest.mark.processes
 @pytest.mark.slow

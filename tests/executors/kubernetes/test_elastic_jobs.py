@@ -1,6 +1,5 @@
 """An ElasticJob is a job like one that was submitted: a scheduler on a real API server, its controller."""
 
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -187,9 +186,6 @@ while not pathlib.Path("end").exists():
 
 @pytest.mark.processes
 @pytest.mark.slow
-@pytest.mark.skipif(
-    "COADAPT_ENGINES" not in os.environ, reason="imports transformers in a pod: `make engines-test` runs it"
-)
 def test_a_hugging_face_trainer_tells_the_object_how_far_it_is(
     site: KubernetesSite, scheduler: Client
 ) -> None:

@@ -38,6 +38,7 @@ from tests.object_server import object_server
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.slow,
+    pytest.mark.engine("slurm"),
     pytest.mark.skipif(bool(missing()), reason=HOW_TO_GET),
 ]
 
