@@ -5,6 +5,7 @@ import pickle
 import signal
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from coadapt.train.checkpoint.store import CheckpointStore, file_digest, read_ch
 from coadapt.train.checkpoint.writer import copy_to_host
 from coadapt.train.dtensors import local_shards
 from coadapt.train.run import Run
+from coadapt.train.wrappers.fsdp_exchange import param_groups
 from tests.train.replicas import ON_ONE_GPU, run_replicas
 from tests.train.rescale.test_elastic import assert_same_parameters, assert_same_run
 from tests.train.toy import NUM_FEATURES, NUM_SAMPLES, Points, Toy, make_model, run_toy
@@ -302,3 +304,14 @@ def test_an_index_cannot_run_code(tmp_path: Path) -> None:
     with pytest.raises(pickle.UnpicklingError, match="BytesStorageMetadata"):
         read_shards(tmp_path, {"a": torch.zeros(1)})
     assert not harm.exists()
+
+
+def test_the_notes_of_a_cut_are_found_under_the_names_of_each_torch() -> None:
+    """torch 2.11 keeps one group per unit, or None; 2.13 a list."""
+    for notes, wanted in (
+        ({"_fsdp_param_group": "one"}, ["one"]),
+        ({"_fsdp_param_group": None}, []),
+        ({"_fsdp_param_groups": ["one", "two"]}, ["one", "two"]),
+    ):
+        unit = SimpleNamespace(_get_fsdp_state=lambda notes=notes: SimpleNamespace(**notes))
+        assert param_groups(unit) == wanted
