@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coadapt.cli.cluster.live import listening, run_parts
+from coadapt.cli.cluster.live import call_all, listening, run_parts
 from coadapt.model import InputError
 
 
@@ -67,3 +67,15 @@ def test_a_port_that_is_taken_is_named_with_the_way_out() -> None:
         way_out = rf"127\.0\.0\.1:{port}'.*in use.*--port 0 takes a free one"
         with pytest.raises(InputError, match=way_out), listening("127.0.0.1", [port]):
             pass
+
+
+def test_parts_are_told_to_end_in_order_whatever_one_raises() -> None:
+    told: list[str] = []
+
+    def broken() -> None:
+        told.append("broken")
+        raise RuntimeError("cannot end")
+
+    with pytest.raises(RuntimeError, match="cannot end"):
+        call_all([lambda: told.append("loop"), broken, lambda: told.append("housekeeping")])
+    assert told == ["loop", "broken", "housekeeping"]

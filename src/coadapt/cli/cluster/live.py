@@ -162,7 +162,7 @@ def _live(
 
     def close() -> None:
         server.should_exit = True
-        _call_all([part.close for part in (loop, executor, solver, reserve, housekeeping)])
+        call_all([part.close for part in (loop, executor, solver, reserve, housekeeping)])
 
     broken = run_parts(parts, close)
     for each in (index, store, journal):
@@ -170,10 +170,10 @@ def _live(
     return broken
 
 
-def _call_all(closes: Sequence[Callable[[], None]]) -> None:
-    """Call all of them, whatever one raises: a part that is not told to end never does."""
+def call_all(closes: Sequence[Callable[[], None]]) -> None:
+    """Call all of them in order, whatever one raises: a part that is not told to end never does."""
     with ExitStack() as stack:
-        for close in closes:
+        for close in reversed(closes):  # the last one that it is given comes first
             stack.callback(close)
 
 
