@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from coadapt.policies.castor import knapsack
-from coadapt.policies.castor.knapsack import WAIT, Options, solve
+from coadapt.policies.castor.program.knapsack import MAX_EXACT_STEPS, solve
+from coadapt.policies.castor.program.prices import WAIT, Options
 
 
 def draw(seed: int, num_types: int, num_tenants: int) -> Options:
@@ -48,9 +48,10 @@ def worth(options: Options, choice: tuple[int, ...]) -> float | None:
     return total if (used_R <= options.capacity_R).all() else None
 
 
+@pytest.mark.parametrize("num_types", [1, 2, 3, 4])
 @pytest.mark.parametrize("seed", range(30))
-def test_with_one_type_and_no_quota_it_is_the_best_of_all(seed: int) -> None:
-    options = draw(seed, 1, 0)
+def test_without_quotas_it_is_the_best_of_all(seed: int, num_types: int) -> None:
+    options = draw(seed, num_types, 0)
     choice = solve(options)
     assert choice.value == pytest.approx(best_value(options))
     assert choice.bound == pytest.approx(choice.value)
@@ -64,23 +65,30 @@ def test_with_types_and_quotas_it_is_lawful_and_the_bound_holds(seed: int) -> No
     assert choice.value <= best_value(options) + 1e-9 <= choice.bound + 2e-9
 
 
-def test_prices_alone_come_near_the_exact_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    gpus_O = np.array([1, 2, 3, 4, 8, 12, 16])
-    values = rng.uniform(0.2, 1.0, (60, 1)) * gpus_O ** rng.uniform(0.4, 0.9, (60, 1))
-    shape = values.shape
-    one = Options(
-        values,
+def crowd(num_jobs: int, capacity: list[int]) -> Options:
+    """Return jobs whose goodput grows by a power of the GPUs, on some types faster than on others."""
+    rng, num_types = np.random.default_rng(0), len(capacity)
+    gpus_O = np.tile([1, 2, 3, 4, 8, 12, 16], num_types)
+    type_O = np.repeat(np.arange(num_types), 7)
+    speed_JO = rng.uniform(0.2, 1.0, (num_jobs, num_types))[:, type_O]
+    shape = speed_JO.shape
+    return Options(
+        speed_JO * gpus_O ** rng.uniform(0.4, 0.9, (num_jobs, 1)),
         np.broadcast_to(gpus_O, shape).copy(),
-        np.zeros(shape, np.int64),
-        np.full(60, -1),
-        np.array([64]),
-        1,
+        np.broadcast_to(type_O, shape).copy(),
+        np.full(num_jobs, -1),
+        np.array(capacity),
+        num_types,
     )
-    exact = solve(one)
-    # A second type that nobody can use turns the exact way off.
-    priced = solve(one._replace(capacity_R=np.array([64, 0]), num_types=2))
-    assert exact.value == pytest.approx(exact.bound)
-    assert priced.value >= 0.99 * exact.value
-    assert priced.bound >= exact.value - 1e-9
-    assert knapsack.MAX_EXACT_STEPS > 60 * 7 * 64
+
+
+def test_a_cluster_like_that_of_sia_is_solved_exactly() -> None:
+    choice = solve(crowd(40, [24, 16, 24]))
+    assert choice.value == pytest.approx(choice.bound)
+
+
+def test_types_that_are_too_large_together_come_near_the_bound() -> None:
+    capacity = [200, 300, 100]
+    assert np.prod(capacity) > MAX_EXACT_STEPS / 4
+    choice = solve(crowd(150, capacity))
+    assert 0.99 * choice.bound <= choice.value <= choice.bound

@@ -21,8 +21,9 @@ import numpy as np
 from coadapt.model import JobId
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 from coadapt.policies.castor.cluster import Standing
-from coadapt.policies.castor.knapsack import WAIT, Choice, Options, solve
 from coadapt.policies.castor.laxity import Owed
+from coadapt.policies.castor.program.knapsack import Choice, solve
+from coadapt.policies.castor.program.prices import WAIT, Options
 from coadapt.policies.castor.situation import Situation
 
 HORIZON_S = 300.0
