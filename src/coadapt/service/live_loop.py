@@ -18,6 +18,7 @@ from coadapt.core.events import (
     PlanReady,
     SchedulerConfigured,
     SchedulerRestarted,
+    TimerFired,
 )
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord, SchedulerState
@@ -39,7 +40,7 @@ IDLE_S = 0.05
 NOTICES_KEPT = 100
 # With so many jobs, an event about all of them takes longer to handle than a reader should have to wait.
 MANY_JOBS = 1_000
-ABOUT_ALL = (PlanReady, SchedulerRestarted)
+ABOUT_ALL = (PlanReady, TimerFired, SchedulerRestarted)
 # So long a reader waits before it takes the picture of before.
 PATIENCE_S = 0.005
 
