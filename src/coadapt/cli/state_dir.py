@@ -74,10 +74,13 @@ class StateDir:
         """
         from coadapt.model.wire import from_json
 
+        file = self.path / "settings.json"
         try:
-            settings = json.loads((self.path / "settings.json").read_text())
+            settings = json.loads(file.read_text())
         except FileNotFoundError:
             return SchedulerConfig()
+        except (OSError, ValueError):
+            raise InputError("--state", str(file), "the settings that Coadapt wrote there") from None
         return from_json(SchedulerConfig, settings, "settings.json")
 
     def last_run(self) -> dict[str, str] | None:

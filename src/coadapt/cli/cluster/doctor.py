@@ -166,7 +166,8 @@ def _look_at_scheduler(directory: StateDir) -> bool:
 
 def _end_jobs(directory: StateDir) -> None:
     """End what runs under this directory, and wait until it is gone."""
-    from coadapt.executors.processes.job_processes import kill_marked, marked_processes
+    from coadapt.executors.processes.generation_dir import JobDir
+    from coadapt.executors.processes.job_processes import kill_identified, kill_marked, marked_processes
 
     jobs = sorted(path for path in (directory.path / "jobs").glob("*") if path.is_dir())
     living = [job for job in jobs if marked_processes(job / "checkpoints")]
@@ -177,6 +178,7 @@ def _end_jobs(directory: StateDir) -> None:
             time.sleep(POLL_S)
         typer.echo(f"jobs       {job.name} was ended; its checkpoints and logs stay")
     for job in jobs:
+        kill_identified(each for lead in JobDir(job).generations() for each in lead.leaders())
         # A new journal may give out the numbers of these generations again.
         if (job / "generations").is_dir():
             (job / "generations").rename(job / f"generations.{int(time.time())}")

@@ -20,7 +20,7 @@ from coadapt.executors.processes.generation_dir import (
     read_json,
     write_json,
 )
-from coadapt.executors.processes.job_processes import kill_marked
+from coadapt.executors.processes.job_processes import kill_identified, kill_marked
 from coadapt.model.rescale import CAPABLE_FILE
 
 # A command that fails is tried again: the engine may be away for a while, and the slots are not free before.
@@ -110,6 +110,11 @@ def _orders_of(lead: GenerationDir, order: LaunchOrder) -> tuple[tuple[LaunchOrd
     return tuple(found)
 
 
+def kill_left(lead: GenerationDir) -> int:
+    """End what a dead launcher left on this machine; return how many processes there were."""
+    return kill_marked(lead.job.checkpoints) + kill_identified(lead.leaders())
+
+
 class Remains:
     """What a launcher that died left of its job, on this machine and elsewhere; ended step by step."""
 
@@ -123,7 +128,7 @@ class Remains:
     def gone(self) -> bool:
         """End what is left; return whether all of it is gone. Asked again and again, from one thread."""
         if self._sweep is None:
-            self._count += kill_marked(self._lead.job.checkpoints)
+            self._count += kill_left(self._lead)
             if self._settings is None or not self._settings.sweep:
                 return True
             self._sweep = start_sweep(self._settings, self._lead.job.path.name)

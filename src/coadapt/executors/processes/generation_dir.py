@@ -8,8 +8,9 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import TypeVar
 from coadapt.core.events import Outcome
 from coadapt.durable import write_whole
 from coadapt.executors.processes.slots import Slots
-from coadapt.model import JobId
+from coadapt.model import InputError, JobId
 from coadapt.model.rescale import RescaleOrder, member_name
 from coadapt.model.wire import from_json, to_json
 
@@ -29,6 +30,8 @@ PRIVATE_FILE = 0o600
 LOCK_POLL_S = 0.02
 # Of each job; the files of one are some kilobytes. A job that is rescaled each minute has 10,000 in a week.
 GENERATIONS_KEPT = 20
+# An order of 100,000 replicas is some 50 MB.
+FILE_BYTES_MAX = 256 * 1024 * 1024
 
 T = TypeVar("T")
 
@@ -127,7 +130,8 @@ class JobDir:
     def generations(self) -> list["GenerationDir"]:
         """Return the generations that left a trace here, in ascending order."""
         folder = self.path / "generations"
-        numbers = sorted(int(entry.name) for entry in folder.iterdir()) if folder.is_dir() else []
+        names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+        numbers = sorted(int(name) for name in names if name.isascii() and name.isdecimal())
         return [GenerationDir(self, number) for number in numbers]
 
     def prune(self) -> None:
@@ -171,7 +175,8 @@ class GenerationDir:
 
     `order.json`, `started`, `stop` (somebody wants it to end), `exit.json`. `successor` names a later one,
     into which its replicas change in place; of that, `retract` says that it is not wanted any more, and
-    `kept.json` that it did not come about.
+    `kept.json` that it did not come about. `leaders.json`: the first process of each replica. What nobody can
+    read counts as nothing, or as lost.
     """
 
     job: JobDir
@@ -213,7 +218,7 @@ class GenerationDir:
         write_json(self.path / "order.json", order)
 
     def order(self) -> LaunchOrder | None:
-        return read_json(self.path / "order.json", LaunchOrder)
+        return _read(self.path / "order.json", LaunchOrder)
 
     def request_stop(self) -> None:
         self.stop_file.touch(PRIVATE_FILE)
@@ -226,7 +231,14 @@ class GenerationDir:
         write_json(self.path / "successor", number)
 
     def successor(self) -> int | None:
-        return read_json(self.path / "successor", int)
+        return _read(self.path / "successor", int)
+
+    def write_leaders(self, identities: Sequence[str]) -> None:
+        """Put the first process of each replica on record (job_processes.identity), if this one leads."""
+        write_json(self.path / "leaders.json", tuple(identities))
+
+    def leaders(self) -> tuple[str, ...]:
+        return _read(self.path / "leaders.json", tuple[str, ...]) or ()
 
     def request_retraction(self) -> None:
         self.retract_file.touch(PRIVATE_FILE)
@@ -237,13 +249,17 @@ class GenerationDir:
 
     def kept(self) -> str | None:
         """Return why the replicas of before train on, None if they do not."""
-        return read_json(self.path / "kept.json", str)
+        return _read(self.path / "kept.json", str)
 
     def write_exit_record(self, record: ExitRecord) -> None:
         write_json(self.path / "exit.json", record)
 
     def exit_record(self) -> ExitRecord | None:
-        return read_json(self.path / "exit.json", ExitRecord)
+        """Return how it ended, None if that is not written; where nobody can read it, it is lost."""
+        try:
+            return read_json(self.path / "exit.json", ExitRecord)
+        except InputError as error:
+            return ExitRecord(outcome=Outcome.LOST, detail=str(error))
 
 
 def write_json(path: Path, value: object) -> None:
@@ -252,12 +268,39 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_json(path: Path, kind: type[T]) -> T | None:
-    """Return what `write_json` wrote, None if there is nothing."""
-    try:
-        text = path.read_text()
-    except FileNotFoundError:
+    """Return what `write_json` wrote, None if there is nothing. Raises InputError for anything else."""
+    if not os.path.lexists(path):
         return None
-    return from_json(kind, json.loads(text))
+    text = read_plain(path)
+    try:
+        return None if text is None else from_json(kind, json.loads(text), path.name)
+    except (ValueError, RecursionError):
+        raise InputError(str(path), text, "what Coadapt wrote there") from None
+
+
+def read_plain(path: Path) -> bytes | None:
+    """Return the content of a plain file; None for what is none, is too large, or is gone.
+
+    Jobs may write into their directories: nobody is to wait for a pipe's end, or to read a device.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode) or found.st_size > FILE_BYTES_MAX:
+        os.close(handle)
+        return None
+    with open(handle, "rb") as file:
+        return file.read()
+
+
+def _read(path: Path, kind: type[T]) -> T | None:
+    """Return what `read_json` does, and None for what nobody can read."""
+    try:
+        return read_json(path, kind)
+    except InputError:
+        return None
 
 
 def _try_lock(handle: int, wait_s: float) -> bool:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from coadapt.executors.processes.generation_dir import GenerationDir, LaunchOrder
-from coadapt.executors.processes.job_processes import kill_marked, marked_processes
+from coadapt.executors.processes.job_processes import kill_marked, kill_trees, marked_processes
 from coadapt.executors.processes.listeners import listening_processes
 from coadapt.executors.processes.replica import Replica, first_failed
 from coadapt.model.rescale import ORDER_FILE, begun_file, decided_file, done_file
@@ -131,6 +131,7 @@ class InPlaceRescale:
             joiner.ask(listening)
         if time.monotonic() >= self.kill_at or all(joiner.code is not None for joiner in self.joiners):
             kill_marked(checkpoints, number)
+            kill_trees(joiner.process.pid for joiner in self.joiners if joiner.code is None)
             self._sweep_joiners()
         gone = all(joiner.code is not None for joiner in self.joiners)
         if self.sweeping is not None and self.sweeping.poll() != 0:

@@ -1,15 +1,17 @@
 """Find the processes of a job, ask them to stop, and end what is left of them. Linux only (/proc).
 
 Every process that a launcher starts inherits the job's private checkpoint directory in its environment, which
-marks it whatever session or process group it moved to. What clears its environment too is still below the
-launcher, which adopts orphans.
+marks it whatever session or process group it moved to. What clears its environment, or writes over it (as
+`setproctitle` does), is below the launcher, which adopts orphans, or on record as the first of its replica.
 """
 
 import ctypes
 import os
 import signal
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from coadapt.model.contract_env import ENV_CHECKPOINT_DIR, ENV_GENERATION
@@ -19,6 +21,7 @@ KILL_WAIT_S = 5.0
 POLL_S = 0.01
 
 PR_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
+STARTED_FIELD = 19  # of /proc/PID/stat, counted from the state: when it was started, in ticks since the boot
 
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "busybox"})
 
@@ -64,9 +67,45 @@ def parents(pid: int) -> set[int]:
 
 def kill_marked(checkpoints: Path, generation: int | None = None) -> int:
     """End all marked processes and wait until they are gone; return how many there were."""
+    return _kill_all(partial(marked_processes, checkpoints, generation))
+
+
+def own_processes(checkpoints: Path) -> set[int]:
+    """Return the ids of all living processes of the job of which this process is the launcher."""
+    return {*marked_processes(checkpoints), *_living_below(os.getpid())}
+
+
+def kill_own(checkpoints: Path) -> int:
+    """End the `own_processes`, and wait until they have ended; return how many there were."""
+    return _kill_all(partial(own_processes, checkpoints))
+
+
+def kill_trees(leaders: Iterable[int]) -> int:
+    """End processes and all below them, and wait as `kill_own` does; return how many there were."""
+    leaders = set(leaders)
+    return _kill_all(lambda: leaders.union(*map(_living_below, leaders)) - {*filter(_has_ended, leaders)})
+
+
+def identity(pid: int) -> str:
+    """Return what tells a living process from all others there will ever be here; "" if it has ended."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return f"{pid} {fields[STARTED_FIELD]} {boot}"
+
+
+def kill_identified(identities: Iterable[str]) -> int:
+    """End those that live and what is below them; return how many there were."""
+    pids = {each: int(each.split()[0]) for each in identities}
+    return kill_trees(pid for each, pid in pids.items() if identity(pid) == each)
+
+
+def _kill_all(find: Callable[[], Collection[int]]) -> int:
     deadline = time.monotonic() + KILL_WAIT_S
     found = set[int]()
-    while (alive := marked_processes(checkpoints, generation)) and time.monotonic() < deadline:
+    while (alive := find()) and time.monotonic() < deadline:
         found.update(alive)
         for pid in alive:
             _kill(pid, signal.SIGKILL)
@@ -111,6 +150,15 @@ def _descendants(pid: int) -> set[int]:
     return set(children).union(*(_descendants(child) for child in children))
 
 
+def _living_below(pid: int) -> set[int]:
+    return {each for each in _descendants(pid) if not _has_ended(each)}
+
+
+def _has_ended(pid: int) -> bool:
+    """Return whether it is gone, or only waits to be waited for."""
+    return _status(pid).get("State", "Z")[0] in "ZX"
+
+
 def _reap(pid: int) -> None:
     try:
         os.waitpid(pid, os.WNOHANG)
@@ -145,10 +193,11 @@ def _status(pid: int) -> dict[str, str]:
 
 
 def _children(pid: int) -> list[int]:
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
+    found: list[int] = []
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():  # each has its own
+            found += [int(child) for child in (thread / "children").read_text().split()]
+    return found
 
 
 def _is_shell(pid: int) -> bool:
@@ -161,5 +210,5 @@ def _is_shell(pid: int) -> bool:
 def _kill(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):  # gone, or another user's by now (sudo)
         return

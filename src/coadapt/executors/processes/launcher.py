@@ -16,6 +16,7 @@ only: it is up in a blink. Started as `python -m coadapt.executors.processes.lau
 #   stop, retract executor   wishes; they are never withdrawn, and may come at any moment
 #   kept.json     executor   if no launcher ever heard of the order; else the launcher, after the last joining
 #                            replica is gone: from then on their slots are free
+#   leaders.json  launcher   in the lead's folder: who is to be ended should the launcher die
 #   started       launcher   all replicas of a start are there, or a rescale is complete: its first step is
 #                            done and the leaving replicas are gone
 #   exit.json     launcher   the last thing it writes, after everything of the job was ended; in its stead the
@@ -49,9 +50,11 @@ from coadapt.executors.processes.generation_dir import (
 from coadapt.executors.processes.in_place_rescale import InPlaceRescale
 from coadapt.executors.processes.job_processes import (
     adopt_orphans,
+    identity,
     kill_descendants,
     kill_marked,
-    marked_processes,
+    kill_own,
+    own_processes,
     reap_orphans,
 )
 from coadapt.executors.processes.listeners import listening_processes, state_was_saved
@@ -160,8 +163,7 @@ class _Launcher:
             spawn(order, (*item.via, *shell(order.run)), item.log, {**item.envs, **envs}, self.pump)
             for order, item in present.replicas
         ]
-        self._spawned += replicas
-        return self._judge(replicas, self._wait(replicas))
+        return self._judge(self._note(replicas), self._wait(replicas))
 
     def _set_up(self) -> ExitRecord | None:
         """Run `setup` unless an earlier generation did; return a record only if the job ended by it."""
@@ -170,7 +172,7 @@ class _Launcher:
         log = str(self._lead.job.log("setup"))
         via = self._order.replicas[0].via if self._order.settings.sweep else ()
         process = spawn(self._order, (*via, *shell(self._order.setup)), log, {}, self.pump)
-        self._spawned.append(process)
+        self._note([process])
         self._wait([process])
         if self._stopping():
             return ExitRecord(outcome=Outcome.STOPPED, detail="stopped during setup")
@@ -186,8 +188,14 @@ class _Launcher:
         for item in order.replicas:
             command = (*item.via, *shell(order.run))
             replicas.append(spawn(order, command, item.log, {**item.envs, **envs}, self.pump))
-            self._spawned.append(replicas[-1])
-        return replicas
+        return self._note(replicas)
+
+    def _note(self, started: list[Replica]) -> list[Replica]:
+        """Put those who were started on record; return them."""
+        self._spawned += started
+        living = (identity(replica.process.pid) for replica in self._spawned if replica.code is None)
+        self._lead.write_leaders([each for each in living if each])
+        return started
 
     def _wait(self, replicas: list[Replica]) -> Replica | None:
         """Wait until all are gone; end the rest once one failed or a stop was asked for.
@@ -200,7 +208,7 @@ class _Launcher:
         asked: set[int] = set()
         # A shell dies of SIGTERM at once while the script below it still saves.
         while sum(replica.code is None for replica in replicas) or (
-            asked and asked.intersection(marked_processes(self._lead.job.checkpoints))
+            asked and asked.intersection(own_processes(self._lead.job.checkpoints))
         ):
             if kill_at is None:
                 self._follow_orders(replicas)
@@ -210,7 +218,7 @@ class _Launcher:
                 elif failed is not None or self._unneeded():
                     kill_at = time.monotonic() + self._peer_grace_s(failed)
             elif time.monotonic() >= kill_at:
-                kill_marked(self._lead.job.checkpoints)
+                kill_own(self._lead.job.checkpoints)
             if kill_at is not None:
                 listening = listening_processes(self._lead.listeners, self._lead.job.checkpoints)
                 asked = asked.union(*(replica.ask(listening) for replica in self._to_ask(replicas)))

@@ -1,13 +1,14 @@
 """A generation that lives, as the executor sees it, and how a new executor adopts it."""
 
+import logging
 import subprocess
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from coadapt.executors.processes.elsewhere import Remains
+from coadapt.executors.processes.elsewhere import Remains, kill_left
 from coadapt.executors.processes.generation_dir import ExitRecord, GenerationDir, JobDir
-from coadapt.executors.processes.job_processes import kill_marked
 from coadapt.executors.processes.rank_map import RankMap, ordered_rank_map
 from coadapt.executors.processes.slots import Slots, union
 from coadapt.model.rescale import CAPABLE_FILE
@@ -15,6 +16,10 @@ from coadapt.runtime.ports import Post
 
 # Launchers that follow each other in one generation under one scheduler; then something is wrong with it.
 TAKEN_OVER_MAX = 5
+# What a launcher may take, beyond the grace, to end what it was told to end. One that hangs never does.
+STUCK_S = 60.0
+
+logger = logging.getLogger(__name__)
 
 Launch = Callable[[GenerationDir], "subprocess.Popen[bytes]"]
 
@@ -67,10 +72,22 @@ class LiveGeneration:
 
         launch: starts a launcher in place of one that died, where the replicas live on without it.
         """
-        record = self.directory.exit_record() or self._settle(launch)
-        if record is not None and self.process is not None:
-            self.process.wait()
-        return record
+        # Only what is written when the launcher is gone counts: the job could have written it.
+        if self.process is not None and self.process.poll() is None:
+            self._end_if_stuck()
+            return None
+        return self._settle(launch)
+
+    def _end_if_stuck(self) -> None:
+        """End a launcher that does not end what it is told to: it was stopped, or waits for a disk."""
+        try:
+            waited_s = time.time() - self.directory.stop_file.stat().st_mtime
+        except OSError:  # nobody told it to
+            return
+        order = self.lead.order() if waited_s > STUCK_S else None
+        if order is not None and waited_s > order.settings.stop_grace_s + STUCK_S:
+            logger.warning("the launcher of job %s hangs and is ended", self.directory.job.path.name)
+            kill_left(self.lead)  # it has its job's mark, too
 
     def _settle(self, launch: Launch) -> ExitRecord | None:
         """If the launcher died without a word, end what it left behind and write that it is lost.
@@ -78,15 +95,14 @@ class LiveGeneration:
         If it had ended before it could take this generation up, what it wrote for the lead counts. Where the
         replicas live on without it, a new one takes them over.
         """
-        if self.process is not None and self.process.poll() is None:
-            return None
         job = self.directory.job
         with job.lock() as held:
             if not held:
+                self._end_if_stuck()
                 return None
             record = self.directory.exit_record() or self.lead.exit_record()
             if record is None and self._outlives_launchers():
-                kill_marked(job.checkpoints)
+                kill_left(self.lead)
             elif record is None:
                 self.remains = self.remains or Remains(self.lead)
                 if not self.remains.gone():
