@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
 from coadapt.train.env import Times, read_config
+from coadapt.train.wrappers.model import ElasticModel
 from tests.train.replicas import run_replicas
 
 pytestmark = [pytest.mark.train, pytest.mark.processes]
@@ -138,3 +139,32 @@ def test_what_is_in_place_already_is_not_copied_again() -> None:
         model.load_state_dict(others)
         assert copies.count == 2
     assert all(torch.equal(model.state_dict()[name], value) for name, value in others.items())
+
+
+def freeze_for_a_while(folder: str) -> None:
+    """As a GAN's critic is in the generator's step, in which the replicas happen to change."""
+    torch.manual_seed(0)
+    run = ct.init()
+    net = nn.Linear(3, 1).double()
+    model, optimizer = run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    assert isinstance(model, ElasticModel)
+    loader = run.loader(TensorDataset(torch.randn(24, 3).double()), batch_size=8)
+    for _ in run.epochs(2):
+        for (x,) in loader:
+            net.requires_grad_(False)
+            model.rewrap()
+            assert not model(x).requires_grad
+            net.requires_grad_(True)
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+    torch.save(net.weight, Path(folder, f"weight-{run.num_replicas}-{run.rank}.pt"))
+    run.close()
+
+
+def test_a_model_of_which_nothing_is_trained_just_now_is_wrapped_once_something_is(tmp_path: Path) -> None:
+    for size in (1, 2):
+        assert run_replicas(freeze_for_a_while, [str(tmp_path)] * size, tmp_path) == [0] * size
+    alone, *both = (torch.load(tmp_path / f"weight-{name}.pt") for name in ("1-0", "2-0", "2-1"))
+    for each in both:
+        torch.testing.assert_close(each, alone, rtol=1e-9, atol=1e-12)

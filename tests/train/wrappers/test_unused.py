@@ -30,7 +30,7 @@ class TwoHeads(nn.Module):
         return found
 
 
-def make() -> tuple[nn.Module, torch.optim.Optimizer]:
+def make() -> tuple[TwoHeads, torch.optim.Optimizer]:
     torch.manual_seed(1)
     net = TwoHeads().double()
     return net, torch.optim.SGD(net.parameters(), lr=0.1)
@@ -110,6 +110,58 @@ def test_no_word_where_all_have_gradients_or_the_user_knows(caplog: pytest.LogCa
                 optimizer.step()
         run.close()
     assert "had no gradient" not in caplog.text
+
+
+def thaw_later(folder: str) -> None:
+    """Train the heads alone for three epochs, then the body, too."""
+    torch.set_num_threads(1)
+    run = ct.init(checkpoint_dir=Path(folder) / "checkpoints")
+    net, optimizer = make()
+    net.body.requires_grad_(False)
+    model, optimizer = run.prepare(net, optimizer, ddp={"find_unused_parameters": True})
+    loader = run.loader(TensorDataset(rows()), batch_size=24)
+    for epoch in run.epochs(20):
+        if epoch == 3:
+            net.body.requires_grad_(True)
+        for number, (x,) in enumerate(loader):
+            optimizer.zero_grad()
+            model(x, epoch % 2).square().mean().backward()
+            optimizer.step()
+            if (epoch, number) == (3, 5):
+                (Path(folder) / "thawed").touch()
+            time.sleep(0.0 if (Path(folder) / "fast").exists() else 0.02)
+    if run.is_first:
+        torch.save([item.detach() for item in model.parameters()], Path(folder) / "final.pt")
+    run.close()
+
+
+def test_what_is_thawed_on_the_way_is_trained_on_all_replicas_those_that_join_too(tmp_path: Path) -> None:
+    """Its gradients stayed each replica's own, and a change then ended the run."""
+    run = Elastic(thaw_later, str(tmp_path), tmp_path)
+    try:
+        run.start(2)
+        while not (tmp_path / "thawed").exists():
+            time.sleep(0.01)
+        run.order(3)
+        run.await_done()
+        assert run.done(), run.outputs()
+        (tmp_path / "fast").touch()
+        assert run.join(run.members) == [0, 0, 0], run.outputs()
+    finally:
+        run.kill()
+    model, optimizer = make()
+    model.body.requires_grad_(False)
+    for epoch in range(20):
+        if epoch == 3:
+            model.body.requires_grad_(True)
+        for x in rows().split(24):
+            optimizer.zero_grad()
+            model(x, epoch % 2).square().mean().backward()
+            optimizer.step()
+    for own, wanted in zip(
+        torch.load(tmp_path / "final.pt", weights_only=True), model.parameters(), strict=True
+    ):
+        torch.testing.assert_close(own, wanted.detach(), rtol=1e-9, atol=1e-12)
 
 
 def another(folder: str) -> None:

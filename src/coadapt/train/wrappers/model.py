@@ -49,6 +49,7 @@ class ElasticModel(nn.Module):
         self.ddp_options: Callable[[Mapping[str, object]], dict[str, object]] = dict
         # In a list, so that it does not become a submodule: its parameters are those of `module`.
         self._replica: list[DistributedDataParallel] = []
+        self._trained: list[bool] = []  # of each parameter, when that was built
 
     def check_unchanged(self) -> None:
         """Raise InputError if parameters came or went since the model was prepared."""
@@ -59,7 +60,8 @@ class ElasticModel(nn.Module):
     def rewrap(self) -> None:
         """The group has changed, and all of it has the same state: build the wrapper anew."""
         self._replica.clear()
-        if self._session.group.distributed and self._sharding is None:
+        trained = any(parameter.requires_grad for parameter in self.module.parameters())
+        if self._session.group.distributed and self._sharding is None and trained:
             self._replica.append(self._wrap(same_state=True))
 
     def reshape(self) -> None:
@@ -121,11 +123,7 @@ class ElasticModel(nn.Module):
                 "validate in eval() mode or under torch.no_grad(): replicas do so by themselves"
             )
         if self._session.group.distributed and not self._session.trial and self._sharding is None:
-            if not self._replica:
-                self._replica.append(self._wrap(same_state=False))
-            replica = self._replica[0]
-            replica.require_backward_grad_sync = self._session.synchronising
-            output = replica(*args, **kwargs)
+            output = self._wrapped()(*args, **kwargs)
         else:
             output = module(*args, **kwargs)
         self._gradients.watch(output)
@@ -173,7 +171,23 @@ class ElasticModel(nn.Module):
         sharding.cut(self.module, self._session.group)
         self._gradients.rebind(list(self.module.parameters()), sharding.exchange)
 
+    def _wrapped(self) -> nn.Module:
+        """Return what exchanges the gradients of the parameters that are trained now; built anew where others
+        were frozen or thawed, which all replicas do alike. The model itself where none is trained.
+        """
+        trained = [parameter.requires_grad for parameter in self.module.parameters()]
+        if not any(trained):
+            return self.module
+        if trained != self._trained or not self._replica:
+            thawed = bool(self._replica)  # then all have the same state
+            self._replica.clear()
+            self._replica.append(self._wrap(same_state=thawed))
+        replica = self._replica[0]
+        replica.require_backward_grad_sync = self._session.synchronising
+        return replica
+
     def _wrap(self, *, same_state: bool) -> DistributedDataParallel:
+        self._trained = [parameter.requires_grad for parameter in self.module.parameters()]
         device = self._session.group.device
         ids = [device.index] if device.type == "cuda" else None
         options = self.ddp_options(self.ddp_given)

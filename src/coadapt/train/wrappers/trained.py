@@ -108,9 +108,10 @@ class TrainedPairs:
         """Train this pair as well."""
         self._pairs.append(pair)
         if not self._session.model_is_sharded:
-            name, module, given = pair.name, pair.model.module, pair.model.ddp_given
+            name, given = pair.name, pair.model.ddp_given
+            self.unused.know(name, pair.model.module)
             pair.model.ddp_options = lambda given: self.unused.options(name, given)
-            pair.optimizer.before_step = functools.partial(self.unused.look, name, module, given)
+            pair.optimizer.before_step = functools.partial(self.unused.look, name, given)
         self.drift.watch(
             Watched(
                 name=pair.name,

@@ -1,10 +1,15 @@
-"""Parameters that a step leaves without a gradient: found on one replica, before several would refuse it."""
+"""Parameters that a step leaves without a gradient: found on one replica, before several would refuse it; and
+those that are frozen, which are the same in a replica that joins and after a restart.
+"""
 
 # DistributedDataParallel waits for the gradient of each parameter, and ends the run in the step after one
 # that left some out, unless it was told to look for such parameters in each backward. On one replica
 # nothing waits: the script trains, and its first growth would end it. So while alone it is looked at before
 # each optimiser step (no gradient where one was wanted), remembered with the run's state, and the wrapper
 # for several replicas is told. It is not told always: looking costs a walk over the graph in each step.
+#
+# What is frozen may change on the way (a backbone that is thawed in the third epoch), and the line that does
+# so does not run in a replica that joins later: there the gradients of fewer parameters would be exchanged.
 
 import logging
 from collections.abc import Mapping
@@ -24,7 +29,9 @@ NAMES_MAX = 3
 
 
 class UnusedParameters:
-    """Of which models some parameters had no gradient in some step; kept in checkpoints and taken over."""
+    """Of which models some parameters had no gradient in some step, and which parameters are frozen; kept in
+    checkpoints and taken over.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -32,18 +39,20 @@ class UnusedParameters:
         # By model: walking the modules for them in each step would cost a tiny model a tenth of it.
         self._parameters: dict[str, list[tuple[str, nn.Parameter]]] = {}
 
+    def know(self, name: str, module: nn.Module) -> None:
+        """`module` is the model `name`."""
+        self._parameters[name] = list(module.named_parameters())
+
     def options(self, name: str, given: Mapping[str, object]) -> dict[str, object]:
         """Return DistributedDataParallel's arguments for the model `name`: `given`, and what it needs."""
         return {OPTION: True, **given} if name in self._found else dict(given)
 
-    def look(self, name: str, module: nn.Module, given: Mapping[str, object]) -> None:
+    def look(self, name: str, given: Mapping[str, object]) -> None:
         """The optimiser is about to step. One warning where parameters have no gradient."""
         session = self._session
         watched = not (session.group.distributed or session.trial or name in self._found)
         if not watched or session.current is None or OWN_WAYS & given.keys():
             return
-        if name not in self._parameters:
-            self._parameters[name] = list(module.named_parameters())
         known = self._parameters[name]
         for _, item in known:
             if item.grad is None:
@@ -69,12 +78,35 @@ class UnusedParameters:
         )
 
     def state_dict(self) -> dict[str, object]:
-        return {"models": sorted(self._found)}
+        frozen = {
+            name: [key for key, item in known if not item.requires_grad]
+            for name, known in self._parameters.items()
+        }
+        return {"models": sorted(self._found), "frozen": frozen}
 
     def load_state_dict(self, state_dict: Mapping[str, object]) -> None:
         models = state_dict["models"]
         assert isinstance(models, list)
         self._found = set(models)
+        frozen = state_dict.get("frozen", {})  # earlier versions did not keep it
+        assert isinstance(frozen, dict)
+        for name, keys in frozen.items():
+            self._freeze(name, set(keys))
+
+    def _freeze(self, name: str, keys: set[str]) -> None:
+        """Freeze those parameters of a model, and thaw all others."""
+        changed = [
+            (key, item) for key, item in self._parameters.get(name, ()) if item.requires_grad == (key in keys)
+        ]
+        for _, item in changed:
+            item.requires_grad_(not item.requires_grad)
+        if changed:
+            logger.info(
+                "%d parameters are frozen or trained as they were in the run before (%s)",
+                len(changed),
+                ", ".join(key for key, _ in changed[:NAMES_MAX])
+                + (", ..." if len(changed) > NAMES_MAX else ""),
+            )
 
 
 def explain_refusal(error: BaseException) -> str | None:
