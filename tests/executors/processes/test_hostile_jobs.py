@@ -43,7 +43,7 @@ while True:
 
 
 def has_ended(pid: int) -> bool:
-    """Return whether it is gone, or at least runs no more: whoever adopted it may take its time to note that."""
+    """Return whether it is gone, or runs no more: whoever adopted it may take its time."""
     status = Path(f"/proc/{pid}/status")
     return not status.exists() or "State:\tZ" in status.read_text()
 
