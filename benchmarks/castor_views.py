@@ -8,6 +8,7 @@ import numpy as np
 from coadapt.model import (
     BatchLimits,
     ClusterView,
+    Forecast,
     GradStats,
     Grant,
     JobSpec,
@@ -70,5 +71,8 @@ def _job(rng: np.random.Generator, name: str, at: float) -> JobView:
             progress_target=whole,
             by_type={"gpu": TypeProfile(params=params, num_replicas_profiled=int(2 ** rng.integers(0, 6)))},
             grad=GradStats(sqr=1.0, var=float(rng.lognormal(2.0, 1.0))),
+            forecast=Forecast(  # for policies that go by one
+                remaining_steps=whole / initial, step_time_s=(params.alpha_c + params.beta_c * initial,)
+            ),
         ),
     )

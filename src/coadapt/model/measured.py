@@ -62,7 +62,7 @@ class Measured:
     @property
     def num_replicas_profiled(self) -> int:
         """The largest replica count that was timed, on any GPU type."""
-        return max((each.num_replicas_profiled for each in self.by_type.values()), default=0)
+        return max([each.num_replicas_profiled for each in self.by_type.values()], default=0)
 
     def after(self, report: TrainingReport, at: float) -> "Measured":
         """Return what is known after `report`, which came at `at` (s). What it leaves open stays."""

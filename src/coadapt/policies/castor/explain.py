@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.model import WAITING, Allocation, JobId, JobView
-from coadapt.policies.castor.arrays import FloatArray
 from coadapt.policies.castor.cluster import Standing, limits
 from coadapt.policies.castor.predictions import Prediction
 from coadapt.policies.castor.rates import Configs
@@ -128,22 +127,21 @@ def _more(told: Told, row: int, count: int, ladders: Mapping[int, _Ladder]) -> s
 
 @dataclass(frozen=True, slots=True)
 class _Market:
-    """idle: free GPUs. price: what an hour of a GPU saves others; own_J: and what it saves each job, s."""
+    """free: how many GPUs are, and what an hour of one saves others; own_J: and what it saves each job, s."""
 
-    idle: int
-    price: float
-    own_J: FloatArray
+    free: str
+    own_J: list[float]
 
 
 def _market(told: Told) -> _Market:
     used = sum(allocation.num_replicas for allocation in told.placed.values())
     now, value_J = told.now, told.outlook.value_J
     each_JC = now.goodput_JC / now.configs.gpus_C
-    return _Market(
-        idle=max(sum(kind.num_gpus for kind in told.standing.kinds) - used, 0),
-        price=float(told.sizes.price_T.max(initial=0.0)) * S_PER_HOUR,
-        own_J=value_J * each_JC.max(axis=1, initial=0.0) * S_PER_HOUR,
-    )
+    idle = max(sum(kind.num_gpus for kind in told.standing.kinds) - used, 0)
+    price = duration(float(told.sizes.price_T.max(initial=0.0)) * S_PER_HOUR)
+    own_J = value_J * each_JC.max(axis=1, initial=0.0) * S_PER_HOUR
+    free = f"{idle} {'is' if idle == 1 else 'are'} free"
+    return _Market(f"{free}; an hour of a GPU saves the others {price}", own_J.tolist())
 
 
 def _waits(told: Told, row: int, tenant_holds: float, market: _Market) -> str:
@@ -163,11 +161,7 @@ def _waits(told: Told, row: int, tenant_holds: float, market: _Market) -> str:
         return (
             f"{change}: needs {plural(need, 'GPU')}, tenant {job.spec.tenant} may hold {max(left, 0):g} more"
         )
-    free = f"{market.idle} {'is' if market.idle == 1 else 'are'} free"
-    return (
-        f"{change}: needs {plural(need, 'GPU')}, {free}; an hour of a GPU saves the others "
-        f"{duration(market.price)}, it {duration(float(market.own_J[row]))}"
-    )
+    return f"{change}: needs {plural(need, 'GPU')}, {market.free}, it {duration(market.own_J[row])}"
 
 
 def _starts(told: Told, row: int) -> str:

@@ -37,12 +37,13 @@ class Prediction:
 class Predictions:
     """made: per job, (instant, predicted end) at times. errors: (seconds said, log ratio).
 
-    latest: of the last round.
+    latest: of the last round. spreads: by octave of what is said, until another error is known.
     """
 
     made: dict[JobId, list[tuple[float, float]]] = field(default_factory=dict)
     errors: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=ERRORS_MAX))
     latest: dict[JobId, Prediction] = field(default_factory=dict)
+    spreads: dict[int, tuple[float, float]] = field(default_factory=dict)
     seen_at: float = 0.0
 
     def observe(self, at: float, here: Iterable[JobId]) -> None:
@@ -54,12 +55,12 @@ class Predictions:
                 took, said = max(ended_at - said_at, 0.0), end_at - said_at
                 error = math.log((took + SEEN_EVERY_S) / (said + SEEN_EVERY_S))
                 self.errors.append((said, error))
+                self.spreads.clear()
         self.seen_at = at
 
     def predict(self, at: float, ends_s: Mapping[JobId, float]) -> None:
         """Take in the seconds to each job's end by the play (infinity: no word), and set `latest`."""
-        spreads: dict[int, tuple[float, float]] = {}
-        self.latest = {}
+        spreads, self.latest = self.spreads, {}
         for job, left_s in ends_s.items():
             if left_s == math.inf:
                 continue

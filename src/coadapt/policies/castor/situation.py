@@ -6,6 +6,7 @@ Axes: J jobs in view order (without frozen ones that run), C configurations, K r
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from coadapt.policies.castor.noise import AHEAD_S, Stretches, Trainings, ahead, 
 from coadapt.policies.castor.rates import Configs, Steps, goodputs
 from coadapt.policies.giving.capacity import gpu_type_held
 
+_PARAMS = attrgetter(*PARAM_NAMES)
 # Of a job that was never timed: its goodput on k GPUs is k to this power, in units of its goodput on one.
 UNTIMED_EXPONENT = 0.8
 REPORT_S = 60.0  # from a start until the job's first report tells its length (1)
@@ -233,13 +235,13 @@ def _type_factors(kinds: Sequence[Kind], jobs: Sequence[JobView]) -> FloatArray:
 
 def _params_on(
     number: int, kinds: Sequence[Kind], told: Mapping[str, TypeProfile], factor_TT: FloatArray
-) -> list[float]:
+) -> Sequence[float]:
     """Return the step-time parameters on one type: as told, else those of another type, passes rescaled."""
     own = told.get(kinds[number].gpu_type)
     if own is not None:
-        return [getattr(own.params, name) for name in PARAM_NAMES]
+        return _PARAMS(own.params)
     index = {kind.gpu_type: other for other, kind in enumerate(kinds)}
     other = max(sorted(told), key=lambda name: (name in index, told[name].num_replicas_profiled))
-    values = [getattr(told[other].params, name) for name in PARAM_NAMES]
+    values = _PARAMS(told[other].params)
     factor = float(factor_TT[number, index[other]]) if other in index else 1.0
     return [values[0] * factor, values[1] * factor, *values[2:]]
