@@ -5,7 +5,7 @@ publishes must come out where a policy decides as its own does.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from statistics import mean
@@ -14,9 +14,11 @@ from coadapt.model import (
     Allocation,
     BatchConfig,
     BatchLimits,
+    BatchMode,
     ClusterView,
     Forecast,
     Grant,
+    JobId,
     JobSpec,
     JobView,
     Measured,
@@ -197,6 +199,51 @@ class Rounds:
         )
 
 
+class PlannedRounds(Rounds):
+    """The same loop, telling all that Shockwave's planner is told: rounds, epochs, modes, measured rates."""
+
+    def __init__(self, traces: Path, num_gpus: int) -> None:
+        super().__init__(traces, num_gpus)
+        self._rates: dict[JobId, float] = {}  # samples per second, in the last round
+
+    def profiles(self) -> dict[JobId, tuple[int, ...]]:
+        """Return the total batch of each job's epochs, as profiled."""
+        return {
+            job.id: tuple(batch * job.kind.num_gpus for batch in _profiled(job.kind)) for job in self.jobs
+        }
+
+    def _train(self, job: _Job, *, started: bool) -> float:
+        done, run_s = job.done, job.run_s
+        ends_at = super()._train(job, started=started)
+        trained_s = job.run_s - run_s
+        self._rates[job.id] = (job.done - done) * job.batch / trained_s if trained_s else 0.0
+        return ends_at
+
+    def _view(self, active: list[_Job]) -> ClusterView:
+        # The planner counts rounds: the clock, a little short of 120 s a round, is not its.
+        return replace(super()._view(active), at=self.num_rounds * ROUND_S)
+
+    def _job_view(self, job: _Job) -> JobView:
+        view, kind, rate = super()._job_view(job), job.kind, self._rates.get(job.id, 0.0)
+        forecast = view.measured.forecast
+        assert forecast is not None, "told of every job"
+        modes = tuple(
+            BatchMode(
+                total=batch * kind.num_gpus,
+                epoch_s=DATASET[kind.model] / batch / self.table[kind.model, batch, kind.num_gpus],
+            )
+            for batch in sorted(set(_profiled(kind)))
+        )
+        measured = replace(
+            view.measured,
+            progress=min(job.done / kind.steps_per_epoch(job.batch), kind.num_epochs) * DATASET[kind.model],
+            progress_target=float(kind.num_epochs * DATASET[kind.model]),
+            step_time_s=job.batch * kind.num_gpus / rate if rate else None,
+            forecast=replace(forecast, num_epochs=kind.num_epochs, modes=modes),
+        )
+        return replace(view, measured=measured)
+
+
 def _job(job_id: str, kind: Kind, at: float, limits: BatchLimits) -> _Job:
     return _Job(id=job_id, kind=kind, at=at, batch=kind.batch, total=kind.total_steps, limits=limits)
 
@@ -226,8 +273,14 @@ def _trained(kind: Kind) -> tuple[int, ...]:
 
 
 def _alone_s(kind: Kind, table: Throughputs) -> int:
-    sizes = list(kind.batch_by_epoch(profile=True))
-    if kind.mode == "gns" and len(set(sizes)) > 2:
-        sizes[-1] = kind.batch  # the last epoch of a schedule of several stages reverts
     samples = DATASET[kind.model]
-    return int(sum(samples / size / table[kind.model, size, kind.num_gpus] for size in sizes))
+    return int(sum(samples / size / table[kind.model, size, kind.num_gpus] for size in _profiled(kind)))
+
+
+@cache
+def _profiled(kind: Kind) -> tuple[int, ...]:
+    """Return the batch per GPU of each epoch of the profile."""
+    sizes = kind.batch_by_epoch(profile=True)
+    if kind.mode == "gns" and len(set(sizes)) > 2:
+        return (*sizes[:-1], kind.batch)  # the last epoch of a schedule of several stages reverts
+    return sizes

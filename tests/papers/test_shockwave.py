@@ -1,8 +1,11 @@
 """The published figures of the Shockwave artifact (NSDI'23), simulated anew: 120 jobs, 32 GPUs, rounds of
 120 s, 20 s per start. The run is chaotic: means over seeds of 0.1 % noise on predictions are held to bands.
+
+As published it is played in the artifact's own loop of rounds, the default in our simulator.
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -15,6 +18,7 @@ from coadapt.sim.experiment import ExperimentConfig, compose
 from coadapt.sim.metrics import UNFAIR_ABOVE
 from coadapt.sim.static_fairness import static_fairness
 from coadapt.sim.traces.shockwave import load
+from tests.papers.artifact_rounds import PlannedRounds
 
 pytestmark = [pytest.mark.papers, pytest.mark.timeout(900)]
 
@@ -59,8 +63,21 @@ def play(traces: Path, seed: int, options: dict[str, object]) -> Figures:
     )
 
 
-def means(traces: Path, options: dict[str, object]) -> Figures:
-    runs = [play(traces, seed, options) for seed in SEEDS]
+def play_as_published(traces: Path, seed: int) -> Figures:
+    started_s = time.process_time()
+    rounds = PlannedRounds(traces, NUM_GPUS)
+    options = {**AS_PUBLISHED, "profiles": rounds.profiles()}
+    found = rounds.play(create_policy("shockwave", seed=seed, noise=NOISE, **options))
+    return Figures(
+        makespan_s=found.makespan_s,
+        jct_s=found.jct_s,
+        rho_max=found.rho_max,
+        unfair=found.unfair,
+        cpu_s=time.process_time() - started_s,
+    )
+
+
+def means(runs: Sequence[Figures]) -> Figures:
     return Figures(
         makespan_s=mean(run.makespan_s for run in runs),
         jct_s=mean(run.jct_s for run in runs),
@@ -83,17 +100,16 @@ def test_the_work_of_the_trace_is_that_of_the_artifact(traces: Path) -> None:
 
 def test_as_published_it_is_where_the_published_run_is(traces: Path) -> None:
     """Published: makespan 24,197 s, mean completion time 9,958 s, largest ρ 1.784, 5.0 % unfair."""
-    found = means(traces, AS_PUBLISHED)
-    assert found.jct_s == pytest.approx(9_950.0, rel=0.01)
+    found = means([play_as_published(traces, seed) for seed in SEEDS])
+    assert 24_000.0 <= found.makespan_s <= 25_000.0
+    assert 9_850.0 <= found.jct_s <= 10_050.0
     assert 1.4 <= found.rho_max <= 1.9
-    # A little outside of what other planners reach (24.0 to 25.0 ks, 4 to 6 %): see the page.
-    assert found.makespan_s == pytest.approx(24_197.0, rel=0.02)
-    assert found.unfair == pytest.approx(0.05, abs=0.025)
+    assert 0.04 <= found.unfair <= 0.06
     assert found.cpu_s <= 10.0
 
 
 def test_mended_it_is_fairer_and_quicker(traces: Path) -> None:
-    found = means(traces, {})
+    found = means([play(traces, seed, {}) for seed in SEEDS])
     assert found.makespan_s <= 24_400.0
     assert found.jct_s <= 9_750.0
     assert found.rho_max <= 1.15

@@ -44,6 +44,12 @@ def test_counting_keeps_believing_in_a_mode_that_was_left() -> None:
     assert epochs_left(60, 2, phases, 1, Rule.RESTATEMENT)[0] == 0.0
 
 
+def test_counting_takes_the_last_epoch_of_one_mode_for_done() -> None:
+    """As the released code does: the epoch under way counts as seen."""
+    assert epochs_left(10, 1, [Phase(0, 9)], 0, Rule.COUNTS) == [0.0]
+    assert epochs_left(10, 1, [Phase(0, 9)], 0, Rule.RESTATEMENT) == [1.0]
+
+
 def test_more_epochs_than_there_are_leave_nothing() -> None:
     for rule in Rule:
         assert epochs_left(10, 2, [Phase(0, 12)], 1, rule) == [0.0, 0.0]

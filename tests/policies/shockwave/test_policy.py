@@ -142,8 +142,13 @@ def test_equal_seeds_draw_equal_noise_and_state_survives_pickling() -> None:
     assert plans(copy, range(4, 8)) == plans(one, range(4, 8))
 
 
-def ledger(rule: Rule = Rule.RESTATEMENT, *, calibrate: bool = False, whole: bool = False) -> Ledger:
-    return Ledger(rule=rule, calibrate=calibrate, whole_seconds=whole, round_s=ROUND_S)
+def ledger(
+    rule: Rule = Rule.RESTATEMENT,
+    *,
+    calibrate: bool = False,
+    profiles: dict[str, tuple[int, ...]] | None = None,
+) -> Ledger:
+    return Ledger(rule=rule, calibrate=calibrate, whole_seconds=False, round_s=ROUND_S, profiles=profiles)
 
 
 def test_the_ledger_follows_modes_from_round_to_round() -> None:
@@ -188,6 +193,53 @@ def test_calibration_takes_waiting_for_a_wrong_profile() -> None:
     assert factors[True] > 1.4
 
 
+def test_what_a_profile_says_is_believed_and_not_what_the_job_does() -> None:
+    """As the released code does: 12 epochs of the small batch in the profile, though the job grew after 2."""
+    profile = (32,) * 12 + (64,) * 8
+    left = {}
+    for told in (None, {"job": profile}):
+        followed = ledger(Rule.COUNTS, profiles=told)
+        for number, (done, total) in enumerate([(0.0, 32), (2.0, 64), (8.5, 64)]):
+            followed.observe(at_round(number, paced("job", done=done, total=total)), number)
+        ahead = followed.ahead(paced("job", done=8.5, total=64))
+        assert ahead is not None
+        left[told is None] = (ahead.left_s, ahead.elapsed_s, ahead.share)
+    assert left[True][1:] == (pytest.approx(2 * 60.0 + 6 * 30.0), 8 / 20)
+    assert left[False][1:] == (pytest.approx(8 * 60.0), 8 / 20)
+    # By hand: 19 and 10 of 29, of 20 epochs, less the nine that are seen with the one under way.
+    few, many = 20 * 19 / 29 - 9, 20 * 10 / 29
+    assert left[False][0] == pytest.approx((few * 60.0 + many * 30.0) * 12 / max(int(few + many + 1), 12))
+
+
+def test_a_profile_is_walked_to_the_phase_that_the_job_is_in() -> None:
+    followed = ledger(Rule.COUNTS, profiles={"job": (32, 32, 64, 32)})
+    expected = [([], 0), ([Phase(0, 1)], 0), ([Phase(0, 2)], 1), ([Phase(0, 2), Phase(1, 1)], 0)]
+    for done, (phases, current) in enumerate(expected):
+        followed.observe(at_round(done, paced("job", done=done, epochs=4)), done)
+        record = followed._records["job"]
+        assert (record.phases, record.current, record.done) == (phases, current, done)
+    followed.observe(at_round(4, paced("job", done=4, epochs=4)), 4)
+    ended = followed.ahead(paced("job", done=4, epochs=4))
+    assert ended is not None
+    assert (ended.left_s, ended.elapsed_s) == (1.0, 3 * 60.0 + 30.0)
+
+
+def test_calibration_depends_on_how_often_it_is_done() -> None:
+    """By hand: 3.75 samples per second held back over ten rounds are 4,500; the profile ends after 240 s."""
+    factors = []
+    for looks in (1, 2):
+        followed = ledger(Rule.COUNTS, calibrate=True, profiles={"job": (32,) * 4})
+        job = paced("job", epochs=4)
+        held = replace(job, measured=replace(job.measured, step_time_s=32 / 3.75))
+        running = replace(held, grant=Grant(allocation=Allocation(slots=(("n0", 1),))))
+        followed.observe(at_round(10, running), 10)
+        followed.ahead(running, looks)
+        factors.append(followed._records["job"].factor)
+    first = (4_000 + 960 / 60 * 1_000) / 4_500
+    second = (4_000 + 960 / (60 * first) * 1_000) / 4_500
+    assert factors == [pytest.approx(first), pytest.approx(second)]
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [("round_s", 0.0), ("num_rounds", 0), ("replan_rounds", 0), ("makespan_weight", 0.0), ("noise", -1.0)],
@@ -195,5 +247,8 @@ def test_calibration_takes_waiting_for_a_wrong_profile() -> None:
 def test_bad_options_are_refused(option: str, value: float) -> None:
     with pytest.raises(ValueError, match=option):
         create_policy("shockwave", **{option: value})
+    for profiles in (3, {"job": ()}):
+        with pytest.raises(ValueError, match="profiles must be total batches"):
+            create_policy("shockwave", profiles=profiles)
     with pytest.raises(ValueError, match="option rule: got 'guess'; allowed: counts, restatement"):
         create_policy("shockwave", rule="guess")

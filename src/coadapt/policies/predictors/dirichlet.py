@@ -68,8 +68,5 @@ def _by_counts(num_epochs: int, left: int, seen: Sequence[int]) -> list[float]:
     expected = [num_epochs * (prior + count) / (num_epochs + sum(seen)) for count in seen]
     # Whole epochs seen are taken off while a whole one is there, as in the released code: never below 0.
     rest = [share - min(count, int(share)) for share, count in zip(expected, seen, strict=True)]
-    total = sum(rest)
-    if total <= 0.0:
-        return [left * share / num_epochs for share in expected]
-    scale = left / max(int(total + 1.0), left) if total > 0.0 else 0.0
+    scale = left / max(int(sum(rest) + 1.0), left)
     return [scale * share for share in rest]

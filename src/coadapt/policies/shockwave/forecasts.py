@@ -1,6 +1,8 @@
 """What Shockwave knows and predicts of each job: the modes of its epochs so far, and its run time left."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from coadapt.model import BatchMode, ClusterView, JobId, JobView
 from coadapt.policies.predictors.dirichlet import Phase, Rule, epochs_left
@@ -27,9 +29,13 @@ class Ahead:
 
 @dataclass(slots=True)
 class _Record:
-    """One job's past. rates: (round, samples per second) at each round's end in which it ran."""
+    """One job's past. rates: (round, samples per second) at each round's end in which it ran.
+
+    profile: the phases of all its epochs, where those are told.
+    """
 
     admitted_at: float
+    profile: list[Phase] = field(default_factory=list)
     phases: list[Phase] = field(default_factory=list)
     current: int = 0
     done: int = 0
@@ -42,11 +48,22 @@ class Ledger:
 
     A job that is first seen in the middle (the scheduler was restarted) counts as having trained in its
     present mode so far: predictions are coarser then, nothing else.
+
+    profiles: the total batch of each epoch, of jobs of which this is believed and not what they do.
     """
 
-    def __init__(self, *, rule: Rule, calibrate: bool, whole_seconds: bool, round_s: float) -> None:
+    def __init__(
+        self,
+        *,
+        rule: Rule,
+        calibrate: bool,
+        whole_seconds: bool,
+        round_s: float,
+        profiles: Mapping[JobId, Sequence[int]] | None = None,
+    ) -> None:
         self._rule, self._calibrate = rule, calibrate
         self._whole_seconds, self._round_s = whole_seconds, round_s
+        self._profiles = profiles or {}
         self._records: dict[JobId, _Record] = {}
 
     def observe(self, view: ClusterView, now: int) -> None:
@@ -62,7 +79,12 @@ class Ledger:
                 continue
             current = _mode_of(job, modes)
             done = int(_share(job) * _num_epochs(job) + 1e-9)
-            if done > record.done:
+            if job.id in self._profiles:
+                # Whatever the job does: so the released code takes what it has seen for observed.
+                record.profile = record.profile or _phases(self._profiles[job.id], modes)
+                record.phases, current = _seen(record.profile, done)
+                record.done = done
+            elif done > record.done:
                 # The epochs since the last round are taken to be of the mode that was seen then.
                 mode = record.current if known else current
                 record.phases = _extended(record.phases, Phase(mode, done - record.done))
@@ -72,8 +94,11 @@ class Ledger:
             if job.allocation and measured.step_time_s and measured.batch is not None:
                 record.rates.append((now, measured.batch.total / measured.step_time_s))
 
-    def ahead(self, job: JobView) -> Ahead | None:
-        """Return the predictions for `job`; None where neither modes nor a forecast are known."""
+    def ahead(self, job: JobView, looks: int = 1) -> Ahead | None:
+        """Return the predictions for `job`; None where neither modes nor a forecast are known.
+
+        looks: how often its epochs are compared with what was measured, as the outcome depends on it.
+        """
         forecast = job.measured.forecast
         if forecast is None:
             return None
@@ -90,7 +115,7 @@ class Ledger:
             )
         num_epochs = _num_epochs(job)
         rest = epochs_left(num_epochs, len(modes), record.phases, record.current, self._rule)
-        if self._calibrate and record.rates:
+        for _ in range(looks if self._calibrate and record.rates else 0):
             self._rescale_epochs(job, record, rest)
         epoch_s = [self._profiled_s(mode) * record.factor for mode in modes]
         left_s = sum(epochs * each for epochs, each in zip(rest, epoch_s, strict=True))
@@ -100,10 +125,14 @@ class Ledger:
         return Ahead(
             share=min(record.done / num_epochs, 1.0),
             whole_s=num_epochs * mean_s,
-            left_s=max(left_s, 1.0),
+            left_s=max(left_s, self._least_s(record.done, num_epochs)),
             elapsed_s=elapsed_s,
             admitted_at=record.admitted_at,
         )
+
+    def _least_s(self, done: int, num_epochs: int) -> float:
+        # The last epoch of a job of one mode takes no time for who counts (released code).
+        return 0.0 if self._rule is Rule.COUNTS and done < num_epochs else 1.0
 
     def _profiled_s(self, mode: BatchMode) -> float:
         return max(round(mode.epoch_s), 1.0) if self._whole_seconds else mode.epoch_s
@@ -124,16 +153,22 @@ class Ledger:
             record.factor = profiled / measured
 
     def _profiled_samples(self, job: JobView, record: _Record, rest: list[float], seconds: float) -> float:
-        """Return the samples that the profile has after `seconds`, its last epoch going on for ever."""
+        """Return the samples that the profile has after `seconds`, its last epoch going on for ever.
+
+        The epoch that `seconds` end in is taken at its present, rescaled pace, the ones before as profiled.
+        """
         modes = _modes(job)
-        ahead = [(phase.mode, float(phase.num_epochs)) for phase in record.phases] + [*enumerate(rest)]
+        known = record.profile or record.phases
+        to_come = [] if record.profile else [*enumerate(rest)]
         epochs, left_s, epoch_s = 0.0, seconds, self._profiled_s(modes[record.current])
-        for mode, num_epochs in ahead:
+        for mode, num_epochs in [*((phase.mode, phase.num_epochs) for phase in known), *to_come]:
             epoch_s = self._profiled_s(modes[mode])
-            run = min(num_epochs, left_s / epoch_s)
+            run = min(num_epochs, left_s // epoch_s)
             epochs += run
             left_s -= run * epoch_s
-        epochs += max(left_s, 0.0) / (epoch_s * record.factor)
+            if run < num_epochs:
+                break
+        epochs += left_s / (epoch_s * record.factor)
         target = job.measured.progress_target or 0.0
         return epochs * target / _num_epochs(job)
 
@@ -142,6 +177,23 @@ def _extended(phases: list[Phase], phase: Phase) -> list[Phase]:
     if phases and phases[-1].mode == phase.mode:
         return [*phases[:-1], Phase(phase.mode, phases[-1].num_epochs + phase.num_epochs)]
     return [*phases, phase]
+
+
+def _phases(batches: Sequence[int], modes: Sequence[BatchMode]) -> list[Phase]:
+    """Return the phases of epochs with these total batches."""
+    nearest = (_nearest(total, modes) for total in batches)
+    return [Phase(mode, len(list(epochs))) for mode, epochs in groupby(nearest)]
+
+
+def _seen(profile: Sequence[Phase], done: int) -> tuple[list[Phase], int]:
+    """Return the phases of the first `done` epochs, and the mode of the next, else the last, one."""
+    phases: list[Phase] = []
+    for phase in profile:
+        if done < phase.num_epochs:
+            return [*phases, Phase(phase.mode, done)] if done else phases, phase.mode
+        phases.append(phase)
+        done -= phase.num_epochs
+    return phases, profile[-1].mode
 
 
 def _modes(job: JobView) -> tuple[BatchMode, ...]:
@@ -157,6 +209,10 @@ def _num_epochs(job: JobView) -> int:
 def _mode_of(job: JobView, modes: tuple[BatchMode, ...]) -> int:
     """Return the mode of the batch in use, the nearest one if it is none of them."""
     total = job.measured.batch.total if job.measured.batch is not None else job.spec.batch.requested
+    return _nearest(total, modes)
+
+
+def _nearest(total: int, modes: Sequence[BatchMode]) -> int:
     return min(range(len(modes)), key=lambda mode: abs(modes[mode].total - total))
 
 

@@ -24,6 +24,9 @@ from coadapt.policies.shockwave.solve import WindowPlan, solve_window
 
 # A target is the mean of all predictions so far, with this weight, and the latest one (released code).
 MOMENTUM = 0.9
+# How often the released code calibrates a job for one window, and for a target before it: the outcome
+# depends on it. It does so again for each round of the window with idle GPUs, which we leave out.
+LOOKS, LOOKS_AT_TARGETS = 4, 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +37,9 @@ class ShockwaveOptions:
     anew after so many, and when a job comes or goes. makespan_weight: objective per second that the last job
     is late.
     power: of ρ, for late jobs. rho_max: what counts as late. rule: how the predictor learns. calibrate,
-    whole_seconds: what the released code does to profiled epochs. noise: relative standard deviation put on
-    predictions, for the spread over seeds.
+    whole_seconds: what the released code does to profiled epochs. profiles: by job, the total batch of each
+    epoch, an oracle that the released code has; its predictor then believes that and not what the job does.
+    noise: relative standard deviation put on predictions, for the spread over seeds.
     """
 
     round_s: float = 120.0
@@ -47,6 +51,7 @@ class ShockwaveOptions:
     rule: str = Rule.RESTATEMENT
     calibrate: bool = False
     whole_seconds: bool = False
+    profiles: Mapping[JobId, tuple[int, ...]] | None = None
     noise: float = 0.0
     seed: int = 0
 
@@ -59,6 +64,9 @@ class ShockwaveOptions:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
         if self.rule not in list(Rule):
             raise ValueError(f"rule must be one of {', '.join(Rule)}, got {self.rule!r}")
+        profiles: object = self.profiles
+        if profiles is not None and not (isinstance(profiles, Mapping) and all(profiles.values())):
+            raise ValueError("profiles must be total batches of one epoch or more, by job")
         if not self.noise >= 0:
             raise ValueError(f"noise must be >= 0, got {self.noise}")
 
@@ -108,6 +116,7 @@ class Shockwave(ShockwaveOptions):
             calibrate=self.calibrate,
             whole_seconds=self.whole_seconds,
             round_s=self.round_s,
+            profiles=self.profiles,
         )
         memory = _Memory(ledger=ledger, rng=np.random.default_rng(self.seed))
         object.__setattr__(self, "_memory", memory)
@@ -148,10 +157,11 @@ class Shockwave(ShockwaveOptions):
         }
 
     def _plan_window(self, view: ClusterView, now: int, changed: bool) -> None:
+        looks = LOOKS + (LOOKS_AT_TARGETS if changed else 0)
         ahead = {
             job.id: each
             for job in view.jobs
-            if _can_be_planned(job, view) and (each := self._ahead(job)) is not None
+            if _can_be_planned(job, view) and (each := self._ahead(job, looks)) is not None
         }
         if changed:
             self._note_targets(view, now, ahead)
@@ -165,8 +175,8 @@ class Shockwave(ShockwaveOptions):
             for job, row_T in zip(ahead, solved.runs_JT, strict=True)
         }
 
-    def _ahead(self, job: JobView) -> Ahead | None:
-        ahead = self._memory.ledger.ahead(job)
+    def _ahead(self, job: JobView, looks: int) -> Ahead | None:
+        ahead = self._memory.ledger.ahead(job, looks)
         if ahead is None or not self.noise:
             return ahead
         factor = max(1.0 + self.noise * float(self._memory.rng.standard_normal()), 0.0)
