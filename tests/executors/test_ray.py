@@ -2,9 +2,14 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -214,3 +219,32 @@ def test_replicas_join_and_leave_in_place_on_another_node(
 def test_a_job_over_two_nodes_goes_on_from_an_object_store(site: RaySite) -> None:
     with object_server() as bucket:
         goes_on_from_an_object_store(site, bucket)
+
+
+def test_a_cluster_is_started_where_none_runs_and_joined_the_next_time() -> None:
+    """In processes of their own: this one has another cluster. Ray's sockets want a short path."""
+    code = (
+        "from coadapt.executors.ray.cluster import RayCluster\n"
+        "print([node.num_gpus for node in RayCluster.connect('start', 1).nodes])"
+    )
+    found = []
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        envs = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+        try:
+            for _ in range(2):
+                command = [sys.executable, "-c", code]
+                done = subprocess.run(
+                    command, env={**envs, "RAY_TMPDIR": folder}, capture_output=True, text=True, check=True
+                )
+                found.append(done.stdout.strip())
+                [_] = Path(folder).glob("ray/session_2*")  # one cluster, not two
+        finally:
+            _kill_marked(f"RAY_TMPDIR={folder}")
+    assert found == ["[1]"] * 2
+
+
+def _kill_marked(variable: str) -> None:
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if variable.encode() in entry.read_bytes().split(b"\0"):
+                os.kill(int(entry.parent.name), signal.SIGKILL)

@@ -20,9 +20,10 @@ def on_ray(
 ) -> Connect:
     """Processes on the nodes of a Ray cluster that runs, on its GPUs, or on `slots` CPU slots per node.
 
-    address: of the cluster, as in `ray.init`. autoscale: the most slots in all for which Ray's autoscaler is
-    asked; 0: it never is. ship_workdir: Ray brings a job's directory to its nodes, and `setup` runs there.
-    The others: as those of the executor `local`.
+    address: of the cluster, as in `ray.init`; `start` begins one on this machine where none runs.
+    autoscale: the most slots in all for which Ray's autoscaler is asked; 0: it never is. ship_workdir: Ray
+    brings a job's directory to its nodes, and `setup` runs there. The others: as those of the executor
+    `local`.
     """
     try:
         from coadapt.executors.ray.autoscaling import RayExecutor

@@ -2,7 +2,9 @@
 
 import os
 import socket
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -22,6 +24,11 @@ CONNECT_S = 5.0
 PROBE_S = 0.5
 ID_LENGTH = 8  # from its end: the ids that Ray's own provider for tests gives begin alike
 ACCELERATOR = "accelerator_type:"
+
+
+# An address: that of the cluster of this machine, which is started where there is none.
+START = "start"
+START_S = 120.0
 
 
 class RayCluster:
@@ -45,7 +52,8 @@ class RayCluster:
     ) -> "RayCluster":
         """Return the cluster at `address`. Raises InputError where none answers, or it has nothing for us.
 
-        may_be_empty: it may have no node for us yet.
+        address: START begins one where none runs on this machine. may_be_empty: it may have no node for us
+        yet.
         """
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         host, colon, port = address.rpartition(":")
@@ -53,7 +61,7 @@ class RayCluster:
             if colon and port.isdecimal():
                 # Ray itself tries for a minute, and then ends the process.
                 socket.create_connection((host, int(port)), CONNECT_S).close()
-            context = ray.init(address, **proxy.CONNECTING)
+            context = _join_or_start() if address == START else ray.init(address, **proxy.CONNECTING)
         except (OSError, ValueError) as error:
             allowed = f"the address of a running cluster; start one with: ray start --head ({error})"
             raise InputError("executor ray, option address", address, allowed.splitlines()[0]) from None
@@ -124,3 +132,19 @@ def _name(found: dict[str, Any]) -> NodeId:
     given, host = str(found.get("NodeName", "")), str(found["NodeManagerHostname"])
     own = given and given not in (host, found["NodeManagerAddress"])
     return given if own else f"{host}-{found['NodeID'][-ID_LENGTH:]}"
+
+
+def _join_or_start() -> Any:
+    """Connect to the Ray cluster of this machine; one that has to be started outlives this process."""
+    try:
+        return ray.init("auto", **proxy.CONNECTING)
+    except ConnectionError:
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--port=0"]
+        with tempfile.TemporaryFile() as said:  # no pipe: what it starts keeps its output
+            try:
+                subprocess.run(command, check=True, stdout=said, stderr=said, timeout=START_S)
+            except subprocess.SubprocessError as error:
+                said.seek(0)
+                why = (said.read().decode(errors="replace").strip() or str(error)).splitlines()[-1]
+                raise InputError("executor ray, option address", START, f"where Ray starts: {why}") from None
+    return ray.init("auto", **proxy.CONNECTING)
