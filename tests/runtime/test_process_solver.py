@@ -129,18 +129,20 @@ def test_a_policy_that_takes_too_long_is_ended() -> None:
         assert figures(ask(0.0))[0] == 1
 
 
-def test_closing_does_not_wait_for_the_policy() -> None:
+def test_closing_does_not_wait_for_the_policy(caplog: pytest.LogCaptureFixture) -> None:
+    """Nor is the end of its process put down to the jobs."""
     answers: queue.Queue[Event] = queue.Queue()
     solver = ProcessSolver(Moody, lambda: 7.0, PATIENCE_S)
     thread = threading.Thread(target=solver.run)
     thread.start()
     for at in (0.0, 3.0):
-        solver(Solve(round=1, view=ClusterView(at=at, nodes=(), jobs=())), answers.put)
+        solver(Solve(round=1, view=view(nodes(2), job("a", at=0.0), at=at)), answers.put)
     assert isinstance(answers.get(timeout=PATIENCE_S), PlanReady)
     solver.close()
     thread.join(PATIENCE_S / 2)
     assert not thread.is_alive()
     assert answers.empty()
+    assert not caplog.messages
 
 
 class HardToSend:

@@ -9,6 +9,7 @@ import logging
 import multiprocessing
 import queue
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -51,7 +52,7 @@ class ProcessSolver:
         self._now = now
         self._timeout_s = timeout_s
         self._questions: queue.SimpleQueue[tuple[Solve, Post] | None] = queue.SimpleQueue()
-        self._closed = False
+        self._closed = threading.Event()
         self._triage = Triage(self._ask)
         self._came_up = False
         self._process: BaseProcess | None = None
@@ -69,7 +70,7 @@ class ProcessSolver:
                 command, post = question
                 started = time.perf_counter()
                 answer = self._triage.plan(command.view)
-                if self._closed:
+                if self._closed.is_set():
                     return
                 self.decision_s.append(time.perf_counter() - started)
                 if isinstance(answer, Plan):
@@ -83,7 +84,7 @@ class ProcessSolver:
 
     def close(self) -> None:
         """Make `run` return soon, whatever the policy is at."""
-        self._closed = True
+        self._closed.set()
         self._questions.put(None)
         process = self._process
         if process is not None:
@@ -92,7 +93,7 @@ class ProcessSolver:
     def _ask(self, view: ClusterView, probe: bool) -> Plan | NoPlan:
         """Return the policy's plan, or why there is none."""
         connection = self._connect()
-        if self._closed:
+        if self._closed.is_set():
             return NoPlan(why="the scheduler ends", of_jobs=False)
         try:
             if not self._came_up:
@@ -110,6 +111,8 @@ class ProcessSolver:
             answer: Plan | NoPlan = connection.recv()
         except (EOFError, ConnectionError):
             exit_code = self._kill()
+            if self._closed.is_set():  # it was ended
+                return NoPlan(why="the scheduler ends", of_jobs=False)
             return NoPlan(why=f"the policy's process died with exit code {exit_code}")
         return answer
 

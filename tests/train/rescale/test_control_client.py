@@ -1,6 +1,8 @@
 """The control channel in both its forms, and who may not use that over the network."""
 
 import json
+import socket
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from coadapt.executors.processes.control_server import BODY_MAX, ControlServer
+from coadapt.executors.processes.control_server import BODY_MAX, STRANGERS_MAX, ControlServer
 from coadapt.model.contract_env import ENV_CONTROL_TOKEN, ENV_CONTROL_URL
 from coadapt.model.rescale import (
     CAPABLE_FILE,
@@ -150,3 +152,21 @@ def test_what_is_no_note_is_refused(
     assert ask(server, method, path, body) == status
     found = [path.name for path in tmp_path.iterdir()]
     assert found == (["note"] if status == 204 else [])
+
+
+def test_silent_strangers_give_way_to_who_has_the_token(tmp_path: Path, server: ControlServer) -> None:
+    """Whoever reaches the port could have as many threads and files of the launcher as it liked."""
+    client = ControlClient(server.envs[ENV_CONTROL_URL], server.envs[ENV_CONTROL_TOKEN])
+    assert client.order(now=True) is None
+    before = threading.active_count()
+    strangers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2 * STRANGERS_MAX)]
+    try:
+        for stranger in strangers[:STRANGERS_MAX]:
+            stranger.settimeout(PATIENCE_S)
+            assert stranger.recv(1) == b""
+        until(lambda: threading.active_count() <= before + STRANGERS_MAX)
+        order = give(tmp_path, 2, "1-0")
+        until(lambda: client.order(now=True) == order)
+    finally:
+        for stranger in strangers:
+            stranger.close()

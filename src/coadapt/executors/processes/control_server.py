@@ -9,11 +9,13 @@ import json
 import os
 import re
 import secrets
+import socket
 import threading
 import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from coadapt.executors.processes.generation_dir import PRIVATE_DIR, PRIVATE_FILE
@@ -27,6 +29,9 @@ HOLD_S = 20.0
 # How soon a note is passed on that the launcher itself wrote, or took away.
 LOOK_S = 0.02
 TOKEN_BYTES = 32
+# Connections whose request has not come yet, or has no token. Each is a thread and a file, and a launcher may
+# have 1,024 of these; a lawful one is known within milliseconds. Beyond, the oldest is cut off.
+STRANGERS_MAX = 256
 
 
 class ControlServer:
@@ -120,6 +125,30 @@ class _Server(ThreadingHTTPServer):
     notes: _Notes
     token: str
 
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._strangers: dict[object, None] = {}  # sockets, oldest first
+        self._lock = threading.Lock()
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._strangers[request] = None
+            if len(self._strangers) > STRANGERS_MAX:
+                oldest: Any = next(iter(self._strangers))
+                del self._strangers[oldest]
+                with suppress(OSError):  # it is just going
+                    oldest.shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.know(request)
+        super().shutdown_request(request)
+
+    def know(self, request: object) -> None:
+        """It had the token, or is over."""
+        with self._lock:
+            self._strangers.pop(request, None)
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
@@ -150,6 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _allowed(self) -> bool:
         given = self.headers.get("Authorization", "").encode()
         if hmac.compare_digest(given, f"Bearer {self.server.token}".encode()):
+            self.server.know(self.request)
             return True
         self._answer(401)
         return False
