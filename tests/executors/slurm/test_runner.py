@@ -15,6 +15,7 @@ from coadapt.executors.slurm.runner import VISIBLE, replica_envs
         (None, "1", "1"),  # a site that names none
         ("0", "1", "1"),  # less than was promised: the driver will say so
         ("0,1", None, "0,1"),
+        ("0,1", "", ""),  # a slot of CPUs
     ],
 )
 def test_the_plans_numbers_are_among_those_of_the_step(

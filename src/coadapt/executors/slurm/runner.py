@@ -64,8 +64,8 @@ def replica_envs(given: Mapping[str, str]) -> dict[str, str]:
     wanted = given.get(lines.ENV_DEVICES)
     if wanted is not None:
         of_step = given[VISIBLE].split(",") if given.get(VISIBLE) else []
-        numbers = [int(number) for number in wanted.split(",")]
-        whole = len(of_step) > max(numbers)
+        numbers = [int(number) for number in wanted.split(",") if number]  # none: a slot of CPUs
+        whole = len(of_step) > max(numbers, default=0)
         kept[VISIBLE] = ",".join(of_step[number] if whole else str(number) for number in numbers)
     return kept
 
