@@ -15,7 +15,6 @@ import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from coadapt.executors.processes.generation_dir import PRIVATE_DIR, PRIVATE_FILE
@@ -32,6 +31,9 @@ TOKEN_BYTES = 32
 # Connections whose request has not come yet, or has no token. Each is a thread and a file, and a launcher may
 # have 1,024 of these; a lawful one is known within milliseconds. Beyond, the oldest is cut off.
 STRANGERS_MAX = 256
+
+
+_Connection = socket.socket | tuple[bytes, socket.socket]  # as socketserver has it
 
 
 class ControlServer:
@@ -126,25 +128,26 @@ class _Server(ThreadingHTTPServer):
     token: str
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        self._strangers: dict[object, None] = {}  # sockets, oldest first
+        self._strangers: dict[_Connection, None] = {}  # oldest first
         self._lock = threading.Lock()
         super().__init__(address, handler)
 
-    def process_request(self, request: Any, client_address: Any) -> None:
+    def process_request(self, request: _Connection, client_address: object) -> None:
         with self._lock:
             self._strangers[request] = None
             if len(self._strangers) > STRANGERS_MAX:
-                oldest: Any = next(iter(self._strangers))
+                oldest = next(iter(self._strangers))
                 del self._strangers[oldest]
+                assert isinstance(oldest, socket.socket), "of TCP"
                 with suppress(OSError):  # it is just going
                     oldest.shutdown(socket.SHUT_RDWR)
         super().process_request(request, client_address)
 
-    def shutdown_request(self, request: Any) -> None:
+    def shutdown_request(self, request: _Connection) -> None:
         self.know(request)
         super().shutdown_request(request)
 
-    def know(self, request: object) -> None:
+    def know(self, request: _Connection) -> None:
         """It had the token, or is over."""
         with self._lock:
             self._strangers.pop(request, None)
