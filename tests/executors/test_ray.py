@@ -222,8 +222,12 @@ def test_a_job_over_two_nodes_goes_on_from_an_object_store(site: RaySite) -> Non
 
 
 def test_a_cluster_is_started_where_none_runs_and_joined_the_next_time() -> None:
-    """In processes of their own: this one has another cluster. Ray's sockets want a short path."""
+    """In processes of their own, which do not find the other tests' clusters by looking at the machine's
+    processes. Ray's sockets want a short path.
+    """
     code = (
+        "import functools, ray._private.services as services\n"
+        "services.find_gcs_addresses = functools.cache(set)\n"
         "from coadapt.executors.ray.cluster import RayCluster\n"
         "print([node.num_gpus for node in RayCluster.connect('start', 1).nodes])"
     )
