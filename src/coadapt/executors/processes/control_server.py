@@ -124,6 +124,9 @@ class _Notes:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = (
+        1024  # all replicas of a job may come at once; of more than wait, each is a second late
+    )
     notes: _Notes
     token: str
 
