@@ -124,9 +124,8 @@ class _Notes:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = (
-        1024  # all replicas of a job may come at once; of more than wait, each is a second late
-    )
+    # All replicas of a job may come at once, and who finds no room tries again a second later.
+    request_queue_size = 1024
     notes: _Notes
     token: str
 
