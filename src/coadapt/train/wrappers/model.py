@@ -49,7 +49,9 @@ class ElasticModel(nn.Module):
         self.ddp_options: Callable[[Mapping[str, object]], dict[str, object]] = dict
         # In a list, so that it does not become a submodule: its parameters are those of `module`.
         self._replica: list[DistributedDataParallel] = []
-        self._trained: list[bool] = []  # of each parameter, when that was built
+        # When that was built: the parameters, as to walk the modules costs each step, and which were trained.
+        self._wrapped_parameters: list[nn.Parameter] = []
+        self._trained: list[bool] = []
 
     def check_unchanged(self) -> None:
         """Raise InputError if parameters came or went since the model was prepared."""
@@ -175,7 +177,8 @@ class ElasticModel(nn.Module):
         """Return what exchanges the gradients of the parameters that are trained now; built anew where others
         were frozen or thawed, which all replicas do alike. The model itself where none is trained.
         """
-        trained = [parameter.requires_grad for parameter in self.module.parameters()]
+        known = self._wrapped_parameters or self.module.parameters()
+        trained = [parameter.requires_grad for parameter in known]
         if not any(trained):
             return self.module
         if trained != self._trained or not self._replica:
@@ -187,7 +190,8 @@ class ElasticModel(nn.Module):
         return replica
 
     def _wrap(self, *, same_state: bool) -> DistributedDataParallel:
-        self._trained = [parameter.requires_grad for parameter in self.module.parameters()]
+        self._wrapped_parameters = list(self.module.parameters())
+        self._trained = [parameter.requires_grad for parameter in self._wrapped_parameters]
         device = self._session.group.device
         ids = [device.index] if device.type == "cuda" else None
         options = self.ddp_options(self.ddp_given)
