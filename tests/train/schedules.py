@@ -23,6 +23,22 @@ REPLICAS_MAX = 4
 NOTICE_MAX_S = 30.0
 
 
+def few_and_many(toy: Toy, **envs: str) -> None:
+    """Go from 1 replica to 3, 2, 4 and 1 in place, and check that nothing came of it."""
+    run = Elastic(run_toy, toy, Path(toy.folder), **envs)
+    try:
+        run.start(1)
+        for num_replicas in (3, 2, 4, 1):
+            leaving = run.order(num_replicas)
+            run.await_done()
+            assert run.done(), run.outputs()
+            assert run.join(leaving) == [0] * len(leaving), run.outputs()
+        assert run.join(run.members) == [0], run.outputs()
+    finally:
+        run.kill()
+    assert_same_run(toy)
+
+
 def random_changes(folder: Path, seed: int, stream: str = "", strategy: str = "ddp") -> float:
     """Go through random numbers of replicas, with random survivors, and check that nothing came of it.
 

@@ -12,8 +12,9 @@ from torch.utils.data import TensorDataset
 import coadapt.train as ct
 from coadapt.model.contract_env import EXIT_STOPPED
 from coadapt.train.run import Run
-from tests.train.replicas import ON_ONE_GPU, Elastic, run_replicas
+from tests.train.replicas import ON_ONE_GPU, run_replicas
 from tests.train.rescale.test_elastic import assert_same_run
+from tests.train.schedules import few_and_many
 from tests.train.toy import Toy, run_toy
 
 pytestmark = [
@@ -87,18 +88,7 @@ def test_replicas_that_change_in_place_over_nccl_are_the_undisturbed_run(
     toy = Toy(
         folder=str(tmp_path), num_epochs=60, pace_s=0.005, strategy=strategy, double=True, device="cuda:0"
     )
-    run = Elastic(run_toy, toy, tmp_path, **ON_ONE_GPU)
-    try:
-        run.start(1)
-        for num_replicas in (3, 2, 4, 1):
-            leaving = run.order(num_replicas)
-            run.await_done()
-            assert run.done(), run.outputs()
-            assert run.join(leaving) == [0] * len(leaving), run.outputs()
-        assert run.join(run.members) == [0], run.outputs()
-    finally:
-        run.kill()
-    assert_same_run(toy)
+    few_and_many(toy, **ON_ONE_GPU)
 
 
 @pytest.mark.processes

@@ -21,7 +21,7 @@ from coadapt.train.samples import pace
 from tests.train.replicas import TIMEOUT_S, Elastic
 from tests.train.report.test_reporter import serving
 from tests.train.rescale.test_elastic import assert_same_run
-from tests.train.schedules import killed_at_random, random_changes
+from tests.train.schedules import few_and_many, killed_at_random, random_changes
 from tests.train.toy import NUM_FEATURES, Toy, run_toy
 
 pytestmark = [pytest.mark.train, pytest.mark.processes]
@@ -29,18 +29,7 @@ pytestmark = [pytest.mark.train, pytest.mark.processes]
 
 def test_a_run_that_changes_in_place_is_the_undisturbed_one(tmp_path: Path) -> None:
     toy = Toy(folder=str(tmp_path), num_epochs=60, pace_s=0.005)
-    run = Elastic(run_toy, toy, tmp_path)
-    try:
-        run.start(1)
-        for num_replicas in (3, 2, 4, 1):
-            leaving = run.order(num_replicas)
-            run.await_done()
-            assert run.done(), run.outputs()
-            assert run.join(leaving) == [0] * len(leaving), run.outputs()
-        assert run.join(run.members) == [0], run.outputs()
-    finally:
-        run.kill()
-    assert_same_run(toy)
+    few_and_many(toy)
 
 
 def test_a_declared_schedule_goes_on_through_changes_in_place(tmp_path: Path) -> None:
