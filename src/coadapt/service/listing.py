@@ -1,8 +1,9 @@
 """Lists of jobs as the API gives them: filtered, in pages, and one job found by the beginning of its id."""
 
 import fnmatch
+import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
@@ -63,8 +64,16 @@ def live_jobs(state: SchedulerState, query: JobQuery) -> list[JobRecord]:
         places = places[: bisect_left(jobs, after, key=_place)]
     elif after is not None:
         places = places[bisect_right(jobs, after, key=_place) :]
-    in_order = (jobs[place] for place in (reversed(places) if query.newest else places))
-    fitting = (job for job in in_order if _fits(job, query, job.spec.name, job.spec.tenant))
+    fitting = (jobs[place] for place in (reversed(places) if query.newest else places))
+    # A test for each thing that is asked, and none for the others: a page may have to look at all jobs,
+    # while the loop waits.
+    if query.state:
+        fitting = (job for job in fitting if job.status.state in query.state)
+    if query.tenant:
+        fitting = (job for job in fitting if job.spec.tenant == query.tenant)
+    if query.name:
+        called = _called(query.name)
+        fitting = (job for job in fitting if called(job.spec.name) or called(job.id))
     return [copy_of(job) for job in islice(fitting, query.limit + 1)]
 
 
@@ -72,13 +81,14 @@ def ended_jobs(index: JobIndex, query: JobQuery) -> list[EndedJob]:
     """Return the ended jobs that fit, likewise."""
     states = query.state & ENDED if query.state else ENDED
     after = place_of(query.cursor)
+    called = _called(query.name)
     found: list[EndedJob] = []
     while states and len(found) <= query.limit:
         asked = EndedQuery(
             states=states, tenant=query.tenant, limit=query.limit + 1, after=after, newest=query.newest
         )
         page = index.ended_page(asked)
-        found += [job for job in page if _fits(job, query, job.name, job.tenant)]
+        found += [job for job in page if called(job.name) or called(job.id)]
         if len(page) <= query.limit:
             break
         after = (page[-1].submitted_at, page[-1].id)
@@ -153,15 +163,11 @@ def _gone(given: str) -> NoReturn:
     raise unknown_job(given, [])
 
 
-def _fits(job: JobRecord | EndedJob, query: JobQuery, name: str, tenant: str) -> bool:
-    if query.state and job.state not in query.state:
-        return False
-    if query.tenant and tenant != query.tenant:
-        return False
-    texts = (name, job.id)
-    if any(sign in query.name for sign in "*?["):
-        return any(fnmatch.fnmatchcase(text, query.name) for text in texts)
-    return not query.name or any(query.name in text for text in texts)
+def _called(given: str) -> Callable[[str], object]:
+    """Return what tells whether a text is as `given`, the name of a query, has it."""
+    if any(sign in given for sign in "*?["):
+        return re.compile(fnmatch.translate(given)).match
+    return lambda text: given in text
 
 
 def place_of(cursor: str) -> tuple[float, JobId] | None:
