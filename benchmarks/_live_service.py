@@ -107,6 +107,7 @@ def serve(folder: Path) -> None:
         waited=latencies.lag,
     )
     writer.number = loop.num_events
+    spare_readers()
     loop.recover(CONFIG, executor.announce)
     spare_readers()
     loop.read(tally.begin)

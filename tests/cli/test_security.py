@@ -3,8 +3,10 @@
 import http.server
 import json
 import os
+import signal
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -98,6 +100,25 @@ def test_a_new_token_serves_the_verbs_at_once_and_running_jobs_keep_theirs(clust
 
 
 @pytest.mark.processes
+def test_a_scheduler_that_is_stopped_keeps_no_verb_waiting_for_long(cluster: LiveCluster) -> None:
+    job = cluster.submit("long", "sleep 600")
+    os.kill(cluster.pid, signal.SIGSTOP)
+    begun = time.monotonic()
+    done = run_cli("wait", "--timeout", "1", job, state=cluster.state)
+    waited_s = time.monotonic() - begun
+    with pytest.raises(UnreachableError, match=r"within 1 s: it is busy or stopped; it may still do what"):
+        find_client(cluster.state, 1.0).post(f"/v1/jobs/{job}/cancel")
+    (cluster.state / "lock").unlink()
+    second = run_cli("up", "--slots", "1", state=cluster.state)
+    os.kill(cluster.pid, signal.SIGCONT)
+    assert (done.returncode, waited_s < 25.0) == (1, True)
+    assert done.stderr.endswith("did not answer within 5 s: it is busy or stopped\n")
+    assert second.returncode == 2
+    assert "although somebody removed its lock file" in second.stderr
+    cluster.wait_for(job, "cancelled")  # as the verb had warned
+
+
+@pytest.mark.processes
 def test_the_socket_is_its_owners_alone(cluster: LiveCluster) -> None:
     assert oct((cluster.state / "socket").stat().st_mode & 0o777) == "0o600"
     assert oct(cluster.state.stat().st_mode & 0o777) == "0o700"
@@ -110,6 +131,36 @@ def state_of(tmp_path: Path) -> Path:
     (state / "token").touch(0o600)
     (state / "token").write_text(TOKEN)
     return state
+
+
+@pytest.mark.parametrize(
+    "name", ["token", "job-key", "lock", "journal.sqlite", "jobs.sqlite", "journal.reserve"]
+)
+def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    os.mkfifo(state / name, 0o600)
+    with pytest.raises(InputError, match=rf"{name}'; allowed: a plain file"), StateDir(state).locked():
+        pass
+
+
+def test_a_pipe_in_place_of_the_connection_is_refused(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    os.mkfifo(state / "connection.json", 0o600)
+    with pytest.raises(InputError, match=r"connection.json'; allowed: a plain file"):
+        find_client(state)
+
+
+def test_a_scheduler_that_lost_its_lock_file_keeps_others_out(tmp_path: Path) -> None:
+    state = state_of(tmp_path)
+    directory = StateDir(state)
+    with directory.locked(), listening_here(directory.socket):
+        directory.lock.unlink()
+        with pytest.raises(InputError, match="although somebody removed its lock file"), directory.locked():
+            pass
+    with directory.locked():  # what it left of its socket keeps nobody out
+        pass
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o702, 0o1777])

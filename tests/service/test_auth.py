@@ -2,6 +2,7 @@
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,15 @@ def test_an_empty_and_a_missing_token_are_refused(tmp_path: Path) -> None:
         load_token(path)
     with pytest.raises(InputError, match="No such file"):
         read_token(tmp_path / "gone")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_refused_and_not_waited_for(
+    tmp_path: Path, make: Callable[[Path, int], None]
+) -> None:
+    path = tmp_path / "token"
+    make(path, 0o700)
+    with pytest.raises(
+        InputError, match=r"token file: got '.*token'; allowed: a (plain file|file that you can)"
+    ):
+        load_token(path)

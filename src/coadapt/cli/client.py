@@ -133,6 +133,7 @@ class Client:
             seconds = timeout_s or self._timeout_s
             raise UnreachableError(
                 f"the scheduler at {self._place} did not answer within {seconds:g} s: it is busy or stopped"
+                + "; it may still do what it was asked for: look before you ask again" * (method != "GET")
             ) from None
         except OSError as error:
             why = error.strerror or error

@@ -12,10 +12,13 @@ from typing import Annotated
 
 import typer
 
+from coadapt.cli.local_socket import LocalConnection
 from coadapt.core.config import SchedulerConfig
 from coadapt.model import InputError
 
 ENV_STATE = "COADAPT_STATE"
+SETTINGS = "settings.json"
+SOCKET_TIMEOUT_S = 1.0
 
 StateOption = Annotated[
     Path | None,
@@ -74,7 +77,7 @@ class StateDir:
         """
         from coadapt.model.wire import from_json
 
-        file = self.path / "settings.json"
+        file = self.path / SETTINGS
         try:
             settings = json.loads(file.read_text())
         except FileNotFoundError:
@@ -94,6 +97,7 @@ class StateDir:
         if not os.path.lexists(self.connection):
             return None
         check_own(self.connection, "--state")
+        check_plain(self.connection)
         try:
             connection = json.loads(self.connection.read_text())
             return {key: str(connection[key]) for key in ("url", "policy")}
@@ -105,16 +109,39 @@ class StateDir:
     def locked(self) -> Iterator[None]:
         """Be the only scheduler on this directory; the kernel frees the lock when this process dies.
 
-        Raises InputError if there is another.
+        Raises InputError if there is another, or where something else stands in place of a file of ours:
+        whoever opens a pipe waits for somebody at its other end.
         """
+        plain = (self.token, self.job_key, self.journal, self.reserve, self.index, self.lock)
+        for file in (*plain, self.path / SETTINGS):
+            check_plain(file)
         with self.lock.open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                url = (self.last_run() or {}).get("url", "an unknown address")
-                allowed = f"a directory without a running scheduler; one answers at {url}"
-                raise InputError("--state", str(self.path), allowed) from None
+                raise self._taken("") from None
+            if self.is_listened_on():
+                raise self._taken(", although somebody removed its lock file")
             yield
+
+    def _taken(self, but: str) -> InputError:
+        url = (self.last_run() or {}).get("url", "an unknown address")
+        allowed = f"a directory without a running scheduler; one answers at {url}{but}"
+        return InputError("--state", str(self.path), allowed)
+
+    def is_listened_on(self) -> bool:
+        """Return whether a scheduler has the socket: who removes the lock file does not end it.
+
+        (To lock the journal itself would keep its readers out, or be at odds with the database's own locks
+        where a network file system makes one kind of locks out of the other.)
+        """
+        try:
+            LocalConnection(self.socket, SOCKET_TIMEOUT_S).connect()
+        except TimeoutError:
+            return True  # so many wait that it takes nobody in: it is busy or stopped
+        except OSError:
+            return False
+        return True
 
 
 def check_own(path: Path, field: str) -> None:
@@ -132,6 +159,12 @@ def check_own(path: Path, field: str) -> None:
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         allowed = f"one that only you may write: chmod go-w {path}"
         raise InputError(field, f"{path} with mode {mode:04o}", allowed)
+
+
+def check_plain(path: Path) -> None:
+    """Raise InputError if something else than a plain file stands at `path`."""
+    if path.exists() and not path.is_file():
+        raise InputError("--state", str(path), "a plain file there, or none: remove what is no file")
 
 
 def find_state_dir(given: Path | None) -> StateDir:

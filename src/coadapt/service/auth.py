@@ -100,12 +100,15 @@ def new_token(path: Path) -> str:
 def read_token(path: Path) -> str:
     """Return the token in `path`. Raises InputError as `load_token`, or if there is no such file."""
     try:
-        with path.open() as file:
+        # Of a pipe nobody may ever write the other end: it is opened without waiting, and refused below.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK)) as file:
             status = os.fstat(file.fileno())
-            token = file.read().strip()
+            token = file.read().strip() if stat.S_ISREG(status.st_mode) else ""
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise InputError("token file", str(path), f"a file that you can read ({reason})") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError("token file", str(path), "a plain file; remove what is no file")
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o077:
         raise InputError(

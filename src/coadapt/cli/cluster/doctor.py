@@ -10,7 +10,7 @@ import typer
 
 from coadapt.cli.client import RefusedError, UnreachableError, find_client
 from coadapt.cli.exit_codes import EXIT_FAILED
-from coadapt.cli.state_dir import StateDir, StateOption, check_own, find_state_dir
+from coadapt.cli.state_dir import StateDir, StateOption, check_own, check_plain, find_state_dir
 from coadapt.model import InputError
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def doctor(
         allowed = "a directory that `coadapt up` has run on; before the first time, --executor NAME looks"
         raise InputError("--state", str(directory.path), allowed)
     check_own(directory.path, "--state")
+    check_plain(directory.journal)
     if end_jobs:
         with directory.locked():
             _end_jobs(directory)
@@ -154,7 +155,7 @@ def _look_at_scheduler(directory: StateDir) -> bool:
         notices = client.get("/v1/notices")["notices"]
     except UnreachableError as error:
         typer.echo(f"scheduler  {error}")
-        return True
+        return not directory.is_listened_on()  # one that is there and says nothing
     except RefusedError as error:
         typer.echo(f"scheduler  refuses the token: {error}")
         return False

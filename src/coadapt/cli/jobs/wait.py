@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from coadapt.cli.client import Client, JsonObject, UnreachableError, find_client
+from coadapt.cli.client import TIMEOUT_S, Client, JsonObject, UnreachableError, find_client
 from coadapt.cli.completion import complete_job
 from coadapt.cli.exit_codes import EXIT_JOB_FAILED, EXIT_TIMEOUT
 from coadapt.cli.jobs.job_states import ENDED
@@ -18,6 +18,8 @@ FIRST_LOOK_S = 0.2
 LOOKS_APART_MAX_S = 2.0
 # How long a scheduler may be away, say while it is started again, before that is an error.
 PATIENCE_S = 60.0
+# The least time that it gets to answer, whatever --timeout says.
+ANSWER_S = 5.0
 
 
 def wait(
@@ -33,7 +35,8 @@ def wait(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Wait until jobs have ended. The exit code is 0 if all succeeded, 3 if one did not."""
-    raise typer.Exit(wait_for(find_client(state), jobs, timeout_s, as_json=as_json))
+    answer_s = TIMEOUT_S if timeout_s is None else min(max(timeout_s, ANSWER_S), TIMEOUT_S)
+    raise typer.Exit(wait_for(find_client(state, answer_s), jobs, timeout_s, as_json=as_json))
 
 
 def wait_for(client: Client, jobs: Iterable[str], timeout_s: float | None, *, as_json: bool) -> int:
