@@ -57,3 +57,17 @@ def test_a_full_disk_is_known_by_its_number_or_by_sqlite_s_words() -> None:
     assert is_disk_full(sqlite3.OperationalError("database or disk is full"))
     assert not is_disk_full(OSError(errno.EIO, "Input/output error"))
     assert not is_disk_full(sqlite3.OperationalError("no such table: events"))
+
+
+def test_it_is_given_up_at_once_when_asked_and_told_once(
+    tmp_path: Path, free: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "journal.reserve"
+    reserve = DiskReserve(path, reserve_bytes=2 * MIB, low_bytes=MIB)
+    reserve.give_up()
+    reserve.look()
+    assert (path.exists(), free) == (True, [100 * MIB])
+    reserve.give_up()
+    reserve.give_up()
+    assert not path.exists()
+    assert len(caplog.records) == 1

@@ -1,11 +1,12 @@
 """Snapshots that are written beside the events: of the right moment, one at a time, and no error is lost."""
 
 import threading
+from collections.abc import Sequence
 from dataclasses import fields
 
 import pytest
 
-from coadapt.core.events import PlanReady, ReplicasStarted
+from coadapt.core.events import Event, PlanReady, ReplicasStarted
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
 from coadapt.model import Plan
@@ -16,6 +17,8 @@ from coadapt.runtime.snapshots_aside import SnapshotsAside, copy_of, picture_of
 from coadapt.sim.faults.fault_run import FaultRun
 from coadapt.sim.faults.scenario import draw_scenario
 from tests.core.stage import Stage, on
+
+FULL = "the journal cannot be written: the disk is full (database or disk is full)"
 
 
 class Slow(MemoryStore):
@@ -56,13 +59,55 @@ def test_a_snapshot_is_of_its_moment_and_nobody_waits_for_it() -> None:
 
 def test_an_error_is_raised_with_the_next_snapshot() -> None:
     slow = Slow()
-    slow.error = StoreError("the journal cannot be written: the disk is full")
+    slow.error = StoreError("the journal cannot be written: no access")
     slow.let.set()
     aside = SnapshotsAside(slow)
     aside.save_snapshot(SchedulerState(), 1)
     aside.close()
-    with pytest.raises(StoreError, match="disk is full"):
+    with pytest.raises(StoreError, match="no access"):
         aside.save_snapshot(SchedulerState(), 2)
+
+
+def test_a_snapshot_that_finds_no_room_is_left_out() -> None:
+    slow = Slow()
+    slow.error = StoreError(FULL)
+    slow.let.set()
+    aside = SnapshotsAside(slow)
+    aside.save_snapshot(SchedulerState(), 1)
+    aside.finish()
+    slow.error = None
+    aside.save_snapshot(SchedulerState(), 2)
+    aside.close()
+    assert [upto for upto, _ in slow.written] == [2]
+
+
+class Full(MemoryStore):
+    """Has no room for events until there is some."""
+
+    room = False
+
+    def append(self, events: Sequence[Event]) -> None:
+        if not self.room:
+            raise StoreError(FULL)
+        super().append(events)
+
+
+def test_events_that_find_no_room_are_written_once_there_is_some() -> None:
+    full, asked = Full(), list[bool]()
+
+    def make_room() -> None:
+        full.room = not asked
+        asked.append(full.room)
+
+    event = ReplicasStarted(at=61.0, job="a", generation=1)
+    aside = SnapshotsAside(full, make_room=make_room)
+    aside.append([event])
+    assert list(aside.events()) == [event]
+    full.room = False
+    with pytest.raises(StoreError, match="disk is full"):
+        aside.append([event])
+    aside.close()
+    assert (asked, list(full.events())) == ([True, False], [event])
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -1,4 +1,5 @@
-"""Room on the disk that is the journal's alone: a file of it is given up once the disk is nearly full.
+"""Room on the disk that is the journal's alone: a file of it is given up once the disk is nearly full, or is
+full all of a sudden.
 
 The scheduler goes on writing down what happens for as long as that lasts, and says that the disk is full.
 """
@@ -20,28 +21,38 @@ logger = logging.getLogger(__name__)
 
 
 class DiskReserve:
-    """A file without content beside the journal. `look` and `run` are for one thread."""
+    """A file without content beside the journal. `look` and `run` are for one thread, the rest for any."""
 
     def __init__(self, path: Path, *, reserve_bytes: int = RESERVE_BYTES, low_bytes: int = LOW_BYTES) -> None:
         self._path = path
         self._reserve_bytes = reserve_bytes
         self._low_bytes = low_bytes
         self._closed = threading.Event()
+        self._giving = threading.Lock()
 
     def look(self) -> None:
         """Take the reserve where there is room for it, give it up where there is hardly any left."""
         free = free_bytes(self._path.parent)
         held = self._path.exists()
         if held and free < self._low_bytes:
-            self._path.unlink(missing_ok=True)
-            logger.error(
-                "the disk of %s is nearly full (%d MiB left): the journal lives on its reserve of %d MiB now",
-                self._path.parent,
-                free >> 20,
-                self._reserve_bytes >> 20,
-            )
+            self.give_up()
         elif not held and free > self._reserve_bytes + 2 * self._low_bytes:
             self._take()
+
+    def give_up(self) -> None:
+        """Give the room to the journal, if there is any. Once this returns it is free."""
+        with self._giving:  # while another thread does it the file is gone, and its room is not there yet
+            free = free_bytes(self._path.parent)
+            try:
+                self._path.unlink()
+            except FileNotFoundError:
+                return
+        logger.error(
+            "the disk of %s is nearly full (%d MiB left): the journal lives on its reserve of %d MiB now",
+            self._path.parent,
+            free >> 20,
+            self._reserve_bytes >> 20,
+        )
 
     def run(self) -> None:
         """Look, every now and then, until `close`."""

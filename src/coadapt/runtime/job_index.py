@@ -26,6 +26,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -273,9 +274,8 @@ class JobIndex:
                 self._database.execute(query, (CLUSTER, PLANS, ROUND, LINE, before_at))
 
     def close(self) -> None:
-        with self._lock:
+        with self._lock, closing(self._database):
             self.flush()
-            self._database.close()
 
     def _open(self) -> sqlite3.Connection:
         if self._path != ":memory:":

@@ -15,16 +15,25 @@ from dataclasses import replace
 
 from coadapt.core.events import Event
 from coadapt.core.state import JobRecord, SchedulerState
+from coadapt.runtime.disk_reserve import is_disk_full
 from coadapt.runtime.ports import Store
 
 
 class SnapshotsAside(Store):
-    """The store `store`, but for its snapshots, which a thread writes."""
+    """The store `store`, but for its snapshots, which a thread writes; on a full disk events go first."""
 
-    def __init__(self, store: Store, committed: Callable[[float], None] = lambda _: None) -> None:
-        """`committed` is told how long each commit of events took, in seconds."""
+    def __init__(
+        self,
+        store: Store,
+        committed: Callable[[float], None] = lambda _: None,
+        make_room: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`committed` is told how long each commit of events took, in seconds. `make_room` is called when the
+        disk is full; then it is tried once more.
+        """
         self._store = store
         self._committed = committed
+        self._make_room = make_room
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshot")
         self._writing: Future[None] | None = None
 
@@ -34,7 +43,13 @@ class SnapshotsAside(Store):
 
     def append(self, events: Sequence[Event]) -> None:
         begun = time.perf_counter()
-        self._store.append(events)
+        try:
+            self._store.append(events)
+        except Exception as error:
+            if not is_disk_full(error):
+                raise
+            self._make_room()
+            self._store.append(events)
         self._committed(time.perf_counter() - begun)
 
     def events(self, after: int = 0) -> Iterator[Event]:
@@ -50,7 +65,7 @@ class SnapshotsAside(Store):
         if self._writing is not None:
             if not self._writing.done():
                 return
-            self._writing.result()
+            self.finish()
         self._writing = self._writer.submit(self._store.save_snapshot, picture_of(state), upto)
 
     def latest_snapshot(self) -> tuple[SchedulerState, int] | None:
@@ -58,9 +73,16 @@ class SnapshotsAside(Store):
         return self._store.latest_snapshot()
 
     def finish(self) -> None:
-        """Wait until what is being written is written. Raises what went wrong with it."""
-        if self._writing is not None:
+        """Wait until what is being written is written. Raises what went wrong with it, but for a full disk:
+        it was left out then, and a restart replays more events.
+        """
+        if self._writing is None:
+            return
+        try:
             self._writing.result()
+        except Exception as error:
+            if not is_disk_full(error):
+                raise
 
     def close(self) -> None:
         """End the thread, once it has written what it is at."""

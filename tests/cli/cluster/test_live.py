@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coadapt.cli.cluster.live import call_all, listening, run_parts
+from coadapt.cli.cluster.live import call_all, close_files, listening, run_parts
 from coadapt.model import InputError
 
 
@@ -52,6 +52,19 @@ def test_a_full_disk_is_one_line_and_no_traceback(caplog: pytest.LogCaptureFixtu
     (record,) = [each for each in caplog.records if each.levelname == "ERROR"]
     assert "the disk is full" in record.getMessage()
     assert record.exc_info is None
+
+
+def test_what_has_no_room_at_the_end_is_one_line_and_all_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+    part = Part()
+
+    def starved() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert close_files([starved, part.closed.set]) is True
+    assert part.closed.is_set()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("the disk is full")
+    assert close_files([part.closed.clear]) is False
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -144,6 +144,15 @@ def test_tables_have_a_row_per_run_and_per_job(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(1)"])
+def test_no_name_is_a_formula_for_a_spreadsheet(tmp_path: Path, name: str) -> None:
+    rows = [{"job": name, "jct_s": -1.0}, {"job": "a=b", "jct_s": 2.0}]
+    path = write_table(tmp_path, "jobs", rows, "csv")
+    with path.open(encoding="utf-8", newline="") as file:
+        assert [*csv.reader(file)][1:] == [[f"'{name}", "-1.0"], ["a=b", "2.0"]]
+    assert json.loads(write_table(tmp_path, "jobs", rows, "json").read_text()) == rows
+
+
 def test_a_parquet_table_says_the_same(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     path = write_table(tmp_path, "jobs", list(COMPARISON.job_rows()), "parquet")

@@ -116,7 +116,7 @@ def _live(
     writer, change_log, tally = IndexWriter(index, journal.whole, first_config), ChangeLog(), Tally()
     latencies = Latencies(tally.registry)
     latencies.watch_journal(state_dir.journal)
-    store = SnapshotsAside(journal, latencies.commit)
+    store = SnapshotsAside(journal, latencies.commit, reserve.give_up)
     loop = LiveLoop(
         Scheduler(first_config),
         clock=clock,
@@ -166,9 +166,19 @@ def _live(
         call_all([part.close for part in (loop, executor, solver, reserve, housekeeping)])
 
     broken = run_parts(parts, close)
-    for each in (index, store, journal):
-        each.close()
-    return broken
+    return close_files([index.close, store.close, journal.close]) or broken
+
+
+def close_files(closes: Sequence[Callable[[], None]]) -> bool:
+    """Call all of them in order; return whether the disk had no room for what was still to be written."""
+    try:
+        call_all(closes)
+    except Exception as error:
+        if not is_disk_full(error):
+            raise
+        logger.error("the disk is full: the history of jobs is made anew from the journal at the next start")
+        return True
+    return False
 
 
 def call_all(closes: Sequence[Callable[[], None]]) -> None:

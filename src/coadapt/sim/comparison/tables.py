@@ -12,6 +12,8 @@ from coadapt.model import InputError
 from coadapt.sim.comparison.comparison import Row
 
 FORMATS = ("csv", "json", "parquet")
+# What a text begins with that spreadsheets compute when they open a CSV file.
+FORMULA = ("=", "+", "-", "@")
 
 
 def check_writable(format_name: str) -> None:
@@ -46,8 +48,13 @@ def _csv(rows: Sequence[Row]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: _plain(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
+
+
+def _plain(value: object) -> object:
+    """Return a cell that no spreadsheet takes for a formula: names come from traces that others wrote."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 def _json(rows: Sequence[Row]) -> str:
