@@ -238,6 +238,26 @@ def test_a_small_drift_and_another_rate_are_told() -> None:
     assert behind["checkpoint"].text == "state.iter_num is 0, alone 1"
 
 
+@pytest.mark.parametrize(
+    ("kind", "dtype", "likely"),
+    [
+        (torch.optim.LBFGS, torch.float32, "LBFGS, which rounding in float32 may lead elsewhere"),
+        (torch.optim.LBFGS, torch.float64, "a variable of the loop that starts anew"),
+        (torch.optim.SGD, torch.float32, "a variable of the loop that starts anew"),
+    ],
+)
+def test_what_rounding_makes_of_lbfgs_is_blamed_on_no_line_of_the_script(
+    kind: type[torch.optim.LBFGS | torch.optim.SGD], dtype: torch.dtype, likely: str
+) -> None:
+    weights = torch.ones(4, dtype=dtype, requires_grad=True)
+    trained = {"optimizer": kind([weights], lr=0.1).state_dict()}
+    alone = {"model": {"w": weights.detach()}, **trained}
+    changed = {"model": {"w": weights.detach() * 1.001}, **trained}
+    found = compared({1: [ROW]}, state_alone=alone, state_changed=changed)["parameters"]
+    assert found.same is False
+    assert found.why.startswith(likely)
+
+
 def test_what_rounding_does_to_a_script_is_allowed_tenfold_within_bounds() -> None:
     one = {"model": {"w": torch.ones(100)}}
     for off, allowed in ((0.0, 1e-5), (1e-5, 1e-4), (0.1, 1e-2)):

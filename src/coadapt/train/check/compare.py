@@ -39,6 +39,12 @@ HELD_REMEDY = (
     "the loop accumulates by hand: what `.grad` holds does not go over to a replica that joins; let "
     "run.loader(max_atomic=...) accumulate"
 )
+# It divides by differences of gradients, and its line search compares losses: where these are small, rounding
+# decides about a step.
+SEARCH_REMEDY = (
+    "LBFGS, which rounding in float32 may lead elsewhere; make model and samples float64 and check again: "
+    "what differs then is a mistake"
+)
 STATE_REMEDY = "keep what the loop changes in run.state(...) or run.register(...), and change it alike on all"
 
 State = Mapping[str, object]
@@ -156,10 +162,12 @@ class Compared:
         began = self._parted_at()
         since = "" if began is None else f", since step {began}"
         text = f"differ by {found:.1e} of their norm{since}; allowed {self.allowed:.1e}"
-        held = any(not sum(rows[0].updates) for rows in self.alone.values())
-        return Finding(
-            what="parameters", same=False, text=text, why=HELD_REMEDY if held else PARAMETERS_REMEDY
-        )
+        return Finding(what="parameters", same=False, text=text, why=self._parameters_remedy())
+
+    def _parameters_remedy(self) -> str:
+        if any(not sum(rows[0].updates) for rows in self.alone.values()):
+            return HELD_REMEDY
+        return SEARCH_REMEDY if _searches(self.state_alone) else PARAMETERS_REMEDY
 
     def _checkpoint(self) -> Finding:
         if not self.fixed:
@@ -211,6 +219,25 @@ def distance(one: State, other: State) -> float | None:
                 squares += float((value.double() - wanted.double()).square().sum())
                 whole += float(value.double().square().sum())
     return math.sqrt(squares / whole) if whole else None
+
+
+def _searches(state: State) -> bool:
+    """Return whether LBFGS trains parameters of less than double precision."""
+    items = [(name.split("/")[0], cast("Mapping[str, object]", item)) for name, item in state.items()]
+    groups = [
+        group
+        for kind, item in items
+        if kind == "optimizer"
+        for group in cast("Sequence[Mapping[str, object]]", item["param_groups"])
+    ]
+    precise = all(
+        value.dtype == torch.float64
+        for kind, item in items
+        if kind == "model"
+        for value in item.values()
+        if isinstance(value, Tensor) and value.is_floating_point()
+    )
+    return not precise and any("line_search_fn" in group for group in groups)
 
 
 def _by_contract(what: str) -> Finding:
