@@ -97,12 +97,34 @@ def test_plot_writes_a_page_of_escaped_data(tmp_path: Path, arguments: list[str]
         (("convert", "builtin", "--to", "csv"), "--to: got 'csv'; allowed: plain or osdi21"),
         (("scale", "builtin", "--rate", "0"), "--rate: got 0.0; allowed: 0.001 to 1000"),
         (("sample", "builtin:9", "--jobs", "10"), "--jobs: got 10; allowed: 1 to 9"),
-        (("plot", "nothing.csv"), "nothing.csv: got 'No such file or directory'"),
+        (("scale", "nothing.csv", "--rate", "2"), "nothing.csv: got 'No such file or directory'"),
     ],
 )
 def test_what_makes_no_sense_is_refused(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
     assert refusal(*words, "--out", str(tmp_path / "out.csv")).startswith(message)
     assert refusal(*words[:2], *words[2:], "--out", str(tmp_path)).startswith(("--", "nothing"))
+
+
+@pytest.mark.parametrize(
+    ("words", "ending", "allowed"),
+    [
+        (("convert", "builtin:2"), ".xyz", ".csv"),
+        (("convert", "log.csv", "--to", "osdi21"), ".parquet", ".csv"),
+        (("sample", "builtin:2", "--jobs", "1"), ".json", ".csv"),
+        (("scale", "builtin:2", "--rate", "2"), ".html", ".csv"),
+        (("plot", "builtin:2"), ".csv", ".html"),
+    ],
+)
+def test_a_file_is_named_for_what_is_in_it(
+    tmp_path: Path, words: tuple[str, ...], ending: str, allowed: str
+) -> None:
+    out = tmp_path / f"out{ending}"
+    assert refusal(*words, "--out", str(out)).startswith(
+        f"--out: got '{out}'; allowed: a name that ends in {allowed}"
+    )
+    assert not out.exists()
+    if words[0] != "convert":
+        answer(*words, "--out", str(tmp_path / "out"))
 
 
 def test_generating_needs_profiles(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ S_PER_HOUR = 3600.0
 NUM_GPUS = 64  # none of a built-in workload's jobs requests more
 GENERATED = "osdi21"
 TO = ("plain", GENERATED)
+# Of what is written, by its ending; a name without one, such as /dev/stdout, says nothing wrong.
+TABLE, PAGE = ".csv", ".html"
 
 Source = Annotated[
     str,
@@ -156,7 +158,7 @@ def plot(
     """Draw when jobs come and what they ask for: one HTML file that works offline."""
     from coadapt.sim.report.workload_page import write_workload_page
 
-    _check_out(out)
+    _check_out(out, PAGE)
     loaded, _ = _load(workload, profiles, format_name)
     write_workload_page(out, loaded)
     _tell(out, len(loaded.jobs), as_json)
@@ -197,7 +199,7 @@ def _generate(log: Path, profiles: Path | None, out: Path, num_jobs: int, seed: 
     from coadapt.sim.traces.tuned_jobs import write_jobs
 
     check_range("--jobs", num_jobs, 1, 100_000)
-    _check_out(out)
+    _check_out(out, TABLE)
     known = applications_in(profiles)
     logged = list(read_log(log))
     write_jobs(out, generate(logged, requests_of(known), Recipe(num_jobs=num_jobs, seed=seed)))
@@ -206,14 +208,16 @@ def _generate(log: Path, profiles: Path | None, out: Path, num_jobs: int, seed: 
 def _write(out: Path, workload: "Workload", applications: "Mapping[str, Application]", as_json: bool) -> None:
     from coadapt.sim.traces.plain import write_plain
 
-    _check_out(out)
+    _check_out(out, TABLE)
     write_plain(out, workload, applications)
     _tell(out, len(workload.jobs), as_json)
 
 
-def _check_out(out: Path) -> None:
+def _check_out(out: Path, ending: str) -> None:
     if not out.parent.is_dir() or out.is_dir():
         raise InputError("--out", str(out), "a file in a directory that exists")
+    if out.suffix not in ("", ending):
+        raise InputError("--out", str(out), f"a name that ends in {ending}, which is what is written")
 
 
 def _tell(out: Path, num_jobs: int, as_json: bool) -> None:
