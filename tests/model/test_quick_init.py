@@ -2,11 +2,12 @@
 
 import pickle
 from copy import deepcopy
-from dataclasses import FrozenInstanceError, dataclass, field, replace
+from dataclasses import FrozenInstanceError, dataclass, field
+from dataclasses import replace as replaced
 
 import pytest
 
-from coadapt.model.quick_init import quick_init
+from coadapt.model.quick_init import maker, quick_init, replace
 
 
 def _values(decorate):  # type: ignore[no-untyped-def]  # a class of its own for each
@@ -42,7 +43,7 @@ def test_it_sets_what_the_dataclass_sets() -> None:
     assert (value.twice, value.seen, value.parts) == (4, [], {})
     assert value.parts is not quick(name="a").parts
     assert value == quick(name="a", size=2) != quick(name="a")
-    assert replace(value, size=5).twice == 10
+    assert replaced(value, size=5).twice == 10
 
 
 def test_it_refuses_what_the_dataclass_refuses() -> None:
@@ -79,3 +80,48 @@ def test_pickles_and_deep_copies_have_what_no_argument_sets() -> None:
     for again in (pickle.loads(pickle.dumps(first)), deepcopy(first)):
         assert (again, again.told) == (first, ["x"])
         assert again.told is not first.told
+
+
+def test_a_maker_makes_what_the_class_makes() -> None:
+    kind = _values(quick_init)
+    make = maker(kind)
+    for given in ({"name": "a"}, {"name": "b", "size": 3, "parts": {"x": 1}}):
+        value = make(**given)
+        assert (value, type(value), value.twice, value.seen) == (kind(**given), kind, 2 * value.size, [])
+    assert make(name="a").parts is not make(name="a").parts
+    assert maker(Pair)(1, (2,)) == Pair(1, (2,))
+    for wrong in ({}, {"name": "a", "colour": 1}, {"name": "a", "twice": 2}):
+        with pytest.raises(TypeError, match="argument"):
+            make(**wrong)
+    with pytest.raises(ValueError, match="size must be"):
+        make(name="a", size=0)
+    with pytest.raises(FrozenInstanceError):
+        make(name="a").size = 2
+
+
+def test_a_copy_has_what_changed_and_is_checked_anew() -> None:
+    value = _values(quick_init)(name="a", size=2, parts={"x": 1})
+    value.seen.append(1)
+    copy = replace(value, size=5)
+    assert (copy.name, copy.size, copy.twice, copy.seen) == ("a", 5, 10, [])  # as dataclasses.replace has it
+    assert copy == replaced(value, size=5)
+    assert copy.parts is value.parts
+    assert type(copy) is type(value)
+    with pytest.raises(FrozenInstanceError):
+        copy.size = 2
+    with pytest.raises(ValueError, match="size must be"):
+        replace(value, size=0)
+    with pytest.raises(TypeError, match="argument"):
+        replace(value, twice=2)
+
+
+def test_makers_and_copies_of_a_subclass_are_of_it() -> None:
+    @quick_init
+    @dataclass(frozen=True, slots=True)
+    class Triple(Pair):
+        third: int = 3
+
+    first = maker(Triple)(1, third=4)
+    assert (type(first), first) == (Triple, Triple(1, third=4))
+    assert (type(replace(first, left=2)), type(replace(Pair(1), left=2))) == (Triple, Pair)
+    assert pickle.loads(pickle.dumps(maker(Pair)(1))) == Pair(1)

@@ -7,6 +7,7 @@ from coadapt.core.lifecycle import HOLDING, JobState
 from coadapt.core.state import JobRecord, Order, Running, Status
 from coadapt.model import NO_GRANT, Holding, JobView, holding
 from coadapt.model.devices import NOTHING
+from coadapt.model.view import new_job_view
 
 
 def held(job: JobRecord) -> Holding:
@@ -35,12 +36,8 @@ def hold(
 ) -> None:
     """Change what decides what the job holds, from `at` (s) on; what it held until then is booked."""
     job.usage = job.usage.upto(at, num_gpus_held(job))
-    if status is not None:
-        job.status = status
-    if order is not None:
-        job.order = order
-    if running is not None:
-        job.running = running
+    job.status, job.order = status or job.status, order or job.order
+    job.running = running or job.running
 
 
 def may_train(job: JobRecord, generation: int) -> bool:
@@ -58,7 +55,7 @@ def job_view(job: JobRecord, rescale_default_s: float, known: JobView | None = N
     if known is not None and same and grant is known.grant:
         return known
     mean_s = job.usage.costs.mean_s
-    return JobView(
+    return new_job_view(
         id=job.id,
         spec=job.spec,
         submitted_at=job.submitted_at,

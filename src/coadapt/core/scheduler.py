@@ -56,6 +56,8 @@ from coadapt.model.view import JobViews, standing_of
 
 # So many jobs change before their views are made anew: a round finds no more of them to do.
 VIEWS_BEHIND_MAX = 100
+# What leaves alone what jobs hold and want, while it lasts.
+_TAKES_NOTHING = (TrainingReported, PlanReady)
 
 
 class Scheduler:
@@ -84,7 +86,7 @@ class Scheduler:
         self.state.changed = set()
         # A late message must not turn the books back; its own instant is history.
         self.state.at = max(self.state.at, event.at)
-        self._picture = self._picture if isinstance(event, PlanReady | TrainingReported) else None
+        self._picture = self._picture if isinstance(event, _TAKES_NOTHING) else None
         match event:
             case TrainingReported() | TrainingResumed():  # first, because nearly all events are
                 return self._heard(event)
@@ -131,7 +133,7 @@ class Scheduler:
         unseen, self._work.unseen = self._work.unseen, {}
         for job_id in unseen:
             job = jobs.get(job_id)
-            if job is None or job.state in ENDED or job.status.cancel_requested:
+            if job is None or job.status.state in ENDED or job.status.cancel_requested:
                 views.drop(job_id)
             else:
                 views.put(job_view(job, cost_s, views.views.get(job_id)))

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from coadapt.model.cluster import SHARERS_MAX, Allocation, JobId, Node, NodeId, inventory
-from coadapt.model.quick_init import quick_init
+from coadapt.model.quick_init import maker, quick_init
 
 SharedGpu = tuple[NodeId, int]
 """A node and the label of one GPU of it that jobs share."""
@@ -69,10 +69,13 @@ class Holding:
         return gpus
 
 
+_new_holding = maker(Holding)
+
+
 def holding(*allocations: Allocation) -> Holding:
     """Return what a job holds that holds all of `allocations` at once: what it had, and what it is to get."""
     if len(allocations) == 1 and not allocations[0].shared:  # nearly always
-        return Holding(whole=dict(allocations[0].slots), parts=_NO_PARTS)
+        return _new_holding(whole=dict(allocations[0].slots), parts=_NO_PARTS)
     whole: dict[NodeId, int] = {}
     parts: dict[SharedGpu, int] = {}
     for allocation in allocations:
@@ -83,7 +86,7 @@ def holding(*allocations: Allocation) -> Holding:
             continue
         for node, count in allocation.slots:
             whole[node] = max(whole.get(node, 0), count)
-    return Holding(whole=whole, parts=parts or _NO_PARTS)
+    return _new_holding(whole=whole, parts=parts or _NO_PARTS)
 
 
 NOTHING = Holding()

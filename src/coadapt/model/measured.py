@@ -6,12 +6,11 @@ one field here with one line in `after`, and one field in TrainingReport.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from coadapt.model.batch import BatchConfig
 from coadapt.model.cluster import Allocation
 from coadapt.model.efficiency import EfficiencyPoint
-from coadapt.model.quick_init import quick_init, replace
+from coadapt.model.quick_init import maker, quick_init, replace
 from coadapt.model.report import Forecast, GradStats, TrainingReport, TypeProfile
 
 # Names of the metrics by which a report tells which replica is slower than its peers.
@@ -27,8 +26,6 @@ PERCENT_DONE, REMAINING_S = "progress_percentage", "estimated_remaining_seconds"
 BATCH_HISTORY_MAX = 20_000
 # Branches are costly: a job that measures four batches each hour for a week has 672 points.
 EFFICIENCY_POINTS_MAX = 1_000
-
-T = TypeVar("T")
 
 
 @quick_init
@@ -68,20 +65,21 @@ class Measured:
         """Return what is known after `report`, which came at `at` (s). What it leaves open stays."""
         batch = self.batch if report.batch is None else report.batch
         points, profiles, history = self.efficiency_points, self.by_type, self.batch_history
+        target, step_s = report.progress_target, report.step_time_s
         kept = batch is None or (history and history[-1][1] == batch.total)  # nearly always
-        return Measured(
+        return _new_measured(
             progress=self.progress if self.progress > report.progress else report.progress,
-            progress_target=_newer(report.progress_target, self.progress_target),
+            progress_target=self.progress_target if target is None else target,
             samples=self.samples if self.samples > report.samples else report.samples,
             batch=batch,
             batch_history=history if kept else self._history_with(batch, at),
-            step_time_s=_newer(report.step_time_s, self.step_time_s),
+            step_time_s=self.step_time_s if step_s is None else step_s,
             by_type=self._profiles_with(report.by_type) if report.by_type else profiles,
-            grad=_newer(report.grad, self.grad),
+            grad=self.grad if report.grad is None else report.grad,
             efficiency_points=self._points_with(report.efficiency_points)
             if report.efficiency_points
             else points,
-            forecast=_newer(report.forecast, self.forecast),
+            forecast=self.forecast if report.forecast is None else report.forecast,
             metrics={**self.metrics, **report.metrics} if report.metrics else self.metrics,
         )
 
@@ -103,6 +101,9 @@ class Measured:
     def _profiles_with(self, told: Mapping[str, TypeProfile]) -> Mapping[str, TypeProfile]:
         known = self.by_type
         return {**known, **{name: each.after(known.get(name)) for name, each in told.items()}}
+
+
+_new_measured = maker(Measured)
 
 
 @quick_init
@@ -162,7 +163,7 @@ class Usage:
     def upto(self, at: float, num_gpus: float) -> "Usage":
         """Return the usage at instant `at` (s) of a job that held `num_gpus` since `accounted_at`."""
         held_s = max(at - self.accounted_at, 0.0)
-        return Usage(
+        return _new_usage(
             attained_service_gpu_s=self.attained_service_gpu_s + num_gpus * held_s,
             accounted_at=at,
             started_at=self.started_at,
@@ -194,8 +195,7 @@ class Usage:
         return replace(self, costs=self.costs.after(generation, cost_s, pause))
 
 
-def _newer(told: T | None, known: T | None) -> T | None:
-    return known if told is None else told
+_new_usage = maker(Usage)
 
 
 def straggler(metrics: Mapping[str, float], allocation: Allocation) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from coadapt.model.batch import BatchConfig
 from coadapt.model.efficiency import EfficiencyPoint
-from coadapt.model.quick_init import quick_init
+from coadapt.model.quick_init import maker, quick_init
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,3 +180,6 @@ class TrainingReport:
             value = getattr(self, name)
             if value is not None and not 0.0 <= value < math.inf:
                 raise ValueError(f"TrainingReport.{name} must be finite and >= 0, got {value}")
+
+
+new_training_report = maker(TrainingReport)

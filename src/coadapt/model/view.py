@@ -20,7 +20,7 @@ from coadapt.model.cluster import NO_GRANT, Allocation, Grant, Inventory, JobId,
 from coadapt.model.devices import FreeGpus, holding
 from coadapt.model.job import JobSpec, ReplicaLimits, RescaleContract
 from coadapt.model.measured import Measured, Usage
-from coadapt.model.quick_init import quick_init
+from coadapt.model.quick_init import maker, quick_init
 from coadapt.model.tenant import Tenant, TenantId, quotas_of, unconfigured
 
 
@@ -47,6 +47,9 @@ class JobView:
     def allocation(self) -> Allocation:
         """The GPUs that it holds in the policy's eyes."""
         return self.grant.allocation
+
+
+new_job_view = maker(JobView)
 
 
 @quick_init

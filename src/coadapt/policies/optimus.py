@@ -38,7 +38,8 @@ class Optimus:
             else:
                 notes[job.id] = waits(job, low, capacity, go_first(num_served, "that came earlier"))
         gains = {job.id: Gains(job) for job in view.jobs if job.id in capacity.counts}
-        grow_by_gain([job for job in view.jobs if job.id in gains], capacity, gains)
+        worth = {job_id: each.of_next for job_id, each in gains.items()}
+        grow_by_gain([job for job in view.jobs if job.id in gains], capacity, worth)
         notes |= {job_id: _note(gain, capacity.counts[job_id]) for job_id, gain in gains.items()}
         return counted_plan(view, capacity, notes)
 
@@ -58,7 +59,7 @@ class Gains:
         remaining = 0.0 if forecast is None else forecast.remaining_steps
         self._remaining = remaining if remaining > 0 else MIN_REMAINING_STEPS
 
-    def __call__(self, num_replicas: int) -> float:
+    def of_next(self, num_replicas: int) -> float:
         if num_replicas >= self._most:
             return 0.0
         times = self._step_time_s
@@ -70,5 +71,5 @@ def _note(gains: Gains, num_replicas: int) -> str:
         return "it can use no more"
     if not gains.is_known:
         return "without a forecast it gets its minimum"
-    gain = gains(num_replicas)
+    gain = gains.of_next(num_replicas)
     return f"one more would end it {gain:.0f} s sooner" if gain > 0 else "one more would not end it sooner"

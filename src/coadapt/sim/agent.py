@@ -27,7 +27,8 @@ from coadapt.model import (
     TrainingReport,
     TypeProfile,
 )
-from coadapt.model.quick_init import quick_init, replace
+from coadapt.model.quick_init import maker, quick_init, replace
+from coadapt.model.report import new_training_report
 from coadapt.sim.applications import (
     Application,
     ForecastsItself,
@@ -67,7 +68,9 @@ class Assignment:
     _best: list[tuple[ThroughputParams, GradStats, BatchConfig]] = field(
         init=False, repr=False, compare=False, default_factory=list
     )
-    _paces: dict[tuple[int, float], Pace] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _kept: dict[float, tuple[float, Pace]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         keeps = self.dictated is not None or self.spec.contract in _KEEP_THEIR_BATCH
@@ -93,19 +96,21 @@ class Assignment:
             self._best[:] = [(params, grad, config)]
         return self._best[-1][2]
 
-    def pace(self, application: Application, total: int, steps_per_s: float) -> Pace:
-        """Return the pace of a job at a batch of `total` samples; jobs of one application share it."""
-        pace = self._paces.get((total, steps_per_s))
-        if pace is None:
-            pace = pace_of(application, total, self.spec.batch.initial, steps_per_s)
-            self._paces[total, steps_per_s] = pace
-        return pace
+    def pace(self, application: Application, batch: BatchConfig, speed: float) -> tuple[float, Pace]:
+        """Return steps per second and the pace of a job that keeps `batch`; jobs alike share a pace."""
+        kept = self._kept.get(speed)
+        if kept is None:
+            steps_per_s = speed / self.step_s(application, batch)
+            pace = pace_of(application, batch.total, self.spec.batch.initial, steps_per_s)
+            kept = self._kept[speed] = steps_per_s, pace
+        return kept
 
-    def learn(self, learned: Learned, atomic: int, compute_s: float, whole_s: float) -> Learned:
+    def learn(self, application: Application, learned: Learned, atomic: int) -> Learned:
         """Return `learned` with a step of `atomic` samples in this setting, itself if it has one."""
         if self._timed.get(atomic) is not learned:
             if not learned.on(self.setting).knows(self.setting.placement, atomic):
-                learned = learned.with_step(self.setting, atomic, compute_s, whole_s)
+                whole_s, sync_s = self.step_time(application, atomic)
+                learned = learned.with_step(self.setting, atomic, whole_s - sync_s, whole_s)
             self._timed[atomic] = learned
         return learned
 
@@ -150,6 +155,9 @@ class Training:
     batch: BatchConfig | None = None
     grad: GradStats | None = None
     learned: Learned = field(default_factory=Learned)
+
+
+_new_training = maker(Training)
 
 
 @quick_init
@@ -234,7 +242,7 @@ def advance(
     train = _train_keeping if assigned.keeps_batch else _train_choosing
     found = train(application, assigned, training, seconds - delay_s, speed)
     left_s, epoch, progress, samples, batch, grad, learned = found
-    after = Training(
+    after = _new_training(
         epoch=epoch,
         progress=progress,
         samples=samples,
@@ -261,9 +269,8 @@ def _train_choosing(
     next_at, ramped = math.inf, assigned.spec.batch.schedule is not None
     while left_s > 0.0 and epoch < num_epochs:
         if batch is not timed:  # most stretches have one batch, and several epochs
-            whole_s, sync_s = assigned.step_time(application, batch.atomic)
-            learned = assigned.learn(learned, batch.atomic, whole_s - sync_s, whole_s)
-            steps_per_s = speed / (whole_s + batch.accumulation * (whole_s - sync_s))
+            learned = assigned.learn(application, learned, batch.atomic)
+            steps_per_s = speed / assigned.step_s(application, batch)
             timed, rated, scale = batch, None, batch.total / initial
         grad = application.grad_stats(batch.total, epoch)
         if grad is not rated:
@@ -296,10 +303,8 @@ def _train_keeping(
     epoch, progress, samples = training.epoch, training.progress, training.samples
     grad, learned, total, num_epochs = training.grad, training.learned, batch.total, application.num_epochs
     if left_s > 0.0 and epoch < num_epochs:
-        whole_s, sync_s = assigned.step_time(application, batch.atomic)
-        learned = assigned.learn(learned, batch.atomic, whole_s - sync_s, whole_s)
-        steps_per_s = speed / (whole_s + batch.accumulation * (whole_s - sync_s))
-        pace = assigned.pace(application, total, steps_per_s)
+        learned = assigned.learn(application, learned, batch.atomic)
+        steps_per_s, pace = assigned.pace(application, batch, speed)
         epochs = pace.upto(epoch)
         while left_s > 0.0 and epoch < num_epochs:
             if epoch == len(epochs):
@@ -335,7 +340,7 @@ def report(
     assert batch is not None, "a batch is chosen when a job is assigned"
     initial = assigned.spec.batch.initial
     fits = assigned.dictated is None and training.grad is not None
-    return TrainingReport(
+    return new_training_report(
         progress=training.progress * initial,
         progress_target=application.progress_at(application.num_epochs) * initial,
         samples=training.samples,

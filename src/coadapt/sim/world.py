@@ -21,6 +21,7 @@ from coadapt.core.events import (
     TrainingResumed,
 )
 from coadapt.model import Allocation, JobId, Node, NodeId
+from coadapt.model.quick_init import maker
 from coadapt.runtime.ports import Cancel, Clock, Post
 from coadapt.sim.agent import (
     Assignment,
@@ -36,6 +37,8 @@ from coadapt.sim.agent import (
 from coadapt.sim.applications import Application, Neighbour, Setting
 from coadapt.sim.ledger import Ledger
 from coadapt.sim.workload import TraceJob
+
+_reported = maker(TrainingReported)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -491,7 +494,5 @@ class World:
                 job.saved, job.saved_at = training, now
             forecast = job.forecast(training.epoch, training.progress, training.samples)
             told = report(job.application, replicas.assigned, training, forecast)
-            replicas.post(
-                TrainingReported(at=now, job=job.trace.id, generation=replicas.generation, report=told)
-            )
+            replicas.post(_reported(at=now, job=job.trace.id, generation=replicas.generation, report=told))
         self._next_report_at = None

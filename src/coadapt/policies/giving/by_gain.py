@@ -32,4 +32,5 @@ def grow_by_gain(
                 continue
         heappop(heap)
     for job, count in zip(jobs, counts, strict=True):
-        capacity.grow(job, count - capacity.counts[job.id])
+        if by := count - capacity.counts[job.id]:
+            capacity.grow(job, by)
