@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from coadapt.goodput.batch import limits_in_use
 from coadapt.model import Allocation, ClusterView, JobId, JobView, NodeId, RescaleContract
 from coadapt.policies.castor.arrays import BoolArray, IntArray
+from coadapt.policies.castor.facts import Known
 from coadapt.policies.castor.ground import Ground, Pool, ground_of
 from coadapt.policies.castor.rates import Configs
 from coadapt.policies.giving.capacity import FreeNodes, gpu_type_held
@@ -15,11 +17,6 @@ from coadapt.policies.giving.capacity import FreeNodes, gpu_type_held
 # Up to so many whole nodes every number is a size; beyond, each is at least by this factor larger (1).
 EACH_NODE_UPTO = 16
 GROWTH = 1.15
-# A job that was never timed starts within one node, on at most so many GPUs (tried: 1 with doubling, mean
-# completion time +5 %; 8 and 16, no gain).
-FIRST_GPUS = 4
-# Later it may have so many times the most that it was timed on: optimism about untimed sizes pays.
-OPTIMISM = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +35,6 @@ class Kind:
     @property
     def gpu_type(self) -> str:
         return self.pool.gpu_type
-
-    def sizes(self) -> list[int]:
-        """Return the sizes that every job may have: within a node each one, then whole nodes."""
-        sizes = list(range(1, self.node_gpus))
-        count = 1
-        while count * self.node_gpus <= self.num_gpus:
-            sizes.append(count * self.node_gpus)
-            count = count + 1 if count < EACH_NODE_UPTO else int(np.ceil(count * GROWTH))
-        return sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,49 +96,60 @@ def _kind(pool: Pool, taken: Mapping[NodeId, int]) -> Kind:
     )
 
 
-def limits(job: JobView) -> tuple[int, int]:
-    """Return the least and the most replicas that a plan may give to `job`.
-
-    A frozen job starts on what its user asked for.
-    """
-    spec = job.spec
-    if spec.contract is RescaleContract.FROZEN:
-        return spec.replicas.requested, spec.replicas.requested
-    timed = job.measured.num_replicas_profiled
-    most = OPTIMISM * timed if timed else FIRST_GPUS
-    total = spec.batch.max_total if spec.adaptive else limits_in_use(job).requested
-    most = min(most, spec.replicas.max, total // spec.batch.min_atomic)
-    return spec.replicas.min, max(most, spec.replicas.min)
-
-
-def configurations(kinds: Sequence[Kind], jobs: Sequence[JobView]) -> tuple[Configs, BoolArray]:
+def configurations(kinds: Sequence[Kind], known: Known) -> tuple[Configs, BoolArray]:
     """Return all configurations, by type and size, and which of them each job may have (jobs, configs).
 
     Sizes that no job shares (its least and its most) are there for that job alone. Sizes beyond what any job
     may have are not there: on a large cluster they are most of all.
     """
-    span_J2 = np.array([limits(job) for job in jobs], dtype=np.int64).reshape(-1, 2)
-    own, most = set(np.unique(span_J2).tolist()), span_J2.max(initial=1)
+    low_J1, high_J1 = known.span_J2[:, :1], known.span_J2[:, 1:]
+    own = frozenset(known.span_J2.ravel().tolist())
+    columns = _columns(tuple((kind.num_gpus, kind.node_gpus, kind.rack_gpus) for kind in kinds), own)
+    configs, gpus_C = columns.configs, columns.configs.gpus_C
+    may_JC = (gpus_C >= low_J1) & (gpus_C <= high_J1)
+    may_JC &= columns.common_C | (gpus_C == low_J1) | (gpus_C == high_J1)
+    if not known.timed_J.all():
+        may_JC &= known.timed_J[:, None] | (gpus_C <= columns.node_C) | (gpus_C == low_J1)
+    if not known.allowed_JT.all():
+        may_JC &= known.allowed_JT[:, configs.type_C]
+    return configs, may_JC
+
+
+class _Columns(NamedTuple):
+    """common_C: whether a size is every job's. node_C: GPUs of a node of its type."""
+
+    configs: Configs
+    common_C: BoolArray
+    node_C: IntArray
+
+
+@lru_cache(maxsize=64)  # mostly those of the round before
+def _columns(shapes: tuple[tuple[int, int, int], ...], own: frozenset[int]) -> _Columns:
+    """Return the configurations of GPU types, not to be written to.
+
+    shapes: GPUs of each type, in one of its nodes, in one of its racks. own: some job's least or most.
+    """
     columns: list[tuple[int, int, int, int]] = []
     common: list[bool] = []
-    for number, kind in enumerate(kinds):
-        sizes = {size for size in kind.sizes() if size <= most}
-        for size in sorted(sizes | {each for each in own if each <= kind.num_gpus}):
-            racks = 1 if size <= kind.rack_gpus else -(-size // max(kind.rack_gpus, 1))
-            columns.append((number, -(-size // kind.node_gpus), racks, size))
+    for number, (num_gpus, node_gpus, rack_gpus) in enumerate(shapes):
+        sizes = {size for size in _sizes(num_gpus, node_gpus) if size <= max(own, default=1)}
+        for size in sorted(sizes | {each for each in own if each <= num_gpus}):
+            racks = 1 if size <= rack_gpus else -(-size // max(rack_gpus, 1))
+            columns.append((number, -(-size // node_gpus), racks, size))
             common.append(size in sizes)
     configs = Configs(*np.array(columns, dtype=np.int64).reshape(-1, 4).T.copy())
-    gpus_C, low_J1, high_J1 = configs.gpus_C, span_J2[:, :1], span_J2[:, 1:]
-    may_JC = (gpus_C >= low_J1) & (gpus_C <= high_J1)
-    may_JC &= np.array(common, dtype=np.bool_) | (gpus_C == low_J1) | (gpus_C == high_J1)
-    node_C = np.array([kind.node_gpus for kind in kinds], dtype=np.int64)[configs.type_C]
-    for row, job in enumerate(jobs):
-        if not job.measured.num_replicas_profiled:
-            may_JC[row] &= (gpus_C <= node_C) | (gpus_C == low_J1[row])
-        if job.spec.replicas.gpu_types:
-            allowed = np.array([job.spec.replicas.allows_type(kind.gpu_type) for kind in kinds])
-            may_JC[row] &= allowed[configs.type_C]
-    return configs, may_JC
+    node_C = np.array([node_gpus for _, node_gpus, _ in shapes], dtype=np.int64)[configs.type_C]
+    return _Columns(configs, np.array(common, dtype=np.bool_), node_C)
+
+
+def _sizes(num_gpus: int, node_gpus: int) -> list[int]:
+    """Return the sizes that every job may have: within a node each one, then whole nodes."""
+    sizes = list(range(1, node_gpus))
+    count = 1
+    while count * node_gpus <= num_gpus:
+        sizes.append(count * node_gpus)
+        count = count + 1 if count < EACH_NODE_UPTO else int(np.ceil(count * GROWTH))
+    return sizes
 
 
 def held_shapes(ground: Ground, jobs: Sequence[JobView]) -> IntArray:

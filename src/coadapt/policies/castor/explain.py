@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coadapt.model import WAITING, Allocation, JobId, JobView
-from coadapt.policies.castor.cluster import Standing, limits
+from coadapt.model import Allocation, JobId, JobView
+from coadapt.policies.castor.cluster import Standing
+from coadapt.policies.castor.facts import least
 from coadapt.policies.castor.predictions import Prediction
 from coadapt.policies.castor.rates import Configs
 from coadapt.policies.castor.round import Sizes
@@ -37,20 +38,14 @@ def explained(told: Told) -> dict[JobId, str]:
     """Return a sentence for each job that could be moved."""
     why: dict[JobId, str] = {}
     market, ladders = _market(told), _ladders(told.now.configs)
-    held: dict[str, float] = {}
-    for job in told.now.jobs:
-        held[job.spec.tenant] = held.get(job.spec.tenant, 0) + told.placed.get(job.id, WAITING).num_replicas
+    start_s = told.outlook.course.start_J.tolist()
     for row, job in enumerate(told.now.jobs):
         allocation = told.placed.get(job.id)
         if allocation:
-            parts = [
-                gets(job, allocation),
-                _ends(told, job),
-                _more(told, row, allocation.num_replicas, ladders),
-            ]
+            more = _more(told, row, allocation.num_replicas, ladders)
+            why[job.id] = f"{gets(job, allocation)}{_ends(told, job)}; {more}"
         else:
-            parts = [_waits(told, row, held[job.spec.tenant], market), _starts(told, row)]
-        why[job.id] = "; ".join(part for part in parts if part)
+            why[job.id] = f"{_waits(told, row, market)}{_starts(start_s[row])}"
     return why
 
 
@@ -78,8 +73,8 @@ def _ends(told: Told, job: JobView) -> str:
     said = told.predictions.get(job.id)
     if said is None:
         return ""
-    low, high = duration(said.low_at - told.at), duration(said.high_at - told.at)
-    return f"ends in about {duration(said.end_at - told.at)} (nine of ten: {low} to {high})"
+    end, low, high = (duration(instant - told.at) for instant in said)
+    return f"; ends in about {end} (nine of ten: {low} to {high})"
 
 
 class _Ladder(NamedTuple):
@@ -127,43 +122,49 @@ def _more(told: Told, row: int, count: int, ladders: Mapping[int, _Ladder]) -> s
 
 @dataclass(frozen=True, slots=True)
 class _Market:
-    """free: how many GPUs are, and what an hour of one saves others; own_J: and what it saves each job, s."""
+    """free: how many GPUs are, and what an hour of one saves others; own_J: and what it saves each job, s.
+
+    held: GPUs by tenant. room: GPUs to plan with on the largest type that a job may have, by its types.
+    """
 
     free: str
     own_J: list[float]
+    held: Mapping[str, int]
+    room: dict[tuple[str, ...], int]
 
 
 def _market(told: Told) -> _Market:
-    used = sum(allocation.num_replicas for allocation in told.placed.values())
     now, value_J = told.now, told.outlook.value_J
+    held: dict[str, int] = {}
+    for job in now.jobs:
+        if job.id in told.placed:
+            held[job.spec.tenant] = held.get(job.spec.tenant, 0) + told.placed[job.id].num_replicas
     each_JC = now.goodput_JC / now.configs.gpus_C
-    idle = max(sum(kind.num_gpus for kind in told.standing.kinds) - used, 0)
+    idle = max(sum(kind.num_gpus for kind in told.standing.kinds) - sum(held.values()), 0)
     price = duration(float(told.sizes.price_T.max(initial=0.0)) * S_PER_HOUR)
     own_J = value_J * each_JC.max(axis=1, initial=0.0) * S_PER_HOUR
     free = f"{idle} {'is' if idle == 1 else 'are'} free"
-    return _Market(f"{free}; an hour of a GPU saves the others {price}", own_J.tolist())
+    return _Market(f"{free}; an hour of a GPU saves the others {price}", own_J.tolist(), held, {})
 
 
-def _waits(told: Told, row: int, tenant_holds: float, market: _Market) -> str:
+def _waits(told: Told, row: int, market: _Market) -> str:
     job = told.now.jobs[row]
-    held = job.allocation.num_replicas
+    spec, held, need = job.spec, job.allocation.num_replicas, least(job.spec)
     change = f"gives up its {plural(held, 'GPU')} and waits" if held else "waits"
-    need, _ = limits(job)
-    kinds = [kind for kind in told.standing.kinds if job.spec.replicas.allows_type(kind.gpu_type)]
-    if not kinds:
-        return f"{change}: no live node has GPUs of {job.spec.replicas.types_in_words}"
-    most = max(kind.num_gpus for kind in kinds)
+    most = market.room.get(spec.replicas.gpu_types)
+    if most is None:
+        kinds = [kind for kind in told.standing.kinds if spec.replicas.allows_type(kind.gpu_type)]
+        most = market.room[spec.replicas.gpu_types] = max((kind.num_gpus for kind in kinds), default=-1)
+    if most < 0:
+        return f"{change}: no live node has GPUs of {spec.replicas.types_in_words}"
     if need > most:
-        wanted = f"{plural(need, 'GPU')} of {job.spec.replicas.types_in_words}"
+        wanted = f"{plural(need, 'GPU')} of {spec.replicas.types_in_words}"
         return f"{change}: needs {wanted}, and there are {most} to plan with"
-    left = told.standing.quota_left.get(job.spec.tenant, math.inf) - tenant_holds
+    left = told.standing.quota_left.get(spec.tenant, math.inf) - market.held.get(spec.tenant, 0)
     if left < need:
-        return (
-            f"{change}: needs {plural(need, 'GPU')}, tenant {job.spec.tenant} may hold {max(left, 0):g} more"
-        )
+        return f"{change}: needs {plural(need, 'GPU')}, tenant {spec.tenant} may hold {max(left, 0):g} more"
     return f"{change}: needs {plural(need, 'GPU')}, {market.free}, it {duration(market.own_J[row])}"
 
 
-def _starts(told: Told, row: int) -> str:
-    in_s = float(told.outlook.course.start_J[row])
-    return f"starts in about {duration(in_s)}" if 60.0 < in_s < math.inf else ""
+def _starts(in_s: float) -> str:
+    return f"; starts in about {duration(in_s)}" if 60.0 < in_s < math.inf else ""

@@ -12,6 +12,7 @@ from coadapt.policies.castor.arrays import FloatArray
 from coadapt.policies.castor.arrivals import Arrivals
 from coadapt.policies.castor.cluster import Standing, standing
 from coadapt.policies.castor.explain import Told, explained, stands
+from coadapt.policies.castor.facts import Facts
 from coadapt.policies.castor.fairness import FairClocks, Waits
 from coadapt.policies.castor.ground import Ground
 from coadapt.policies.castor.kin import Applications
@@ -52,6 +53,7 @@ class CastorOptions:
 class _Memory:
     """What is kept from round to round. Without it the next rounds are worse, and no less lawful."""
 
+    facts: Facts = field(default_factory=Facts)
     lengths: Lengths = field(default_factory=Lengths)
     values: Values = field(default_factory=Values)
     arrivals: Arrivals = field(default_factory=Arrivals)
@@ -93,7 +95,7 @@ class Castor(CastorOptions):
         }
         if not fixed.kinds:
             return Plan(reasons={job.id: "waits: the cluster has no live node" for job in view.jobs})
-        now = situation(view, fixed, memory.lengths, memory.applications)
+        now = situation(view, fixed, memory.lengths, memory.applications, memory.facts)
         if not now.jobs:
             return Plan(allocations=fixed.kept, reasons=reasons)
         num_gpus = sum(kind.num_gpus for kind in fixed.kinds)

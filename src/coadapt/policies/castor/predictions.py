@@ -12,6 +12,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from coadapt.model import JobId
 
@@ -24,8 +25,7 @@ SEEN_EVERY_S = 60.0
 LOW, HIGH = 0.05, 0.95
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(NamedTuple):
     """Instants, s: when a job will have ended, and the interval of that which holds nine times of ten."""
 
     end_at: float
@@ -37,7 +37,8 @@ class Prediction:
 class Predictions:
     """made: per job, (instant, predicted end) at times. errors: (seconds said, log ratio).
 
-    latest: of the last round. spreads: by octave of what is said, until another error is known.
+    latest: of the last round. spreads: the least and the most of a prediction over it, by octave of what is
+    said, until another error is known.
     """
 
     made: dict[JobId, list[tuple[float, float]]] = field(default_factory=dict)
@@ -71,13 +72,11 @@ class Predictions:
             around = left_s + SEEN_EVERY_S
             octave = round(math.log2(around))
             if octave not in spreads:
-                spreads[octave] = self._spread(2.0**octave)
-            low, high = spreads[octave]
-            self.latest[job] = Prediction(
-                at + left_s,
-                at + max(around * math.exp(low) - 2 * SEEN_EVERY_S, 0.0),
-                at + around * math.exp(high),
-            )
+                low, high = self._spread(2.0**octave)
+                spreads[octave] = math.exp(low), math.exp(high)
+            least, most = spreads[octave]
+            low_s = around * least - 2 * SEEN_EVERY_S
+            self.latest[job] = Prediction(at + left_s, at + max(low_s, 0.0), at + around * most)
 
     def _spread(self, said_s: float) -> tuple[float, float]:
         """Return the logarithms of what the least and the most of a prediction of `said_s` are over it."""

@@ -6,24 +6,20 @@ Axes: J jobs in view order (without frozen ones that run), C configurations, K r
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 
-from coadapt.goodput.batch import limits_in_use
-from coadapt.goodput.efficiency_models import NoiseScale, model_of_job
-from coadapt.goodput.throughput import PARAM_NAMES
-from coadapt.model import ClusterView, EfficiencyKind, JobView, TypeProfile
+from coadapt.model import ClusterView, JobView, TypeProfile
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
-from coadapt.policies.castor.cluster import Kind, Standing, configurations, held_shapes, limits
+from coadapt.policies.castor.cluster import Kind, Standing, configurations, held_shapes
+from coadapt.policies.castor.facts import Facts, Known, least, params_of
 from coadapt.policies.castor.kin import Applications
 from coadapt.policies.castor.lengths import Lengths, hinted
 from coadapt.policies.castor.noise import AHEAD_S, Stretches, Trainings, ahead, stretches
 from coadapt.policies.castor.rates import Configs, Steps, goodputs
 from coadapt.policies.giving.capacity import gpu_type_held
 
-_PARAMS = attrgetter(*PARAM_NAMES)
 # Of a job that was never timed: its goodput on k GPUs is k to this power, in units of its goodput on one.
 UNTIMED_EXPONENT = 0.8
 REPORT_S = 60.0  # from a start until the job's first report tells its length (1)
@@ -89,16 +85,21 @@ class Situation:
 
 
 def situation(
-    view: ClusterView, standing: Standing, lengths: Lengths, applications: Applications | None = None
+    view: ClusterView,
+    standing: Standing,
+    lengths: Lengths,
+    applications: Applications | None = None,
+    facts: Facts | None = None,
 ) -> Situation:
     """Return the situation of the jobs that may be moved; what is remembered takes in what they report."""
     applications = Applications() if applications is None else applications
     moved = [job for job in view.jobs if job.id not in standing.kept and job.id not in standing.stranded]
     applications.observe(view.jobs)
     jobs = tuple(applications.lend(job, gpu_type_held(job, standing.ground.by_id)) for job in moved)
-    configs, may_JC = configurations(standing.kinds, jobs)
+    known = (facts or Facts()).of(jobs, tuple(kind.gpu_type for kind in standing.kinds))
+    configs, may_JC = configurations(standing.kinds, known)
     held_JX = held_shapes(standing.ground, jobs)
-    steps, trainings = _trainings(standing.kinds, jobs, held_JX, applications.curves(jobs))
+    steps, trainings = _trainings(standing.kinds, jobs, known, held_JX, applications.curves(jobs))
     alone_C, every_J = configs.gpus_C == 1, np.arange(len(jobs))
     wanted_JC = np.zeros((len(jobs), len(alone_C) + 1), dtype=np.bool_)  # last: what is held
     wanted_JC[:, -1] = trainings.grows_J
@@ -148,7 +149,7 @@ def _in_two(configs: Configs) -> Configs:
 
 def _unseen(job: JobView, lengths: Lengths) -> float:
     """Return what a job that nothing was timed of counts as, in 1-GPU seconds."""
-    return lengths.unseen_s((REPORT_S + job.rescale_s) * limits(job)[0] ** UNTIMED_EXPONENT)
+    return lengths.unseen_s((REPORT_S + job.rescale_s) * least(job.spec) ** UNTIMED_EXPONENT)
 
 
 def _stakes(view: ClusterView, jobs: Sequence[JobView]) -> Stakes:
@@ -166,49 +167,23 @@ def _weight(view: ClusterView, job: JobView) -> float:
 def _trainings(
     kinds: Sequence[Kind],
     jobs: Sequence[JobView],
+    known: Known,
     held_JX: IntArray,
     curves: tuple[FloatArray, IntArray],
 ) -> tuple[Steps, Trainings]:
-    shape = (len(jobs), len(kinds))
-    params_JTX, batch_JTX = np.zeros((*shape, len(PARAM_NAMES))), np.ones((*shape, 5))
-    noise_J, left_J = np.full(len(jobs), np.inf), np.full(len(jobs), np.inf)
-    may_JX = np.zeros((len(jobs), 2), dtype=np.bool_)
-    factor_TT = _type_factors(kinds, jobs)
-    for row, job in enumerate(jobs):
-        spec, told = job.spec, job.measured.by_type
-        may_JX[row] = spec.adaptive, spec.batch.accumulation
-        noise_J[row] = _noise_scale(job)
-        hint = hinted(job)
-        if hint is not None:
-            left_J[row] = max(hint - job.measured.progress, 0.0)
-        for number, kind in enumerate(kinds):
-            batch = limits_in_use(job, kind.gpu_type)
-            sizes = (batch.initial, batch.requested, batch.max_total, batch.min_atomic)
-            batch_JTX[row, number] = *sizes, batch.max_atomic or 0
-            if told:
-                params_JTX[row, number] = _params_on(number, kinds, told, factor_TT)
-    steps = Steps(
-        params_JTX=params_JTX,
-        known_J=np.array([bool(job.measured.by_type) for job in jobs], dtype=np.bool_),
-        batch_JTX=batch_JTX,
-        may_JX=may_JX,
-        held_JX=held_JX,
-    )
+    if known.partial_J:
+        factor_TT = _type_factors(kinds, jobs)
+        for row in known.partial_J:
+            told = jobs[row].measured.by_type
+            for number, kind in enumerate(kinds):
+                if kind.gpu_type not in told:
+                    known.params_JTX[row, number] = _params_on(number, kinds, told, factor_TT)
+    steps = Steps(known.params_JTX, known.known_J, known.batch_JTX, known.may_JX, held_JX)
     progress_J = np.array([job.measured.progress for job in jobs])
-    grows_J = steps.known_J & may_JX[:, 0] & (noise_J < np.inf)
-    return steps, Trainings(grows_J, noise_J, progress_J, left_J, *curves)
-
-
-def _noise_scale(job: JobView) -> float:
-    """Return the noise scale in samples at which Pollux's formula has the job's efficiency; inf: no loss."""
-    if not job.spec.adaptive:
-        return math.inf
-    model, initial = model_of_job(job), job.spec.batch.initial
-    if isinstance(model, NoiseScale) and job.spec.efficiency.kind is EfficiencyKind.NOISE_SCALE:
-        return model.grad.noise_scale(initial)
-    total = max(math.sqrt(initial * job.spec.batch.max_total), initial + 1.0)
-    efficiency = float(model(np.array([total])).expected[0])
-    return math.inf if efficiency >= 1.0 else max((efficiency * total - initial) / (1.0 - efficiency), 0.0)
+    hint_J = np.array([math.inf if hint is None else hint for hint in map(hinted, jobs)])
+    left_J = np.maximum(hint_J - progress_J, 0.0)
+    grows_J = known.known_J & known.may_JX[:, 0] & (known.noise_J < np.inf)
+    return steps, Trainings(grows_J, known.noise_J, progress_J, left_J, *curves)
 
 
 def _type_factors(kinds: Sequence[Kind], jobs: Sequence[JobView]) -> FloatArray:
@@ -236,12 +211,9 @@ def _type_factors(kinds: Sequence[Kind], jobs: Sequence[JobView]) -> FloatArray:
 def _params_on(
     number: int, kinds: Sequence[Kind], told: Mapping[str, TypeProfile], factor_TT: FloatArray
 ) -> Sequence[float]:
-    """Return the step-time parameters on one type: as told, else those of another type, passes rescaled."""
-    own = told.get(kinds[number].gpu_type)
-    if own is not None:
-        return _PARAMS(own.params)
+    """Return the step-time parameters on one type as those of another, passes rescaled."""
     index = {kind.gpu_type: other for other, kind in enumerate(kinds)}
     other = max(sorted(told), key=lambda name: (name in index, told[name].num_replicas_profiled))
-    values = _PARAMS(told[other].params)
+    values = params_of(told[other].params)
     factor = float(factor_TT[number, index[other]]) if other in index else 1.0
     return [values[0] * factor, values[1] * factor, *values[2:]]

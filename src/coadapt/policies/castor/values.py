@@ -10,7 +10,7 @@
 # Prices in turn follow from the values by a play. So: play, take each job's value at the price of its own
 # end, half of the way in logarithms, and again; keep what cost least. The last round's values begin.
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,6 +29,7 @@ MANY_PIECES, FEW_PLAYS = 20_000, 4
 # Values begin with a job's length to this power: the order of shortest remaining time, where there is nothing
 # else to go by.
 SHORTER_FIRST = -0.3
+NOBODY = slice(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +65,19 @@ class Values:
         num_here, num_jobs = len(now.jobs), len(goal.weight_J)
         bears_J = np.append(wanted.bears_J, np.full(num_jobs - num_here, np.inf))
         goal = goal._replace(makespan_jobs=wanted.makespan_jobs, tail=wanted.tail, bears_J=bears_J)
-        places: list[list[int]] = [[row] for row in range(num_here)]
-        for number, row in enumerate(now.later.job_L.tolist()):
-            places[row].append(num_jobs + number)
-        start_J = self._begin(now, crowd, goal, places)
+        after = _after(now.later.job_L.tolist(), num_jobs)
+        start_J = self._begin(now, crowd, goal, after)
         plays = PLAYS if len(crowd.curves.gpus_V) <= MANY_PIECES else FEW_PLAYS
         value_J, course, _ = settle(crowd, start_J, goal, plays)
+        value, timed = value_J.tolist(), now.timed_J.tolist()
         self.last = {
-            job.id: tuple(value_J[places[row]].tolist())
+            job.id: (value[row], *value[after.get(row, NOBODY)])
             for row, job in enumerate(now.jobs)
-            if now.timed_J[row]
+            if timed[row]
         }
         return Outlook(value_J[:num_here], course, fluid.curves)
 
-    def _begin(self, now: Situation, crowd: Crowd, goal: Goal, places: Sequence[list[int]]) -> FloatArray:
+    def _begin(self, now: Situation, crowd: Crowd, goal: Goal, after: Mapping[int, slice]) -> FloatArray:
         """Return the values to begin with: of the last round where they are known."""
         num_here, num_jobs = len(now.jobs), len(goal.weight_J)
         whose = np.append(np.arange(num_jobs), now.later.job_L)
@@ -85,15 +85,27 @@ class Values:
         price = 0.5 * goal.weight_J[:num_here].sum() / max(crowd.num_gpus, 1.0)
         start_J = at_price(crowd.curves, goal.weight_J[whose], price)
         start_J *= _shorter_first(crowd, num_jobs)[whose]
-        for row, job in enumerate(now.jobs):
+        start = start_J.tolist()
+        for row, (job, timed) in enumerate(zip(now.jobs, now.timed_J.tolist(), strict=True)):
             known = self.last.get(job.id)
-            if known is None or known[0] <= 0.0 or not now.timed_J[row]:
+            if known is None or known[0] <= 0.0 or not timed:
                 continue
-            if len(known) == len(places[row]):
-                start_J[places[row]] = known
-            else:
-                start_J[places[row]] *= known[0] / start_J[row]
-        return start_J
+            parts = after.get(row, NOBODY)
+            if len(known) == 1 + parts.stop - parts.start:
+                start[row], *start[parts] = known
+            elif start[row] > 0.0:
+                factor = known[0] / start[row]
+                start[row] *= factor
+                start[parts] = [each * factor for each in start[parts]]
+        return np.array(start)
+
+
+def _after(later: Sequence[int], num_jobs: int) -> dict[int, slice]:
+    """Return where the stretches of each job that has any stand behind `num_jobs`. later: whose they are."""
+    after: dict[int, slice] = {}
+    for place, row in enumerate(later, num_jobs):
+        after[row] = slice(after[row].start if row in after else place, place + 1)
+    return after
 
 
 def _shorter_first(crowd: Crowd, num_jobs: int) -> FloatArray:

@@ -1,0 +1,162 @@
+"""Facts: what the arrays of a round need of each job, kept while what they follow from is the same object.
+
+Axes: J jobs, T GPU types, X as said.
+"""
+
+# Most of what a job tells is as it was a round before: its user's words always, its times and gradients
+# until it reports. Reading that of the same objects anew was a fifth of a decision. What follows from
+# progress is read in each round: limits of a batch that ramps up, efficiencies other than by a noise scale.
+
+import math
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from operator import attrgetter, is_
+from typing import NamedTuple
+
+import numpy as np
+
+from coadapt.goodput.batch import limits_in_use
+from coadapt.goodput.efficiency_models import NoiseScale, model_of_job
+from coadapt.goodput.throughput import PARAM_NAMES
+from coadapt.model import EfficiencyKind, JobId, JobSpec, JobView, RescaleContract
+from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
+
+params_of = attrgetter(*PARAM_NAMES)
+NUM_LIMITS = 5  # of a batch: initial, requested, max_total, min_atomic, max_atomic (0: none)
+NUM_FLAGS = 7  # adaptive, accumulation, noise scale, known, least, most, profiled
+# A job that was never timed starts within one node, on at most so many GPUs (tried: 1 with doubling, mean
+# completion time +5 %; 8 and 16, no gain).
+FIRST_GPUS = 4
+# Later it may have so many times the most that it was timed on: optimism about untimed sizes pays.
+OPTIMISM = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Fact:
+    """of: objects that `values` (numbers, packed) follow from. lasting: whether from nothing else.
+
+    partial: whether it was timed on some GPU types only.
+    """
+
+    of: tuple[object, ...]
+    values: bytes
+    lasting: bool
+    partial: bool
+
+
+class Known(NamedTuple):
+    """Facts of all jobs. params_JTX, batch_JTX, may_JX: as of `Steps`; params 0 where not told of the type.
+
+    noise_J: noise scale, samples (inf: none). known_J: whether any step-time parameters are known.
+    allowed_JT: types that it may have. span_J2: as of `limits`. timed_J: whether any number of replicas was
+    timed. partial_J: rows of those that were timed on some types only.
+    """
+
+    params_JTX: FloatArray
+    batch_JTX: FloatArray
+    may_JX: BoolArray
+    noise_J: FloatArray
+    known_J: BoolArray
+    allowed_JT: BoolArray
+    span_J2: IntArray
+    timed_J: BoolArray
+    partial_J: list[int]
+
+
+@dataclass(slots=True)
+class Facts:
+    """Facts of the last round's jobs, on these GPU types."""
+
+    gpu_types: tuple[str, ...] = ()
+    facts: dict[JobId, _Fact] = field(default_factory=dict)
+
+    def of(self, jobs: Sequence[JobView], gpu_types: tuple[str, ...]) -> Known:
+        """Return the facts of these jobs on these GPU types."""
+        before = self.facts if gpu_types == self.gpu_types else {}
+        facts, packed, partial = {}, [], []
+        for row, job in enumerate(jobs):
+            told = job.measured
+            of = (job.spec, told.by_type, told.batch, told.grad)
+            fact = before.get(job.id)
+            if fact is None or not fact.lasting or not all(map(is_, of, fact.of)):
+                fact = _fact(job, gpu_types, of)
+            facts[job.id] = fact
+            packed.append(fact.values)
+            if fact.partial:
+                partial.append(row)
+        self.gpu_types, self.facts = gpu_types, facts
+        return _unpacked(packed, len(gpu_types), partial)
+
+
+def limits(job: JobView) -> tuple[int, int]:
+    """Return the least and the most replicas that a plan may give to `job`.
+
+    A frozen job starts on what its user asked for.
+    """
+    spec, low = job.spec, least(job.spec)
+    if spec.contract is RescaleContract.FROZEN:
+        return low, low
+    timed = job.measured.num_replicas_profiled
+    most = OPTIMISM * timed if timed else FIRST_GPUS
+    total = spec.batch.max_total if spec.adaptive else limits_in_use(job).requested
+    most = min(most, spec.replicas.max, total // spec.batch.min_atomic)
+    return low, max(most, low)
+
+
+def least(spec: JobSpec) -> int:
+    """Return the least replicas that a plan may give to a job."""
+    return spec.replicas.requested if spec.contract is RescaleContract.FROZEN else spec.replicas.min
+
+
+def _fact(job: JobView, gpu_types: Sequence[str], of: tuple[object, ...]) -> _Fact:
+    spec, told = job.spec, job.measured.by_type
+    numbers: list[float] = []
+    for gpu_type in gpu_types:
+        profile = told.get(gpu_type)
+        numbers += [0.0] * len(PARAM_NAMES) if profile is None else params_of(profile.params)
+    for gpu_type in gpu_types:
+        batch = limits_in_use(job, gpu_type)
+        numbers += batch.initial, batch.requested, batch.max_total, batch.min_atomic, batch.max_atomic or 0
+    numbers += [spec.replicas.allows_type(gpu_type) for gpu_type in gpu_types]
+    numbers += spec.adaptive, spec.batch.accumulation, _noise_scale(job), bool(told), *limits(job)
+    numbers.append(job.measured.num_replicas_profiled)
+    by_noise = not spec.adaptive or spec.efficiency.kind is EfficiencyKind.NOISE_SCALE
+    return _Fact(
+        of,
+        array("d", numbers).tobytes(),
+        spec.batch.schedule is None and by_noise,
+        bool(told) and not told.keys() >= set(gpu_types),
+    )
+
+
+def _unpacked(packed: Sequence[bytes], num_types: int, partial: list[int]) -> Known:
+    width = num_types * (len(PARAM_NAMES) + NUM_LIMITS + 1) + NUM_FLAGS
+    number_JX = np.frombuffer(b"".join(packed)).reshape(-1, width)
+    ends = np.cumsum([0, num_types * len(PARAM_NAMES), num_types * NUM_LIMITS, num_types]).tolist()
+    params_JX, batch_JX, allowed_JT = (number_JX[:, begin:end] for begin, end in pairwise(ends))
+    flag_JX = number_JX[:, ends[-1] :]
+    return Known(
+        params_JX.reshape(-1, num_types, len(PARAM_NAMES)).copy(),
+        batch_JX.reshape(-1, num_types, NUM_LIMITS).copy(),
+        flag_JX[:, :2] != 0.0,
+        flag_JX[:, 2].copy(),
+        flag_JX[:, 3] != 0.0,
+        allowed_JT != 0.0,
+        flag_JX[:, 4:6].astype(np.int64),
+        flag_JX[:, 6] != 0.0,
+        partial,
+    )
+
+
+def _noise_scale(job: JobView) -> float:
+    """Return the noise scale in samples at which Pollux's formula has the job's efficiency; inf: no loss."""
+    if not job.spec.adaptive:
+        return math.inf
+    model, initial = model_of_job(job), job.spec.batch.initial
+    if isinstance(model, NoiseScale) and job.spec.efficiency.kind is EfficiencyKind.NOISE_SCALE:
+        return model.grad.noise_scale(initial)
+    total = max(math.sqrt(initial * job.spec.batch.max_total), initial + 1.0)
+    efficiency = float(model(np.array([total])).expected[0])
+    return math.inf if efficiency >= 1.0 else max((efficiency * total - initial) / (1.0 - efficiency), 0.0)
