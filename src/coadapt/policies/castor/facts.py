@@ -22,6 +22,7 @@ from coadapt.goodput.efficiency_models import NoiseScale, model_of_job
 from coadapt.goodput.throughput import PARAM_NAMES
 from coadapt.model import EfficiencyKind, JobId, JobSpec, JobView, RescaleContract
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
+from coadapt.policies.castor.rates import Kept
 
 params_of = attrgetter(*PARAM_NAMES)
 NUM_LIMITS = 5  # of a batch: initial, requested, max_total, min_atomic, max_atomic (0: none)
@@ -67,10 +68,12 @@ class Known(NamedTuple):
 
 @dataclass(slots=True)
 class Facts:
-    """Facts of the last round's jobs, on these GPU types."""
+    """Facts of the last round's jobs, on these GPU types. here, later: goodputs, now and in stretches."""
 
     gpu_types: tuple[str, ...] = ()
     facts: dict[JobId, _Fact] = field(default_factory=dict)
+    here: Kept = field(default_factory=Kept)
+    later: Kept = field(default_factory=Kept)
 
     def of(self, jobs: Sequence[JobView], gpu_types: tuple[str, ...]) -> Known:
         """Return the facts of these jobs on these GPU types."""

@@ -9,6 +9,9 @@ Axes: J jobs, N asked rows (a job at a noise scale), C configurations, B batches
 # of its tangents. The batch of the highest bound is worked out first, then those alone whose bounds are above
 # what was found: one or two powers per configuration instead of thirteen.
 
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -51,10 +54,7 @@ class Steps(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """Rows that are asked for, worked out in `order_N`: whose, at what noise scale, on which configurations.
-
-    The last column of wanted_NC is what the job holds; one GPU where it holds nothing.
-    """
+    """Rows as in `Rows`, worked out in `order_N`."""
 
     job_N: IntArray
     noise_N: FloatArray
@@ -75,9 +75,46 @@ class _Tried(NamedTuple):
     tangent_T2: FloatArray
 
 
-def goodputs(
-    steps: Steps, configs: Configs, job_N: IntArray, noise_N: FloatArray, wanted_NC: BoolArray
-) -> FloatArray:
+class Rows(NamedTuple):
+    """Rows that are asked for: whose, at what noise scale, on which configurations.
+
+    The last column of wanted_NC is what the job holds; one GPU where it holds nothing.
+    """
+
+    job_N: IntArray
+    noise_N: FloatArray
+    wanted_NC: BoolArray
+
+
+@dataclass(slots=True)
+class Kept:
+    """Goodputs of the last round, by names of rows, and the numbers that each row followed from."""
+
+    configs: Configs | None = None
+    rows: dict[Hashable, int] = field(default_factory=dict)
+    from_NX: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
+    goodput_NC: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
+
+    def goodputs(self, names: Sequence[Hashable], steps: Steps, configs: Configs, rows: Rows) -> FloatArray:
+        """Return what `goodputs` does, of rows with these names; those that are as they were are known."""
+        job_N, noise_N, wanted_NC = rows
+        several = (steps.params_JTX, steps.batch_JTX, steps.known_J, steps.may_JX, steps.held_JX)
+        parts = [each[job_N].reshape(len(job_N), math.prod(each.shape[1:])) for each in several]
+        from_NX = np.hstack((*parts, noise_N[:, None], wanted_NC), dtype=np.float64)
+        goodput_NC = np.zeros(wanted_NC.shape)
+        anew_N = np.ones(len(job_N), dtype=np.bool_)
+        if self.rows and configs is self.configs and from_NX.shape[1] == self.from_NX.shape[1]:
+            before_N = np.array([self.rows.get(name, -1) for name in names], dtype=np.int64)
+            anew_N = (before_N < 0) | (from_NX != self.from_NX[before_N]).any(axis=1)
+            goodput_NC[~anew_N] = self.goodput_NC[before_N[~anew_N]]
+        asked = Rows(job_N[anew_N], noise_N[anew_N], wanted_NC[anew_N])
+        goodput_NC[anew_N] = goodputs(steps, configs, asked)
+        self.configs, self.rows = configs, {name: row for row, name in enumerate(names)}
+        self.from_NX, self.goodput_NC = from_NX, goodput_NC
+        return goodput_NC.copy()
+
+
+def goodputs(steps: Steps, configs: Configs, rows: Rows) -> FloatArray:
     """Return goodputs in progress per second, (rows, configurations + 1), where wanted, else 0.
 
     The last column is what the job of the row holds, or one GPU. Jobs whose step time is not known have 0.
@@ -90,9 +127,9 @@ def goodputs(
         np.empty(NUM_TRIED),
         np.empty((NUM_TANGENTS, 2)),
     )
-    order_N = np.lexsort(steps.batch_JTX[job_N, 0].T)
-    goodput_NC = np.zeros((len(job_N), num_columns))
-    _work_out(steps, configs, Asked(job_N, noise_N, wanted_NC, order_N), tried, goodput_NC)
+    order_N = np.lexsort(steps.batch_JTX[rows.job_N, 0].T)
+    goodput_NC = np.zeros((len(order_N), num_columns))
+    _work_out(steps, configs, Asked(*rows, order_N), tried, goodput_NC)
     return goodput_NC
 
 

@@ -17,7 +17,7 @@ from coadapt.policies.castor.facts import Facts, Known, least, params_of
 from coadapt.policies.castor.kin import Applications
 from coadapt.policies.castor.lengths import Lengths, hinted
 from coadapt.policies.castor.noise import AHEAD_S, Stretches, Trainings, ahead, stretches
-from coadapt.policies.castor.rates import Configs, Steps, goodputs
+from coadapt.policies.castor.rates import Configs, Rows, Steps, goodputs
 from coadapt.policies.giving.capacity import gpu_type_held
 
 # Of a job that was never timed: its goodput on k GPUs is k to this power, in units of its goodput on one.
@@ -81,7 +81,8 @@ class Situation:
             return goodput
         cut = Configs(*(each[column : column + 1] for each in _in_two(configs)))
         (steps, noise_J), mine = self.sources, np.array([row])
-        return float(goodputs(steps, cut, mine, noise_J[mine], np.array([[True, False]]))[0, 0])
+        rows = Rows(mine, noise_J[mine], np.array([[True, False]]))
+        return float(goodputs(steps, cut, rows)[0, 0])
 
 
 def situation(
@@ -93,20 +94,22 @@ def situation(
 ) -> Situation:
     """Return the situation of the jobs that may be moved; what is remembered takes in what they report."""
     applications = Applications() if applications is None else applications
+    facts = Facts() if facts is None else facts
     moved = [job for job in view.jobs if job.id not in standing.kept and job.id not in standing.stranded]
     applications.observe(view.jobs)
     jobs = tuple(applications.lend(job, gpu_type_held(job, standing.ground.by_id)) for job in moved)
-    known = (facts or Facts()).of(jobs, tuple(kind.gpu_type for kind in standing.kinds))
+    known = facts.of(jobs, tuple(kind.gpu_type for kind in standing.kinds))
     configs, may_JC = configurations(standing.kinds, known)
     held_JX = held_shapes(standing.ground, jobs)
     steps, trainings = _trainings(standing.kinds, jobs, known, held_JX, applications.curves(jobs))
     alone_C, every_J = configs.gpus_C == 1, np.arange(len(jobs))
     wanted_JC = np.zeros((len(jobs), len(alone_C) + 1), dtype=np.bool_)  # last: what is held
     wanted_JC[:, -1] = trainings.grows_J
-    rate_J = goodputs(steps, configs, every_J, trainings.noise_J, wanted_JC)[:, -1]
+    rate_J = goodputs(steps, configs, Rows(every_J, trainings.noise_J, wanted_JC))[:, -1]
     noise_J = ahead(trainings, rate_J)
     wanted_JC[:, :-1], wanted_JC[:, -1] = may_JC | alone_C, held_JX[:, 3] > 0
-    goodput_JX = goodputs(steps, configs, every_J, noise_J, wanted_JC)
+    names = [job.id for job in jobs]
+    goodput_JX = facts.here.goodputs(names, steps, configs, Rows(every_J, noise_J, wanted_JC))
     goodput_JC, here_J = goodput_JX[:, :-1], goodput_JX[:, -1]
     alone_J = goodput_JC[:, alone_C].max(axis=1, initial=0.0)
     goodput_JC[~may_JC] = 0.0
@@ -123,7 +126,9 @@ def situation(
     first_J = np.where(timed_J, np.minimum(left_J, AHEAD_S * rate_J), left_J)
     later = stretches(trainings, left_J, first_J, STRETCHES if len(jobs) <= STRETCHED_MAX else 0)
     wanted_JC[:, :-1], wanted_JC[:, -1] = may_JC, False
-    later_LX = goodputs(steps, configs, later.job_L, later.noise_L, wanted_JC[later.job_L])
+    parts = [(names[row], number % STRETCHES) for number, row in enumerate(later.job_L.tolist())]
+    rows = Rows(later.job_L, later.noise_L, wanted_JC[later.job_L])
+    later_LX = facts.later.goodputs(parts, steps, configs, rows)
     guess_C = configs.gpus_C**UNTIMED_EXPONENT
     held_guess_J = held_JX[:, 3] ** UNTIMED_EXPONENT
     return Situation(
