@@ -15,13 +15,23 @@ Axes: J jobs, O options of a job, R resources (GPU types, then tenants with a qu
 # are few enough steps, nothing is better than what is found; quotas are counted by their prices, then kept
 # as above.
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from coadapt.goodput.compiled import compiled, compiled_part
+from coadapt.goodput.compiled import compiled_lean, lean_part
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
-from coadapt.policies.castor.program.prices import WAIT, Options, at_prices, prices, tighter, used, worth
+from coadapt.policies.castor.program.prices import (
+    WAIT,
+    Options,
+    at_prices,
+    descend,
+    halve,
+    search_of,
+    spare,
+)
 
 MAX_EXACT_STEPS = 20_000_000  # inner steps of all dynamic programs of a round (measured: about 1 ns each)
 ROUNDING = 1e-9  # of the bound
@@ -36,7 +46,7 @@ class Choice(NamedTuple):
     price_R: FloatArray
 
 
-@compiled_part
+@lean_part
 def _fits(options: Options, left_R: IntArray, j: int, old: int, new: int) -> bool:
     """Return whether job j may go from option `old` to `new` with what is left."""
     gpus, of_type = options.gpus_JO[j, new], options.type_JO[j, new]
@@ -48,7 +58,7 @@ def _fits(options: Options, left_R: IntArray, j: int, old: int, new: int) -> boo
     return tenant < 0 or bool(gpus - back <= left_R[tenant])
 
 
-@compiled_part
+@lean_part
 def _move(options: Options, left_R: IntArray, option_J: IntArray, j: int, new: int) -> None:
     tenant = options.tenant_J[j]
     for o, sign in ((option_J[j], 1), (new, -1)):
@@ -59,7 +69,7 @@ def _move(options: Options, left_R: IntArray, option_J: IntArray, j: int, new: i
     option_J[j] = new
 
 
-@compiled_part
+@lean_part
 def _repair(options: Options, option_J: IntArray, left_R: IntArray) -> None:
     """Step jobs down, where that costs least per GPU of what is short, until all fits."""
     num_jobs, num_options = options.value_JO.shape
@@ -86,7 +96,7 @@ def _repair(options: Options, option_J: IntArray, left_R: IntArray) -> None:
             _move(options, left_R, option_J, best_j, best_o)
 
 
-@compiled_part
+@lean_part
 def _fill(options: Options, option_J: IntArray, left_R: IntArray, price_R: FloatArray) -> None:
     """Let jobs step to options that bring more, the most first beyond what they cost at `price_R`."""
     num_jobs, num_options = options.value_JO.shape
@@ -111,69 +121,82 @@ def _fill(options: Options, option_J: IntArray, left_R: IntArray, price_R: Float
         _move(options, left_R, option_J, best_j, best_o)
 
 
-@compiled_part
-def _open(options: Options, price_R: FloatArray, slack: float) -> BoolArray:
-    """Return which options may be in a choice whose value is at most `slack` below the bound at `price_R`."""
-    num_options = options.value_JO.shape[1]
-    open_JO = np.zeros(options.value_JO.shape, np.bool_)
-    net_O = np.empty(num_options)
+@compiled_lean
+def _lawful(options: Options, option_J: IntArray, left_R: IntArray, price_R: FloatArray) -> float:
+    """Make a choice lawful, and fill what it leaves; return what it is worth."""
+    spare(options, option_J, left_R)
+    _repair(options, option_J, left_R)
+    _fill(options, option_J, left_R, price_R)
+    return spare(options, option_J, left_R)
+
+
+class _Open(NamedTuple):
+    """What a program anew is of. anew_T: types whose GPUs are given out; stride_T: of them in its states.
+
+    open_JO: that may be taken; rows: jobs that have some there, `_open` says how many. net_O: scratch.
+    """
+
+    anew_T: BoolArray
+    stride_T: IntArray
+    open_JO: BoolArray
+    rows: IntArray
+    net_O: FloatArray
+
+
+@compiled_lean
+def _open(options: Options, price_R: FloatArray, slack: float, room: _Open) -> tuple[int, int]:
+    """Write the options that may be in a choice whose value is at most `slack` below the bound at `price_R`.
+
+    Returns how many rows there are, and how many options are open in them on types that are given out anew.
+    """
+    num_rows, count, net_O = 0, 0, room.net_O
     for j in range(len(options.tenant_J)):
-        tenant, most = options.tenant_J[j], 0.0
+        tenant, most, before = options.tenant_J[j], 0.0, count
         extra = price_R[tenant] if tenant >= 0 else 0.0
-        for o in range(num_options):
+        for o in range(len(net_O)):
             net_O[o] = -np.inf
             if options.value_JO[j, o] > 0.0:
                 price = price_R[options.type_JO[j, o]] + extra
                 net_O[o] = options.value_JO[j, o] - price * options.gpus_JO[j, o]
                 most = max(most, net_O[o])
-        for o in range(num_options):
-            open_JO[j, o] = most - net_O[o] <= slack
-    return open_JO
-
-
-@compiled_part
-def _moved(options: Options, open_JO: BoolArray, anew_T: BoolArray) -> tuple[IntArray, int]:
-    """Return the jobs with open options on the types `anew_T`, and the inner steps of `_anew`."""
-    rows, states, count = np.zeros(len(options.tenant_J), np.bool_), 1, 0
-    for t in range(options.num_types):
-        if anew_T[t]:
-            states *= options.capacity_R[t] + 1
-    for j in range(len(rows)):
-        for o in range(open_JO.shape[1]):
-            if open_JO[j, o] and anew_T[options.type_JO[j, o]]:
-                rows[j] = True
+        for o in range(len(net_O)):
+            room.open_JO[j, o] = most - net_O[o] <= slack
+            if room.open_JO[j, o] and room.anew_T[options.type_JO[j, o]]:
                 count += 1
-    return np.flatnonzero(rows), states * (count + rows.sum())
+        if count > before:
+            room.rows[num_rows] = j
+            num_rows += 1
+    return num_rows, count
 
 
-@compiled_part
-def _anew(
-    options: Options, option_J: IntArray, open_JO: BoolArray, anew_T: BoolArray, price_R: FloatArray
-) -> IntArray:
-    """Return the best choice where all GPUs of the types `anew_T` are given out anew.
+class _Table(NamedTuple):
+    """Scratch of a program anew: best values by what is used, before a row and after it; choices by row."""
+
+    value_2S: FloatArray
+    choice_RS: NDArray[np.int16]
+
+
+@compiled_lean
+def _anew(options: Options, found_J: IntArray, room: _Open, price_R: FloatArray, table: _Table) -> None:
+    """Write the best choice where all GPUs of some types are given out anew.
 
     Each job has an open option there, or what it has elsewhere. Quotas count by their prices.
     """
-    stride_T, states = np.zeros(options.num_types, np.int64), 1
-    for t in range(options.num_types):
-        if anew_T[t]:
-            stride_T[t] = states
-            states *= options.capacity_R[t] + 1
-    found_J = option_J.copy()
+    anew_T, stride_T, open_JO = room.anew_T, room.stride_T, room.open_JO
+    value_2S, choice_RS = table
+    num_rows, states = choice_RS.shape
     for j in range(len(found_J)):
         if found_J[j] != WAIT and anew_T[options.type_JO[j, found_J[j]]]:
             found_J[j] = WAIT
-    rows = _moved(options, open_JO, anew_T)[0]
-    best, more = np.zeros(states), np.zeros(states)
-    choice_RS = np.empty((len(rows), states), np.int16)
-    for row in range(len(rows)):
-        j = rows[row]
+    for row in range(num_rows):
+        j, best_S, more_S = room.rows[row], value_2S[row % 2], value_2S[1 - row % 2]
         price = price_R[options.tenant_J[j]] if options.tenant_J[j] >= 0 else 0.0
         kept = 0.0
         if found_J[j] != WAIT:
             kept = options.value_JO[j, found_J[j]] - price * options.gpus_JO[j, found_J[j]]
-        more[:] = best + kept
-        choice_RS[row] = found_J[j]
+        for s in range(states):
+            more_S[s] = best_S[s] + kept
+            choice_RS[row, s] = found_J[j]
         for o in range(open_JO.shape[1]):
             gpus, of_type = options.gpus_JO[j, o], options.type_JO[j, o]
             if not (open_JO[j, o] and anew_T[of_type] and gpus <= options.capacity_R[of_type]):
@@ -182,77 +205,90 @@ def _anew(
             step, period = gpus * stride_T[of_type], (options.capacity_R[of_type] + 1) * stride_T[of_type]
             for begin in range(0, states, period):
                 for s in range(begin + step, begin + period):
-                    if best[s - step] + value > more[s]:
-                        more[s] = best[s - step] + value
+                    if best_S[s - step] + value > more_S[s]:
+                        more_S[s] = best_S[s - step] + value
                         choice_RS[row, s] = o
-        best, more = more, best
     left = states - 1
-    for row in range(len(rows) - 1, -1, -1):
-        j, o = rows[row], choice_RS[row, left]
+    for row in range(num_rows - 1, -1, -1):
+        j, o = room.rows[row], choice_RS[row, left]
         found_J[j] = o
         if o != WAIT and anew_T[options.type_JO[j, o]]:
             left -= options.gpus_JO[j, o] * stride_T[options.type_JO[j, o]]
-    return found_J
 
 
-@compiled_part
-def _tried(
-    options: Options, option_J: IntArray, anew_T: BoolArray, proof: tuple[FloatArray, float], budget: int
-) -> tuple[IntArray, int]:
-    """Return `_anew` made lawful, and its steps; if those are more than `budget`, `option_J` and 0.
+@dataclass(slots=True)
+class _Found:
+    """The best choice so far, and its value. price_R, bound: a proof that none is better than that bound.
 
-    proof: prices and the bound that they prove.
+    budget: inner steps that may yet be taken.
     """
-    price_R, bound = proof
-    slack = bound - worth(options, option_J) + ROUNDING * bound
-    open_JO = _open(options, price_R, slack)
-    steps = _moved(options, open_JO, anew_T)[1]
-    if steps > budget:
-        return option_J, 0
-    tried_J = _anew(options, option_J, open_JO, anew_T, price_R)
-    left_R = options.capacity_R - used(options, tried_J)
-    _repair(options, tried_J, left_R)
-    _fill(options, tried_J, left_R, price_R)
-    return tried_J, steps
+
+    options: Options
+    option_J: IntArray
+    value: float
+    price_R: FloatArray
+    bound: float
+    budget: int = MAX_EXACT_STEPS
+
+    def try_anew(self, anew_T: BoolArray, *, alike: bool = False) -> bool:
+        """Give the GPUs of these types out anew; return whether that took steps, and few enough.
+
+        What is found is taken if it is better, or (alike) no worse.
+        """
+        options, capacity_R = self.options, self.options.capacity_R
+        stride_T, states = np.zeros(options.num_types, np.int64), 1
+        for t in np.flatnonzero(anew_T).tolist():
+            stride_T[t] = states
+            states *= int(capacity_R[t]) + 1
+        num_jobs, num_options = options.value_JO.shape
+        open_JO = np.empty((num_jobs, num_options), np.bool_)
+        room = _Open(anew_T, stride_T, open_JO, np.empty(num_jobs, np.int64), np.empty(num_options))
+        slack = self.bound - self.value + ROUNDING * self.bound
+        num_rows, count = _open(options, self.price_R, slack, room)
+        steps = states * (count + num_rows)
+        if steps > self.budget:
+            return False
+        self.budget -= steps
+        found_J = self.option_J.copy()
+        table = _Table(np.zeros((2, states)), np.empty((num_rows, states), np.int16))
+        _anew(options, found_J, room, self.price_R, table)
+        value = _lawful(options, found_J, np.empty_like(capacity_R), self.price_R)
+        if value > self.value or (alike and value == self.value):
+            self.option_J, self.value = found_J, value
+        return steps > 0
+
+    def improve(self) -> bool:
+        """Give out two types at a time anew until none gain, then all; return whether none is better."""
+        num_types = self.options.num_types
+        before = -np.inf if num_types > 1 else self.value
+        while self.value > before:
+            before = self.value
+            for first in range(num_types):
+                for second in range(first, num_types):
+                    anew_T = np.zeros(num_types, np.bool_)
+                    anew_T[first] = anew_T[second] = True
+                    self.try_anew(anew_T)
+        exact = self.try_anew(np.ones(num_types, np.bool_), alike=True)
+        return exact and len(self.options.capacity_R) == num_types
 
 
-@compiled_part
-def _better(options: Options, option_J: IntArray, proof: tuple[FloatArray, float]) -> tuple[IntArray, bool]:
-    """Return a choice that is no worse than `option_J`, and whether none is better."""
-    num_types, budget = options.num_types, MAX_EXACT_STEPS
-    value, gains = worth(options, option_J), num_types > 1
-    while gains:
-        gains = False
-        for first in range(num_types):
-            for second in range(first, num_types):
-                anew_T = np.zeros(num_types, np.bool_)
-                anew_T[first] = anew_T[second] = True
-                tried_J, steps = _tried(options, option_J, anew_T, proof, budget)
-                budget -= steps
-                if worth(options, tried_J) > value:
-                    option_J, value, gains = tried_J, worth(options, tried_J), True
-    tried_J, steps = _tried(options, option_J, np.ones(num_types, np.bool_), proof, budget)
-    if worth(options, tried_J) >= value:
-        option_J = tried_J
-    return option_J, steps > 0 and len(options.capacity_R) == num_types
-
-
-@compiled
 def solve(options: Options) -> Choice:
     """Return a choice of nearly the most value, and the bound that proves how near."""
-    option_J = np.full(len(options.tenant_J), WAIT, np.int64)
-    price_R = np.zeros(len(options.capacity_R))
-    bound = at_prices(options, price_R, option_J)
-    if (options.capacity_R - used(options, option_J)).min() > 0:  # each job has its best: GPUs cost nothing
-        value = worth(options, option_J)
-        return Choice(option_J, value, max(bound, value), price_R)
-    price_R, bound = prices(options)
-    at_prices(options, price_R, option_J)
-    left_R = options.capacity_R - used(options, option_J)
-    _repair(options, option_J, left_R)
-    _fill(options, option_J, left_R, price_R)
-    if len(price_R) > 1:
-        price_R, bound = tighter(options, (price_R, bound), worth(options, option_J))
-    option_J, exact = _better(options, option_J, (price_R, bound))
-    value = worth(options, option_J)
-    return Choice(option_J, value, value if exact else max(bound, value), price_R)
+    option_J, left_R = np.empty_like(options.tenant_J), np.empty_like(options.capacity_R)
+    free_R = np.zeros(len(left_R))
+    bound = at_prices(options, free_R, option_J)
+    value = spare(options, option_J, left_R)
+    if left_R.min() > 0:  # each job has its best: GPUs cost nothing
+        return Choice(option_J, value, max(bound, value), free_R)
+    search = search_of(options, free_R)
+    bound = halve(options, search)
+    at_prices(options, search.best_R, option_J)
+    value = _lawful(options, option_J, left_R, search.best_R)
+    if len(left_R) > 1:
+        search = search_of(options, search.best_R)
+        bound = descend(options, search, bound, value)
+    found = _Found(options, option_J, value, search.best_R, bound)
+    exact = found.improve()
+    return Choice(
+        found.option_J, found.value, found.value if exact else max(bound, found.value), found.price_R
+    )

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coadapt.goodput.compiled import compiled_part
+from coadapt.goodput.compiled import compiled_lean, lean_part
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 
 TURNS = 3  # over all prices
@@ -38,28 +38,23 @@ class Options(NamedTuple):
     num_types: int
 
 
-@compiled_part
-def used(options: Options, option_J: IntArray) -> IntArray:
-    used_R = np.zeros(len(options.capacity_R), np.int64)
-    for j in range(len(option_J)):
-        if option_J[j] != WAIT:
-            gpus = options.gpus_JO[j, option_J[j]]
-            used_R[options.type_JO[j, option_J[j]]] += gpus
-            if options.tenant_J[j] >= 0:
-                used_R[options.tenant_J[j]] += gpus
-    return used_R
-
-
-@compiled_part
-def worth(options: Options, option_J: IntArray) -> float:
+@compiled_lean
+def spare(options: Options, option_J: IntArray, left_R: IntArray) -> float:
+    """Write what a choice leaves of each resource (below 0: short); return what it is worth."""
     total = 0.0
+    for r in range(len(left_R)):
+        left_R[r] = options.capacity_R[r]
     for j in range(len(option_J)):
-        if option_J[j] != WAIT:
-            total += options.value_JO[j, option_J[j]]
+        o = option_J[j]
+        if o != WAIT:
+            left_R[options.type_JO[j, o]] -= options.gpus_JO[j, o]
+            if options.tenant_J[j] >= 0:
+                left_R[options.tenant_J[j]] -= options.gpus_JO[j, o]
+            total += options.value_JO[j, o]
     return total
 
 
-@compiled_part
+@compiled_lean
 def at_prices(options: Options, price_R: FloatArray, option_J: IntArray) -> float:
     """Write the choice at `price_R` into `option_J`; return the bound that they prove."""
     total = 0.0
@@ -79,57 +74,78 @@ def at_prices(options: Options, price_R: FloatArray, option_J: IntArray) -> floa
     return total
 
 
-@compiled_part
-def prices(options: Options) -> tuple[FloatArray, float]:
-    """Return prices, and the least bound that was met on the way to them."""
-    num_resources = len(options.capacity_R)
-    option_J = np.full(len(options.tenant_J), WAIT, np.int64)
-    price_R, best_R = np.zeros(num_resources), np.zeros(num_resources)
-    bound = at_prices(options, price_R, option_J)
+class Search(NamedTuple):
+    """A search for prices. best_R: those that proved least; price_R, option_J, left_R: of the last step."""
+
+    best_R: FloatArray
+    price_R: FloatArray
+    option_J: IntArray
+    left_R: IntArray
+
+
+def search_of(options: Options, best_R: FloatArray) -> Search:
+    """Return a search that begins at `best_R`."""
+    return Search(best_R, best_R.copy(), np.empty_like(options.tenant_J), np.empty_like(options.capacity_R))
+
+
+@lean_part
+def _prove(options: Options, search: Search, bound: float) -> float:
+    """Write the choice at the present prices and what it leaves; return the bound that they prove.
+
+    They are kept if that is below `bound`.
+    """
+    proven = at_prices(options, search.price_R, search.option_J)
+    spare(options, search.option_J, search.left_R)
+    if proven < bound:
+        for r in range(len(search.best_R)):
+            search.best_R[r] = search.price_R[r]
+    return proven
+
+
+@compiled_lean
+def halve(options: Options, search: Search) -> float:
+    """Search prices by halving from 0 on; return the least bound that was met on the way to them."""
+    price_R = search.price_R
+    bound = at_prices(options, price_R, search.option_J)
     highest = 0.0
     for j in range(options.value_JO.shape[0]):
         for o in range(options.value_JO.shape[1]):
             if options.value_JO[j, o] > 0.0:
                 highest = max(highest, options.value_JO[j, o] / options.gpus_JO[j, o])
-    for _ in range(1 if num_resources == 1 else TURNS):
-        for r in range(num_resources):
+    for _ in range(1 if len(price_R) == 1 else TURNS):
+        for r in range(len(price_R)):
             low, high = 0.0, highest
             for _halving in range(HALVINGS):
                 price_R[r] = 0.5 * (low + high)
-                proven = at_prices(options, price_R, option_J)
-                if proven < bound:
-                    bound = proven
-                    best_R[:] = price_R
-                if used(options, option_J)[r] > options.capacity_R[r]:
+                bound = min(bound, _prove(options, search, bound))
+                if search.left_R[r] < 0:
                     low = price_R[r]
                 else:
                     high = price_R[r]
                 if high - low <= 1e-12 * highest:
                     break
             price_R[r] = high
-            proven = at_prices(options, price_R, option_J)
-            if proven < bound:
-                bound = proven
-                best_R[:] = price_R
-    return best_R, bound
+            bound = min(bound, _prove(options, search, bound))
+    return bound
 
 
-@compiled_part
-def tighter(options: Options, proof: tuple[FloatArray, float], value: float) -> tuple[FloatArray, float]:
-    """Return prices that prove a bound no higher, by steps down its slope (Polyak; value: of any choice)."""
-    best_R, bound = proof
-    price_R, option_J = best_R.copy(), np.full(len(options.tenant_J), WAIT, np.int64)
+@compiled_lean
+def descend(options: Options, search: Search, bound: float, value: float) -> float:
+    """Search on by steps down the bound's slope (Polyak; value: of any choice); return a bound no higher."""
+    price_R = search.price_R
     for _ in range(SLOPE_STEPS):
-        proven = at_prices(options, price_R, option_J)
-        if proven < bound:
-            bound = proven
-            best_R = price_R.copy()
-        slope_R = (options.capacity_R - used(options, option_J)).astype(np.float64)
-        for r in range(len(slope_R)):
-            if price_R[r] <= 0.0 and slope_R[r] > 0.0:
-                slope_R[r] = 0.0
-        square = (slope_R**2).sum()
+        proven = _prove(options, search, bound)
+        bound = min(bound, proven)
+        square = 0.0
+        for r in range(len(price_R)):
+            if price_R[r] > 0.0 or search.left_R[r] <= 0:
+                square += float(search.left_R[r]) ** 2
         if square <= 0.0:
             break
-        price_R = np.maximum(price_R - slope_R * (proven - value) / square, 0.0)
-    return best_R, bound
+        for r in range(len(price_R)):
+            if price_R[r] > 0.0 or search.left_R[r] <= 0:
+                step = search.left_R[r] * (proven - value) / square
+                price_R[r] = max(price_R[r] - step, 0.0)
+            else:
+                price_R[r] = max(price_R[r], 0.0)
+    return bound
