@@ -54,6 +54,9 @@ setup: $(READY) ## only make .venv
 clean: ## remove .venv, caches and the demo's state
 	rm -rf $(VENV) demo-run dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
+# Containers often set this. Hundreds of Pythons would compile anew, each time, what they import.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The stamp is written last, so a set-up that broke off is done again, and repairs what it finds.
 $(READY): pyproject.toml constraints.txt tools/setup_venv.sh
 	@tools/setup_venv.sh $(VENV) $(PYTHON)

@@ -11,9 +11,13 @@ import json
 import subprocess
 import sys
 import tempfile
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import torch
+
+from coadapt.train.check import __main__ as check
 
 GALLERY = Path(__file__).parents[1] / "examples" / "gallery"
 RESULTS = Path(__file__).parent / "results" / "gallery.json"
@@ -50,11 +54,11 @@ def distance_alone(name: str) -> float:
 
 def checked(name: str, *options: str) -> dict[str, object]:
     """Return what `coadapt check` says of the converted script."""
-    command = [sys.executable, "-m", "coadapt.train.check", "--json", "--timeout", str(TIMEOUT_S), *options]
-    with tempfile.TemporaryDirectory() as folder:
+    told = StringIO()
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(told):
         script = [str(GALLERY / f"{name}.py"), str(Path(folder) / "saved.pt")]
-        done = subprocess.run([*command, *script], check=False, capture_output=True, text=True)
-    outcome: dict[str, object] = json.loads(done.stdout)
+        check.main(["--json", "--timeout", str(TIMEOUT_S), *options, *script])
+    outcome: dict[str, object] = json.loads(told.getvalue())
     return outcome
 
 

@@ -71,9 +71,9 @@ class Timeline:
         while not self.course.ended(self._jobs):
             if self._elapsed() > self._pace.limit_s:
                 raise DemoError(f"the jobs did not end within {self._pace.limit_s:g} s")
-            for job in self._jobs:
-                if job.name not in self.course.ids and self._elapsed() >= job.at_s:
-                    self.course.ids[job.name] = self._scheduler.submit(job)
+            # One at a time: where a submission takes long, no job may come and go between two looks.
+            if (job := next(filter(self._is_due, self._jobs), None)) is not None:
+                self.course.ids[job.name] = self._scheduler.submit(job)
             self._look()
             if trouble and trouble[0]():
                 trouble.pop(0)
@@ -81,6 +81,9 @@ class Timeline:
         if trouble:
             raise DemoError("the jobs ended before all of the trouble was made")
         return self.course
+
+    def _is_due(self, job: DemoJob) -> bool:
+        return job.name not in self.course.ids and self._elapsed() >= job.at_s
 
     def _look(self) -> None:
         try:

@@ -90,11 +90,11 @@ def fake() -> FakeScheduler:
 def test_changes_are_told_once_and_gpus_are_remembered() -> None:
     course, told = run(fake(), trouble=False)
     assert [" ".join(text.split()) for text in told] == [
-        "shapes running, 1 GPU: because",
-        "tiny-gpt pending, 0 GPUs: because",
+        "shapes running, 1 GPU: because",  # looked at before the next is submitted
         "shapes running, 2 GPUs: because",
-        "tiny-gpt running, 2 GPUs: because",
+        "tiny-gpt pending, 0 GPUs: because",
         "shapes batch 32 → 64",
+        "tiny-gpt running, 2 GPUs: because",
         "shapes succeeded, 0 GPUs: because",
         "tiny-gpt succeeded, 0 GPUs: because",
     ]

@@ -3,7 +3,9 @@
 import json
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coadapt.train.check.__main__ import Outcome
+from coadapt.train.check.__main__ import Outcome, main
 from coadapt.train.check.compare import Compared, Finding, allowed_distance
 from coadapt.train.check.rows import Steps, sizes
 from coadapt.train.check.schedule import STEPS_PER_CHANGE, draw_anew, draw_changes
@@ -25,18 +27,12 @@ ONE_CHANGE = ("--changes", "1", "--replicas", "2")
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
-def check(mistake: str, *options: str, script: str = "regression") -> tuple[int, dict[str, Any], str]:
-    """Return the exit code of the verb, its outcome, and what else it printed."""
-    command = [sys.executable, "-c", "from coadapt.cli.main import main; main()", "check", "--json"]
-    done = subprocess.run(
-        [*command, "--timeout", "400", *options, str(SCRIPTS / f"{script}.py"), mistake],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=500,
-    )
-    outcome = json.loads(done.stdout) if done.stdout.startswith("{") else {}
-    return done.returncode, outcome, done.stderr
+def check(mistake: str, *options: str, script: str = "regression") -> tuple[int, dict[str, Any]]:
+    """Return the exit code of the check and its outcome. It runs in this process, which has torch loaded."""
+    told = StringIO()
+    with redirect_stdout(told):
+        code = main(["--json", "--timeout", "400", *options, str(SCRIPTS / f"{script}.py"), mistake])
+    return code, json.loads(told.getvalue())
 
 
 def by_name(outcome: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -44,8 +40,11 @@ def by_name(outcome: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def test_a_sound_script_is_the_same_training() -> None:
-    code, outcome, _ = check("none")
-    assert code == 0, outcome
+    verb = [sys.executable, "-c", "from coadapt.cli.main import main; main()", "check", "--json"]
+    script = [str(SCRIPTS / "regression.py"), "none"]
+    done = subprocess.run([*verb, *script], capture_output=True, text=True, check=False, timeout=500)
+    outcome = json.loads(done.stdout)
+    assert done.returncode == 0, outcome
     assert outcome["num_steps"] == 40
     assert len(outcome["changes"]) == 4
     assert sum("by a restart" in change for change in outcome["changes"]) >= 1
@@ -56,7 +55,7 @@ def test_a_sound_script_is_the_same_training() -> None:
 
 @pytest.mark.slow
 def test_a_sharded_model_is_put_together_at_the_end() -> None:
-    code, outcome, _ = check("none, sharded")
+    code, outcome = check("none, sharded")
     assert code == 0, outcome
     found = by_name(outcome)
     assert found["parameters"]["same"], found
@@ -64,7 +63,7 @@ def test_a_sharded_model_is_put_together_at_the_end() -> None:
 
 
 def test_a_rate_that_follows_a_count_of_the_loop_is_found() -> None:
-    code, outcome, _ = check("rate", *ONE_CHANGE)
+    code, outcome = check("rate", *ONE_CHANGE)
     assert code == 1
     found = by_name(outcome)
     assert found["samples"]["same"]
@@ -76,7 +75,7 @@ def test_a_rate_that_follows_a_count_of_the_loop_is_found() -> None:
 
 @pytest.mark.slow
 def test_accumulation_by_hand_is_found() -> None:
-    code, outcome, _ = check("accumulation")
+    code, outcome = check("accumulation")
     assert code == 1
     assert by_name(outcome)["optimiser steps"]["same"] is False
     assert "max_atomic" in by_name(outcome)["optimiser steps"]["why"]
@@ -84,7 +83,7 @@ def test_accumulation_by_hand_is_found() -> None:
 
 @pytest.mark.slow
 def test_figures_that_depend_on_the_number_of_replicas_are_found_in_the_checkpoint() -> None:
-    code, outcome, _ = check("state", *ONE_CHANGE)
+    code, outcome = check("state", *ONE_CHANGE)
     assert code == 1
     assert by_name(outcome)["parameters"]["same"]
     assert by_name(outcome)["checkpoint"]["text"].startswith("state.seen is ")
@@ -92,7 +91,7 @@ def test_figures_that_depend_on_the_number_of_replicas_are_found_in_the_checkpoi
 
 @pytest.mark.slow
 def test_dropout_is_named_where_parameters_cannot_be_equal() -> None:
-    code, outcome, _ = check("dropout")
+    code, outcome = check("dropout")
     assert code == 0
     assert by_name(outcome)["parameters"]["same"] is None
     assert "the model has dropout" in by_name(outcome)["parameters"]["text"]
@@ -100,7 +99,7 @@ def test_dropout_is_named_where_parameters_cannot_be_equal() -> None:
 
 @pytest.mark.slow
 def test_of_an_adaptive_job_only_what_it_promises_is_compared() -> None:
-    code, outcome, _ = check("adaptive", "--steps", "30", *ONE_CHANGE)
+    code, outcome = check("adaptive", "--steps", "30", *ONE_CHANGE)
     assert code == 0, outcome
     assert by_name(outcome)["parameters"]["same"] is None
     assert by_name(outcome)["samples"]["text"] == "each at most once in each epoch"
@@ -108,14 +107,14 @@ def test_of_an_adaptive_job_only_what_it_promises_is_compared() -> None:
 
 @pytest.mark.slow
 def test_a_replica_that_fails_as_it_joins_is_shown_with_its_last_lines() -> None:
-    code, outcome, _ = check("fails when it joins")
+    code, outcome = check("fails when it joins", *ONE_CHANGE)
     assert code == 1
     assert "ended with code 1 in the change" in outcome["problem"]
     assert any("only where it joins" in line for line in outcome["lines"])
 
 
 def test_what_cannot_be_checked_is_said(tmp_path: Path) -> None:
-    code, outcome, _ = check("elsewhere")
+    code, outcome = check("elsewhere")
     assert code == 2
     assert "run.epochs" in outcome["problem"]
     command = [sys.executable, "-m", "coadapt.train.check", str(tmp_path / "gone.py")]
@@ -127,13 +126,13 @@ def test_what_cannot_be_checked_is_said(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_plain_accelerator_is_refused_before_anything_changes() -> None:
     pytest.importorskip("accelerate")
-    code, outcome, _ = check("plain accelerator")
+    code, outcome = check("plain accelerator")
     assert code == 2
     assert any("CoadaptAccelerator(run)" in line for line in outcome["lines"]), outcome
 
 
 def test_a_batch_that_no_two_replicas_of_another_librarys_loop_share_is_told() -> None:
-    code, outcome, _ = check("", "--replicas", "4", script="hosted")
+    code, outcome = check("", "--replicas", "4", script="hosted")
     assert code == 2
     assert outcome["num_steps"] == 20
     assert outcome["problem"] == "a batch that 2 to 4 replicas cannot share equally: the loop is a library's"
