@@ -284,9 +284,8 @@ def solve(options: Options) -> Choice:
     bound = halve(options, search)
     at_prices(options, search.best_R, option_J)
     value = _lawful(options, option_J, left_R, search.best_R)
-    if len(left_R) > 1:
-        search = search_of(options, search.best_R)
-        bound = descend(options, search, bound, value)
+    search = search_of(options, search.best_R)
+    bound = descend(options, search, bound, value)
     found = _Found(options, option_J, value, search.best_R, bound)
     exact = found.improve()
     return Choice(

@@ -131,9 +131,12 @@ def halve(options: Options, search: Search) -> float:
 
 @compiled_lean
 def descend(options: Options, search: Search, bound: float, value: float) -> float:
-    """Search on by steps down the bound's slope (Polyak; value: of any choice); return a bound no higher."""
+    """Search on by steps down the bound's slope (Polyak; value: of any choice); return a bound no higher.
+
+    One price was found by halving: nothing is left to do.
+    """
     price_R = search.price_R
-    for _ in range(SLOPE_STEPS):
+    for _ in range(SLOPE_STEPS if len(price_R) > 1 else 0):
         proven = _prove(options, search, bound)
         bound = min(bound, proven)
         square = 0.0
