@@ -3,10 +3,17 @@
 import pytest
 
 from coadapt.core.config import SchedulerConfig
-from coadapt.core.events import CancelRequested, Outcome, PlanReady, TimerFired, TrainingResumed
+from coadapt.core.events import (
+    CancelRequested,
+    Outcome,
+    PlanReady,
+    ReplicasStarted,
+    TimerFired,
+    TrainingResumed,
+)
 from coadapt.model import BatchConfig, GradStats, Plan, TrainingReport
 from coadapt.model.measured import NOBODY, RANK, RATIO
-from coadapt.runtime.snapshot import cluster_snapshot
+from coadapt.runtime.snapshot import cluster_snapshot, job_snapshot
 from coadapt.runtime.story import story
 from tests.core.stage import Stage, on
 
@@ -45,6 +52,36 @@ def test_the_whole_life_of_a_job() -> None:
         (72.0, "replicas of generation 2 ended: stopped"),
         (72.0, "cancelled; no GPU; cancelled on request"),
     ]
+
+
+def test_replicas_that_nobody_can_see_are_told_of_until_somebody_can() -> None:
+    """Also under another plan; the job's picture says it first."""
+    stage = Stage()
+    stage.running()
+    for at, unseen in ((200.0, "the server is away"), (260.0, "the server is away"), (300.0, "")):
+        stage.handle(ReplicasStarted(at=at, job="a", generation=1, unseen=unseen))
+        if at == 200.0:
+            stage.timer(240.0)
+            plan = Plan(allocations={"a": stage.job().ordered}, reasons={"a": "runs as before"})
+            stage.handle(PlanReady(at=240.0, round=stage.scheduler.state.round, plan=plan))
+            job = job_snapshot(stage.job(), 240.0)
+            assert (job["state"], job["reason"]) == ("running", "unseen")
+            assert job["explanation"] == "the server is away; runs as before"
+    job = job_snapshot(stage.job(), 300.0)
+    assert (job["reason"], job["explanation"]) == ("allocated", "runs as before")
+    assert [text for at, text in told(stage) if at >= 200.0] == [
+        "running; the server is away",
+        "running; runs as before",
+        "running; its replicas are seen again",
+    ]
+
+
+def test_replicas_that_end_are_unseen_no_more() -> None:
+    stage = Stage()
+    stage.running()
+    stage.handle(ReplicasStarted(at=200.0, job="a", generation=1, unseen="the server is away"))
+    stage.exited(Outcome.LOST)
+    assert stage.job().status.unseen == ""
 
 
 def test_changes_in_place_tell_their_pause() -> None:

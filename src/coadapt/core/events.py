@@ -66,7 +66,12 @@ class NodeLost(_Fact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicasStarted(_OfReplicas):
-    """All replicas of this generation are up. Also the answer to a repeated order."""
+    """All replicas of this generation are up. Also the answer to a repeated order.
+
+    unseen: why nobody can see at the moment whether they still are, "" where somebody can.
+    """
+
+    unseen: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

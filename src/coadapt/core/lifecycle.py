@@ -49,6 +49,7 @@ class Reason(StrEnum):
     RESCALE_FAILED = "rescale_failed"  # the replicas of before train on
     NODE_LOST = "node_lost"
     REPLICAS_LOST = "replicas_lost"
+    UNSEEN = "unseen"  # nobody can see whether its replicas still live; they may train on
     HUNG = "hung"  # its replicas had not reported for longer than hang_timeout
     SCRIPT_FAILED = "script_failed"
     TOO_MANY_FAILURES = "too_many_failures"

@@ -7,6 +7,8 @@ from coadapt.core.lifecycle import JobState, Reason
 from coadapt.core.state import JobRecord
 from coadapt.model import Plan
 
+AGAIN = "restarts, from a checkpoint if it saved one"
+
 
 def failure(job: JobRecord, detail: str) -> str:
     """Return how often the job has failed, and how the last time."""
@@ -21,15 +23,9 @@ def release_reason(job: JobRecord, event: ReplicasExited) -> tuple[Reason, str]:
             return Reason.SCRIPT_FAILED, f"restarts: {failure(job, event.detail)}"
         case Outcome.LOST:
             detail = f": {event.detail}" if event.detail else ""
-            return (
-                Reason.REPLICAS_LOST,
-                f"restarts, from a checkpoint if it saved one: replicas were lost{detail}",
-            )
+            return Reason.REPLICAS_LOST, f"{AGAIN}: replicas were lost{detail}"
         case Outcome.STOPPED if job.reason is Reason.HUNG:
-            return (
-                Reason.HUNG,
-                "restarts, from a checkpoint if it saved one: it had not reported for too long",
-            )
+            return Reason.HUNG, f"{AGAIN}: it had not reported for too long"
         case _:
             return Reason.RESCALED if job.target else Reason.PREEMPTED, job.explanation
 

@@ -210,6 +210,7 @@ class Scheduler:
             return []
         at = job.heard_at = self.state.at
         if job.state not in (JobState.STARTING, JobState.RESCALING):
+            job.status = replace(job.status, unseen=event.unseen)
             return []
         rescaled = job.state is JobState.RESCALING
         moved = rescaled and job.trains_on != job.ordered

@@ -59,15 +59,16 @@ class Status:
     """Why, a sentence for its user."""
     cancel_requested: bool = False
     """Its user wants it gone: it gets nothing any more, and policies do not see it."""
+    unseen: str = ""
+    """Why nobody can see at the moment whether its replicas live, "" where somebody can."""
 
     def after(
         self, trigger: Trigger, reason: Reason | None = None, explanation: str | None = None
     ) -> "Status":
         """Return the status after `trigger`; what is None stays. Raises IllegalTransitionError."""
         why = self.explanation if explanation is None else explanation
-        return replace(
-            self, state=advance(self.state, trigger), reason=reason or self.reason, explanation=why
-        )
+        state = advance(self.state, trigger)
+        return replace(self, state=state, reason=reason or self.reason, explanation=why, unseen="")
 
 
 # So many ended jobs are remembered by their ids, about 0.4 MB of a snapshot. What the world says of a job

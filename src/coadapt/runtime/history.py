@@ -27,7 +27,7 @@ from coadapt.core.state import JobRecord, Order, SchedulerState, Status
 from coadapt.model import Grant, JobId, JobSpec, Measured, Usage
 from coadapt.model.quick_init import quick_init
 from coadapt.runtime.snapshot import job_efficiency
-from coadapt.runtime.story import replicas_of_change, told_in_place
+from coadapt.runtime.story import replicas_of_change, told_in_place, why_now
 
 # Points kept per job: when full, every other one goes, so that a month of reports fits in memory and the
 # curve still spans the job's whole life.
@@ -221,10 +221,10 @@ class Recorder:
         _extend(job, record, self._history.at)
         if self._figures_only:
             pass
-        elif record.explanation and (not job.reasons or job.reasons[-1][1] != record.explanation):
+        elif (why := why_now(status)[1]) and (not job.reasons or job.reasons[-1][1] != why):
             if len(job.reasons) == NUM_REASONS_MAX:
                 del job.reasons[1]
-            job.reasons.append((self._history.at, record.explanation))
+            job.reasons.append((self._history.at, why))
         if record.state in ENDED:
             del self._open[record.id]
 

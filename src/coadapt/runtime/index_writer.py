@@ -46,6 +46,7 @@ from coadapt.runtime.story import (
     told_by,
     told_change,
     told_in_place,
+    why_now,
 )
 
 # A young job's points and sentences are kept this many seconds apart at least, and of an old one so many per
@@ -219,8 +220,8 @@ class IndexWriter:
         now.sentence_at = at
         told: dict[str, Json] = {"text": told_change(job, seen.key, now.key)}
         told |= {"was": None if seen.key == NEW else _standing(seen), "is": _standing(now)}
-        if job.explanation and (seen.key == NEW or now.key[-1] != seen.key[-1]):
-            self._add(job.id, DECISION, at, {**told, "why": job.explanation})
+        if job.explanation and (seen.key == NEW or now.key[-2:] != seen.key[-2:]):
+            self._add(job.id, DECISION, at, {**told, "why": why_now(job.status)[1]})
         else:
             self._add(job.id, LINE, at, told)
 
@@ -275,7 +276,7 @@ def _seen_of(job: JobRecord) -> _Seen:
 def _standing(seen: _Seen) -> Json:
     """Return for programs how a job stood: its state, why, and how many replicas it was ordered to have."""
     status, replicas = seen.status, seen.order.grant.allocation.num_replicas
-    return [status.state.value, status.reason.value, replicas]
+    return [status.state.value, why_now(status)[0].value, replicas]
 
 
 def _ended(job: JobRecord) -> EndedJob:

@@ -11,6 +11,7 @@ from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.goodput.efficiency import efficiency
 from coadapt.model import Measured, NodeId, Usage
 from coadapt.model.wire import Json, to_json
+from coadapt.runtime.story import why_now
 
 # Fields of Measured and Usage that a picture leaves out: too long for a look, or shown in another form.
 _NOT_SHOWN = frozenset({"batch_history", "by_type", "forecast", "grad", "accounted_at", "costs"})
@@ -93,7 +94,7 @@ def job_snapshot(job: JobRecord, at: float, plan_error: str = "") -> dict[str, J
         "tenant": job.spec.tenant,
         "contract": job.spec.contract.value,
         "state": job.state.value,
-        "reason": job.reason.value,
+        "reason": why_now(job.status)[0].value,
         "explanation": _explanation(job, plan_error),
         "generation": job.generation,
         "silent_s": _silent_s(job, at),
@@ -117,7 +118,7 @@ def job_snapshot(job: JobRecord, at: float, plan_error: str = "") -> dict[str, J
 def _explanation(job: JobRecord, plan_error: str) -> str:
     """Return why the job is where it is; of one that waits for a plan that fails, that as well."""
     if not plan_error or job.state is not JobState.PENDING:
-        return job.explanation
+        return why_now(job.status)[1]
     before = f"{job.explanation}; " * (job.reason in _OWN_REASONS)
     return f"{before}waits: {told_no_plan(plan_error)}"
 

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import CancelRequested, Event, ReplicasExited, ReplicasKept, TrainingResumed
+from coadapt.core.lifecycle import Reason
 from coadapt.core.scheduler import Scheduler
-from coadapt.core.state import JobRecord
+from coadapt.core.state import JobRecord, Status
 from coadapt.model import Allocation, JobId
 from coadapt.model.measured import straggler
 
 StoryKey = tuple[str, ...]
-"""State, generation, allocation, batch, slow replica and, last, explanation of a job."""
+"""State, generation, allocation, batch, slow replica, why it is unseen and, last, explanation of a job."""
 
 NEW: StoryKey = ()
 
@@ -103,8 +104,16 @@ def story_key(job: JobRecord) -> StoryKey:
         shown_allocation(job.ordered),
         batch,
         straggler_of(job).partition(" computes")[0],
+        job.status.unseen,
         job.explanation,
     )
+
+
+def why_now(status: Status) -> tuple[Reason, str]:
+    """Return why a job is where it is, for programs and for people; that it is unseen goes before that."""
+    if not status.unseen:
+        return status.reason, status.explanation
+    return Reason.UNSEEN, "; ".join(filter(None, (status.unseen, status.explanation)))
 
 
 def straggler_of(job: JobRecord) -> str:
@@ -120,7 +129,7 @@ def told_change(job: JobRecord, before: StoryKey, now: StoryKey) -> str:
             f"submitted: {limits.min}..{limits.max} GPUs, batch {job.spec.batch.initial}.."
             f"{job.spec.batch.max_total}, contract {job.spec.contract.value}"
         )
-    state, _, allocation, batch, slow, explanation = now
+    state, _, allocation, batch, slow, unseen, explanation = now
     parts = [state]
     if now[1:3] != before[1:3]:
         parts.append(f"generation {job.generation} on {allocation}" if job.ordered else allocation)
@@ -128,6 +137,8 @@ def told_change(job: JobRecord, before: StoryKey, now: StoryKey) -> str:
         parts.append(batch)
     if slow != before[4] and job.trains_on:
         parts.append(straggler_of(job) or "no replica is slower than its peers any more")
-    if explanation != before[5]:
+    if unseen != before[5] and job.trains_on:
+        parts.append(unseen or "its replicas are seen again")
+    if explanation != before[6]:
         parts.append(explanation)
     return "; ".join(parts)

@@ -9,7 +9,7 @@ from coadapt.core.events import Event, PlanFailed, PlanReady, TrainingResumed
 from coadapt.core.lifecycle import ENDED
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import JobId
-from coadapt.runtime.story import told_in_place
+from coadapt.runtime.story import told_in_place, why_now
 
 # Letters by which "starts" and "starting", "runs" and "running" are told to be the same verb.
 STEM_LENGTH = 3
@@ -34,10 +34,10 @@ class ChangeLog:
         job_id = getattr(event, "job", None)
         touched = state.jobs.keys() if job_id is None else {job_id} & state.jobs.keys()
         for job in [state.jobs[name] for name in sorted(touched)]:
-            now = (job.state, job.generation, job.ordered)
+            now = (job.state, job.generation, job.ordered, job.status.unseen)
             if self._seen.get(job.id) != now and self._speaking:
                 logger.info("%s", _line(job, self._told.get(job.id, "")))
-                self._told[job.id] = job.explanation
+                self._told[job.id] = why_now(job.status)[1]
             self._seen[job.id] = now
             if job.state in ENDED:
                 self._told.pop(job.id, None)
@@ -55,7 +55,7 @@ class ChangeLog:
 
 def _line(job: JobRecord, told: str) -> str:
     """Return what is new; a reason that was told before is not told again, nor a verb twice."""
-    why = job.explanation.split("\n", 1)[0]
+    why = why_now(job.status)[1].split("\n", 1)[0]
     num_gpus = job.ordered.num_replicas
     held = f" on {num_gpus} GPU{'s' if num_gpus > 1 else ''}" * bool(num_gpus and job.state not in ENDED)
     says_state = why[:STEM_LENGTH] == job.state.value[:STEM_LENGTH]

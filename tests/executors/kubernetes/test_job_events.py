@@ -69,6 +69,13 @@ RUNNING = standing("running", "allocated", 2)
     ("happened", "expected"),
     [
         (change(None, PENDING), ("Normal", "Submitted", "its story")),
+        (change(RUNNING, standing("running", "unseen", 2)), ("Warning", "Unseen", "so it is")),
+        (
+            replace(
+                change(standing("running", "unseen", 2), RUNNING), text="running; its replicas are seen again"
+            ),
+            ("Normal", "SeenAgain", "its replicas are seen again"),
+        ),
         (change(PENDING, STARTING), ("Normal", "Starting", "2 replicas: so it is")),
         (
             replace(change(PENDING, STARTING, why=""), text="starting; generation 4 on 2 GPUs (node-0: 2)"),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from coadapt.core.commands import Rescale, Start, Stop
-from coadapt.core.events import NodeJoined, NodeLost, Outcome
+from coadapt.core.events import NodeJoined, NodeLost, Outcome, ReplicasStarted
 from coadapt.executors.processes.generation_dir import JobDir
 from coadapt.executors.processes.job_processes import kill_marked, marked_processes
 from coadapt.model import Allocation
@@ -31,6 +31,7 @@ from tests.marked import pids_of
 
 pytest.importorskip("kubernetes")
 
+from coadapt.executors.kubernetes.cluster import KubernetesCluster
 from tests.executors.kubernetes.site import NAMESPACE, PODS, KubernetesSite
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
@@ -195,6 +196,67 @@ def test_replicas_survive_a_restart_of_the_api_server(site: KubernetesSite) -> N
     executor.execute(Stop(job="a", generation=1), inbox.post)
     inbox.wait(exited("a", 1, Outcome.STOPPED))
     assert (site.folder / "saved").read_text() == "saved\n"
+
+
+# A proxy as it is, but that a second of silence is long.
+IMPATIENT = """
+import sys
+from coadapt.executors.kubernetes import proxy, silence
+silence.SILENCE_S = 1.0
+proxy.main(*sys.argv[1:])
+"""
+
+
+def unseen(inbox: Inbox, generation: int = 1) -> str:
+    event = inbox.one()
+    assert isinstance(event, ReplicasStarted)
+    assert (event.job, event.generation) == ("a", generation)
+    return event.unseen
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    via = KubernetesCluster.via
+    monkeypatch.setattr(
+        KubernetesCluster, "via", lambda *args: (sys.executable, "-c", IMPATIENT, *via(*args)[3:])
+    )
+
+
+@pytest.mark.usefixtures("impatient")
+def test_it_is_told_when_the_api_server_is_away_for_long_and_when_it_is_back(site: KubernetesSite) -> None:
+    """Also to who asks again, and where all that looked for it dies meanwhile."""
+    executor, inbox = running(site, 1, 1)
+    site.control_plane.kill_apiserver()
+    try:
+        why = "its replicas cannot be seen, but may train on: the API server has told nothing"
+        assert why in unseen(inbox)
+        executor.execute(order(site, SLEEPER, 1, 1), inbox.post)
+        assert why in unseen(inbox)
+        kill_marked(JobDir.of(site.state_dir, "a").checkpoints)
+        inbox.stays_empty()
+    finally:
+        site.control_plane.start_apiserver()
+    assert unseen(inbox) == ""
+    executor.execute(Stop(job="a", generation=1), inbox.post)
+    inbox.wait(exited("a", 1, Outcome.STOPPED))
+    log = JobDir.of(site.state_dir, "a").log("1-0").read_text()
+    assert log.count("cannot be seen") == log.count("tells of its pod again") == 1
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_pod_is_made_once_the_api_server_is_back(site: KubernetesSite) -> None:
+    executor, inbox = site.executor(), Inbox()
+    site.control_plane.kill_apiserver()
+    try:
+        executor.execute(order(site, SLEEPER, 1), inbox.post)
+        inbox.wait(started("a", 1))
+        assert unseen(inbox)
+    finally:
+        site.control_plane.start_apiserver()
+    until((site.folder / "up-0").exists)
+    assert unseen(inbox) == ""
+    executor.execute(Stop(job="a", generation=1), inbox.post)
+    inbox.wait(exited("a", 1, Outcome.STOPPED))
 
 
 def test_replicas_join_and_leave_in_place_also_under_a_second_launcher(

@@ -35,6 +35,7 @@ TROUBLE = {
     Reason.NODE_LOST: "NodeLost",
     Reason.REPLICAS_LOST: "ReplicasLost",
     Reason.HUNG: "Hung",
+    Reason.UNSEEN: "Unseen",
     Reason.SCRIPT_FAILED: "ScriptFailed",
     Reason.RESCALE_FAILED: "ResizeFailed",
     Reason.IMPOSSIBLE: "TooLarge",
@@ -86,7 +87,7 @@ def _of_standing(change: Change) -> tuple[str, str, str] | None:
     if now.reason in TROUBLE and now.reason is not was.reason:
         return WARNING, TROUBLE[now.reason], why
     if now.state is was.state:
-        return None
+        return (NORMAL, "SeenAgain", change.text.partition("; ")[2]) if was.reason is Reason.UNSEEN else None
     match now.state:
         case JobState.STARTING:
             return NORMAL, "Starting", f"{_replicas(now.replicas)}: {why}"

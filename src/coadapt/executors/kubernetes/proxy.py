@@ -6,6 +6,7 @@ Started as `python -m … SETTINGS NODE PARTS COMMAND…`; the rest is in its en
 """
 
 import json
+import math
 import os
 import signal
 import sys
@@ -31,6 +32,7 @@ from coadapt.executors.kubernetes.pods import (
     replica_address,
     secret,
 )
+from coadapt.executors.kubernetes.silence import ServerSilence
 from coadapt.executors.processes.generation_dir import GenerationDir, JobDir, LaunchOrder
 from coadapt.executors.processes.replica_log import segments
 from coadapt.model.contract_env import (
@@ -56,9 +58,9 @@ IMAGE_PATIENCE_S = 300.0
 IMAGE_TROUBLE = ("ErrImagePull", "ImagePullBackOff", "CreateContainerError")
 HOPELESS = ("InvalidImageName", "ErrImageNeverPull")
 LOG_END_S = 10.0
-# A server that is restarted or upgraded is away for less, and nobody need hear of it.
-SILENCE_S = 120.0
 CLIENT_ERRORS = range(400, 500)
+# A server that has just come up does not know anybody's rights yet, and refuses.
+RIGHTS_S = 30.0
 
 EXIT_FAILED = 1
 # Of a shell whose child was killed: to the launcher the replica is lost, not failed.
@@ -101,24 +103,38 @@ class _Proxy:
         self._secrets = f"/api/v1/namespaces/{settings.namespace}/secrets"
         self._log = PodLog(self._api, f"{self._pods}/{self._name}", self._printed(directory.job))
         self._trouble_since: float | None = None
-        self._silent_since: float | None = None
+        self._silence = ServerSilence(directory, order.member, self._say)
 
     def run(self) -> int:
         """Return the replica's exit code, once it has ended and its pod is gone."""
         resumed = os.environ.get(ENV_RESUMED) == "1"
-        if not resumed:
-            try:
-                self._create()
-            except ApiError as error:
-                self._say(f"error: its pod could not be created: {error}")
-                code = EXIT_FAILED if error.status in CLIENT_ERRORS else EXIT_KILLED
-                self._remove()
-                return code
+        if not resumed and (code := self._make()) is not None:
+            self._remove()
+            return code
         threading.Thread(target=self._stop_when_told, daemon=True).start()
         code = self._follow()
         self._log.finish(LOG_END_S)
         self._remove()
         return code
+
+    def _make(self) -> int | None:
+        """Make the pod, as soon as the server answers; return an exit code if it refuses, or nobody waits."""
+        away_at = -math.inf
+        while True:
+            try:
+                self._create()
+            except ApiError as error:
+                if error.status not in CLIENT_ERRORS:
+                    away_at = time.monotonic()
+                elif time.monotonic() - away_at > RIGHTS_S:
+                    self._say(f"error: its pod could not be created: {error}")
+                    return EXIT_FAILED
+                self._silence.error(error)
+                if _told.wait(RETRY_S):
+                    return EXIT_KILLED
+            else:
+                self._silence.answer()
+                return None
 
     def _create(self) -> None:
         """Make the pod and its secret; what is there of an earlier start of this very replica is ours."""
@@ -167,7 +183,7 @@ class _Proxy:
         while True:
             try:
                 for change, found in self._api.watch(self._pods, fieldSelector=f"metadata.name={self._name}"):
-                    self._silent_since = None
+                    self._silence.answer()
                     if change == "DELETED" or (change == "LISTED" and last is None):
                         return self._gone(found or last)
                     if change == "LISTED":
@@ -178,15 +194,8 @@ class _Proxy:
                 last = None
             except ApiError as error:
                 last = None
-                self._note_silence(error)
+                self._silence.error(error)
                 time.sleep(RETRY_S)
-
-    def _note_silence(self, error: ApiError) -> None:
-        """Say once of a server that tells nothing for long: it may be credentials that nobody renews."""
-        now = time.monotonic()
-        self._silent_since = now if self._silent_since is None else self._silent_since
-        if now - self._silent_since > SILENCE_S:
-            self._say(f"the API server has not told of its pod for more than {SILENCE_S:g} s: {error}")
 
     def _ended(self, found: JsonObject) -> int | None:
         """Return the exit code of a pod that has ended, None while it has not."""

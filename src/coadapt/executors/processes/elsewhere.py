@@ -12,6 +12,7 @@ from pathlib import Path
 from coadapt.core.events import Outcome
 from coadapt.executors.processes.control_server import ControlServer
 from coadapt.executors.processes.generation_dir import (
+    PRIVATE_DIR,
     ExitRecord,
     GenerationDir,
     LaunchOrder,
@@ -108,6 +109,22 @@ def _orders_of(lead: GenerationDir, order: LaunchOrder) -> tuple[tuple[LaunchOrd
         assert its is not None, f"nothing tells how {member} was started"
         found.append((its, next(item for item in its.replicas if Path(item.log).stem == member)))
     return tuple(found)
+
+
+def note_unseen(lead: GenerationDir, member: str, why: str) -> None:
+    """Note why a proxy cannot see its replica, for the executor to tell; "": it can."""
+    note = lead.unseen / member
+    if why:
+        note.parent.mkdir(mode=PRIVATE_DIR, exist_ok=True)
+        write_json(note, why)
+    else:
+        note.unlink(missing_ok=True)
+
+
+def why_unseen(lead: GenerationDir) -> str:
+    """Return why replicas cannot be seen, as the first of them by name has it; "" if all can."""
+    notes = sorted(lead.unseen.iterdir()) if lead.unseen.is_dir() else []
+    return next((why for note in notes if (why := read_json(note, str))), "")
 
 
 def kill_left(lead: GenerationDir) -> int:

@@ -204,6 +204,11 @@ class GenerationDir:
         return self.path / "rescale"
 
     @property
+    def unseen(self) -> Path:
+        """The directory in which proxies note what hinders them (elsewhere.py), if this generation leads."""
+        return self.path / "unseen"
+
+    @property
     def listeners(self) -> Path:
         """The directory of listeners.py, if this generation leads."""
         return self.path / "listeners"

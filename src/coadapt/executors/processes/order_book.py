@@ -4,6 +4,7 @@ Touched by one thread only. Whatever an answer rests on is on disk: a new OrderB
 """
 
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from coadapt.core.commands import JobCommand, Rescale, RetractRescale, Start, St
 from coadapt.core.events import Outcome, ReplicasExited, ReplicasKept, ReplicasStarted
 from coadapt.executors.node_health import GenerationEnd, NodeHealth
 from coadapt.executors.processes.cluster import Cluster
+from coadapt.executors.processes.elsewhere import why_unseen
 from coadapt.executors.processes.generation_dir import ExitRecord, GenerationDir, JobDir
 from coadapt.executors.processes.launching import Launching
 from coadapt.executors.processes.live_generation import LiveGeneration, adopt
@@ -19,6 +21,8 @@ from coadapt.executors.processes.slots import FreeSlots, union
 from coadapt.model import JobId
 from coadapt.runtime.ports import Post
 
+# How often each job's notes on what cannot be seen are looked for: 10 us for one that has none.
+LOOK_S = 2.0
 NEVER_STARTED = "stopped before it was started"
 
 logger = logging.getLogger(__name__)
@@ -39,6 +43,8 @@ class OrderBook:
         self._waiting: dict[JobId, tuple[JobCommand, Post]] = {}
         self._newest: dict[JobId, int] = {}
         self._room = True
+        self._unseen: dict[JobId, str] = {}
+        self._looks_at = 0.0
         for entry in _folders(launching.host.state_dir / "jobs"):
             job = JobDir(entry)
             for directory in job.generations()[-1:]:
@@ -75,7 +81,10 @@ class OrderBook:
                 del self._waiting[job]
 
     def watch(self) -> None:
-        """Tell of what has started, was kept, or has ended since."""
+        """Tell of what has started, was kept, has ended, or cannot be seen since."""
+        looks = time.monotonic() >= self._looks_at
+        if looks:
+            self._looks_at = time.monotonic() + LOOK_S
         for job, running in sorted(self._running.items()):
             running.look()
             if running.started:
@@ -83,6 +92,8 @@ class OrderBook:
             if running.post is not None and running.started and not running.announced:
                 running.announced = True
                 running.post(self._start_of(job, running))
+            if looks and running.post is not None and running.announced:
+                self._tell_unseen(job, running, running.post)
             if (record := running.exit_record(self._launching.start)) is not None:
                 self._settle(job, running, record)
 
@@ -193,8 +204,15 @@ class OrderBook:
     def _start_of(self, job: JobId, running: LiveGeneration) -> ReplicasStarted | ReplicasKept:
         at, number = self._now(), running.directory.number
         if running.kept is None:
-            return ReplicasStarted(at=at, job=job, generation=number)
+            return ReplicasStarted(at=at, job=job, generation=number, unseen=self._unseen.get(job, ""))
         return ReplicasKept(at=at, job=job, generation=number, detail=running.kept)
+
+    def _tell_unseen(self, job: JobId, running: LiveGeneration, post: Post) -> None:
+        """Tell when replicas elsewhere can be seen no more, or again; they count as living meanwhile."""
+        if (why := why_unseen(running.lead)) != self._unseen.get(job, ""):
+            self._unseen[job] = why
+            number = running.directory.number
+            post(ReplicasStarted(at=self._now(), job=job, generation=number, unseen=why))
 
     def _note_life(self, job: JobId, running: LiveGeneration) -> float:
         """Tell for how long the job's replicas have lived where they are; return that, in seconds."""
@@ -206,6 +224,7 @@ class OrderBook:
 
     def _settle(self, job: JobId, running: LiveGeneration, record: ExitRecord) -> None:
         del self._running[job]
+        self._unseen.pop(job, None)
         end = GenerationEnd(
             job=job,
             nodes=frozenset(running.rank_map.slots),

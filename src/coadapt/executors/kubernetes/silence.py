@@ -1,0 +1,46 @@
+"""How long the API server has told a proxy nothing of its pod, and who hears of that."""
+
+import time
+from collections.abc import Callable
+
+from coadapt.executors.kubernetes.api import ApiError
+from coadapt.executors.processes.elsewhere import note_unseen
+from coadapt.executors.processes.generation_dir import GenerationDir
+
+# A server that is restarted or upgraded is away for less, and nobody need hear of it.
+SILENCE_S = 120.0
+
+
+class ServerSilence:
+    """Told of errors and answers, it says once that the silence is long, and once that it is over.
+
+    To the replica's log, and by a note to the executor; one that was left by another proxy counts.
+    """
+
+    def __init__(self, generation: GenerationDir, member: str, say: Callable[[str], None]) -> None:
+        """`generation`: that started `member`. say: adds a line to its log."""
+        order = generation.order()
+        self._lead = generation if order is None else generation.job.generation(order.lead)
+        self._member = member
+        self._say = say
+        self._since: float | None = None
+        self._noted = (self._lead.unseen / member).exists()
+
+    def error(self, error: ApiError) -> None:
+        """The server did not answer, or refused: it may be credentials that nobody renews."""
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        if not self._noted and now - self._since > SILENCE_S:
+            why = f"the API server has told nothing of its pods for more than {SILENCE_S:g} s: {error}"
+            self._note(f"its replicas cannot be seen, but may train on: {why}")
+
+    def answer(self) -> None:
+        """The server told of the pod."""
+        self._since = None
+        if self._noted:
+            self._note("")
+
+    def _note(self, why: str) -> None:
+        self._noted = bool(why)
+        self._say(why or "the API server tells of its pod again")
+        note_unseen(self._lead, self._member, why)
