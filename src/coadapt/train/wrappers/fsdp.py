@@ -40,8 +40,6 @@ class Sharding:
         classes = isinstance(shard, Sequence) and all(isinstance(item, type) for item in shard)
         if not (shard is True or classes or callable(shard)):
             raise InputError("prepare(shard)", shard, "True, a list of module classes, or a function")
-        if not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"):
-            raise InputError("prepare(shard)", f"torch {torch.__version__}", "a newer torch")
         self.exchange = exchange
         self._shard = shard
         self._mesh: DeviceMesh | None = None
@@ -174,7 +172,7 @@ def _empty(parameter: Tensor) -> nn.Parameter:
 
 
 def _detach(unit: FSDPModule) -> None:
-    """Take away what `fully_shard` has put on a module; torch has no way back (written for 2.11 to 2.13)."""
+    """Take away what `fully_shard` has put on a module; torch has no way back (written for 2.10 to 2.14)."""
     unit.reshard()
     state = unit._get_fsdp_state()
     hooks = [state._pre_forward_hook_handle, state._post_forward_hook_handle]
