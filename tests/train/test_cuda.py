@@ -1,7 +1,5 @@
 """On a GPU: the same run as on the CPU, timed by events, also with others. Skipped where there is none."""
 
-import signal
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,12 +8,11 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
-from coadapt.model.contract_env import EXIT_STOPPED
 from coadapt.train.run import Run
-from tests.train.replicas import ON_ONE_GPU, run_replicas
-from tests.train.rescale.test_elastic import assert_same_run
+from tests.train.replicas import ON_ONE_GPU
+from tests.train.rescale.test_elastic import assert_same_run, live
 from tests.train.schedules import few_and_many
-from tests.train.toy import Toy, run_toy
+from tests.train.toy import Toy
 
 pytestmark = [
     pytest.mark.train,
@@ -94,18 +91,11 @@ def test_replicas_that_change_in_place_over_nccl_are_the_undisturbed_run(
 @pytest.mark.processes
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_replicas_on_gpus_go_on_from_their_checkpoints(tmp_path: Path, strategy: str) -> None:
-    toy = Toy(folder=str(tmp_path), num_epochs=4, strategy=strategy, optimizer="adamw", device="cuda:0")
-    generations((2, 3), (1, 7), (3, None), toy=replace(toy, double=True))
-    assert_same_run(replace(toy, double=True))
-
-
-def generations(*each: tuple[int, int | None], toy: Toy) -> None:
-    """Run so many replicas, of which the last is told to stop at a step; None: to the end."""
-    for count, stop_at in each:
-        harm = {} if stop_at is None else {stop_at: signal.SIGTERM}
-        toys = [toy] * (count - 1) + [replace(toy, harm=harm)]
-        codes = run_replicas(run_toy, toys, Path(toy.folder), ON_ONE_GPU)
-        assert codes == [EXIT_STOPPED if harm else 0] * count
+    toy = Toy(
+        folder=str(tmp_path), num_epochs=4, strategy=strategy, optimizer="adamw", double=True, device="cuda:0"
+    )
+    live(toy, (2, 3), (1, 7), (3, None), envs=ON_ONE_GPU)
+    assert_same_run(toy)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

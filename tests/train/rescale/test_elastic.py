@@ -33,12 +33,12 @@ from tests.train.toy import (
 pytestmark = [pytest.mark.train, pytest.mark.processes]
 
 
-def live(toy: Toy, *generations: tuple[int, int | None]) -> None:
+def live(toy: Toy, *generations: tuple[int, int | None], envs: dict[str, str] | None = None) -> None:
     """Run generations of (replicas, step at which the last replica is told to stop; None: to the end)."""
     for count, stop_at in generations:
         harm = {} if stop_at is None else {stop_at: signal.SIGTERM}
         toys = [toy] * (count - 1) + [replace(toy, harm=harm)]
-        codes = run_replicas(run_toy, toys, Path(toy.folder))
+        codes = run_replicas(run_toy, toys, Path(toy.folder), envs)
         assert codes == [EXIT_STOPPED if harm else 0] * count
 
 
