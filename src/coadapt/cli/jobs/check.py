@@ -1,6 +1,6 @@
 """`coadapt check`: whether a training script trains the same when its replicas change."""
 
-import subprocess
+import os
 import sys
 from typing import Annotated
 
@@ -22,6 +22,6 @@ def check(
     """
     options = ["--replicas", replicas, "--changes", changes, "--steps", steps, "--seed", seed]
     flags = [*map(str, [*options, "--timeout", timeout]), *(["--json"] if json else [])]
-    # A process of its own: the command line does without torch, and imports nothing of coadapt.train.
-    command = [sys.executable, "-m", "coadapt.train.check", *flags, *context.args]
-    raise typer.Exit(subprocess.run(command, check=False).returncode)
+    # The command line does without torch, and imports nothing of coadapt.train. The check takes its place, so
+    # that whoever ends the verb ends the check.
+    os.execv(sys.executable, [sys.executable, "-m", "coadapt.train.check", *flags, *context.args])

@@ -2,12 +2,14 @@
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import cast
 
 import torch
@@ -222,5 +224,12 @@ def told(outcome: Outcome, settings: Settings) -> str:
     return "\n".join(lines)
 
 
+def _end(signum: int, _frame: FrameType | None) -> None:
+    """End as by an exception: with the replicas, which are in sessions of their own, and what they wrote."""
+    sys.exit(128 + signum)
+
+
 if __name__ == "__main__":
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, _end)
     sys.exit(main())

@@ -1,0 +1,39 @@
+"""Whoever ends `coadapt check` ends the replicas that it started, and leaves no files."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.contracts.executor_contract import until
+
+pytestmark = [pytest.mark.train, pytest.mark.processes]
+
+WAITS = """
+import os, time
+from pathlib import Path
+Path({told!r}, str(os.getpid())).touch()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_its_replicas_and_files_go_with_it(tmp_path: Path, ending: signal.Signals) -> None:
+    told, kept, script = tmp_path / "told", tmp_path / "kept", tmp_path / "waits.py"
+    told.mkdir()
+    kept.mkdir()
+    script.write_text(WAITS.format(told=str(told)))
+    verb = [sys.executable, "-c", "from coadapt.cli.main import main; main()", "check", str(script)]
+    check = subprocess.Popen(verb, env={**os.environ, "TMPDIR": str(kept)}, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: len(list(told.iterdir())) == 2)  # alone, and alone but for rounding
+        check.send_signal(ending)
+        assert check.wait(20) != 0
+        replicas = [int(path.name) for path in told.iterdir()]
+        until(lambda: not any(Path("/proc", str(replica)).exists() for replica in replicas))
+        assert list(kept.iterdir()) == []
+    finally:
+        check.kill()
