@@ -9,9 +9,12 @@ import ipaddress
 import socket
 from datetime import timedelta
 
+import torch
 from torch._C._distributed_c10d import TCPStore  # dist.TCPStore, as its stub knows it
 
 BACKLOG = 1024
+# The newer of torch's two servers takes no listener that is there already before that.
+_NEWER = torch.__version__ >= "2.8"
 
 
 def keep_store(
@@ -30,6 +33,7 @@ def keep_store(
         timeout=timeout,
         wait_for_workers=world_size is not None,
         master_listen_fd=None if listener is None else listener.detach(),
+        use_libuv=_NEWER or listener is None,
     )
 
 

@@ -40,6 +40,8 @@ class Sharding:
         classes = isinstance(shard, Sequence) and all(isinstance(item, type) for item in shard)
         if not (shard is True or classes or callable(shard)):
             raise InputError("prepare(shard)", shard, "True, a list of module classes, or a function")
+        if not hasattr(FSDPModule, "set_custom_reduce_scatter"):
+            raise InputError("prepare(shard)", f"torch {torch.__version__}", "torch 2.9 or newer, or DDP")
         self.exchange = exchange
         self._shard = shard
         self._mesh: DeviceMesh | None = None
