@@ -201,7 +201,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a start is booked once",
         "scheduler",
-        "        if job.state not in (JobState.STARTING, JobState.RESCALING):\n            return []\n",
+        "        if job.state not in (JobState.STARTING, JobState.RESCALING):\n"
+        "            job.status = replace(job.status, unseen=event.unseen)\n            return []\n",
         "",
     ),
     Mutant(

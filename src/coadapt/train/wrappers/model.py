@@ -1,6 +1,7 @@
 """The model as the user's loop sees it: the module itself, or wrapped for the replicas of the moment."""
 
 import copy
+import inspect
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +20,9 @@ from coadapt.train.wrappers.gradients import StepGradients
 
 if TYPE_CHECKING:
     from coadapt.train.wrappers.fsdp import Sharding
+
+# Without it, as in torch 2.6, the same state is sent once more.
+_INIT_SYNC = "init_sync" in inspect.signature(DistributedDataParallel).parameters
 
 
 class ElasticModel(nn.Module):
@@ -195,7 +199,7 @@ class ElasticModel(nn.Module):
         device = self._session.group.device
         ids = [device.index] if device.type == "cuda" else None
         options = self.ddp_options(self.ddp_given)
-        if same_state:
+        if same_state and _INIT_SYNC:
             options["init_sync"] = False
         replica = DistributedDataParallel(self.module, device_ids=ids, **options)  # type: ignore[arg-type]  # the user's
         replica.register_comm_hook(self._gradients, StepGradients.exchange)
