@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from coadapt.model import JobView, RescaleContract, Usage
@@ -100,8 +100,14 @@ def test_the_round_gives_what_is_owed_first() -> None:
 
 @settings(max_examples=30, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(hours=st.lists(st.floats(0.1, 10.0), min_size=1, max_size=12))
-def test_all_end_by_the_least_last_end(hours: list[float]) -> None:
-    """McNaughton's law, played: who is owed runs, then the shortest; all end by E, but for rounds."""
+@example(hours=[8.4, 4.4, 8.6, 4.5, 8.6])
+def test_all_end_soon_after_the_least_last_end(hours: list[float]) -> None:
+    """McNaughton's law, played: who is owed runs, then the shortest; all end by 1.18 E, but for rounds.
+
+    Not by E, as half of the GPUs are for those who are owed. Let a part x > 1/2 of the GPUs have a job of
+    length E each, and short ones fill the rest. Those have the other half for 2 (1 - x) E; meanwhile the long
+    ones share a half, come (1 - x) / x E far, and have the rest to go: 1.172 E at the worst (x = 0.707).
+    """
     step_s, num_gpus, at = 300.0, 4, 0.0
     left_s = {f"j{number}": each * HOUR_S for number, each in enumerate(hours)}
     end_s = max(sum(left_s.values()) / num_gpus, *left_s.values())
@@ -112,4 +118,4 @@ def test_all_end_by_the_least_last_end(hours: list[float]) -> None:
             left_s[name] -= step_s
         left_s = {name: each for name, each in left_s.items() if each > 0.0}
         at += step_s
-    assert at <= 1.1 * end_s + 4 * step_s
+    assert at <= 1.18 * end_s + 4 * step_s
