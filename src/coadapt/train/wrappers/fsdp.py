@@ -174,7 +174,7 @@ def _empty(parameter: Tensor) -> nn.Parameter:
 
 
 def _detach(unit: FSDPModule) -> None:
-    """Take away what `fully_shard` has put on a module; torch has no way back (written for 2.10 to 2.14)."""
+    """Take away what `fully_shard` has put on a module; torch has no way back (written for 2.9 to 2.14)."""
     unit.reshard()
     state = unit._get_fsdp_state()
     hooks = [state._pre_forward_hook_handle, state._post_forward_hook_handle]
