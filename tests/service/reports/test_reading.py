@@ -33,7 +33,10 @@ def client(service: InProcess) -> TestClient:
 
 @pytest.fixture(scope="module")
 def job(client: TestClient) -> str:
-    return str(client.post("/v1/jobs", json=JOB).json()["id"])
+    """Return a job that has started: its batch, too, changes by nothing but reports from then on."""
+    job = str(client.post("/v1/jobs", json=JOB).json()["id"])
+    until(lambda: client.get(f"/v1/jobs/{job}").json()["batch"] is not None)
+    return job
 
 
 def text(report: dict[str, object]) -> str:
