@@ -57,7 +57,7 @@ class ControlPlane:
         path = self._folder / f"{user.rpartition(':')[2]}.kubeconfig"
         server = {
             "server": f"https://127.0.0.1:{self.port}",
-            "certificate-authority": str(self._folder / "certs" / "apiserver.crt"),
+            "certificate-authority": str(self.certificate),
         }
         context = {"cluster": "test", "user": user, "namespace": "coadapt"}
         path.write_text(
@@ -73,6 +73,15 @@ class ControlPlane:
             )
         )
         return str(path)
+
+    @property
+    def certificate(self) -> Path:
+        return self._folder / "certs" / "apiserver.crt"
+
+    @property
+    def in_cluster(self) -> dict[str, str]:
+        """What each pod finds in its environment."""
+        return {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(self.port)}
 
     def admin(self) -> KubeApi:
         return KubeApi.connect(self.kubeconfig())
@@ -125,7 +134,7 @@ class ControlPlane:
             time.sleep(0.2)
 
     def _answers(self) -> bool:
-        if not (self._folder / "certs" / "apiserver.crt").exists():
+        if not self.certificate.exists():
             return False
         try:
             self.admin().get("/api/v1/namespaces/default")

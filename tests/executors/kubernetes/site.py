@@ -6,6 +6,7 @@ from pathlib import Path
 
 import yaml
 
+from coadapt.cli.cluster.live import DEFAULT_PORT
 from coadapt.core.events import Event
 from coadapt.executors import prepare_executor
 from coadapt.executors.host import Host
@@ -15,8 +16,10 @@ from coadapt.executors.processes.generation_dir import JobDir
 from coadapt.executors.processes.job_processes import kill_marked
 from coadapt.runtime.ports import LiveExecutor
 from tests.contracts.executor_contract import NODES, SLOTS_PER_NODE, until
+from tests.executors.kubernetes.containers import Plain
 from tests.executors.kubernetes.control_plane import READY_S, SCHEDULER, ControlPlane
 from tests.executors.kubernetes.kubelet import TestKubelet
+from tests.executors.kubernetes.pod_life import Ground
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "kubernetes"
 NAMESPACE = "coadapt"
@@ -38,13 +41,15 @@ PLACES = {
 }
 
 
-def manifests(name: str) -> list[JsonObject]:
-    return [each for each in yaml.safe_load_all((DEPLOY / name).read_text()) if each]
+def manifests(name: str, port: int = DEFAULT_PORT) -> list[JsonObject]:
+    """Return what a file of the deployment holds. port: of the scheduler, in place of the usual one."""
+    text = (DEPLOY / name).read_text().replace(str(DEFAULT_PORT), str(port))
+    return [each for each in yaml.safe_load_all(text) if each]
 
 
-def apply(api: KubeApi, *names: str, dry_run: bool = False) -> None:
+def apply(api: KubeApi, *names: str, port: int = DEFAULT_PORT, dry_run: bool = False) -> None:
     """Create what the files of the deployment hold; what is there already stays."""
-    for manifest in [each for name in names for each in manifests(name)]:
+    for manifest in [each for name in names for each in manifests(name, port)]:
         query = {"dryRun": "All"} if dry_run else {}
         try:
             api.ask("POST", PLACES[manifest["kind"]], manifest, query)
@@ -58,11 +63,16 @@ def apply(api: KubeApi, *names: str, dry_run: bool = False) -> None:
 class KubernetesSite:
     """One state directory, one kubelet of all nodes; the API server is shared, and emptied at the end.
 
-    nodes: slots by name; the contract's two, if not told.
+    nodes: slots by name; the contract's two, if not told. ground: of their pods; else they are processes that
+    find the state directory on their claim.
     """
 
     def __init__(
-        self, folder: Path, control_plane: ControlPlane, nodes: dict[str, int] | None = None
+        self,
+        folder: Path,
+        control_plane: ControlPlane,
+        nodes: dict[str, int] | None = None,
+        ground: Ground | None = None,
     ) -> None:
         self.folder = folder
         self.state_dir = folder / "state"
@@ -72,10 +82,12 @@ class KubernetesSite:
         self.node_events: list[Event] = []
         self.slots: str | None = str(SLOTS_PER_NODE)
         self.kubeconfig = control_plane.kubeconfig(SCHEDULER)
-        volume = folder / "volume"
-        volume.symlink_to(self.state_dir)
+        if ground is None:
+            volume = folder / "volume"
+            volume.symlink_to(self.state_dir)
+            ground = Ground(folder=folder / "kubelet", runtime=Plain(), volume=volume)
         nodes = nodes or dict.fromkeys(NODES, SLOTS_PER_NODE)
-        self.kubelet = TestKubelet(self.api, folder / "kubelet", nodes, volume)
+        self.kubelet = TestKubelet(self.api, ground, nodes)
         self._running: list[tuple[LiveExecutor, threading.Thread]] = []
         (folder / "pod.yaml").write_text(yaml.safe_dump(HOST_NETWORK))
 

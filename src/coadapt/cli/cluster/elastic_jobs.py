@@ -1,8 +1,10 @@
 """`coadapt elastic-jobs`: makes jobs of a Kubernetes cluster's ElasticJobs, and mirrors how they stand."""
 
+import signal
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, cast
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import typer
 
@@ -37,6 +39,8 @@ def elastic_jobs(
         api = KubeApi.connect(kubeconfig)
     except NoClusterError as error:
         raise InputError("--kubeconfig", kubeconfig or None, f"a kubeconfig of a cluster ({error})") from None
+    # In its container it is the first process, which a signal ends only if it says so itself.
+    signal.signal(signal.SIGTERM, _end)
     mirror = Mirror(api, namespace or api.namespace)
     said = ""
     while True:
@@ -49,6 +53,11 @@ def elastic_jobs(
             typer.echo(trouble or "all is well again", err=True)
             said = trouble
         time.sleep(every_s)
+
+
+def _end(_number: int, _frame: FrameType | None) -> NoReturn:
+    """Leave off anywhere: the next one goes on from there."""
+    raise SystemExit(0)
 
 
 class Mirror:

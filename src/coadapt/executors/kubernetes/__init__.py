@@ -25,8 +25,8 @@ class OnKubernetes:
     replicas run in; it has Python with coadapt. slots: CPU slots per node, one CPU each, instead of
     `resource`, which is what a slot is else. node_selector: labels `name=value` that a node must have.
     service_account: of the pods. pod_template: a YAML file of a pod, over which ours is put: tolerations,
-    volumes, hostNetwork and the like. claim: of the volume that holds the state directory. address: where
-    pods reach this machine.
+    volumes, hostNetwork and the like. claim: of the volume that holds the state directory, and its folder
+    there: NAME or NAME/FOLDER. address: where pods reach this machine.
     """
 
     kubeconfig: str = ""

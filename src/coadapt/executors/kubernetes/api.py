@@ -175,8 +175,11 @@ class KubeApi:
         return response
 
     def _credentials(self) -> dict[str, str]:
-        with self._lock:  # a plugin may be asked for a new token here
-            found = self._settings.auth_settings()
+        try:
+            with self._lock:  # a plugin may be asked for a new token here, or a file that the cluster renews
+                found = self._settings.auth_settings()
+        except (config.ConfigException, OSError) as error:
+            raise ApiError(0, f"no credentials for {self.host}: {error}") from None
         return {each["key"]: each["value"] for each in found.values() if each["in"] == "header"}
 
 

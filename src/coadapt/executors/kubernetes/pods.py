@@ -37,7 +37,8 @@ class PodSettings:
 
     scheduler: its name in labels. owner: an owner reference for the pods, as JSON. resource: what a slot is,
     as requested of a node. template: of a pod, as JSON; ours is put over it. claim: of the volume that holds
-    the state directory, "" where checkpoints are the template's business. api_url: where pods reach the
+    the state directory, and the folder of it on the volume, NAME or NAME/FOLDER; "" where checkpoints are the
+    template's business. api_url: where pods reach the
     scheduler's API. grace_s: from SIGTERM to SIGKILL. pass_env: see the executor's option.
     """
 
@@ -57,6 +58,12 @@ class PodSettings:
     @property
     def template(self) -> JsonObject:
         return dict(json.loads(self.template_json))
+
+    @property
+    def state_volume(self) -> tuple[str, str]:
+        """Return the name of the claim, and what paths on its volume begin with."""
+        name, _, folder = self.claim.partition("/")
+        return name, f"{folder}/" if folder else ""
 
     @property
     def owner(self) -> JsonObject | None:
@@ -187,7 +194,7 @@ def _container(settings: PodSettings, order: PodOrder, name: str) -> JsonObject:
     }
     mounts = container["volumeMounts"] = []
     if settings.claim:
-        folder = f"jobs/{order.job}/checkpoints"
+        folder = f"{settings.state_volume[1]}jobs/{order.job}/checkpoints"
         mounts.append({"name": CHECKPOINT_VOLUME, "mountPath": CHECKPOINTS, "subPath": folder})
     if order.member != SETUP:
         mounts.append({"name": TOKEN_VOLUME, "mountPath": TOKEN_FOLDER, "readOnly": True})
@@ -197,7 +204,7 @@ def _container(settings: PodSettings, order: PodOrder, name: str) -> JsonObject:
 def _volumes(settings: PodSettings, order: PodOrder, name: str) -> list[JsonObject]:
     volumes: list[JsonObject] = []
     if settings.claim:
-        claim = {"claimName": settings.claim}
+        claim = {"claimName": settings.state_volume[0]}
         volumes.append({"name": CHECKPOINT_VOLUME, "persistentVolumeClaim": claim})
     if order.member != SETUP:  # which reports nothing, and has no token
         token = {"secretName": name, "items": [{"key": ENV_TOKEN, "path": TOKEN_NAME}]}
