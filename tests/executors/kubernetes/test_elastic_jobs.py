@@ -208,6 +208,11 @@ def test_a_hugging_face_trainer_tells_the_object_how_far_it_is(
     until(lambda: told() is not None and scheduler.jobs()[0]["state"] == "succeeded")
 
 
-def test_the_example_is_a_job() -> None:
+def test_the_example_is_a_job_of_what_the_image_has() -> None:
     job = yaml.safe_load((DEPLOY / "elasticjob.yaml").read_text())
-    assert elastic_job("cifar", "x").keys() >= job.keys()
+    assert elastic_job("shapes", "x").keys() >= job.keys()
+    recipe = (DEPLOY / "Dockerfile").read_text().splitlines()
+    [copied] = [line.split()[2:] for line in recipe if line.startswith("COPY --chown")]
+    scripts = [each.name for each in DEPLOY.parents[1].glob(copied[0])]
+    assert job["spec"]["run"].split()[1] in scripts
+    assert f"WORKDIR {job['spec']['workdir']}" in recipe
