@@ -1,7 +1,7 @@
 import pytest
 
 from coadapt.model import BatchConfig, BatchLimits, Plan, RescaleContract
-from coadapt.policies.optimus import Gains, Optimus
+from coadapt.policies.optimus import Optimus, worth_of
 from tests.policies.stage import counts, job, nodes, on, view
 
 HALVING = (8.0, 4.0, 2.0, 1.0)
@@ -58,7 +58,7 @@ def test_gpus_stay_free_where_nobody_gains() -> None:
 
 @pytest.mark.parametrize("steps", [0.0, -3.0])
 def test_a_job_that_should_have_ended_counts_one_step(steps: float) -> None:
-    assert Gains(job("a", (1, 4), steps=steps, times=HALVING)).of_next(1) == 4.0
+    assert worth_of(job("a", (1, 4), steps=steps, times=HALVING), 4).of_next(1) == 4.0
 
 
 def test_without_a_forecast_a_job_holds_its_minimum() -> None:
@@ -68,7 +68,7 @@ def test_without_a_forecast_a_job_holds_its_minimum() -> None:
 
 
 def test_a_forecast_is_not_stretched() -> None:
-    assert Gains(job("a", (1, 8), steps=9.0, times=HALVING)).of_next(4) == 0.0
+    assert worth_of(job("a", (1, 8), steps=9.0, times=HALVING), 8).of_next(4) == 0.0
 
 
 def test_smaller_jobs_are_placed_first() -> None:

@@ -353,7 +353,7 @@ class Scheduler:
         if (allocation, batch) != (target.allocation, target.batch):
             job.target = Grant(allocation=allocation, batch=batch)
             self._work.note(job)
-        reason, why = job.reason, plan.reasons.get(job.id, f"runs on {allocation.num_replicas} GPUs")
+        reason, why = job.reason, plan.reasons.get(job.id) or f"runs on {allocation.num_replicas} GPUs"
         if not allocation.slots:
             waits, why = waiting_reason(job, plan, view.inventory.by_type)
             reason = reason if job.state is JobState.STOPPING else waits
@@ -445,7 +445,7 @@ class Scheduler:
     def _training(self, job_id: JobId, generation: int) -> JobRecord | None:
         """Return the job if replicas of `generation` may train now, else None."""
         job = self.state.jobs.get(job_id)
-        trains = job is not None and job.state in HOLDING and may_train(job, generation)
+        trains = job is not None and job.status.state in HOLDING and may_train(job, generation)
         return job if trains else None
 
     def _take_stock(self) -> None:

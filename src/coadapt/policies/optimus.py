@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from coadapt.model import ClusterView, JobId, JobView, Plan
 from coadapt.policies.base import PolicyCard
-from coadapt.policies.giving.by_gain import grow_by_gain
+from coadapt.policies.giving.by_gain import Worth, grow_by_gain
 from coadapt.policies.giving.capacity import Capacity, span, useful_span
 from coadapt.policies.giving.counted_plan import counted_plan
 from coadapt.policies.giving.reasons import go_first, waits
@@ -12,6 +12,7 @@ from coadapt.policies.predictors.declared import forecast_of
 
 # Steps left that are assumed where a forecast says that none are: the job is still there (OSDI'21 artifact).
 MIN_REMAINING_STEPS = 1.0
+UNKNOWN = Worth(())  # of a job without a forecast
 
 
 class Optimus:
@@ -37,39 +38,28 @@ class Optimus:
                 num_served += 1
             else:
                 notes[job.id] = waits(job, low, capacity, go_first(num_served, "that came earlier"))
-        gains = {job.id: Gains(job) for job in view.jobs if job.id in capacity.counts}
-        worth = {job_id: each.of_next for job_id, each in gains.items()}
-        grow_by_gain([job for job in view.jobs if job.id in gains], capacity, worth)
-        notes |= {job_id: _note(gain, capacity.counts[job_id]) for job_id, gain in gains.items()}
+        served = [job for job in view.jobs if job.id in capacity.counts]
+        num_useful = {job.id: useful_span(job)[1] for job in served}
+        worth = {job.id: worth_of(job, num_useful[job.id]) for job in served}
+        grow_by_gain(served, capacity, worth)
+        for job_id, each in worth.items():
+            notes[job_id] = _note(each, capacity.counts[job_id], num_useful[job_id])
         return counted_plan(view, capacity, notes)
 
 
-class Gains:
-    """Seconds by which one more than so many replicas end one job sooner; 0 if it may not have it.
-
-    For one round: what is the same at every count is found once.
-    """
-
-    def __init__(self, job: JobView) -> None:
-        forecast = forecast_of(job)
-        self.num_useful = useful_span(job)[1]
-        self.is_known = forecast is not None
-        self._step_time_s = () if forecast is None else forecast.step_time_s
-        self._most = min(self.num_useful, len(self._step_time_s))
-        remaining = 0.0 if forecast is None else forecast.remaining_steps
-        self._remaining = remaining if remaining > 0 else MIN_REMAINING_STEPS
-
-    def of_next(self, num_replicas: int) -> float:
-        if num_replicas >= self._most:
-            return 0.0
-        times = self._step_time_s
-        return (times[num_replicas - 1] - times[num_replicas]) * self._remaining
+def worth_of(job: JobView, num_useful: int) -> Worth:
+    """Return by how many seconds more replicas end `job` sooner; it can use so many."""
+    forecast = forecast_of(job)
+    if forecast is None:
+        return UNKNOWN
+    remaining = forecast.remaining_steps
+    return Worth(forecast.step_time_s[:num_useful], remaining if remaining > 0 else MIN_REMAINING_STEPS)
 
 
-def _note(gains: Gains, num_replicas: int) -> str:
-    if num_replicas >= gains.num_useful:
+def _note(worth: Worth, num_replicas: int, num_useful: int) -> str:
+    if num_replicas >= num_useful:
         return "it can use no more"
-    if not gains.is_known:
+    if worth is UNKNOWN:
         return "without a forecast it gets its minimum"
-    gain = gains.of_next(num_replicas)
+    gain = worth.of_next(num_replicas)
     return f"one more would end it {gain:.0f} s sooner" if gain > 0 else "one more would not end it sooner"

@@ -2,13 +2,13 @@
 
 import math
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from coadapt.model import ClusterView, JobView, Plan
 from coadapt.policies.base import PolicyCard
-from coadapt.policies.giving.by_gain import grow_by_gain
+from coadapt.policies.giving.by_gain import Worth, grow_by_gain
 from coadapt.policies.giving.capacity import Capacity, span, useful_span
 from coadapt.policies.giving.counted_plan import counted_plan
 from coadapt.policies.giving.in_between import in_between
@@ -24,18 +24,11 @@ class Family(StrEnum):
     LINEAR = "linear"
 
 
-class _Fall:
-    """The fall of one job's normalised loss in the epoch to come, by replicas."""
+class _Fall(NamedTuple):
+    """The fall of one job's normalised loss in the epoch to come, by replicas. curved: as predicted."""
 
-    def __init__(self, fall_N: tuple[float, ...], *, curved: bool) -> None:
-        self.fall_N = fall_N
-        self.curved = curved
-
-    def __call__(self, num_replicas: int) -> float:
-        """Return how much more one more than `num_replicas` makes it fall."""
-        if num_replicas >= len(self.fall_N):
-            return 0.0
-        return self.fall_N[num_replicas] - self.fall_N[num_replicas - 1]
+    fall_N: tuple[float, ...]
+    curved: bool
 
 
 class Slaq:
@@ -79,7 +72,8 @@ class Slaq:
         for job in sorted(view.jobs, key=lambda job: -falls[job.id].fall_N[span(job)[0] - 1]):
             if job.id not in capacity.counts:
                 capacity.give(job, span(job)[0])
-        grow_by_gain([job for job in view.jobs if job.id in capacity.counts], capacity, falls)
+        worth = {job_id: Worth(fall.fall_N, scale=-1.0) for job_id, fall in falls.items()}
+        grow_by_gain([job for job in view.jobs if job.id in capacity.counts], capacity, worth)
         capacity = self._steady(view, capacity, falls)
         notes = {job.id: self._note(job, capacity, falls[job.id]) for job in view.jobs}
         return counted_plan(view, capacity, notes)

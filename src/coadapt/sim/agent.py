@@ -305,10 +305,10 @@ def _train_keeping(
     if left_s > 0.0 and epoch < num_epochs:
         learned = assigned.learn(application, learned, batch.atomic)
         steps_per_s, pace = assigned.pace(application, batch, speed)
-        epochs = pace.upto(epoch)
+        epochs = pace.epochs
         while left_s > 0.0 and epoch < num_epochs:
-            if epoch == len(epochs):
-                pace.upto(epoch)
+            if epoch >= len(epochs):
+                pace.look_ahead(epoch)
             grad, rate, begins, target, whole_s, whole_samples = epochs[epoch]
             if progress == begins and left_s > whole_s + 1.0:  # the whole epoch, whatever rounding does
                 epoch += 1

@@ -6,8 +6,10 @@ the same truth that the world ran on.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import cast
 
 import numpy as np
 
@@ -23,6 +25,8 @@ from coadapt.sim.workload import TraceJob, Workload
 
 # A job that took 5 % longer than on its fair share was treated unfairly (Shockwave, NSDI'23).
 UNFAIR_ABOVE = 1.05
+# Gains by batch that are kept for jobs of the same application.
+GAINS_KEPT = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,14 +239,22 @@ def _alone_s(facts: RunFacts, application_name: str, spec: JobSpec, num_replicas
     limits = within_memory(spec.batch, application, setting)
     batches = _batches(spec, limits, num_replicas)
     step_times = {batch.total: step_s(application, setting, batch) for batch in batches}
-    seconds = 0.0
-    for epoch in range(application.num_epochs):
-        rates = []
-        for total, each_s in step_times.items():
-            grad = application.grad_stats(total, epoch)
-            rates.append(gain(total / spec.batch.initial, grad.sqr, grad.var) / each_s)
-        seconds += (application.progress_at(epoch + 1) - application.progress_at(epoch)) / max(rates)
+    initial, seconds = spec.batch.initial, 0.0
+    rates = [
+        [each / step_time_s for each in _gains(cast("Hashable", application), total, initial)]
+        for total, step_time_s in step_times.items()
+    ]
+    for epoch, rate in enumerate(map(max, zip(*rates, strict=True))):
+        seconds += (application.progress_at(epoch + 1) - application.progress_at(epoch)) / rate
     return seconds
+
+
+@lru_cache(maxsize=GAINS_KEPT)
+def _gains(application: Hashable, total: int, initial: int) -> tuple[float, ...]:
+    """Return how many steps at `initial` samples one at `total` is worth, per epoch."""
+    truth = cast("Application", application)
+    stats = [truth.grad_stats(total, epoch) for epoch in range(truth.num_epochs)]
+    return tuple(gain(total / initial, each.sqr, each.var) for each in stats)
 
 
 def _step_alone_s(

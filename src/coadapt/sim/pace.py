@@ -35,11 +35,12 @@ class Pace:
     def __init__(self, application: Application, total: int, initial: int, steps_per_s: float) -> None:
         self._application = application
         self._total, self._scale, self._steps_per_s = total, total / initial, steps_per_s
-        self._epochs: list[EpochPace] = []
+        self.epochs: list[EpochPace] = []
+        """Those that were asked for so far, and some more."""
 
-    def upto(self, epoch: int) -> list[EpochPace]:
-        """Return the epochs up to `epoch` and some more."""
-        epochs, application = self._epochs, self._application
+    def look_ahead(self, epoch: int) -> None:
+        """Take in the epochs up to `epoch`, and some more."""
+        epochs, application = self.epochs, self._application
         for each in range(len(epochs), min(epoch + PACES_AHEAD, application.num_epochs)):
             grad = application.grad_stats(self._total, each)
             rate = gain(self._scale, grad.sqr, grad.var) * self._steps_per_s
@@ -48,7 +49,6 @@ class Pace:
             whole_s = float(round(seconds)) if seconds < math.inf else math.inf
             samples = whole_s * self._steps_per_s * self._total
             epochs.append(EpochPace(grad, rate, begins, ends, whole_s, samples))
-        return epochs
 
 
 def pace_of(application: Application, total: int, initial: int, steps_per_s: float) -> Pace:

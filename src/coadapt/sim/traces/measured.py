@@ -100,10 +100,10 @@ class StepTimes:
 
 
 class Validation:
-    """Whole training runs of one model, one per measured total batch size, and what lies between them."""
+    """One model by its whole training runs, one per measured total batch size, and what lies between them."""
 
     def __init__(self, directory: Path) -> None:
-        self._name = directory.name
+        self.name = directory.name
         self.totals, runs = _read_validation(directory)
         self.num_epochs = min(len(run) for run in runs)
         # (measured batch size, epoch, column), columns as in _VALIDATION_COLUMNS.
@@ -143,7 +143,7 @@ class Validation:
         totals = self.totals
         if not totals[0] <= total <= totals[-1]:
             allowed = f"measured are {totals[0]}..{totals[-1]}"
-            raise UnmeasuredError(f"{self._name}: total batch {total} was not measured; {allowed}")
+            raise UnmeasuredError(f"{self.name}: total batch {total} was not measured; {allowed}")
         right = bisect_left(totals, total)
         high = self._runs[right][row][column]
         if totals[right] == total:

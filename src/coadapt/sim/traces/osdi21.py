@@ -12,7 +12,6 @@ from pathlib import Path
 from coadapt.model import (
     DEFAULT_GPU_TYPE,
     BatchLimits,
-    GradStats,
     JobSpec,
     ReplicaLimits,
     RescaleContract,
@@ -31,22 +30,20 @@ FIXED_TOTAL = {"ncf": 32768}
 NUM_NODES_MAX = 16  # the largest measured cluster; more nodes are timed as 16
 
 
-class MeasuredApplication:
+class MeasuredApplication(Validation):
     """One model of the artifact, as measured; see sim.applications.Application for the methods."""
 
     gpu_types = (DEFAULT_GPU_TYPE, "t4")
     load = 1.0  # not measured: the most careful guess
 
     def __init__(self, directory: Path) -> None:
-        self.name = directory.name
+        super().__init__(directory)
         placements, scalability = directory / "placements.csv", directory / "scalability.csv"
         self._steps = StepTimes(self.name, placements, scalability, NUM_NODES_MAX)
-        self._validation = Validation(directory)
-        self.num_epochs = self._validation.num_epochs
         smallest, largest = self._steps.atomic_range
         self.limits = BatchLimits(
-            initial=self._validation.totals[0],
-            max_total=self._validation.totals[-1],
+            initial=self.totals[0],
+            max_total=self.totals[-1],
             min_atomic=smallest,
             max_atomic=MAX_ATOMIC.get(self.name, largest),
         )
@@ -71,18 +68,6 @@ class MeasuredApplication:
     def own_batch(self, epoch: int) -> int | None:  # noqa: ARG002  # the signature is that of Application
         """Return None: no script of the artifact changes its batch by itself."""
         return None
-
-    def metrics(self, total: int, epoch: int) -> dict[str, float]:
-        return self._validation.metrics(total, epoch)
-
-    def grad_stats(self, total: int, epoch: int) -> GradStats:
-        return self._validation.grad_stats(total, epoch)
-
-    def progress_at(self, epoch: int) -> float:
-        return self._validation.progress_at(epoch)
-
-    def steps(self, total: int, epoch: int) -> float:
-        return self._validation.steps(total, epoch)
 
 
 def recognises(lines: Sequence[str], profiles: Path | None) -> bool:  # noqa: ARG001  # the signature is that of Importer

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
-from coadapt.model import BatchLimits, GradStats, InputError
+from coadapt.model import BatchLimits, InputError
 from coadapt.sim.applications import Setting, UnmeasuredError
 from coadapt.sim.colocation import kept_speed
 from coadapt.sim.traces.measured import StepTimes, Times, Validation
@@ -37,16 +37,15 @@ STRETCH_DEFAULT = 1.2
 HYBRID_PARALLEL = "gpt_pmp"
 
 
-class TypedApplication:
+class TypedApplication(Validation):
     """One model of the artifact, as measured; see sim.applications.Application for the methods."""
 
     load = 1.0  # not measured: the most careful guess
 
     def __init__(self, directory: Path) -> None:
-        self.name = directory.name
+        super().__init__(directory)
         self._directory = directory
         self._stretch = STRETCH.get(self.name, STRETCH_DEFAULT)
-        self._validation = Validation(directory)
         self._steps: dict[str, StepTimes] = {}
         names = sorted(path.stem.partition("-")[2] for path in directory.glob(PROFILE))
         unknown = [name for name in names if name not in NUM_NODES_MAX]
@@ -56,15 +55,11 @@ class TypedApplication:
         self.gpu_types = tuple(names)
         ranges = [self._on(name).atomic_range for name in names]
         self.limits = BatchLimits(
-            initial=self._validation.totals[0],
-            max_total=self._validation.totals[-1],
+            initial=self.totals[0],
+            max_total=self.totals[-1],
             min_atomic=min(low for low, _ in ranges),
             max_atomic=max(high for _, high in ranges),
         )
-
-    @property
-    def num_epochs(self) -> int:
-        return self._validation.num_epochs
 
     def step_time(self, setting: Setting, atomic: int) -> Times:
         """Return what was measured, times the artifact's factor. Neighbours slow it by our own model."""
@@ -89,18 +84,6 @@ class TypedApplication:
     def own_batch(self, epoch: int) -> int | None:  # noqa: ARG002  # the signature is that of Application
         """Return None: no script of the artifact changes its batch by itself."""
         return None
-
-    def metrics(self, total: int, epoch: int) -> dict[str, float]:
-        return self._validation.metrics(total, epoch)
-
-    def grad_stats(self, total: int, epoch: int) -> GradStats:
-        return self._validation.grad_stats(total, epoch)
-
-    def progress_at(self, epoch: int) -> float:
-        return self._validation.progress_at(epoch)
-
-    def steps(self, total: int, epoch: int) -> float:
-        return self._validation.steps(total, epoch)
 
     def _on(self, gpu_type: str) -> StepTimes:
         steps = self._steps.get(gpu_type)

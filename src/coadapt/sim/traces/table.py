@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coadapt.model import InputError
+from coadapt.model.quick_init import quick_init
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Row:
     """One line of a table, cells stripped; `line` counts from 1, the header included."""
@@ -42,7 +44,7 @@ class Row:
             number = float(value)
         except ValueError:
             number = math.nan
-        if not (math.isfinite(number) and number >= 0.0):
+        if not 0.0 <= number < math.inf:
             raise self.error(column, value, "a finite number >= 0")
         return number
 
