@@ -15,7 +15,7 @@ from torch import Tensor
 
 from coadapt.train.checkpoint.store import Reading, State
 from coadapt.train.dtensors import copy_shards, local_shards
-from coadapt.train.group.group import Group, gather_all, share_from_first
+from coadapt.train.group.group import Group, gather_all, share_from_first, talking_group
 from coadapt.train.nested import map_leaves
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class BackgroundWriter:
         self.wait()
         if self._talking is None or self._talking[0] is not group:
             # Of its own: what the threads say must not come between what training says.
-            self._talking = (group, replace(group, control=dist.new_group(backend="gloo")))
+            self._talking = (group, replace(group, control=talking_group()))
         job = partial(_write_folder, self._store, copy_to_host(state), copy_shards(parts), self._talking[1])
         self._start(job)
 

@@ -1,5 +1,6 @@
 """The replicas that train together right now. A new group may replace it between two steps of one process."""
 
+import weakref
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -13,6 +14,10 @@ from coadapt.train.env import TrainConfig, rendezvous_address, under_torchrun
 from coadapt.train.group.store_address import keep_store
 
 T = TypeVar("T")
+
+# Before that a group is ended under the interpreter's lock: it waits for gloo's threads, and one of them that
+# has yet to let go of a tensor waits for the lock.
+_ENDS_UNLOCKED = torch.__version__ >= "2.8"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +62,9 @@ def connect_group(config: TrainConfig, device: torch.device, store: Store | None
                 rank=config.place.rank,
                 world_size=config.place.world_size,
             )
-        control = dist.new_group(backend="gloo")
+            assert dist.group.WORLD is not None
+            _end_unlocked(dist.group.WORLD)
+        control = talking_group()
     return Group(
         rank=config.place.rank,
         size=config.place.world_size,
@@ -65,6 +72,22 @@ def connect_group(config: TrainConfig, device: torch.device, store: Store | None
         device=device,
         control=control,
     )
+
+
+def talking_group() -> dist.ProcessGroup:
+    """Return another group of all replicas, for what must not come between what they say in others."""
+    group: dist.ProcessGroup = dist.new_group(backend="gloo")
+    _end_unlocked(group)
+    return group
+
+
+def _end_unlocked(group: dist.ProcessGroup) -> None:
+    """See that nobody waits for gloo's threads under the interpreter's lock when `group` ends."""
+    if _ENDS_UNLOCKED or dist.get_backend(group) != "gloo":
+        return
+    # torch lets go of the lock where this one is the last reference.
+    threads = [group._get_backend(torch.device("cpu"))]
+    weakref.finalize(group, threads.clear).atexit = False
 
 
 def leave_group(group: Group) -> None:
