@@ -105,6 +105,23 @@ def test_the_play_is_that_of_handing_out_all_anew(seed: int) -> None:
     assert fast.price_J == pytest.approx(slow.price_J)
 
 
+@pytest.mark.parametrize("apart", [1e-15, 1e-9, 1e-3, 1e280])
+def test_pieces_go_by_worth_however_near_or_far_they_are(apart: float) -> None:
+    """Each job has its turn on the one GPU: the highest value first, of equal ones the first."""
+    rng = np.random.default_rng(0)
+    values = np.concatenate([1.0 + apart * rng.random(60), np.ones(10), np.full(10, 1e-300)])
+    curves = majorants(np.ones((80, 1)), np.ones(1))
+    course = play(crowd_of(curves, np.ones(80), np.zeros(80), 1.0), values)
+    assert course.end_J[np.argsort(-values, kind="stable")].tolist() == list(range(1, 81))
+
+
+@pytest.mark.parametrize("value", [-2.0, -0.0, np.nan])
+def test_a_value_that_is_none_harms_nobody(value: float) -> None:
+    curves = majorants(np.ones((3, 1)), np.ones(1))
+    course = play(crowd_of(curves, np.ones(3), np.zeros(3), 1.0), np.array([value, 1.0, 2.0]))
+    assert course.end_J.tolist() == [np.inf, 2.0, 1.0]
+
+
 def goal_of(count: int, **changes: object) -> Goal:
     """Return the goal of `count` jobs alike that have just come."""
     plain = Goal(np.ones(count), *np.full((3, count), [[np.inf], [0.0], [np.inf]]), 0.0, 0.0, 0.0)

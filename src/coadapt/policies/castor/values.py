@@ -19,7 +19,7 @@ from coadapt.model import JobId
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 from coadapt.policies.castor.arrivals import Expected
 from coadapt.policies.castor.cluster import Kind
-from coadapt.policies.castor.fluid.crowd import Course, Crowd, Curves, Goal, majorants
+from coadapt.policies.castor.fluid.crowd import Course, Crowd, Curves, Goal, joined, majorants
 from coadapt.policies.castor.fluid.play import at_price, settle
 from coadapt.policies.castor.situation import Situation, Stakes
 
@@ -84,7 +84,7 @@ class Values:
         # Where all prices were alike, a GPU would be worth about this.
         price = 0.5 * goal.weight_J[:num_here].sum() / max(crowd.num_gpus, 1.0)
         start_J = at_price(crowd.curves, goal.weight_J[whose], price)
-        start_J *= _shorter_first(crowd, num_jobs)[whose]
+        start_J *= _shorter_first(crowd, num_jobs, now.later.job_L)[whose]
         start = start_J.tolist()
         for row, (job, timed) in enumerate(zip(now.jobs, now.timed_J.tolist(), strict=True)):
             known = self.last.get(job.id)
@@ -108,18 +108,17 @@ def _after(later: Sequence[int], num_jobs: int) -> dict[int, slice]:
     return after
 
 
-def _shorter_first(crowd: Crowd, num_jobs: int) -> FloatArray:
-    """Return factors on values to begin with: among jobs alike, the fixed point keeps the order it finds."""
+def _shorter_first(crowd: Crowd, num_jobs: int, later_L: IntArray) -> FloatArray:
+    """Return factors on values to begin with: among jobs alike, the fixed point keeps the order it finds.
+
+    later_L: whose the parts beyond `num_jobs` are.
+    """
     first_J = crowd.curves.first_J[:-1]
     alone_J = crowd.curves.goodput_V[first_J] / crowd.curves.gpus_V[first_J]
     with np.errstate(divide="ignore"):
         lasts_J = np.clip(crowd.left_J / alone_J, 1.0, 1e9)
     whole_J = lasts_J[:num_jobs].copy()
-    for j in range(num_jobs):
-        after = crowd.next_J[j]
-        while after >= 0:
-            whole_J[j] += lasts_J[after]
-            after = crowd.next_J[after]
+    np.add.at(whole_J, later_L, lasts_J[num_jobs:])
     factor_J: FloatArray = np.clip((whole_J / np.median(whole_J)) ** SHORTER_FIRST, 0.01, 100.0)
     return factor_J
 
@@ -186,21 +185,10 @@ def _crowd(now: Situation, fluid: Fluid, expected: Expected | None) -> tuple[Cro
     for place, row in enumerate(later.job_L.tolist()):
         next_J[last[row]] = last[row] = num_jobs + place
     crowd = Crowd(
-        _joined([*curves, fluid.later]),
+        joined([*curves, fluid.later]),
         np.concatenate([*left_J, later.left_L]),
         np.concatenate([*arrives_J, np.full(len(later.job_L), np.inf)]),
         next_J,
         fluid.num_gpus,
     )
     return crowd, Goal(*stakes, bears_J=np.empty(0), makespan_jobs=0.0, tail=0.0, usual_s=0.0)
-
-
-def _joined(several: Sequence[Curves]) -> Curves:
-    """Return these curves one after the other."""
-    before = np.cumsum([0, *(each.first_J[-1] for each in several)])
-    first = [each.first_J[1:] + begin for each, begin in zip(several, before[:-1], strict=True)]
-    return Curves(
-        np.concatenate([np.zeros(1, dtype=np.int64), *first]),
-        np.concatenate([each.gpus_V for each in several]),
-        np.concatenate([each.goodput_V for each in several]),
-    )

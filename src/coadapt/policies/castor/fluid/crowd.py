@@ -3,6 +3,7 @@
 Axes: J jobs, V corners of the jobs' majorants one job after the other, P pieces (one per corner), K sizes.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,8 +11,9 @@ import numpy as np
 from coadapt.goodput.compiled import compiled_lean
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 
-# Worths are sorted by so many digits of so many bits, below the sign, and by comparing what is alike in them.
-NUM_DIGITS, DIGIT_BITS = 3, 12
+# Worths are sorted by two digits of so many bits, and by comparing what is alike in them (tried: 8 to 10).
+# What is sorted has its number in the bits below.
+DIGIT_BITS, NUMBER_BITS = 11, 32
 
 
 class Curves(NamedTuple):
@@ -70,6 +72,25 @@ class Goal(NamedTuple):
     usual_s: float
 
 
+def joined(several: Sequence[Curves]) -> Curves:
+    """Return these curves one after the other."""
+    before = np.cumsum([0, *(each.first_J[-1] for each in several)])
+    first = [each.first_J[1:] + begin for each, begin in zip(several, before[:-1], strict=True)]
+    return Curves(
+        np.concatenate([np.zeros(1, dtype=np.int64), *first]),
+        np.concatenate([each.gpus_V for each in several]),
+        np.concatenate([each.goodput_V for each in several]),
+    )
+
+
+def picked(curves: Curves, rows: Sequence[int]) -> Curves:
+    """Return the curves of these jobs, copied."""
+    begin_J, count_J = curves.first_J[rows], np.diff(curves.first_J)[rows]
+    first_J = np.concatenate([[0], np.cumsum(count_J)])
+    corner_V = np.arange(first_J[-1]) + np.repeat(begin_J - first_J[:-1], count_J)
+    return Curves(first_J, curves.gpus_V[corner_V], curves.goodput_V[corner_V])
+
+
 @compiled_lean
 def _cover(goodput_JK: FloatArray, gpus_K: FloatArray, room: Curves) -> int:
     first_J, gpus_V, goodput_V = room
@@ -110,31 +131,30 @@ def majorants(goodput_JK: FloatArray, gpus_K: FloatArray) -> Curves:
 
 
 WIDTH, SLOPE, WORTH, TAKEN = range(4)  # of a piece; worth: value x slope, taken: GPUs on it
-JOB, RANK = range(2)  # of a piece: whose it is, its place by falling worth
-LEFT, RATE, SINCE, NEXT = range(
-    4
-)  # of a job: what it had left at SINCE, its rate from then on, its end at that
-HERE, TOUCHED, PLACE = range(
-    3
-)  # of a job: whether it is in play, on the stack; its place in the heap, -1: none
-STACKED, ENDS = range(2)  # how many are on the stack, in the heap
+LEFT, RATE, SINCE = range(3)  # of a job: what it had left at SINCE, its rate from then on
+HERE, TOUCHED = range(2)  # of a job: whether it is in play, on the stack
+STACKED = 0  # how many are on the stack
 
 
 class Flow(NamedTuple):
     """What changes during a play. Arrays of pieces and of jobs, with the columns above.
 
-    order_P: pieces by falling worth. heap_J: jobs that have an end, the next one first. stack_J: those whose
-    GPUs changed. sorted_P, begin_XD: of sorting.
+    whose_P: whose each piece is; order_P: pieces by falling worth; rank_P: the place of each there; whose_R:
+    whose the piece at each place is. sorted_P, begin_XD: of sorting. soonest_X: a tree of minima over the
+    ends of jobs (infinity: none), which are its second half; those of place x are at 2 x and 2 x + 1.
+    stack_J: jobs whose GPUs changed.
     """
 
     piece_PX: FloatArray
-    whose_PX: IntArray
+    whose_P: IntArray
+    rank_P: IntArray
+    whose_R: IntArray
     order_P: IntArray
     sorted_P: IntArray
     begin_XD: IntArray
     job_JX: FloatArray
     state_JX: IntArray
-    heap_J: IntArray
+    soonest_X: FloatArray
     stack_J: IntArray
     coming_J: IntArray
     count_X: IntArray
@@ -144,24 +164,25 @@ def flow_of(crowd: Crowd) -> Flow:
     """Return room for the plays of a crowd, with the straight pieces of all curves in it."""
     curves, num_jobs = crowd.curves, len(crowd.left_J)
     num_pieces, begin_J = len(curves.gpus_V), curves.first_J[:-1]
-    piece_PX, whose_PX = np.empty((num_pieces, 4)), np.empty((num_pieces, 2), dtype=np.int64)
+    piece_PX = np.empty((num_pieces, 4))
     for corner_V, column in ((curves.gpus_V, WIDTH), (curves.goodput_V, SLOPE)):
-        piece_PX[:, column] = np.diff(corner_V, prepend=0.0)
+        np.subtract(corner_V[1:], corner_V[:-1], out=piece_PX[1:, column])
         piece_PX[begin_J, column] = corner_V[begin_J]
     piece_PX[:, SLOPE] /= piece_PX[:, WIDTH]
-    whose_PX[:, JOB] = np.repeat(np.arange(num_jobs), np.diff(curves.first_J))
-    order_P, sorted_P = np.empty((2, num_pieces), dtype=np.int64)
-    heap_J, stack_J = np.empty((2, num_jobs), dtype=np.int64)
+    whose_P = np.repeat(np.arange(num_jobs), np.diff(curves.first_J))
+    order_P, sorted_P, rank_P, whose_R = np.empty((4, num_pieces), dtype=np.int64)
     return Flow(
         piece_PX,
-        whose_PX,
+        whose_P,
+        rank_P,
+        whose_R,
         order_P,
         sorted_P,
-        np.empty((NUM_DIGITS, 1 << DIGIT_BITS), dtype=np.int64),
-        np.empty((num_jobs, 4)),
-        np.empty((num_jobs, 3), dtype=np.int64),
-        heap_J,
-        stack_J,
+        np.empty((2, 1 << DIGIT_BITS), dtype=np.int64),
+        np.empty((num_jobs, 3)),
+        np.empty((num_jobs, 2), dtype=np.int64),
+        np.empty(2 << max(num_jobs - 1, 1).bit_length()),
+        np.empty(num_jobs, dtype=np.int64),
         np.argsort(crowd.arrives_J, kind="stable"),
-        np.zeros(2, dtype=np.int64),
+        np.zeros(1, dtype=np.int64),
     )

@@ -19,14 +19,9 @@ from coadapt.goodput.compiled import compiled_lean, lean_part, variable
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 from coadapt.policies.castor.fluid.crowd import (
     DIGIT_BITS,
-    ENDS,
     HERE,
-    JOB,
     LEFT,
-    NEXT,
-    NUM_DIGITS,
-    PLACE,
-    RANK,
+    NUMBER_BITS,
     RATE,
     SINCE,
     SLOPE,
@@ -46,7 +41,8 @@ from coadapt.policies.castor.fluid.crowd import (
 # GPUs and progress below these are rounding (1).
 EPSILON = 1e-9
 ROUNDING = 1e-9  # of quotients (1)
-DIGIT, LOWEST_BIT = (1 << DIGIT_BITS) - 1, 63 - NUM_DIGITS * DIGIT_BITS
+FIRST = variable(0)
+DIGIT, LAST_KEY, NUMBER = (1 << DIGIT_BITS) - 1, (1 << 2 * DIGIT_BITS) - 1, (1 << NUMBER_BITS) - 1
 
 
 @lean_part
@@ -58,101 +54,85 @@ def _touch(flow: Flow, j: int) -> None:
 
 
 @lean_part
-def _sift(flow: Flow, place: int, j: int) -> None:
-    """Put job j into the heap from `place` on, where whatever stood there has gone: up, else down."""
-    heap_J, at = flow.heap_J, flow.job_JX[j, NEXT]
-    while place > 0:
-        above = (place - 1) >> 1
-        i = heap_J[above]
-        if flow.job_JX[i, NEXT] < at or (flow.job_JX[i, NEXT] == at and i < j):
-            break
-        heap_J[place] = i
-        flow.state_JX[i, PLACE] = place
-        place = above
-    while True:
-        below = 2 * place + 1
-        if below >= flow.count_X[ENDS]:
-            break
-        i = heap_J[below]
-        if below + 1 < flow.count_X[ENDS]:
-            other = heap_J[below + 1]
-            first, second = flow.job_JX[i, NEXT], flow.job_JX[other, NEXT]
-            if second < first or (second == first and other < i):
-                i, below = other, below + 1
-        if at < flow.job_JX[i, NEXT] or (at == flow.job_JX[i, NEXT] and j < i):
-            break
-        heap_J[place] = i
-        flow.state_JX[i, PLACE] = place
-        place = below
-    heap_J[place] = j
-    flow.state_JX[j, PLACE] = place
+def _expect(flow: Flow, j: int, end: float) -> None:
+    """Take in that job j ends then; infinity: it has no end."""
+    soonest_X = flow.soonest_X
+    place = (len(soonest_X) >> 1) + j
+    soonest_X[place] = end
+    while place > 1:
+        place >>= 1
+        soonest_X[place] = min(soonest_X[2 * place], soonest_X[2 * place + 1])
 
 
 @lean_part
-def _expect(flow: Flow, j: int, end: float) -> None:
-    """Take in that job j ends then; infinity: it has no end."""
-    place = flow.state_JX[j, PLACE]
-    flow.job_JX[j, NEXT] = end
-    if end < np.inf:
-        if place < 0:
-            place = flow.count_X[ENDS]
-            flow.count_X[ENDS] += 1
-        _sift(flow, place, j)
-    elif place >= 0:
-        flow.count_X[ENDS] -= 1
-        flow.state_JX[j, PLACE] = -1
-        last = flow.heap_J[flow.count_X[ENDS]]
-        if last != j:
-            _sift(flow, place, last)
+def _next(flow: Flow) -> int:
+    """Return who ends next: of those at the same instant, the first."""
+    soonest_X, place = flow.soonest_X, 1
+    while 2 * place < len(soonest_X):
+        place = 2 * place + (soonest_X[2 * place] != soonest_X[place])
+    return place - (len(soonest_X) >> 1)
 
 
 @lean_part
 def _rank(flow: Flow) -> None:
     """Order pieces by falling worth (none below 0); what is alike stays in its order.
 
-    Bits of positive numbers are ordered as the numbers are. So digit by digit of the highest of them, the
-    lowest digit first, which is several times as fast as comparing; the few that differ only in bits below
-    change places then.
+    Bits of positive numbers are ordered as the numbers are. So pieces are sorted by two digits of how far
+    their bits are below the highest, the lower digit first, which is several times as fast as comparing; the
+    few that differ only in bits below change places then.
     """
     piece_PX, order_P, sorted_P, begin_XD = flow.piece_PX, flow.order_P, flow.sorted_P, flow.begin_XD
     bits_PX = piece_PX.view(np.int64)
     num_pieces = len(order_P)
-    for x in range(NUM_DIGITS):
-        for digit in range(DIGIT + 1):
-            begin_XD[x, digit] = 0
+    lowest = highest = max(bits_PX[0, WORTH], 0)
     for p in range(num_pieces):
-        for x in range(NUM_DIGITS):
-            begin_XD[x, ~(bits_PX[p, WORTH] >> (LOWEST_BIT + x * DIGIT_BITS)) & DIGIT] += 1
-        order_P[p] = p
-    for x in range(NUM_DIGITS):
-        before = 0
-        for digit in range(DIGIT + 1):
-            count = begin_XD[x, digit]
-            begin_XD[x, digit] = before
-            before += count
-        for rank in range(num_pieces):
-            p = order_P[rank]
-            digit = ~(bits_PX[p, WORTH] >> (LOWEST_BIT + x * DIGIT_BITS)) & DIGIT
-            sorted_P[begin_XD[x, digit]] = p
-            begin_XD[x, digit] += 1
-        for rank in range(num_pieces):
-            order_P[rank] = sorted_P[rank]
+        bits = bits_PX[p, WORTH]
+        highest = max(highest, bits)
+        if bits > 0 and (bits < lowest or lowest == 0):
+            lowest = bits
+    span, shift = highest - lowest, 0
+    while span >> shift > LAST_KEY:
+        shift += 1
+    for digit in range(DIGIT + 1):
+        begin_XD[0, digit] = begin_XD[1, digit] = 0
+    for p in range(num_pieces):
+        key = min(highest - max(bits_PX[p, WORTH], 0), span) >> shift
+        order_P[p] = key << NUMBER_BITS | p
+        begin_XD[0, key & DIGIT] += 1
+        begin_XD[1, key >> DIGIT_BITS] += 1
+    first = second = 0
+    for digit in range(DIGIT + 1):
+        count, other = begin_XD[0, digit], begin_XD[1, digit]
+        begin_XD[0, digit], begin_XD[1, digit] = first, second
+        first += count
+        second += other
+    for p in range(num_pieces):
+        digit = order_P[p] >> NUMBER_BITS & DIGIT
+        sorted_P[begin_XD[0, digit]] = order_P[p]
+        begin_XD[0, digit] += 1
+    for place in range(num_pieces):
+        digit = sorted_P[place] >> NUMBER_BITS + DIGIT_BITS
+        order_P[begin_XD[1, digit]] = sorted_P[place]
+        begin_XD[1, digit] += 1
+    last = order_P[0] >> NUMBER_BITS
     for rank in range(num_pieces):
-        p, place = order_P[rank], rank
-        while place > 0 and piece_PX[order_P[place - 1], WORTH] < piece_PX[p, WORTH]:
+        key, p, place = order_P[rank] >> NUMBER_BITS, order_P[rank] & NUMBER, rank
+        while key == last and place > 0 and piece_PX[order_P[place - 1], WORTH] < piece_PX[p, WORTH]:
             order_P[place] = order_P[place - 1]
             place -= 1
         order_P[place] = p
+        last = key
     for rank in range(num_pieces):
-        flow.whose_PX[order_P[rank], RANK] = rank
+        p = order_P[rank]
+        flow.rank_P[p] = rank
+        flow.whose_R[rank] = flow.whose_P[p]
 
 
 @lean_part
 def _fill(flow: Flow, cut: int, free: float) -> tuple[int, float]:
     """Hand out what is free down the order, from `cut` on; return the new cut, and what is free then."""
     while free > EPSILON and cut < len(flow.order_P):
-        p = flow.order_P[cut]
-        j, piece_X = flow.whose_PX[p, JOB], flow.piece_PX[p]
+        j, piece_X = flow.whose_R[cut], flow.piece_PX[flow.order_P[cut]]
         if flow.state_JX[j, HERE] and piece_X[WORTH] > 0.0:
             more = min(piece_X[WIDTH] - piece_X[TAKEN], free)
             piece_X[TAKEN] += more
@@ -171,7 +151,7 @@ def _admit(curves: Curves, flow: Flow, j: int, now: float, cut: int, free: float
     flow.job_JX[j, SINCE] = now
     _touch(flow, j)
     for p in range(curves.first_J[j], curves.first_J[j + 1]):
-        if flow.whose_PX[p, RANK] >= cut:
+        if flow.rank_P[p] >= cut:
             break  # pieces of one curve come in its order
         flow.piece_PX[p, TAKEN] = flow.piece_PX[p, WIDTH]
         free -= flow.piece_PX[p, WIDTH]
@@ -181,7 +161,7 @@ def _admit(curves: Curves, flow: Flow, j: int, now: float, cut: int, free: float
             back = min(flow.piece_PX[p, TAKEN], -free)
             flow.piece_PX[p, TAKEN] -= back
             free += back
-            _touch(flow, flow.whose_PX[p, JOB])
+            _touch(flow, flow.whose_R[cut])
         else:
             cut -= 1
     return cut, free
@@ -192,7 +172,7 @@ def _price(flow: Flow, cut: int, free: float) -> float:
     """Return the value of the piece that got cut, 0 while GPUs are free."""
     if free > EPSILON:
         return 0.0
-    while cut < len(flow.order_P) and not flow.state_JX[flow.whose_PX[flow.order_P[cut], JOB], HERE]:
+    while cut < len(flow.order_P) and not flow.state_JX[flow.whose_R[cut], HERE]:
         cut += 1
     price: float = flow.piece_PX[flow.order_P[cut], WORTH] if cut < len(flow.order_P) else 0.0
     return price
@@ -229,14 +209,16 @@ def _renew(curves: Curves, flow: Flow, j: int, now: float) -> float:
 @lean_part
 def _begin(crowd: Crowd, flow: Flow, value_J: FloatArray, course: Course) -> None:
     for p in range(len(flow.order_P)):
-        flow.piece_PX[p, WORTH] = value_J[flow.whose_PX[p, JOB]] * flow.piece_PX[p, SLOPE]
+        flow.piece_PX[p, WORTH] = value_J[flow.whose_P[p]] * flow.piece_PX[p, SLOPE]
         flow.piece_PX[p, TAKEN] = 0.0
     _rank(flow)
     for j in range(len(value_J)):
         flow.job_JX[j, LEFT], flow.job_JX[j, RATE], flow.job_JX[j, SINCE] = crowd.left_J[j], 0.0, 0.0
-        flow.state_JX[j, HERE], flow.state_JX[j, TOUCHED], flow.state_JX[j, PLACE] = 0, 0, -1
+        flow.state_JX[j, HERE], flow.state_JX[j, TOUCHED] = 0, 0
         course.start_J[j], course.end_J[j], course.price_J[j] = np.inf, np.inf, 0.0
-    flow.count_X[STACKED] = flow.count_X[ENDS] = 0
+    for place in range(len(flow.soonest_X)):
+        flow.soonest_X[place] = np.inf
+    flow.count_X[STACKED] = 0
 
 
 @lean_part
@@ -244,15 +226,15 @@ def _play(crowd: Crowd, flow: Flow, value_J: FloatArray, course: Course) -> None
     """Write the course of a crowd at these values."""
     curves, num_jobs = crowd.curves, len(value_J)
     _begin(crowd, flow, value_J, course)
-    next_coming, cut, free = 0, 0, crowd.num_gpus
+    next_coming, cut, free = FIRST, FIRST, crowd.num_gpus
     while True:
-        ends = flow.job_JX[flow.heap_J[0], NEXT] if flow.count_X[ENDS] else np.inf
+        ends = flow.soonest_X[1]
         arrives = crowd.arrives_J[flow.coming_J[next_coming]] if next_coming < num_jobs else np.inf
         now = min(ends, arrives)
         if now == np.inf:
             break  # all have ended, or who is left can make no progress
         if ends <= arrives:
-            j = flow.heap_J[0]
+            j = _next(flow)
             course.end_J[j], course.price_J[j] = now, _price(flow, cut, free)
             free = _leave(curves, flow, j, free)
             if crowd.next_J[j] >= 0:

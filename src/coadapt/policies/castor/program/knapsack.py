@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coadapt.goodput.compiled import compiled_lean, lean_part
+from coadapt.goodput.compiled import compiled_lean, lean_part, variable
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.castor.program.prices import (
     WAIT,
@@ -35,6 +35,7 @@ from coadapt.policies.castor.program.prices import (
 
 MAX_EXACT_STEPS = 20_000_000  # inner steps of all dynamic programs of a round (measured: about 1 ns each)
 ROUNDING = 1e-9  # of the bound
+NOBODY = variable(-1)
 
 
 class Choice(NamedTuple):
@@ -75,7 +76,7 @@ def _repair(options: Options, option_J: IntArray, left_R: IntArray) -> None:
     num_jobs, num_options = options.value_JO.shape
     for r in range(len(left_R)):
         while left_R[r] < 0:
-            best_j, best_o, least = -1, WAIT, np.inf
+            best_j, best_o, least = NOBODY, WAIT, np.inf
             for j in range(num_jobs):
                 old = option_J[j]
                 if old == WAIT or (options.type_JO[j, old] != r and options.tenant_J[j] != r):
@@ -101,7 +102,7 @@ def _fill(options: Options, option_J: IntArray, left_R: IntArray, price_R: Float
     """Let jobs step to options that bring more, the most first beyond what they cost at `price_R`."""
     num_jobs, num_options = options.value_JO.shape
     for _ in range(4 * num_jobs):
-        best_j, best_o, most = -1, WAIT, 0.0
+        best_j, best_o, most = NOBODY, WAIT, 0.0
         for j in range(num_jobs):
             old = option_J[j]
             now = 0.0 if old == WAIT else options.value_JO[j, old]

@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coadapt.goodput.compiled import compiled_lean, lean_part
+from coadapt.goodput.compiled import compiled_lean, lean_part, variable
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 
 TURNS = 3  # over all prices
 HALVINGS = 40  # of the interval in which a price is searched
 SLOPE_STEPS = 60  # (tried: 200, no tighter)
 NEVER = -1.0  # value of an option that is not there
-WAIT = -1
+WAIT = variable(-1)
 
 
 class Options(NamedTuple):
