@@ -40,7 +40,7 @@ STEP_S = 0.1160
 def test_a_newcomer_is_taken_for_what_its_kin_are() -> None:
     known, first = Applications(), of(timed("first", progress=10.0))
     known.observe([first])
-    lent = known.lend(of(newcomer()), None)
+    lent = known.lend(of(newcomer()), lambda _: None)
     assert lent.measured.by_type == first.measured.by_type
     assert lent.measured.grad == first.measured.grad
     assert lent.measured.progress == 0.0
@@ -51,7 +51,7 @@ def test_nothing_is_lent_across_applications(application: str) -> None:
     known = Applications()
     known.observe([of(timed("first"))])
     one = of(newcomer(), application)
-    assert known.lend(one, None) is one
+    assert known.lend(one, lambda _: None) is one
 
 
 @pytest.mark.parametrize(("slower", "believed"), [(1.0, True), (1.6, True), (3.0, False), (0.3, False)])
@@ -62,7 +62,7 @@ def test_kin_that_disagree_with_what_a_job_timed_are_not_believed(slower: float,
     own = replace(PARAMS, alpha_c=0.0, beta_c=0.005)
     profile = replace(timed("any").measured.by_type["gpu"], params=own)
     second = of(trained(timed("second", by_type={"gpu": profile}), step_s=slower * STEP_S))
-    lent = known.lend(second, "gpu").measured.by_type["gpu"].params
+    lent = known.lend(second, lambda _: "gpu").measured.by_type["gpu"].params
     if believed:
         assert lent.alpha_c == pytest.approx(slower * PARAMS.alpha_c, rel=0.01)
         assert lent.gamma == PARAMS.gamma
@@ -78,11 +78,11 @@ def test_a_step_time_tells_of_the_type_alone_on_which_it_was_timed() -> None:
         known.observe([of(trained(first, step_s=STEP_S, total=total))])
     own = replace(profile, params=replace(PARAMS, alpha_c=0.0))
     second = of(trained(timed("second", by_type={"fast": own, "gpu": own}), step_s=1.6 * STEP_S))
-    lent = known.lend(second, "gpu").measured.by_type
+    lent = known.lend(second, lambda _: "gpu").measured.by_type
     assert lent["gpu"].params.alpha_c == pytest.approx(1.6 * PARAMS.alpha_c, rel=0.01)
     assert lent["fast"] == own
     moved = replace(second, measured=replace(second.measured, step_time_s=None))
-    assert known.lend(moved, "fast").measured.by_type["gpu"] == lent["gpu"]
+    assert known.lend(moved, lambda _: "fast").measured.by_type["gpu"] == lent["gpu"]
 
 
 def test_lengths_of_few_applications_are_remembered() -> None:

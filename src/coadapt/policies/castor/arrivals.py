@@ -2,38 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
-from typing import NamedTuple
+from itertools import accumulate
 
 import numpy as np
 
 from coadapt.model import JobId, JobView
 from coadapt.policies.castor.arrays import FloatArray
-from coadapt.policies.castor.fluid.crowd import Curves
+from coadapt.policies.castor.fluid.crowd import Curves, joined, picked
 
 MEMORY_S = 7_200.0
 AHEAD_S = 3_600.0
 SPAN_MIN_S = 600.0  # a rate is not told from less
 EXPECTED_MAX = 200  # so that thousands of arrivals do not slow every play (1)
-
-
-class _Seen(NamedTuple):
-    """A job that came lately: when, its length in progress, its curve as of the last round that it was in."""
-
-    at: float
-    whole: float
-    curves: Curves
-    row: int
-
-    def corners(self) -> tuple[FloatArray, FloatArray]:
-        begin, end = self.curves.first_J[self.row], self.curves.first_J[self.row + 1]
-        return self.curves.gpus_V[begin:end], self.curves.goodput_V[begin:end]
-
-    def alone(self) -> "_Seen":
-        """Return the same without the other jobs of that round, which need room."""
-        gpus_V, goodput_V = self.corners()
-        first_J = np.array([0, len(gpus_V)])
-        return _Seen(self.at, self.whole, Curves(first_J, gpus_V.copy(), goodput_V.copy()), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,31 +27,38 @@ class Expected:
 
 @dataclass(slots=True)
 class Arrivals:
-    """Who came lately, with the curves that were learned of them. curves: of the last round."""
+    """came: who came lately, when, and of which length in progress. curves: of the last round.
+
+    where: for each of them, the curves of the last round that it was in and its row there; where it has
+    gone, curves of those alone that went with it, as all of a round need room.
+    """
 
     began_at: float | None = None
-    seen: dict[JobId, _Seen] = field(default_factory=dict)
+    came: dict[JobId, tuple[float, float]] = field(default_factory=dict)
+    where: dict[JobId, tuple[Curves, int]] = field(default_factory=dict)
     curves: Curves | None = None
 
     def observe(self, at: float, jobs: Sequence[JobView], curves: Curves, whole_J: FloatArray) -> None:
         """Take in jobs whose length `whole_J` (progress) is known (> 0); forget those of long ago."""
         if self.began_at is None:
             self.began_at = min([at, *(job.submitted_at for job in jobs)])
-        seen, since = self.seen, at - MEMORY_S
+        came, where, since = self.came, self.where, at - MEMORY_S
         for row, (job, whole) in enumerate(zip(jobs, whole_J.tolist(), strict=True)):
             if whole > 0.0 and job.submitted_at > since:
-                known = seen.get(job.id)
-                seen[job.id] = _Seen(job.submitted_at, known.whole if known else whole, curves, row)
-        for job_id, each in list(seen.items()):
-            if each.at <= since:
-                del seen[job_id]
-            elif each.curves is self.curves:  # it has gone
-                seen[job_id] = each.alone()
+                where[job.id] = curves, row
+                if job.id not in came:
+                    came[job.id] = job.submitted_at, whole
+        for job_id in [job_id for job_id, (came_at, _) in came.items() if came_at <= since]:
+            del came[job_id], where[job_id]
+        gone = {job_id: row for job_id, (those, row) in where.items() if those is self.curves}
+        if gone and self.curves is not None:
+            alone = picked(self.curves, list(gone.values()))
+            where.update({job_id: (alone, row) for row, job_id in enumerate(gone)})
         self.curves = curves
 
     def expected(self, at: float) -> Expected | None:
         """Return who is expected in the next hour, None if nobody."""
-        past = sorted(self.seen.values(), key=attrgetter("at"))
+        past = sorted(self.came.items(), key=lambda each: each[1][0])
         if not past or self.began_at is None:
             return None
         span_s = min(MEMORY_S, max(at - self.began_at, SPAN_MIN_S))
@@ -82,12 +69,12 @@ class Arrivals:
             past[number * len(past) // count] if count <= len(past) else past[number % len(past)]
             for number in range(count)
         ]
-        corners = [each.corners() for each in again]
-        curves = Curves(
-            np.cumsum([0, *(len(gpus_V) for gpus_V, _ in corners)]),
-            np.concatenate([gpus_V for gpus_V, _ in corners]),
-            np.concatenate([goodput_V for _, goodput_V in corners]),
-        )
+        places = [self.where[job_id] for job_id, _ in again]
+        several = {id(curves): curves for curves, _ in places}
+        begins = accumulate((len(each.first_J) - 1 for each in several.values()), initial=0)
+        begin = dict(zip(several, begins, strict=False))
         return Expected(
-            curves, np.array([each.whole for each in again]), (np.arange(count) + 0.5) * AHEAD_S / count
+            picked(joined(list(several.values())), [begin[id(curves)] + row for curves, row in places]),
+            np.array([whole for _, (_, whole) in again]),
+            (np.arange(count) + 0.5) * AHEAD_S / count,
         )

@@ -162,12 +162,13 @@ def held_shapes(ground: Ground, jobs: Sequence[JobView]) -> IntArray:
     held_JX = np.zeros((len(jobs), 4), dtype=np.int64)
     held_JX[:, 1:3] = 1
     for row, job in enumerate(jobs):
-        slots, spec = job.allocation.slots, job.spec.replicas
-        if not slots or job.allocation.shared or any(node not in place for node, _ in slots):
+        held, spec = job.grant.allocation, job.spec.replicas
+        slots = held.slots
+        if not slots or held.shared or any(node not in place for node, _ in slots):
             continue
         number = place[slots[0][0]][0]
         mixed = any(place[node][0] != number for node, _ in slots)
-        count = job.allocation.num_replicas
+        count = held.num_replicas
         if mixed or not spec.min <= count <= spec.max or not spec.allows_type(ground.pools[number].gpu_type):
             continue
         racks = len({place[node][1] for node, _ in slots})

@@ -11,7 +11,7 @@ import numpy as np
 from coadapt.model import Allocation, JobId, JobView
 from coadapt.policies.castor.cluster import Standing
 from coadapt.policies.castor.facts import least
-from coadapt.policies.castor.predictions import Prediction
+from coadapt.policies.castor.predictions import Predictions
 from coadapt.policies.castor.rates import Configs
 from coadapt.policies.castor.round import Sizes
 from coadapt.policies.castor.situation import Situation
@@ -30,7 +30,7 @@ class Told:
     sizes: Sizes
     placed: Mapping[JobId, Allocation]
     standing: Standing
-    predictions: Mapping[JobId, Prediction]
+    predictions: Predictions
     at: float
 
 
@@ -70,7 +70,7 @@ def duration(seconds: float) -> str:
 
 
 def _ends(told: Told, job: JobView) -> str:
-    said = told.predictions.get(job.id)
+    said = told.predictions.of(job.id)
     if said is None:
         return ""
     end, low, high = (duration(instant - told.at) for instant in said)

@@ -15,7 +15,7 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -101,8 +101,8 @@ class Applications:
             before = kin.bins.get(at, math.log(noise))
             kin.bins[at] = (1.0 - NEWEST) * before + NEWEST * math.log(noise)
 
-    def lend(self, job: JobView, held: str | None) -> JobView:
-        """Return `job`, which holds GPUs of type `held`, as if it knew of itself what its kin know."""
+    def lend(self, job: JobView, type_held: Callable[[JobView], str | None]) -> JobView:
+        """Return `job` as if it knew of itself what its kin know. type_held: the GPU type that it holds."""
         key = key_of(job)
         kin = None if key is None else self.kin.get(key)
         if kin is None:
@@ -114,7 +114,7 @@ class Applications:
             if gpu_type not in own:
                 lent[gpu_type] = profile
             elif known > num_settings:
-                ratio = self._agreed(job, profile, gpu_type, here=gpu_type == held)
+                ratio = self._agreed(job, profile, gpu_type, here=gpu_type == type_held(job))
                 if 1.0 / KIN_FACTOR <= ratio <= KIN_FACTOR:
                     lent[gpu_type] = _slower(profile, ratio, own[gpu_type])
         grad = measured.grad or kin.first

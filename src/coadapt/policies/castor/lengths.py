@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from statistics import fmean, median
+from typing import NamedTuple
 
 from coadapt.model import JobId, JobView
 from coadapt.model.tenant import TenantId
@@ -46,8 +47,7 @@ def hinted(job: JobView) -> float | None:
     return told if told is not None and told > 0.0 else declared_samples(job)
 
 
-@dataclass(frozen=True, slots=True)
-class _Living:
+class _Living(NamedTuple):
     tenant: TenantId
     key: Key | None
     hint: float | None

@@ -114,7 +114,7 @@ class Castor(CastorOptions):
             sizes=sizes,
             placed=placed,
             standing=fixed,
-            predictions=memory.predictions.latest,
+            predictions=memory.predictions,
             at=view.at,
         )
         end_s = outlook.course.end_J[: len(now.jobs)]
@@ -141,8 +141,8 @@ class Castor(CastorOptions):
         wanted = Wanted(self.makespan_jobs, self.tail, bears_J)
         outlook = memory.values.settle(now, fluid, expected, wanted)
         ends_s = outlook.course.end_J[: len(now.jobs)].tolist()
-        timed = [row for row, known in enumerate(now.timed_J) if known]
-        memory.predictions.predict(view.at, {now.jobs[row].id: ends_s[row] for row in timed})
+        timed = zip(now.jobs, ends_s, now.timed_J.tolist(), strict=True)
+        memory.predictions.predict(view.at, {job.id: end_s for job, end_s, known in timed if known})
         return outlook
 
 

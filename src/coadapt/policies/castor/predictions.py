@@ -37,13 +37,14 @@ class Prediction(NamedTuple):
 class Predictions:
     """made: per job, (instant, predicted end) at times. errors: (seconds said, log ratio).
 
-    latest: of the last round. spreads: the least and the most of a prediction over it, by octave of what is
-    said, until another error is known.
+    at, left_s: of the last round, seconds to each job's end. spreads: the least and the most of a prediction
+    over it, by octave of what is said, until another error is known.
     """
 
     made: dict[JobId, list[tuple[float, float]]] = field(default_factory=dict)
     errors: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=ERRORS_MAX))
-    latest: dict[JobId, Prediction] = field(default_factory=dict)
+    at: float = 0.0
+    left_s: dict[JobId, float] = field(default_factory=dict)
     spreads: dict[int, tuple[float, float]] = field(default_factory=dict)
     seen_at: float = 0.0
 
@@ -60,23 +61,37 @@ class Predictions:
         self.seen_at = at
 
     def predict(self, at: float, ends_s: Mapping[JobId, float]) -> None:
-        """Take in the seconds to each job's end by the play (infinity: no word), and set `latest`."""
-        spreads, self.latest = self.spreads, {}
+        """Take in the seconds to each job's end by the play (infinity: no word)."""
+        self.at, self.left_s, made = at, {}, self.made
         for job, left_s in ends_s.items():
             if left_s == math.inf:
                 continue
+            self.left_s[job] = left_s
             # Said anew once half of what was said is over: so early and late words weigh alike.
-            said = self.made.setdefault(job, [])
-            if not said or at - said[-1][0] >= 0.5 * (said[-1][1] - said[-1][0]):
+            said = made.get(job)
+            if said is None:
+                made[job] = [(at, at + left_s)]
+            elif at - said[-1][0] >= 0.5 * (said[-1][1] - said[-1][0]):
                 said.append((at, at + left_s))
-            around = left_s + SEEN_EVERY_S
-            octave = round(math.log2(around))
-            if octave not in spreads:
-                low, high = self._spread(2.0**octave)
-                spreads[octave] = math.exp(low), math.exp(high)
-            least, most = spreads[octave]
-            low_s = around * least - 2 * SEEN_EVERY_S
-            self.latest[job] = Prediction(at + left_s, at + max(low_s, 0.0), at + around * most)
+
+    def of(self, job: JobId) -> Prediction | None:
+        """Return what the last round said of a job; None if it said nothing."""
+        left_s, at = self.left_s.get(job), self.at
+        if left_s is None:
+            return None
+        around = left_s + SEEN_EVERY_S
+        octave = round(math.log2(around))
+        if octave not in self.spreads:
+            low, high = self._spread(2.0**octave)
+            self.spreads[octave] = math.exp(low), math.exp(high)
+        least, most = self.spreads[octave]
+        low_s = around * least - 2 * SEEN_EVERY_S
+        return Prediction(at + left_s, at + max(low_s, 0.0), at + around * most)
+
+    @property
+    def latest(self) -> dict[JobId, Prediction]:
+        """What the last round said of each job."""
+        return {job: said for job in self.left_s if (said := self.of(job)) is not None}
 
     def _spread(self, said_s: float) -> tuple[float, float]:
         """Return the logarithms of what the least and the most of a prediction of `said_s` are over it."""

@@ -68,11 +68,12 @@ def choose(now: Situation, value_J: FloatArray, standing: Standing, owed: Owed) 
     counts: dict[JobId, int] = {}
     types: dict[JobId, int] = {}
     value = 0.0
-    for row, job in enumerate(now.jobs):
-        option = int(choice.option_J[row])
-        if option != WAIT:
-            counts[job.id], types[job.id] = int(gpus_JO[row, option]), int(type_JO[row, option])
-            value += float(plain_JO[row, option])
+    rows = np.flatnonzero(choice.option_J != WAIT)
+    chosen = [each_JO[rows, choice.option_J[rows]].tolist() for each_JO in (gpus_JO, type_JO, plain_JO)]
+    for row, gpus, of_type, worth in zip(rows.tolist(), *chosen, strict=True):
+        job = now.jobs[row].id
+        counts[job], types[job] = gpus, of_type
+        value += worth
     gap = max(choice.bound - choice.value, 0.0)
     return Sizes(counts, types, value, value + gap, choice.price_R[: len(standing.kinds)])
 

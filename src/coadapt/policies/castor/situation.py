@@ -6,11 +6,12 @@ Axes: J jobs in view order (without frozen ones that run), C configurations, K r
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from coadapt.model import ClusterView, JobView, TypeProfile
+from coadapt.model import ClusterView, JobView, TenantId, TypeProfile
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.castor.cluster import Kind, Standing, configurations, held_shapes
 from coadapt.policies.castor.facts import Facts, Known, least, params_of
@@ -97,7 +98,8 @@ def situation(
     facts = Facts() if facts is None else facts
     moved = [job for job in view.jobs if job.id not in standing.kept and job.id not in standing.stranded]
     applications.observe(view.jobs)
-    jobs = tuple(applications.lend(job, gpu_type_held(job, standing.ground.by_id)) for job in moved)
+    type_held = partial(gpu_type_held, nodes=standing.ground.by_id)
+    jobs = tuple([applications.lend(job, type_held) for job in moved])
     known = facts.of(jobs, tuple(kind.gpu_type for kind in standing.kinds))
     configs, may_JC = configurations(standing.kinds, known)
     held_JX = held_shapes(standing.ground, jobs)
@@ -160,12 +162,19 @@ def _unseen(job: JobView, lengths: Lengths) -> float:
 def _stakes(view: ClusterView, jobs: Sequence[JobView]) -> Stakes:
     due = [math.inf if job.spec.deadline_at is None else job.spec.deadline_at - view.at for job in jobs]
     age = [max(view.at - job.submitted_at, 0.0) for job in jobs]
-    return Stakes(np.array([_weight(view, job) for job in jobs]), np.array(due), np.array(age))
+    weights: dict[tuple[TenantId, int], float] = {}
+    weight = []
+    for job in jobs:
+        key = job.spec.tenant, job.spec.priority
+        if key not in weights:
+            weights[key] = _weight(view, *key)
+        weight.append(weights[key])
+    return Stakes(np.array(weight), np.array(due), np.array(age))
 
 
-def _weight(view: ClusterView, job: JobView) -> float:
-    tenant = view.tenant(job.spec.tenant)
-    steps = job.spec.priority + tenant.priority
+def _weight(view: ClusterView, of_tenant: TenantId, priority: int) -> float:
+    tenant = view.tenant(of_tenant)
+    steps = priority + tenant.priority
     return tenant.weight * 2.0 ** min(max(steps, -PRIORITY_STEPS_MAX), PRIORITY_STEPS_MAX)
 
 
