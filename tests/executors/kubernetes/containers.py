@@ -29,6 +29,16 @@ OTHER_USER, FS_GROUP_MODE = 4242, 0o2775
 Mounts = list[tuple[Path, str, bool]]  # source, where in the container, whether it may be written
 
 
+def why_no_walls() -> str:
+    """Return why no walled container can be run here; empty if one can."""
+    try:
+        command = [*UNSHARE, "unshare", "--user", "true"]
+        tried = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        return f"no walls: {error}"
+    return f"no walls: {tried.stderr.strip()}" if tried.returncode else ""
+
+
 class Plain:
     """Containers as processes of this machine."""
 

@@ -2,8 +2,6 @@
 
 import copy
 import http.client
-import os
-import shutil
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -23,7 +21,7 @@ from coadapt.executors.kubernetes import api as api_module
 from coadapt.executors.kubernetes.api import ApiError, JsonObject, KubeApi
 from coadapt.executors.kubernetes.elastic_jobs import resources_path
 from tests.contracts.executor_contract import until
-from tests.executors.kubernetes.containers import REPOSITORY, Walled, as_volume
+from tests.executors.kubernetes.containers import REPOSITORY, Walled, as_volume, why_no_walls
 from tests.executors.kubernetes.control_plane import ControlPlane
 from tests.executors.kubernetes.pod_life import Ground, Pod, made_token
 from tests.executors.kubernetes.site import NAMESPACE, PLACES, PODS, KubernetesSite, apply, manifests
@@ -31,14 +29,7 @@ from tests.ports import free_ports
 from tests.train.rescale.test_elastic import assert_same_run
 from tests.train.toy import Toy
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.slow,
-    pytest.mark.train,
-    pytest.mark.skipif(
-        os.geteuid() != 0 or shutil.which("unshare") is None, reason="walls are root's to make"
-    ),
-]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.train]
 
 FILES = ("rbac.yaml", "crd.yaml", "scheduler.yaml")
 JOBS = resources_path(NAMESPACE)
@@ -188,6 +179,8 @@ class InCluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path, control_plane: ControlPlane) -> Iterator[InCluster]:
+    if why := why_no_walls():
+        pytest.skip(why)
     cluster = InCluster(tmp_path, control_plane)
     yield cluster
     cluster.close()
