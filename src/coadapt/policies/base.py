@@ -23,7 +23,9 @@ class Policy(Protocol):
     """A pure function of the view, deterministic given its constructor and the sequence of views so far.
 
     Constructors take keyword arguments with defaults, among them `seed: int = 0` where the policy draws.
-    A policy may keep state between calls (queues, a population); losing it must only cost quality.
+    A policy may keep state between calls (queues, a population); losing it must only cost quality. One whose
+    kernels take long to compile may have a method `rehearse_beside()` that calls those which its first round
+    calls last: `coadapt simulate` compiles them beside the others (sim/warm_up.py).
     """
 
     def allocate(self, view: ClusterView) -> Plan:

@@ -20,7 +20,7 @@ from coadapt.policies.castor.laxity import Owed, owed_now
 from coadapt.policies.castor.lengths import Lengths
 from coadapt.policies.castor.placing import place
 from coadapt.policies.castor.predictions import Prediction, Predictions
-from coadapt.policies.castor.round import Sizes, choose
+from coadapt.policies.castor.round import Sizes, choose, rehearse_program
 from coadapt.policies.castor.situation import Situation, situation
 from coadapt.policies.castor.values import Fluid, Outlook, Values, Wanted
 
@@ -130,6 +130,10 @@ class Castor(CastorOptions):
                 "last_end": view.at + last_s,
             },
         )
+
+    def rehearse_beside(self) -> None:
+        """Call the kernels of the round's program, which `allocate` calls last."""
+        rehearse_program()
 
     def _look_ahead(self, view: ClusterView, fixed: Standing, now: Situation, bears_J: FloatArray) -> Outlook:
         memory = self._memory

@@ -78,6 +78,13 @@ def choose(now: Situation, value_J: FloatArray, standing: Standing, owed: Owed) 
     return Sizes(counts, types, value, value + gap, choice.price_R[: len(standing.kinds)])
 
 
+def rehearse_program() -> None:
+    """Solve a program of one type and of more than there is, which calls all that solves one."""
+    gpus_JO = np.array([[1, 2], [1, 2]])
+    none_J = np.full(2, -1)
+    solve(Options(gpus_JO.astype(np.float64), gpus_JO, np.zeros_like(gpus_JO), none_J, np.array([2]), 1))
+
+
 def _options(now: Situation, value_J: FloatArray) -> tuple[FloatArray, IntArray, IntArray]:
     """Return what each option earns, its replicas and its type: all configurations, then keeping."""
     with np.errstate(divide="ignore", invalid="ignore"):
