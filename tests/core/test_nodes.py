@@ -4,7 +4,7 @@ import pytest
 
 from coadapt.core.commands import Start, Stop
 from coadapt.core.events import NodeJoined, NodeLost, Outcome
-from coadapt.core.lifecycle import Reason
+from coadapt.core.lifecycle import JobState, Reason
 from coadapt.model import Node
 from coadapt.model.view import standing_of
 from tests.core.stage import Stage, on, spec
@@ -57,3 +57,48 @@ def test_a_job_that_ended_just_before_its_node_was_lost_gives_nothing_back_to_th
     stage.lose("n0")
     stage.handle(NodeJoined(at=stage.at, node=Node(id="n0", num_gpus=4)))
     assert standing_of(stage.scheduler.view()).free.whole == {"n0": 4, "n1": 4}
+
+
+@pytest.mark.parametrize(
+    ("now", "stops"),
+    [
+        (Node(id="n0", num_gpus=4), False),
+        (Node(id="n0", num_gpus=6), False),
+        (Node(id="n0", num_gpus=2), False),
+        (Node(id="n0", num_gpus=1), True),
+        (Node(id="n0", num_gpus=4, gpu_type="other"), True),
+    ],
+)
+def test_a_known_node_that_joins_again_stops_its_jobs_if_it_is_another_or_too_small(
+    now: Node, stops: bool
+) -> None:
+    stage = Stage()
+    stage.running()
+    joined = stage.handle(NodeJoined(at=80.0, node=now))
+    assert [each for each in joined if isinstance(each, Stop)] == [Stop(job="a", generation=1)] * stops
+
+
+def test_a_node_that_got_smaller_gives_what_it_has_left() -> None:
+    stage = Stage()
+    stage.running()
+    for count, free in ((6, 4), (3, 1), (2, 0)):
+        stage.handle(NodeJoined(at=stage.at, node=Node(id="n0", num_gpus=count)))
+        assert standing_of(stage.scheduler.view()).free.whole == {"n0": free, "n1": 4}
+    stage.submit("b")
+    stage.round(120.0, {"a": on(n0=2), "b": on(n0=1)})
+    assert "3 GPUs given, it has 2" in stage.scheduler.state.plan_error
+    stage.round(180.0, {"a": on(n0=2), "b": on(n1=1)})
+    assert stage.job("b").state is JobState.STARTING
+    stage.exited(Outcome.SUCCEEDED)
+    assert standing_of(stage.scheduler.view()).free.whole == {"n0": 2, "n1": 3}
+
+
+def test_who_was_to_start_on_a_node_that_got_too_small_waits_for_the_next_plan() -> None:
+    stage = Stage()
+    stage.running()
+    stage.submit("b")
+    stage.round(120.0, {"b": on(n0=4)})  # once `a` has ended
+    assert stage.handle(NodeJoined(at=stage.at, node=Node(id="n0", num_gpus=3))) == []
+    assert [each for each in stage.exited(Outcome.STOPPED) if isinstance(each, Start)] == []
+    stage.round(180.0, {"b": on(n0=3)})
+    assert stage.job("b").state is JobState.STARTING

@@ -6,7 +6,6 @@ from coadapt.core.commands import Rescale, SetAlarm, Solve, Start, Stop
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import (
     JobSubmitted,
-    NodeJoined,
     Outcome,
     PlanFailed,
     PlanReady,
@@ -21,7 +20,6 @@ from coadapt.model import (
     BatchConfig,
     Forecast,
     GradStats,
-    Node,
     Plan,
     RescaleContract,
     ThroughputParams,
@@ -264,13 +262,6 @@ def test_a_plan_made_before_a_node_was_lost_is_void() -> None:
     assert stage.plan({"a": on(n1=2)}) == []
     assert stage.scheduler.state.plan_error == ""
     assert stage.job().state is JobState.PENDING
-
-
-def test_a_known_node_that_joins_again_changes_nothing_and_a_changed_one_stops_its_jobs() -> None:
-    stage = Stage()
-    stage.running()
-    assert stage.handle(NodeJoined(at=70.0, node=Node(id="n0", num_gpus=4))) == []
-    assert stage.handle(NodeJoined(at=80.0, node=Node(id="n0", num_gpus=2))) == [Stop(job="a", generation=1)]
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,10 @@ class Scheduler:
         known = self.state.nodes.get(node.id)
         if known == node:
             return []
-        commands = self._node_lost(node.id) if known else []
+        # One with more GPUs, or fewer of those that stood idle, takes nothing from anybody.
+        idle = self._work.holdings.free.whole.get(node.id, 0)
+        keeps = known and replace(known, num_gpus=max(node.num_gpus, known.num_gpus - idle)) == node
+        commands = self._node_lost(node.id) if known and not keeps else []
         self.state.nodes[node.id] = node
         self._go_on_with_nodes(node.id)
         return commands + self._wake()

@@ -111,9 +111,12 @@ class FreeGpus:
         return other
 
     def renew(self, nodes: tuple[Node, ...]) -> None:
-        """Go on with `nodes`. Of those that came or went nothing may be taken."""
-        self._num_gpus = inventory(nodes).num_gpus
-        self.whole = {node: self.whole.get(node, count) for node, count in self._num_gpus.items()}
+        """Go on with `nodes`. Of those that came, went or changed nothing may be taken."""
+        had, self._num_gpus = self._num_gpus, inventory(nodes).num_gpus
+        left = self.whole
+        self.whole = {
+            node: left[node] if had.get(node) == count else count for node, count in self._num_gpus.items()
+        }
 
     def take(self, wanted: Holding, already: Holding = NOTHING) -> None:
         """Take out what `wanted` has beyond `already`, which is out. Nodes that are gone are passed over."""
@@ -219,7 +222,7 @@ class Holdings:
         return sorted(self._on.get(node, ()))
 
     def renew(self, nodes: tuple[Node, ...], changed: NodeId) -> None:
-        """Go on with `nodes`, after the one named `changed` came or went."""
+        """Go on with `nodes`, after the one named `changed` came, went or got another number of GPUs."""
         there = [self._of[job] for job in self.on(changed)]
         for each in there:
             self.free.give(each)

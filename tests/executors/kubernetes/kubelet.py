@@ -73,6 +73,11 @@ class TestKubelet:
             }
         self._api.ask("PATCH", f"/api/v1/nodes/{name}/status", {"status": status})
 
+    def give(self, name: str, gpus: int) -> None:
+        """Have a node give so many GPUs of those that it has, as its device plugin says."""
+        allocatable = {"allocatable": {"nvidia.com/gpu": str(gpus)}}
+        self._api.ask("PATCH", f"/api/v1/nodes/{name}/status", {"status": allocatable})
+
     def cordon(self, name: str, unschedulable: bool = True) -> None:
         self._api.ask("PATCH", f"/api/v1/nodes/{name}", {"spec": {"unschedulable": unschedulable}})
 

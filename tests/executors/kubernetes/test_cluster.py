@@ -1,4 +1,4 @@
-"""The nodes that a cluster tells of: those that there are, and where one was that just left."""
+"""The nodes that a cluster tells of: those that there are, their GPUs, where one was that just left."""
 
 import json
 from collections.abc import Iterator
@@ -8,9 +8,13 @@ import pytest
 
 pytest.importorskip("kubernetes")
 
+from coadapt.core.commands import Stop
+from coadapt.core.events import NodeJoined, NodeLost, Outcome
 from coadapt.executors.kubernetes.api import JsonObject
 from coadapt.executors.kubernetes.cluster import KubernetesCluster
-from tests.contracts.executor_contract import until
+from tests.contracts.executor_contract import Inbox, exited, started, until
+from tests.executors.kubernetes.site import KubernetesSite
+from tests.executors.kubernetes.test_kubernetes import SLEEPER, order
 from tests.executors.kubernetes.test_pods import node, settings
 
 
@@ -19,6 +23,9 @@ class NodeServer:
 
     def __init__(self, *changes: tuple[str, JsonObject]) -> None:
         self._changes = changes
+
+    def get(self, _path: str, **_query: object) -> JsonObject:
+        return {"items": []}
 
     def watch(self, _path: str) -> Iterator[tuple[str, JsonObject]]:
         yield from self._changes
@@ -32,3 +39,43 @@ def test_a_node_that_just_left_has_the_address_that_it_had(tmp_path: Path) -> No
     cluster.close()
     assert cluster.address("n") == "192.0.2.7"
     assert cluster.address("never-seen") == "never-seen"
+
+
+def told(site: KubernetesSite) -> list[tuple[str, int]]:
+    """Return what was told of the second node since this was last asked: its GPUs, 0 once it left."""
+    events = [event for event in site.node_events if isinstance(event, (NodeJoined, NodeLost))]
+    site.node_events.clear()
+    joined = ((event, getattr(event, "node", "")) for event in events)
+    found = [(node, 0) if isinstance(node, str) else (node.id, node.num_gpus) for _, node in joined]
+    return [each for each in found if each[0] == "node-1"]
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_pods_keep_gpus_that_their_node_gives_to_nobody_else_any_more(site: KubernetesSite) -> None:
+    """Its device plugin finds a GPU unhealthy, or is renewed: what runs there runs on."""
+    site.slots = None
+    site.kubelet.give("node-1", 1)
+    executor, inbox = site.executor(), Inbox()
+    assert told(site) == [("node-1", 1)]  # of the two that it has
+    site.kubelet.give("node-1", 2)
+    until(lambda: told(site) == [("node-1", 2)])
+    executor.execute(order(site, SLEEPER, 0, 2), inbox.post)
+    inbox.wait(started("a", 1))
+    until(lambda: all((site.folder / f"up-{rank}").exists() for rank in (0, 1)))
+    for pod in site.pods():
+        gpu = {"nvidia.com/gpu": "1"}
+        assert pod["spec"]["containers"][0]["resources"] == {"limits": gpu, "requests": gpu}
+    for left in (1, 0):
+        site.kubelet.give("node-1", left)
+        inbox.stays_empty(1.0)
+        assert told(site) == []
+    executor = site.executor()  # as after a restart of the scheduler
+    assert told(site) == [("node-1", 2)]
+    executor.execute(order(site, SLEEPER, 0, 2), inbox.post)
+    inbox.wait(started("a", 1))
+    executor.execute(Stop(job="a", generation=1), inbox.post)
+    inbox.wait(exited("a", 1, Outcome.STOPPED))
+    until(lambda: told(site) == [("node-1", 0)])
+    site.kubelet.give("node-1", 2)
+    until(lambda: told(site) == [("node-1", 2)])

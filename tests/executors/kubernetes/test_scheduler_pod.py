@@ -29,6 +29,9 @@ from tests.ports import free_ports
 from tests.train.rescale.test_elastic import assert_same_run
 from tests.train.toy import Toy
 
+if why := why_no_walls():  # of the module: of a test it is a failure where the engine is asked for
+    pytest.skip(why, allow_module_level=True)
+
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.train]
 
 FILES = ("rbac.yaml", "crd.yaml", "scheduler.yaml")
@@ -179,8 +182,6 @@ class InCluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path, control_plane: ControlPlane) -> Iterator[InCluster]:
-    if why := why_no_walls():
-        pytest.skip(why)
     cluster = InCluster(tmp_path, control_plane)
     yield cluster
     cluster.close()

@@ -1,22 +1,31 @@
 """The nodes of a Kubernetes cluster, as its API server tells of them, and how a replica is started there."""
 
+# What a node can give falls while its device plugin is renewed (to nothing, for seconds), and by one where a
+# GPU is unhealthy; pods that have theirs run on. So a slot with a pod of ours in it counts as there, until
+# that has ended: else the plugin's update, or one GPU of eight, would stop all jobs of the node.
+
 import logging
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from coadapt.executors.kubernetes import proxy
 from coadapt.executors.kubernetes.api import ApiError, KubeApi
 from coadapt.executors.kubernetes.nodes import usable_nodes
-from coadapt.executors.kubernetes.pods import PodSettings
+from coadapt.executors.kubernetes.pods import PodSettings, selector
 from coadapt.executors.processes.slots import Slot
 from coadapt.model import Node, NodeId
 
 NODES = "/api/v1/nodes"
 RETRY_S = 2.0
+# How soon slots are given up that a node cannot give any more, once their pods have ended.
+LOOK_S = 2.0
+ENDED = ("Succeeded", "Failed")
 # Of what is read at the beginning: without any nodes a scheduler would give up its jobs.
 FIRST_LOOK_S = 30.0
 
@@ -38,6 +47,7 @@ class KubernetesCluster:
         """`settings_file`: of the same settings, for proxies. slots: CPU slots per node."""
         self._api = api
         self._file = settings_file
+        self._taken = partial(_taken, api, settings)
         tolerations = tuple((settings.template.get("spec") or {}).get("tolerations") or ())
         self._usable = partial(
             usable_nodes,
@@ -50,8 +60,10 @@ class KubernetesCluster:
         self._known: dict[NodeId, tuple[Node, str]] = {}
         self._addresses: dict[NodeId, str] = {}
         self._listed = threading.Event()
+        self._lock = threading.Lock()
         self._closed = False
-        threading.Thread(target=self._watch, name="kubernetes-nodes", daemon=True).start()
+        for loop in (self._watch, self._look_again):
+            threading.Thread(target=loop, name="kubernetes-nodes", daemon=True).start()
         self._listed.wait(FIRST_LOOK_S)
 
     @property
@@ -105,6 +117,29 @@ class KubernetesCluster:
             if self._found is listed:
                 self._look()
 
+    def _look_again(self) -> None:
+        """Notice that pods have ended whose slots are gone; of nodes whose pods end nothing is told."""
+        while not self._closed:
+            time.sleep(LOOK_S)
+            with suppress(ApiError):  # whoever watches the nodes says it
+                self._look()
+
     def _look(self) -> None:
-        self._known = self._usable(list(self._found.values()))
-        self._addresses |= {name: address for name, (_, address) in self._known.items()}
+        with self._lock:
+            nodes = list(self._found.values())
+            usable = self._usable(nodes)
+            fewer = any(
+                name not in usable or usable[name][0].num_gpus < node.num_gpus
+                for name, (node, _) in self._known.items()
+            )
+            if fewer or not self._known:
+                usable = self._usable(nodes, busy=self._taken())
+            self._known = usable
+            self._addresses |= {name: address for name, (_, address) in usable.items()}
+
+
+def _taken(api: KubeApi, settings: PodSettings) -> Mapping[str, int]:
+    """Return how many pods of the scheduler each node has; a pod has one slot, or a part of it."""
+    found = api.get(f"/api/v1/namespaces/{settings.namespace}/pods", labelSelector=selector(settings))
+    living = [each for each in found["items"] if (each.get("status") or {}).get("phase") not in ENDED]
+    return Counter(str(each["spec"].get("nodeName")) for each in living)

@@ -1,6 +1,7 @@
 """Which nodes of a Kubernetes cluster are there for replicas, and what they hold."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from coadapt.executors.kubernetes.api import JsonObject
 from coadapt.executors.processes.cluster import CPU_SLOT_TYPE
@@ -21,15 +22,18 @@ def usable_nodes(
     slots: int | None,
     labels: Mapping[str, str],
     tolerations: Sequence[JsonObject],
+    busy: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, tuple[Node, str]]:
     """Return per name the node, and its address, of those that are ready, not cordoned and have a slot.
 
-    resource: what a slot is; slots: so many per node whatever they have. labels: that a node must have.
+    resource: what a slot is; slots: so many per node whatever they have. labels: that a node must have. busy:
+    slots of a node that pods of ours have; those it has at least, whatever it could give now.
     """
     usable = {}
     for each in found:
         metadata, status = each["metadata"], each.get("status") or {}
         count = slots if slots is not None else _whole((status.get("allocatable") or {}).get(resource, "0"))
+        count = max(count, busy.get(str(metadata["name"]), 0))
         has = metadata.get("labels") or {}
         if (
             count
