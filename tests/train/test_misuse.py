@@ -62,6 +62,27 @@ def test_a_data_loader_is_no_dataset_and_the_order_is_the_runs() -> None:
         run.validation_loader(DATA, batch_size=5, generator=torch.Generator())
 
 
+def test_model_and_optimizer_in_the_wrong_order() -> None:
+    model = nn.Linear(1, 1)
+    with pytest.raises(InputError, match=r"prepare\(model\): .*SGD.*run\.prepare\(model, optimizer\)"):
+        ct.init().prepare(torch.optim.SGD(model.parameters(), lr=0.1), model)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kept", ["", "prepared", "registered"])
+def test_a_scheduler_that_nothing_keeps_is_told(kept: str, caplog: pytest.LogCaptureFixture) -> None:
+    run = ct.init()
+    _, optimizer = prepared(run)
+    run.state(best=0.0)
+    run.loader(DATA, batch_size=5)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+    if kept == "prepared":
+        run.prepare_scheduler(scheduler)
+    elif kept == "registered":
+        run.register("schedule", scheduler)
+    next(run.epochs(1))
+    assert ["prepare_scheduler" in text for text in caplog.messages] == [True] * (not kept)
+
+
 def test_an_optimizer_of_another_model() -> None:
     other = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
     with pytest.raises(InputError, match=r"prepare\(optimizer\): got 'parameters of another model'"):

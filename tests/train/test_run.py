@@ -300,10 +300,12 @@ def test_the_order_of_calls_is_explained() -> None:
     run = ct.init()
     with pytest.raises(RuntimeError, match=r"there is no batch before run.loader"):
         run.batch  # noqa: B018  # the property raises
-    with pytest.raises(RuntimeError, match=r"call run.prepare\(...\) and run.loader\(...\) before"):
+    with pytest.raises(RuntimeError, match=r"call run\.prepare\(\.\.\.\) before run\.epochs"):
+        next(iter(run.epochs(1)))
+    prepared(run)
+    with pytest.raises(RuntimeError, match=r"call run\.loader\(\.\.\.\) before run\.epochs"):
         next(iter(run.epochs(1)))
     loader = run.loader(points(), batch_size=4)
-    prepared(run)
     with pytest.raises(InputError, match=r"one that leads: run.further_loader"):
         run.loader(points(), batch_size=4)
     with pytest.raises(InputError, match="another name for each further pair"):

@@ -453,9 +453,11 @@ class Run:
     def _begin(self, num_epochs: int) -> None:
         session = self._session
         if session.sampling is None or not self._step_loop.trained:
-            raise RuntimeError("call run.prepare(...) and run.loader(...) before run.epochs(...)")
+            missing = "run.loader" if self._step_loop.trained else "run.prepare"
+            raise RuntimeError(f"call {missing}(...) before run.epochs(...)")
         for model in self._rescaler.models:
             model.check_unchanged()
+        self._step_loop.trained.check_schedulers(self._saver.names)
         if (recorder := self._step_loop.trained.recorder) is not None:
             recorder.begin(self._rescaler.models)
         if session.adaptive and (self.rank == 0 or session.config.rescale_dir is not None):

@@ -222,6 +222,7 @@ def test_shares_of_a_step_are_the_whole() -> None:
     lost = compared(shares((0, 1), (2, 2)))["samples"]
     assert lost.same is False
     assert lost.text == "step 1 (epoch 0): 1 samples missing, 1 too many"
+    assert lost.why.startswith("a batch_size that follows the number of replicas")
 
 
 def test_a_small_drift_and_another_rate_are_told() -> None:
@@ -233,6 +234,7 @@ def test_a_small_drift_and_another_rate_are_told() -> None:
         {1: [ROW]}, state_changed={"model": {"w": torch.ones(4) * 1.001}, "state": {"iter_num": 1}}
     )
     assert other["parameters"].same is False
+    assert 'prepare(reduction="sum")' in other["parameters"].why
     behind = compared({1: [ROW]}, state_changed={"model": {"w": torch.ones(4)}, "state": {"iter_num": 0}})
     assert behind["checkpoint"].text == "state.iter_num is 0, alone 1"
 

@@ -45,6 +45,15 @@ SEARCH_REMEDY = (
     "LBFGS, which rounding in float32 may lead elsewhere; make model and samples float64 and check again: "
     "what differs then is a mistake"
 )
+SAMPLES_REMEDY = (
+    "a batch_size that follows the number of replicas (it is that of one optimiser step over all of them), "
+    "or a data set or init(seed=) that is not the same at every start and on every replica; else a defect of "
+    "Coadapt: report it"
+)
+LOSS_REMEDY = (
+    'a loss that is not the mean over its samples (say so: prepare(reduction="sum")), or samples drawn anew '
+    "at every start (random_split without a generator)"
+)
 STATE_REMEDY = "keep what the loop changes in run.state(...) or run.register(...), and change it alike on all"
 
 State = Mapping[str, object]
@@ -98,7 +107,7 @@ class Compared:
             if wanted != found:
                 lost, more = (wanted - found).total(), (found - wanted).total()
                 text = f"step {step} (epoch {rows[0].epoch}): {lost} samples missing, {more} too many"
-                return Finding(what="samples", same=False, text=text, why="a defect of Coadapt: report it")
+                return Finding(what="samples", same=False, text=text, why=SAMPLES_REMEDY)
         return Finding(what="samples", same=True, text=f"the same in each of {len(self.alone)} steps")
 
     def _samples_of_epochs(self) -> Finding:
@@ -167,7 +176,7 @@ class Compared:
     def _parameters_remedy(self) -> str:
         if any(not sum(rows[0].updates) for rows in self.alone.values()):
             return HELD_REMEDY
-        return SEARCH_REMEDY if _searches(self.state_alone) else PARAMETERS_REMEDY
+        return SEARCH_REMEDY if _searches(self.state_alone) else f"{PARAMETERS_REMEDY}; or {LOSS_REMEDY}"
 
     def _checkpoint(self) -> Finding:
         if not self.fixed:

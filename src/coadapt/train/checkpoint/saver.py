@@ -71,6 +71,11 @@ class Saver:
         """Return whether there is a place to save to."""
         return self._store is not None
 
+    @property
+    def names(self) -> list[str]:
+        """Return the names of what is registered."""
+        return list(self._objects)
+
     def register(self, name: str, item: Stateful) -> None:
         """Keep `item` in checkpoints. InputError if its state is not plain data, or the name is taken."""
         if name in self._objects:

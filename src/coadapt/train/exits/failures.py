@@ -97,7 +97,9 @@ class FailureReporter:
             why = "it ended before training was over"
             own = Failure(rank=rank, kind="SystemExit", where="", text=why)
             if self._first_failure(own) == own:
-                self._write("the script left run.epochs before its end (sys.exit, break or return)")
+                self._write(
+                    "the script left run.epochs before its end (sys.exit, break, return): fine if all do"
+                )
         if self.exit_code is None or not self._session.group.distributed:
             return
         first = self.exit_code == EXIT_FAILED

@@ -19,8 +19,11 @@ SCALED_OPTIONS = ("lr", "betas", "eps")
 UNSCALED = Scaled(rate=1.0)
 
 
-def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
-    """Raise InputError if `optimizer` has no parameter of `model`."""
+def check_optimizer(optimizer: torch.optim.Optimizer, model: object) -> None:
+    """Raise InputError if `optimizer` has no parameter of `model`, or where one of them is something else."""
+    if not isinstance(model, nn.Module):
+        allowed = "a torch.nn.Module, then its optimizer: run.prepare(model, optimizer)"
+        raise InputError("prepare(model)", f"an object of {type(model).__name__}", allowed)
     own = {id(parameter) for parameter in model.parameters()}
     if not any(id(item) in own for group in optimizer.param_groups for item in group["params"]):
         raise InputError(

@@ -7,7 +7,8 @@
 # exchange, five numbers for each, and serves their own rule only.
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
@@ -33,10 +34,14 @@ from coadapt.train.wrappers.unused import UnusedParameters
 if TYPE_CHECKING:
     from coadapt.train.wrappers.fsdp import Shard
 
+logger = logging.getLogger(__name__)
+
 REDUCTIONS = ("mean", "sum")
 NOISE = ("gradients", "norm-layers")
 # Steps without a backward are told as bits of one number, which a sum over replicas must leave exact.
 SKIPPED_BITS, PAIRS_MAX = 9, 4
+# Kinds of what is registered that hold no learning-rate scheduler; a name of the script's own may be one.
+NO_SCHEDULER = {"model", "optimizer", "unused", "scaler", "state"}
 
 
 class Preparation(TypedDict, total=False):
@@ -103,6 +108,19 @@ class TrainedPairs:
             raise InputError("prepare(shard)", "several models", "one model where replicas hold parts of it")
         if len(self._pairs) == PAIRS_MAX:
             raise InputError("prepare", f"{PAIRS_MAX + 1} calls", f"at most {PAIRS_MAX} pairs")
+
+    def check_schedulers(self, kept: Iterable[str]) -> None:
+        """Warn of a learning-rate scheduler where nothing is kept, by these names, that could be one.
+
+        One that torch made has left its mark in the optimiser's groups.
+        """
+        groups = [group for pair in self._pairs for group in pair.optimizer.param_groups]
+        lone = {name.split("/")[0] for name in kept} <= NO_SCHEDULER
+        if lone and self._session.group.rank == 0 and any("initial_lr" in group for group in groups):
+            logger.warning(
+                "a learning-rate scheduler that run.prepare_scheduler(...) was not given starts anew after a "
+                "stop and in a replica that joins, and steps in every pass"
+            )
 
     def add(self, pair: TrainedPair) -> None:
         """Train this pair as well."""
