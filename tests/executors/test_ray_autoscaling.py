@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from coadapt.core.commands import Start, Stop
 from coadapt.core.events import Event, NodeJoined, NodeLost, Outcome
 from coadapt.executors import prepare_executor
 from coadapt.executors.host import Host
-from coadapt.model import Allocation, InputError
+from coadapt.model import Allocation, InputError, NodeId
 from tests.contracts.executor_contract import Inbox, exited, spec, started
 from tests.executors.over_objects import only_with_engines
 from tests.executors.ray_autoscaler import autoscaling_cluster
@@ -58,9 +59,9 @@ def test_all_slots_are_asked_for_while_jobs_wait_and_none_when_nobody_does() -> 
     assert len(asked) == 4  # nothing need not be said again
 
 
-def until(events: list[Event], kind: type[Event]) -> None:
+def until(condition: Callable[[], bool], events: list[Event]) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while not any(isinstance(event, kind) for event in events):
+    while not condition():
         assert time.monotonic() < deadline, events
         time.sleep(0.05)
 
@@ -78,6 +79,10 @@ def test_a_node_comes_while_a_job_waits_and_goes_once_it_is_idle(tmp_path: Path)
     """Of a cluster that has no slot at all to begin with."""
     state, wanted, events = tmp_path / "state", 0, list[Event]()
     state.mkdir()
+
+    def lost(node: NodeId) -> bool:
+        return any(isinstance(event, NodeLost) and event.node == node for event in events)
+
     with autoscaling_cluster(tmp_path, slots_per_node=2, max_nodes=2) as address:
         connect = prepare_executor("ray", {"address": address, "slots": 2, "autoscale": 4})
         executor = connect(Host(state_dir=state, stop_grace_s=5.0, wanted_slots=lambda: wanted))
@@ -86,8 +91,9 @@ def test_a_node_comes_while_a_job_waits_and_goes_once_it_is_idle(tmp_path: Path)
         try:
             assert [(node.num_gpus, node.gpu_type) for node in executor.to_come] == [(4, "cpu")]
             wanted = 2
-            until(events, NodeJoined)
-            (node,) = (event.node for event in events if isinstance(event, NodeJoined))
+            until(lambda: any(isinstance(event, NodeJoined) for event in events), events)
+            # The first one. Another may come and go, as two slots are wanted beside those that it has.
+            node = next(event.node for event in events if isinstance(event, NodeJoined))
             assert node.num_gpus == 2
             inbox, allocation = Inbox(), Allocation(slots=((node.id, 1),))
             order = Start(job="a", generation=1, spec=spec("sleep 600", tmp_path), allocation=allocation)
@@ -96,10 +102,10 @@ def test_a_node_comes_while_a_job_waits_and_goes_once_it_is_idle(tmp_path: Path)
             wanted = 0  # not before: until something runs there, the request alone keeps the node
             idle_s = 6.0  # twice what Ray lets a node be idle
             time.sleep(idle_s)  # nothing happens, and nothing else tells that it does not
-            assert not any(isinstance(event, NodeLost) for event in events)
+            assert not lost(node.id)
             executor.execute(Stop(job="a", generation=1), inbox.post)
             inbox.wait(exited("a", 1, Outcome.STOPPED))
-            until(events, NodeLost)
+            until(lambda: lost(node.id), events)
         finally:
             executor.close()
             thread.join()

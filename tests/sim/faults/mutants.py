@@ -127,7 +127,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a node that comes back changed stops its jobs",
         "scheduler",
-        "self._node_lost(node.id) if known else []",
+        "self._node_lost(node.id) if known and not keeps else []",
         "[]",
     ),
     Mutant(
@@ -195,7 +195,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "messages about replicas that are gone are ignored",
         "scheduler",
-        "job is not None and job.state in HOLDING and may",
+        "job is not None and job.status.state in HOLDING and may",
         "job is not None and may",
     ),
     Mutant(
