@@ -19,6 +19,7 @@ FIRST_SEEDS = 5
 STORIES = (
     "tests/core/test_scheduler.py",
     "tests/core/test_hang.py",
+    "tests/core/test_nodes.py",
     "tests/core/test_retract.py",
     "tests/core/test_settling.py",
     "tests/sim/faults/test_guard_stories.py",
