@@ -80,13 +80,8 @@ class Measured:
             if report.efficiency_points
             else points,
             forecast=self.forecast if report.forecast is None else report.forecast,
-            metrics=self._metrics_with(report.metrics) if report.metrics else self.metrics,
+            metrics={**self.metrics, **report.metrics} if report.metrics else self.metrics,
         )
-
-    def _metrics_with(self, told: Mapping[str, float]) -> Mapping[str, float]:
-        if not self.metrics or told is self.metrics:
-            return told
-        return {**self.metrics, **told}
 
     def with_batch(self, batch: BatchConfig | None, at: float) -> "Measured":
         """Return what is known once the job trains with `batch`, from `at` (s) on; None: it picks its own."""

@@ -28,9 +28,9 @@ class Worth(NamedTuple):
 def grow_by_gain(jobs: Sequence[JobView], capacity: Capacity, worth: Mapping[JobId, Worth]) -> None:
     """Give what is left to `jobs`, which have some, GPU by GPU, while any gains. Ties go to the first."""
     # Nearly every GPU of every round passes through here: they are dealt on lists, and booked at the end.
-    counts, types = [capacity.counts[job.id] for job in jobs], [capacity.gpu_types[job.id] for job in jobs]
-    worths, tenants = [worth[job.id] for job in jobs], [job.spec.tenant for job in jobs]
-    most = [min(capacity.most(job), len(worth[job.id].left_N)) for job in jobs]
+    counts, most = [capacity.counts[job.id] for job in jobs], [capacity.most(job) for job in jobs]
+    types, tenants = [capacity.gpu_types[job.id] for job in jobs], [job.spec.tenant for job in jobs]
+    worths = [worth[job.id] for job in jobs]
     free, quota = capacity.free(), {job.spec.tenant: capacity.quota_left(job) for job in jobs}
     gains = enumerate(map(Worth.of_next, worths, counts))
     heap = [(-gain, index) for index, gain in gains if gain > 0.0]
@@ -44,12 +44,9 @@ def grow_by_gain(jobs: Sequence[JobView], capacity: Capacity, worth: Mapping[Job
             free[gpu_type] -= 1
             quota[tenant] -= 1
             counts[index] = count = count + 1
-            if count < most[index]:
-                left_N, scale = worths[index]
-                gain = (left_N[count - 1] - left_N[count]) * scale
-                if gain > 0.0:
-                    heapreplace(heap, (-gain, index))
-                    continue
+            if (gain := worths[index].of_next(count)) > 0.0:
+                heapreplace(heap, (-gain, index))
+                continue
         heappop(heap)
     for job, count in zip(jobs, counts, strict=True):
         if by := count - capacity.counts[job.id]:

@@ -231,9 +231,6 @@ class Capacity:
 
     def _type_for(self, job: JobView, count: int) -> str | None:
         allowed = job.spec.replicas.gpu_types
-        if len(self._free) == 1:  # in most clusters
-            ((only, free),) = self._free.items()
-            return only if free >= count and (not allowed or only in allowed) else None
         held = gpu_type_held(job, self._inventory.by_id) if job.grant.allocation.slots else None
         if held is not None and (not allowed or held in allowed) and self._free[held] >= count:
             return held
