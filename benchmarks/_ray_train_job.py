@@ -22,7 +22,7 @@ def train(folder: str) -> None:
     """Train as `_rescale_job.train_plain` does, in a group that Ray Train has made."""
     torch.set_num_threads(1)
     log = Log(f"{folder}/steps-{os.getpid()}.jsonl")
-    model, optimizer, data = parts()
+    model, optimizer, data = parts(torch.device("cpu"))
     model = DistributedDataParallel(model)
     size = BATCH_SIZE // dist.get_world_size()
     for step in range(STEPS_MAX):

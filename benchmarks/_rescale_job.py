@@ -1,7 +1,7 @@
 """The training script of benchmarks/rescale.py: 25 M parameters; each replica logs the end of each step.
 
 `python _rescale_job.py LOG plain` is plain DDP that starts from nothing (no checkpoint: to its advantage);
-`python _rescale_job.py LOG coadapt` is the same under coadapt.train. A last argument, `cuda`, trains on GPUs.
+`python _rescale_job.py LOG coadapt` is the same under coadapt.train. Last comes the device: cpu, cuda.
 """
 
 import dataclasses

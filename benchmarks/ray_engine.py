@@ -70,7 +70,7 @@ class RayNodes:
 
 def command_of(folder: Path) -> str:
     """Return the job's command: each replica has a log of its own."""
-    return f"exec {sys.executable} {JOB} {folder}/steps-$COADAPT_GENERATION-$RANK-$$.jsonl coadapt"
+    return f"exec {sys.executable} {JOB} {folder}/steps-$COADAPT_GENERATION-$RANK-$$.jsonl coadapt cpu"
 
 
 class CoadaptOnRay(Way):
@@ -78,7 +78,7 @@ class CoadaptOnRay(Way):
 
     def __init__(self, folder: Path, ray: RayNodes, src: str = "") -> None:
         """`src`: where replicas find the package, if not where this process does."""
-        super().__init__(folder)
+        super().__init__(folder, "cpu")
         self.envs = {**ENVS, "PYTHONPATH": os.pathsep.join(filter(None, (src, ENVS["PYTHONPATH"])))}
         self.events: list[Event] = []
         self.generation = 0
@@ -115,7 +115,7 @@ class RayTrain(Way):
     """Ray Train, elastic; nodes come and go."""
 
     def __init__(self, folder: Path, ray: RayNodes) -> None:
-        super().__init__(folder)
+        super().__init__(folder, "cpu")
         self.ray = ray
 
     def start(self) -> None:
@@ -198,7 +198,7 @@ def _start_of_ours(scheduler: LiveScheduler, folder: Path) -> float:
 
 def _start_of_theirs(ray: RayNodes, folder: Path) -> float:
     folder.mkdir()
-    way = Way(folder)
+    way = Way(folder, "cpu")
     began = time.time()
     start_ray_train(way, ray, 2, 2)
     took_s = _first_step(folder) - began
@@ -208,7 +208,7 @@ def _start_of_theirs(ray: RayNodes, folder: Path) -> float:
 
 def _first_step(folder: Path) -> float:
     """Return when both replicas had done a step."""
-    run, deadline = Way(folder), time.monotonic() + WAIT_MAX_S
+    run, deadline = Way(folder, "cpu"), time.monotonic() + WAIT_MAX_S
     while len({row["rank"] for row in run.rows()}) < 2:
         if time.monotonic() > deadline:
             raise TimeoutError(f"no first step within {WAIT_MAX_S:g} s")
@@ -249,6 +249,10 @@ def main() -> None:
         TURNS.write_text(json.dumps(compared, indent=1) + "\n")
         print(json.dumps(compared, indent=1))
         return
+    try:
+        import ray.train.torch  # noqa: F401  # else Ray Train's jobs fail one by one, minutes later
+    except ImportError as error:
+        parser.error(str(error))
     result: dict[str, Any] = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "parameters": 25_010_000,
