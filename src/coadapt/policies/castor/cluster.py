@@ -12,6 +12,7 @@ from coadapt.policies.castor.arrays import BoolArray, IntArray
 from coadapt.policies.castor.facts import Known
 from coadapt.policies.castor.ground import Ground, Pool, ground_of
 from coadapt.policies.castor.rates import Configs
+from coadapt.policies.castor.times import Shape
 from coadapt.policies.giving.capacity import FreeNodes, gpu_type_held
 
 # Up to so many whole nodes every number is a size; beyond, each is at least by this factor larger (1).
@@ -150,6 +151,18 @@ def _sizes(num_gpus: int, node_gpus: int) -> list[int]:
         sizes.append(count * node_gpus)
         count = count + 1 if count < EACH_NODE_UPTO else int(np.ceil(count * GROWTH))
     return sizes
+
+
+def shape_held(ground: Ground, job: JobView) -> tuple[str, Shape] | None:
+    """Return GPU type and shape of what a job holds; None: nothing, or no GPUs of its own and of one type."""
+    held, place = job.allocation, ground.place
+    if not held or held.shared or any(node not in place for node, _ in held.slots):
+        return None
+    types = {place[node][0] for node, _ in held.slots}
+    if len(types) > 1:
+        return None
+    racks = len({place[node][1] for node, _ in held.slots})
+    return ground.pools[types.pop()].gpu_type, Shape(held.num_nodes, racks, held.num_replicas)
 
 
 def held_shapes(ground: Ground, jobs: Sequence[JobView]) -> IntArray:

@@ -4,9 +4,9 @@
 # times, and the first rescale that follows from it is one for nothing. Jobs of the same application (by name,
 # with the same bounds of the batch) were there before. What is kept of them, per application:
 #
-#   - the step-time model of the job that trained in most settings. It is lent to jobs that have trained in
-#     fewer, if both models agree about what the borrower itself has timed within KIN_FACTOR; times are then
-#     those of the lender x that ratio;
+#   - the step-time model of the job that trained in most settings, and what steps of all of them took over
+#     what it says (`times`). It is lent to jobs that have trained in no more, if it agrees with what the
+#     borrower itself timed last within KIN_FACTOR; times are then those of kin x that ratio;
 #   - the gradient statistics at the beginning, for jobs that have not reported any;
 #   - the noise scale over progress, half-octaves of progress apart. `noise` takes its growth ahead from
 #     there.
@@ -17,14 +17,17 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from coadapt.goodput.throughput import PARAM_NAMES, step_time
-from coadapt.model import GradStats, JobId, JobView, Measured, Placement, ThroughputParams, TypeProfile
+from coadapt.model import GradStats, JobId, JobView, Measured, ThroughputParams, TypeProfile
 from coadapt.model.quick_init import replace
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 from coadapt.policies.castor.noise import BINS_PER_OCTAVE, NUM_BINS
+from coadapt.policies.castor.rates import Configs
+from coadapt.policies.castor.times import Shape, StepTimes
 
 APPLICATIONS_MAX = 256  # the longest unseen are forgotten
 KIN_FACTOR = 2.0  # beyond that ratio of step times it is another training under the same name
@@ -33,13 +36,20 @@ NEWEST = 0.2  # what a new noise scale weighs in the mean of its bin
 NOISE_EXPONENT = 0.5  # of progress, beyond what was seen
 
 Key = tuple[str, int, int, bool]
+Held = tuple[str, Shape]  # GPU type, and the placement there
+WhatHeld = Callable[[JobView], Held | None]
 
 
 @dataclass(slots=True)
 class _Kin:
-    """profiles: GPU type -> (settings its owner trained in, model). bins: mean logarithms of noise scales."""
+    """profiles, times: by GPU type: (settings its owner trained in, model), step times measured.
+
+    bins: mean logarithms of noise scales. edition: of what is lent.
+    """
 
     profiles: dict[str, tuple[int, TypeProfile]] = field(default_factory=dict)
+    times: dict[str, StepTimes] = field(default_factory=dict)
+    edition: int = 0
     first: GradStats | None = None
     first_progress: float = math.inf
     bins: dict[int, float] = field(default_factory=dict)
@@ -56,19 +66,31 @@ class _Kin:
         return result
 
 
+class _Lent(NamedTuple):
+    """What a job is taken for, and on which GPU types that is what its kin are; what that follows from."""
+
+    measured: Measured
+    kin: _Kin
+    edition: int
+    taken_for: Measured
+    types: frozenset[str]
+
+
 @dataclass(slots=True)
 class Applications:
     """What is known per application. settings: (replicas, nodes, batch) in which each job trained.
 
-    ratios: per job and GPU type, its last report from there, and its step time over that of its kin's model.
+    ratios: per job and GPU type, its last report from there, and its step time over that of its kin. lent: to
+    the jobs of the last round.
     """
 
     kin: "OrderedDict[Key, _Kin]" = field(default_factory=OrderedDict)
     settings: dict[JobId, set[tuple[int, int, int]]] = field(default_factory=dict)
-    ratios: dict[tuple[JobId, str], tuple[Measured | None, float]] = field(default_factory=dict)
+    ratios: dict[tuple[JobId, str], tuple[Measured, float]] = field(default_factory=dict)
+    lent: dict[JobId, _Lent] = field(default_factory=dict)
 
-    def observe(self, jobs: Sequence[JobView]) -> None:
-        """Take in what jobs have reported of themselves."""
+    def observe(self, jobs: Sequence[JobView], what_held: WhatHeld) -> None:
+        """Take in what jobs have reported of themselves. what_held: None where that is no one placement."""
         here = {}
         for job in jobs:
             key = key_of(job)
@@ -78,22 +100,28 @@ class Applications:
             if job.allocation and job.measured.batch is not None:
                 held = job.allocation
                 settings.add((held.num_replicas, held.num_nodes, job.measured.batch.total))
-            self._learn(key, job, len(settings))
+            self._learn(key, job, len(settings), what_held)
         self.settings = here
         self.ratios = {key: each for key, each in self.ratios.items() if key[0] in here}
+        names = {job.id for job in jobs}
+        self.lent = {job: each for job, each in self.lent.items() if job in names}
 
-    def _learn(self, key: Key, job: JobView, num_settings: int) -> None:
+    def _learn(self, key: Key, job: JobView, num_settings: int, what_held: WhatHeld) -> None:
         kin = self.kin.setdefault(key, _Kin())
         self.kin.move_to_end(key)
         if len(self.kin) > APPLICATIONS_MAX:
             self.kin.popitem(last=False)
         for gpu_type, profile in job.measured.by_type.items():
-            if num_settings >= kin.profiles.get(gpu_type, (0, profile))[0]:
+            known, lent = kin.profiles.get(gpu_type, (0, None))
+            if num_settings >= known:
                 kin.profiles[gpu_type] = (num_settings, profile)
+                kin.edition += profile is not lent
+        self._time(kin, job, what_held)
         grad, progress = job.measured.grad, job.measured.progress
         if grad is None or progress <= 0.0:
             return
         if progress < kin.first_progress:
+            kin.edition += 1
             kin.first, kin.first_progress = grad, progress
         noise = grad.noise_scale(job.spec.batch.initial)
         if 0.0 < noise < math.inf:
@@ -101,38 +129,86 @@ class Applications:
             before = kin.bins.get(at, math.log(noise))
             kin.bins[at] = (1.0 - NEWEST) * before + NEWEST * math.log(noise)
 
-    def lend(self, job: JobView, type_held: Callable[[JobView], str | None]) -> JobView:
-        """Return `job` as if it knew of itself what its kin know. type_held: the GPU type that it holds."""
+    def _time(self, kin: _Kin, job: JobView, what_held: WhatHeld) -> None:
+        """Take in the step time that `job` reported, and how it compares with those of its kin."""
+        measured, held = job.measured, what_held(job)
+        if held is None or measured.batch is None or not measured.step_time_s:
+            return
+        gpu_type, shape = held
+        before, ratio = self.ratios.get((job.id, gpu_type), (None, math.nan))
+        batch, lender = measured.batch, kin.profiles.get(gpu_type)
+        per_replica = batch.atomic * (batch.accumulation + 1)
+        if before is measured or lender is None or -(-batch.total // per_replica) != shape.gpus:
+            return  # told before, or of what it held before
+        times, params = kin.times.setdefault(gpu_type, StepTimes()), lender[1].params
+        said_s = float(step_time(params, shape.placement, batch.atomic, batch.accumulation))
+        if math.isnan(ratio) and shape in times.taken:
+            ratio = measured.step_time_s / (said_s * times.slower(params, shape))
+        if math.isnan(ratio) or _agrees(ratio):
+            times.note(shape, batch, measured.step_time_s)
+        ratio = measured.step_time_s / (said_s * times.slower(params, shape))
+        self.ratios[job.id, gpu_type] = (measured, ratio)
+
+    def lend(self, job: JobView) -> JobView:
+        """Return `job` as if it knew of itself what its kin know."""
         key = key_of(job)
         kin = None if key is None else self.kin.get(key)
         if kin is None:
+            self.lent.pop(job.id, None)
             return job
+        lent = self.lent.get(job.id)
+        if (
+            lent is None
+            or lent.measured is not job.measured
+            or lent.kin is not kin
+            or lent.edition != kin.edition
+        ):
+            lent = self.lent[job.id] = self._lent(job, kin)
+        return job if lent.taken_for is job.measured else replace(job, measured=lent.taken_for)
+
+    def _lent(self, job: JobView, kin: _Kin) -> _Lent:
         own, measured = job.measured.by_type, job.measured
         num_settings = len(self.settings.get(job.id, ()))
         lent = {}
         for gpu_type, (known, profile) in kin.profiles.items():
             if gpu_type not in own:
                 lent[gpu_type] = profile
-            elif known > num_settings:
-                ratio = self._agreed(job, profile, gpu_type, here=gpu_type == type_held(job))
-                if 1.0 / KIN_FACTOR <= ratio <= KIN_FACTOR:
+            elif known >= num_settings:
+                _, ratio = self.ratios.get((job.id, gpu_type), (None, math.nan))
+                if _agrees(ratio):
                     lent[gpu_type] = _slower(profile, ratio, own[gpu_type])
         grad = measured.grad or kin.first
-        if not lent and grad is measured.grad:
-            return job
-        return replace(job, measured=replace(measured, by_type={**own, **lent}, grad=grad))
+        taken_for = measured
+        if lent or grad is not measured.grad:
+            taken_for = replace(measured, by_type={**own, **lent}, grad=grad)
+        return _Lent(measured, kin, kin.edition, taken_for, frozenset(lent))
 
-    def _agreed(self, job: JobView, profile: TypeProfile, gpu_type: str, *, here: bool) -> float:
-        """Return `_ratio` as of the last report from GPUs of this type: by now the job may have been moved.
+    def slower(
+        self, jobs: Sequence[JobView], gpu_types: Sequence[str], configs: Configs, held_JX: IntArray
+    ) -> FloatArray:
+        """Return what steps take over what their model says, of jobs that were lent to, else 1.
 
-        here: whether that is the type that it holds, of which alone its last step time tells.
+        (num_jobs, num_configs + 1): on all configurations, then on what each holds (held_shapes).
         """
-        measured, ratio = self.ratios.get((job.id, gpu_type), (None, math.nan))
-        if here and measured is not job.measured:
-            newer = _ratio(job, profile)
-            ratio = ratio if math.isnan(newer) else newer
-            self.ratios[job.id, gpu_type] = (job.measured, ratio)
-        return ratio
+        slower_JX = np.ones((len(jobs), len(configs.gpus_C) + 1))
+        held = held_JX.tolist()
+        for number, gpu_type in enumerate(gpu_types):
+            rows: dict[int, list[int]] = {}
+            for row, job in enumerate(jobs):
+                lent = self.lent.get(job.id)
+                if lent is not None and gpu_type in lent.types and gpu_type in lent.kin.times:
+                    rows.setdefault(id(lent.kin), []).append(row)
+            columns = np.flatnonzero(configs.type_C == number)
+            for alike in rows.values():
+                kin = self.lent[jobs[alike[0]].id].kin
+                times, params = kin.times[gpu_type], kin.profiles[gpu_type][1].params
+                slower_C = times.slower_packed(params, configs.gpus_C[columns])
+                slower_JX[np.array(alike)[:, None], columns] = slower_C
+                for row in alike:
+                    of_type, *shape = held[row]
+                    if of_type == number and shape[-1]:
+                        slower_JX[row, -1] = times.slower(params, Shape._make(shape))
+        return slower_JX
 
     def curves(self, jobs: Sequence[JobView]) -> tuple[FloatArray, IntArray]:
         """Return logarithms of noise scales over progress (applications, bins), and each job's row or -1."""
@@ -164,14 +240,8 @@ def _bin(progress: float) -> int:
     return int(min(max(round(BINS_PER_OCTAVE * math.log2(max(progress, 1.0))), 0), NUM_BINS - 1))
 
 
-def _ratio(job: JobView, other: TypeProfile) -> float:
-    """Return the step time that `job` last reported over what `other` says of it; nan: nothing to compare."""
-    measured = job.measured
-    if measured.batch is None or not measured.step_time_s or not job.allocation:
-        return math.nan
-    batch, counts = measured.batch, [count for _, count in job.allocation.slots]
-    said = float(step_time(other.params, Placement(tuple(counts)), batch.atomic, batch.accumulation))
-    return measured.step_time_s / said
+def _agrees(ratio: float) -> bool:
+    return 1.0 / KIN_FACTOR <= ratio <= KIN_FACTOR
 
 
 def _slower(profile: TypeProfile, ratio: float, own: TypeProfile) -> TypeProfile:

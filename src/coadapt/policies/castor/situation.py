@@ -13,13 +13,12 @@ import numpy as np
 
 from coadapt.model import ClusterView, JobView, TenantId, TypeProfile
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
-from coadapt.policies.castor.cluster import Kind, Standing, configurations, held_shapes
+from coadapt.policies.castor.cluster import Kind, Standing, configurations, held_shapes, shape_held
 from coadapt.policies.castor.facts import Facts, Known, least, params_of
 from coadapt.policies.castor.kin import Applications
 from coadapt.policies.castor.lengths import Lengths, hinted
 from coadapt.policies.castor.noise import AHEAD_S, Stretches, Trainings, ahead, stretches
 from coadapt.policies.castor.rates import Configs, Rows, Steps, goodputs
-from coadapt.policies.giving.capacity import gpu_type_held
 
 # Of a job that was never timed: its goodput on k GPUs is k to this power, in units of its goodput on one.
 UNTIMED_EXPONENT = 0.8
@@ -43,10 +42,11 @@ class Stakes(NamedTuple):
 
 
 class Sources(NamedTuple):
-    """What goodputs follow from. noise_J: noise scales ahead."""
+    """What goodputs follow from. noise_J: noise scales ahead. slower_JX: as of Applications.slower."""
 
     steps: Steps
     noise_J: FloatArray
+    slower_JX: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +81,9 @@ class Situation:
         ):
             return goodput
         cut = Configs(*(each[column : column + 1] for each in _in_two(configs)))
-        (steps, noise_J), mine = self.sources, np.array([row])
+        (steps, noise_J, slower_JX), mine = self.sources, np.array([row])
         rows = Rows(mine, noise_J[mine], np.array([[True, False]]))
-        return float(goodputs(steps, cut, rows)[0, 0])
+        return float(goodputs(steps, cut, rows)[0, 0] / slower_JX[row, column])
 
 
 def situation(
@@ -97,10 +97,10 @@ def situation(
     applications = Applications() if applications is None else applications
     facts = Facts() if facts is None else facts
     moved = [job for job in view.jobs if job.id not in standing.kept and job.id not in standing.stranded]
-    applications.observe(view.jobs)
-    type_held = partial(gpu_type_held, nodes=standing.ground.by_id)
-    jobs = tuple([applications.lend(job, type_held) for job in moved])
-    known = facts.of(jobs, tuple(kind.gpu_type for kind in standing.kinds))
+    applications.observe(view.jobs, partial(shape_held, standing.ground))
+    jobs = tuple([applications.lend(job) for job in moved])
+    gpu_types = tuple([kind.gpu_type for kind in standing.kinds])
+    known = facts.of(jobs, gpu_types)
     configs, may_JC = configurations(standing.kinds, known)
     held_JX = held_shapes(standing.ground, jobs)
     steps, trainings = _trainings(standing.kinds, jobs, known, held_JX, applications.curves(jobs))
@@ -112,6 +112,8 @@ def situation(
     wanted_JC[:, :-1], wanted_JC[:, -1] = may_JC | alone_C, held_JX[:, 3] > 0
     names = [job.id for job in jobs]
     goodput_JX = facts.here.goodputs(names, steps, configs, Rows(every_J, noise_J, wanted_JC))
+    slower_JX = applications.slower(jobs, gpu_types, configs, held_JX)
+    goodput_JX /= slower_JX
     goodput_JC, here_J = goodput_JX[:, :-1], goodput_JX[:, -1]
     alone_J = goodput_JC[:, alone_C].max(axis=1, initial=0.0)
     goodput_JC[~may_JC] = 0.0
@@ -130,7 +132,7 @@ def situation(
     wanted_JC[:, :-1], wanted_JC[:, -1] = may_JC, False
     parts = [(names[row], number % STRETCHES) for number, row in enumerate(later.job_L.tolist())]
     rows = Rows(later.job_L, later.noise_L, wanted_JC[later.job_L])
-    later_LX = facts.later.goodputs(parts, steps, configs, rows)
+    later_LX = facts.later.goodputs(parts, steps, configs, rows) / slower_JX[later.job_L]
     guess_C = configs.gpus_C**UNTIMED_EXPONENT
     held_guess_J = held_JX[:, 3] ** UNTIMED_EXPONENT
     return Situation(
@@ -138,7 +140,7 @@ def situation(
         configs=configs,
         goodput_JC=np.where(untimed_JC, guess_C, goodput_JC),
         here_J=np.where(timed_J, here_J, held_guess_J),
-        sources=Sources(steps, noise_J),
+        sources=Sources(steps, noise_J, slower_JX),
         left_J=left_J,
         stakes=_stakes(view, jobs),
         held_JX=held_JX,
