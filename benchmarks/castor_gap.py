@@ -10,9 +10,10 @@ import argparse
 import json
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,13 +22,14 @@ from benchmarks.castor_bound import REFERENCE, Setting, epochs_of
 from benchmarks.castor_generated import Drawn
 from coadapt.model import JobSpec
 from coadapt.policies.castor.arrays import FloatArray
-from coadapt.policies.castor.fluid.crowd import Crowd, Curves, Goal, majorants
+from coadapt.policies.castor.fluid.crowd import Crowd, Goal, majorants
 from coadapt.policies.castor.fluid.play import at_price, settle
 from coadapt.sim.applications import Application
 from coadapt.sim.workload import Workload
 
 RESULTS = Path(__file__).parent / "results" / "castor_gap.json"
 NAMES = ("160/300", "160/301", "160/302", "160/303")
+NUM_GPUS = 64
 SIZES = np.array([1, 2, 3, *range(4, 65, 4)])  # that castor may give of 16 x 4 GPUs
 PHASES, PLAYS = 8, 60  # of a job; of the fixed point (tried: 600 plays, within 0.5 %)
 PRICES = (0.002, 0.01, 0.05)  # of a GPU, at which values begin; the plan of the least cost counts
@@ -35,12 +37,17 @@ PRICES = (0.002, 0.01, 0.05)  # of a GPU, at which values begin; the plan of the
 WAYS = {"castor": (30.0, None), "events": (30.0, 1.0), "no rescale": (0.0, None), "neither": (0.0, 1.0)}
 DIALS = {"fluid": (4.0, 0.5), "fluid, tail=0": (4.0, 0.0), "fluid, mean alone": (0.0, 0.0)}
 
-Phase = tuple[float, FloatArray, FloatArray]  # progress to make; corners of goodput over GPUs
+
+class Phase(NamedTuple):
+    """A part of a job: progress to make, and how fast that goes on each of SIZES (0: it may not be there)."""
+
+    work: float
+    goodput_K: FloatArray
 
 
 def phases_of(application: Application, spec: JobSpec) -> list[Phase]:
     """Return a job as phases of equal time, its best batch in each epoch."""
-    work_E, rate_EK = epochs_of(application, spec, Setting(num_gpus=64, node_gpus=4))
+    work_E, rate_EK = epochs_of(application, spec, Setting(num_gpus=NUM_GPUS, node_gpus=4))
     rate_EK = rate_EK[:, [size - 1 for size in SIZES.tolist() if size <= rate_EK.shape[1]]]
     may_K = np.flatnonzero((rate_EK > 0.0).all(axis=0))
     near = may_K[np.abs(SIZES[may_K] - REFERENCE).argmin()]
@@ -50,16 +57,15 @@ def phases_of(application: Application, spec: JobSpec) -> list[Phase]:
     found = []
     for phase in np.unique(phase_E):
         work, rate = work_E[phase_E == phase], rate_EK[phase_E == phase][:, may_K]
-        mean_K = work.sum() / (work[:, None] / rate).sum(axis=0)
-        curve = majorants(mean_K[None, :], SIZES[may_K].astype(np.float64))
-        found.append((float(work.sum()), curve.gpus_V, curve.goodput_V))
+        goodput_K = np.zeros(len(SIZES))
+        goodput_K[may_K] = work.sum() / (work[:, None] / rate).sum(axis=0)
+        found.append(Phase(float(work.sum()), goodput_K))
     return found
 
 
-def clairvoyant(
-    workload: Workload, applications: Mapping[str, Application], dials: tuple[float, float], usual_s: float
-) -> Run:
-    """Return the figures of the best plan found for the fluid. dials, usual_s: as in Goal."""
+def kinds_of(bench: Drawn, name: str) -> tuple[Workload, dict[str, list[Phase]]]:
+    """Return a named workload, and the phases of its applications."""
+    workload, applications = bench.load(name)
     kinds: dict[str, list[Phase]] = {}
     for job in workload.jobs:
         if job.application not in kinds:
@@ -68,25 +74,36 @@ def clairvoyant(
                 limits = replace(limits, requested=limits.initial)
             spec = replace(job.spec, batch=limits)
             kinds[job.application] = phases_of(applications[job.application], spec)
-    phases = [kinds[job.application] for job in workload.jobs]
-    at_J, num_jobs = np.array([job.at for job in workload.jobs]), len(phases)
+    return workload, kinds
+
+
+def crowd_of(phases: Sequence[Sequence[Phase]], arrives_J: FloatArray) -> tuple[Crowd, list[int]]:
+    """Return jobs of these phases as a crowd, and whose the parts behind the first ones are."""
+    num_jobs = len(phases)
     later = [(row, phase) for row, each in enumerate(phases) for phase in each[1:]]
-    next_J, last = np.full(num_jobs + len(later), -1, dtype=np.int64), list(range(num_jobs))
+    next_P, last = np.full(num_jobs + len(later), -1, dtype=np.int64), list(range(num_jobs))
     for place, (row, _) in enumerate(later, num_jobs):
-        next_J[last[row]] = last[row] = place
+        next_P[last[row]] = last[row] = place
     parts = [each[0] for each in phases] + [phase for _, phase in later]
-    curves = Curves(
-        np.cumsum([0, *(len(gpus_V) for _, gpus_V, _ in parts)]),
-        np.concatenate([gpus_V for _, gpus_V, _ in parts]),
-        np.concatenate([goodput_V for _, _, goodput_V in parts]),
-    )
-    left_P = np.array([work for work, _, _ in parts])
-    crowd = Crowd(curves, left_P, np.append(at_J, np.full(len(later), np.inf)), next_J, 64.0)
+    curves = majorants(np.array([part.goodput_K for part in parts]), SIZES.astype(np.float64))
+    left_P = np.array([part.work for part in parts])
+    arrives_P = np.append(arrives_J, np.full(len(later), np.inf))
+    return Crowd(curves, left_P, arrives_P, next_P, float(NUM_GPUS)), [row for row, _ in later]
+
+
+def clairvoyant(bench: Drawn, name: str, dials: tuple[float, float]) -> Run:
+    """Return the figures of the best plan found for the fluid of a named workload. dials: as in Goal."""
+    workload, kinds = kinds_of(bench, name)
+    at_J, num_jobs = np.array([job.at for job in workload.jobs]), len(workload.jobs)
+    crowd, _ = crowd_of([kinds[job.application] for job in workload.jobs], at_J)
     never_J = np.full(num_jobs, np.inf)
+    usual_s = bench.run(name, "castor")["jct"]
     goal = Goal(np.ones(num_jobs), never_J, -at_J, never_J, *dials, usual_s)
     plans = []
     for price in PRICES:
-        _, course, cost = settle(crowd, at_price(curves, np.ones(len(parts)), price), goal, PLAYS)
+        _, course, cost = settle(
+            crowd, at_price(crowd.curves, np.ones(len(crowd.left_J)), price), goal, PLAYS
+        )
         plans.append((cost, course.end_J))
     _, end_J = min(plans, key=lambda plan: plan[0])
     took_J = end_J - at_J
@@ -97,12 +114,7 @@ def clairvoyant(
     }
 
 
-def held_to(bench: Drawn, name: str, dials: tuple[float, float]) -> Run:
-    """Return `clairvoyant` of a named workload."""
-    return clairvoyant(*bench.load(name), dials, usual_s=bench.run(name, "castor")["jct"])
-
-
-def _mean(values: Sequence[float]) -> list[float]:
+def mean_and_error(values: Sequence[float]) -> list[float]:
     """Return the mean and its standard error."""
     return [round(statistics.mean(values), 3), round(statistics.stdev(values) / len(values) ** 0.5, 3)]
 
@@ -120,10 +132,12 @@ def main(argv: list[str] | None = None) -> None:
     for way in (*WAYS, *DIALS):
         ratios = []
         for name in NAMES:
-            run = bench.run(name, "castor", *WAYS[way]) if way in WAYS else held_to(bench, name, DIALS[way])
+            run = (
+                bench.run(name, "castor", *WAYS[way]) if way in WAYS else clairvoyant(bench, name, DIALS[way])
+            )
             rival = bench.run(name, "pollux")
             ratios.append({figure: run[figure] / rival[figure] for figure in FIGURES if figure in run})
-        found[way] = {figure: _mean([each[figure] for each in ratios]) for figure in ratios[0]}
+        found[way] = {figure: mean_and_error([each[figure] for each in ratios]) for figure in ratios[0]}
         told = {"gpus": sum(node.num_gpus for node in CLUSTER), "over pollux": found, "runs": bench.runs}
         RESULTS.write_text(json.dumps(told, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         print(way, found[way], flush=True)

@@ -160,7 +160,9 @@ def test_from_submission_to_cancellation(cluster: LiveCluster) -> None:
         entry["id"] for entry in json.loads(run_cli("ls", "--json", state=cluster.state).stdout)["jobs"]
     ] == [job]
 
-    described = run_cli("describe", "hello", state=cluster.state).stdout
+    asked = run_cli("describe", "hello", state=cluster.state)
+    assert asked.returncode == 0, asked.stderr
+    described = asked.stdout
     for line in (
         rf"Job +{job}",
         r"State +running \(allocated\), generation 1",
