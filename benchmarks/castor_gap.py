@@ -10,7 +10,7 @@ import argparse
 import json
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -63,9 +63,8 @@ def phases_of(application: Application, spec: JobSpec) -> list[Phase]:
     return found
 
 
-def kinds_of(bench: Drawn, name: str) -> tuple[Workload, dict[str, list[Phase]]]:
-    """Return a named workload, and the phases of its applications."""
-    workload, applications = bench.load(name)
+def kinds_of(workload: Workload, applications: Mapping[str, Application]) -> dict[str, list[Phase]]:
+    """Return the phases of the applications of a workload."""
     kinds: dict[str, list[Phase]] = {}
     for job in workload.jobs:
         if job.application not in kinds:
@@ -74,7 +73,7 @@ def kinds_of(bench: Drawn, name: str) -> tuple[Workload, dict[str, list[Phase]]]
                 limits = replace(limits, requested=limits.initial)
             spec = replace(job.spec, batch=limits)
             kinds[job.application] = phases_of(applications[job.application], spec)
-    return workload, kinds
+    return kinds
 
 
 def crowd_of(phases: Sequence[Sequence[Phase]], arrives_J: FloatArray) -> tuple[Crowd, list[int]]:
@@ -91,13 +90,14 @@ def crowd_of(phases: Sequence[Sequence[Phase]], arrives_J: FloatArray) -> tuple[
     return Crowd(curves, left_P, arrives_P, next_P, float(NUM_GPUS)), [row for row, _ in later]
 
 
-def clairvoyant(bench: Drawn, name: str, dials: tuple[float, float]) -> Run:
-    """Return the figures of the best plan found for the fluid of a named workload. dials: as in Goal."""
-    workload, kinds = kinds_of(bench, name)
+def clairvoyant(
+    workload: Workload, applications: Mapping[str, Application], dials: tuple[float, float], usual_s: float
+) -> Run:
+    """Return the figures of the best plan found for the fluid. dials, usual_s: as in Goal."""
+    kinds = kinds_of(workload, applications)
     at_J, num_jobs = np.array([job.at for job in workload.jobs]), len(workload.jobs)
     crowd, _ = crowd_of([kinds[job.application] for job in workload.jobs], at_J)
     never_J = np.full(num_jobs, np.inf)
-    usual_s = bench.run(name, "castor")["jct"]
     goal = Goal(np.ones(num_jobs), never_J, -at_J, never_J, *dials, usual_s)
     plans = []
     for price in PRICES:
@@ -112,6 +112,11 @@ def clairvoyant(bench: Drawn, name: str, dials: tuple[float, float]) -> Run:
         "p99": float(np.percentile(took_J, 99)),
         "makespan": float(end_J.max()),
     }
+
+
+def held_to(bench: Drawn, name: str, dials: tuple[float, float]) -> Run:
+    """Return `clairvoyant` of a named workload."""
+    return clairvoyant(*bench.load(name), dials, usual_s=bench.run(name, "castor")["jct"])
 
 
 def mean_and_error(values: Sequence[float]) -> list[float]:
@@ -132,9 +137,7 @@ def main(argv: list[str] | None = None) -> None:
     for way in (*WAYS, *DIALS):
         ratios = []
         for name in NAMES:
-            run = (
-                bench.run(name, "castor", *WAYS[way]) if way in WAYS else clairvoyant(bench, name, DIALS[way])
-            )
+            run = bench.run(name, "castor", *WAYS[way]) if way in WAYS else held_to(bench, name, DIALS[way])
             rival = bench.run(name, "pollux")
             ratios.append({figure: run[figure] / rival[figure] for figure in FIGURES if figure in run})
         found[way] = {figure: mean_and_error([each[figure] for each in ratios]) for figure in ratios[0]}

@@ -152,7 +152,8 @@ def main(argv: list[str] | None = None) -> None:
     for load, num_jobs in LOADS.items():
         ratios: dict[str, list[Run]] = {}
         for name in [f"{num_jobs}/{seed}" for seed in SEEDS]:
-            workload, kinds = kinds_of(bench, name)
+            workload, applications = bench.load(name)
+            kinds = kinds_of(workload, applications)
             rival = bench.run(name, "pollux")
             plays = {"castor": bench.run(name, "castor")}
             for rescale_s in (30.0, 0.0):

@@ -103,8 +103,7 @@ class Applications:
             self._learn(key, job, len(settings), what_held)
         self.settings = here
         self.ratios = {key: each for key, each in self.ratios.items() if key[0] in here}
-        names = {job.id for job in jobs}
-        self.lent = {job: each for job, each in self.lent.items() if job in names}
+        self.lent = {job.id: self.lent[job.id] for job in jobs if job.id in self.lent} if self.lent else {}
 
     def _learn(self, key: Key, job: JobView, num_settings: int, what_held: WhatHeld) -> None:
         kin = self.kin.setdefault(key, _Kin())
@@ -191,6 +190,8 @@ class Applications:
         (num_jobs, num_configs + 1): on all configurations, then on what each holds (held_shapes).
         """
         slower_JX = np.ones((len(jobs), len(configs.gpus_C) + 1))
+        if not self.lent:
+            return slower_JX
         held = held_JX.tolist()
         for number, gpu_type in enumerate(gpu_types):
             rows: dict[int, list[int]] = {}
