@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.castor import CLUSTER, FIGURES, Run
+from benchmarks.castor import FIGURES, Run
 from benchmarks.castor_bound import REFERENCE, Setting, epochs_of
 from benchmarks.castor_generated import Drawn
 from coadapt.model import JobSpec
@@ -76,18 +76,19 @@ def kinds_of(workload: Workload, applications: Mapping[str, Application]) -> dic
     return kinds
 
 
-def crowd_of(phases: Sequence[Sequence[Phase]], arrives_J: FloatArray) -> tuple[Crowd, list[int]]:
-    """Return jobs of these phases as a crowd, and whose the parts behind the first ones are."""
+def crowd_of(phases: Sequence[Sequence[Phase]], arrives_J: FloatArray) -> tuple[Crowd, list[tuple[int, int]]]:
+    """Return jobs of these phases as a crowd, and of each of its parts the job and which phase it is."""
     num_jobs = len(phases)
-    later = [(row, phase) for row, each in enumerate(phases) for phase in each[1:]]
-    next_P, last = np.full(num_jobs + len(later), -1, dtype=np.int64), list(range(num_jobs))
-    for place, (row, _) in enumerate(later, num_jobs):
+    parts = [(row, 0) for row in range(num_jobs)]
+    parts += [(row, number) for row, each in enumerate(phases) for number in range(1, len(each))]
+    next_P, last = np.full(len(parts), -1, dtype=np.int64), list(range(num_jobs))
+    for place, (row, _) in enumerate(parts[num_jobs:], num_jobs):
         next_P[last[row]] = last[row] = place
-    parts = [each[0] for each in phases] + [phase for _, phase in later]
-    curves = majorants(np.array([part.goodput_K for part in parts]), SIZES.astype(np.float64))
-    left_P = np.array([part.work for part in parts])
-    arrives_P = np.append(arrives_J, np.full(len(later), np.inf))
-    return Crowd(curves, left_P, arrives_P, next_P, float(NUM_GPUS)), [row for row, _ in later]
+    goodput_PK = np.array([phases[row][number].goodput_K for row, number in parts])
+    left_P = np.array([phases[row][number].work for row, number in parts])
+    arrives_P = np.append(arrives_J, np.full(len(parts) - num_jobs, np.inf))
+    curves = majorants(goodput_PK, SIZES.astype(np.float64))
+    return Crowd(curves, left_P, arrives_P, next_P, float(NUM_GPUS)), parts
 
 
 def clairvoyant(
@@ -101,9 +102,8 @@ def clairvoyant(
     goal = Goal(np.ones(num_jobs), never_J, -at_J, never_J, *dials, usual_s)
     plans = []
     for price in PRICES:
-        _, course, cost = settle(
-            crowd, at_price(crowd.curves, np.ones(len(crowd.left_J)), price), goal, PLAYS
-        )
+        start_P = at_price(crowd.curves, np.ones(len(crowd.left_J)), price)
+        _, course, cost = settle(crowd, start_P, goal, PLAYS)
         plans.append((cost, course.end_J))
     _, end_J = min(plans, key=lambda plan: plan[0])
     took_J = end_J - at_J
@@ -124,15 +124,26 @@ def mean_and_error(values: Sequence[float]) -> list[float]:
     return [round(statistics.mean(values), 3), round(statistics.stdev(values) / len(values) ** 0.5, 3)]
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Play, print and store the figures over those of pollux."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+def bench_of(told: str | None, argv: list[str] | None, results: Path) -> Drawn:
+    """Return the bench of a command line that names the traces, with the runs that `results` holds."""
+    parser = argparse.ArgumentParser(description=(told or "").split("\n")[0])
     parser.add_argument("--traces", type=Path, default=os.environ.get("COADAPT_TRACES"))
     options = parser.parse_args(argv)
     if options.traces is None or not Path(options.traces, "osdi21").is_dir():
         parser.error("--traces or COADAPT_TRACES must name the folder that holds osdi21")
-    stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    bench = Drawn(Path(options.traces), dict(stored.get("runs", {})))
+    stored = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
+    return Drawn(Path(options.traces), dict(stored.get("runs", {})))
+
+
+def store(results: Path, found: Mapping[str, object], bench: Drawn) -> None:
+    """Write what was found, and the runs that it was found from."""
+    told = {"gpus": NUM_GPUS, "over pollux": found, "runs": bench.runs}
+    results.write_text(json.dumps(told, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Play, print and store the figures over those of pollux."""
+    bench = bench_of(__doc__, argv, RESULTS)
     found: dict[str, dict[str, list[float]]] = {}
     for way in (*WAYS, *DIALS):
         ratios = []
@@ -141,8 +152,7 @@ def main(argv: list[str] | None = None) -> None:
             rival = bench.run(name, "pollux")
             ratios.append({figure: run[figure] / rival[figure] for figure in FIGURES if figure in run})
         found[way] = {figure: mean_and_error([each[figure] for each in ratios]) for figure in ratios[0]}
-        told = {"gpus": sum(node.num_gpus for node in CLUSTER), "over pollux": found, "runs": bench.runs}
-        RESULTS.write_text(json.dumps(told, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        store(RESULTS, found, bench)
         print(way, found[way], flush=True)
 
 

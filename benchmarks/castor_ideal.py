@@ -6,9 +6,6 @@ in eight phases, each at its best batch, and no places; who will come is not kno
 pollux go into benchmarks/results/castor_ideal.json.
 """
 
-import argparse
-import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,14 +13,23 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.castor import Run
-from benchmarks.castor_gap import NUM_GPUS, PRICES, SIZES, Phase, crowd_of, kinds_of, mean_and_error
-from benchmarks.castor_generated import Drawn
+from benchmarks.castor_gap import (
+    NUM_GPUS,
+    PRICES,
+    SIZES,
+    Phase,
+    bench_of,
+    crowd_of,
+    kinds_of,
+    mean_and_error,
+    store,
+)
 from coadapt.policies.castor.arrays import FloatArray
 from coadapt.policies.castor.fluid.crowd import Goal
 from coadapt.policies.castor.fluid.play import at_price, settle
 from coadapt.policies.castor.program.knapsack import solve
 from coadapt.policies.castor.program.prices import WAIT, Options
-from coadapt.policies.castor.round import HORIZON_S, SOON_S
+from coadapt.policies.castor.round import Prospects, worths
 from coadapt.policies.castor.values import PLAYS
 
 RESULTS = Path(__file__).parent / "results" / "castor_ideal.json"
@@ -99,39 +105,35 @@ def ideal(jobs: Sequence[Job], dials: tuple[float, float], rescale_s: float) -> 
 def _settle(here: Sequence[Job], now: float, dials: tuple[float, float]) -> None:
     """Set the values of the jobs that are here."""
     num_jobs, never_J = len(here), np.full(len(here), np.inf)
-    crowd, whose = crowd_of([job.phases for job in here], np.zeros(num_jobs))
-    value_P = at_price(crowd.curves, np.ones(len(crowd.left_J)), PRICES[1])
-    owner = [*range(num_jobs), *whose]
-    place = [owner[:part].count(row) for part, row in enumerate(owner)]
-    for part, (row, phase) in enumerate(zip(owner, place, strict=True)):
+    crowd, parts = crowd_of([job.phases for job in here], np.zeros(num_jobs))
+    value_P = at_price(crowd.curves, np.ones(len(parts)), PRICES[1])
+    for part, (row, number) in enumerate(parts):
         if here[row].values:
-            value_P[part] = here[row].values[phase]
+            value_P[part] = here[row].values[number]
     age_J = np.array([now - job.at for job in here])
     goal = Goal(np.ones(num_jobs), never_J, age_J, never_J, *dials, usual_s=0.0)
     value_P, _, _ = settle(crowd, value_P, goal, PLAYS)
     for job in here:
         job.values = [0.0] * len(job.phases)
-    for part, (row, phase) in enumerate(zip(owner, place, strict=True)):
-        here[row].values[phase] = float(value_P[part])
+    for (row, number), value in zip(parts, value_P.tolist(), strict=True):
+        here[row].values[number] = value
 
 
 def _choose(here: Sequence[Job], rescale_s: float) -> None:
     """Set the sizes of the jobs that are here, by the worths of castor's round."""
-    horizon_s = max(HORIZON_S, 3.0 * rescale_s)
-    worth_JK = np.empty((len(here), len(SIZES)))
-    for row, job in enumerate(here):
-        goodput_K, takes_s_K = job.phases[0].goodput_K, job.takes_s()
-        worth_JK[row] = job.values[0] * goodput_K
-        if job.size >= 0:
-            kept_K = np.maximum(1.0 - rescale_s / np.minimum(takes_s_K + rescale_s, horizon_s), 0.0)
-            lasts_s = min(max(takes_s_K[job.size], SOON_S), horizon_s)
-            present = worth_JK[row, job.size]
-            worth_JK[row] *= kept_K
-            worth_JK[row, job.size] = present
-            worth_JK[row] += present * min(rescale_s / lasts_s, 1.0)
-        worth_JK[row, goodput_K <= 0.0] = -1.0
-    sizes_JK = np.tile(SIZES, (len(here), 1))
-    nobody_J = np.full(len(here), -1)
+    every_J, size_J = np.arange(len(here)), np.array([job.size for job in here])
+    takes_s_JK, runs_J = np.array([job.takes_s() for job in here]), size_J >= 0
+    prospects = Prospects(
+        np.array([job.phases[0].goodput_K for job in here]),
+        np.array([job.rate for job in here]),
+        runs_J,
+        takes_s_JK,
+        np.where(runs_J, takes_s_JK[every_J, size_J], np.inf),
+        np.full(len(here), rescale_s),
+    )
+    worth_JK, keep_J = worths(np.array([job.values[0] for job in here]), prospects)
+    worth_JK[every_J[runs_J], size_J[runs_J]] = keep_J[runs_J]
+    sizes_JK, nobody_J = np.tile(SIZES, (len(here), 1)), np.full(len(here), -1)
     options = Options(worth_JK, sizes_JK, np.zeros_like(sizes_JK), nobody_J, np.array([NUM_GPUS]), 1)
     for job, size in zip(here, solve(options).option_J.tolist(), strict=True):
         if size != job.size and size != WAIT:
@@ -141,13 +143,7 @@ def _choose(here: Sequence[Job], rescale_s: float) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Play, print and store the figures over those of pollux."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--traces", type=Path, default=os.environ.get("COADAPT_TRACES"))
-    options = parser.parse_args(argv)
-    if options.traces is None or not Path(options.traces, "osdi21").is_dir():
-        parser.error("--traces or COADAPT_TRACES must name the folder that holds osdi21")
-    stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    bench = Drawn(Path(options.traces), dict(stored.get("runs", {})))
+    bench = bench_of(__doc__, argv, RESULTS)
     found: dict[str, dict[str, list[float]]] = {}
     for load, num_jobs in LOADS.items():
         ratios: dict[str, list[Run]] = {}
@@ -167,8 +163,7 @@ def main(argv: list[str] | None = None) -> None:
             figures = {each: mean_and_error([run[each] for run in runs]) for each in runs[0]}
             found[f"{load}, {way}"] = figures
             print(load, way, figures, flush=True)
-        told = {"gpus": NUM_GPUS, "over pollux": found, "runs": bench.runs}
-        RESULTS.write_text(json.dumps(told, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        store(RESULTS, found, bench)
 
 
 if __name__ == "__main__":

@@ -153,16 +153,17 @@ def _sizes(num_gpus: int, node_gpus: int) -> list[int]:
     return sizes
 
 
-def shape_held(ground: Ground, job: JobView) -> tuple[str, Shape] | None:
-    """Return GPU type and shape of what a job holds; None: nothing, or no GPUs of its own and of one type."""
+def shape_held(ground: Ground, job: JobView) -> tuple[int, Shape] | None:
+    """Return pool and shape of what a job holds; None: no GPUs, or not its own, live and of one type."""
     held, place = job.allocation, ground.place
-    if not held or held.shared or any(node not in place for node, _ in held.slots):
+    slots = held.slots
+    if not slots or held.shared or any(node not in place for node, _ in slots):
         return None
-    types = {place[node][0] for node, _ in held.slots}
-    if len(types) > 1:
+    number = place[slots[0][0]][0]
+    if any(place[node][0] != number for node, _ in slots):
         return None
-    racks = len({place[node][1] for node, _ in held.slots})
-    return ground.pools[types.pop()].gpu_type, Shape(held.num_nodes, racks, held.num_replicas)
+    racks = len({place[node][1] for node, _ in slots})
+    return number, Shape(len(slots), racks, held.num_replicas)
 
 
 def held_shapes(ground: Ground, jobs: Sequence[JobView]) -> IntArray:
@@ -171,19 +172,13 @@ def held_shapes(ground: Ground, jobs: Sequence[JobView]) -> IntArray:
     What is on lost nodes, of a forbidden type, mixed, out of limits or shared cannot be kept: this policy
     gives whole GPUs.
     """
-    place = ground.place
     held_JX = np.zeros((len(jobs), 4), dtype=np.int64)
     held_JX[:, 1:3] = 1
     for row, job in enumerate(jobs):
-        held, spec = job.grant.allocation, job.spec.replicas
-        slots = held.slots
-        if not slots or held.shared or any(node not in place for node, _ in slots):
+        held, spec = shape_held(ground, job), job.spec.replicas
+        if held is None:
             continue
-        number = place[slots[0][0]][0]
-        mixed = any(place[node][0] != number for node, _ in slots)
-        count = held.num_replicas
-        if mixed or not spec.min <= count <= spec.max or not spec.allows_type(ground.pools[number].gpu_type):
-            continue
-        racks = len({place[node][1] for node, _ in slots})
-        held_JX[row] = (number, len(slots), racks, count)
+        number, shape = held
+        if spec.min <= shape.gpus <= spec.max and spec.allows_type(ground.pools[number].gpu_type):
+            held_JX[row] = (number, *shape)
     return held_JX

@@ -103,7 +103,7 @@ class Applications:
             self._learn(key, job, len(settings), what_held)
         self.settings = here
         self.ratios = {key: each for key, each in self.ratios.items() if key[0] in here}
-        self.lent = {job.id: self.lent[job.id] for job in jobs if job.id in self.lent} if self.lent else {}
+        self.lent = {job.id: self.lent[job.id] for job in jobs if job.id in self.lent}
 
     def _learn(self, key: Key, job: JobView, num_settings: int, what_held: WhatHeld) -> None:
         kin = self.kin.setdefault(key, _Kin())

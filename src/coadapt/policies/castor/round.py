@@ -15,11 +15,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from coadapt.model import JobId
-from coadapt.policies.castor.arrays import FloatArray, IntArray
+from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.castor.cluster import Standing
 from coadapt.policies.castor.laxity import Owed
 from coadapt.policies.castor.program.knapsack import Choice, solve
@@ -85,21 +86,42 @@ def rehearse_program() -> None:
     solve(Options(gpus_JO.astype(np.float64), gpus_JO, np.zeros_like(gpus_JO), none_J, np.array([2]), 1))
 
 
+class Prospects(NamedTuple):
+    """What worths of sizes follow from. goodput_JC: on each, 0 where a job may not be; here_J: on its own.
+
+    runs_J: whether it has one; takes_s_JC, lasts_s_J: until its end on each, and on its own.
+    """
+
+    goodput_JC: FloatArray
+    here_J: FloatArray
+    runs_J: BoolArray
+    takes_s_JC: FloatArray
+    lasts_s_J: FloatArray
+    rescale_s_J: FloatArray
+
+
+def worths(value_J: FloatArray, jobs: Prospects) -> tuple[FloatArray, FloatArray]:
+    """Return what each size earns per second of the horizon, and what keeping does; 0: that cannot be."""
+    goodput_JC, rescale_s_J1 = jobs.goodput_JC, jobs.rescale_s_J[:, None]
+    horizon_s_J = np.maximum(HORIZON_S, RESCALES_AHEAD * jobs.rescale_s_J)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lasts_s_J = np.clip(jobs.lasts_s_J, SOON_S, horizon_s_J)
+        wasted_J = value_J * jobs.here_J * np.minimum(jobs.rescale_s_J / lasts_s_J, 1.0)
+        takes_s_JC = jobs.takes_s_JC + rescale_s_J1
+        kept_JC = np.maximum(1.0 - rescale_s_J1 / np.minimum(takes_s_JC, horizon_s_J[:, None]), 0.0)
+    earned_JC = value_J[:, None] * goodput_JC
+    worth_JC = np.where(jobs.runs_J[:, None], earned_JC * kept_JC + wasted_J[:, None], earned_JC)
+    worth_JC[goodput_JC <= 0.0] = 0.0
+    return worth_JC, np.where(jobs.runs_J, value_J * jobs.here_J + wasted_J, 0.0)
+
+
 def _options(now: Situation, value_J: FloatArray) -> tuple[FloatArray, IntArray, IntArray]:
     """Return what each option earns, its replicas and its type: all configurations, then keeping."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        horizon_s_J = np.maximum(HORIZON_S, RESCALES_AHEAD * now.rescale_s_J)
-        lasts_s_J = np.clip(now.left_J / now.here_J, SOON_S, horizon_s_J)
-        wasted_J = value_J * now.here_J * np.minimum(now.rescale_s_J / lasts_s_J, 1.0)
-        takes_s_JC = now.left_J[:, None] / now.goodput_JC + now.rescale_s_J[:, None]
-        kept_JC = np.maximum(
-            1.0 - now.rescale_s_J[:, None] / np.minimum(takes_s_JC, horizon_s_J[:, None]), 0.0
-        )
-    earned_JC = value_J[:, None] * now.goodput_JC
-    runs_J1 = now.held_JX[:, 3:] > 0
-    worth_JC = np.where(runs_J1, earned_JC * kept_JC + wasted_J[:, None], earned_JC)
-    worth_JC[now.goodput_JC <= 0.0] = 0.0
-    keep_J = np.where(runs_J1[:, 0], value_J * now.here_J + wasted_J, 0.0)
+        takes_s_JC, lasts_s_J = now.left_J[:, None] / now.goodput_JC, now.left_J / now.here_J
+    runs_J = now.held_JX[:, 3] > 0
+    prospects = Prospects(now.goodput_JC, now.here_J, runs_J, takes_s_JC, lasts_s_J, now.rescale_s_J)
+    worth_JC, keep_J = worths(value_J, prospects)
     num_jobs = len(now.jobs)
     gpus_JC, type_JC = (np.tile(column, (num_jobs, 1)) for column in (now.configs.gpus_C, now.configs.type_C))
     return (

@@ -15,10 +15,12 @@ from coadapt.model import ClusterView, JobView, TenantId, TypeProfile
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.castor.cluster import Kind, Standing, configurations, held_shapes, shape_held
 from coadapt.policies.castor.facts import Facts, Known, least, params_of
+from coadapt.policies.castor.ground import Ground
 from coadapt.policies.castor.kin import Applications
 from coadapt.policies.castor.lengths import Lengths, hinted
 from coadapt.policies.castor.noise import AHEAD_S, Stretches, Trainings, ahead, stretches
 from coadapt.policies.castor.rates import Configs, Rows, Steps, goodputs
+from coadapt.policies.castor.times import Shape
 
 # Of a job that was never timed: its goodput on k GPUs is k to this power, in units of its goodput on one.
 UNTIMED_EXPONENT = 0.8
@@ -97,7 +99,7 @@ def situation(
     applications = Applications() if applications is None else applications
     facts = Facts() if facts is None else facts
     moved = [job for job in view.jobs if job.id not in standing.kept and job.id not in standing.stranded]
-    applications.observe(view.jobs, partial(shape_held, standing.ground))
+    applications.observe(view.jobs, partial(_held, standing.ground))
     jobs = tuple([applications.lend(job) for job in moved])
     gpu_types = tuple([kind.gpu_type for kind in standing.kinds])
     known = facts.of(jobs, gpu_types)
@@ -149,6 +151,12 @@ def situation(
         later=later,
         later_LC=later_LX[:, :-1],
     )
+
+
+def _held(ground: Ground, job: JobView) -> tuple[str, Shape] | None:
+    """Return GPU type and shape of what a job holds, as of shape_held."""
+    held = shape_held(ground, job)
+    return None if held is None else (ground.pools[held[0]].gpu_type, held[1])
 
 
 def _in_two(configs: Configs) -> Configs:

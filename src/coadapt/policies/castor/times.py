@@ -12,7 +12,7 @@ Axes: C configurations (numbers of GPUs).
 # what lies between its neighbours.
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -42,24 +42,18 @@ class Shape(NamedTuple):
         return Placement(counts, num_racks=self.racks)
 
 
-class _Errors(NamedTuple):
-    """Against `params`, by shape; of the most packed ones also by the logarithm of their GPUs, ascending."""
-
-    params: ThroughputParams
-    by_shape: Mapping[Shape, float]
-    log_gpus: FloatArray
-    packed: FloatArray
-
-
 @dataclass(slots=True)
 class StepTimes:
     """Of one application on one GPU type. taken: seconds of a step, by shape and (atomic, accumulation).
 
-    errors: as they were last asked for; None: they are to be worked out.
+    errors: of the shapes that were asked for, against `params`. curve: of all, the most packed of each number
+    of GPUs: its logarithm, which ascends, and the error; None: not worked out.
     """
 
     taken: dict[Shape, dict[tuple[int, int], float]] = field(default_factory=dict)
-    errors: _Errors | None = None
+    params: ThroughputParams | None = None
+    errors: dict[Shape, float] = field(default_factory=dict)
+    curve: tuple[FloatArray, FloatArray] | None = None
 
     def note(self, shape: Shape, batch: BatchConfig, step_s: float) -> None:
         """Take in that a step of this batch took so long; of the same one again, the mean of both."""
@@ -70,45 +64,54 @@ class StepTimes:
         if len(latest) > BATCHES:
             del latest[next(iter(latest))]
         if len(self.taken) > SHAPES_MAX:
-            del self.taken[next(iter(self.taken))]
+            self._forget(next(iter(self.taken)))
         if latest[key] != before:
-            self.errors = None
+            self.errors.pop(shape, None)
+            self.curve = None
+
+    def _forget(self, shape: Shape) -> None:
+        del self.taken[shape]
+        self.errors.pop(shape, None)
+        self.curve = None
 
     def slower(self, params: ThroughputParams, shape: Shape) -> float:
         """Return step times over what `params` say of them, on this shape."""
-        errors = self._against(params)
-        error = errors.by_shape.get(shape)
-        return math.exp(
-            np.interp(math.log(shape.gpus), errors.log_gpus, errors.packed) if error is None else error
-        )
+        if shape not in self.taken:
+            return math.exp(np.interp(math.log(shape.gpus), *self._curve(params)))
+        self._work_out(params, [shape])
+        return math.exp(self.errors[shape])
 
     def slower_packed(self, params: ThroughputParams, gpus_C: IntArray) -> FloatArray:
         """Return the same of so many GPUs, packed."""
-        errors = self._against(params)
-        slower_C: FloatArray = np.exp(np.interp(np.log(gpus_C), errors.log_gpus, errors.packed))
+        slower_C: FloatArray = np.exp(np.interp(np.log(gpus_C), *self._curve(params)))
         return slower_C
 
-    def _against(self, params: ThroughputParams) -> _Errors:
-        if self.errors is None or self.errors.params is not params:
-            self.errors = self._worked_out(params)
-        return self.errors
+    def _curve(self, params: ThroughputParams) -> tuple[FloatArray, FloatArray]:
+        self._work_out(params, self.taken)
+        if not self.taken:
+            return np.zeros(1), np.zeros(1)
+        if self.curve is None:
+            packed: dict[int, Shape] = {}
+            for shape in self.taken:
+                packed[shape.gpus] = min(shape, packed.get(shape.gpus, shape))
+            sizes = sorted(packed)
+            self.curve = np.log(sizes), np.array([self.errors[packed[size]] for size in sizes])
+        return self.curve
 
-    def _worked_out(self, params: ThroughputParams) -> _Errors:
+    def _work_out(self, params: ThroughputParams, shapes: Iterable[Shape]) -> None:
+        """Work out the errors of these shapes against `params`, where that is not done."""
+        if params is not self.params:
+            self.params, self.errors, self.curve = params, {}, None
+        missing = [shape for shape in shapes if shape not in self.errors]
+        if not missing:
+            return
         rows = [
             (number, *shape, *batch, step_s)
-            for number, (shape, latest) in enumerate(self.taken.items())
-            for batch, step_s in latest.items()
+            for number, shape in enumerate(missing)
+            for batch, step_s in self.taken[shape].items()
         ]
-        if not rows:
-            return _Errors(params, {}, np.zeros(1), np.zeros(1))
         number, nodes, racks, gpus, atomic, accumulation, step_s = np.array(rows).T
         log_error = np.log(step_s / step_time(params, Shapes(nodes, racks, gpus), atomic, accumulation))
         which = number.astype(np.int64)
         mean = CARRIED * np.bincount(which, log_error) / np.bincount(which)
-        by_shape = dict(zip(self.taken, mean.tolist(), strict=True))
-        packed: dict[int, Shape] = {}
-        for shape in by_shape:
-            packed[shape.gpus] = min(shape, packed.get(shape.gpus, shape))
-        sizes = sorted(packed)
-        errors = np.array([by_shape[packed[size]] for size in sizes])
-        return _Errors(params, by_shape, np.log(sizes), errors)
+        self.errors.update(zip(missing, mean.tolist(), strict=True))
