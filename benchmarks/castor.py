@@ -259,6 +259,9 @@ def _calibration(told: list[tuple[bool, float]]) -> dict[str, object]:
     }
 
 
+KIN = "castor, kin"  # where all jobs have an application, and tell of another batch in each round
+
+
 def decisions(_: Bench) -> dict[str, object]:
     """CPU time of one decision and the gap of the round's program, beside pollux where that is bearable."""
     from benchmarks.castor_views import crowded_views
@@ -266,12 +269,12 @@ def decisions(_: Bench) -> dict[str, object]:
     found: dict[str, object] = {}
     for num_gpus, num_jobs in SIZES:
         row: dict[str, float] = {}
-        makers: dict[str, Callable[[], Policy]] = {"castor": Castor}
+        makers: dict[str, Callable[[], Policy]] = {"castor": Castor, KIN: Castor}
         if num_gpus <= 1024:
             makers["pollux"] = lambda: create_policy("pollux")
         for name, make in makers.items():
             policy, spent, gaps = make(), [], []
-            for view in crowded_views(num_gpus, num_jobs, rounds=6 if num_gpus <= 1024 else 3):
+            for view in crowded_views(num_gpus, num_jobs, 6 if num_gpus <= 1024 else 3, kin=name == KIN):
                 began_s = time.process_time()
                 plan = policy.allocate(view)
                 spent.append(time.process_time() - began_s)

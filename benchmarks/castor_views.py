@@ -1,11 +1,15 @@
 """Crowded clusters for timing decisions: many timed jobs on nodes of 8 GPUs, and how they go on."""
 
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
+from coadapt.goodput.throughput import step_time
 from coadapt.model import (
+    Allocation,
+    BatchConfig,
     BatchLimits,
     ClusterView,
     Forecast,
@@ -15,6 +19,7 @@ from coadapt.model import (
     JobView,
     Measured,
     Node,
+    Placement,
     ReplicaLimits,
     RescaleContract,
     ThroughputParams,
@@ -22,27 +27,54 @@ from coadapt.model import (
 )
 from coadapt.policies.castor.policy import Castor
 
+NUM_APPLICATIONS = 10
 
-def crowded_views(num_gpus: int, num_jobs: int, rounds: int) -> Iterator[ClusterView]:
-    """Yield views a minute apart: each follows castor's plan, one job in fifty is replaced by a new one."""
+
+def crowded_views(num_gpus: int, num_jobs: int, rounds: int, *, kin: bool = False) -> Iterator[ClusterView]:
+    """Yield views a minute apart: each follows castor's plan, one job in fifty is replaced by a new one.
+
+    kin: each job is of one of ten applications, and where it trains it tells of another batch in each round.
+    Steps take what the application's model says of them, up to a fifth more or less.
+    """
     rng, guide = np.random.default_rng(0), Castor()
     nodes = tuple(Node(id=f"n{number:05d}", num_gpus=8) for number in range(num_gpus // 8))
-    jobs = [_job(rng, f"j{number:06d}", 0.0) for number in range(num_jobs)]
+    kinds = [_job(np.random.default_rng(number), f"a{number}", 0.0) for number in range(NUM_APPLICATIONS)]
+
+    def new_job(name: str, at: float) -> JobView:
+        job = _job(rng, name, at)
+        return _of(kinds[zlib.crc32(name.encode()) % len(kinds)], job) if kin else job
+
+    jobs = [new_job(f"j{number:06d}", 0.0) for number in range(num_jobs)]
     for number in range(rounds):
         at = 60.0 * (number + 1)
         view = ClusterView(at=at, nodes=nodes, jobs=tuple(jobs))
         yield view
         plan = guide.allocate(view)
-        jobs = [_later(job, plan.allocations.get(job.id)) for job in jobs]
+        jobs = [_later(job, plan.allocations.get(job.id), rng if kin else None) for job in jobs]
         for new in range(num_jobs // 50):
             jobs.pop(int(rng.integers(len(jobs))))
-            jobs.append(_job(rng, f"k{number:03d}{new:06d}", at))
+            jobs.append(new_job(f"k{number:03d}{new:06d}", at))
 
 
-def _later(job: JobView, held: object) -> JobView:
-    grant = Grant() if held is None else Grant(allocation=held)  # type: ignore[arg-type]  # a plan's allocation
-    progress = job.measured.progress * (1.02 if held else 1.0)
-    return replace(job, grant=grant, measured=replace(job.measured, progress=progress))
+def _of(kind: JobView, job: JobView) -> JobView:
+    spec = replace(job.spec, application=kind.id, batch=kind.spec.batch)
+    return replace(job, spec=spec, measured=replace(job.measured, by_type=kind.measured.by_type))
+
+
+def _later(job: JobView, held: Allocation | None, rng: np.random.Generator | None) -> JobView:
+    """Return `job` a round later; rng: it tells of some batch and its step time."""
+    if held is None:
+        return replace(job, grant=Grant())
+    told = replace(job.measured, progress=1.02 * job.measured.progress)
+    if rng is not None:
+        limits, (profile,) = job.spec.batch, told.by_type.values()
+        most = min(limits.max_total // held.num_replicas, limits.max_atomic or limits.max_total)
+        atomic = int(rng.integers(limits.min_atomic, most + 1))
+        batch = BatchConfig(total=atomic * held.num_replicas, atomic=atomic)
+        placement = Placement(tuple(gpus for _, gpus in held.slots))
+        said_s = float(step_time(profile.params, placement, atomic))
+        told = replace(told, batch=batch, step_time_s=said_s * float(rng.uniform(0.8, 1.2)))
+    return replace(job, grant=Grant(allocation=held), measured=told)
 
 
 def _job(rng: np.random.Generator, name: str, at: float) -> JobView:

@@ -1,5 +1,6 @@
 """What was measured and used only grows: laws over any reports, and the few figures that are worked out."""
 
+from dataclasses import replace
 from functools import reduce
 from operator import add
 
@@ -136,3 +137,13 @@ def test_an_open_batch_is_satisfied_by_any(
     assert has.satisfies(has)
     wanted = Grant(allocation=has.allocation, batch=other)
     assert has.satisfies(wanted) is (other is None or other == dictated)
+
+
+def test_a_report_of_the_profiles_that_are_known_leaves_them_the_same_object() -> None:
+    """What follows from them is kept by what they are: most reports tell the same ones again."""
+    profile = TypeProfile(params=PARAMS)
+    told = TrainingReport(progress=1.0, by_type={"a100": profile})
+    known = Measured().after(told, 0.0)
+    assert known.after(replace(told, progress=2.0), 1.0).by_type is known.by_type
+    newer = replace(profile, num_replicas_profiled=2)
+    assert known.after(replace(told, by_type={"a100": newer}), 1.0).by_type == {"a100": newer}

@@ -100,7 +100,10 @@ class Measured:
 
     def _profiles_with(self, told: Mapping[str, TypeProfile]) -> Mapping[str, TypeProfile]:
         known = self.by_type
-        return {**known, **{name: each.after(known.get(name)) for name, each in told.items()}}
+        newer = {name: each.after(known.get(name)) for name, each in told.items()}
+        if all(known.get(name) is each for name, each in newer.items()):
+            return known  # itself: what follows from it need not be worked out again
+        return {**known, **newer}
 
 
 _new_measured = maker(Measured)

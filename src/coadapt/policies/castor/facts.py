@@ -20,13 +20,13 @@ import numpy as np
 from coadapt.goodput.batch import limits_in_use
 from coadapt.goodput.efficiency_models import NoiseScale, model_of_job
 from coadapt.goodput.throughput import PARAM_NAMES
-from coadapt.model import EfficiencyKind, JobId, JobSpec, JobView, RescaleContract
+from coadapt.model import EfficiencyKind, GradStats, JobId, JobSpec, JobView, RescaleContract
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.castor.rates import Kept
 
 params_of = attrgetter(*PARAM_NAMES)
 NUM_LIMITS = 5  # of a batch: initial, requested, max_total, min_atomic, max_atomic (0: none)
-NUM_FLAGS = 7  # adaptive, accumulation, noise scale, known, least, most, profiled
+NUM_FLAGS = 6  # adaptive, accumulation, known, least, most, profiled
 # A job that was never timed starts within one node, on at most so many GPUs (tried: 1 with doubling, mean
 # completion time +5 %; 8 and 16, no gain).
 FIRST_GPUS = 4
@@ -34,15 +34,15 @@ FIRST_GPUS = 4
 OPTIMISM = 4
 
 
-@dataclass(frozen=True, slots=True)
-class _Fact:
-    """of: objects that `values` (numbers, packed) follow from. lasting: whether from nothing else.
-
-    partial: whether it was timed on some GPU types only.
+class _Fact(NamedTuple):
+    """of: objects that `values` (numbers, packed) follow from. lasting: whether from nothing else, but for
+    the noise scale, which follows from `grad`. partial: whether it was timed on some GPU types only.
     """
 
     of: tuple[object, ...]
     values: bytes
+    grad: GradStats | None
+    noise: float
     lasting: bool
     partial: bool
 
@@ -78,19 +78,22 @@ class Facts:
     def of(self, jobs: Sequence[JobView], gpu_types: tuple[str, ...]) -> Known:
         """Return the facts of these jobs on these GPU types."""
         before = self.facts if gpu_types == self.gpu_types else {}
-        facts, packed, partial = {}, [], []
+        facts, packed, noise, partial = {}, [], [], []
         for row, job in enumerate(jobs):
-            told = job.measured
-            of = (job.spec, told.by_type, told.batch, told.grad)
+            told, spec = job.measured, job.spec
+            of = (spec, told.by_type, told.batch if spec.contract is RescaleContract.SELF else None)
             fact = before.get(job.id)
             if fact is None or not fact.lasting or not all(map(is_, of, fact.of)):
                 fact = _fact(job, gpu_types, of)
+            elif fact.grad is not told.grad:
+                fact = fact._replace(grad=told.grad, noise=_noise_scale(job))
             facts[job.id] = fact
             packed.append(fact.values)
+            noise.append(fact.noise)
             if fact.partial:
                 partial.append(row)
         self.gpu_types, self.facts = gpu_types, facts
-        return _unpacked(packed, len(gpu_types), partial)
+        return _unpacked(packed, np.array(noise), len(gpu_types), partial)
 
 
 def limits(job: JobView) -> tuple[int, int]:
@@ -123,18 +126,20 @@ def _fact(job: JobView, gpu_types: Sequence[str], of: tuple[object, ...]) -> _Fa
         batch = limits_in_use(job, gpu_type)
         numbers += batch.initial, batch.requested, batch.max_total, batch.min_atomic, batch.max_atomic or 0
     numbers += [spec.replicas.allows_type(gpu_type) for gpu_type in gpu_types]
-    numbers += spec.adaptive, spec.batch.accumulation, _noise_scale(job), bool(told), *limits(job)
+    numbers += spec.adaptive, spec.batch.accumulation, bool(told), *limits(job)
     numbers.append(job.measured.num_replicas_profiled)
     by_noise = not spec.adaptive or spec.efficiency.kind is EfficiencyKind.NOISE_SCALE
     return _Fact(
         of,
         array("d", numbers).tobytes(),
+        job.measured.grad,
+        _noise_scale(job),
         spec.batch.schedule is None and by_noise,
         bool(told) and not told.keys() >= set(gpu_types),
     )
 
 
-def _unpacked(packed: Sequence[bytes], num_types: int, partial: list[int]) -> Known:
+def _unpacked(packed: Sequence[bytes], noise_J: FloatArray, num_types: int, partial: list[int]) -> Known:
     width = num_types * (len(PARAM_NAMES) + NUM_LIMITS + 1) + NUM_FLAGS
     number_JX = np.frombuffer(b"".join(packed)).reshape(-1, width)
     ends = np.cumsum([0, num_types * len(PARAM_NAMES), num_types * NUM_LIMITS, num_types]).tolist()
@@ -144,11 +149,11 @@ def _unpacked(packed: Sequence[bytes], num_types: int, partial: list[int]) -> Kn
         params_JX.reshape(-1, num_types, len(PARAM_NAMES)).copy(),
         batch_JX.reshape(-1, num_types, NUM_LIMITS).copy(),
         flag_JX[:, :2] != 0.0,
-        flag_JX[:, 2].copy(),
-        flag_JX[:, 3] != 0.0,
+        noise_J,
+        flag_JX[:, 2] != 0.0,
         allowed_JT != 0.0,
-        flag_JX[:, 4:6].astype(np.int64),
-        flag_JX[:, 6] != 0.0,
+        flag_JX[:, 3:5].astype(np.int64),
+        flag_JX[:, 5] != 0.0,
         partial,
     )
 

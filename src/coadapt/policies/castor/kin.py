@@ -15,22 +15,22 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from coadapt.goodput.throughput import PARAM_NAMES, step_time
-from coadapt.model import GradStats, JobId, JobView, Measured, ThroughputParams, TypeProfile
+from coadapt.model import GradStats, JobId, JobView, Measured, TypeProfile
 from coadapt.model.quick_init import replace
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 from coadapt.policies.castor.noise import BINS_PER_OCTAVE, NUM_BINS
 from coadapt.policies.castor.rates import Configs
-from coadapt.policies.castor.times import Shape, StepTimes
+from coadapt.policies.castor.times import Setting, Shape, StepTimes
 
 APPLICATIONS_MAX = 256  # the longest unseen are forgotten
 KIN_FACTOR = 2.0  # beyond that ratio of step times it is another training under the same name
+ONE_GPU = Shape(1, 1, 1)
 NOISE_POINTS_MIN = 4  # bins of progress: fewer tell no growth
 NEWEST = 0.2  # what a new noise scale weighs in the mean of its bin
 NOISE_EXPONENT = 0.5  # of progress, beyond what was seen
@@ -40,14 +40,14 @@ Held = tuple[str, Shape]  # GPU type, and the placement there
 WhatHeld = Callable[[JobView], Held | None]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Kin:
     """profiles, times: by GPU type: (settings its owner trained in, model), step times measured.
 
     bins: mean logarithms of noise scales. edition: of what is lent.
     """
 
-    profiles: dict[str, tuple[int, TypeProfile]] = field(default_factory=dict)
+    profiles: dict[str, tuple[int, TypeProfile, JobId]] = field(default_factory=dict)
     times: dict[str, StepTimes] = field(default_factory=dict)
     edition: int = 0
     first: GradStats | None = None
@@ -77,156 +77,212 @@ class _Lent(NamedTuple):
 
 
 @dataclass(slots=True)
-class Applications:
-    """What is known per application. settings: (replicas, nodes, batch) in which each job trained.
+class _Member:
+    """A job of an application. told: what it told last. settings: (replicas, nodes, batch) it trained in.
 
-    ratios: per job and GPU type, its last report from there, and its step time over that of its kin. lent: to
-    the jobs of the last round.
+    log_ratio: per GPU type, of its latest step time over that of its kin. lent: what it was last taken for.
     """
 
+    kin: _Kin
+    told: Measured | None = None
+    settings: set[tuple[int, int, int]] = field(default_factory=set)
+    log_ratio: dict[str, float] = field(default_factory=dict)
+    lent: _Lent | None = None
+
+
+class _Report(NamedTuple):
+    """A step time that a job reported, in seconds, and of which setting."""
+
+    member: _Member
+    setting: Setting
+    step_s: float
+
+
+@dataclass(slots=True)
+class Applications:
+    """What is known per application, and of the jobs of the last round that have one."""
+
     kin: "OrderedDict[Key, _Kin]" = field(default_factory=OrderedDict)
-    settings: dict[JobId, set[tuple[int, int, int]]] = field(default_factory=dict)
-    ratios: dict[tuple[JobId, str], tuple[Measured, float]] = field(default_factory=dict)
-    lent: dict[JobId, _Lent] = field(default_factory=dict)
+    members: dict[JobId, _Member] = field(default_factory=dict)
 
     def observe(self, jobs: Sequence[JobView], what_held: WhatHeld) -> None:
         """Take in what jobs have reported of themselves. what_held: None where that is no one placement."""
         here = {}
+        reports: dict[tuple[int, str], list[_Report]] = {}
         for job in jobs:
             key = key_of(job)
-            if key is None or not job.measured.by_type:
+            if key is None:
                 continue
-            settings = here[job.id] = self.settings.get(job.id) or set()
-            if job.allocation and job.measured.batch is not None:
-                held = job.allocation
-                settings.add((held.num_replicas, held.num_nodes, job.measured.batch.total))
-            self._learn(key, job, len(settings), what_held)
-        self.settings = here
-        self.ratios = {key: each for key, each in self.ratios.items() if key[0] in here}
-        self.lent = {job.id: self.lent[job.id] for job in jobs if job.id in self.lent}
+            kin = self._kin(key)
+            member = here[job.id] = self.members.get(job.id) or _Member(kin)
+            member.kin = kin
+            if member.told is job.measured or not job.measured.by_type:
+                continue
+            member.told = job.measured
+            _learn(member, job)
+            held = what_held(job)
+            report = None if held is None else _report(member, held[1])
+            if held is not None and report is not None:
+                reports.setdefault((id(kin), held[0]), []).append(report)
+        for (_, gpu_type), told in reports.items():
+            _time(told[0].member.kin, gpu_type, told)
+        self.members = here
 
-    def _learn(self, key: Key, job: JobView, num_settings: int, what_held: WhatHeld) -> None:
+    def _kin(self, key: Key) -> _Kin:
         kin = self.kin.setdefault(key, _Kin())
         self.kin.move_to_end(key)
         if len(self.kin) > APPLICATIONS_MAX:
             self.kin.popitem(last=False)
-        for gpu_type, profile in job.measured.by_type.items():
-            known, lent = kin.profiles.get(gpu_type, (0, None))
-            if num_settings >= known:
-                kin.profiles[gpu_type] = (num_settings, profile)
-                kin.edition += profile is not lent
-        self._time(kin, job, what_held)
-        grad, progress = job.measured.grad, job.measured.progress
-        if grad is None or progress <= 0.0:
-            return
-        if progress < kin.first_progress:
-            kin.edition += 1
-            kin.first, kin.first_progress = grad, progress
-        noise = grad.noise_scale(job.spec.batch.initial)
-        if 0.0 < noise < math.inf:
-            at = _bin(progress)
-            before = kin.bins.get(at, math.log(noise))
-            kin.bins[at] = (1.0 - NEWEST) * before + NEWEST * math.log(noise)
-
-    def _time(self, kin: _Kin, job: JobView, what_held: WhatHeld) -> None:
-        """Take in the step time that `job` reported, and how it compares with those of its kin."""
-        measured, held = job.measured, what_held(job)
-        if held is None or measured.batch is None or not measured.step_time_s:
-            return
-        gpu_type, shape = held
-        before, ratio = self.ratios.get((job.id, gpu_type), (None, math.nan))
-        batch, lender = measured.batch, kin.profiles.get(gpu_type)
-        per_replica = batch.atomic * (batch.accumulation + 1)
-        if before is measured or lender is None or -(-batch.total // per_replica) != shape.gpus:
-            return  # told before, or of what it held before
-        times, params = kin.times.setdefault(gpu_type, StepTimes()), lender[1].params
-        said_s = float(step_time(params, shape.placement, batch.atomic, batch.accumulation))
-        if math.isnan(ratio) and shape in times.taken:
-            ratio = measured.step_time_s / (said_s * times.slower(params, shape))
-        if math.isnan(ratio) or _agrees(ratio):
-            times.note(shape, batch, measured.step_time_s)
-        ratio = measured.step_time_s / (said_s * times.slower(params, shape))
-        self.ratios[job.id, gpu_type] = (measured, ratio)
+        return kin
 
     def lend(self, job: JobView) -> JobView:
-        """Return `job` as if it knew of itself what its kin know."""
-        key = key_of(job)
-        kin = None if key is None else self.kin.get(key)
-        if kin is None:
-            self.lent.pop(job.id, None)
+        """Return `job` as if it knew of itself what its kin know, and its steps took as long as theirs."""
+        member = self.members.get(job.id)
+        if member is None:
             return job
-        lent = self.lent.get(job.id)
+        kin, lent = member.kin, member.lent
         if (
             lent is None
             or lent.measured is not job.measured
             or lent.kin is not kin
             or lent.edition != kin.edition
         ):
-            lent = self.lent[job.id] = self._lent(job, kin)
+            lent = member.lent = _lent(member, job.measured)
         return job if lent.taken_for is job.measured else replace(job, measured=lent.taken_for)
-
-    def _lent(self, job: JobView, kin: _Kin) -> _Lent:
-        own, measured = job.measured.by_type, job.measured
-        num_settings = len(self.settings.get(job.id, ()))
-        lent = {}
-        for gpu_type, (known, profile) in kin.profiles.items():
-            if gpu_type not in own:
-                lent[gpu_type] = profile
-            elif known >= num_settings:
-                _, ratio = self.ratios.get((job.id, gpu_type), (None, math.nan))
-                if _agrees(ratio):
-                    lent[gpu_type] = _slower(profile, ratio, own[gpu_type])
-        grad = measured.grad or kin.first
-        taken_for = measured
-        if lent or grad is not measured.grad:
-            taken_for = replace(measured, by_type={**own, **lent}, grad=grad)
-        return _Lent(measured, kin, kin.edition, taken_for, frozenset(lent))
 
     def slower(
         self, jobs: Sequence[JobView], gpu_types: Sequence[str], configs: Configs, held_JX: IntArray
     ) -> FloatArray:
-        """Return what steps take over what their model says, of jobs that were lent to, else 1.
+        """Return what steps take over what the model that was lent says, of jobs that have one, else 1.
 
         (num_jobs, num_configs + 1): on all configurations, then on what each holds (held_shapes).
         """
         slower_JX = np.ones((len(jobs), len(configs.gpus_C) + 1))
-        if not self.lent:
+        if not self.members:
             return slower_JX
         held = held_JX.tolist()
         for number, gpu_type in enumerate(gpu_types):
-            rows: dict[int, list[int]] = {}
-            for row, job in enumerate(jobs):
-                lent = self.lent.get(job.id)
-                if lent is not None and gpu_type in lent.types and gpu_type in lent.kin.times:
-                    rows.setdefault(id(lent.kin), []).append(row)
             columns = np.flatnonzero(configs.type_C == number)
-            for alike in rows.values():
-                kin = self.lent[jobs[alike[0]].id].kin
-                times, params = kin.times[gpu_type], kin.profiles[gpu_type][1].params
-                slower_C = times.slower_packed(params, configs.gpus_C[columns])
-                slower_JX[np.array(alike)[:, None], columns] = slower_C
-                for row in alike:
-                    of_type, *shape = held[row]
-                    if of_type == number and shape[-1]:
-                        slower_JX[row, -1] = times.slower(params, Shape._make(shape))
+            kin_J, ratio_J = np.zeros(len(jobs), dtype=np.int64), np.ones(len(jobs))
+            rows: dict[int, int] = {}
+            packed = [np.ones(len(columns))]
+            for row, job in enumerate(jobs):
+                member = self.members.get(job.id)
+                if member is None or member.lent is None or gpu_type not in member.lent.types:
+                    continue
+                kin, times = member.kin, member.kin.times.get(gpu_type)
+                if times is None:
+                    continue
+                params = kin.profiles[gpu_type][1].params
+                if id(kin) not in rows:
+                    rows[id(kin)] = len(packed)
+                    packed.append(times.slower_packed(params, configs.gpus_C[columns]))
+                ratio = math.exp(member.log_ratio.get(gpu_type, 0.0))
+                kin_J[row], ratio_J[row] = rows[id(kin)], ratio
+                of_type, *shape = held[row]
+                if of_type == number:
+                    on = Shape._make(shape) if shape[-1] else ONE_GPU
+                    slower_JX[row, -1] = ratio * times.slower(params, on)
+            slower_JX[:, columns] = np.array(packed)[kin_J] * ratio_J[:, None]
         return slower_JX
 
     def curves(self, jobs: Sequence[JobView]) -> tuple[FloatArray, IntArray]:
         """Return logarithms of noise scales over progress (applications, bins), and each job's row or -1."""
-        rows: dict[Key, int] = {}
+        rows: dict[int, int] = {}
         curves: list[FloatArray] = []
         row_J = np.full(len(jobs), -1, dtype=np.int64)
         for number, job in enumerate(jobs):
-            key = key_of(job)
-            kin = None if key is None else self.kin.get(key)
-            if key is None or kin is None:
+            member = self.members.get(job.id)
+            if member is None:
                 continue
-            if key not in rows:
-                curve = kin.curve()
-                rows[key] = -1 if curve is None else len(curves)
+            if id(member.kin) not in rows:
+                curve = member.kin.curve()
+                rows[id(member.kin)] = -1 if curve is None else len(curves)
                 curves += [] if curve is None else [curve]
-            row_J[number] = rows[key]
+            row_J[number] = rows[id(member.kin)]
         return np.array(curves).reshape(-1, NUM_BINS), row_J
+
+
+def _learn(member: _Member, job: JobView) -> None:
+    """Take in what `job` told of itself, but for its step time."""
+    kin, told, held = member.kin, job.measured, job.allocation
+    if held and told.batch is not None:
+        member.settings.add((held.num_replicas, held.num_nodes, told.batch.total))
+    num_settings = len(member.settings)
+    for gpu_type, profile in told.by_type.items():
+        known, lent, lender = kin.profiles.get(gpu_type, (-1, None, ""))
+        if num_settings > known or (num_settings == known and lender == job.id):
+            kin.profiles[gpu_type] = (num_settings, profile, job.id)
+            kin.edition += profile is not lent
+    grad, progress = told.grad, told.progress
+    if grad is None or progress <= 0.0:
+        return
+    if progress < kin.first_progress:
+        kin.edition += 1
+        kin.first, kin.first_progress = grad, progress
+    noise = grad.noise_scale(job.spec.batch.initial)
+    if 0.0 < noise < math.inf:
+        at = _bin(progress)
+        before = kin.bins.get(at, math.log(noise))
+        kin.bins[at] = (1.0 - NEWEST) * before + NEWEST * math.log(noise)
+
+
+def _report(member: _Member, shape: Shape) -> _Report | None:
+    """Return what was told of steps on this shape; None: nothing, or it is of what the job held before."""
+    told = member.told
+    if told is None or told.batch is None or not told.step_time_s:
+        return None
+    batch = told.batch
+    if -(-batch.total // (batch.atomic * (batch.accumulation + 1))) != shape.gpus:
+        return None
+    return _Report(member, (shape, batch.atomic, batch.accumulation), told.step_time_s)
+
+
+def _time(kin: _Kin, gpu_type: str, reports: Sequence[_Report]) -> None:
+    """Take in step times from one GPU type, and how they compare with those of kin."""
+    if gpu_type not in kin.profiles:
+        return
+    times, params = kin.times.setdefault(gpu_type, StepTimes()), kin.profiles[gpu_type][1].params
+    said = times.say(params, [report.setting for report in reports])
+    for member, setting, step_s in reports:
+        shape, log_s = setting[0], math.log(step_s)
+        over, ratio = log_s - said[setting], member.log_ratio.get(gpu_type)
+        if ratio is None and shape in times.taken:
+            ratio = over - times.error(params, shape)
+        if ratio is None or _agrees(ratio):
+            times.note(setting, log_s)
+        member.log_ratio[gpu_type] = over - times.error(params, shape)
+
+
+def _lent(member: _Member, measured: Measured) -> _Lent:
+    """Return what a job that measured this of itself is taken for."""
+    kin, own, before = member.kin, measured.by_type, member.lent
+    types = frozenset([gpu_type for gpu_type in kin.profiles if _believes(member, gpu_type, own)])
+    if not types:
+        by_type = own
+    elif (
+        before is not None
+        and before.measured.by_type is own
+        and (before.kin, before.edition, before.types) == (kin, kin.edition, types)
+    ):
+        by_type = before.taken_for.by_type
+    else:
+        lent = {name: _as_theirs(kin.profiles[name][1], own.get(name)) for name in types}
+        by_type = {**own, **lent}
+    grad = measured.grad or kin.first
+    taken_for = measured
+    if types or grad is not measured.grad:
+        taken_for = replace(measured, by_type=by_type, grad=grad)
+    return _Lent(measured, kin, kin.edition, taken_for, types)
+
+
+def _believes(member: _Member, gpu_type: str, own: Mapping[str, TypeProfile]) -> bool:
+    """Tell whether a job that timed `own` is as its kin are on a GPU type, for all that it knows."""
+    if gpu_type not in own:
+        return True
+    ratio = member.log_ratio.get(gpu_type)
+    known, _, _ = member.kin.profiles[gpu_type]
+    return ratio is not None and _agrees(ratio) and known >= len(member.settings)
 
 
 def key_of(job: JobView) -> Key | None:
@@ -241,15 +297,13 @@ def _bin(progress: float) -> int:
     return int(min(max(round(BINS_PER_OCTAVE * math.log2(max(progress, 1.0))), 0), NUM_BINS - 1))
 
 
-def _agrees(ratio: float) -> bool:
-    return 1.0 / KIN_FACTOR <= ratio <= KIN_FACTOR
+def _agrees(log_ratio: float) -> bool:
+    return abs(log_ratio) <= math.log(KIN_FACTOR)
 
 
-def _slower(profile: TypeProfile, ratio: float, own: TypeProfile) -> TypeProfile:
-    values = {name: getattr(profile.params, name) for name in PARAM_NAMES}
-    times = {name: value * ratio for name, value in values.items() if name != "gamma"}
-    return TypeProfile(
-        params=ThroughputParams(**times, gamma=values["gamma"]),
-        num_replicas_profiled=max(profile.num_replicas_profiled, own.num_replicas_profiled),
-        max_atomic=own.max_atomic,
-    )
+def _as_theirs(lent: TypeProfile, own: TypeProfile | None) -> TypeProfile:
+    """Return what a job of kin knows on a GPU type, where it timed more itself and filled its own memory."""
+    if own is None:
+        return lent
+    timed = max(lent.num_replicas_profiled, own.num_replicas_profiled)
+    return TypeProfile(params=lent.params, num_replicas_profiled=timed, max_atomic=own.max_atomic)

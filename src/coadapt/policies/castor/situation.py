@@ -109,12 +109,12 @@ def situation(
     alone_C, every_J = configs.gpus_C == 1, np.arange(len(jobs))
     wanted_JC = np.zeros((len(jobs), len(alone_C) + 1), dtype=np.bool_)  # last: what is held
     wanted_JC[:, -1] = trainings.grows_J
-    rate_J = goodputs(steps, configs, Rows(every_J, trainings.noise_J, wanted_JC))[:, -1]
+    slower_JX = applications.slower(jobs, gpu_types, configs, held_JX)
+    rate_J = goodputs(steps, configs, Rows(every_J, trainings.noise_J, wanted_JC))[:, -1] / slower_JX[:, -1]
     noise_J = ahead(trainings, rate_J)
     wanted_JC[:, :-1], wanted_JC[:, -1] = may_JC | alone_C, held_JX[:, 3] > 0
     names = [job.id for job in jobs]
     goodput_JX = facts.here.goodputs(names, steps, configs, Rows(every_J, noise_J, wanted_JC))
-    slower_JX = applications.slower(jobs, gpu_types, configs, held_JX)
     goodput_JX /= slower_JX
     goodput_JC, here_J = goodput_JX[:, :-1], goodput_JX[:, -1]
     alone_J = goodput_JC[:, alone_C].max(axis=1, initial=0.0)

@@ -19,12 +19,13 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.goodput.throughput import Shapes, step_time
-from coadapt.model import BatchConfig, Placement, ThroughputParams
+from coadapt.model import Placement, ThroughputParams
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 
 BATCHES = 6  # of a shape, the latest (tried: 1, mean completion time +1.7 %; 3 and 20 alike)
 CARRIED = 0.7  # of their mean error (fitted to single errors: 0.8; tried: 0.5 and 1 alike)
 SHAPES_MAX = 256  # the longest unseen are forgotten
+SAID_MAX = 2 * BATCHES * SHAPES_MAX  # beyond so many all that the model said is worked out again
 
 
 class Shape(NamedTuple):
@@ -42,49 +43,70 @@ class Shape(NamedTuple):
         return Placement(counts, num_racks=self.racks)
 
 
+Setting = tuple[Shape, int, int]  # shape, samples of a pass, passes accumulated
+
+
 @dataclass(slots=True)
 class StepTimes:
-    """Of one application on one GPU type. taken: seconds of a step, by shape and (atomic, accumulation).
+    """Of one application on one GPU type. taken: logarithms of the seconds of a step, by shape and setting.
 
-    errors: of the shapes that were asked for, against `params`. curve: of all, the most packed of each number
-    of GPUs: its logarithm, which ascends, and the error; None: not worked out.
+    said: what `params` say of settings, likewise. errors: of shapes that were asked for. curve: of all, the
+    most packed of each number of GPUs: its logarithm, which ascends, and the error; None: not worked out.
     """
 
-    taken: dict[Shape, dict[tuple[int, int], float]] = field(default_factory=dict)
+    taken: dict[Shape, dict[Setting, float]] = field(default_factory=dict)
     params: ThroughputParams | None = None
+    said: dict[Setting, float] = field(default_factory=dict)
     errors: dict[Shape, float] = field(default_factory=dict)
     curve: tuple[FloatArray, FloatArray] | None = None
 
-    def note(self, shape: Shape, batch: BatchConfig, step_s: float) -> None:
-        """Take in that a step of this batch took so long; of the same one again, the mean of both."""
-        latest, key = self.taken.pop(shape, {}), (batch.atomic, batch.accumulation)
+    def note(self, setting: Setting, log_s: float) -> None:
+        """Take in how long such a step took; of the same setting again, the mean of both logarithms."""
+        shape = setting[0]
+        latest = self.taken.pop(shape, {})
         self.taken[shape] = latest
-        before = latest.pop(key, None)
-        latest[key] = step_s if before is None else (before * step_s) ** 0.5
+        before = latest.pop(setting, log_s)
+        latest[setting] = 0.5 * (before + log_s)
         if len(latest) > BATCHES:
             del latest[next(iter(latest))]
-        if len(self.taken) > SHAPES_MAX:
-            self._forget(next(iter(self.taken)))
-        if latest[key] != before:
-            self.errors.pop(shape, None)
-            self.curve = None
-
-    def _forget(self, shape: Shape) -> None:
-        del self.taken[shape]
         self.errors.pop(shape, None)
+        if len(self.taken) > SHAPES_MAX:
+            oldest = next(iter(self.taken))
+            del self.taken[oldest]
+            self.errors.pop(oldest, None)
         self.curve = None
+
+    def error(self, params: ThroughputParams, shape: Shape) -> float:
+        """Return the logarithm of step times over what `params` say of them, on this shape."""
+        if params is self.params and shape in self.errors:
+            return self.errors[shape]
+        if shape not in self.taken:
+            return float(np.interp(math.log(shape.gpus), *self._curve(params)))
+        self._work_out(params, [shape])
+        return self.errors[shape]
 
     def slower(self, params: ThroughputParams, shape: Shape) -> float:
         """Return step times over what `params` say of them, on this shape."""
-        if shape not in self.taken:
-            return math.exp(np.interp(math.log(shape.gpus), *self._curve(params)))
-        self._work_out(params, [shape])
-        return math.exp(self.errors[shape])
+        return math.exp(self.error(params, shape))
 
     def slower_packed(self, params: ThroughputParams, gpus_C: IntArray) -> FloatArray:
         """Return the same of so many GPUs, packed."""
         slower_C: FloatArray = np.exp(np.interp(np.log(gpus_C), *self._curve(params)))
         return slower_C
+
+    def say(self, params: ThroughputParams, settings: Iterable[Setting]) -> dict[Setting, float]:
+        """Return the logarithms of what `params` say of these settings, and of some others."""
+        if params is not self.params:
+            self.params, self.said, self.errors, self.curve = params, {}, {}, None
+        elif len(self.said) > SAID_MAX:
+            self.said = {}
+        missing = [each for each in settings if each not in self.said]
+        if missing:
+            rows = np.array([(*shape, *batch) for shape, *batch in missing], dtype=np.float64)
+            nodes, racks, gpus, atomic, accumulation = rows.T
+            said_s = step_time(params, Shapes(nodes, racks, gpus), atomic, accumulation)
+            self.said.update(zip(missing, np.log(said_s).tolist(), strict=True))
+        return self.said
 
     def _curve(self, params: ThroughputParams) -> tuple[FloatArray, FloatArray]:
         self._work_out(params, self.taken)
@@ -100,18 +122,9 @@ class StepTimes:
 
     def _work_out(self, params: ThroughputParams, shapes: Iterable[Shape]) -> None:
         """Work out the errors of these shapes against `params`, where that is not done."""
-        if params is not self.params:
-            self.params, self.errors, self.curve = params, {}, None
-        missing = [shape for shape in shapes if shape not in self.errors]
-        if not missing:
-            return
-        rows = [
-            (number, *shape, *batch, step_s)
-            for number, shape in enumerate(missing)
-            for batch, step_s in self.taken[shape].items()
-        ]
-        number, nodes, racks, gpus, atomic, accumulation, step_s = np.array(rows).T
-        log_error = np.log(step_s / step_time(params, Shapes(nodes, racks, gpus), atomic, accumulation))
-        which = number.astype(np.int64)
-        mean = CARRIED * np.bincount(which, log_error) / np.bincount(which)
-        self.errors.update(zip(missing, mean.tolist(), strict=True))
+        known = self.errors if params is self.params else {}
+        missing = [shape for shape in shapes if shape not in known]
+        said = self.say(params, [setting for shape in missing for setting in self.taken[shape]])
+        for shape in missing:
+            over = [log_s - said[setting] for setting, log_s in self.taken[shape].items()]
+            self.errors[shape] = CARRIED * sum(over) / len(over)
