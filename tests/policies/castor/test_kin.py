@@ -191,6 +191,18 @@ def test_of_jobs_that_trained_in_as_many_settings_the_first_goes_on_lending() ->
         assert known.lend(new).measured.by_type["gpu"].params.alpha_c == lends
 
 
+def test_who_trained_on_a_gpu_type_lends_what_is_known_of_it() -> None:
+    """Not who trained in more settings on another, and has seen one GPU of it."""
+    known, profile = Applications(), timed("any").measured.by_type["gpu"]
+    glimpsed = replace(profile, num_replicas_profiled=1, params=replace(PARAMS, alpha_c=0.7))
+    for total in (128, 256, 512):
+        elsewhere = of(trained(timed("elsewhere", by_type={"fast": profile, "gpu": glimpsed}), total=total))
+        known.observe([elsewhere], lambda _: ("fast", Shape(1, 1, 2)))
+    there, new = of(trained(timed("there"))), of(newcomer())
+    known.observe([there, new], held)
+    assert known.lend(new).measured.by_type["gpu"].params == PARAMS
+
+
 def test_there_may_be_more_applications_at_once_than_are_remembered() -> None:
     known = Applications()
     jobs = [of(trained(timed(f"j{each}")), f"application {each}") for each in range(APPLICATIONS_MAX + 10)]

@@ -6,7 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coadapt.model import BatchLimits, ClusterView, InputError, RescaleContract, Tenant
+from coadapt.model import (
+    WAITING,
+    BatchLimits,
+    ClusterView,
+    InputError,
+    JobView,
+    RescaleContract,
+    Tenant,
+    TypeProfile,
+)
 from coadapt.policies import create_policy
 from coadapt.policies.castor.cluster import standing
 from coadapt.policies.castor.fairness import FairClocks
@@ -171,6 +180,34 @@ def test_each_job_goes_to_the_gpu_type_where_it_gains_most() -> None:
     plan = Castor().allocate(view(cluster, easy, picky))
     assert plan.allocations["picky"].slots == (("b0", 1),)
     assert plan.allocations["easy"].slots == (("a0", 1),)
+
+
+def two_types(fast: TypeProfile, *, moved: bool) -> tuple[ClusterView, JobView]:
+    """Return a cluster of two types, and a job that was timed on 4 GPUs of a, and holds them if it moved."""
+    held, slow = on(a0=4), timed("x").measured.by_type["gpu"]
+    one = timed("x", gpus=(4, 4), target=1e8, held=held if moved else WAITING, by_type={"a": slow, "b": fast})
+    return view((*nodes(4, kind="a", name="a"), *nodes(4, kind="b", name="b")), one), one
+
+
+def test_who_moves_to_another_gpu_type_is_told_so() -> None:
+    slow = timed("x").measured.by_type["gpu"]
+    fast = replace(slow, params=replace(slow.params, alpha_c=0.001, beta_c=0.0001))
+    for moved, said in ((True, "moves with its 4 GPUs from a to b; "), (False, "starts on 4 GPUs of b; ")):
+        seen, one = two_types(fast, moved=moved)
+        assert Castor().allocate(seen).reasons[one.id].startswith(said)
+
+
+def test_gpus_of_a_type_that_was_timed_alone_do_not_synchronise_for_free() -> None:
+    """A fit to one GPU knows no link: synchronisation takes what it does where the job trained on several."""
+    known = timed("x").measured.by_type["gpu"]
+    linked = replace(known, params=replace(known.params, alpha_r=1.0, alpha_n=1.0))
+    alone = replace(known, num_replicas_profiled=1, params=replace(known.params, alpha_r=0.0, alpha_n=0.0))
+    found = {}
+    for name, types in (("alone", {"a": linked, "b": alone}), ("both", {"a": linked, "b": linked})):
+        one = timed("x", gpus=(1, 4), by_type=types)
+        seen = view((*nodes(4, kind="a", name="a"), *nodes(4, kind="b", name="b")), one)
+        found[name] = situation(seen, standing(seen), Lengths()).goodput_JC
+    assert found["alone"].tolist() == found["both"].tolist()
 
 
 def test_large_rounds_stay_lawful_and_near_the_bound() -> None:

@@ -43,10 +43,20 @@ def explained(told: Told) -> dict[JobId, str]:
         allocation = told.placed.get(job.id)
         if allocation:
             more = _more(told, row, allocation.num_replicas, ladders)
-            why[job.id] = f"{gets(job, allocation)}{_ends(told, job)}; {more}"
+            change = gets(job, allocation, *_types(told, row, job.id))
+            why[job.id] = f"{change}{_ends(told, job)}; {more}"
         else:
             why[job.id] = f"{_waits(told, row, market)}{_starts(start_s[row])}"
     return why
+
+
+def _types(told: Told, row: int, job: JobId) -> tuple[str, str]:
+    """Return the GPU types that a job held and gets, empty where the cluster has one."""
+    kinds = told.standing.kinds
+    if len(kinds) == 1:
+        return "", ""
+    of_type, *_, replicas = told.now.held_JX[row].tolist()
+    return kinds[of_type].gpu_type if replicas else "", kinds[told.sizes.types[job]].gpu_type
 
 
 def stands(job: JobView, standing: Standing) -> str:

@@ -4,9 +4,10 @@
 # times, and the first rescale that follows from it is one for nothing. Jobs of the same application (by name,
 # with the same bounds of the batch) were there before. What is kept of them, per application:
 #
-#   - the step-time model of the job that trained in most settings, and what steps of all of them took over
-#     what it says (`times`). It is lent to jobs that have trained in no more, if it agrees with what the
-#     borrower itself timed last within KIN_FACTOR; times are then those of kin x that ratio;
+#   - per GPU type the step-time model of the job that trained there in most settings, and what steps of all
+#     of them took over what it says (`times`). It is lent to jobs that have trained there in no more, if it
+#     agrees with what the borrower itself timed last within KIN_FACTOR; times are then those of kin x that
+#     ratio;
 #   - the gradient statistics at the beginning, for jobs that have not reported any;
 #   - the noise scale over progress, half-octaves of progress apart. `noise` takes its growth ahead from
 #     there.
@@ -42,7 +43,7 @@ WhatHeld = Callable[[JobView], Held | None]
 
 @dataclass(slots=True, eq=False)
 class _Kin:
-    """profiles, times: by GPU type: (settings its owner trained in, model), step times measured.
+    """profiles, times: by GPU type: (settings its owner trained in there, model, owner), step times measured.
 
     bins: mean logarithms of noise scales. edition: of what is lent.
     """
@@ -73,19 +74,20 @@ class _Lent(NamedTuple):
     kin: _Kin
     edition: int
     taken_for: Measured
-    types: frozenset[str]
+    types: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class _Member:
-    """A job of an application. told: what it told last. settings: (replicas, nodes, batch) it trained in.
+    """A job of an application. told: what it told last. lent: what it was last taken for.
 
-    log_ratio: per GPU type, of its latest step time over that of its kin. lent: what it was last taken for.
+    By GPU type: settings: shapes and total batches that it trained in; log_ratio: of its latest step time
+    over that of its kin.
     """
 
     kin: _Kin
     told: Measured | None = None
-    settings: set[tuple[int, int, int]] = field(default_factory=set)
+    settings: dict[str, set[tuple[Shape, int]]] = field(default_factory=dict)
     log_ratio: dict[str, float] = field(default_factory=dict)
     lent: _Lent | None = None
 
@@ -119,8 +121,8 @@ class Applications:
             if member.told is job.measured or not job.measured.by_type:
                 continue
             member.told = job.measured
-            _learn(member, job)
             held = what_held(job)
+            _learn(member, job, held)
             report = None if held is None else _report(member, held[1])
             if held is not None and report is not None:
                 reports.setdefault((id(kin), held[0]), []).append(report)
@@ -203,13 +205,14 @@ class Applications:
         return np.array(curves).reshape(-1, NUM_BINS), row_J
 
 
-def _learn(member: _Member, job: JobView) -> None:
+def _learn(member: _Member, job: JobView, held: Held | None) -> None:
     """Take in what `job` told of itself, but for its step time."""
-    kin, told, held = member.kin, job.measured, job.allocation
-    if held and told.batch is not None:
-        member.settings.add((held.num_replicas, held.num_nodes, told.batch.total))
-    num_settings = len(member.settings)
+    kin, told = member.kin, job.measured
+    if held is not None and told.batch is not None:
+        gpu_type, shape = held
+        member.settings.setdefault(gpu_type, set()).add((shape, told.batch.total))
     for gpu_type, profile in told.by_type.items():
+        num_settings = len(member.settings.get(gpu_type, ()))
         known, lent, lender = kin.profiles.get(gpu_type, (-1, None, ""))
         if num_settings > known or (num_settings == known and lender == job.id):
             kin.profiles[gpu_type] = (num_settings, profile, job.id)
@@ -257,7 +260,7 @@ def _time(kin: _Kin, gpu_type: str, reports: Sequence[_Report]) -> None:
 def _lent(member: _Member, measured: Measured) -> _Lent:
     """Return what a job that measured this of itself is taken for."""
     kin, own, before = member.kin, measured.by_type, member.lent
-    types = frozenset([gpu_type for gpu_type in kin.profiles if _believes(member, gpu_type, own)])
+    types = tuple([gpu_type for gpu_type in kin.profiles if _believes(member, gpu_type, own)])
     if not types:
         by_type = own
     elif (
@@ -282,7 +285,7 @@ def _believes(member: _Member, gpu_type: str, own: Mapping[str, TypeProfile]) ->
         return True
     ratio = member.log_ratio.get(gpu_type)
     known, _, _ = member.kin.profiles[gpu_type]
-    return ratio is not None and _agrees(ratio) and known >= len(member.settings)
+    return ratio is not None and _agrees(ratio) and known >= len(member.settings.get(gpu_type, ()))
 
 
 def key_of(job: JobView) -> Key | None:

@@ -6,10 +6,13 @@ from coadapt.model import Allocation, JobView
 from coadapt.policies.giving.capacity import Capacity, Verdict
 
 
-def gets(job: JobView, allocation: Allocation) -> str:
-    """Return what changes for `job` when it holds `allocation` (not empty) from now on."""
+def gets(job: JobView, allocation: Allocation, was: str = "", now: str = "") -> str:
+    """Return what changes for `job` when it holds `allocation` (not empty) from now on.
+
+    was, now: the GPU types of what it held and of that, where there are several.
+    """
     before = job.grant.allocation
-    return _gets(before.num_replicas, allocation.num_replicas, stays=allocation == before)
+    return _gets(before.num_replicas, allocation.num_replicas, allocation == before, was, now)
 
 
 @cache
@@ -19,14 +22,18 @@ def keeps(count: int) -> str:
 
 
 @cache
-def _gets(held: int, count: int, *, stays: bool) -> str:  # a sentence for every job in every round
+def _gets(held: int, count: int, stays: bool, was: str = "", now: str = "") -> str:
+    """Return the sentence, kept: there is one for every job in every round."""
+    gpus = plural(count, "GPU")
     if not held:
-        return f"starts on {plural(count, 'GPU')}"
+        return f"starts on {gpus} of {now}" if now else f"starts on {gpus}"
+    if stays:
+        return f"keeps its {gpus}"
+    other = f" from {was} to {now}" if was and now and was != now else ""
     if held != count:
-        return f"{'grows' if count > held else 'shrinks'} from {held} to {plural(count, 'GPU')}"
-    if not stays:
-        return f"moves with its {plural(count, 'GPU')}: it could not stay where it was"
-    return f"keeps its {plural(count, 'GPU')}"
+        change = f"{'grows' if count > held else 'shrinks'} from {held} to {gpus}"
+        return f"{change} and moves{other}" if other else change
+    return f"moves with its {gpus}{other or ': it could not stay where it was'}"
 
 
 def waits(job: JobView, count: int, capacity: Capacity, ahead: str = "") -> str:

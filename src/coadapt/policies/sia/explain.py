@@ -10,12 +10,13 @@ from coadapt.policies.sia.objective import Configuration, Values, least_gpus
 
 
 class Decision(NamedTuple):
-    """What was decided for `jobs`. chosen: indices of `configs`, of jobs that run."""
+    """What was decided for `jobs`. chosen: indices of `configs`, of jobs that run. types: GPU types held."""
 
     jobs: Sequence[JobView]
     configs: Sequence[Configuration]
     chosen: Mapping[JobId, int]
     worth: Values
+    types: Mapping[JobId, str]
 
 
 def explain(
@@ -28,7 +29,9 @@ def explain(
         if column is None:
             why[job.id] = waits(job, least_gpus(job), capacity, "the others make more of theirs")
         else:
-            why[job.id] = f"{gets(job, allocations[job.id])}; {_worth(decision, row, column)}"
+            was = decision.types.get(job.id, "")
+            change = gets(job, allocations[job.id], was, decision.configs[column].gpu_type if was else "")
+            why[job.id] = f"{change}; {_worth(decision, row, column)}"
     return why
 
 

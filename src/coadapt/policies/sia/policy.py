@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from coadapt.model import Allocation, ClusterView, JobId, JobView, Plan, RescaleContract
 from coadapt.policies.base import PolicyCard
-from coadapt.policies.giving.capacity import Capacity, FreeNodes
+from coadapt.policies.giving.capacity import Capacity, FreeNodes, gpu_type_held
 from coadapt.policies.giving.reasons import gets, waits
 from coadapt.policies.sia.explain import Decision, explain
 from coadapt.policies.sia.objective import (
@@ -62,7 +62,9 @@ class Sia(SiaOptions):
                 stay[job.id] = job.allocation
         wanted = {name: configs[column] for name, column in chosen.items()}
         allocations = place(view, wanted, kept | stay)
-        decision = Decision(jobs=jobs, configs=configs, chosen=chosen, worth=worth)
+        nodes = {node.id: node for node in view.nodes}
+        types = {job.id: gpu_type_held(job, nodes) or "" for job in jobs}
+        decision = Decision(jobs=jobs, configs=configs, chosen=chosen, worth=worth, types=types)
         reasons = {job.id: gets(job, job.allocation) for job in view.jobs if job.id in kept}
         stranded = {job.id: waits(job, least_gpus(job), capacity) for job in view.jobs if _stranded(job)}
         return Plan(
