@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from coadapt.cli.cluster.up_settings import DEFAULT_REACTION_S
 from coadapt.goodput.throughput import PARAM_NAMES
 from coadapt.model import ClusterView, JobView, Node, Plan, ThroughputParams
 from coadapt.policies import create_policy
@@ -38,7 +39,7 @@ BUILTIN = ("default/0", "default/1", "default/2", "busy/0", "busy/1")
 FIGURES = ("jct", "p99", "makespan", "rho")
 SIZES = ((64, 160), (1024, 400), (16384, 10000))  # GPUs, jobs
 
-RIVAL = " pollux "  # in the key of a run
+OWN = " castor"  # in the key of a run
 
 Run = dict[str, float]
 
@@ -103,11 +104,12 @@ class Bench:
 
 
 def quality(bench: Bench) -> dict[str, object]:
-    """The named workloads: as published, by what the makespan weighs, and on events with rescales in 1 s."""
+    """The named workloads: as published, by what the makespan weighs, and on events."""
     ways: dict[str, tuple[str, float, float | None]] = {
         "30 s": ("castor", 30.0, None),
         "30 s, makespan_jobs=1": ("castor(makespan_jobs=1.0)", 30.0, None),
         "30 s, makespan_jobs=8": ("castor(makespan_jobs=8.0)", 30.0, None),
+        "30 s, events": ("castor", 30.0, DEFAULT_REACTION_S),
         "1 s, events": ("castor", 1.0, 1.0),
     }
     found: dict[str, object] = {
@@ -189,13 +191,13 @@ def lengths(bench: Bench) -> dict[str, object]:
         "step times 20 % off": Misled(fits=1.2),
         "noise scale 2 x off": Misled(noise=2.0),
     }
-    names, config = NAMED[:1] + NAMED[3:], ExperimentConfig()
+    config = ExperimentConfig()
     found: dict[str, object] = {
-        "as the traces tell": bench.ratios(names, [bench.run(name, "castor") for name in names])
+        "as the traces tell": bench.ratios(NAMED, [bench.run(name, "castor") for name in NAMED])
     }
     for case, how in cases.items():
-        runs = [bench.play(name, replace(how, castor=Castor()), config)[0] for name in names]
-        found[case] = bench.ratios(names, runs)
+        runs = [bench.play(name, replace(how, castor=Castor()), config)[0] for name in NAMED]
+        found[case] = bench.ratios(NAMED, runs)
         print(case, found[case], flush=True)
     return found
 
@@ -296,6 +298,11 @@ SECTIONS: dict[str, Callable[[Bench], dict[str, object]]] = {
 }
 
 
+def known_runs(stored: Mapping[str, Run], resume: bool) -> dict[str, Run]:
+    """Return the stored runs that are not made again: of castor only to resume, of all others."""
+    return {key: run for key, run in stored.items() if resume or OWN not in key}
+
+
 def main(argv: list[str] | None = None) -> None:
     """Play the sections, print them and store them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -307,9 +314,7 @@ def main(argv: list[str] | None = None) -> None:
         parser.error("--traces or COADAPT_TRACES must name the folder that holds osdi21")
     stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     kept = stored.get("runs", {})
-    bench = Bench(
-        Path(options.traces), {key: run for key, run in kept.items() if options.resume or RIVAL in key}
-    )
+    bench = Bench(Path(options.traces), known_runs(kept, options.resume))
     for section in options.only or SECTIONS:
         stored[section] = SECTIONS[section](bench)
         stored["runs"] = {**kept, **bench.runs}

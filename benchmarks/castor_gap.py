@@ -2,8 +2,8 @@
 
 `python -m benchmarks.castor_gap --traces DIR` (the folder with osdi21/; or $COADAPT_TRACES) plays castor with
 what holds it back taken away, and the fluid of all jobs with their true goodputs, noise and arrivals, which
-knows no rescale, no whole GPU and no place. What it finds goes into benchmarks/results/castor_gap.json. A run
-that is stored is not made again.
+knows no rescale, no whole GPU and no place. What it finds goes into benchmarks/results/castor_gap.json.
+Stored runs are not made again, but for those of castor without `--resume`.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.castor import FIGURES, Run
+from benchmarks.castor import FIGURES, Run, known_runs
 from benchmarks.castor_bound import REFERENCE, Setting, epochs_of
 from benchmarks.castor_generated import Drawn
 from coadapt.model import JobSpec
@@ -125,14 +125,15 @@ def mean_and_error(values: Sequence[float]) -> list[float]:
 
 
 def bench_of(told: str | None, argv: list[str] | None, results: Path) -> Drawn:
-    """Return the bench of a command line that names the traces, with the runs that `results` holds."""
+    """Return the bench of a command line that names the traces, with stored runs as of `known_runs`."""
     parser = argparse.ArgumentParser(description=(told or "").split("\n")[0])
     parser.add_argument("--traces", type=Path, default=os.environ.get("COADAPT_TRACES"))
+    parser.add_argument("--resume", action="store_true", help="keep stored runs of castor, too")
     options = parser.parse_args(argv)
     if options.traces is None or not Path(options.traces, "osdi21").is_dir():
         parser.error("--traces or COADAPT_TRACES must name the folder that holds osdi21")
     stored = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
-    return Drawn(Path(options.traces), dict(stored.get("runs", {})))
+    return Drawn(Path(options.traces), known_runs(stored.get("runs", {}), options.resume))
 
 
 def store(results: Path, found: Mapping[str, object], bench: Drawn) -> None:

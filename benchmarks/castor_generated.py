@@ -1,7 +1,8 @@
 """The workloads that castor and pollux are compared on with intervals: drawn as those of OSDI'21 were.
 
-`python -m benchmarks.castor_generated --traces DIR [--count N]`: loads 0.5 to 2, ten seeds each, 40 in all; a
-run that is stored is not made again, so it can be stopped and go on. All 40 take about 15 minutes of a core.
+`python -m benchmarks.castor_generated --traces DIR [--count N]`: loads 0.5 to 2, ten seeds each, 40 in all,
+in rounds alone and on events. Stored runs of pollux are not made again, nor with `--resume` those of castor,
+so it can be stopped and go on. All take about five minutes of a core.
 """
 
 import argparse
@@ -11,7 +12,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.castor import CLUSTER, FIGURES, Bench, Run
+from benchmarks.castor import CLUSTER, FIGURES, Bench, Run, known_runs
+from coadapt.cli.cluster.up_settings import DEFAULT_REACTION_S
 from coadapt.sim.applications import Application
 from coadapt.sim.traces import load_trace, read_log
 from coadapt.sim.traces.osdi21 import applications_in
@@ -49,21 +51,26 @@ def interval(values: Sequence[float]) -> list[float]:
     return [round(statistics.mean(values), 3), round(half, 3)]
 
 
+WAYS = {"": None, ", rounds on events": DEFAULT_REACTION_S}  # from an arrival or exit to a round, s
+
+
 def compared(bench: Bench, names: Sequence[str]) -> dict[str, object]:
-    """Return castor's figures over pollux's, over all workloads and per load."""
-    ratios: dict[str, Run] = {}
-    for name in names:
-        castor, pollux = bench.run(name, "castor"), bench.run(name, "pollux")
-        ratios[name] = {figure: castor[figure] / pollux[figure] for figure in FIGURES}
+    """Return castor's figures over those of pollux in rounds alone, over all workloads and per load."""
     groups = {"all": list(names)}
     for jobs in JOBS:
         groups[f"{jobs} jobs"] = [name for name in names if name.startswith(f"{jobs}/")]
-    return {
-        group: {figure: interval([ratios[name][figure] for name in members]) for figure in FIGURES}
-        | {"workloads": len(members)}
-        for group, members in groups.items()
-        if members
-    }
+    found: dict[str, object] = {}
+    for way, reaction_s in WAYS.items():
+        ratios: dict[str, Run] = {}
+        for name in names:
+            castor, pollux = bench.run(name, "castor", reaction_s=reaction_s), bench.run(name, "pollux")
+            ratios[name] = {figure: castor[figure] / pollux[figure] for figure in FIGURES}
+        for group, members in groups.items():
+            if members:
+                found[group + way] = {
+                    figure: interval([ratios[name][figure] for name in members]) for figure in FIGURES
+                } | {"workloads": len(members)}
+    return found
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -71,11 +78,12 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--traces", type=Path, default=os.environ.get("COADAPT_TRACES"))
     parser.add_argument("--count", type=int, default=len(JOBS) * SEEDS)
+    parser.add_argument("--resume", action="store_true", help="keep stored runs of castor, too")
     options = parser.parse_args(argv)
     if options.traces is None or not Path(options.traces, "osdi21").is_dir():
         parser.error("--traces or COADAPT_TRACES must name the folder that holds osdi21")
     stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    bench = Drawn(Path(options.traces), dict(stored.get("runs", {})))
+    bench = Drawn(Path(options.traces), known_runs(stored.get("runs", {}), options.resume))
     names = [f"{jobs}/{seed}" for seed in range(SEEDS) for jobs in JOBS][: options.count]
     for number in range(1, len(names) + 1):
         found = compared(bench, names[:number])
