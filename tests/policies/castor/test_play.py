@@ -5,7 +5,7 @@ import pytest
 
 from coadapt.policies.castor.arrays import FloatArray
 from coadapt.policies.castor.fluid.crowd import Course, Crowd, Curves, Goal, majorants
-from coadapt.policies.castor.fluid.play import cost_of, play, settle
+from coadapt.policies.castor.fluid.play import FAIR_WEIGHT, cost_of, play, settle
 
 SIZES = np.array([1.0, 2.0, 3.0, 4.0, 8.0, 12.0, 16.0])
 
@@ -124,7 +124,7 @@ def test_a_value_that_is_none_harms_nobody(value: float) -> None:
 
 def goal_of(count: int, **changes: object) -> Goal:
     """Return the goal of `count` jobs alike that have just come."""
-    plain = Goal(np.ones(count), *np.full((3, count), [[np.inf], [0.0], [np.inf]]), 0.0, 0.0, 0.0)
+    plain = Goal(np.ones(count), *np.full((4, count), [[np.inf], [0.0], [np.inf], [np.inf]]), 0.0, 0.0, 0.0)
     return plain._replace(**changes)
 
 
@@ -156,15 +156,16 @@ def test_a_deadline_turns_the_order() -> None:
     assert course.end_J[0] == pytest.approx(50.0)
 
 
-def test_a_job_that_would_starve_turns_the_order() -> None:
+@pytest.mark.parametrize(("past", "weight"), [("bears_J", 1.0), ("fair_J", FAIR_WEIGHT)])
+def test_a_job_that_would_starve_or_be_late_turns_the_order(past: str, weight: float) -> None:
     curves = majorants(np.array([[1.0, 2.0]] * 2), np.array([1.0, 2.0]))
     crowd = crowd_of(curves, np.array([100.0, 60.0]), np.zeros(2), 2.0)
-    goal = goal_of(2, bears_J=np.array([20.0, np.inf]))
+    goal = goal_of(2, **{past: np.array([20.0, np.inf])})
     shorter_first = np.array([0.9, 1.0])
     _, course, cost = settle(crowd, shorter_first, goal, 30)
     assert course.end_J == pytest.approx([50.0, 80.0])
     # The integral of what each second past 20 s counts more.
-    assert cost == pytest.approx(130.0 + 30.0**2 / 40.0)
+    assert cost == pytest.approx(130.0 + weight * 30.0**2 / 40.0)
     _, course, _ = settle(crowd, shorter_first, goal_of(2), 30)
     assert course.end_J == pytest.approx([80.0, 30.0])
 

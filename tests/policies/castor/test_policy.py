@@ -105,6 +105,36 @@ def test_a_job_that_is_late_by_its_fair_clock_is_owed_its_share() -> None:
     assert counts(Castor(makespan_jobs=0.0, rho_max=0.9).allocate(seen))["old"] >= 1
 
 
+def test_who_nears_its_limit_goes_first_long_before_it_is_owed_anything() -> None:
+    """Of two jobs the shorter goes first, but not once the other is old."""
+    old, short = timed("old", target=1e7, at=0.0), timed("short", target=3e6, at=5_000.0)
+    seen = ClusterView(at=5_000.0, nodes=nodes(4, 4), jobs=(old, short))
+    now = situation(seen, standing(seen), Lengths())
+    assert FairClocks().move(5_000.0, now, np.array([8])).least_J.max() < 3.0
+    plain, fair = (counts(Castor(rho_max=limit, tail=0.0).allocate(seen)) for limit in (0.0, 3.0))
+    assert plain["short"] > plain.get("old", 0)
+    assert fair["old"] > fair.get("short", 0)
+
+
+@pytest.mark.parametrize("fast", [1.5, 4.0])
+def test_a_late_job_gets_its_share_of_the_commonest_type_or_as_much_of_another(fast: float) -> None:
+    """Two GPUs of type a are its share, which one of type b outdoes if it is four times as fast."""
+    slow = timed("x").measured.by_type["gpu"]
+    times = {name: getattr(slow.params, name) / fast for name in ("alpha_c", "beta_c", "alpha_r", "alpha_n")}
+    by_type = {"a": slow, "b": replace(slow, params=replace(slow.params, **times))}
+    late = timed("late", gpus=(1, 4), target=1e9, at=0.0, by_type=by_type)
+    new = [timed(f"j{number}", gpus=(4, 4), target=1e4, at=5e5, by_type=by_type) for number in range(3)]
+    seen = view((*nodes(4, 4, kind="a", name="a"), *nodes(1, kind="b", name="b")), late, *new, at=5e5)
+    now = situation(seen, standing(seen), Lengths())
+    fair = FairClocks().move(5e5, now, np.array([8, 1]))
+    assert (fair.gpus_J[0], fair.type_J[0]) == (2, 0)
+    column = np.flatnonzero((now.configs.type_C == 1) & (now.configs.gpus_C == 1))[0]
+    assert (now.goodput_JC[0, column] >= fair.goodput_J[0]) == (fast == 4.0)
+    assert counts(Castor().allocate(seen)).get("late", 0) <= 1
+    held = Castor(rho_max=0.9).allocate(seen).allocations["late"]
+    assert held.slots == (("b0", 1),) if fast == 4.0 else held.num_replicas >= 2
+
+
 def test_a_share_goes_before_what_a_job_of_one_size_is_owed() -> None:
     old = timed("old", target=1e7, at=0.0)
     pressing = timed("pressing", gpus=(4, 4), target=3e4, at=3_990.0, deadline_at=3_995.0)
@@ -125,10 +155,10 @@ def test_fair_shares_bound_what_is_lost() -> None:
         ]
         seen = view(nodes(4), *jobs, at=at)
         now = situation(seen, standing(seen), Lengths())
-        owed_J = clocks.owed(at, now, 4, 1.0)
+        late_J = clocks.move(at, now, np.array([4])).least_J >= 1.0
         alone_J = now.goodput_JC[:, now.configs.gpus_C == 1][:, 0]
         for row, each in enumerate(now.jobs):
-            served = owed_J[row] > 0 or each.id == "j0"  # greed: everything but what is owed goes to j0
+            served = late_J[row] or each.id == "j0"  # greed: everything but what is owed goes to j0
             done[each.id] += step * float(alone_J[row]) * served
             if done[each.id] >= whole and each.id not in ends:
                 ends[each.id] = at + step

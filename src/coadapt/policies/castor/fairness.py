@@ -1,22 +1,45 @@
 """Fair clocks: what each job would have done on an equal share, and who is late by them."""
 
 # A job's fair clock runs at the goodput that it would have on its share of the cluster, GPUs / jobs, whatever
-# it really gets. From it follows when it would have ended there (T_fair), and from what it really did when it
-# ends if it gets its share from now on; the quotient is the least finish-time fairness ρ that it can still
-# count on. Once that reaches `rho_max`, the round owes the job its share until the quotient is below again.
+# it really gets. The share is of the type that the cluster has most of, of those that the job may have: as
+# the finish-time fairness rho is told. From the clock follows when the job would have ended there (T_fair),
+# and from what it really did when it ends if it gets its share from now on; the quotient is the least rho
+# that it can still count on.
+#
+# `rho_max` acts on both. Seconds past FAIR_FROM x rho_max x T_fair weigh more in the plays, so that who will
+# be late is seen to in time. Who can count on rho_max or more only is owed its share, or GPUs of another type
+# that do as much, until the quotient is below again.
 #
 # Guarantee. While the number of jobs n and the goodputs stay, and n <= GPUs: shares are floor(GPUs / n),
 # their sum fits, so every late job gets at least its share in the next round and the quotient rises no
-# further: ρ <= rho_max + (round + its rescales x δ) / T_fair. When jobs come, T_fair and what is left grow
-# alike.
+# further: rho <= rho_max + (round + its rescales x delta) / T_fair. When jobs come, T_fair and what is left
+# grow alike.
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from coadapt.model import JobId
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 from coadapt.policies.castor.situation import Situation
+
+FAIR_FROM = 0.5  # of rho_max: seconds past it weigh more (1)
+ROUND_S = 60.0  # of waiting for a round, which nobody is spared (1)
+
+
+class Fair(NamedTuple):
+    """What its share is to each job: replicas of a GPU type, and its goodput there.
+
+    takes_s_J: its completion time there (T_fair); least_J: the least rho that it can count on. Of a job of
+    which nothing is known they are infinity and 0.
+    """
+
+    gpus_J: IntArray
+    type_J: IntArray
+    goodput_J: FloatArray
+    takes_s_J: FloatArray
+    least_J: FloatArray
 
 
 @dataclass(slots=True)
@@ -25,11 +48,11 @@ class FairClocks:
 
     done: dict[JobId, tuple[float, float]] = field(default_factory=dict)
 
-    def owed(self, at: float, now: Situation, num_gpus: int, rho_max: float) -> IntArray:
-        """Return the replicas that each job is owed at least (0: it is not late), and move the clocks on."""
-        share = max(num_gpus // max(len(now.jobs), 1), 1)
-        column_J, goodput_J = _at_share(now, share)
-        owed_J = np.zeros(len(now.jobs), dtype=np.int64)
+    def move(self, at: float, now: Situation, gpus_T: IntArray) -> Fair:
+        """Return what the share of each job is, and move the clocks on. gpus_T: GPUs by type."""
+        share = max(int(gpus_T.sum()) // max(len(now.jobs), 1), 1)
+        column_J, goodput_J = _at_share(now, share, gpus_T)
+        takes_s_J, least_J = np.full(len(now.jobs), np.inf), np.zeros(len(now.jobs))
         clocks: dict[JobId, tuple[float, float]] = {}
         for row, job in enumerate(now.jobs):
             if not now.timed_J[row] or goodput_J[row] <= 0.0:
@@ -38,19 +61,19 @@ class FairClocks:
             before, clock = self.done.get(job.id, (job.submitted_at, 0.0))
             clock += goodput * max(at - before, 0.0)
             clocks[job.id] = (at, clock)
-            whole = job.measured.progress + float(now.left_J[row])
-            # One start on the fair share, too, takes its rescale time.
-            fair_s = max(age_s + (whole - clock) / goodput, 0.1 * whole / goodput) + job.rescale_s
-            if (age_s + float(now.left_J[row]) / goodput) / fair_s >= rho_max:
-                owed_J[row] = now.configs.gpus_C[column_J[row]]
+            left = float(now.left_J[row])
+            whole = job.measured.progress + left
+            # On the fair share, too, a job waits for a round and pays a start.
+            fair_s = max(age_s + (whole - clock) / goodput, 0.1 * whole / goodput)
+            takes_s_J[row] = fair_s + 0.5 * ROUND_S + job.rescale_s
+            least_J[row] = (age_s + left / goodput) / takes_s_J[row]
         self.done = clocks
-        return owed_J
+        return Fair(now.configs.gpus_C[column_J], now.configs.type_C[column_J], goodput_J, takes_s_J, least_J)
 
 
 # Where jobs outnumber GPUs there are no shares, and a sum of completion times puts last whoever needs many
 # GPUs at once, however short it is. What a job bears is its time on the least that it can train on, in turns:
 # it has one second of them in jobs / GPUs seconds, or in one where jobs are fewer. Past that it starves.
-ROUND_S = 60.0  # of waiting for a round, which nobody is spared (1)
 BORNE_MIN = 0.1  # of the whole time by the present crowd: what a job bears at least (1)
 
 
@@ -91,9 +114,14 @@ def _at_least_s(now: Situation) -> FloatArray:
     return seconds_J
 
 
-def _at_share(now: Situation, share: int) -> tuple[IntArray, FloatArray]:
+def _at_share(now: Situation, share: int, gpus_T: IntArray) -> tuple[IntArray, FloatArray]:
     """Return per job the configuration with most GPUs of its share (else its least), and its goodput."""
-    gpus_JC = np.where(now.goodput_JC > 0.0, now.configs.gpus_C, 0)
+    configs, may_JC = now.configs, now.goodput_JC > 0.0
+    # By type: of how many GPUs it is, and of those of as many the first.
+    order_T = gpus_T * (len(gpus_T) + 1) - np.arange(len(gpus_T))
+    order_C = order_T[configs.type_C]
+    may_JC &= order_C == np.where(may_JC, order_C, np.iinfo(np.int64).min).max(axis=1, keepdims=True)
+    gpus_JC = np.where(may_JC, configs.gpus_C, 0)
     within_JC = np.where(gpus_JC <= share, gpus_JC, 0)
     least_JC = np.where(gpus_JC > 0, gpus_JC, np.iinfo(np.int64).max)
     column_J = np.where(within_JC.any(axis=1), within_JC.argmax(axis=1), least_JC.argmin(axis=1))

@@ -20,7 +20,7 @@ import numpy as np
 
 from coadapt.model import JobSpec, RescaleContract
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
-from coadapt.policies.castor.fairness import ROUND_S
+from coadapt.policies.castor.fairness import ROUND_S, Fair
 from coadapt.policies.castor.situation import REPORT_S, Situation
 
 NEAR_END = 0.95  # of E: who has as much left must run (tried: 0.9, 0.97)
@@ -32,23 +32,42 @@ TRIED_PART = 0.25  # of the GPUs: for trials at once (tried: 0, 0.5)
 TRIAL_S = 5.0 * REPORT_S  # from a job's first start: if no step was timed by then, it has no more trials (1)
 
 
+# Times as urgent as anything else that is owed: what `rho_max` guarantees holds beside it, too.
+SHARES_FIRST = 100.0
+
+
 class Owed(NamedTuple):
-    """What the round owes its jobs. replicas_J: at least so many now, 0 if it may wait.
+    """What the round owes its jobs. replicas_J: at least so many now, 0 if it may wait; type_J: of this GPU
+    type, -1: of any; goodput_J: or whatever does as much, infinity: nothing else.
 
     urgency_J: what a GPU of them counts where not all fit.
     """
 
     replicas_J: IntArray
+    type_J: IntArray
+    goodput_J: FloatArray
     urgency_J: FloatArray
+
+    def with_shares(self, fair: Fair, rho_max: float) -> "Owed":
+        """Return this, and their shares to all that are late by their fair clocks."""
+        late_J = fair.least_J >= rho_max
+        return Owed(
+            np.where(late_J, np.maximum(self.replicas_J, fair.gpus_J), self.replicas_J),
+            np.where(late_J & (self.replicas_J == 0), fair.type_J, self.type_J),
+            np.where(late_J, fair.goodput_J, self.goodput_J),
+            np.where(late_J, SHARES_FIRST, self.urgency_J),
+        )
 
 
 def owed_now(now: Situation, at: float, bears_J: FloatArray, num_gpus: int, *, end_too: bool) -> Owed:
     """Return what jobs of one size are owed. bears_J: completion time, s. end_too: heed the last end."""
-    replicas_J, urgency_J = np.zeros(len(now.jobs), dtype=np.int64), np.ones(len(now.jobs))
+    num_jobs = len(now.jobs)
+    replicas_J, urgency_J = np.zeros(num_jobs, dtype=np.int64), np.ones(num_jobs)
+    owed = Owed(replicas_J, np.full(num_jobs, -1), np.full(num_jobs, np.inf), urgency_J)
     size_J = np.array([_only_size(job.spec) for job in now.jobs], dtype=np.int64)
     one_J = (size_J > 0) & (now.goodput_JC > 0.0).any(axis=1)
     if not one_J.any():
-        return Owed(replicas_J, urgency_J)
+        return owed
     known_J = one_J & now.timed_J
     takes_s_J = np.where(known_J, _takes_s(now), 0.0)
     weight_J, _, age_J = now.stakes
@@ -66,7 +85,7 @@ def owed_now(now: Situation, at: float, bears_J: FloatArray, num_gpus: int, *, e
     replicas_J[late_J] = size_J[late_J]
     tried_J = _tried(now, np.where(now.timed_J, 0, size_J * one_J), at, TRIED_PART * num_gpus)
     replicas_J[tried_J] = size_J[tried_J]
-    return Owed(replicas_J, urgency_J)
+    return owed
 
 
 def _only_size(spec: JobSpec) -> int:

@@ -1,22 +1,21 @@
 """Castor as a policy: curves of what is known, values by plays, sizes by a program, places."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 
 from coadapt.model import Allocation, ClusterView, JobId, Plan
 from coadapt.policies.base import PolicyCard
-from coadapt.policies.castor.arrays import FloatArray
 from coadapt.policies.castor.arrivals import Arrivals
 from coadapt.policies.castor.cluster import Standing, standing
 from coadapt.policies.castor.explain import Told, explained, stands
 from coadapt.policies.castor.facts import Facts
-from coadapt.policies.castor.fairness import FairClocks, Waits
+from coadapt.policies.castor.fairness import FAIR_FROM, FairClocks, Waits
 from coadapt.policies.castor.ground import Ground
 from coadapt.policies.castor.kin import Applications
-from coadapt.policies.castor.laxity import Owed, owed_now
+from coadapt.policies.castor.laxity import owed_now
 from coadapt.policies.castor.lengths import Lengths
 from coadapt.policies.castor.placing import place
 from coadapt.policies.castor.predictions import Prediction, Predictions
@@ -24,18 +23,15 @@ from coadapt.policies.castor.round import Sizes, choose, rehearse_program
 from coadapt.policies.castor.situation import Situation, situation
 from coadapt.policies.castor.values import Fluid, Outlook, Values, Wanted
 
-# Times as urgent as anything else that is owed: what `rho_max` guarantees holds beside it, too.
-SHARES_FIRST = 100.0
-
 
 @dataclass(frozen=True, kw_only=True)
 class CastorOptions:
     """What castor's operator may set; docs/policies/castor.md has the curves of both dials.
 
     makespan_jobs: μ, how many jobs' completion times the makespan weighs as much as. tail:
-    what is made small is the sum of completion times to the power of 1 + tail. rho_max: a job that
-    would take longer than so many times its time on an equal share is owed its share; 0: never. expect:
-    whether to keep room for jobs like those of the last hours.
+    what is made small is the sum of completion times to the power of 1 + tail. rho_max: how many times
+    its time on an equal share a job may take: its seconds weigh more from half of that on, and who would pass
+    it is owed its share; 0: no limit. expect: whether to keep room for jobs like those of the last hours.
     """
 
     makespan_jobs: float = 4.0
@@ -100,12 +96,13 @@ class Castor(CastorOptions):
             return Plan(allocations=fixed.kept, reasons=reasons)
         num_gpus = sum(kind.num_gpus for kind in fixed.kinds)
         bears_J = memory.waits.borne(view.at, now, num_gpus)
-        outlook = self._look_ahead(view, fixed, now, bears_J)
+        wanted = Wanted(self.makespan_jobs, self.tail, bears_J)
         owed = owed_now(now, view.at, bears_J, num_gpus, end_too=self.makespan_jobs > 0.0)
         if self.rho_max:
-            share_J = memory.clocks.owed(view.at, now, num_gpus, self.rho_max)
-            urgency_J = np.where(share_J > 0, SHARES_FIRST, owed.urgency_J)
-            owed = Owed(np.maximum(owed.replicas_J, share_J), urgency_J)
+            fair = memory.clocks.move(view.at, now, np.array([kind.num_gpus for kind in fixed.kinds]))
+            wanted = replace(wanted, fair_J=FAIR_FROM * self.rho_max * fair.takes_s_J)
+            owed = owed.with_shares(fair, self.rho_max)
+        outlook = self._look_ahead(view, fixed, now, wanted)
         sizes = choose(now, outlook.value_J, fixed, owed)
         placed = _places(fixed, now, sizes)
         told = Told(
@@ -135,14 +132,13 @@ class Castor(CastorOptions):
         """Call the kernels of the round's program, which `allocate` calls last."""
         rehearse_program()
 
-    def _look_ahead(self, view: ClusterView, fixed: Standing, now: Situation, bears_J: FloatArray) -> Outlook:
+    def _look_ahead(self, view: ClusterView, fixed: Standing, now: Situation, wanted: Wanted) -> Outlook:
         memory = self._memory
         fluid = Fluid.of(now, fixed.kinds)
         done_J = np.array([job.measured.progress for job in now.jobs])
         whole_J = np.where(now.timed_J, done_J + now.left_J, 0.0)
         memory.arrivals.observe(view.at, now.jobs, fluid.curves, whole_J)
         expected = memory.arrivals.expected(view.at) if self.expect else None
-        wanted = Wanted(self.makespan_jobs, self.tail, bears_J)
         outlook = memory.values.settle(now, fluid, expected, wanted)
         ends_s = outlook.course.end_J[: len(now.jobs)].tolist()
         timed = zip(now.jobs, ends_s, now.timed_J.tolist(), strict=True)

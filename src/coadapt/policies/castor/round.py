@@ -10,8 +10,8 @@
 # other on Sia's cluster; with 10 δ jobs change so often that they do little else.
 #
 # Floors: a job that is late by its fair clock (fairness.py) is owed its share, one that cannot catch up its
-# size (laxity.py). Sizes from there on earn LARGE besides for each GPU that is owed, so the program serves as
-# many of those as can be before anything else.
+# size (laxity.py). Sizes that serve that earn LARGE besides for each GPU that is owed, so the program serves
+# as many of those as can be before anything else.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,9 +51,8 @@ def choose(now: Situation, value_J: FloatArray, standing: Standing, owed: Owed) 
     worth_JO, gpus_JO, type_JO = _options(now, value_J)
     plain_JO = worth_JO.copy()
     large = LARGE * (1.0 + worth_JO.max(axis=1, initial=0.0).sum())
-    owed_J1 = owed.replicas_J[:, None]
-    served_JO = (owed_J1 > 0) & (gpus_JO >= owed_J1) & (worth_JO > 0.0)
-    worth_JO += np.where(served_JO, large * owed.urgency_J[:, None] * owed_J1, 0.0)
+    if owed.replicas_J.any():
+        worth_JO += large * _served(now, owed, gpus_JO, type_JO) * (worth_JO > 0.0)
     tenants = sorted(standing.quota_left)
     index = {tenant: len(standing.kinds) + number for number, tenant in enumerate(tenants)}
     capacity = [kind.num_gpus for kind in standing.kinds] + [max(standing.quota_left[t], 0) for t in tenants]
@@ -77,6 +76,16 @@ def choose(now: Situation, value_J: FloatArray, standing: Standing, owed: Owed) 
         value += worth
     gap = max(choice.bound - choice.value, 0.0)
     return Sizes(counts, types, value, value + gap, choice.price_R[: len(standing.kinds)])
+
+
+def _served(now: Situation, owed: Owed, gpus_JO: IntArray, type_JO: IntArray) -> FloatArray:
+    """Return what each option serves of what is owed, in GPUs by their urgency."""
+    replicas_J1, type_J1 = owed.replicas_J[:, None], owed.type_J[:, None]
+    goodput_JO = np.hstack((now.goodput_JC, now.here_J[:, None]))
+    serves_JO = (gpus_JO >= replicas_J1) & ((type_J1 < 0) | (type_JO == type_J1))
+    serves_JO |= goodput_JO >= owed.goodput_J[:, None]
+    served_JO: FloatArray = serves_JO * (owed.urgency_J[:, None] * replicas_J1)
+    return served_JO
 
 
 def rehearse_program() -> None:

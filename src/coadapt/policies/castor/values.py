@@ -46,11 +46,14 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to make small besides summed completion time; see CastorOptions, Goal. bears_J: of jobs here."""
+    """What to make small besides summed completion time; see CastorOptions, Goal. bears_J, fair_J: of jobs
+    here; no fair_J: nothing is past it.
+    """
 
     makespan_jobs: float
     tail: float
     bears_J: FloatArray
+    fair_J: FloatArray | None = None
 
 
 @dataclass(slots=True)
@@ -63,8 +66,12 @@ class Values:
         """Return the values of this round."""
         crowd, goal = _crowd(now, fluid, expected)
         num_here, num_jobs = len(now.jobs), len(goal.weight_J)
-        bears_J = np.append(wanted.bears_J, np.full(num_jobs - num_here, np.inf))
-        goal = goal._replace(makespan_jobs=wanted.makespan_jobs, tail=wanted.tail, bears_J=bears_J)
+        bears_J, fair_J = np.full((2, num_jobs), np.inf)
+        bears_J[:num_here] = wanted.bears_J
+        if wanted.fair_J is not None:
+            fair_J[:num_here] = wanted.fair_J
+        goal = goal._replace(bears_J=bears_J, fair_J=fair_J)
+        goal = goal._replace(makespan_jobs=wanted.makespan_jobs, tail=wanted.tail)
         after = _after(now.later.job_L.tolist(), num_jobs)
         start_J = self._begin(now, crowd, goal, after)
         plays = PLAYS if len(crowd.curves.gpus_V) <= MANY_PIECES else FEW_PLAYS
@@ -191,4 +198,5 @@ def _crowd(now: Situation, fluid: Fluid, expected: Expected | None) -> tuple[Cro
         next_J,
         fluid.num_gpus,
     )
-    return crowd, Goal(*stakes, bears_J=np.empty(0), makespan_jobs=0.0, tail=0.0, usual_s=0.0)
+    none = np.empty(0)
+    return crowd, Goal(*stakes, bears_J=none, fair_J=none, makespan_jobs=0.0, tail=0.0, usual_s=0.0)

@@ -59,14 +59,16 @@ class Goal(NamedTuple):
     sum_j weight_J (long_J + LATE_JOBS max(end_J - due_J, 0))  +  makespan_jobs x the last end,
 
     long_J being the completion time c = age_J + end_J in which a second past usual_s weighs more: as many
-    times as it is past it, to the power of `tail`; and past bears_J more again, by c / bears_J - 1. due_J:
-    deadline, seconds from now (infinity: none). usual_s 0: the mean completion time of the first play.
+    times as it is past it, to the power of `tail`; past bears_J more again, by c / bears_J - 1, and past
+    fair_J by FAIR_WEIGHT times c / fair_J - 1. due_J: deadline, seconds from now (infinity: none). usual_s 0:
+    the mean completion time of the first play.
     """
 
     weight_J: FloatArray
     due_J: FloatArray
     age_J: FloatArray
     bears_J: FloatArray
+    fair_J: FloatArray
     makespan_jobs: float
     tail: float
     usual_s: float

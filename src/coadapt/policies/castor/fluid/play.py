@@ -261,6 +261,7 @@ LAST_SHARE = 0.1
 DAMPING = 0.5
 # A second past its deadline counts as so many seconds of waiting besides (1).
 LATE_JOBS = 4.0
+FAIR_WEIGHT = 10.0  # of a second past fair_J (tried: 3)
 
 
 @lean_part
@@ -290,6 +291,7 @@ def _second(course: Course, goal: Goal, j: int) -> float:
     past = max(long / goal.usual_s, 1.0)
     weighs: float = past**goal.tail if past > 1.0 else 1.0
     weighs += max(long / goal.bears_J[j] - 1.0, 0.0)
+    weighs += FAIR_WEIGHT * max(long / goal.fair_J[j] - 1.0, 0.0)
     return weighs
 
 
@@ -304,6 +306,7 @@ def cost_of(course: Course, goal: Goal) -> float:
             # The integral of _second over the completion time.
             long = goal.age_J[j] + course.end_J[j]
             starved = max(long - goal.bears_J[j], 0.0) ** 2 / (2.0 * goal.bears_J[j])
+            starved += FAIR_WEIGHT * max(long - goal.fair_J[j], 0.0) ** 2 / (2.0 * goal.fair_J[j])
             if past > 1.0:
                 long = goal.usual_s * (goal.tail + past ** (1.0 + goal.tail)) / (1.0 + goal.tail)
             long += starved
@@ -442,7 +445,14 @@ def _settle(crowd: Crowd, flow: Flow, goal: Goal, turns: _Turns, num_plays: int)
             _keep(turns)
             usual_s = goal.usual_s if goal.usual_s > 0.0 else _mean_s(course, goal)
             goal = Goal(
-                goal.weight_J, goal.due_J, goal.age_J, goal.bears_J, goal.makespan_jobs, goal.tail, usual_s
+                goal.weight_J,
+                goal.due_J,
+                goal.age_J,
+                goal.bears_J,
+                goal.fair_J,
+                goal.makespan_jobs,
+                goal.tail,
+                usual_s,
             )
         if turn == num_plays:
             break
@@ -475,7 +485,7 @@ def play(crowd: Crowd, value_J: FloatArray) -> Course:
     """Return the course of a crowd at these values, part by part."""
     none, nobody = np.empty(0), Course(*np.empty((3, 0)))
     played = Course(*np.empty((3, len(value_J))))
-    goal = Goal(none, none, none, none, makespan_jobs=0.0, tail=0.0, usual_s=1.0)
+    goal = Goal(none, none, none, none, none, makespan_jobs=0.0, tail=0.0, usual_s=1.0)
     best_J = np.empty(len(value_J))
     turns = _Turns(value_J, best_J, none, none, none, played, none, nobody)
     _settle(crowd, flow_of(crowd), goal, turns, variable(0))
