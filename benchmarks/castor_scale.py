@@ -16,6 +16,7 @@ from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+from benchmarks._svg import picture, text
 from benchmarks.castor_views import crowded_views
 from coadapt.policies import create_policy
 
@@ -77,25 +78,20 @@ def _y(ms: float) -> float:
     return HEIGHT - BOTTOM - (math.log(ms) - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
 
 
-def _text(x: float, y: float, words: str, **style: str) -> str:
-    given = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in style.items())
-    return f'<text x="{x:.0f}" y="{y:.0f}"{given}>{words}</text>'
-
-
 def _grid() -> list[str]:
     """Return the axes: sizes below, times at the left."""
     lines, bottom = [], HEIGHT - BOTTOM
     for num_gpus, num_jobs in SIZES:
         x = _x(num_gpus)
         lines.append(f'<path d="M{x:.0f} {TOP}V{bottom}" stroke="#e3e3e3"/>')
-        lines.append(_text(x, bottom + 18, f"{num_gpus:,}", text_anchor="middle"))
-        lines.append(_text(x, bottom + 35, f"{num_jobs:,}", text_anchor="middle", fill="#666"))
+        lines.append(text(x, bottom + 18, f"{num_gpus:,}", text_anchor="middle"))
+        lines.append(text(x, bottom + 35, f"{num_jobs:,}", text_anchor="middle", fill="#666"))
     names = {0.1: "0.1 ms", 1.0: "1 ms", 10.0: "10 ms", 100.0: "100 ms", 1e3: "1 s", 1e4: "10 s"}
     for ms, name in (names | {6e4: "1 min"}).items():
         lines.append(f'<path d="M{LEFT} {_y(ms):.0f}H{WIDTH - RIGHT}" stroke="#e3e3e3"/>')
-        lines.append(_text(LEFT - 8, _y(ms) + 4, name, text_anchor="end"))
-    lines.append(_text(LEFT - 22, bottom + 18, "GPUs", text_anchor="end"))
-    lines.append(_text(LEFT - 22, bottom + 35, "jobs", text_anchor="end", fill="#666"))
+        lines.append(text(LEFT - 8, _y(ms) + 4, name, text_anchor="end"))
+    lines.append(text(LEFT - 22, bottom + 18, "GPUs", text_anchor="end"))
+    lines.append(text(LEFT - 22, bottom + 35, "jobs", text_anchor="end", fill="#666"))
     return lines
 
 
@@ -123,16 +119,13 @@ def draw(timed: dict[str, Timed]) -> str:
     for y, x, policy in sorted(ends):
         style = {"fill": COLOURS[policy], "font_weight": "bold"}
         if x < WIDTH - RIGHT - 1:  # beside it others go on
-            lines.append(_text(x, y - 10, policy, text_anchor="end", **style))
+            lines.append(text(x, y - 10, policy, text_anchor="end", **style))
             continue
         last_y = max(y + 4, last_y + APART)
-        lines.append(_text(x + 14, last_y, policy, **style))
+        lines.append(text(x + 14, last_y, policy, **style))
     title = "CPU time of one decision (median); bars: castor's goals"
-    lines.append(_text(LEFT, 24, title, font_size="15", font_weight="bold"))
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
-    style = 'font-family="system-ui, sans-serif" font-size="13" fill="#222"'
-    ground = '<rect width="100%" height="100%" fill="#fff"/>'
-    return "\n".join([f"{head} {style}>", f"<title>{title}</title>", ground, *lines, "</svg>\n"])
+    lines.append(text(LEFT, 24, title, font_size="15", font_weight="bold"))
+    return picture(WIDTH, HEIGHT, title, lines)
 
 
 def main(argv: list[str] | None = None) -> None:
