@@ -1,9 +1,10 @@
 """What a policy is. A policy is outside the core: its plans are checked, its errors are caught."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
-from coadapt.model import ClusterView, Plan
+from coadapt.model import ClusterView, JobId, Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,4 +31,22 @@ class Policy(Protocol):
 
     def allocate(self, view: ClusterView) -> Plan:
         """Return what each job of `view` gets now. Must not modify or keep references into `view`."""
+        ...
+
+
+class Prediction(NamedTuple):
+    """Instants, s: when a job will have ended, and the interval of that which holds nine times of ten."""
+
+    end_at: float
+    low_at: float
+    high_at: float
+
+
+@runtime_checkable
+class Foretells(Protocol):
+    """A policy that says when jobs will end."""
+
+    @property
+    def predictions(self) -> Mapping[JobId, Prediction]:
+        """What it said of each job in the last round."""
         ...

@@ -10,14 +10,22 @@ from coadapt.policies.base import Policy
 from coadapt.policies.giving.withheld import without_withheld
 from coadapt.runtime.ports import Post
 
+OnDecided = Callable[[Policy, ClusterView], None]
+
 
 class InlineSolver:
-    """Answers each Solve at once. `decision_s` keeps what each decision took by `timer` (seconds)."""
+    """Answers each Solve at once. `decision_s` keeps what each decision took by `timer` (seconds).
 
-    def __init__(self, policy: Policy, timer: Callable[[], float]) -> None:
+    on_decided: called after each that succeeded, with what was decided on.
+    """
+
+    def __init__(
+        self, policy: Policy, timer: Callable[[], float], on_decided: OnDecided | None = None
+    ) -> None:
         self.policy = policy
         self.decision_s: list[float] = []
         self._timer = timer
+        self._on_decided = on_decided
 
     def __call__(self, command: Solve, post: Post) -> None:
         started = self._timer()
@@ -28,6 +36,8 @@ class InlineSolver:
             return
         finally:
             self.decision_s.append(self._timer() - started)
+        if self._on_decided is not None:
+            self._on_decided(self.policy, command.view)
         post(PlanReady(at=command.view.at, round=command.round, plan=plan))
 
 

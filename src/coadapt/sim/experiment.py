@@ -25,6 +25,7 @@ from coadapt.runtime.solver import InlineSolver
 from coadapt.sim.agent import Oracle
 from coadapt.sim.applications import Application
 from coadapt.sim.clock import VirtualClock
+from coadapt.sim.foresight import Foresight, Foretold
 from coadapt.sim.metrics import (
     JobOutcome,
     Metrics,
@@ -102,6 +103,7 @@ class RunResult:
     """What one run gave. cpu_s: CPU seconds of this process, the figures not counted.
 
     peak_rss_mb: highest resident memory of the process during the run, in MiB, with all that it held before.
+    foretold: what the policy said of the ends of jobs, if it does; nothing where figures alone were wanted.
     """
 
     trace: str
@@ -114,6 +116,7 @@ class RunResult:
     peak_rss_mb: float
     num_plans_failed: int = 0
     plan_error: str = ""
+    foretold: tuple[Foretold, ...] = ()
 
 
 @dataclass(slots=True)
@@ -126,6 +129,7 @@ class Simulation:
     runtime: Runtime
     recorder: Recorder
     solver: InlineSolver
+    foresight: Foresight
     config: ExperimentConfig = field(default_factory=ExperimentConfig)
 
     def run(self, on_progress: OnProgress | None = None) -> None:
@@ -170,7 +174,10 @@ def compose(
     oracle = Oracle(gpus_per_node(cluster, gpu_type), gpus_by_type(cluster)[gpu_type], gpu_type)
     world = World(clock, workload.jobs, applications, oracle, config.world)
     recorder = Recorder(figures_only=config.figures_only)
-    solver = InlineSolver(policy, time.process_time)
+    foresight = Foresight()
+    solver = InlineSolver(
+        policy, time.process_time, on_decided=None if config.figures_only else foresight.note
+    )
     runtime = Runtime(
         Scheduler(config.scheduler),
         clock=clock,
@@ -189,7 +196,7 @@ def compose(
             forecast=oracle(applications[job.application], job.spec, epoch=0),
         )
         clock.call_at(job.at, partial(runtime.post, submitted))
-    return Simulation(workload, clock, world, runtime, recorder, solver, config)
+    return Simulation(workload, clock, world, runtime, recorder, solver, foresight, config)
 
 
 def simulate(
@@ -236,6 +243,7 @@ def simulate(
         peak_rss_mb=peak_rss_mb,
         num_plans_failed=len(errors),
         plan_error=errors[0] if errors else "",
+        foretold=simulation.foresight.fell_due(history.jobs),
     )
 
 

@@ -11,8 +11,9 @@ import pytest
 from coadapt.core.lifecycle import JobState
 from coadapt.model import BatchLimits, JobSpec, Measured, RescaleCosts, Usage
 from coadapt.runtime.history import History, JobHistory, MeasuredRescale, Point, Round, Span
+from coadapt.sim.foresight import Foretold
 from coadapt.sim.report.changes import live_figures
-from coadapt.sim.report.data import NUM_BINS, NUM_JOBS_MAX, run_values
+from coadapt.sim.report.data import NUM_BINS, NUM_FORETOLD_MAX, NUM_JOBS_MAX, run_values
 from coadapt.sim.report.report import ReportRun, render_report, write_report
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -87,6 +88,7 @@ def test_the_values_of_one_job() -> None:
         "jct": [100.0],
         "gpus": 4,
         "planless": [],
+        "foretold": {"number": 0, "within": 0, "drawn": []},
         "refused": [],
         "texts": ["waits: submitted", "starts on 2", "grows", "done"],
     }
@@ -315,6 +317,14 @@ def big_history(num_jobs: int = 160, seed: int = 0) -> History:
     )
 
 
+def test_of_many_words_on_ends_a_part_is_drawn_and_all_are_counted() -> None:
+    words = [Foretold(100.0, 50.0, 150.0, 60.0 + number % 100) for number in range(2 * NUM_FORETOLD_MAX)]
+    found = run_values(ReportRun(label="x", history=one_job(), foretold=words))["foretold"]
+    assert isinstance(found, dict)
+    assert (found["number"], found["within"]) == (len(words), sum(word.took_s <= 150.0 for word in words))
+    assert found["drawn"] == [list(word) for word in words[::2]]
+
+
 # -- in a browser ---------------------------------------------------------------------------------------
 
 
@@ -457,3 +467,16 @@ def test_empty_runs_say_so(opened) -> None:  # type: ignore[no-untyped-def]
     assert page.locator("#chart-gantt").inner_text() == "No job was submitted."
     page.get_by_role("tab", name="busy").click()
     assert "first" in page.locator("#chart-gantt").inner_text()
+
+
+def test_ends_are_drawn_against_what_was_foretold_of_them(opened) -> None:  # type: ignore[no-untyped-def]
+    words = [Foretold(100.0, 50.0, 150.0, 120.0), Foretold(1000.0, 900.0, 1100.0, 2000.0)]
+    told = ReportRun(label="castor", history=one_job(), foretold=words)
+    page = opened([ReportRun(label="pollux", history=one_job()), told])
+    assert page.locator("#foretold-note").inner_text() == "castor: 50 % of 2 within their 90 % interval"
+    drawn = page.evaluate("at('chart-foretold').data.slice(1).map((each) => [each.name, each.x, each.y])")
+    assert drawn == [["within the interval", [100], [120]], ["outside", [1000], [2000]]]
+    # In the colour that the run has everywhere.
+    assert page.evaluate("at('chart-foretold').data[1].marker.color === at('chart-used').data[1].line.color")
+    page = opened([ReportRun(label="pollux", history=one_job())])
+    assert not page.locator("#foretold").is_visible()

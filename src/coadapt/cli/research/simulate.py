@@ -214,6 +214,7 @@ def _write_report(path: Path, results: Sequence["RunResult"]) -> None:
                 label=f"{result.policy} · {result.trace}" if several else result.policy,
                 history=result.history,
                 metrics=asdict(result.metrics),
+                foretold=result.foretold,
             )
             for result in shown
         ],

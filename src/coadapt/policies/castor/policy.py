@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from coadapt.model import Allocation, ClusterView, JobId, Plan
-from coadapt.policies.base import PolicyCard
+from coadapt.policies.base import PolicyCard, Prediction
 from coadapt.policies.castor.arrivals import Arrivals
 from coadapt.policies.castor.cluster import Standing, standing
 from coadapt.policies.castor.explain import Told, explained, stands
@@ -18,7 +18,7 @@ from coadapt.policies.castor.kin import Applications
 from coadapt.policies.castor.laxity import owed_now
 from coadapt.policies.castor.lengths import Lengths
 from coadapt.policies.castor.placing import place
-from coadapt.policies.castor.predictions import Prediction, Predictions
+from coadapt.policies.castor.predictions import Predictions
 from coadapt.policies.castor.round import Sizes, choose, rehearse_program
 from coadapt.policies.castor.situation import Situation, situation
 from coadapt.policies.castor.values import Fluid, Outlook, Values, Wanted

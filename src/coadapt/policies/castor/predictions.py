@@ -12,9 +12,9 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from coadapt.model import JobId
+from coadapt.policies.base import Prediction
 
 ERRORS_MAX = 600
 ERRORS_MIN = 20  # below, the factor FIRST_FACTOR to each side stands for the record
@@ -23,14 +23,6 @@ ALIKE = 4.0  # what said up to so many times as much, or as little, is alike
 LONG_FACTOR = 2.0  # (measured: of ends more than four hours off, 0.46 to 1.53 of what was said)
 SEEN_EVERY_S = 60.0
 LOW, HIGH = 0.05, 0.95
-
-
-class Prediction(NamedTuple):
-    """Instants, s: when a job will have ended, and the interval of that which holds nine times of ten."""
-
-    end_at: float
-    low_at: float
-    high_at: float
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from coadapt.core.lifecycle import JobState
 from coadapt.runtime.history import History, JobHistory, Point, Span
+from coadapt.sim.foresight import Foretold
 from coadapt.sim.report.changes import idle_times, in_place, overlap_s
 
 Json = str | float | int | bool | None | list["Json"] | dict[str, "Json"]
@@ -27,19 +28,22 @@ NUM_POINTS_PER_RUN_MAX = 16_000
 NUM_REASONS_PER_RUN_MAX = 3_000
 NUM_REASONS_PER_JOB_MIN = 6
 NUM_CHANGES_PER_RUN_MAX = 4_000
+NUM_FORETOLD_MAX = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRun:
     """One run on the page: its label (usually the policy), its history, and its figures by name.
 
-    wall_clock: instants are seconds since 1970, and the page says when the run began.
+    wall_clock: instants are seconds since 1970, and the page says when the run began. foretold: what the
+    policy said of the ends of jobs.
     """
 
     label: str
     history: History
     metrics: Mapping[str, float] = field(default_factory=dict)
     wall_clock: bool = False
+    foretold: Sequence[Foretold] = ()
 
 
 def run_values(run: ReportRun) -> dict[str, Json]:
@@ -64,8 +68,21 @@ def run_values(run: ReportRun) -> dict[str, Json]:
             for job, label in zip(shown, _labels(shown), strict=True)
         ],
         "planless": [[start - origin, end - origin] for start, end in _planless(history)],
+        "foretold": _foretold(run.foretold),
         "refused": [[r.at - origin, r.round, r.error] for r in history.rounds if r.error],
         "texts": list(texts.index_of),
+    }
+
+
+def _foretold(words: Sequence[Foretold]) -> dict[str, Json]:
+    """Return how many words came true within their interval, and of so many as are drawn, rounded, what was
+    said, between what, and what it took.
+    """
+    drawn = words[:: -(-len(words) // NUM_FORETOLD_MAX) or 1]
+    return {
+        "number": len(words),
+        "within": sum(word.within for word in words),
+        "drawn": [[round(seconds, 1) for seconds in word] for word in drawn],
     }
 
 

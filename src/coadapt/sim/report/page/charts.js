@@ -65,6 +65,28 @@ function drawCompletionTimes(element, runs) {
   }), CONFIG);
 }
 
+// What jobs took from a word on, against what it said: on the diagonal it came true.
+function drawForetold(element, runs) {
+  const words = runs.flatMap((run) => run.foretold.drawn), ends = words.flatMap(([said, , , took]) => [Math.max(said, 1), Math.max(took, 1)]);
+  const low = Math.min(...ends) / JCT_MARGIN, high = Math.max(...ends) * JCT_MARGIN;
+  const isWithin = ([, least, most, took]) => least <= took && took <= most;
+  const traces = runs.flatMap((run) => [true, false].map((within) => {
+    const shown = run.foretold.drawn.filter((word) => isWithin(word) === within);
+    return {
+      type: "scatter", mode: "markers", name: `${runs.length > 1 ? `${plain(run.label)}, ` : ""}${within ? "within the interval" : "outside"}`,
+      x: shown.map(([said]) => Math.max(said, 1)), y: shown.map(([, , , took]) => Math.max(took, 1)), hoverinfo: "text",
+      hovertext: shown.map(([said, least, most, took]) => `said: ${duration(said)} (${duration(least)} to ${duration(most)})<br>took: ${duration(took)}`),
+      marker: { color: within ? run.colour : "#fff", size: words.length > CROWD ? 4 : 7, opacity: 0.7, line: { width: 1, color: run.colour } },
+    };
+  })).filter((trace) => trace.x.length);
+  const diagonal = { mode: "lines", x: [low, high], y: [low, high], line: { color: "#9aa4af", width: 1 }, hoverinfo: "skip", showlegend: false };
+  const range = [Math.log10(low), Math.log10(high)];
+  Plotly.react(element, [diagonal, ...traces], layout({
+    x: { type: "log", title: titled("said to be left (log scale)"), range, ...timeTicks(low, high) },
+    y: { type: "log", title: titled("it took"), range, ...timeTicks(low, high) },
+  }), CONFIG);
+}
+
 function drawOverTime(element, runs, unit, key, y) {
   const drawn = runs.filter((run) => run.curves[key].some((value) => value !== null));
   if (!drawn.length) return noData(element, "Nothing was measured.");

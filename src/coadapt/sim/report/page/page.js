@@ -113,6 +113,12 @@ function othersThanFinished() {
   return told.filter(Boolean).join(" · ");
 }
 
+// How many ends came within their intervals, of the runs whose policy foretells.
+function foretoldTold(runs) {
+  return runs.map(({ label, foretold: { number: count, within } }) =>
+    `${DATA.runs.length > 1 ? `${label}: ` : ""}${(100 * within / count).toFixed(0)} % of ${number(count)} within their 90 % interval`).join(" · ");
+}
+
 function showComparison() {
   const others = othersThanFinished();
   at("jct-note").textContent = others ? `of those that finished; ${others}` : "";
@@ -121,6 +127,11 @@ function showComparison() {
   drawOverTime(at("chart-used"), DATA.runs, unit, "used", { range: [0, 1.04], tickformat: ".0%", title: titled("share of all GPUs") });
   drawOverTime(at("chart-waiting"), DATA.runs, unit, "waiting", { rangemode: "tozero", title: titled("jobs without a GPU") });
   drawOverTime(at("chart-efficiency"), DATA.runs, unit, "efficiency", { range: [0, 1.04], tickformat: ".0%", title: titled("progress per sample") });
+  const foretelling = DATA.runs.map((run, index) => ({ ...run, colour: colourOf(index) })).filter((run) => run.foretold.number);
+  at("foretold").hidden = !foretelling.length;
+  if (!foretelling.length) return;
+  at("foretold-note").textContent = foretoldTold(foretelling);
+  drawForetold(at("chart-foretold"), foretelling);
 }
 
 // -- one run --------------------------------------------------------------------------------------------
