@@ -7,6 +7,7 @@ one part; what it gives replaces that part of benchmarks/results/castor.json.
 
 import argparse
 import json
+import math
 import os
 import statistics
 import time
@@ -211,12 +212,16 @@ class Recorded:
 
     castor: Castor = field(default_factory=Castor)
     said: list[Said] = field(default_factory=list)
+    starts: list[Said] = field(default_factory=list)
 
     def allocate(self, view: ClusterView) -> Plan:
         plan = self.castor.allocate(view)
         self.said += [
             (job, view.at, each.end_at, each.low_at, each.high_at)
             for job, each in self.castor.predictions.items()
+        ]
+        self.starts += [
+            (job, view.at, each.end_at, each.low_at, each.high_at) for job, each in self.castor.starts.items()
         ]
         return plan
 
@@ -228,7 +233,8 @@ def predictions(bench: Bench) -> dict[str, object]:
     """How many real ends lay within the interval that was told, over all rounds and over jobs alike."""
     shares, errors = [], []
     groups: dict[float, list[tuple[bool, float]]] = {bound: [] for bound in LEFT_S}
-    for name in NAMED:
+    starts: list[bool] = []
+    for name in NAMED + TWICE + BUILTIN:
         policy = Recorded()
         _, history = bench.play(name, policy, ExperimentConfig())
         within: dict[str, list[bool]] = {}
@@ -242,13 +248,24 @@ def predictions(bench: Bench) -> dict[str, object]:
             bound = next(each for each in LEFT_S if end_at - at < each)
             groups[bound].append((inside, (ended_at - at) / max(end_at - at, 60.0)))
         shares.append(statistics.mean(statistics.mean(each) for each in within.values()))
+        starts += [_started(history, *word) for word in policy.starts]
+    every = [inside for told in groups.values() for inside, _ in told]
     return {
+        "within, all": round(statistics.mean(every), 3),
+        "starts": {"predictions": len(starts), "within": round(statistics.mean(starts), 3)},
         "within, per workload": [round(each, 3) for each in shares],
         "median error": round(statistics.median(errors), 3),
         "by what was said to be left": {
             f"below {bound:g} s": _calibration(told) for bound, told in groups.items() if told
         },
     }
+
+
+def _started(history: History, job: str, at: float, _: float, low_at: float, high_at: float) -> bool:
+    """Return whether a job that waited at an instant got GPUs when it was said to."""
+    spans = history.jobs[job].spans
+    starts_at = next((max(each.start, at) for each in spans if each.num_gpus and each.end > at), math.inf)
+    return low_at <= starts_at <= high_at
 
 
 def _calibration(told: list[tuple[bool, float]]) -> dict[str, object]:

@@ -50,3 +50,8 @@ class Foretells(Protocol):
     def predictions(self) -> Mapping[JobId, Prediction]:
         """What it said of each job in the last round."""
         ...
+
+
+def foretold_by(policy: Policy) -> Mapping[JobId, Prediction]:
+    """Return what a policy said in the last round of when jobs end; nothing of one that does not foretell."""
+    return policy.predictions if isinstance(policy, Foretells) else {}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from coadapt.model import ClusterView, JobId
-from coadapt.policies.base import Foretells, Policy, Prediction
+from coadapt.policies.base import Policy, Prediction, foretold_by
 from coadapt.runtime.history import JobHistory
 
 SEEN_EVERY_S = 60.0  # within it nothing is said anew (1)
@@ -39,9 +39,7 @@ class Foresight:
 
     def note(self, policy: Policy, view: ClusterView) -> None:
         """Take in what `policy` foretells after its decision on `view`, if it does."""
-        if not isinstance(policy, Foretells):
-            return
-        for job, word in policy.predictions.items():
+        for job, word in foretold_by(policy).items():
             words = self.said.setdefault(job, [])
             if words:
                 at, last = words[-1]

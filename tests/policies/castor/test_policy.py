@@ -275,3 +275,25 @@ def test_nodes_that_come_and_go_are_seen_in_the_next_round() -> None:
         "b": (("n0", 4),),
         "ice": (("n1", 4),),
     }
+
+
+def test_when_a_job_starts_is_foretold_with_what_proved_wrong_before() -> None:
+    """Jobs that wait for one that holds all GPUs; of those that were taken back nothing is learned."""
+    policy = Castor(expect=False)
+    running = timed("running", gpus=(4, 4), target=1e5, held=on(n0=4))
+    waits = timed("waits", gpus=(4, 4), target=1e7, at=10.0)
+    first = policy.allocate(view(nodes(4), running, waits, at=60.0))
+    assert counts(first) == {"running": 4}
+    said = policy.starts["waits"]
+    assert said.low_at <= said.end_at <= said.high_at
+    assert "; starts " in first.reasons["waits"]
+    assert "nine of ten: " in first.reasons["waits"]
+    policy.allocate(view(nodes(4), running, at=120.0))
+    assert not policy.starts
+    assert not policy._memory.starts.errors
+    policy.allocate(view(nodes(4), running, waits, at=180.0))
+    policy.allocate(view(nodes(4), waits, at=900.0))
+    assert not policy.starts
+    ((said_s, log_ratio),) = policy._memory.starts.errors
+    assert said_s == pytest.approx(said.end_at - 60.0, rel=0.5)
+    assert log_ratio > 0.0  # it waited for 12 minutes

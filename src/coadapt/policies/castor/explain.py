@@ -9,8 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.model import Allocation, JobId, JobView
+from coadapt.policies.base import Prediction
 from coadapt.policies.castor.cluster import Standing
 from coadapt.policies.castor.facts import least
+from coadapt.policies.castor.fairness import ROUND_S
 from coadapt.policies.castor.predictions import Predictions
 from coadapt.policies.castor.rates import Configs
 from coadapt.policies.castor.round import Sizes
@@ -31,6 +33,7 @@ class Told:
     placed: Mapping[JobId, Allocation]
     standing: Standing
     predictions: Predictions
+    starts: Predictions
     at: float
 
 
@@ -38,7 +41,6 @@ def explained(told: Told) -> dict[JobId, str]:
     """Return a sentence for each job that could be moved."""
     why: dict[JobId, str] = {}
     market, ladders = _market(told), _ladders(told.now.configs)
-    start_s = told.outlook.course.start_J.tolist()
     for row, job in enumerate(told.now.jobs):
         allocation = told.placed.get(job.id)
         if allocation:
@@ -46,7 +48,7 @@ def explained(told: Told) -> dict[JobId, str]:
             change = gets(job, allocation, *_types(told, row, job.id))
             why[job.id] = f"{change}{_ends(told, job)}; {more}"
         else:
-            why[job.id] = f"{_waits(told, row, market)}{_starts(start_s[row])}"
+            why[job.id] = f"{_waits(told, row, market)}{_starts(told, job)}"
     return why
 
 
@@ -81,10 +83,12 @@ def duration(seconds: float) -> str:
 
 def _ends(told: Told, job: JobView) -> str:
     said = told.predictions.of(job.id)
-    if said is None:
-        return ""
-    end, low, high = (duration(instant - told.at) for instant in said)
-    return f"; ends in about {end} (nine of ten: {low} to {high})"
+    return "" if said is None else f"; ends in about {_in(told, said)}"
+
+
+def _in(told: Told, said: Prediction) -> str:
+    instant, low, high = (duration(each - told.at) for each in said)
+    return f"{instant} (nine of ten: {low} to {high})"
 
 
 class _Ladder(NamedTuple):
@@ -176,5 +180,10 @@ def _waits(told: Told, row: int, market: _Market) -> str:
     return f"{change}: needs {plural(need, 'GPU')}, {market.free}, it {duration(market.own_J[row])}"
 
 
-def _starts(in_s: float) -> str:
-    return f"; starts in about {duration(in_s)}" if 60.0 < in_s < math.inf else ""
+def _starts(told: Told, job: JobView) -> str:
+    said = told.starts.of(job.id)
+    if said is None:
+        return ""
+    if said.end_at - told.at <= ROUND_S:  # it would now, if others' changes cost nothing
+        return f"; starts soon (nine of ten: within {duration(said.high_at - told.at)})"
+    return f"; starts in about {_in(told, said)}"

@@ -1,6 +1,7 @@
 """Castor as a policy: curves of what is known, values by plays, sizes by a program, places."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -57,6 +58,7 @@ class _Memory:
     clocks: FairClocks = field(default_factory=FairClocks)
     waits: Waits = field(default_factory=Waits)
     predictions: Predictions = field(default_factory=Predictions)
+    starts: Predictions = field(default_factory=Predictions)
     ground: Ground | None = None
 
 
@@ -77,6 +79,11 @@ class Castor(CastorOptions):
     def predictions(self) -> dict[JobId, Prediction]:
         """When each job of the last round will have ended, as far as anything can be said."""
         return self._memory.predictions.latest
+
+    @property
+    def starts(self) -> dict[JobId, Prediction]:
+        """When each job that waited in the last round will start, likewise."""
+        return self._memory.starts.latest
 
     def allocate(self, view: ClusterView) -> Plan:
         """Return the plan of this round."""
@@ -105,6 +112,7 @@ class Castor(CastorOptions):
         outlook = self._look_ahead(view, fixed, now, wanted)
         sizes = choose(now, outlook.value_J, fixed, owed)
         placed = _places(fixed, now, sizes)
+        self._foretell_starts(view, now, outlook, placed)
         told = Told(
             now=now,
             outlook=outlook,
@@ -112,6 +120,7 @@ class Castor(CastorOptions):
             placed=placed,
             standing=fixed,
             predictions=memory.predictions,
+            starts=memory.starts,
             at=view.at,
         )
         end_s = outlook.course.end_J[: len(now.jobs)]
@@ -127,6 +136,21 @@ class Castor(CastorOptions):
                 "last_end": view.at + last_s,
             },
         )
+
+    def _foretell_starts(
+        self, view: ClusterView, now: Situation, outlook: Outlook, placed: Mapping[JobId, Allocation]
+    ) -> None:
+        """Learn from the jobs that waited and start now, and say when the others will."""
+        starts, here = self._memory.starts, {job.id for job in view.jobs}
+        waits_s = {
+            job.id: start_s
+            for job, start_s in zip(now.jobs, outlook.course.start_J.tolist(), strict=False)
+            if job.id not in placed
+        }
+        for job in starts.made.keys() - here:  # it was taken back
+            del starts.made[job]
+        starts.observe(view.at, waits_s)
+        starts.predict(view.at, waits_s)
 
     def rehearse_beside(self) -> None:
         """Call the kernels of the round's program, which `allocate` calls last."""

@@ -1,4 +1,4 @@
-"""When jobs will start and end: the play's course, with an interval learned from how wrong it was before."""
+"""When jobs start or end: the play's course, with an interval learned from how wrong it was before."""
 
 # A play is deterministic; the world is not: jobs come, curves turn out otherwise, noise grows. So every
 # prediction that was made is kept until the job is gone, and log(what it took / what was said) joins a
