@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 from coadapt.model import ClusterView, JobId, Plan
 
@@ -26,7 +26,8 @@ class Policy(Protocol):
     Constructors take keyword arguments with defaults, among them `seed: int = 0` where the policy draws.
     A policy may keep state between calls (queues, a population); losing it must only cost quality. One whose
     kernels take long to compile may have a method `rehearse_beside()` that calls those which its first round
-    calls last: `coadapt simulate` compiles them beside the others (sim/warm_up.py).
+    calls last: `coadapt simulate` compiles them beside the others (sim/warm_up.py). One that foretells
+    when jobs end has that as `predictions`, a Prediction by job (foretold_by).
     """
 
     def allocate(self, view: ClusterView) -> Plan:
@@ -42,16 +43,7 @@ class Prediction(NamedTuple):
     high_at: float
 
 
-@runtime_checkable
-class Foretells(Protocol):
-    """A policy that says when jobs will end."""
-
-    @property
-    def predictions(self) -> Mapping[JobId, Prediction]:
-        """What it said of each job in the last round."""
-        ...
-
-
 def foretold_by(policy: Policy) -> Mapping[JobId, Prediction]:
     """Return what a policy said in the last round of when jobs end; nothing of one that does not foretell."""
-    return policy.predictions if isinstance(policy, Foretells) else {}
+    predictions: Mapping[JobId, Prediction] = getattr(policy, "predictions", {})
+    return predictions
