@@ -1,8 +1,11 @@
 """Words on when jobs end, held against when they ended."""
 
+from coadapt.core.commands import Solve
+from coadapt.core.events import PlanFailed
 from coadapt.model import ClusterView, JobId, Plan
 from coadapt.policies.base import Prediction
 from coadapt.runtime.history import JobHistory
+from coadapt.runtime.solver import InlineSolver
 from coadapt.sim.experiment import ExperimentConfig, simulate
 from coadapt.sim.foresight import Foresight, Foretold
 from coadapt.sim.library.builtin import builtin_workload
@@ -68,3 +71,15 @@ def test_a_run_keeps_what_its_policy_foretold() -> None:
     assert len(words) >= 8
     assert sum(word.within for word in words) > 0.7 * len(words)
     assert foretold("pollux") == foretold("castor", figures_only=True) == ()
+
+
+def test_a_policy_whose_predictions_are_none_fails_and_no_simulation_with_it() -> None:
+    class Wrong(Silent):
+        predictions = "soon"
+
+    posted: list[object] = []
+    solver = InlineSolver(Wrong(), lambda: 0.0, on_decided=Foresight().note)
+    solver(Solve(round=1, view=ClusterView(at=0.0, nodes=(), jobs=())), posted.append)
+    (failed,) = posted
+    assert isinstance(failed, PlanFailed)
+    assert "items" in failed.error

@@ -28,17 +28,21 @@ class InlineSolver:
         self._on_decided = on_decided
 
     def __call__(self, command: Solve, post: Post) -> None:
-        started = self._timer()
         try:
-            plan = decide(self.policy, command.view)
+            plan = self._decide_timed(command.view)
+            if self._on_decided is not None:
+                self._on_decided(self.policy, command.view)
         except Exception as error:  # noqa: BLE001 - a policy is outside: whatever it raises is its failure
             post(PlanFailed(at=command.view.at, round=command.round, error=describe(error)))
             return
+        post(PlanReady(at=command.view.at, round=command.round, plan=plan))
+
+    def _decide_timed(self, view: ClusterView) -> Plan:
+        started = self._timer()
+        try:
+            return decide(self.policy, view)
         finally:
             self.decision_s.append(self._timer() - started)
-        if self._on_decided is not None:
-            self._on_decided(self.policy, command.view)
-        post(PlanReady(at=command.view.at, round=command.round, plan=plan))
 
 
 def decide(policy: Policy, view: ClusterView) -> Plan:

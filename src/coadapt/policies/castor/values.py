@@ -70,8 +70,9 @@ class Values:
         bears_J[:num_here] = wanted.bears_J
         if wanted.fair_J is not None:
             fair_J[:num_here] = wanted.fair_J
-        goal = goal._replace(bears_J=bears_J, fair_J=fair_J)
-        goal = goal._replace(makespan_jobs=wanted.makespan_jobs, tail=wanted.tail)
+        goal = goal._replace(
+            bears_J=bears_J, fair_J=fair_J, makespan_jobs=wanted.makespan_jobs, tail=wanted.tail
+        )
         after = _after(now.later.job_L.tolist(), num_jobs)
         start_J = self._begin(now, crowd, goal, after)
         plays = PLAYS if len(crowd.curves.gpus_V) <= MANY_PIECES else FEW_PLAYS
