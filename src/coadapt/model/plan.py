@@ -8,6 +8,7 @@ from coadapt.model.batch import BatchConfig
 from coadapt.model.cluster import Allocation, JobId, Node, NodeId
 from coadapt.model.devices import FreeGpus, holding
 from coadapt.model.job import OWNS_BATCH, RescaleContract
+from coadapt.model.kin_times import KinTimes
 from coadapt.model.quick_init import quick_init
 from coadapt.model.tenant import EVERYBODY, beyond_quota
 from coadapt.model.view import ClusterView, JobView, Standing, standing_of
@@ -27,7 +28,8 @@ class Plan:
     batches: only where the policy itself dictates the batch; else the job picks its own.
     reasons: per job, one sentence that its user can read. diagnostics: figures of the solver
     (for instance objective, bound, gap), for people and benchmarks only. set_aside: jobs that were kept from
-    the policy because it fails with them, each with the instant (s) from which it is tried again.
+    the policy because it fails with them, each with the instant (s) from which it is tried again. kin_times:
+    what jobs are told of steps that others timed; no part of what the core books, and not journaled.
     """
 
     allocations: Mapping[JobId, Allocation] = field(default_factory=dict)
@@ -35,6 +37,7 @@ class Plan:
     reasons: Mapping[JobId, str] = field(default_factory=dict)
     diagnostics: Mapping[str, float] = field(default_factory=dict)
     set_aside: Mapping[JobId, float] = field(default_factory=dict)
+    kin_times: Mapping[JobId, KinTimes] = field(default_factory=dict)
 
     def names_only(self, held: Standing) -> bool:
         """Return whether it says something of the jobs of `held` only."""
@@ -65,6 +68,7 @@ class Plan:
             reasons=_made_of(before.reasons, self.reasons),
             diagnostics=self.diagnostics,
             set_aside=self.set_aside,
+            kin_times=self.kin_times,
         )
 
     def without(self, gone: Callable[[JobId], bool], beside: Set[JobId]) -> "Plan":

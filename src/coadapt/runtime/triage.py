@@ -200,6 +200,7 @@ class Triage:
             reasons={**plan.reasons, **{job: self._reason(job, kept.get(job)) for job in sorted(left_out)}},
             diagnostics=plan.diagnostics,
             set_aside={job: self._aside[job].until for job in sorted(left_out)},
+            kin_times=plan.kin_times,
         )
 
     def _reason(self, job: JobId, kept: Grant | None) -> str:

@@ -47,6 +47,7 @@ from coadapt.service.listing import (
 )
 from coadapt.service.live_loop import LiveLoop
 from coadapt.service.logs import stream_logs
+from coadapt.service.reports.answer import answer
 from coadapt.service.reports.groups import ReportGroups
 from coadapt.service.reports.lane import ReportLane
 from coadapt.service.reports.reading import read_report
@@ -168,7 +169,9 @@ def healthz() -> dict[str, str]:
 # First, because nearly all requests are reports, and routes are tried in order.
 @router.post("/jobs/{job}/reports", status_code=202)
 async def report(request: Request, job: JobId, body: ReportBody) -> dict[str, JsonValue]:
-    """Take in a training report; one of an old generation changes nothing."""
+    """Take in a training report; one of an old generation changes nothing. The answer may have `kin_times`,
+    a KinTimes in wire form: what jobs of the same application timed where this one trains.
+    """
     record = _service(request).loop.peek(job)
     if record is None:
         # Its last words, after its end: lawful, and of no use.
@@ -177,7 +180,7 @@ async def report(request: Request, job: JobId, body: ReportBody) -> dict[str, Js
     at = _service(request).loop.now()
     event = TrainingReported(at=at, job=job, generation=body.generation, report=training_report)
     await _reports(request).commit(event)
-    return {"id": job}
+    return answer(_service(request).loop, job)
 
 
 @router.get("/cluster")
@@ -293,14 +296,14 @@ async def cancel(request: Request, job: JobId) -> dict[str, JsonValue]:
 
 @router.post("/jobs/{job}/rescaled", status_code=202)
 async def rescaled(request: Request, job: JobId, body: RescaledBody) -> dict[str, JsonValue]:
-    """Note that a generation took its first step, and what the change cost."""
+    """Note that a generation took its first step, and what the change cost; the answer is as to a report."""
     job = await _known(request, job)
     at = _service(request).loop.now()
     event = TrainingResumed(
         at=at, job=job, generation=body.generation, rescale_s=body.rescale_s, pause=body.pause
     )
     await _commit(request, event)
-    return {"id": job}
+    return answer(_service(request).loop, job)
 
 
 @router.post(f"/jobs/{{job}}/{STATUS_ROUTE}")

@@ -23,6 +23,7 @@ from coadapt.core.events import (
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import JobId, Node, NodeId
+from coadapt.model.kin_times import KinTimes
 from coadapt.runtime.ports import Executor, Post, Solver, Store
 from coadapt.runtime.runtime import Observer, Runtime
 from coadapt.runtime.snapshots_aside import picture_of
@@ -245,6 +246,10 @@ class LiveLoop:
     def peek(self, job: JobId) -> JobRecord | None:
         """Return a live job's record, for a look at its values: one look at a dictionary needs no lock."""
         return self._runtime.scheduler.state.jobs.get(job)
+
+    def kin_times_of(self, job: JobId) -> KinTimes | None:
+        """Return what the last plan tells a job of steps that others timed."""
+        return self._runtime.kin_times_of(job)
 
     def num_waiting(self) -> int:
         """Return how many events wait to be written."""

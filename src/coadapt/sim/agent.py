@@ -14,6 +14,8 @@ from coadapt.goodput.batch import split_total
 from coadapt.goodput.efficiency import gain
 from coadapt.goodput.efficiency_models import model_of
 from coadapt.goodput.goodput import best_batch
+from coadapt.goodput.kin import hopeful_times
+from coadapt.goodput.throughput import ThroughputModel, step_time
 from coadapt.model import (
     DEFAULT_GPU_TYPE,
     BatchConfig,
@@ -27,6 +29,7 @@ from coadapt.model import (
     TrainingReport,
     TypeProfile,
 )
+from coadapt.model.kin_times import KinTimes
 from coadapt.model.quick_init import maker, quick_init, replace
 from coadapt.model.report import new_training_report
 from coadapt.sim.applications import (
@@ -53,13 +56,16 @@ class Assignment:
     """What one order gives a job. `dictated`: the policy's batch, None where the job picks its own.
 
     limits: the job's batch limits, with the memory that the setting leaves it. keeps_batch: whether it has
-    the same batch for as long as it has this assignment.
+    the same batch for as long as it has this assignment. kin_times: what it was told of steps that others
+    timed there.
     """
 
     spec: JobSpec
     setting: Setting
     limits: BatchLimits
     dictated: BatchConfig | None = None
+    kin_times: KinTimes | None = None
+    model: ThroughputModel = field(init=False, compare=False, repr=False, default=step_time)
     keeps_batch: bool = field(init=False, compare=False)
     _times: dict[int, tuple[float, float]] = field(
         init=False, repr=False, compare=False, default_factory=dict
@@ -75,6 +81,8 @@ class Assignment:
     def __post_init__(self) -> None:
         keeps = self.dictated is not None or self.spec.contract in _KEEP_THEIR_BATCH
         object.__setattr__(self, "keeps_batch", keeps)
+        if self.kin_times is not None:
+            object.__setattr__(self, "model", hopeful_times(self.kin_times))
 
     def step_time(self, application: Application, atomic: int) -> tuple[float, float]:
         """Return `application.step_time` in this setting, which is asked for at every report."""
@@ -92,7 +100,7 @@ class Assignment:
         """Return the best batch by noise scale; nothing is searched again until a fit or an epoch is new."""
         last = self._best[-1] if self._best else None
         if last is None or last[0] is not params or last[1] is not grad:
-            config = best_batch(self.limits, params, grad, self.setting.placement).config
+            config = best_batch(self.limits, params, grad, self.setting.placement, model=self.model).config
             self._best[:] = [(params, grad, config)]
         return self._best[-1][2]
 
@@ -104,6 +112,17 @@ class Assignment:
             pace = pace_of(application, batch.total, self.spec.batch.initial, steps_per_s)
             kept = self._kept[speed] = steps_per_s, pace
         return kept
+
+    def told(self, kin_times: KinTimes | None) -> "Assignment":
+        """Return the assignment of a job that was told this of its kin; of other placements it is nothing."""
+        if kin_times is self.kin_times or self.keeps_batch:
+            return self
+        setting = self.setting
+        if setting.neighbours or (
+            kin_times is not None and not kin_times.are_of(setting.gpu_type, setting.placement)
+        ):
+            return self
+        return replace(self, kin_times=kin_times)
 
     def learn(self, application: Application, learned: Learned, atomic: int) -> Learned:
         """Return `learned` with a step of `atomic` samples in this setting, itself if it has one."""
@@ -215,7 +234,12 @@ def choose_batch(
     if assigned.spec.efficiency.kind is not EfficiencyKind.NOISE_SCALE:
         model = model_of(assigned.spec, grad, progress=progress * limits.initial, samples=samples)
         return best_batch(
-            limits, timed.params, grad, assigned.setting.placement, efficiency_model=model
+            limits,
+            timed.params,
+            grad,
+            assigned.setting.placement,
+            model=assigned.model,
+            efficiency_model=model,
         ).config
     return assigned.best(timed.params, grad)
 

@@ -186,6 +186,7 @@ def compose(
         solver=solver,
         observers=(recorder,),
     )
+    world.kin_times_of = runtime.kin_times_of
     for node in cluster:
         clock.call_at(0.0, partial(world.restore_node, node, runtime.post))
     for job in workload.jobs:

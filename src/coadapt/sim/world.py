@@ -4,7 +4,7 @@ It keeps no secrets from the core and takes no word from it: what is not in the 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import assert_never
@@ -21,6 +21,7 @@ from coadapt.core.events import (
     TrainingResumed,
 )
 from coadapt.model import Allocation, JobId, Node, NodeId
+from coadapt.model.kin_times import KinTimes
 from coadapt.model.quick_init import maker
 from coadapt.runtime.ports import Cancel, Clock, Post
 from coadapt.sim.agent import (
@@ -127,6 +128,8 @@ class World:
         self.config = config or WorldConfig()
         self.ledger = Ledger()
         self.joiners_fail: set[JobId] = set()  # the jobs whose changes fail while they are prepared
+        # What the answer to a job's report tells it of its kin.
+        self.kin_times_of: Callable[[JobId], KinTimes | None] = lambda _: None
         self._clock = clock
         self._oracle = oracle
         self._jobs = {
@@ -302,7 +305,7 @@ class World:
         self.ledger.take(command.job, allocation)
         assigned = assignment(
             job.application, command.spec, self._setting(command.job, allocation), command.batch
-        )
+        ).told(self.kin_times_of(command.job))
         job.replicas = _Replicas(
             generation=command.generation,
             assigned=assigned,
@@ -495,4 +498,5 @@ class World:
             forecast = job.forecast(training.epoch, training.progress, training.samples)
             told = report(job.application, replicas.assigned, training, forecast)
             replicas.post(_reported(at=now, job=job.trace.id, generation=replicas.generation, report=told))
+            replicas.assigned = replicas.assigned.told(self.kin_times_of(job.trace.id))
         self._next_report_at = None

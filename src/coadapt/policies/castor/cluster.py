@@ -155,8 +155,12 @@ def _sizes(num_gpus: int, node_gpus: int) -> list[int]:
 
 def shape_held(ground: Ground, job: JobView) -> tuple[int, Shape] | None:
     """Return pool and shape of what a job holds; None: no GPUs, or not its own, live and of one type."""
-    held, place = job.allocation, ground.place
-    slots = held.slots
+    return shape_of(ground, job.allocation)
+
+
+def shape_of(ground: Ground, held: Allocation) -> tuple[int, Shape] | None:
+    """Return pool and shape of an allocation; None: no GPUs, or not its own, live and of one type."""
+    place, slots = ground.place, held.slots
     if not slots or held.shared or any(node not in place for node, _ in slots):
         return None
     number = place[slots[0][0]][0]

@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.model import GradStats, JobId, JobView, Measured, TypeProfile
+from coadapt.model.kin_times import KinTimes
 from coadapt.model.quick_init import replace
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 from coadapt.policies.castor.noise import BINS_PER_OCTAVE, NUM_BINS
@@ -187,6 +188,16 @@ class Applications:
                     slower_JX[row, -1] = ratio * times.slower(params, on)
             slower_JX[:, columns] = np.array(packed)[kin_J] * ratio_J[:, None]
         return slower_JX
+
+    def tell(self, job: JobView, gpu_type: str, shape: Shape) -> KinTimes | None:
+        """Return what kin of `job` timed on this shape, if it is as they are, and may choose by it."""
+        member = self.members.get(job.id)
+        if member is None or member.lent is None or not job.spec.adaptive:
+            return None
+        times = member.kin.times.get(gpu_type)
+        if times is None or gpu_type not in member.lent.types:
+            return None
+        return times.tell(gpu_type, member.kin.profiles[gpu_type][1].params, shape)
 
     def curves(self, jobs: Sequence[JobView]) -> tuple[FloatArray, IntArray]:
         """Return logarithms of noise scales over progress (applications, bins), and each job's row or -1."""

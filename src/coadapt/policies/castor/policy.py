@@ -8,9 +8,10 @@ from typing import ClassVar
 import numpy as np
 
 from coadapt.model import Allocation, ClusterView, JobId, Plan
+from coadapt.model.kin_times import KinTimes
 from coadapt.policies.base import PolicyCard, Prediction
 from coadapt.policies.castor.arrivals import Arrivals
-from coadapt.policies.castor.cluster import Standing, standing
+from coadapt.policies.castor.cluster import Standing, shape_of, standing
 from coadapt.policies.castor.explain import Told, explained, stands
 from coadapt.policies.castor.facts import Facts
 from coadapt.policies.castor.fairness import FAIR_FROM, FairClocks, Waits
@@ -112,6 +113,7 @@ class Castor(CastorOptions):
         outlook = self._look_ahead(view, fixed, now, wanted)
         sizes = choose(now, outlook.value_J, fixed, owed)
         placed = _places(fixed, now, sizes)
+        kin_times = _tell(memory.applications, now, fixed.ground, placed)
         self._foretell_starts(view, now, outlook, placed)
         told = Told(
             now=now,
@@ -128,6 +130,7 @@ class Castor(CastorOptions):
         return Plan(
             allocations={**fixed.kept, **placed},
             reasons={**reasons, **explained(told)},
+            kin_times=kin_times,
             diagnostics={
                 "objective": sizes.value,
                 "bound": sizes.bound,
@@ -168,6 +171,21 @@ class Castor(CastorOptions):
         timed = zip(now.jobs, ends_s, now.timed_J.tolist(), strict=True)
         memory.predictions.predict(view.at, {job.id: end_s for job, end_s, known in timed if known})
         return outlook
+
+
+def _tell(
+    applications: Applications, now: Situation, ground: Ground, placed: Mapping[JobId, Allocation]
+) -> dict[JobId, KinTimes]:
+    """Return what those who train are told of steps that their kin timed where they do."""
+    told: dict[JobId, KinTimes] = {}
+    for job in now.jobs:
+        held = shape_of(ground, placed[job.id]) if job.id in placed else None
+        if held is not None:
+            number, shape = held
+            times = applications.tell(job, ground.pools[number].gpu_type, shape)
+            if times is not None:
+                told[job.id] = times
+    return told
 
 
 def _places(fixed: Standing, now: Situation, sizes: Sizes) -> dict[JobId, Allocation]:

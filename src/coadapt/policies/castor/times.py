@@ -20,12 +20,14 @@ import numpy as np
 
 from coadapt.goodput.throughput import Shapes, step_time
 from coadapt.model import Placement, ThroughputParams
+from coadapt.model.kin_times import KinTimes, TimedStep
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 
 BATCHES = 6  # of a shape, the latest (tried: 1, mean completion time +1.7 %; 3 and 20 alike)
+TOLD_MAX = 24  # batches of a shape that are kept for jobs to choose by
 CARRIED = 0.7  # of their mean error (fitted to single errors: 0.8; tried: 0.5 and 1 alike)
 SHAPES_MAX = 256  # the longest unseen are forgotten
-SAID_MAX = 2 * BATCHES * SHAPES_MAX  # beyond so many all that the model said is worked out again
+SAID_MAX = 2 * TOLD_MAX * SHAPES_MAX  # beyond so many all that the model said is worked out again
 
 
 class Shape(NamedTuple):
@@ -59,6 +61,7 @@ class StepTimes:
     said: dict[Setting, float] = field(default_factory=dict)
     errors: dict[Shape, float] = field(default_factory=dict)
     curve: tuple[FloatArray, FloatArray] | None = None
+    told: dict[Shape, KinTimes] = field(default_factory=dict)
 
     def note(self, setting: Setting, log_s: float) -> None:
         """Take in how long such a step took; of the same setting again, the mean of both logarithms."""
@@ -67,13 +70,15 @@ class StepTimes:
         self.taken[shape] = latest
         before = latest.pop(setting, log_s)
         latest[setting] = 0.5 * (before + log_s)
-        if len(latest) > BATCHES:
+        if len(latest) > TOLD_MAX:
             del latest[next(iter(latest))]
         self.errors.pop(shape, None)
+        self.told.pop(shape, None)
         if len(self.taken) > SHAPES_MAX:
             oldest = next(iter(self.taken))
             del self.taken[oldest]
             self.errors.pop(oldest, None)
+            self.told.pop(oldest, None)
         self.curve = None
 
     def error(self, params: ThroughputParams, shape: Shape) -> float:
@@ -93,6 +98,20 @@ class StepTimes:
         """Return the same of so many GPUs, packed."""
         slower_C: FloatArray = np.exp(np.interp(np.log(gpus_C), *self._curve(params)))
         return slower_C
+
+    def tell(self, gpu_type: str, params: ThroughputParams, shape: Shape) -> KinTimes | None:
+        """Return what was timed on this shape of that type, for a job that trains there; None: nothing."""
+        told = self.told.get(shape)
+        if told is None or told.params is not params:
+            if shape not in self.taken:
+                return None
+            steps = tuple(
+                TimedStep(atomic, accumulation, math.exp(log_s))
+                for (_, atomic, accumulation), log_s in self.taken[shape].items()
+            )
+            told = KinTimes(gpu_type=gpu_type, placement=shape.placement, params=params, steps=steps)
+            self.told[shape] = told
+        return told
 
     def say(self, params: ThroughputParams, settings: Iterable[Setting]) -> dict[Setting, float]:
         """Return the logarithms of what `params` say of these settings, and of some others."""
@@ -124,7 +143,8 @@ class StepTimes:
         """Work out the errors of these shapes against `params`, where that is not done."""
         known = self.errors if params is self.params else {}
         missing = [shape for shape in shapes if shape not in known]
-        said = self.say(params, [setting for shape in missing for setting in self.taken[shape]])
+        said = self.say(params, [each for shape in missing for each in list(self.taken[shape])[-BATCHES:]])
         for shape in missing:
-            over = [log_s - said[setting] for setting, log_s in self.taken[shape].items()]
+            latest = list(self.taken[shape].items())[-BATCHES:]
+            over = [log_s - said[setting] for setting, log_s in latest]
             self.errors[shape] = CARRIED * sum(over) / len(over)

@@ -23,6 +23,7 @@ from coadapt.service.errors import answer_to_loss
 from coadapt.service.guard import caller_of, read_again
 from coadapt.service.limits import GENERATION_MAX
 from coadapt.service.live_loop import EventRefusedError, LiveLoop, OverloadedError
+from coadapt.service.reports.answer import answer_bytes
 from coadapt.service.reports.groups import ReportGroups
 from coadapt.service.reports.reading import read_report
 
@@ -73,7 +74,7 @@ class ReportLane:
                 return
             else:
                 self._answered("POST", ROUTE, ACCEPTED, time.perf_counter() - begun)
-                await _accept(job, send)
+                await _accept(answer_bytes(self._live, job), send)
                 return
         await self._app(scope, read_again(body, receive), send)
 
@@ -131,8 +132,7 @@ async def _read_body(receive: Receive) -> bytes:
     return body
 
 
-async def _accept(job: JobId, send: Send) -> None:
-    body = f'{{"id":"{job}"}}'.encode()  # the id of a live job: letters, figures and dashes
+async def _accept(body: bytes, send: Send) -> None:
     headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
     await send({"type": "http.response.start", "status": ACCEPTED, "headers": headers})
     await send({"type": "http.response.body", "body": body})

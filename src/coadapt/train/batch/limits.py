@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from coadapt.goodput.batch import split_total
 from coadapt.goodput.efficiency import efficiency
 from coadapt.goodput.goodput import best_batch
-from coadapt.goodput.throughput import step_time
+from coadapt.goodput.throughput import ThroughputModel, step_time
 from coadapt.model import (
     BatchConfig,
     BatchLimits,
@@ -196,25 +196,26 @@ def better_batch(
     *,
     cautious: GradStats | None,
     trend: int = 0,
+    model: ThroughputModel = step_time,
 ) -> BatchConfig | None:
     """Return the batch of highest goodput if it promises over 5 % more than `current`, else None.
 
     It is at most GROWTH_MAX times as large. trend: 1 or -1 where the last change made the batch larger or
-    smaller; then one in the other direction must promise over 10 % more.
+    smaller; then one in the other direction must promise over 10 % more. model: of step times.
 
     A batch grows only as far as `cautious` supports it, the noise scale at the low end of its interval: what
     is lost by growing too far are samples. None, not enough known, supports no growth.
     """
     allowed = _within_one_growth(limits, current, placement)
-    choice = best_batch(allowed, params, grad, placement)
+    choice = best_batch(allowed, params, grad, placement, model=model)
     if choice.config.total > current.total:
         if cautious is None:
             return None
         grad = cautious
-        choice = best_batch(allowed, params, grad, placement)
+        choice = best_batch(allowed, params, grad, placement, model=model)
         if choice.config.total <= current.total:
             return None
-    seconds = float(step_time(params, placement, current.atomic, current.accumulation))
+    seconds = float(model(params, placement, current.atomic, current.accumulation))
     share = efficiency(float(max(current.total, limits.initial)), float(limits.initial), grad.sqr, grad.var)
     reverses = trend * (choice.config.total - current.total) < 0
     least = REVERSAL_GAIN_MIN if reverses else GAIN_MIN

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from coadapt.goodput.efficiency import efficiency
 from coadapt.goodput.fit import fit_throughput
 from coadapt.goodput.forecast import packed_step_times
+from coadapt.goodput.kin import hopeful_times
 from coadapt.goodput.profile import Profile, ProfileBuilder
+from coadapt.goodput.throughput import ThroughputModel, step_time
 from coadapt.model import (
     BatchConfig,
     BatchLimits,
@@ -21,6 +23,7 @@ from coadapt.model import (
     TrainingReport,
     TypeProfile,
 )
+from coadapt.model.kin_times import KinTimes
 from coadapt.train.batch.limits import better_batch
 from coadapt.train.session import Session
 
@@ -125,15 +128,28 @@ def take_snapshot(session: Session, num_epochs: int, step_time_s: float | None) 
     )
 
 
-def tune(at: RunSnapshot) -> Tuning:
-    """Fit the step-time model, choose the batch if it is the run's to choose, and make the report."""
+def tune(at: RunSnapshot, kin_times: KinTimes | None = None) -> Tuning:
+    """Fit the step-time model, choose the batch if it is the run's to choose, and make the report.
+
+    kin_times: what the scheduler told of steps that others timed; of another placement, it is nothing.
+    """
     params = at.timings.params
     if len(at.timings.profile):
         params = fit_throughput(at.timings.profile, params)
     batch = None
     if at.tunes and params is not None and at.grad is not None:
+        model: ThroughputModel = step_time
+        if kin_times is not None and kin_times.are_of(at.timings.gpu_type, at.placement):
+            model = hopeful_times(kin_times)
         batch = better_batch(
-            at.limits, params, at.grad, at.placement, at.batch, cautious=at.cautious, trend=at.trend
+            at.limits,
+            params,
+            at.grad,
+            at.placement,
+            at.batch,
+            cautious=at.cautious,
+            trend=at.trend,
+            model=model,
         )
     report = TrainingReport(
         progress=at.done.progress,

@@ -10,8 +10,9 @@ import urllib.request
 from collections import deque
 from typing import Protocol
 
-from coadapt.model import BatchConfig, ThroughputParams
-from coadapt.model.wire import to_json
+from coadapt.model import BatchConfig, InputError, ThroughputParams
+from coadapt.model.kin_times import KinTimes
+from coadapt.model.wire import from_json, to_json
 from coadapt.train.batch.tuning import RunSnapshot, tune
 from coadapt.train.rescale.pause import Pause
 
@@ -21,6 +22,7 @@ QUEUE_MAX = 4  # snapshots; older ones are dropped: only the newest matters
 TIMEOUT_S = 5.0
 ATTEMPTS = 3
 BACKOFF_S = 0.5  # before the second attempt, twice that before the third
+ANSWER_BYTES_MAX = 100_000
 CLOSE_S = 3.0  # for the last report, when the script has ended
 NO_RETRY = range(400, 500)  # the scheduler understood and says no
 
@@ -28,8 +30,8 @@ NO_RETRY = range(400, 500)  # the scheduler understood and says no
 class Channel(Protocol):
     """Where messages of the job go."""
 
-    def send(self, path: str, body: dict[str, object]) -> None:
-        """Deliver `body`. Raises OSError or HTTPException if it could not be delivered."""
+    def send(self, path: str, body: dict[str, object]) -> bytes:
+        """Deliver `body` and return the answer. Raises OSError or HTTPException if that cannot be done."""
         ...
 
 
@@ -42,12 +44,13 @@ class HttpChannel:
         # The scheduler is addressed directly: proxies of the environment are for the outside world.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-    def send(self, path: str, body: dict[str, object]) -> None:
+    def send(self, path: str, body: dict[str, object]) -> bytes:
         request = urllib.request.Request(
             self._base + path, data=json.dumps(body).encode(), headers=self._headers, method="POST"
         )
         with self._opener.open(request, timeout=TIMEOUT_S) as response:
-            response.read()
+            answer: bytes = response.read(ANSWER_BYTES_MAX)
+        return answer
 
 
 class Reporter:
@@ -63,6 +66,7 @@ class Reporter:
         self._failed = False
         self._params: ThroughputParams | None = None
         self._batch: BatchConfig | None = None
+        self._kin_times: KinTimes | None = None
         self._thread = threading.Thread(target=self._run, name="coadapt-reporter", daemon=True)
         self._thread.start()
 
@@ -114,7 +118,7 @@ class Reporter:
 
     def _report(self, item: RunSnapshot) -> None:
         try:
-            tuning = tune(item)
+            tuning = tune(item, self._kin_times)
         except Exception:
             # The thread must live: later snapshots may do, and the pause of a change is still to be told.
             logger.exception("no report from this snapshot; training goes on")
@@ -128,7 +132,8 @@ class Reporter:
             return
         for attempt in range(ATTEMPTS):
             try:
-                self._channel.send(path, {"generation": self._generation, **body})
+                answer = self._channel.send(path, {"generation": self._generation, **body})
+                self._kin_times = told_of_kin(answer)
                 self._failed = False
                 return
             except (OSError, http.client.HTTPException) as error:
@@ -143,3 +148,14 @@ class Reporter:
         if not self._failed:
             logger.warning("%s not delivered to the scheduler: %s; training goes on", path, error)
         self._failed = True
+
+
+def told_of_kin(answer: bytes) -> KinTimes | None:
+    """Return what the scheduler's answer says of steps that others timed; None: nothing that can be read."""
+    try:
+        told = json.loads(answer).get("kin_times") if answer else None
+        return None if told is None else from_json(KinTimes, told, "kin_times")
+    except (ValueError, AttributeError, InputError) as error:
+        # Of another version, or no scheduler of ours: a job does without.
+        logger.debug("the answer to a report is not understood: %s", error)
+        return None

@@ -1,0 +1,23 @@
+"""What a job is answered that told of itself: its id, and what jobs like it timed where it trains."""
+
+import json
+
+from pydantic import JsonValue
+
+from coadapt.model import JobId
+from coadapt.model.wire import to_json
+from coadapt.service.live_loop import LiveLoop
+
+
+def answer(live: LiveLoop, job: JobId) -> dict[str, JsonValue]:
+    """Return the answer to a report of `job`: `kin_times` only where the last plan has them."""
+    told: dict[str, JsonValue] = {"id": job}
+    kin_times = live.kin_times_of(job)
+    if kin_times is not None:
+        told["kin_times"] = to_json(kin_times)
+    return told
+
+
+def answer_bytes(live: LiveLoop, job: JobId) -> bytes:
+    """Return the same as JSON in UTF-8."""
+    return json.dumps(answer(live, job), separators=(",", ":")).encode()
