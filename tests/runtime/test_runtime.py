@@ -22,7 +22,18 @@ from coadapt.core.events import (
 from coadapt.core.lifecycle import JobState
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
-from coadapt.model import Allocation, BatchLimits, ClusterView, JobSpec, Node, Plan, ReplicaLimits
+from coadapt.model import (
+    Allocation,
+    BatchLimits,
+    ClusterView,
+    JobSpec,
+    Node,
+    Placement,
+    Plan,
+    ReplicaLimits,
+    ThroughputParams,
+)
+from coadapt.model.kin_times import KinTimes, TimedStep
 from coadapt.runtime import books
 from coadapt.runtime.journal import Journal
 from coadapt.runtime.memory_store import MemoryStore, NullStore
@@ -151,6 +162,36 @@ def test_a_policy_that_raises_is_a_failed_plan_and_the_next_round_comes() -> Non
     assert executor.orders == []
     clock.ring()
     assert runtime.scheduler.state.round == 2
+
+
+KIN_TIMES = KinTimes(
+    gpu_type="gpu",
+    placement=Placement((2,)),
+    params=ThroughputParams(alpha_c=0.1, beta_c=0.01),
+    steps=(TimedStep(8, 0, 0.2),),
+)
+
+
+class Telling(EqualShares):
+    """Tells all jobs what others timed."""
+
+    def allocate(self, view: ClusterView) -> Plan:
+        return replace(super().allocate(view), kin_times={job.id: KIN_TIMES for job in view.jobs})
+
+
+def test_what_jobs_are_told_of_their_kin_is_kept_until_the_next_plan_and_not_journaled() -> None:
+    store = MemoryStore()
+    runtime, _, _ = build(store, Telling())
+    assert runtime.kin_times_of("j0") is None
+    runtime.post_all(opening())
+    assert runtime.kin_times_of("j0") is runtime.kin_times_of("j1") is None  # no round was yet
+    runtime.clock.ring()  # type: ignore[attr-defined]  # a HandClock
+    assert runtime.kin_times_of("j0") is KIN_TIMES
+    assert runtime.kin_times_of("another") is None
+    plans = [event.plan for event in store.events() if isinstance(event, PlanReady)]
+    assert plans
+    assert not any(plan.kin_times for plan in plans)
+    assert plans[-1].allocations
 
 
 def test_observers_see_every_event_with_its_commands() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from coadapt.goodput.fit import fit_throughput
 from coadapt.goodput.goodput import best_batch
 from coadapt.goodput.profile import ProfileBuilder
+from coadapt.goodput.throughput import step_time
 from coadapt.model import (
     BatchConfig,
     BatchLimits,
@@ -19,6 +20,7 @@ from coadapt.model import (
     Placement,
     RescaleContract,
 )
+from coadapt.model.kin_times import KinTimes, TimedStep
 from coadapt.sim.agent import (
     Assignment,
     Oracle,
@@ -236,6 +238,26 @@ def test_an_adaptive_job_chooses_again_after_each_stretch() -> None:
         ).config
     )
     assert after.batch != first.batch
+
+
+def test_a_batch_is_chosen_by_what_kin_timed_on_that_shape() -> None:
+    adaptive = spec(contract=RescaleContract.ADAPTIVE)
+    grad = GradStats(sqr=1.0, var=4.0)
+    alone = assignment(ONE, None, adaptive)
+    learned = play(alone, 60.0).training.learned
+    params = learned.on(alone.setting).params
+    # Passes of twelve samples and more took half as long as the model says.
+    steps = tuple(
+        TimedStep(m, 1, (0.5 if m >= 12 else 1.0) * float(step_time(params, ONE, m, 1))) for m in range(4, 17)
+    )
+    kin = KinTimes(gpu_type=alone.setting.gpu_type, placement=ONE, params=params, steps=steps)
+    told = alone.told(kin)
+    assert told.told(kin) is told
+    assert chosen(alone, learned, grad).atomic < 12
+    assert chosen(told, learned, grad).atomic >= 12
+    assert alone.told(replace(kin, placement=TWO_NODES)) is alone
+    dictated = assignment(ONE, EIGHT, adaptive)
+    assert dictated.told(kin) is dictated
 
 
 def test_a_report_tells_progress_in_samples_and_fits_only_for_its_own_choice() -> None:

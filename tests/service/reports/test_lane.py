@@ -11,12 +11,15 @@ import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from coadapt.core.events import Event, TrainingReported
+from coadapt.model import Placement, ThroughputParams
 from coadapt.model.errors import StoreError
+from coadapt.model.kin_times import KinTimes, TimedStep
 from coadapt.runtime.memory_store import MemoryStore
 from coadapt.service.app import api_routes
 from coadapt.service.live_loop import EventRefusedError, LiveLoop, OverloadedError
 from coadapt.service.reports.groups import ReportGroups
 from coadapt.service.reports.lane import BODY_BYTES_MAX, ReportLane
+from coadapt.train.report.reporter import told_of_kin
 from tests.service.fuzz import REPORT, Fuzzer
 from tests.service.in_process import TOKEN, InProcess, until
 from tests.service.reports.test_reading import JOB
@@ -156,6 +159,25 @@ def test_lane_and_route_answer_equally_and_make_equal_events(ways: Ways) -> None
     assert min(statuses[status] for status in (202, 400, 401, 403, 404, 422)) >= 3, statuses
     # Those with a longer way to say what they mean, and no more, are handed on.
     assert ways.behind.num_requests - (NUM_REQUESTS - statuses[202]) <= 0.1 * NUM_REQUESTS
+
+
+def test_both_ways_tell_what_the_last_plan_knows_of_kin(ways: Ways, monkeypatch: pytest.MonkeyPatch) -> None:
+    kin = KinTimes(
+        gpu_type="Größe",
+        placement=Placement((2, 1)),
+        params=ThroughputParams(alpha_c=0.1, beta_c=0.01),
+        steps=(TimedStep(8, 0, 0.2), TimedStep(16, 1, 0.5)),
+    )
+    monkeypatch.setattr(LiveLoop, "kin_times_of", lambda _, job: kin if job == ways.job else None)
+    body = json.dumps(REPORT).encode()
+    asked = (f"/v1/jobs/{ways.job}/reports", headers_of(body), body)
+    status, _, text = by_lane = ways.ask(ways.lane, *asked)
+    assert by_lane == ways.ask(ways.routes, *asked)
+    assert status == 202
+    assert told_of_kin(text) == kin
+    body = json.dumps({"generation": 1, "rescale_s": 2.0}).encode()
+    rescaled = ways.ask(ways.routes, f"/v1/jobs/{ways.job}/rescaled", headers_of(body), body)
+    assert told_of_kin(rescaled[2]) == kin
 
 
 @pytest.mark.parametrize("size", [0, 1, BODY_BYTES_MAX, BODY_BYTES_MAX + 1, 1_000_000, 1_000_001])

@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from coadapt.goodput.profile import ProfileBuilder
+from coadapt.goodput.throughput import step_time
 from coadapt.model import (
     BatchConfig,
     BatchLimits,
@@ -24,14 +25,16 @@ from coadapt.model import (
     Placement,
     ReplicaLimits,
     RescaleContract,
+    ThroughputParams,
     TrainingReport,
     TypeProfile,
 )
-from coadapt.model.wire import from_json
+from coadapt.model.kin_times import KinTimes, TimedStep
+from coadapt.model.wire import from_json, to_json
 from coadapt.train.batch.tuning import Done, RunSnapshot, Timings, tune
 from coadapt.train.env import Job, Place, Times, TrainConfig
 from coadapt.train.report import reporter as module
-from coadapt.train.report.reporter import HttpChannel, Reporter
+from coadapt.train.report.reporter import HttpChannel, Reporter, told_of_kin
 from coadapt.train.run import Run
 
 pytestmark = pytest.mark.train
@@ -43,6 +46,7 @@ class Scheduler:
 
     url: str = ""
     status: int = 200
+    answer: bytes = b""
     hang: threading.Event = field(default_factory=threading.Event)
     got: list[tuple[str, str, dict[str, object]]] = field(default_factory=list)
 
@@ -73,8 +77,9 @@ def serving(*, hang: bool = False) -> Iterator[Scheduler]:
             if hang:
                 scheduler.hang.wait(120.0)
             self.send_response(scheduler.status)
-            self.send_header("Content-Length", "0")
+            self.send_header("Content-Length", str(len(scheduler.answer)))
             self.end_headers()
+            self.wfile.write(scheduler.answer)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # http.server's name
             pass
@@ -179,6 +184,57 @@ def test_a_run_reports_to_its_scheduler() -> None:
     assert last.metrics["accuracy"] == 1.0
     assert last.grad is not None
     assert {name: each.num_replicas_profiled for name, each in last.by_type.items()} == {"cpu": 1}
+
+
+def kin_times(placement: Placement = Placement((2,))) -> KinTimes:  # noqa: B008  # a frozen value
+    """Kin of `snapshot` whose steps of 80 samples per replica took half as long as one would think."""
+    params = ThroughputParams(alpha_c=0.05, beta_c=0.001, alpha_r=0.03)
+    steps = [(atomic, float(step_time(params, Placement((2,)), atomic))) for atomic in (32, 64, 80, 128)]
+    return KinTimes(
+        gpu_type="cpu",
+        placement=placement,
+        params=params,
+        steps=tuple(TimedStep(atomic, 0, (0.5 if atomic == 80 else 1.0) * each) for atomic, each in steps),
+    )
+
+
+def choosing() -> RunSnapshot:
+    """A snapshot of a job that chooses its batch."""
+    grad = GradStats(sqr=1.0, var=4.0)
+    return replace(snapshot(), tunes=True, grad=grad, cautious=grad)
+
+
+def chosen(kin: KinTimes | None) -> BatchConfig | None:
+    at = replace(
+        snapshot(), tunes=True, grad=GradStats(sqr=1.0, var=4.0), cautious=GradStats(sqr=1.0, var=4.0)
+    )
+    return tune(at, kin).batch
+
+
+def test_a_batch_is_chosen_by_what_kin_timed_on_that_shape() -> None:
+    by_kin = chosen(kin_times())
+    assert by_kin is not None
+    assert 70 <= by_kin.atomic <= 95  # there, and a little further, as nobody tried that
+    assert chosen(kin_times(Placement((1, 1)))) == chosen(None) != by_kin
+
+
+def test_the_answer_to_any_message_tells_of_kin() -> None:
+    with serving() as scheduler:
+        scheduler.answer = json.dumps({"id": "job", "kin_times": to_json(kin_times())}).encode()
+        reporter = Reporter(HttpChannel(scheduler.url, "", "job"), generation=1)
+        reporter.offer(1.5)
+        scheduler.wait("rescaled")
+        reporter.offer(choosing())
+        scheduler.wait("reports")
+        reporter.close()
+    assert reporter.take_batch() == chosen(kin_times())
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"{", b"[]", b"7", b"\xff", b"{}", b'{"kin_times": null}', b'{"kin_times": {"steps": 3}}']
+)
+def test_an_answer_that_is_not_understood_tells_nothing(answer: bytes) -> None:
+    assert told_of_kin(answer) is None
 
 
 def test_offering_never_blocks_and_drops_the_oldest() -> None:
