@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from coadapt.goodput.goodput import best_batch
 from coadapt.goodput.kin import HOPE, MEASURED, SHARED, hopeful_times
 from coadapt.goodput.throughput import step_time
-from coadapt.model import BatchLimits, GradStats, Placement, ThroughputParams
-from coadapt.model.kin_times import KinTimes, TimedStep
+from coadapt.model import BatchLimits, GradStats, KinTimes, Placement, ThroughputParams, TimedStep
 
 PLACEMENT = Placement((4,))
 PARAMS = ThroughputParams(alpha_c=0.1, beta_c=0.002, alpha_r=0.03, gamma=2.0)
@@ -26,7 +25,9 @@ def truth(atomic: int, accumulation: int) -> float:
 
 
 def kin_of(batches: set[tuple[int, int]], factor: float = 1.0) -> KinTimes:
-    steps = tuple(TimedStep(m, s, factor * truth(m, s)) for m, s in sorted(batches))
+    steps = tuple(
+        TimedStep(atomic=m, accumulation=s, seconds=factor * truth(m, s)) for m, s in sorted(batches)
+    )
     return KinTimes(gpu_type="a", placement=PLACEMENT, params=PARAMS, steps=steps)
 
 
@@ -89,7 +90,12 @@ def test_a_factor_on_all_steps_changes_no_choice() -> None:
     ],
 )
 def test_times_are_of_a_shape(gpu_type: str, placement: Placement, same: bool) -> None:
-    kin = KinTimes(gpu_type="a", placement=Placement((3, 3)), params=PARAMS, steps=(TimedStep(1, 0, 1.0),))
+    kin = KinTimes(
+        gpu_type="a",
+        placement=Placement((3, 3)),
+        params=PARAMS,
+        steps=(TimedStep(atomic=1, accumulation=0, seconds=1.0),),
+    )
     assert kin.are_of(gpu_type, placement) == same
 
 
@@ -104,4 +110,4 @@ def test_times_are_of_a_shape(gpu_type: str, placement: Placement, same: bool) -
 )
 def test_a_step_that_cannot_be_names_its_field(step: tuple[int, int, float], field: str) -> None:
     with pytest.raises(ValueError, match=field):
-        TimedStep(*step)
+        TimedStep(atomic=step[0], accumulation=step[1], seconds=step[2])

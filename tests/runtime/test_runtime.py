@@ -27,13 +27,14 @@ from coadapt.model import (
     BatchLimits,
     ClusterView,
     JobSpec,
+    KinTimes,
     Node,
     Placement,
     Plan,
     ReplicaLimits,
     ThroughputParams,
+    TimedStep,
 )
-from coadapt.model.kin_times import KinTimes, TimedStep
 from coadapt.runtime import books
 from coadapt.runtime.journal import Journal
 from coadapt.runtime.memory_store import MemoryStore, NullStore
@@ -168,7 +169,7 @@ KIN_TIMES = KinTimes(
     gpu_type="gpu",
     placement=Placement((2,)),
     params=ThroughputParams(alpha_c=0.1, beta_c=0.01),
-    steps=(TimedStep(8, 0, 0.2),),
+    steps=(TimedStep(atomic=8, accumulation=0, seconds=0.2),),
 )
 
 

@@ -20,7 +20,8 @@ from coadapt.sim.applications import Setting
 from coadapt.sim.clock import VirtualClock
 from coadapt.sim.colocation import kept_speed
 from coadapt.sim.workload import TraceJob
-from coadapt.sim.world import World, WorldConfig
+from coadapt.sim.world import World
+from coadapt.sim.world_config import WorldConfig
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,11 @@ from coadapt.model import (
     Forecast,
     GradStats,
     JobSpec,
+    KinTimes,
     Placement,
     RescaleContract,
+    TimedStep,
 )
-from coadapt.model.kin_times import KinTimes, TimedStep
 from coadapt.sim.agent import (
     Assignment,
     Oracle,
@@ -248,7 +249,10 @@ def test_a_batch_is_chosen_by_what_kin_timed_on_that_shape() -> None:
     params = learned.on(alone.setting).params
     # Passes of twelve samples and more took half as long as the model says.
     steps = tuple(
-        TimedStep(m, 1, (0.5 if m >= 12 else 1.0) * float(step_time(params, ONE, m, 1))) for m in range(4, 17)
+        TimedStep(
+            atomic=m, accumulation=1, seconds=(0.5 if m >= 12 else 1.0) * float(step_time(params, ONE, m, 1))
+        )
+        for m in range(4, 17)
     )
     kin = KinTimes(gpu_type=alone.setting.gpu_type, placement=ONE, params=params, steps=steps)
     told = alone.told(kin)

@@ -8,7 +8,7 @@ from coadapt.core.events import TrainingReported
 from coadapt.model import Allocation
 from coadapt.sim.applications import Neighbour
 from coadapt.sim.colocation import kept_speed
-from coadapt.sim.world import WorldConfig
+from coadapt.sim.world_config import WorldConfig
 from tests.sim.stage import Stage
 
 loads = st.floats(0.01, 1.0)

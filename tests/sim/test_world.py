@@ -15,7 +15,7 @@ from coadapt.core.events import (
     TrainingReported,
     TrainingResumed,
 )
-from coadapt.sim.world import WorldConfig
+from coadapt.sim.world_config import WorldConfig
 from tests.sim.stage import NODES, Stage, on
 
 

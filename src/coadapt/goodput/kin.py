@@ -13,8 +13,7 @@ Axes: B candidate batches, S steps that were timed.
 import numpy as np
 
 from coadapt.goodput.throughput import FloatArray, Floats, ParamArrays, Shapes, ThroughputModel, step_time
-from coadapt.model import Placement, ThroughputParams
-from coadapt.model.kin_times import KinTimes
+from coadapt.model import KinTimes, Placement, ThroughputParams
 
 # Of errors in logarithms: what all steps of a shape share, what differs from batch to batch, over which
 # distance (in logarithms of samples), and what a measurement is off by. (Goodput lost against the best batch,
@@ -43,8 +42,8 @@ def hopeful_times(kin: KinTimes) -> ThroughputModel:
     weight_S = inverse_SS @ error_S
 
     def times(
-        params: ThroughputParams | ParamArrays,  # noqa: ARG001
-        shape: Placement | Shapes,  # noqa: ARG001
+        params: ThroughputParams | ParamArrays,  # noqa: ARG001 - as the protocol has it
+        shape: Placement | Shapes,  # noqa: ARG001 - as the protocol has it
         atomic: Floats,
         accumulation: Floats = 0.0,
     ) -> Floats:

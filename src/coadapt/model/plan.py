@@ -8,8 +8,8 @@ from coadapt.model.batch import BatchConfig
 from coadapt.model.cluster import Allocation, JobId, Node, NodeId
 from coadapt.model.devices import FreeGpus, holding
 from coadapt.model.job import OWNS_BATCH, RescaleContract
-from coadapt.model.kin_times import KinTimes
 from coadapt.model.quick_init import quick_init
+from coadapt.model.report import KinTimes
 from coadapt.model.tenant import EVERYBODY, beyond_quota
 from coadapt.model.view import ClusterView, JobView, Standing, standing_of
 

@@ -13,12 +13,14 @@
 # nothing aside: there a bug is to end the run.
 
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from coadapt.core.commands import Command
-from coadapt.core.events import Event
+from coadapt.core.events import Event, PlanReady
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
+from coadapt.model import JobId, KinTimes
 from coadapt.runtime.ports import Store
 from coadapt.runtime.solver import describe
 
@@ -39,6 +41,7 @@ class Books:
         self._on_refused = on_refused
         self._first_config = scheduler.config
         self._num_events = 0
+        self.kin_times: Mapping[JobId, KinTimes] = {}
 
     def replay(self, restored: OnRestored = lambda *_: None) -> Iterator[tuple[Event, list[Command]]]:
         """Bring the scheduler to the state that the store tells; yield each event and what followed.
@@ -64,9 +67,20 @@ class Books:
         """Whether no event ever came."""
         return self._num_events == 0
 
-    def write(self, events: Sequence[Event]) -> None:
-        """Make events durable; each is then to be handled, in order."""
-        self.store.append(events)
+    def write(self, events: Iterable[Event]) -> list[Event]:
+        """Make events durable, and return them; each is then to be handled, in order.
+
+        What plans tell jobs of their kin is kept apart: the next plan tells it anew, so no journal needs it.
+        """
+        lasting = [self._without_kin_times(event) for event in events]
+        self.store.append(lasting)
+        return lasting
+
+    def _without_kin_times(self, event: Event) -> Event:
+        if not isinstance(event, PlanReady):
+            return event
+        self.kin_times = event.plan.kin_times
+        return replace(event, plan=replace(event.plan, kin_times={})) if self.kin_times else event
 
     def handle(self, event: Event) -> list[Command] | None:
         """Return what follows from the next event that was written, None if it was set aside."""

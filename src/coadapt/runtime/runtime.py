@@ -7,7 +7,7 @@
 # it was refused. An observer that raises is switched off: it is a chart or a log, and no job waits for it.
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Protocol, assert_never
@@ -23,8 +23,7 @@ from coadapt.core.events import (
 )
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
-from coadapt.model import JobId
-from coadapt.model.kin_times import KinTimes
+from coadapt.model import JobId, KinTimes
 from coadapt.runtime.books import Books, OnRestored
 from coadapt.runtime.ports import Cancel, Clock, Executor, Solver, Store
 
@@ -69,7 +68,6 @@ class Runtime:
         self.executor = executor
         self.solver = solver
         self.observers = list(observers)
-        self._kin_times: Mapping[JobId, KinTimes] = {}
         self._mishaps = mishaps
         self._restored = restored
         self._inbox: deque[Event] = deque()
@@ -102,31 +100,22 @@ class Runtime:
 
     def post_all(self, events: Sequence[Event]) -> None:
         """Take events in as one group: one commit for all that wait."""
-        events = [self._keep_kin_times(event) for event in events]
         self._inbox.extend(events if self.executor.rescales_in_place else self._within_means(events))
         if self._draining:
             return
         self._draining = True
         try:
             while self._inbox:
-                batch = list(self._inbox)
+                batch = self.books.write(self._inbox)
                 self._inbox.clear()
-                self.books.write(batch)
                 for event in batch:
                     self._handle(event)
         finally:
             self._draining = False
 
-    def _keep_kin_times(self, event: Event) -> Event:
-        """Keep what a plan tells jobs of their kin: the next plan tells it anew, so no journal needs it."""
-        if not isinstance(event, PlanReady):
-            return event
-        self._kin_times = event.plan.kin_times
-        return replace(event, plan=replace(event.plan, kin_times={})) if self._kin_times else event
-
     def kin_times_of(self, job: JobId) -> KinTimes | None:
         """Return what the last plan tells `job` of steps that others timed; for any thread."""
-        return self._kin_times.get(job)
+        return self.books.kin_times.get(job)
 
     def _within_means(self, events: Sequence[Event]) -> Sequence[Event]:
         """Return `events` with settings that an executor can keep which starts anew for each change, such

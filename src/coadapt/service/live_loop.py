@@ -22,8 +22,7 @@ from coadapt.core.events import (
 )
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord, SchedulerState
-from coadapt.model import JobId, Node, NodeId
-from coadapt.model.kin_times import KinTimes
+from coadapt.model import JobId, KinTimes, Node, NodeId
 from coadapt.runtime.ports import Executor, Post, Solver, Store
 from coadapt.runtime.runtime import Observer, Runtime
 from coadapt.runtime.snapshots_aside import picture_of

@@ -24,12 +24,12 @@ from coadapt.model import (
     Forecast,
     GradStats,
     JobSpec,
+    KinTimes,
     RescaleContract,
     ThroughputParams,
     TrainingReport,
     TypeProfile,
 )
-from coadapt.model.kin_times import KinTimes
 from coadapt.model.quick_init import maker, quick_init, replace
 from coadapt.model.report import new_training_report
 from coadapt.sim.applications import (

@@ -37,7 +37,8 @@ from coadapt.sim.metrics import (
     measure,
 )
 from coadapt.sim.workload import Workload
-from coadapt.sim.world import World, WorldConfig
+from coadapt.sim.world import World
+from coadapt.sim.world_config import WorldConfig
 
 # How often, in virtual time, a run looks whether it is still worth going on, and tells how far it came.
 CHECK_PERIOD_S = 3600.0

@@ -20,8 +20,7 @@ from coadapt.core.events import (
     TrainingReported,
     TrainingResumed,
 )
-from coadapt.model import Allocation, JobId, Node, NodeId
-from coadapt.model.kin_times import KinTimes
+from coadapt.model import Allocation, JobId, KinTimes, Node, NodeId
 from coadapt.model.quick_init import maker
 from coadapt.runtime.ports import Cancel, Clock, Post
 from coadapt.sim.agent import (
@@ -38,37 +37,9 @@ from coadapt.sim.agent import (
 from coadapt.sim.applications import Application, Neighbour, Setting
 from coadapt.sim.ledger import Ledger
 from coadapt.sim.workload import TraceJob
+from coadapt.sim.world_config import WorldConfig
 
 _reported = maker(TrainingReported)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorldConfig:
-    """How the world behaves. Durations in seconds.
-
-    report_s: running jobs report at whole multiples of it. rescale_s: training time that each start and each
-    change of allocation costs jobs that do not say otherwise. prepare_s: how long a change in place is
-    prepared while training goes on.
-    checkpoint_s: least time between checkpoints, which are made at reports.
-    interference: the part of its speed that a job on several nodes loses while it shares a node with another
-    such job (Pollux, OSDI'21, §5.3.2).
-    """
-
-    report_s: float = 60.0
-    rescale_s: float = 30.0
-    prepare_s: float = 0.0
-    checkpoint_s: float = 0.0
-    interference: float = 0.0
-    rescales_in_place: bool = True
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.report_s) and self.report_s > 0.0):
-            raise ValueError(f"report_s must be finite and > 0, got {self.report_s}")
-        for name in ("rescale_s", "prepare_s", "checkpoint_s"):
-            if not (math.isfinite(value := getattr(self, name)) and value >= 0.0):
-                raise ValueError(f"{name} must be finite and >= 0, got {value}")
-        if not 0.0 <= self.interference < 1.0:
-            raise ValueError(f"interference must be in [0, 1), got {self.interference}")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,6 +81,14 @@ class _Job:
     saved_at: float = 0.0
 
 
+@dataclass(slots=True)
+class _Ahead:
+    """Up to when training is computed ahead (None: nothing is), and the jobs whose future is to be, anew."""
+
+    until: float | None = None
+    unsettled: dict[JobId, _Job] = field(default_factory=dict)
+
+
 class World:
     """The port Executor over a virtual clock; and the hand that breaks things, for fault injection.
 
@@ -128,7 +107,7 @@ class World:
         self.config = config or WorldConfig()
         self.ledger = Ledger()
         self.joiners_fail: set[JobId] = set()  # the jobs whose changes fail while they are prepared
-        # What the answer to a job's report tells it of its kin.
+        # What the answer to a report tells a job.
         self.kin_times_of: Callable[[JobId], KinTimes | None] = lambda _: None
         self._clock = clock
         self._oracle = oracle
@@ -138,8 +117,7 @@ class World:
         }
         self._running: dict[JobId, _Job] = {}
         self._sharing: set[JobId] = set()  # the running jobs that share GPUs
-        self._unsettled: dict[JobId, _Job] = {}
-        self._next_report_at: float | None = None
+        self._ahead = _Ahead()
 
     # -- the port ---------------------------------------------------------------------------------------
 
@@ -403,7 +381,7 @@ class World:
             replicas.cancel_exit = None
         if now > replicas.since:
             assert replicas.segment is not None, "every instant ends settled"
-            if now != self._next_report_at:
+            if now != self._ahead.until:
                 replicas.segment = self._advance(job, replicas, now - replicas.since)
             replicas.training, replicas.since = replicas.segment.training, now
         replicas.segment = None
@@ -411,25 +389,25 @@ class World:
 
     def _unsettle(self, job: _Job) -> None:
         # At the end of the instant, when all its orders are carried out: few futures are computed in vain.
-        if not self._unsettled:
+        if not self._ahead.unsettled:
             self._clock.call_at(self._clock.now(), self._settle, last=True)
-        self._unsettled[job.trace.id] = job
+        self._ahead.unsettled[job.trace.id] = job
 
     def _settle(self) -> None:
         """Compute the jobs' training up to the next report, and plan the exits of those that end before."""
-        unsettled, self._unsettled = self._unsettled, {}
+        unsettled, self._ahead.unsettled = self._ahead.unsettled, {}
         now = self._clock.now()
-        if self._next_report_at is None:
+        if self._ahead.until is None:
             report_s = self.config.report_s
-            self._next_report_at = (math.floor(now / report_s) + 1) * report_s
-            self._clock.call_at(self._next_report_at, self._report)
+            self._ahead.until = (math.floor(now / report_s) + 1) * report_s
+            self._clock.call_at(self._ahead.until, self._report)
         for job in unsettled.values():
             if (replicas := job.replicas) is not None and not replicas.hung:
                 if self.config.interference:
                     replicas.speed = self._speed(replicas.allocation)
                 if replicas.allocation.shared:
                     self._see_neighbours(job, replicas)
-                replicas.segment = segment = self._advance(job, replicas, self._next_report_at - now)
+                replicas.segment = segment = self._advance(job, replicas, self._ahead.until - now)
                 if segment.finished_s is not None:
                     replicas.cancel_exit = self._clock.call_at(
                         now + segment.finished_s, partial(self._succeed, job)
@@ -499,4 +477,4 @@ class World:
             told = report(job.application, replicas.assigned, training, forecast)
             replicas.post(_reported(at=now, job=job.trace.id, generation=replicas.generation, report=told))
             replicas.assigned = replicas.assigned.told(self.kin_times_of(job.trace.id))
-        self._next_report_at = None
+        self._ahead.until = None

@@ -11,9 +11,8 @@ import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from coadapt.core.events import Event, TrainingReported
-from coadapt.model import Placement, ThroughputParams
+from coadapt.model import KinTimes, Placement, ThroughputParams, TimedStep
 from coadapt.model.errors import StoreError
-from coadapt.model.kin_times import KinTimes, TimedStep
 from coadapt.runtime.memory_store import MemoryStore
 from coadapt.service.app import api_routes
 from coadapt.service.live_loop import EventRefusedError, LiveLoop, OverloadedError
@@ -166,7 +165,10 @@ def test_both_ways_tell_what_the_last_plan_knows_of_kin(ways: Ways, monkeypatch:
         gpu_type="Größe",
         placement=Placement((2, 1)),
         params=ThroughputParams(alpha_c=0.1, beta_c=0.01),
-        steps=(TimedStep(8, 0, 0.2), TimedStep(16, 1, 0.5)),
+        steps=(
+            TimedStep(atomic=8, accumulation=0, seconds=0.2),
+            TimedStep(atomic=16, accumulation=1, seconds=0.5),
+        ),
     )
     monkeypatch.setattr(LiveLoop, "kin_times_of", lambda _, job: kin if job == ways.job else None)
     body = json.dumps(REPORT).encode()

@@ -22,14 +22,15 @@ from coadapt.model import (
     BatchLimits,
     GradStats,
     JobSpec,
+    KinTimes,
     Placement,
     ReplicaLimits,
     RescaleContract,
     ThroughputParams,
+    TimedStep,
     TrainingReport,
     TypeProfile,
 )
-from coadapt.model.kin_times import KinTimes, TimedStep
 from coadapt.model.wire import from_json, to_json
 from coadapt.train.batch.tuning import Done, RunSnapshot, Timings, tune
 from coadapt.train.env import Job, Place, Times, TrainConfig
@@ -194,7 +195,10 @@ def kin_times(placement: Placement = Placement((2,))) -> KinTimes:  # noqa: B008
         gpu_type="cpu",
         placement=placement,
         params=params,
-        steps=tuple(TimedStep(atomic, 0, (0.5 if atomic == 80 else 1.0) * each) for atomic, each in steps),
+        steps=tuple(
+            TimedStep(atomic=atomic, accumulation=0, seconds=(0.5 if atomic == 80 else 1.0) * each)
+            for atomic, each in steps
+        ),
     )
 
 

@@ -22,8 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coadapt.model import GradStats, JobId, JobView, Measured, TypeProfile
-from coadapt.model.kin_times import KinTimes
+from coadapt.model import GradStats, JobId, JobView, KinTimes, Measured, TypeProfile
 from coadapt.model.quick_init import replace
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 from coadapt.policies.castor.noise import BINS_PER_OCTAVE, NUM_BINS

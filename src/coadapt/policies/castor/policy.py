@@ -7,8 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from coadapt.model import Allocation, ClusterView, JobId, Plan
-from coadapt.model.kin_times import KinTimes
+from coadapt.model import Allocation, ClusterView, JobId, KinTimes, Plan
 from coadapt.policies.base import PolicyCard, Prediction
 from coadapt.policies.castor.arrivals import Arrivals
 from coadapt.policies.castor.cluster import Standing, shape_of, standing

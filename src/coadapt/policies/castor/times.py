@@ -19,8 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.goodput.throughput import Shapes, step_time
-from coadapt.model import Placement, ThroughputParams
-from coadapt.model.kin_times import KinTimes, TimedStep
+from coadapt.model import KinTimes, Placement, ThroughputParams, TimedStep
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 
 BATCHES = 6  # of a shape, the latest (tried: 1, mean completion time +1.7 %; 3 and 20 alike)
@@ -106,7 +105,7 @@ class StepTimes:
             if shape not in self.taken:
                 return None
             steps = tuple(
-                TimedStep(atomic, accumulation, math.exp(log_s))
+                TimedStep(atomic=atomic, accumulation=accumulation, seconds=math.exp(log_s))
                 for (_, atomic, accumulation), log_s in self.taken[shape].items()
             )
             told = KinTimes(gpu_type=gpu_type, placement=shape.placement, params=params, steps=steps)

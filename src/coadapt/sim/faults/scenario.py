@@ -17,7 +17,7 @@ from coadapt.model import (
 )
 from coadapt.sim.library.profiles import NoiseCurve, ParametricApplication
 from coadapt.sim.workload import TraceJob
-from coadapt.sim.world import WorldConfig
+from coadapt.sim.world_config import WorldConfig
 
 CALM_AT_S = 3600.0  # from here on nothing breaks any more, so that every job can end
 DEADLINE_S = CALM_AT_S + 8 * 3600.0  # by then every job must have ended; the longest lone run takes 1.5 h

@@ -17,13 +17,13 @@ from coadapt.model import (
     BatchRule,
     Forecast,
     GradStats,
+    KinTimes,
     Placement,
     ReplicaLimits,
     ThroughputParams,
     TrainingReport,
     TypeProfile,
 )
-from coadapt.model.kin_times import KinTimes
 from coadapt.train.batch.limits import better_batch
 from coadapt.train.session import Session
 

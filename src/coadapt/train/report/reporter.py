@@ -10,8 +10,7 @@ import urllib.request
 from collections import deque
 from typing import Protocol
 
-from coadapt.model import BatchConfig, InputError, ThroughputParams
-from coadapt.model.kin_times import KinTimes
+from coadapt.model import BatchConfig, InputError, KinTimes, ThroughputParams
 from coadapt.model.wire import from_json, to_json
 from coadapt.train.batch.tuning import RunSnapshot, tune
 from coadapt.train.rescale.pause import Pause
