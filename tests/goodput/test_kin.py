@@ -74,7 +74,7 @@ def test_the_further_from_all_that_was_timed_the_more_is_hoped() -> None:
     assert gain_B[-1] < HOPE * 2.0 * SHARED + abs(shared)
 
 
-def test_a_factor_on_all_steps_changes_no_choice() -> None:
+def test_two_per_cent_on_all_steps_change_no_choice() -> None:
     known = {(24, 0), (64, 0), (128, 0), (200, 1)}
     assert chosen(kin_of(known, 1.02)) == chosen(kin_of(known, 0.98))
 

@@ -209,10 +209,7 @@ def choosing() -> RunSnapshot:
 
 
 def chosen(kin: KinTimes | None) -> BatchConfig | None:
-    at = replace(
-        snapshot(), tunes=True, grad=GradStats(sqr=1.0, var=4.0), cautious=GradStats(sqr=1.0, var=4.0)
-    )
-    return tune(at, kin).batch
+    return tune(choosing(), kin).batch
 
 
 def test_a_batch_is_chosen_by_what_kin_timed_on_that_shape() -> None:
