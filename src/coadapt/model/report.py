@@ -189,6 +189,7 @@ class TrainingReport:
 new_training_report = maker(TrainingReport)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedStep:
     """One optimiser step: samples of a pass on each replica, passes accumulated before the last, seconds."""
@@ -206,6 +207,7 @@ class TimedStep:
             raise ValueError(f"TimedStep.seconds must be finite and > 0, got {self.seconds}")
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KinTimes:
     """Steps that jobs of the same application timed on placements alike: nodes, racks, replicas, GPU type.

@@ -4,6 +4,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -73,7 +74,11 @@ def duration(seconds: float) -> str:
     """Return `45 s`, `12 min`, `2 h 10 min`, `3 days`."""
     if seconds < 90.0:
         return f"{max(seconds, 0.0):.0f} s"
-    minutes = round(seconds / 60.0)
+    return _minutes(round(seconds / 60.0))
+
+
+@lru_cache(maxsize=4096)  # several hundred in each round, mostly the same
+def _minutes(minutes: int) -> str:
     if minutes < 90:
         return f"{minutes} min"
     if minutes < 48 * 60:

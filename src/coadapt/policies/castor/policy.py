@@ -177,7 +177,7 @@ def _tell(
 ) -> dict[JobId, KinTimes]:
     """Return what those who train are told of steps that their kin timed where they do."""
     told: dict[JobId, KinTimes] = {}
-    for job in now.jobs:
+    for job in now.jobs if applications.members else ():
         held = shape_of(ground, placed[job.id]) if job.id in placed else None
         if held is not None:
             number, shape = held
