@@ -39,7 +39,7 @@ def _submit(cluster: LiveCluster, folder: Path) -> str:
     folder.mkdir()
     toy = Toy(
         folder=str(folder),
-        num_epochs=30,
+        num_epochs=100,
         batch_size=16,
         max_batch_size=128,
         contract="adaptive",
