@@ -27,7 +27,8 @@ class Policy(Protocol):
     A policy may keep state between calls (queues, a population); losing it must only cost quality. One whose
     kernels take long to compile may have a method `rehearse_beside()` that calls those which its first round
     calls last: `coadapt simulate` compiles them beside the others (sim/warm_up.py). One that foretells
-    when jobs end has that as `predictions`, a Prediction by job (foretold_by).
+    when jobs end has that as `predictions`, a Prediction by job (foretold_by); one that is to be asked at
+    arrivals and exits, too, says as `reaction_s` how long after (reaction_of).
     """
 
     def allocate(self, view: ClusterView) -> Plan:
@@ -41,6 +42,12 @@ class Prediction(NamedTuple):
     end_at: float
     low_at: float
     high_at: float
+
+
+def reaction_of(policy: Policy) -> float | None:
+    """Return how long after an arrival or an exit a policy wants a round, s; None: it wants periodic ones."""
+    reaction_s: float | None = getattr(policy, "reaction_s", None)
+    return reaction_s
 
 
 def foretold_by(policy: Policy) -> Mapping[JobId, Prediction]:

@@ -1,6 +1,7 @@
 """One simulated run: the live service's scheduler and runtime, on a virtual clock and in a virtual world."""
 
 import gc
+import math
 import resource
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +17,7 @@ from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord
 from coadapt.model import Node
 from coadapt.policies import create_policy, policy_options
-from coadapt.policies.base import Policy
+from coadapt.policies.base import Policy, reaction_of
 from coadapt.policies.choice import parse_choice
 from coadapt.runtime.history import History, Recorder
 from coadapt.runtime.memory_store import NullStore
@@ -60,7 +61,8 @@ class SimulationError(RuntimeError):
 class ExperimentConfig:
     """Settings of a run. Durations in seconds; see SchedulerConfig and WorldConfig.
 
-    reaction_s: how long after an arrival or an exit a round happens besides (None: only the periodic ones).
+    reaction_s: how long after an arrival or an exit a round happens besides the periodic ones (infinity:
+    none does; None: as the policy wants it).
     report_s: how often jobs report (None: once in a round). Between two reports policies see what the last
     one told, and jobs save no checkpoint.
     horizon_s: virtual time after which a run that has not ended is an error. figures_only: the history keeps
@@ -82,7 +84,7 @@ class ExperimentConfig:
         return replace(
             defaults,
             round_s=self.round_s,
-            reaction_s=self.reaction_s,
+            reaction_s=None if self.reaction_s == math.inf else self.reaction_s,
             # Where jobs seldom report, silence is no sign of trouble.
             silence_s=max(defaults.silence_s, 3 * self.round_s, 3 * (self.report_s or 0.0)),
             rescale_default_s=self.rescale_s,
@@ -170,6 +172,8 @@ def compose(
 ) -> Simulation:
     """Return a simulation that is ready to run: nodes and arrivals are on its clock."""
     config = config or ExperimentConfig()
+    if config.reaction_s is None:
+        config = replace(config, reaction_s=reaction_of(policy))
     clock = VirtualClock()
     gpu_type = commonest_type(cluster)
     oracle = Oracle(gpus_per_node(cluster, gpu_type), gpus_by_type(cluster)[gpu_type], gpu_type)

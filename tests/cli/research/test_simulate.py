@@ -87,6 +87,16 @@ def test_a_round_follows_an_arrival(arguments: list[str]) -> None:
     (usual,) = entries(*arguments, "--policy", "fifo")
     (quick,) = entries(*arguments, "--policy", "fifo", "--reaction", "1")
     assert float(str(quick["jct_mean_s"])) < float(str(usual["jct_mean_s"])) - 10.0
+    assert "allowed: 0 to 86400, or inf" in refusal(*arguments, "--reaction", "-1")
+    assert "allowed: 0 to 86400, or inf" in refusal(*arguments, "--reaction", "nan")
+
+
+def test_castor_is_asked_at_arrivals_unless_told_otherwise(arguments: list[str]) -> None:
+    (usual,) = entries(*arguments, "--policy", "castor")
+    (same,) = entries(*arguments, "--policy", "castor", "--reaction", "2")
+    (alone,) = entries(*arguments, "--policy", "castor", "--reaction", "inf")
+    assert usual["jct_mean_s"] == same["jct_mean_s"]
+    assert float(str(usual["jct_mean_s"])) < float(str(alone["jct_mean_s"])) - 10.0
 
 
 def test_reports_may_be_seldom_and_no_less_than_a_second_apart(arguments: list[str]) -> None:

@@ -1,5 +1,6 @@
 """What the research verbs are told: workloads, clusters, policies; every mistake is one line."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -24,7 +25,11 @@ RescaleOption = Annotated[
     float, typer.Option("--rescale", help="Seconds of training that a start or a rescale costs.")
 ]
 ReactionOption = Annotated[
-    float | None, typer.Option("--reaction", help="Seconds from an arrival or an exit to a round of its own.")
+    float | None,
+    typer.Option(
+        "--reaction",
+        help="Seconds from an arrival or an exit to a round of its own; inf: none. [default: as the policy wants]",
+    ),
 ]
 ReportsOption = Annotated[
     float | None, typer.Option("--reports", help="Seconds between a job's reports; by default a round.")
@@ -94,8 +99,8 @@ def read_config(
 
     check_range("--round", round_s, 1.0, 86_400.0)
     check_range("--rescale", rescale_s, 0.0, 86_400.0)
-    if reaction_s is not None:
-        check_range("--reaction", reaction_s, 0.0, 86_400.0)
+    if reaction_s is not None and not (0.0 <= reaction_s <= 86_400.0 or reaction_s == math.inf):
+        raise InputError("--reaction", reaction_s, "0 to 86400, or inf")
     if report_s is not None:
         check_range("--reports", report_s, 1.0, 86_400.0)
     check_range("--interference", interference, 0.0, 0.99)

@@ -50,25 +50,25 @@ class FairClocks:
 
     def move(self, at: float, now: Situation, gpus_T: IntArray) -> Fair:
         """Return what the share of each job is, and move the clocks on. gpus_T: GPUs by type."""
-        share = max(int(gpus_T.sum()) // max(len(now.jobs), 1), 1)
+        equal = gpus_T.sum() / max(len(now.jobs), 1)
+        share = max(int(equal), 1)
         column_J, goodput_J = _at_share(now, share, gpus_T)
+        gpus_J = now.configs.gpus_C[column_J]
+        # Who cannot train on its share has more in turns.
+        rate_J = goodput_J * np.where(gpus_J > share, equal / gpus_J, min(equal, 1.0))
         takes_s_J, least_J = np.full(len(now.jobs), np.inf), np.zeros(len(now.jobs))
-        clocks: dict[JobId, tuple[float, float]] = {}
-        for row, job in enumerate(now.jobs):
-            if not now.timed_J[row] or goodput_J[row] <= 0.0:
-                continue
-            age_s, goodput = max(at - job.submitted_at, 0.0), float(goodput_J[row])
-            before, clock = self.done.get(job.id, (job.submitted_at, 0.0))
-            clock += goodput * max(at - before, 0.0)
-            clocks[job.id] = (at, clock)
-            left = float(now.left_J[row])
-            whole = job.measured.progress + left
-            # On the fair share, too, a job waits for a round and pays a start.
-            fair_s = max(age_s + (whole - clock) / goodput, 0.1 * whole / goodput)
-            takes_s_J[row] = fair_s + 0.5 * ROUND_S + job.rescale_s
-            least_J[row] = (age_s + left / goodput) / takes_s_J[row]
-        self.done = clocks
-        return Fair(now.configs.gpus_C[column_J], now.configs.type_C[column_J], goodput_J, takes_s_J, least_J)
+        rows = np.flatnonzero(now.timed_J & (rate_J > 0.0))
+        jobs = [now.jobs[row] for row in rows.tolist()]
+        before = np.array([self.done.get(job.id, (job.submitted_at, 0.0)) for job in jobs]).reshape(-1, 2)
+        rate_R, left_R, age_s_R = rate_J[rows], now.left_J[rows], now.stakes.age_J[rows]
+        clock_R = before[:, 1] + rate_R * np.maximum(at - before[:, 0], 0.0)
+        whole_R = left_R + [job.measured.progress for job in jobs]
+        # On the fair share, too, a job waits for a round and pays a start.
+        fair_s_R = np.maximum(age_s_R + (whole_R - clock_R) / rate_R, 0.1 * whole_R / rate_R)
+        takes_s_J[rows] = fair_s_R + 0.5 * ROUND_S + now.rescale_s_J[rows]
+        least_J[rows] = (age_s_R + left_R / rate_R) / takes_s_J[rows]
+        self.done = {job.id: (at, clock) for job, clock in zip(jobs, clock_R.tolist(), strict=True)}
+        return Fair(gpus_J, now.configs.type_C[column_J], goodput_J, takes_s_J, least_J)
 
 
 # Where jobs outnumber GPUs there are no shares, and a sum of completion times puts last whoever needs many

@@ -37,7 +37,7 @@ class CastorOptions:
 
     makespan_jobs: float = 4.0
     tail: float = 0.5
-    rho_max: float = 0.0
+    rho_max: float = 2.0
     expect: bool = True
 
     def __post_init__(self) -> None:
@@ -66,13 +66,14 @@ class _Memory:
 class Castor(CastorOptions):
     """Minimises summed completion time, weighed by tenants and priorities; options as in CastorOptions.
 
-    Let rounds follow arrivals and exits (`--reaction`). `plan.diagnostics`: objective, bound and gap of the
-    round's program (seconds of completion time saved per second), price of a GPU, predicted makespan.
+    It wants rounds at arrivals and exits, too. `plan.diagnostics`: objective, bound and gap of the round's
+    program (seconds of completion time saved per second), price of a GPU, predicted makespan.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
         paper="of this project", decides="GPU counts, GPU types, places", oracle=""
     )
+    reaction_s: ClassVar[float] = 2.0
     _memory: _Memory = field(default_factory=_Memory, init=False, repr=False, compare=False)
 
     @property

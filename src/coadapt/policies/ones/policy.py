@@ -41,13 +41,14 @@ class Ones:
     """Evolves plans towards the least remaining GPU time, and dictates the batch that goes with each count.
 
     population: parents. generations: per call; the authors run one a second. They also act at every arrival
-    and exit: let rounds follow those (`coadapt up --reaction`). `plan.diagnostics`: objective (GPU-seconds
+    and exit, so rounds follow those. `plan.diagnostics`: objective (GPU-seconds
     left of the jobs in the plan), records (of the predictor).
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
         paper="Bian et al., ONES, SC 2021", decides="GPU counts, batch sizes, places"
     )
+    reaction_s: ClassVar[float] = 1.0
 
     seed: int = 0
     population: int = 16
