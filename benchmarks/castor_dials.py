@@ -20,7 +20,7 @@ DIALS = {
     "makespan_jobs": (0.0, 1.0, 4.0, 8.0, 16.0, 32.0),
     "rho_max": (0.0, 2.0, 1.6, 1.2, 1.1, 1.0),
 }
-DEFAULTS = {"makespan_jobs": 4.0, "rho_max": 0.0}
+DEFAULTS = {"makespan_jobs": 4.0, "rho_max": 2.0}
 
 Point = dict[str, float]  # over pollux: jct, makespan; rho: the worst; late: part of the jobs
 Curve = dict[str, Point]  # by the value of the dial

@@ -8,6 +8,7 @@ Stored runs are not made again, but for those of castor without `--resume`.
 
 import argparse
 import json
+import math
 import os
 import statistics
 from collections.abc import Mapping, Sequence
@@ -33,8 +34,13 @@ NUM_GPUS = 64
 SIZES = np.array([1, 2, 3, *range(4, 65, 4)])  # that castor may give of 16 x 4 GPUs
 PHASES, PLAYS = 8, 60  # of a job; of the fixed point (tried: 600 plays, within 0.5 %)
 PRICES = (0.002, 0.01, 0.05)  # of a GPU, at which values begin; the plan of the least cost counts
-# What is taken away: rescale time, s, and reaction to arrivals and exits, s.
-WAYS = {"castor": (30.0, None), "events": (30.0, 1.0), "no rescale": (0.0, None), "neither": (0.0, 1.0)}
+# Rescale time, s, and reaction to arrivals and exits, s (None: as castor wants it).
+WAYS = {
+    "castor": (30.0, None),
+    "rounds alone": (30.0, math.inf),
+    "no rescale": (0.0, None),
+    "no rescale, rounds alone": (0.0, math.inf),
+}
 DIALS = {"fluid": (4.0, 0.5), "fluid, tail=0": (4.0, 0.0), "fluid, mean alone": (0.0, 0.0)}
 
 

@@ -110,13 +110,20 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--jobs", type=int, help="so many jobs only")
     parser.add_argument("--policy", default="castor")
     parser.add_argument("--round", type=float, default=60.0, help="seconds")
+    parser.add_argument(
+        "--reaction", type=float, help="seconds from an arrival or exit to a round; inf: none"
+    )
     parser.add_argument("--reports", type=float, help="seconds between a job's reports; default: a round")
     parser.add_argument("--profile", action="store_true", help="tell where the time goes; store nothing")
     options = parser.parse_args(argv)
     if options.traces is None or not Path(options.traces, "osdi21").is_dir():
         parser.error("--traces or COADAPT_TRACES must name the folder that holds osdi21")
     config = ExperimentConfig(
-        round_s=options.round, report_s=options.reports, figures_only=True, horizon_s=HORIZON_S
+        round_s=options.round,
+        reaction_s=options.reaction,
+        report_s=options.reports,
+        figures_only=True,
+        horizon_s=HORIZON_S,
     )
     part = slice(options.skip, None if options.jobs is None else options.skip + options.jobs)
     asked = (Path(options.traces), options.policy, part, config)
@@ -127,10 +134,13 @@ def main(argv: list[str] | None = None) -> None:
         print(json.dumps(told, indent=1))
         return
     told = figures(run(*asked))
+    rounds = "" if options.reaction is None else f" reaction {options.reaction:g} s"
     reports = "" if options.reports is None else f" reports {options.reports:g} s"
     stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     skipped = f" after {options.skip}" if options.skip else ""
-    stored[f"{options.policy} {told['jobs']} jobs{skipped}, round {options.round:g} s{reports}"] = told
+    stored[f"{options.policy} {told['jobs']} jobs{skipped}, round {options.round:g} s{rounds}{reports}"] = (
+        told
+    )
     RESULTS.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     print(json.dumps(told, indent=1))
 

@@ -40,6 +40,7 @@ def hopeful_times(kin: KinTimes) -> ThroughputModel:
     covariance_SS = _covariance(at_S, at_S) + MEASURED**2 * np.eye(len(at_S))
     inverse_SS = np.linalg.inv(covariance_SS)
     weight_S = inverse_SS @ error_S
+    last: list[Floats] = []  # asked for last, and the answer: candidates are the same from step to step
 
     def times(
         params: ThroughputParams | ParamArrays,  # noqa: ARG001 - as the protocol has it
@@ -47,12 +48,20 @@ def hopeful_times(kin: KinTimes) -> ThroughputModel:
         atomic: Floats,
         accumulation: Floats = 0.0,
     ) -> Floats:
+        if last and last[0] is atomic and last[1] is accumulation:
+            return last[2]
         towards_BS = _covariance(np.log(np.atleast_1d(np.asarray(atomic, dtype=np.float64))), at_S)
         explained_B = np.einsum("bs,st,bt->b", towards_BS, inverse_SS, towards_BS)
         deviation_B = np.sqrt(np.maximum(SHARED**2 + BY_BATCH**2 - explained_B, 0.0))
         factor_B = np.exp(towards_BS @ weight_S - HOPE * deviation_B)
         said = step_time(theirs, placement, atomic, accumulation)
-        return said * factor_B if np.ndim(atomic) else float(said) * float(factor_B[0])
+        if not np.ndim(atomic):
+            return float(said) * float(factor_B[0])
+        taken_B: FloatArray = said * factor_B
+        if isinstance(atomic, np.ndarray) and not atomic.flags.writeable:
+            taken_B.flags.writeable = False
+            last[:] = atomic, accumulation, taken_B
+        return taken_B
 
     return times
 

@@ -28,7 +28,7 @@ ReactionOption = Annotated[
     float | None,
     typer.Option(
         "--reaction",
-        help="Seconds from an arrival or an exit to a round of its own; inf: none. [default: as the policy wants]",
+        help="Seconds from an arrival or exit to a round; inf: none. [default: as the policy wants]",
     ),
 ]
 ReportsOption = Annotated[
