@@ -16,6 +16,7 @@ from coadapt.policies.castor.facts import Facts
 from coadapt.policies.castor.fairness import FAIR_FROM, FairClocks, Waits
 from coadapt.policies.castor.ground import Ground
 from coadapt.policies.castor.kin import Applications
+from coadapt.policies.castor.last_round import LastRound
 from coadapt.policies.castor.laxity import owed_now
 from coadapt.policies.castor.lengths import Lengths
 from coadapt.policies.castor.placing import place
@@ -59,7 +60,7 @@ class _Memory:
     waits: Waits = field(default_factory=Waits)
     predictions: Predictions = field(default_factory=Predictions)
     starts: Predictions = field(default_factory=Predictions)
-    ground: Ground | None = None
+    last: LastRound = field(default_factory=LastRound)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,9 +90,12 @@ class Castor(CastorOptions):
     def allocate(self, view: ClusterView) -> Plan:
         """Return the plan of this round."""
         memory = self._memory
-        fixed = standing(view, memory.ground)
-        memory.ground = fixed.ground
         memory.predictions.observe(view.at, [job.id for job in view.jobs])
+        held = memory.last.holds(view)
+        if held is not None:
+            return held
+        fixed = standing(view, memory.last.ground)
+        memory.last.ground = fixed.ground
         reasons = {
             job.id: stands(job, fixed)
             for job in view.jobs
@@ -127,7 +131,7 @@ class Castor(CastorOptions):
         )
         end_s = outlook.course.end_J[: len(now.jobs)]
         last_s = float(end_s[np.isfinite(end_s)].max(initial=0.0))
-        return Plan(
+        plan = Plan(
             allocations={**fixed.kept, **placed},
             reasons={**reasons, **explained(told)},
             kin_times=kin_times,
@@ -139,6 +143,7 @@ class Castor(CastorOptions):
                 "last_end": view.at + last_s,
             },
         )
+        return memory.last.note(view, plan)
 
     def _foretell_starts(
         self, view: ClusterView, now: Situation, outlook: Outlook, placed: Mapping[JobId, Allocation]

@@ -44,6 +44,7 @@ class Predictions:
         """Learn from the jobs that have gone since the last round."""
         alive = set(here)
         for job in [job for job in self.made if job not in alive]:
+            self.left_s.pop(job, None)
             ended_at = max(0.5 * (self.seen_at + at), at - SEEN_EVERY_S)
             for said_at, end_at in self.made.pop(job):
                 took, said = max(ended_at - said_at, 0.0), end_at - said_at
@@ -87,9 +88,8 @@ class Predictions:
 
     def _spread(self, said_s: float) -> tuple[float, float]:
         """Return the logarithms of what the least and the most of a prediction of `said_s` are over it."""
-        alike = [
-            error for said, error in self.errors if said_s / ALIKE <= said + SEEN_EVERY_S <= said_s * ALIKE
-        ]
+        low_s, high_s = said_s / ALIKE - SEEN_EVERY_S, said_s * ALIKE - SEEN_EVERY_S
+        alike = [error for said, error in self.errors if low_s <= said <= high_s]
         if len(alike) >= ERRORS_MIN:
             return _tails(alike)
         if len(self.errors) < ERRORS_MIN:

@@ -1,0 +1,52 @@
+"""The last round, and when it holds: a job has gone, and nobody that is there would gain by its GPUs."""
+
+# Where the price of a GPU was 0 in the last round, each job had its best size whatever the others had. When
+# one of them ends soon after, the best of the others is what they have. On a cluster with room that is a
+# quarter of all rounds. What else changed meanwhile (noise, what is left) waits, as between any two rounds.
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from coadapt.model import ClusterView, JobId, Plan
+from coadapt.policies.castor.ground import Ground
+
+HOLDS_S = 60.0  # so long after a planned round at most (1)
+
+Value = TypeVar("Value")
+
+
+@dataclass(slots=True)
+class LastRound:
+    """The last round that was planned: what it saw, on which ground, and what it gave."""
+
+    ground: Ground | None = None
+    view: ClusterView | None = None
+    plan: Plan = field(default_factory=Plan)
+
+    def note(self, view: ClusterView, plan: Plan) -> Plan:
+        """Keep a planned round, and return its plan."""
+        self.view, self.plan = view, plan
+        return plan
+
+    def holds(self, view: ClusterView) -> Plan | None:
+        """Return the last plan without the jobs that have gone; None: this round has to be planned."""
+        before, given = self.view, self.plan.allocations
+        if before is None or view.at - before.at >= HOLDS_S or self.plan.diagnostics["price"] > 0.0:
+            return None
+        if view.nodes is not before.nodes or view.tenants != before.tenants:
+            return None
+        fewer = len(view.jobs) < len(before.jobs) == len(given)
+        if not fewer or any(given.get(job.id) != job.allocation for job in view.jobs):
+            return None  # nobody has gone; or somebody came, waited, or holds something else
+        here = {job.id for job in view.jobs}
+
+        def left(values: Mapping[JobId, Value]) -> dict[JobId, Value]:
+            return {job: value for job, value in values.items() if job in here}
+
+        return Plan(
+            allocations=left(given),
+            reasons=left(self.plan.reasons),
+            kin_times=left(self.plan.kin_times),
+            diagnostics=self.plan.diagnostics,
+        )

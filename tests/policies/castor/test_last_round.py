@@ -1,0 +1,57 @@
+"""Where nobody would gain by what a job leaves, the last round holds; wherever anything else changed, not."""
+
+from dataclasses import replace
+
+import pytest
+
+from coadapt.model import ClusterView, JobView, Plan, Tenant
+from coadapt.policies.castor.policy import Castor
+from tests.policies.castor.stage import timed
+from tests.policies.stage import nodes, on, view
+
+NODES = nodes(4, 4, 4)
+ROOM = (timed("a", gpus=(1, 4), held=on(n0=4)), timed("b", gpus=(1, 4), held=on(n1=4)))
+CROWD = (timed("a", held=on(n0=4, n1=4)), timed("b", held=on(n2=4)))
+
+
+def seen(*jobs: JobView, at: float = 60.0) -> ClusterView:
+    return view(NODES, *jobs, at=at)
+
+
+def planned(*jobs: JobView) -> tuple[Castor, Plan]:
+    policy = Castor(expect=False)
+    return policy, policy.allocate(seen(*jobs))
+
+
+def test_who_stays_keeps_what_it_has() -> None:
+    policy, first = planned(*ROOM)
+    assert first.diagnostics["price"] == 0.0
+    then = policy.allocate(seen(ROOM[1], at=75.0))
+    assert then.diagnostics is first.diagnostics  # nothing was worked out
+    assert then.allocations == {"b": on(n1=4)}
+    assert then.reasons == {"b": first.reasons["b"]}
+    assert list(policy.predictions) == ["b"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        seen(ROOM[1], at=121.0),
+        seen(*ROOM, at=75.0),
+        seen(ROOM[1], timed("c", gpus=(1, 4)), at=75.0),
+        seen(replace(ROOM[1], grant=replace(ROOM[1].grant, allocation=on(n1=2))), at=75.0),
+        replace(seen(ROOM[1], at=75.0), nodes=nodes(4, 4)),
+        replace(seen(ROOM[1], at=75.0), tenants={"default": Tenant(id="default", quota_gpus=2)}),
+    ],
+    ids=["later", "nobody went", "one came", "one holds less", "a node went", "a quota"],
+)
+def test_all_else_is_planned(changed: ClusterView) -> None:
+    policy, first = planned(*ROOM)
+    assert policy.allocate(changed).diagnostics is not first.diagnostics
+
+
+def test_so_is_what_leaves_gpus_to_who_gains_by_them() -> None:
+    policy, first = planned(*CROWD)
+    assert first.diagnostics["price"] > 0.0
+    then = policy.allocate(seen(CROWD[1], at=75.0))
+    assert then.allocations["b"].num_replicas == 12
