@@ -51,7 +51,7 @@ class Panel(NamedTuple):
 
 
 WIDTH, HEIGHT, TOP, BOTTOM, SIDE = 860, 420, 88, 54, 330  # px; SIDE: of a panel
-MEAN_LOW, MEAN_HIGH, MEAN_STEP = 0.84, 1.0, 0.04
+MEAN_LOW, MEAN_HIGH, MEAN_STEP = 0.80, 0.96, 0.04
 PANELS = (
     Panel("makespan_jobs", 70, "makespan", "makespan over pollux", 0.95, 1.15, 0.05),
     Panel("rho_max", 490, "late", "jobs later than on their fair share", 0.0, 0.3, 0.05),

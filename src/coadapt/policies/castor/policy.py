@@ -20,7 +20,7 @@ from coadapt.policies.castor.last_round import LastRound
 from coadapt.policies.castor.laxity import owed_now
 from coadapt.policies.castor.lengths import Lengths
 from coadapt.policies.castor.placing import place
-from coadapt.policies.castor.predictions import Predictions
+from coadapt.policies.castor.predictions import STARTS_HIGH, Predictions
 from coadapt.policies.castor.round import Sizes, choose, rehearse_program
 from coadapt.policies.castor.situation import Situation, situation
 from coadapt.policies.castor.values import Fluid, Outlook, Values, Wanted
@@ -59,7 +59,7 @@ class _Memory:
     clocks: FairClocks = field(default_factory=FairClocks)
     waits: Waits = field(default_factory=Waits)
     predictions: Predictions = field(default_factory=Predictions)
-    starts: Predictions = field(default_factory=Predictions)
+    starts: Predictions = field(default_factory=lambda: Predictions(high=STARTS_HIGH))
     last: LastRound = field(default_factory=LastRound)
 
 
