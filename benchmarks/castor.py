@@ -39,6 +39,7 @@ BUILTIN = ("default/0", "default/1", "default/2", "busy/0", "busy/1")
 FIGURES = ("jct", "p99", "makespan", "rho")
 SIZES = ((64, 160), (1024, 400), (16384, 10000))  # GPUs, jobs
 
+IN_PLACE_S = 0.3  # a rescale in place: median of benchmarks/rescale.py on a machine of two cores
 OWN = " castor"  # in the key of a run
 AS_CASTOR = ExperimentConfig(reaction_s=Castor.reaction_s)  # for what stands around it
 
@@ -111,12 +112,12 @@ def quality(bench: Bench) -> dict[str, object]:
         "30 s, makespan_jobs=1": ("castor(makespan_jobs=1.0)", 30.0, None),
         "30 s, makespan_jobs=8": ("castor(makespan_jobs=8.0)", 30.0, None),
         "30 s, rounds alone": ("castor", 30.0, math.inf),
-        "1 s": ("castor", 1.0, 1.0),
+        "in place": ("castor", IN_PLACE_S, 0.0),
     }
     found: dict[str, object] = {
         name: bench.ratios((name,), [bench.run(name, "castor")]) for name in NAMED + TWICE
     }
-    found["1 s, " + TWICE[0]] = bench.ratios(TWICE, [bench.run(TWICE[0], *ways["1 s"])])
+    found["in place, " + TWICE[0]] = bench.ratios(TWICE, [bench.run(TWICE[0], *ways["in place"])])
     for way, how in ways.items():
         found[way] = bench.ratios(NAMED, [bench.run(name, *how) for name in NAMED])
     return found

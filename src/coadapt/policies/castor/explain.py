@@ -92,8 +92,8 @@ def _ends(told: Told, job: JobView) -> str:
 
 
 def _in(told: Told, said: Prediction) -> str:
-    instant, low, high = (duration(each - told.at) for each in said)
-    return f"{instant} (nine of ten: {low} to {high})"
+    low, high = duration(said.low_at - told.at), duration(said.high_at - told.at)
+    return f"{duration(said.end_at - told.at)} (nine of ten: {low} to {high})"
 
 
 class _Ladder(NamedTuple):

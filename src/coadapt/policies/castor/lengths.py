@@ -80,8 +80,10 @@ class Lengths:
         for job, goodput in zip(jobs, alone, strict=True):
             if goodput <= 0.0:
                 continue
-            hint = hinted(job)
-            last, key, progress = self.living.get(job.id), key_of(job), job.measured.progress
+            hint, last, progress = hinted(job), self.living.get(job.id), job.measured.progress
+            if last is not None and (last.hint, last.progress, last.alone) == (hint, progress, goodput):
+                continue  # it waits, or has not reported since
+            key = key_of(job)
             if hint is not None and (last is None or last.hint is None):
                 self.seen.append(hint / goodput)
                 self.spreads.clear()
@@ -130,7 +132,7 @@ class Lengths:
             return max(float(median(longer)) - done if longer else OVERRUN * done, NEARLY_DONE * alone)
         if hint is None:
             return max(self.typical_s(done / alone) * alone, NEARLY_DONE * alone)
-        begin = bisect_right(told, done, key=lambda ratio: ratio * hint)
+        begin = bisect_right(told, done / hint) if hint > 0.0 else len(told)
         if begin == len(told):
             return OVERRUN * done
         middle = (begin + len(told)) // 2
