@@ -132,7 +132,11 @@ class Lengths:
             return max(float(median(longer)) - done if longer else OVERRUN * done, NEARLY_DONE * alone)
         if hint is None:
             return max(self.typical_s(done / alone) * alone, NEARLY_DONE * alone)
-        begin = bisect_right(told, done / hint) if hint > 0.0 else len(told)
+        begin = bisect_right(told, done / hint)
+        while begin < len(told) and told[begin] * hint <= done:  # the quotient was rounded
+            begin += 1
+        while begin and told[begin - 1] * hint > done:
+            begin -= 1
         if begin == len(told):
             return OVERRUN * done
         middle = (begin + len(told)) // 2
