@@ -4,11 +4,12 @@
 # one of them ends soon after, the best of the others is what they have. On a cluster with room that is a
 # quarter of all rounds. What else changed meanwhile (noise, what is left) waits, as between any two rounds.
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from coadapt.model import ClusterView, JobId, Plan
+from coadapt.model import ClusterView, JobId, Plan, Tenant, TenantId
 from coadapt.policies.castor.ground import Ground
 
 HOLDS_S = 60.0  # so long after a planned round at most (1)
@@ -18,25 +19,27 @@ Value = TypeVar("Value")
 
 @dataclass(slots=True)
 class LastRound:
-    """The last round that was planned: what it saw, on which ground, and what it gave."""
+    """The last round that was planned: its ground, when it was, for whom, and what it gave."""
 
     ground: Ground | None = None
-    view: ClusterView | None = None
+    at: float = -math.inf
+    tenants: Mapping[TenantId, Tenant] = field(default_factory=dict)
+    num_jobs: int = 0
     plan: Plan = field(default_factory=Plan)
 
     def note(self, view: ClusterView, plan: Plan) -> Plan:
         """Keep a planned round, and return its plan."""
-        self.view, self.plan = view, plan
+        self.at, self.tenants, self.num_jobs, self.plan = view.at, dict(view.tenants), len(view.jobs), plan
         return plan
 
     def holds(self, view: ClusterView) -> Plan | None:
         """Return the last plan without the jobs that have gone; None: this round has to be planned."""
-        before, given = self.view, self.plan.allocations
-        if before is None or view.at - before.at >= HOLDS_S or self.plan.diagnostics["price"] > 0.0:
+        if view.at - self.at >= HOLDS_S or self.ground is None or self.plan.diagnostics["price"] > 0.0:
             return None
-        if view.nodes is not before.nodes or view.tenants != before.tenants:
+        if view.nodes != self.ground.nodes or view.tenants != self.tenants:
             return None
-        fewer = len(view.jobs) < len(before.jobs) == len(given)
+        given = self.plan.allocations
+        fewer = len(view.jobs) < self.num_jobs == len(given)
         if not fewer or any(given.get(job.id) != job.allocation for job in view.jobs):
             return None  # nobody has gone; or somebody came, waited, or holds something else
         here = {job.id for job in view.jobs}
