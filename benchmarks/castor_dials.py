@@ -53,15 +53,15 @@ class Panel(NamedTuple):
 WIDTH, HEIGHT, TOP, BOTTOM, SIDE = 860, 420, 88, 54, 330  # px; SIDE: of a panel
 MEAN_LOW, MEAN_HIGH, MEAN_STEP = 0.80, 0.96, 0.04
 PANELS = (
-    Panel("makespan_jobs", 70, "makespan", "makespan over pollux", 0.95, 1.15, 0.05),
+    Panel("makespan_jobs", 70, "makespan", "makespan over pollux", 0.90, 1.10, 0.05),
     Panel("rho_max", 490, "late", "jobs later than on their fair share", 0.0, 0.3, 0.05),
 )
 COLOUR = "#0b6e4f"
 # Where the name of a value stands, px from its point, where left and below would be on the curve.
 SIDES = {
     ("rho_max", "0"): (12, -6),
-    ("rho_max", "2"): (-10, -5),
-    ("rho_max", "1.6"): (-10, -5),
+    ("rho_max", "2"): (13, 5),
+    ("rho_max", "1.6"): (-10, 0),
     ("rho_max", "1.1"): (10, 16),
     ("rho_max", "1"): (-10, -5),
 }
@@ -106,7 +106,7 @@ def _panel(panel: Panel, curve: Curve) -> list[str]:
         if default:
             lines.append(f'<circle cx="{left:.1f}" cy="{up:.1f}" r="8" fill="none" stroke="{COLOUR}"/>')
         lines.append(f'<circle cx="{left:.1f}" cy="{up:.1f}" r="3.5" fill="{COLOUR}"/>')
-        name = "off" if panel.dial == "rho_max" and default else f"{float(value):g}"
+        name = "off" if panel.dial == "rho_max" and not float(value) else f"{float(value):g}"
         across, down = SIDES.get((panel.dial, value), (-10, 16))
         anchor = "end" if across < 0 else "start"
         lines.append(text(left + across, up + down, name, fill=COLOUR, text_anchor=anchor))
