@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -41,7 +42,6 @@ SIZES = ((64, 160), (1024, 400), (16384, 10000))  # GPUs, jobs
 
 IN_PLACE_S = 0.3  # a rescale in place: median of benchmarks/rescale.py on a machine of two cores
 OWN = " castor"  # in the key of a run
-AS_CASTOR = ExperimentConfig(reaction_s=Castor.reaction_s)  # for what stands around it
 
 Run = dict[str, float]
 
@@ -143,6 +143,7 @@ class Misled:
     noise scale.
     """
 
+    reaction_s: ClassVar[float] = Castor.reaction_s
     wrong: float = 1.0
     missing: float = 0.0
     fits: float = 1.0
@@ -197,7 +198,7 @@ def lengths(bench: Bench) -> dict[str, object]:
         "as the traces tell": bench.ratios(NAMED, [bench.run(name, "castor") for name in NAMED])
     }
     for case, how in cases.items():
-        runs = [bench.play(name, replace(how, castor=Castor()), AS_CASTOR)[0] for name in NAMED]
+        runs = [bench.play(name, replace(how, castor=Castor()), ExperimentConfig())[0] for name in NAMED]
         found[case] = bench.ratios(NAMED, runs)
         print(case, found[case], flush=True)
     return found
@@ -210,6 +211,7 @@ Said = tuple[str, float, float, float, float]  # job, instant, end, and the inte
 class Recorded:
     """Castor, with what it predicted at each round."""
 
+    reaction_s: ClassVar[float] = Castor.reaction_s
     castor: Castor = field(default_factory=Castor)
     said: list[Said] = field(default_factory=list)
     starts: list[Said] = field(default_factory=list)
@@ -236,7 +238,7 @@ def predictions(bench: Bench) -> dict[str, object]:
     starts: list[bool] = []
     for name in NAMED + TWICE + BUILTIN:
         policy = Recorded()
-        _, history = bench.play(name, policy, AS_CASTOR)
+        _, history = bench.play(name, policy, ExperimentConfig())
         within: dict[str, list[bool]] = {}
         for job, at, end_at, low_at, high_at in policy.said:
             ended_at = history.jobs[job].ended_at

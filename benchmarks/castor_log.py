@@ -138,9 +138,8 @@ def main(argv: list[str] | None = None) -> None:
     reports = "" if options.reports is None else f" reports {options.reports:g} s"
     stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     skipped = f" after {options.skip}" if options.skip else ""
-    stored[f"{options.policy} {told['jobs']} jobs{skipped}, round {options.round:g} s{rounds}{reports}"] = (
-        told
-    )
+    settings = f"round {options.round:g} s{rounds}{reports}"
+    stored[f"{options.policy} {told['jobs']} jobs{skipped}, {settings}"] = told
     RESULTS.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     print(json.dumps(told, indent=1))
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coadapt.goodput.batch import candidates
 from coadapt.goodput.goodput import best_batch
 from coadapt.goodput.kin import HOPE, MEASURED, SHARED, hopeful_times
 from coadapt.goodput.throughput import step_time
@@ -62,6 +63,23 @@ def test_what_was_timed_is_believed(atomic: int, accumulation: int, factor: floa
     assert abs(math.log(told / measured)) < HOPE * MEASURED + 0.1 * abs(
         math.log(measured / float(step_time(PARAMS, PLACEMENT, atomic, accumulation)))
     )
+
+
+def test_what_it_remembers_is_of_the_batches_that_it_is_asked_for() -> None:
+    """Candidates are the same arrays each time, and cannot change; what can is worked out each time."""
+    times = hopeful_times(kin_of({(64, 0)}))
+    one, other = candidates(LIMITS, 4), candidates(LIMITS, 2)
+    asked = [times(PARAMS, PLACEMENT, each.atomic, each.accumulation) for each in (one, one, other, one)]
+    fresh = [
+        hopeful_times(kin_of({(64, 0)}))(PARAMS, PLACEMENT, each.atomic.copy(), each.accumulation.copy())
+        for each in (one, one, other, one)
+    ]
+    assert all(np.array_equal(was, is_) for was, is_ in zip(asked, fresh, strict=True))
+    assert asked[0] is asked[1]
+    atomic_B, passes_B = np.array([64.0, 96.0]), np.zeros(2)
+    before_B = np.array(times(PARAMS, PLACEMENT, atomic_B, passes_B))
+    passes_B[:] = 1.0
+    assert (np.asarray(times(PARAMS, PLACEMENT, atomic_B, passes_B)) > before_B).all()
 
 
 def test_the_further_from_all_that_was_timed_the_more_is_hoped() -> None:

@@ -10,6 +10,8 @@ Axes: B candidate batches, S steps that were timed.
 # batch may prove faster than it looks, and whoever never tries it will not know. So seconds here are hopeful,
 # by one standard deviation (an upper confidence bound of the goodput; Srinivas et al., ICML 2010, alg. 1).
 
+from typing import TypeGuard
+
 import numpy as np
 
 from coadapt.goodput.throughput import FloatArray, Floats, ParamArrays, Shapes, ThroughputModel, step_time
@@ -40,7 +42,7 @@ def hopeful_times(kin: KinTimes) -> ThroughputModel:
     covariance_SS = _covariance(at_S, at_S) + MEASURED**2 * np.eye(len(at_S))
     inverse_SS = np.linalg.inv(covariance_SS)
     weight_S = inverse_SS @ error_S
-    last: list[Floats] = []  # asked for last, and the answer: candidates are the same from step to step
+    last: list[FloatArray] = []  # asked for last, and the answer: candidates are the same from step to step
 
     def times(
         params: ThroughputParams | ParamArrays,  # noqa: ARG001 - as the protocol has it
@@ -58,12 +60,16 @@ def hopeful_times(kin: KinTimes) -> ThroughputModel:
         if not np.ndim(atomic):
             return float(said) * float(factor_B[0])
         taken_B: FloatArray = said * factor_B
-        if isinstance(atomic, np.ndarray) and not atomic.flags.writeable:
+        if _lasting(atomic) and _lasting(accumulation):
             taken_B.flags.writeable = False
             last[:] = atomic, accumulation, taken_B
         return taken_B
 
     return times
+
+
+def _lasting(batches: Floats) -> TypeGuard[FloatArray]:
+    return isinstance(batches, np.ndarray) and not batches.flags.writeable
 
 
 def _covariance(one: FloatArray, other: FloatArray) -> FloatArray:

@@ -1,10 +1,11 @@
 """What a policy is. A policy is outside the core: its plans are checked, its errors are caught."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from coadapt.model import ClusterView, JobId, Plan
+from coadapt.model import ClusterView, InputError, JobId, Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +46,16 @@ class Prediction(NamedTuple):
 
 
 def reaction_of(policy: Policy) -> float | None:
-    """Return how long after an arrival or an exit a policy wants a round, s; None: it wants periodic ones."""
-    reaction_s: float | None = getattr(policy, "reaction_s", None)
-    return reaction_s
+    """Return how long after an arrival or an exit a policy wants a round, s; None: it wants periodic ones.
+
+    Raises InputError for what is no such time.
+    """
+    reaction_s = getattr(policy, "reaction_s", None)
+    if reaction_s is None:
+        return None
+    if not isinstance(reaction_s, int | float) or not 0.0 <= reaction_s < math.inf:
+        raise InputError(f"{type(policy).__name__}.reaction_s", reaction_s, "finite and >= 0, or None")
+    return float(reaction_s)
 
 
 def foretold_by(policy: Policy) -> Mapping[JobId, Prediction]:

@@ -1,6 +1,7 @@
 """`coadapt simulate`: its output, its options, and one line for each mistake."""
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from coadapt.cli.research.inputs import parse_cluster
 from coadapt.cli.research.simulate import FIGURES, simulate
 from coadapt.model import InputError, Node
+from coadapt.policies.ones.policy import Ones
 from coadapt.sim import warm_up
 from coadapt.sim.warm_up import COMPILES
 from tests.sim.traces.stage import WORKLOAD, write_profiles, write_workload
@@ -97,6 +99,15 @@ def test_castor_is_asked_at_arrivals_unless_told_otherwise(arguments: list[str])
     (alone,) = entries(*arguments, "--policy", "castor", "--reaction", "inf")
     assert usual["jct_mean_s"] == same["jct_mean_s"]
     assert float(str(usual["jct_mean_s"])) < float(str(alone["jct_mean_s"])) - 10.0
+
+
+@pytest.mark.parametrize("wanted", [-1.0, math.nan, "soon"])
+def test_a_policy_that_wants_no_time_is_named(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, wanted: object
+) -> None:
+    monkeypatch.setattr(Ones, "reaction_s", wanted)
+    assert "Ones.reaction_s" in refusal(*arguments, "--policy", "ones")
+    assert entries(*arguments, "--policy", "ones", "--reaction", "inf")
 
 
 def test_reports_may_be_seldom_and_no_less_than_a_second_apart(arguments: list[str]) -> None:

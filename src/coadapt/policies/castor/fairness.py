@@ -1,10 +1,10 @@
 """Fair clocks: what each job would have done on an equal share, and who is late by them."""
 
-# A job's fair clock runs at the goodput that it would have on its share of the cluster, GPUs / jobs, whatever
-# it really gets. The share is of the type that the cluster has most of, of those that the job may have: as
-# the finish-time fairness rho is told. From the clock follows when the job would have ended there (T_fair),
-# and from what it really did when it ends if it gets its share from now on; the quotient is the least rho
-# that it can still count on.
+# A job's fair clock runs at the goodput that it would have on its share of the cluster, GPUs / jobs,
+# whatever it really gets. The share is of the type that the cluster has most of, of those that the job may
+# have: as the finish-time fairness rho is told. Who needs more has that in turns. From the clock follows
+# when the job would have ended there (T_fair), and from what it really did when it ends if it gets its
+# share from now on; the quotient is the least rho that it can still count on.
 #
 # `rho_max` acts on both. Seconds past FAIR_FROM x rho_max x T_fair weigh more in the plays, so that who will
 # be late is seen to in time. Who can count on rho_max or more only is owed its share, or GPUs of another type
@@ -54,7 +54,6 @@ class FairClocks:
         share = max(int(equal), 1)
         column_J, goodput_J = _at_share(now, share, gpus_T)
         gpus_J = now.configs.gpus_C[column_J]
-        # Who cannot train on its share has more in turns.
         rate_J = goodput_J * np.where(gpus_J > share, equal / gpus_J, min(equal, 1.0))
         takes_s_J, least_J = np.full(len(now.jobs), np.inf), np.zeros(len(now.jobs))
         rows = np.flatnonzero(now.timed_J & (rate_J > 0.0))

@@ -27,9 +27,10 @@ class LastRound:
     num_jobs: int = 0
     plan: Plan = field(default_factory=Plan)
 
-    def note(self, view: ClusterView, plan: Plan) -> Plan:
+    def note(self, view: ClusterView, ground: Ground, plan: Plan) -> Plan:
         """Keep a planned round, and return its plan."""
-        self.at, self.tenants, self.num_jobs, self.plan = view.at, dict(view.tenants), len(view.jobs), plan
+        self.ground, self.at, self.plan = ground, view.at, plan
+        self.tenants, self.num_jobs = dict(view.tenants), len(view.jobs)
         return plan
 
     def holds(self, view: ClusterView) -> Plan | None:

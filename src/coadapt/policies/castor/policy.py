@@ -95,7 +95,6 @@ class Castor(CastorOptions):
         if held is not None:
             return held
         fixed = standing(view, memory.last.ground)
-        memory.last.ground = fixed.ground
         reasons = {
             job.id: stands(job, fixed)
             for job in view.jobs
@@ -143,7 +142,7 @@ class Castor(CastorOptions):
                 "last_end": view.at + last_s,
             },
         )
-        return memory.last.note(view, plan)
+        return memory.last.note(view, fixed.ground, plan)
 
     def _foretell_starts(
         self, view: ClusterView, now: Situation, outlook: Outlook, placed: Mapping[JobId, Allocation]

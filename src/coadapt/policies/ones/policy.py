@@ -41,8 +41,8 @@ class Ones:
     """Evolves plans towards the least remaining GPU time, and dictates the batch that goes with each count.
 
     population: parents. generations: per call; the authors run one a second. They also act at every arrival
-    and exit, so rounds follow those. `plan.diagnostics`: objective (GPU-seconds
-    left of the jobs in the plan), records (of the predictor).
+    and exit, so rounds follow those. `plan.diagnostics`: objective (GPU-seconds left of the jobs in the
+    plan), records (of the predictor).
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
