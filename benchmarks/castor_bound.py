@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.castor import CLUSTER, NAMED, Bench
 from benchmarks.castor import RESULTS as RUNS
-from coadapt.goodput.compiled import compiled, compiled_part
+from benchmarks.job_at_prices import Phase, add_used, from_starts, job_of, price_out, room_of
 from coadapt.goodput.efficiency import gain
 from coadapt.model import JobSpec, RescaleContract
 from coadapt.policies.castor.arrays import FloatArray, IntArray
@@ -32,36 +32,28 @@ RESULTS = Path(__file__).parent / "results" / "castor_bound.json"
 TOTALS = (
     300  # geometric batches; a batch between two of them counts as the larger, and as fast as the fastest
 )
-PHASES, REFERENCE = 16, 8  # of a job at most; GPUs by whose speed its epochs are made alike
-ENDS, BETWEEN = 28, 16  # prices by which values of work are tried: at a job's end, and on its way
-WIDTH_S = 300.0  # for which a price stays
-STEPS = 30  # of the search for prices
+PHASES, REFERENCE = 32, 8  # of a job at most; GPUs by whose speed its epochs are made alike
+WIDTH_S = 120.0  # for which a price stays
+STEPS = 40  # of the search for prices
 FIRST_PRICE, PRICE_MIN = 0.02, 1e-4  # of a GPU-second, in seconds of completion time
 ROUNDING_S = 0.5  # by which an epoch may end sooner: a simulated one takes whole seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A cluster of equal nodes, and what a job cannot be spared: the next round, and its start. Seconds."""
+    """A cluster of equal nodes, and what a job cannot be spared: its start, s."""
 
     num_gpus: int
     node_gpus: int
-    round_s: float = 60.0
     rescale_s: float = 30.0
 
 
 class Jobs(NamedTuple):
-    """starts_J: training begins no sooner, s. kind_J: what each trains. Kinds have phases, one after another,
-    first_T where each begins; a phase has work_B, and corners of concave goodput over GPUs, from first_B on.
-    """
+    """starts_J: training begins no sooner, s. kind_J: which of `kinds` each is. A kind is its phases."""
 
     starts_J: FloatArray
     kind_J: IntArray
-    first_T: IntArray
-    work_B: FloatArray
-    first_B: IntArray
-    gpus_V: FloatArray
-    goodput_V: FloatArray
+    kinds: list[list[Phase]]
 
 
 def epochs_of(application: Application, spec: JobSpec, setting: Setting) -> tuple[FloatArray, FloatArray]:
@@ -122,7 +114,7 @@ def _fastest(
     return fastest_M
 
 
-def phases_of(work_E: FloatArray, rate_EK: FloatArray) -> list[tuple[float, FloatArray, FloatArray]]:
+def phases_of(work_E: FloatArray, rate_EK: FloatArray) -> list[Phase]:
     """Return the job in few phases: seconds of work at the reference, and corners of goodput over GPUs.
 
     G being the goodput, G(e, k) <= G(e, ref) max_e' G(e', k) / G(e', ref), e' of the same phase: a job that
@@ -140,14 +132,14 @@ def phases_of(work_E: FloatArray, rate_EK: FloatArray) -> list[tuple[float, Floa
         mine = phase_E == phase
         alike_K = (rate_EK[mine] * (seconds_E / work_E)[mine, None]).max(axis=0)
         curve = majorants(alike_K[None, :], np.arange(1.0, len(alike_K) + 1.0))
-        found.append((float(seconds_E[mine].sum()), curve.gpus_V, curve.goodput_V))
+        found.append(Phase(float(seconds_E[mine].sum()), curve.gpus_V, curve.goodput_V))
     return found
 
 
 def jobs_of(workload: Workload, applications: Mapping[str, Application], setting: Setting) -> Jobs:
     """Return the jobs of a workload as the bound takes them."""
     kinds: dict[tuple[str, JobSpec], int] = {}
-    phases: list[list[tuple[float, FloatArray, FloatArray]]] = []
+    phases: list[list[Phase]] = []
     starts, kind_J = [], []
     for job in workload.jobs:
         limits = job.spec.batch
@@ -159,168 +151,47 @@ def jobs_of(workload: Workload, applications: Mapping[str, Application], setting
         if key not in kinds:
             kinds[key] = len(phases)
             phases.append(phases_of(*epochs_of(applications[job.application], alike, setting)))
-        begins = max(math.ceil(job.at / setting.round_s), 1) * setting.round_s if setting.round_s else job.at
-        starts.append(begins + (setting.rescale_s if job.rescale_s is None else job.rescale_s))
+        starts.append(job.at + (setting.rescale_s if job.rescale_s is None else job.rescale_s))
         kind_J.append(kinds[key])
-    every = [phase for each in phases for phase in each]
-    return Jobs(
-        np.array(starts),
-        np.array(kind_J),
-        np.cumsum([0, *(len(each) for each in phases)]),
-        np.array([work for work, _, _ in every]),
-        np.cumsum([0, *(len(gpus) for _, gpus, _ in every)]),
-        np.concatenate([gpus for _, gpus, _ in every]),
-        np.concatenate([goodput for _, _, goodput in every]),
-    )
+    return Jobs(np.array(starts), np.array(kind_J), phases)
 
 
-@compiled_part
-def _earns(jobs: Jobs, b: int, value: float, price: float) -> tuple[float, float]:
-    """Return max_k (value G(k) - price k) in phase b, at least 0, and that k."""
-    most, at = 0.0, 0.0
-    for p in range(jobs.first_B[b], jobs.first_B[b + 1]):
-        net = value * jobs.goodput_V[p] - price * jobs.gpus_V[p]
-        if net > most:
-            most, at = net, jobs.gpus_V[p]
-    return most, at
+class Dual:
+    """What all jobs cost at given prices, at least. horizon_s: until when there are prices."""
+
+    def __init__(self, jobs: Jobs, num_gpus: int, horizon_s: float) -> None:
+        self.num_gpus, self.num_intervals = num_gpus, max(math.ceil(horizon_s / WIDTH_S), 1)
+        self._start_J = [jobs.starts_J[jobs.kind_J == kind] for kind in range(len(jobs.kinds))]
+        self._kinds = [job_of(phases, WIDTH_S) for phases in jobs.kinds]
+        self._rooms = [room_of(job, self.num_intervals) for job in self._kinds]
+
+    def __call__(self, price_I: FloatArray) -> tuple[float, FloatArray]:
+        """Return what completion times from the starts on sum to at least, s, and about how many GPUs are
+        used. price_I: of a GPU-second in each interval, whatever it is, but >= 0; free beyond.
+        """
+        used_I, total = np.zeros(self.num_intervals), -self.num_gpus * WIDTH_S * float(price_I.sum())
+        for job, start_J, room in zip(self._kinds, self._start_J, self._rooms, strict=True):
+            price_out(job, price_I, room)
+            total += float(from_starts(job, start_J, price_I, room).sum())
+            add_used(job, start_J, room, used_I)
+        return total, used_I
 
 
-@compiled_part
-def _worth(jobs: Jobs, b: int, earns: float, price: float) -> float:
-    """Return the value of work in phase b at which it earns so much: min_k (earns + price k) / G(k)."""
-    least = np.inf
-    for p in range(jobs.first_B[b], jobs.first_B[b + 1]):
-        least = min(least, (earns + price * jobs.gpus_V[p]) / jobs.goodput_V[p])
-    return least
-
-
-@compiled_part
-def _tried(jobs: Jobs, kind: int, highest: float) -> FloatArray:
-    """Return values of a unit of work per phase that are tried, (tries, phases). The first: GPUs are free.
-
-    As along an optimum: the last phase is worth its end at one price, and the others what lets them earn, at
-    another price, as much as it does.
-    """
-    first, many = jobs.first_T[kind], jobs.first_T[kind + 1] - jobs.first_T[kind]
-    value_FB = np.empty((1 + ENDS * BETWEEN, many))
-    for b in range(many):
-        value_FB[0, b] = _worth(jobs, first + b, 1.0, 0.0)
-    for end in range(ENDS):
-        at_end = highest * (end / (ENDS - 1)) ** 2
-        last = _worth(jobs, first + many - 1, 1.0, at_end)
-        for between in range(BETWEEN):
-            price = highest * (between / (BETWEEN - 1)) ** 2
-            earns = _earns(jobs, first + many - 1, last, price)[0]
-            for b in range(many):
-                value_FB[1 + end * BETWEEN + between, b] = _worth(jobs, first + b, earns, price)
-            value_FB[1 + end * BETWEEN + between, many - 1] = last
-    return value_FB
-
-
-@compiled_part
-def _slopes(jobs: Jobs, kind: int, value_FB: FloatArray, price_I: FloatArray) -> FloatArray:
-    """Return 1 - max_k (v G - price k): what a second adds to L in each try, interval and phase."""
-    num_tries, many = value_FB.shape
-    slope_FIB = np.empty((num_tries, len(price_I), many))
-    for f in range(num_tries):
-        for i in range(len(price_I)):
-            for b in range(many):
-                slope_FIB[f, i, b] = 1.0 - _earns(jobs, jobs.first_T[kind] + b, value_FB[f, b], price_I[i])[0]
-    return slope_FIB
-
-
-@compiled_part
-def _prove(start: float, value: float, slope_IB: FloatArray, width_s: float, low_I: FloatArray) -> float:
-    """Write into low_I the least of L over ends within each interval, in one try; return that at the last.
-
-    L is linear in the instants at which phases end while the price stays, so its least is where these are at
-    borders of intervals: at_B is the least up to a border, with phase b under way.
-    """
-    num_intervals, many = slope_IB.shape
-    at_B = np.full(many, value)
-    for i in range(min(int(start / width_s), num_intervals), num_intervals):
-        seconds = (i + 1) * width_s - max(i * width_s, start)
-        low_I[i] = at_B[many - 1]
-        for b in range(many):
-            at_B[b] += seconds * slope_IB[i, b]
-        for b in range(1, many):
-            at_B[b] = min(at_B[b], at_B[b - 1])
-        low_I[i] = min(low_I[i], at_B[many - 1])
-    return float(at_B[many - 1])
-
-
-@compiled_part
-def _use(
-    jobs: Jobs, j: int, value_B: FloatArray, prices: tuple[FloatArray, float, int], used_I: FloatArray
-) -> None:
-    """Add to used_I the GPUs of job j, where it goes the way of the least L in one try, to an end in interval
-    `end`.
-    """
-    price_I, width_s, end = prices
-    first, many, start = jobs.first_T[jobs.kind_J[j]], len(value_B), jobs.starts_J[j]
-    begin, end = int(start / width_s), min(end, len(price_I) - 1)
-    came_IB = np.zeros((len(price_I) + 1, many), np.int64)  # the phase under way before, where it is least
-    at_B = np.zeros(many)
-    for i in range(begin, end + 1):
-        seconds = (i + 1) * width_s - max(i * width_s, start)
-        for b in range(many):
-            came_IB[i, b] = b
-            at_B[b] += seconds * (1.0 - _earns(jobs, first + b, value_B[b], price_I[i])[0])
-            if b and at_B[b - 1] < at_B[b]:
-                at_B[b], came_IB[i, b] = at_B[b - 1], came_IB[i, b - 1]
-    b = many - 1
-    for i in range(end, begin - 1, -1):
-        b = came_IB[i, b]
-        share = (i + 1) - max(float(i), start / width_s)
-        used_I[i] += (0.5 if i == end else 1.0) * share * _earns(jobs, first + b, value_B[b], price_I[i])[1]
-
-
-@compiled
-def bound(jobs: Jobs, price_I: FloatArray, width_s: float, num_gpus: float) -> tuple[float, FloatArray]:
-    """Return what completion times from the starts on sum to at least, s, and about how many GPUs are used.
-
-    Whatever the prices >= 0 of a GPU-second in each interval; it is free beyond them.
-    """
-    used_I, total = np.zeros(len(price_I)), -num_gpus * width_s * price_I.sum()
-    for kind in range(len(jobs.first_T) - 1):
-        value_FB = _tried(jobs, kind, price_I.max())
-        slope_FIB = _slopes(jobs, kind, value_FB, price_I)
-        work_B = jobs.work_B[jobs.first_T[kind] : jobs.first_T[kind + 1]]
-        low_I = np.empty(len(price_I))
-        for j in range(len(jobs.kind_J)):
-            if jobs.kind_J[j] != kind:
-                continue
-            most_I, by_I = np.full(len(price_I) + 1, -np.inf), np.zeros(len(price_I) + 1, np.int64)
-            for f in range(len(value_FB)):
-                low_I[:] = -np.inf
-                last = _prove(jobs.starts_J[j], (value_FB[f] * work_B).sum(), slope_FIB[f], width_s, low_I)
-                for i in range(len(price_I)):
-                    if low_I[i] > most_I[i]:
-                        most_I[i], by_I[i] = low_I[i], f
-                if f == 0:  # of the others L falls for ever where GPUs are free
-                    most_I[-1] = last
-            begin = min(int(jobs.starts_J[j] / width_s), len(price_I))
-            end = begin + np.argmin(most_I[begin:])
-            total += most_I[end]
-            _use(jobs, j, value_FB[by_I[end]], (price_I, width_s, end), used_I)
-    return total, used_I
-
-
-def search(jobs: Jobs, num_gpus: int, horizon_s: float, steps: int = STEPS) -> tuple[float, FloatArray]:
+def search(dual: Dual, steps: int = STEPS) -> tuple[float, FloatArray]:
     """Return the best bound found, and its prices: up where more GPUs are used than there are, else down."""
-    price_I = np.full(max(math.ceil(horizon_s / WIDTH_S), 1), FIRST_PRICE)
+    price_I = np.full(dual.num_intervals, FIRST_PRICE)
     best, best_I, mean_I = -math.inf, price_I, np.zeros_like(price_I)
     for step in range(steps):
-        proven, used_I = bound(jobs, price_I, WIDTH_S, float(num_gpus))
+        proven, used_I = dual(price_I)
         tried_I, mean_I = price_I, 0.9 * mean_I + 0.1 * price_I
         if step % 10 == 9:  # prices go to and fro: what they are in the mean is better
             again_I = mean_I / (1.0 - 0.9 ** (step + 1))
-            again, _ = bound(jobs, again_I, WIDTH_S, float(num_gpus))
+            again, _ = dual(again_I)
             if again > proven:
                 proven, tried_I = again, again_I
         if proven > best:
             best, best_I = proven, tried_I
-        pull_I = np.clip(used_I / num_gpus - 1.0, -1.0, 1.5)
+        pull_I = np.clip(used_I / dual.num_gpus - 1.0, -1.0, 1.5)
         price_I = np.maximum(price_I * np.exp(0.5 / (1.0 + step / 15) * pull_I), PRICE_MIN)
     return best, best_I
 
@@ -331,8 +202,9 @@ def bounded(
     """Return a mean completion time, s, that no schedule of the workload is below."""
     jobs = jobs_of(workload, applications, setting)
     waits_s = float(jobs.starts_J.sum()) - sum(job.at for job in workload.jobs)
-    free, _ = bound(jobs, np.zeros(1), WIDTH_S, float(setting.num_gpus))
-    best, _ = search(jobs, setting.num_gpus, horizon_s)
+    dual = Dual(jobs, setting.num_gpus, horizon_s)
+    free, _ = dual(np.zeros(dual.num_intervals))
+    best, _ = search(dual)
     return (max(best, free) + waits_s) / len(workload.jobs)
 
 
