@@ -60,8 +60,9 @@ def _expect(flow: Flow, j: int, end: float) -> None:
     place = (len(soonest_X) >> 1) + j
     soonest_X[place] = end
     while place > 1:
+        end = min(end, soonest_X[place ^ 1])  # not read back: a store that was just made is slow to read
         place >>= 1
-        soonest_X[place] = min(soonest_X[2 * place], soonest_X[2 * place + 1])
+        soonest_X[place] = end
 
 
 @lean_part
