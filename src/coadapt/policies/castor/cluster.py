@@ -161,7 +161,12 @@ def shape_held(ground: Ground, job: JobView) -> tuple[int, Shape] | None:
 def shape_of(ground: Ground, held: Allocation) -> tuple[int, Shape] | None:
     """Return pool and shape of an allocation; None: no GPUs, or not its own, live and of one type."""
     place, slots = ground.place, held.slots
-    if not slots or held.shared or any(node not in place for node, _ in slots):
+    if not slots or held.shared:
+        return None
+    if len(slots) == 1:  # as most are
+        at = place.get(slots[0][0])
+        return None if at is None else (at[0], Shape(1, 1, held.num_replicas))
+    if any(node not in place for node, _ in slots):
         return None
     number = place[slots[0][0]][0]
     if any(place[node][0] != number for node, _ in slots):
