@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -10,18 +10,18 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.model import Allocation, JobId, JobView
-from coadapt.policies.base import Prediction
+from coadapt.policies.castor.arrays import FloatArray
 from coadapt.policies.castor.cluster import Standing
 from coadapt.policies.castor.facts import least
 from coadapt.policies.castor.fairness import ROUND_S
 from coadapt.policies.castor.predictions import Predictions
-from coadapt.policies.castor.rates import Configs
 from coadapt.policies.castor.round import Sizes
 from coadapt.policies.castor.situation import Situation
 from coadapt.policies.castor.values import Outlook
 from coadapt.policies.giving.reasons import gets, plural
 
 S_PER_HOUR = 3_600.0
+SHORT_S = 90.0  # less is told in seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +41,19 @@ class Told:
 def explained(told: Told) -> dict[JobId, str]:
     """Return a sentence for each job that could be moved."""
     why: dict[JobId, str] = {}
-    market, ladders = _market(told), _ladders(told.now.configs)
+    market, offers = _market(told), _offers(told)
+    names = [job.id for job in told.now.jobs]
+    ends = _spans(told.predictions, [name for name in names if told.placed.get(name)], told.at)
+    starts = _spans(told.starts, [name for name in names if not told.placed.get(name)], told.at)
     for row, job in enumerate(told.now.jobs):
         allocation = told.placed.get(job.id)
         if allocation:
-            more = _more(told, row, allocation.num_replicas, ladders)
-            change = gets(job, allocation, *_types(told, row, job.id))
-            why[job.id] = f"{change}{_ends(told, job)}; {more}"
+            more = _more(told, row, allocation.num_replicas, offers)
+            change, span = gets(job, allocation, *_types(told, row, job.id)), ends.get(job.id)
+            until = "" if span is None else f"; ends in about {span.in_words}"
+            why[job.id] = f"{change}{until}; {more}"
         else:
-            why[job.id] = f"{_waits(told, row, market)}{_starts(told, job)}"
+            why[job.id] = f"{_waits(told, row, market)}{_starts(starts.get(job.id))}"
     return why
 
 
@@ -70,30 +74,49 @@ def stands(job: JobView, standing: Standing) -> str:
     return f"gives up its {held} and waits: frozen, and it cannot stay there"
 
 
+def durations(seconds_X: FloatArray) -> list[str]:
+    """Return `45 s`, `12 min`, `2 h 10 min`, `3 days` for each."""
+    short_X = seconds_X < SHORT_S
+    count_X = np.rint(np.where(short_X, np.maximum(seconds_X, 0.0), seconds_X / 60.0))
+    return [_in_words(*each) for each in zip(count_X.tolist(), short_X.tolist(), strict=True)]
+
+
 def duration(seconds: float) -> str:
-    """Return `45 s`, `12 min`, `2 h 10 min`, `3 days`."""
-    if seconds < 90.0:
-        return f"{max(seconds, 0.0):.0f} s"
-    return _minutes(round(seconds / 60.0))
+    """Return the same for one."""
+    short = seconds < SHORT_S
+    return _in_words(float(round(max(seconds, 0.0) if short else seconds / 60.0)), short)
 
 
 @lru_cache(maxsize=4096)  # several hundred in each round, mostly the same
-def _minutes(minutes: int) -> str:
-    if minutes < 90:
-        return f"{minutes} min"
-    if minutes < 48 * 60:
-        return f"{minutes // 60} h {minutes % 60} min"
-    return f"{minutes / 1440:.0f} days"
+def _in_words(count: float, are_seconds: bool) -> str:
+    if are_seconds:
+        return f"{count:.0f} s"
+    if count < 90:
+        return f"{count:.0f} min"
+    if count < 48 * 60:
+        return f"{count // 60:.0f} h {count % 60:.0f} min"
+    return f"{count / 1440:.0f} days"
 
 
-def _ends(told: Told, job: JobView) -> str:
-    said = told.predictions.of(job.id)
-    return "" if said is None else f"; ends in about {_in(told, said)}"
+class _Span(NamedTuple):
+    """From now until what was foretold: seconds, and in words with the interval of nine of ten."""
+
+    seconds: float
+    after: str
+    low: str
+    high: str
+
+    @property
+    def in_words(self) -> str:
+        return f"{self.after} (nine of ten: {self.low} to {self.high})"
 
 
-def _in(told: Told, said: Prediction) -> str:
-    low, high = duration(said.low_at - told.at), duration(said.high_at - told.at)
-    return f"{duration(said.end_at - told.at)} (nine of ten: {low} to {high})"
+def _spans(predictions: Predictions, jobs: Sequence[JobId], at: float) -> dict[JobId, _Span]:
+    """Return the span of each of these jobs of which something was foretold."""
+    told, said_3J = predictions.said(jobs)
+    seconds_3J = said_3J - at
+    words = (durations(each_J) for each_J in seconds_3J)
+    return dict(zip(told, map(_Span, seconds_3J[0].tolist(), *words), strict=True))
 
 
 class _Ladder(NamedTuple):
@@ -103,36 +126,47 @@ class _Ladder(NamedTuple):
     counts: list[int]
 
 
-def _ladders(configs: Configs) -> dict[int, _Ladder]:
+class _Offers(NamedTuple):
+    """What larger sizes follow from: ladders and the price of a GPU by type; the others by row of a job."""
+
+    ladders: dict[int, _Ladder]
+    prices: list[float]
+    timed: list[bool]
+    here: list[float]
+    values: list[float]
+
+
+def _offers(told: Told) -> _Offers:
+    now, configs = told.now, told.now.configs
     ladders: dict[int, _Ladder] = {}
     order_C = np.argsort(configs.gpus_C, kind="stable")
+    of_type, gpus = configs.type_C.tolist(), configs.gpus_C.tolist()
     for column in order_C.tolist():
-        ladder = ladders.setdefault(int(configs.type_C[column]), _Ladder([], []))
+        ladder = ladders.setdefault(of_type[column], _Ladder([], []))
         ladder.columns.append(column)
-        ladder.counts.append(int(configs.gpus_C[column]))
-    return ladders
+        ladder.counts.append(gpus[column])
+    by_row = (now.timed_J.tolist(), now.here_J.tolist(), told.outlook.value_J.tolist())
+    return _Offers(ladders, told.sizes.price_T.tolist(), *by_row)
 
 
-def _more(told: Told, row: int, count: int, ladders: Mapping[int, _Ladder]) -> str:
+def _more(told: Told, row: int, count: int, offers: _Offers) -> str:
     """Return what the next size would save the job, and cost the others at the price of a GPU."""
-    now, job = told.now, told.now.jobs[row]
-    of_type = told.sizes.types.get(job.id, 0)
-    if not now.timed_J[row]:
+    if not offers.timed[row]:
         return "more is decided once its first steps were timed"
-    columns, counts = ladders[of_type]
+    of_type = told.sizes.types.get(told.now.jobs[row].id, 0)
+    goodputs, (columns, counts) = told.now.goodput_JC[row].tolist(), offers.ladders[of_type]
     larger = bisect_right(counts, count)
     place = larger - 1
-    while larger < len(columns) and now.goodput_JC[row, columns[larger]] <= 0.0:
+    while larger < len(columns) and goodputs[columns[larger]] <= 0.0:
         larger += 1
     if larger == len(columns):
         return f"{count} is the most that it may hold now"
-    goodput = float(now.here_J[row])
-    if place >= 0 and counts[place] == count and now.goodput_JC[row, columns[place]] > 0.0:
-        goodput = float(now.goodput_JC[row, columns[place]])
+    goodput = offers.here[row]
+    if place >= 0 and counts[place] == count and goodputs[columns[place]] > 0.0:
+        goodput = goodputs[columns[place]]
     extra = counts[larger] - count
-    gained = float(now.goodput_JC[row, columns[larger]]) - goodput
-    saves_s = float(told.outlook.value_J[row]) * gained * S_PER_HOUR
-    costs_s = float(told.sizes.price_T[of_type]) * extra * S_PER_HOUR
+    saves_s = offers.values[row] * (goodputs[columns[larger]] - goodput) * S_PER_HOUR
+    costs_s = offers.prices[of_type] * extra * S_PER_HOUR
     return (
         f"{plural(extra, 'more GPU')} for an hour would save it "
         f"{duration(saves_s)} and cost the others {duration(costs_s)}"
@@ -141,13 +175,13 @@ def _more(told: Told, row: int, count: int, ladders: Mapping[int, _Ladder]) -> s
 
 @dataclass(frozen=True, slots=True)
 class _Market:
-    """free: how many GPUs are, and what an hour of one saves others; own_J: and what it saves each job, s.
+    """free: how many GPUs are, and what an hour of one saves others; own: and what it saves each job.
 
     held: GPUs by tenant. room: GPUs to plan with on the largest type that a job may have, by its types.
     """
 
     free: str
-    own_J: list[float]
+    own: list[str]
     held: Mapping[str, int]
     room: dict[tuple[str, ...], int]
 
@@ -163,7 +197,7 @@ def _market(told: Told) -> _Market:
     price = duration(float(told.sizes.price_T.max(initial=0.0)) * S_PER_HOUR)
     own_J = value_J * each_JC.max(axis=1, initial=0.0) * S_PER_HOUR
     free = f"{idle} {'is' if idle == 1 else 'are'} free"
-    return _Market(f"{free}; an hour of a GPU saves the others {price}", own_J.tolist(), held, {})
+    return _Market(f"{free}; an hour of a GPU saves the others {price}", durations(own_J), held, {})
 
 
 def _waits(told: Told, row: int, market: _Market) -> str:
@@ -182,13 +216,12 @@ def _waits(told: Told, row: int, market: _Market) -> str:
     left = told.standing.quota_left.get(spec.tenant, math.inf) - market.held.get(spec.tenant, 0)
     if left < need:
         return f"{change}: needs {plural(need, 'GPU')}, tenant {spec.tenant} may hold {max(left, 0):g} more"
-    return f"{change}: needs {plural(need, 'GPU')}, {market.free}, it {duration(market.own_J[row])}"
+    return f"{change}: needs {plural(need, 'GPU')}, {market.free}, it {market.own[row]}"
 
 
-def _starts(told: Told, job: JobView) -> str:
-    said = told.starts.of(job.id)
-    if said is None:
+def _starts(span: _Span | None) -> str:
+    if span is None:
         return ""
-    if said.end_at - told.at <= ROUND_S:  # it would now, if others' changes cost nothing
-        return f"; starts soon (nine of ten: within {duration(said.high_at - told.at)})"
-    return f"; starts in about {_in(told, said)}"
+    if span.seconds <= ROUND_S:  # it would now, if others' changes cost nothing
+        return f"; starts soon (nine of ten: within {span.high})"
+    return f"; starts in about {span.in_words}"
