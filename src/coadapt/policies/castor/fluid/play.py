@@ -461,7 +461,7 @@ def _settle(crowd: Crowd, flow: Flow, goal: Goal, turns: _Turns, num_plays: int)
         if cost < least:
             least = cost
             _keep(turns)
-        if _free(played):
+        if _free(played) or turn == num_plays - 1:
             break
         _weigh(course, goal, turns.weight_J, turns.share_J)
         _own(crowd, played, turns.weight_J, own_J)
