@@ -42,18 +42,17 @@ def explained(told: Told) -> dict[JobId, str]:
     """Return a sentence for each job that could be moved."""
     why: dict[JobId, str] = {}
     market, offers = _market(told), _offers(told)
-    names = [job.id for job in told.now.jobs]
-    ends = _spans(told.predictions, [name for name in names if told.placed.get(name)], told.at)
-    starts = _spans(told.starts, [name for name in names if not told.placed.get(name)], told.at)
+    names, placed = [job.id for job in told.now.jobs], told.placed
+    ends = _ends(told, [name for name in names if placed.get(name)])
+    starts = _starts(told, [name for name in names if not placed.get(name)])
     for row, job in enumerate(told.now.jobs):
-        allocation = told.placed.get(job.id)
+        allocation = placed.get(job.id)
         if allocation:
             more = _more(told, row, allocation.num_replicas, offers)
-            change, span = gets(job, allocation, *_types(told, row, job.id)), ends.get(job.id)
-            until = "" if span is None else f"; ends in about {span.in_words}"
-            why[job.id] = f"{change}{until}; {more}"
+            change = gets(job, allocation, *_types(told, row, job.id))
+            why[job.id] = f"{change}{ends.get(job.id, '')}; {more}"
         else:
-            why[job.id] = f"{_waits(told, row, market)}{_starts(starts.get(job.id))}"
+            why[job.id] = f"{_waits(told, row, market)}{starts.get(job.id, '')}"
     return why
 
 
@@ -76,47 +75,45 @@ def stands(job: JobView, standing: Standing) -> str:
 
 def durations(seconds_X: FloatArray) -> list[str]:
     """Return `45 s`, `12 min`, `2 h 10 min`, `3 days` for each."""
-    short_X = seconds_X < SHORT_S
-    count_X = np.rint(np.where(short_X, np.maximum(seconds_X, 0.0), seconds_X / 60.0))
-    return [_in_words(*each) for each in zip(count_X.tolist(), short_X.tolist(), strict=True)]
+    count_X = np.rint(np.where(seconds_X < SHORT_S, np.minimum(-seconds_X, 0.0), seconds_X / 60.0))
+    return list(map(_in_words, count_X.tolist()))
 
 
 def duration(seconds: float) -> str:
     """Return the same for one."""
-    short = seconds < SHORT_S
-    return _in_words(float(round(max(seconds, 0.0) if short else seconds / 60.0)), short)
+    return _in_words(float(round(min(-seconds, 0.0) if seconds < SHORT_S else seconds / 60.0)))
 
 
 @lru_cache(maxsize=4096)  # several hundred in each round, mostly the same
-def _in_words(count: float, are_seconds: bool) -> str:
-    if are_seconds:
-        return f"{count:.0f} s"
-    if count < 90:
-        return f"{count:.0f} min"
-    if count < 48 * 60:
-        return f"{count // 60:.0f} h {count % 60:.0f} min"
-    return f"{count / 1440:.0f} days"
+def _in_words(minutes: float) -> str:
+    """Return so many minutes in words; below 0: seconds."""
+    if minutes <= 0.0:
+        return f"{abs(minutes):.0f} s"
+    if minutes < 90:
+        return f"{minutes:.0f} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60:.0f} h {minutes % 60:.0f} min"
+    return f"{minutes / 1440:.0f} days"
 
 
-class _Span(NamedTuple):
-    """From now until what was foretold: seconds, and in words with the interval of nine of ten."""
-
-    seconds: float
-    after: str
-    low: str
-    high: str
-
-    @property
-    def in_words(self) -> str:
-        return f"{self.after} (nine of ten: {self.low} to {self.high})"
+def _ends(told: Told, jobs: Sequence[JobId]) -> dict[JobId, str]:
+    """Return when each of these jobs ends, where that was foretold."""
+    known, said_3J = told.predictions.said(jobs)
+    words = zip(known, *map(durations, said_3J - told.at), strict=True)
+    return {job: f"; ends in about {after} (nine of ten: {low} to {high})" for job, after, low, high in words}
 
 
-def _spans(predictions: Predictions, jobs: Sequence[JobId], at: float) -> dict[JobId, _Span]:
-    """Return the span of each of these jobs of which something was foretold."""
-    told, said_3J = predictions.said(jobs)
-    seconds_3J = said_3J - at
-    words = (durations(each_J) for each_J in seconds_3J)
-    return dict(zip(told, map(_Span, seconds_3J[0].tolist(), *words), strict=True))
+def _starts(told: Told, jobs: Sequence[JobId]) -> dict[JobId, str]:
+    """Return when each of these jobs starts, likewise."""
+    known, said_3J = told.starts.said(jobs)
+    soon = (said_3J[0] - told.at <= ROUND_S).tolist()  # it would now, if others' changes cost nothing
+    words = zip(known, soon, *map(durations, said_3J - told.at), strict=True)
+    return {
+        job: f"; starts soon (nine of ten: within {high})"
+        if is_soon
+        else f"; starts in about {after} (nine of ten: {low} to {high})"
+        for job, is_soon, after, low, high in words
+    }
 
 
 class _Ladder(NamedTuple):
@@ -217,11 +214,3 @@ def _waits(told: Told, row: int, market: _Market) -> str:
     if left < need:
         return f"{change}: needs {plural(need, 'GPU')}, tenant {spec.tenant} may hold {max(left, 0):g} more"
     return f"{change}: needs {plural(need, 'GPU')}, {market.free}, it {market.own[row]}"
-
-
-def _starts(span: _Span | None) -> str:
-    if span is None:
-        return ""
-    if span.seconds <= ROUND_S:  # it would now, if others' changes cost nothing
-        return f"; starts soon (nine of ten: within {span.high})"
-    return f"; starts in about {span.in_words}"

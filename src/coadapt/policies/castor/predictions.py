@@ -73,7 +73,9 @@ class Predictions:
             said = made.get(job)
             if said is None:
                 made[job] = [(at, at + left_s)]
-            elif at - said[-1][0] >= 0.5 * (said[-1][1] - said[-1][0]):
+                continue
+            said_at, end_at = said[-1]
+            if at - said_at >= 0.5 * (end_at - said_at):
                 said.append((at, at + left_s))
 
     def said(self, jobs: Iterable[JobId]) -> tuple[list[JobId], FloatArray]:
