@@ -8,8 +8,6 @@ Axes: B candidate batches.
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from coadapt.goodput.batch import Candidates, candidates, nearest_split
 from coadapt.goodput.efficiency import FloatArray, efficiency_at
 from coadapt.goodput.throughput import ThroughputModel, step_time
@@ -50,4 +48,4 @@ class BatchSearch:
         if self.fallback is not None:
             return self.fallback
         goodput_B = self.rate_B * efficiency_at(self.scale_B, grad.sqr, grad.var)
-        return self.choices.config(int(np.argmax(goodput_B)))
+        return self.choices.config(int(goodput_B.argmax()))
