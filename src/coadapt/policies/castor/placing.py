@@ -32,7 +32,9 @@ class Floor:
         self.held: dict[JobId, Allocation] = {}
         self._pool = pool
         self._touched: set[NodeId] = set()
-        self._by_free: list[dict[int, list[int]]] | None = None  # as of `_groups`, once it was asked for
+        # As of `_groups` and `small`, once these were asked for.
+        self._by_free: list[dict[int, list[int]]] | None = None
+        self._small: dict[NodeId, dict[JobId, int]] | None = None
         for node, count in taken.items():
             self.take(node, count)
 
@@ -59,6 +61,8 @@ class Floor:
         for node, count in allocation.slots:
             self.take(node, count)
         self.held[job] = allocation
+        if self._small is not None and allocation.num_nodes == 1:
+            self._small.setdefault(allocation.slots[0][0], {})[job] = allocation.num_replicas
         return True
 
     def lift(self, job: JobId) -> Allocation:
@@ -66,15 +70,19 @@ class Floor:
         allocation = self.held.pop(job)
         for node, count in allocation.slots:
             self.take(node, -count)
+        if self._small is not None and allocation.num_nodes == 1:
+            del self._small[allocation.slots[0][0]][job]
         return allocation
 
-    def small(self) -> dict[NodeId, list[tuple[int, JobId]]]:
-        """Return the GPUs and the names of jobs that are on one node, by node."""
-        on: dict[NodeId, list[tuple[int, JobId]]] = {}
-        for job, allocation in self.held.items():
-            if allocation.num_nodes == 1:
-                on.setdefault(allocation.slots[0][0], []).append((allocation.num_replicas, job))
-        return on
+    @property
+    def small(self) -> Mapping[NodeId, Mapping[JobId, int]]:
+        """The jobs that stand on one node alone, and their GPUs, by node."""
+        if self._small is None:
+            self._small = {}
+            for job, allocation in self.held.items():
+                if allocation.num_nodes == 1:
+                    self._small.setdefault(allocation.slots[0][0], {})[job] = allocation.num_replicas
+        return self._small
 
     @property
     def _groups(self) -> list[dict[int, list[int]]]:
@@ -175,13 +183,12 @@ def _make_way(floor: Floor, count: int) -> None:
         pieces.append(count % floor.node_gpus)
     lifted: dict[JobId, Allocation] = {}
     chosen: dict[NodeId, int] = {}
-    small = floor.small()
     for piece in pieces:
         options = [
             (gpus, number, node, leavers)
             for number, node in enumerate(floor.free)
             if node not in chosen
-            for gpus, leavers in [_leavers(piece - floor.free[node], small.get(node, ()), piece)]
+            for gpus, leavers in [_leavers(piece - floor.free[node], floor.small.get(node, {}), piece)]
             if gpus >= 0
         ]
         if not options:
@@ -206,14 +213,14 @@ def _make_way(floor: Floor, count: int) -> None:
         _undo(floor, lifted, moved)
 
 
-def _leavers(short: int, small: Sequence[tuple[int, JobId]], piece: int) -> tuple[int, list[JobId]]:
-    """Return the fewest GPUs of `small` jobs that must leave a node `short` of some for `piece`, and these.
+def _leavers(short: int, on: Mapping[JobId, int], piece: int) -> tuple[int, list[JobId]]:
+    """Return the fewest GPUs of jobs `on` a node that must leave it, `short` of some for `piece`, and these.
 
     -1: that is not enough, as who has no fewer than `piece` stays.
     """
     if short <= 0:
         return 0, []
-    small = [each for each in small if each[0] < piece]
+    small = [(gpus, job) for job, gpus in on.items() if gpus < piece]
     leavers: list[JobId] = []
     gone = 0
     for gpus, job in sorted(small, reverse=True):
