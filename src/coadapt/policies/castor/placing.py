@@ -183,12 +183,13 @@ def _make_way(floor: Floor, count: int) -> None:
         pieces.append(count % floor.node_gpus)
     lifted: dict[JobId, Allocation] = {}
     chosen: dict[NodeId, int] = {}
+    small = floor.small
     for piece in pieces:
         options = [
             (gpus, number, node, leavers)
             for number, node in enumerate(floor.free)
             if node not in chosen
-            for gpus, leavers in [_leavers(piece - floor.free[node], floor.small.get(node, {}), piece)]
+            for gpus, leavers in [_leavers(piece - floor.free[node], small.get(node, {}), piece)]
             if gpus >= 0
         ]
         if not options:
