@@ -239,6 +239,10 @@ def test_an_adaptive_job_chooses_again_after_each_stretch() -> None:
         ).config
     )
     assert after.batch != first.batch
+    refitted = after.learned.with_step(Setting(EIGHT_NODES), 99, 90.0, 100.0)
+    params = refitted.on(Setting(EIGHT_NODES)).params
+    anew = chosen(given_, refitted, after.grad)
+    assert anew == best_batch(spec().batch, params, after.grad, EIGHT_NODES).config != after.batch
 
 
 def test_a_batch_is_chosen_by_what_kin_timed_on_that_shape() -> None:
@@ -258,7 +262,12 @@ def test_a_batch_is_chosen_by_what_kin_timed_on_that_shape() -> None:
     told = alone.told(kin)
     assert told.told(kin) is told
     assert chosen(alone, learned, grad).atomic < 12
+    unfitted = learned.with_step(alone.setting, 99, 1.0, 1.0)
+    assert chosen(told, unfitted, grad) == chosen(told, learned, grad)
     assert chosen(told, learned, grad).atomic >= 12
+    assert "params" not in vars(
+        unfitted.on(alone.setting)
+    )  # a fit of its own is not made where none is asked
     assert alone.told(replace(kin, placement=TWO_NODES)) is alone
     dictated = assignment(ONE, EIGHT, adaptive)
     assert dictated.told(kin) is dictated

@@ -3,7 +3,7 @@
 Axes: C configurations (replica counts), B candidate batches.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -40,6 +40,11 @@ def split_total(
     takes at least two passes, because one pass cannot measure the noise scale. ValueError for counts below 1.
     """
     return _split(total, num_replicas, limits, accumulate_alone, exact)
+
+
+def nearest_split(limits: BatchLimits, num_replicas: int) -> BatchConfig:
+    """Return the batch of an adaptive job on so many replicas where none is lawful."""
+    return split_total(max(limits.initial, limits.min_atomic * num_replicas), num_replicas, limits)
 
 
 @lru_cache(maxsize=NUM_SPLITS_KEPT)
@@ -147,11 +152,26 @@ def _grid(limits: BatchLimits, total: Numbers, atomic: Numbers, passes: Numbers)
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Lawful batches on one replica count, ascending by total; arrays (num_candidates,), maybe empty."""
+    """Lawful batches on one replica count, ascending by total; arrays (num_candidates,), maybe empty.
+
+    configs: those that were asked for, by number.
+    """
 
     total: FloatArray
     atomic: FloatArray
     accumulation: FloatArray
+    configs: dict[int, BatchConfig] = field(default_factory=dict)
+
+    def config(self, number: int) -> BatchConfig:
+        """Return one of them, the same object each time."""
+        config = self.configs.get(number)
+        if config is None:
+            config = self.configs[number] = BatchConfig(
+                total=int(self.total[number]),
+                atomic=int(self.atomic[number]),
+                accumulation=int(self.accumulation[number]),
+            )
+        return config
 
 
 @lru_cache(maxsize=NUM_CANDIDATES_KEPT)

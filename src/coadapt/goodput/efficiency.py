@@ -29,7 +29,14 @@ def efficiency(
     M >= M0. Batches in samples; `grad_var` is the gradient's variance trace at the initial batch. Scalars or
     arrays that broadcast together.
     """
-    return (grad_var + grad_sqr + TINY) / (grad_var + grad_sqr * (total / initial) + TINY)
+    return efficiency_at(total / initial, grad_sqr, grad_var)
+
+
+def efficiency_at(
+    scale: FloatArray | float, grad_sqr: FloatArray | float, grad_var: FloatArray | float
+) -> FloatArray | float:
+    """Return the same at `scale` = total / initial."""
+    return (grad_var + grad_sqr + TINY) / (grad_var + grad_sqr * scale + TINY)
 
 
 @overload

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coadapt.goodput.batch import candidates, split_total
+from coadapt.goodput.batch import candidates, nearest_split, split_total
 from coadapt.goodput.efficiency import efficiency
 from coadapt.goodput.efficiency_models import EfficiencyModel
 from coadapt.goodput.throughput import ThroughputModel, step_time
@@ -44,8 +44,7 @@ def best_batch(
         return BatchChoice(config.total / seconds, config)
     choices = candidates(limits, num_replicas)
     if choices.total.size == 0:
-        smallest = max(limits.initial, limits.min_atomic * num_replicas)
-        return BatchChoice(0.0, split_total(smallest, num_replicas, limits))
+        return BatchChoice(0.0, nearest_split(limits, num_replicas))
     step_s = model(params, placement, choices.atomic, choices.accumulation)
     if efficiency_model is None:
         gains = efficiency(choices.total, limits.initial, grad.sqr, grad.var)
@@ -53,9 +52,4 @@ def best_batch(
         gains = efficiency_model(choices.total).expected
     goodput = choices.total / step_s * gains
     best = int(np.argmax(goodput))
-    config = BatchConfig(
-        total=int(choices.total[best]),
-        atomic=int(choices.atomic[best]),
-        accumulation=int(choices.accumulation[best]),
-    )
-    return BatchChoice(float(goodput[best]), config)
+    return BatchChoice(float(goodput[best]), choices.config(best))

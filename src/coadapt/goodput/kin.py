@@ -10,6 +10,7 @@ Axes: B candidate batches, S steps that were timed.
 # batch may prove faster than it looks, and whoever never tries it will not know. So seconds here are hopeful,
 # by one standard deviation (an upper confidence bound of the goodput; Srinivas et al., ICML 2010, alg. 1).
 
+from functools import lru_cache
 from typing import TypeGuard
 
 import numpy as np
@@ -25,9 +26,13 @@ SHARED = 0.07
 BY_BATCH = 0.1
 DISTANCE = 0.3
 MEASURED = 0.02
+NUM_MODELS_KEPT = (
+    512  # some kB each. In a simulation all jobs of an application on one shape are told the same
+)
 HOPE = 1.0  # standard deviations (at a distance of 0.5, noise scales known, 0, 0.5 and 1: 0.41, 0.37, 0.30 %)
 
 
+@lru_cache(maxsize=NUM_MODELS_KEPT)
 def hopeful_times(kin: KinTimes) -> ThroughputModel:
     """Return step times on the placement of `kin`, corrected by what was timed there, as short as may be.
 

@@ -11,6 +11,7 @@ from typing import cast
 import numpy as np
 
 from coadapt.goodput.batch import split_total
+from coadapt.goodput.batch_search import BatchSearch
 from coadapt.goodput.efficiency import gain
 from coadapt.goodput.efficiency_models import model_of
 from coadapt.goodput.goodput import best_batch
@@ -26,7 +27,6 @@ from coadapt.model import (
     JobSpec,
     KinTimes,
     RescaleContract,
-    ThroughputParams,
     TrainingReport,
     TypeProfile,
 )
@@ -40,7 +40,7 @@ from coadapt.sim.applications import (
     packed,
     step_s,
 )
-from coadapt.sim.learned import ONE_GPU, UNTIMED, Learned, first_look
+from coadapt.sim.learned import ONE_GPU, UNTIMED, Learned, TimedSteps, first_look
 from coadapt.sim.pace import Pace, pace_of
 from coadapt.sim.ramp import steps_to_come
 
@@ -71,9 +71,7 @@ class Assignment:
         init=False, repr=False, compare=False, default_factory=dict
     )
     _timed: dict[int, Learned] = field(init=False, repr=False, compare=False, default_factory=dict)
-    _best: list[tuple[ThroughputParams, GradStats, BatchConfig]] = field(
-        init=False, repr=False, compare=False, default_factory=list
-    )
+    _search: list[BatchSearch] = field(init=False, repr=False, compare=False, default_factory=list)
     _kept: dict[float, tuple[float, Pace]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
@@ -96,13 +94,12 @@ class Assignment:
         whole_s, sync_s = self.step_time(application, batch.atomic)
         return whole_s + batch.accumulation * (whole_s - sync_s)
 
-    def best(self, params: ThroughputParams, grad: GradStats) -> BatchConfig:
-        """Return the best batch by noise scale; nothing is searched again until a fit or an epoch is new."""
-        last = self._best[-1] if self._best else None
-        if last is None or last[0] is not params or last[1] is not grad:
-            config = best_batch(self.limits, params, grad, self.setting.placement, model=self.model).config
-            self._best[:] = [(params, grad, config)]
-        return self._best[-1][2]
+    def best(self, timed: TimedSteps, grad: GradStats) -> BatchConfig:
+        """Return the best batch by noise scale. Who goes by what kin timed needs no fit of its own."""
+        params = timed.params if self.kin_times is None else self.kin_times.params
+        if not self._search or self._search[0].params is not params:
+            self._search[:] = [BatchSearch.of(self.limits, params, self.setting.placement, self.model)]
+        return self._search[0].best(grad)
 
     def pace(self, application: Application, batch: BatchConfig, speed: float) -> tuple[float, Pace]:
         """Return steps per second and the pace of a job that keeps `batch`; jobs alike share a pace."""
@@ -241,7 +238,7 @@ def choose_batch(
             model=assigned.model,
             efficiency_model=model,
         ).config
-    return assigned.best(timed.params, grad)
+    return assigned.best(timed, grad)
 
 
 def kept_batch(limits: BatchLimits, num_replicas: int, total: int | None = None) -> BatchConfig:

@@ -265,6 +265,19 @@ def test_without_a_hint_a_job_is_as_long_as_its_kin() -> None:
     assert lengths.left(of(newcomer()), 1.0) == pytest.approx(1.25e6)
 
 
+def test_curves_of_noise_follow_each_report() -> None:
+    known, before = Applications(), list[float]()
+    for number, power in enumerate((*range(8, 28), *range(8, 28)), 1):
+        noise = GradStats(sqr=1.0, var=float(number))
+        one = of(timed("kin", progress=2.0**power, grad=noise))
+        known.observe([one], held)
+        curves, rows = known.curves([one])
+        assert known.curves([one])[0].tolist() == curves.tolist()
+        if len(curves):
+            assert curves[rows[0]].tolist() != before
+            before = curves[rows[0]].tolist()
+
+
 def test_what_a_job_has_left_is_cut_where_its_noise_will_grow() -> None:
     # Its kin's noise grew like progress. What is far off is cut in three, each with more to win by GPUs.
     known = Applications()

@@ -21,10 +21,11 @@ from coadapt.model import (
     TypeProfile,
 )
 from coadapt.policies.castor.cluster import standing
+from coadapt.policies.castor.explain import duration, durations
 from coadapt.policies.castor.fairness import Waits
 from coadapt.policies.castor.lengths import OVERRUN, TYPICAL_S, Lengths
 from coadapt.policies.castor.placing import place
-from coadapt.policies.castor.predictions import Predictions
+from coadapt.policies.castor.predictions import ERRORS_MAX, Predictions
 from coadapt.policies.castor.situation import situation
 from tests.policies.castor.stage import timed
 from tests.policies.stage import job, nodes, on, view
@@ -204,6 +205,26 @@ def test_what_is_said_of_a_day_is_judged_by_what_was_said_of_days() -> None:
     assert long.low_at - said_at < 0.5 * 100_000.0
     assert short.low_at > said_at - 1.0
     assert short.high_at - said_at < 400.0
+
+
+def test_of_errors_the_latest_count() -> None:
+    says = Predictions()
+    for number in range(ERRORS_MAX + 50):
+        says.predict(0.0, {"a": 600.0})
+        says.observe(600.0 if number < 50 else 60.0, ["a"])
+        says.observe(600.0 if number < 50 else 60.0, [])
+    assert says.num_errors == ERRORS_MAX + 50
+    assert np.ptp(says.errors_2E[1]) == 0.0  # the fifty that took longer gave way
+
+
+def test_times_are_worded_alike_one_by_one_and_together() -> None:
+    seconds_X = np.array(
+        [-3.0, 0.4, 0.5, 1.5, 89.4, 89.6, 90.0, 150.0, 5_369.0, 5_371.0, 7_830.0, 1e5, 2e5, 4e5]
+    )
+    words = durations(seconds_X)
+    assert words == [duration(each) for each in seconds_X.tolist()]
+    assert words[:8] == ["0 s", "0 s", "0 s", "2 s", "89 s", "90 s", "2 min", "2 min"]
+    assert words[8:] == ["89 min", "1 h 30 min", "2 h 10 min", "27 h 47 min", "2 days", "5 days"]
 
 
 def test_no_word_is_no_prediction() -> None:

@@ -290,10 +290,11 @@ def test_when_a_job_starts_is_foretold_with_what_proved_wrong_before() -> None:
     assert "nine of ten: " in first.reasons["waits"]
     policy.allocate(view(nodes(4), running, at=120.0))
     assert not policy.starts
-    assert not policy._memory.starts.errors
+    assert not policy._memory.starts.num_errors
     policy.allocate(view(nodes(4), running, waits, at=180.0))
     policy.allocate(view(nodes(4), waits, at=900.0))
     assert not policy.starts
-    ((said_s, log_ratio),) = policy._memory.starts.errors
+    assert policy._memory.starts.num_errors == 1
+    said_s, log_ratio = policy._memory.starts.errors_2E[:, 0].tolist()
     assert said_s == pytest.approx(said.end_at - 60.0, rel=0.5)
     assert log_ratio > 0.0  # it waited for 12 minutes

@@ -1,6 +1,6 @@
 """Expected arrivals: the jobs of the last two hours once more, at their mean rate, for one hour."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -14,6 +14,9 @@ MEMORY_S = 7_200.0
 AHEAD_S = 3_600.0
 SPAN_MIN_S = 600.0  # a rate is not told from less
 EXPECTED_MAX = 200  # so that thousands of arrivals do not slow every play (1)
+APART_MAX = 8  # rounds whose gone jobs' curves stand apart: putting many together is slow (1)
+
+Place = tuple[Curves, int]  # some jobs' curves, and the row of one of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +33,14 @@ class Arrivals:
     """came: who came lately, when, and of which length in progress. curves: of the last round.
 
     where: for each of them, the curves of the last round that it was in and its row there; where it has
-    gone, curves of those alone that went with it, as all of a round need room.
+    gone, curves of those alone that are gone, as all of a round need room. apart: how many of the latter.
     """
 
     began_at: float | None = None
     came: dict[JobId, tuple[float, float]] = field(default_factory=dict)
-    where: dict[JobId, tuple[Curves, int]] = field(default_factory=dict)
+    where: dict[JobId, Place] = field(default_factory=dict)
     curves: Curves | None = None
+    apart: int = 0
 
     def observe(self, at: float, jobs: Sequence[JobView], curves: Curves, whole_J: FloatArray) -> None:
         """Take in jobs whose length `whole_J` (progress) is known (> 0); forget those of long ago."""
@@ -54,6 +58,12 @@ class Arrivals:
         if gone and self.curves is not None:
             alone = picked(self.curves, list(gone.values()))
             where.update({job_id: (alone, row) for row, job_id in enumerate(gone)})
+            self.apart += 1
+            if self.apart > APART_MAX:
+                apart = {job_id: place for job_id, place in where.items() if place[0] is not curves}
+                alone = _together(apart.values())
+                where.update({job_id: (alone, row) for row, job_id in enumerate(apart)})
+                self.apart = 1
         self.curves = curves
 
     def expected(self, at: float) -> Expected | None:
@@ -69,12 +79,16 @@ class Arrivals:
             past[number * len(past) // count] if count <= len(past) else past[number % len(past)]
             for number in range(count)
         ]
-        places = [self.where[job_id] for job_id, _ in again]
-        several = {id(curves): curves for curves, _ in places}
-        begins = accumulate((len(each.first_J) - 1 for each in several.values()), initial=0)
-        begin = dict(zip(several, begins, strict=False))
         return Expected(
-            picked(joined(list(several.values())), [begin[id(curves)] + row for curves, row in places]),
+            _together([self.where[job_id] for job_id, _ in again]),
             np.array([whole for _, (_, whole) in again]),
             (np.arange(count) + 0.5) * AHEAD_S / count,
         )
+
+
+def _together(places: Collection[Place]) -> Curves:
+    """Return the curves at these places, in their order."""
+    several = {id(curves): curves for curves, _ in places}
+    begins = accumulate((len(each.first_J) - 1 for each in several.values()), initial=0)
+    begin = dict(zip(several, begins, strict=False))
+    return picked(joined(list(several.values())), [begin[id(curves)] + row for curves, row in places])

@@ -161,13 +161,16 @@ def shape_held(ground: Ground, job: JobView) -> tuple[int, Shape] | None:
 def shape_of(ground: Ground, held: Allocation) -> tuple[int, Shape] | None:
     """Return pool and shape of an allocation; None: no GPUs, or not its own, live and of one type."""
     place, slots = ground.place, held.slots
-    if not slots or held.shared or any(node not in place for node, _ in slots):
+    if not slots or held.shared:
         return None
-    number = place[slots[0][0]][0]
-    if any(place[node][0] != number for node, _ in slots):
+    if len(slots) == 1:  # as most are
+        at = place.get(slots[0][0])
+        return None if at is None else (at[0], Shape(1, 1, held.num_replicas))
+    at_all = {place.get(node) for node, _ in slots}
+    number, *others = {None if each is None else each[0] for each in at_all}
+    if number is None or others:
         return None
-    racks = len({place[node][1] for node, _ in slots})
-    return number, Shape(len(slots), racks, held.num_replicas)
+    return number, Shape(len(slots), len(at_all), held.num_replicas)
 
 
 def held_shapes(ground: Ground, jobs: Sequence[JobView]) -> IntArray:

@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -10,18 +10,18 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.model import Allocation, JobId, JobView
-from coadapt.policies.base import Prediction
+from coadapt.policies.castor.arrays import FloatArray
 from coadapt.policies.castor.cluster import Standing
 from coadapt.policies.castor.facts import least
 from coadapt.policies.castor.fairness import ROUND_S
 from coadapt.policies.castor.predictions import Predictions
-from coadapt.policies.castor.rates import Configs
 from coadapt.policies.castor.round import Sizes
 from coadapt.policies.castor.situation import Situation
 from coadapt.policies.castor.values import Outlook
 from coadapt.policies.giving.reasons import gets, plural
 
 S_PER_HOUR = 3_600.0
+SHORT_S = 90.0  # less is told in seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +41,18 @@ class Told:
 def explained(told: Told) -> dict[JobId, str]:
     """Return a sentence for each job that could be moved."""
     why: dict[JobId, str] = {}
-    market, ladders = _market(told), _ladders(told.now.configs)
+    market, offers = _market(told), _offers(told)
+    names, placed = [job.id for job in told.now.jobs], told.placed
+    ends = _ends(told, [name for name in names if placed.get(name)])
+    starts = _starts(told, [name for name in names if not placed.get(name)])
     for row, job in enumerate(told.now.jobs):
-        allocation = told.placed.get(job.id)
+        allocation = placed.get(job.id)
         if allocation:
-            more = _more(told, row, allocation.num_replicas, ladders)
+            more = _more(told, row, allocation.num_replicas, offers)
             change = gets(job, allocation, *_types(told, row, job.id))
-            why[job.id] = f"{change}{_ends(told, job)}; {more}"
+            why[job.id] = f"{change}{ends.get(job.id, '')}; {more}"
         else:
-            why[job.id] = f"{_waits(told, row, market)}{_starts(told, job)}"
+            why[job.id] = f"{_waits(told, row, market)}{starts.get(job.id, '')}"
     return why
 
 
@@ -70,30 +73,47 @@ def stands(job: JobView, standing: Standing) -> str:
     return f"gives up its {held} and waits: frozen, and it cannot stay there"
 
 
+def durations(seconds_X: FloatArray) -> list[str]:
+    """Return `45 s`, `12 min`, `2 h 10 min`, `3 days` for each."""
+    count_X = np.rint(np.where(seconds_X < SHORT_S, np.minimum(-seconds_X, 0.0), seconds_X / 60.0))
+    return list(map(_in_words, count_X.tolist()))
+
+
 def duration(seconds: float) -> str:
-    """Return `45 s`, `12 min`, `2 h 10 min`, `3 days`."""
-    if seconds < 90.0:
-        return f"{max(seconds, 0.0):.0f} s"
-    return _minutes(round(seconds / 60.0))
+    """Return the same for one."""
+    return _in_words(float(round(min(-seconds, 0.0) if seconds < SHORT_S else seconds / 60.0)))
 
 
 @lru_cache(maxsize=4096)  # several hundred in each round, mostly the same
-def _minutes(minutes: int) -> str:
+def _in_words(minutes: float) -> str:
+    """Return so many minutes in words; below 0: seconds."""
+    if minutes <= 0.0:
+        return f"{abs(minutes):.0f} s"
     if minutes < 90:
-        return f"{minutes} min"
+        return f"{minutes:.0f} min"
     if minutes < 48 * 60:
-        return f"{minutes // 60} h {minutes % 60} min"
+        return f"{minutes // 60:.0f} h {minutes % 60:.0f} min"
     return f"{minutes / 1440:.0f} days"
 
 
-def _ends(told: Told, job: JobView) -> str:
-    said = told.predictions.of(job.id)
-    return "" if said is None else f"; ends in about {_in(told, said)}"
+def _ends(told: Told, jobs: Sequence[JobId]) -> dict[JobId, str]:
+    """Return when each of these jobs ends, where that was foretold."""
+    known, said_3J = told.predictions.said(jobs)
+    words = zip(known, *map(durations, said_3J - told.at), strict=True)
+    return {job: f"; ends in about {after} (nine of ten: {low} to {high})" for job, after, low, high in words}
 
 
-def _in(told: Told, said: Prediction) -> str:
-    low, high = duration(said.low_at - told.at), duration(said.high_at - told.at)
-    return f"{duration(said.end_at - told.at)} (nine of ten: {low} to {high})"
+def _starts(told: Told, jobs: Sequence[JobId]) -> dict[JobId, str]:
+    """Return when each of these jobs starts, likewise."""
+    known, said_3J = told.starts.said(jobs)
+    soon = (said_3J[0] - told.at <= ROUND_S).tolist()  # it would now, if others' changes cost nothing
+    words = zip(known, soon, *map(durations, said_3J - told.at), strict=True)
+    return {
+        job: f"; starts soon (nine of ten: within {high})"
+        if is_soon
+        else f"; starts in about {after} (nine of ten: {low} to {high})"
+        for job, is_soon, after, low, high in words
+    }
 
 
 class _Ladder(NamedTuple):
@@ -103,36 +123,47 @@ class _Ladder(NamedTuple):
     counts: list[int]
 
 
-def _ladders(configs: Configs) -> dict[int, _Ladder]:
+class _Offers(NamedTuple):
+    """What larger sizes follow from: ladders and the price of a GPU by type; the others by row of a job."""
+
+    ladders: dict[int, _Ladder]
+    prices: list[float]
+    timed: list[bool]
+    here: list[float]
+    values: list[float]
+
+
+def _offers(told: Told) -> _Offers:
+    now, configs = told.now, told.now.configs
     ladders: dict[int, _Ladder] = {}
     order_C = np.argsort(configs.gpus_C, kind="stable")
+    of_type, gpus = configs.type_C.tolist(), configs.gpus_C.tolist()
     for column in order_C.tolist():
-        ladder = ladders.setdefault(int(configs.type_C[column]), _Ladder([], []))
+        ladder = ladders.setdefault(of_type[column], _Ladder([], []))
         ladder.columns.append(column)
-        ladder.counts.append(int(configs.gpus_C[column]))
-    return ladders
+        ladder.counts.append(gpus[column])
+    by_row = (now.timed_J.tolist(), now.here_J.tolist(), told.outlook.value_J.tolist())
+    return _Offers(ladders, told.sizes.price_T.tolist(), *by_row)
 
 
-def _more(told: Told, row: int, count: int, ladders: Mapping[int, _Ladder]) -> str:
+def _more(told: Told, row: int, count: int, offers: _Offers) -> str:
     """Return what the next size would save the job, and cost the others at the price of a GPU."""
-    now, job = told.now, told.now.jobs[row]
-    of_type = told.sizes.types.get(job.id, 0)
-    if not now.timed_J[row]:
+    if not offers.timed[row]:
         return "more is decided once its first steps were timed"
-    columns, counts = ladders[of_type]
+    of_type = told.sizes.types.get(told.now.jobs[row].id, 0)
+    goodputs, (columns, counts) = told.now.goodput_JC[row].tolist(), offers.ladders[of_type]
     larger = bisect_right(counts, count)
     place = larger - 1
-    while larger < len(columns) and now.goodput_JC[row, columns[larger]] <= 0.0:
+    while larger < len(columns) and goodputs[columns[larger]] <= 0.0:
         larger += 1
     if larger == len(columns):
         return f"{count} is the most that it may hold now"
-    goodput = float(now.here_J[row])
-    if place >= 0 and counts[place] == count and now.goodput_JC[row, columns[place]] > 0.0:
-        goodput = float(now.goodput_JC[row, columns[place]])
+    goodput = offers.here[row]
+    if place >= 0 and counts[place] == count and goodputs[columns[place]] > 0.0:
+        goodput = goodputs[columns[place]]
     extra = counts[larger] - count
-    gained = float(now.goodput_JC[row, columns[larger]]) - goodput
-    saves_s = float(told.outlook.value_J[row]) * gained * S_PER_HOUR
-    costs_s = float(told.sizes.price_T[of_type]) * extra * S_PER_HOUR
+    saves_s = offers.values[row] * (goodputs[columns[larger]] - goodput) * S_PER_HOUR
+    costs_s = offers.prices[of_type] * extra * S_PER_HOUR
     return (
         f"{plural(extra, 'more GPU')} for an hour would save it "
         f"{duration(saves_s)} and cost the others {duration(costs_s)}"
@@ -141,13 +172,13 @@ def _more(told: Told, row: int, count: int, ladders: Mapping[int, _Ladder]) -> s
 
 @dataclass(frozen=True, slots=True)
 class _Market:
-    """free: how many GPUs are, and what an hour of one saves others; own_J: and what it saves each job, s.
+    """free: how many GPUs are, and what an hour of one saves others; own: and what it saves each job.
 
     held: GPUs by tenant. room: GPUs to plan with on the largest type that a job may have, by its types.
     """
 
     free: str
-    own_J: list[float]
+    own: list[str]
     held: Mapping[str, int]
     room: dict[tuple[str, ...], int]
 
@@ -163,7 +194,7 @@ def _market(told: Told) -> _Market:
     price = duration(float(told.sizes.price_T.max(initial=0.0)) * S_PER_HOUR)
     own_J = value_J * each_JC.max(axis=1, initial=0.0) * S_PER_HOUR
     free = f"{idle} {'is' if idle == 1 else 'are'} free"
-    return _Market(f"{free}; an hour of a GPU saves the others {price}", own_J.tolist(), held, {})
+    return _Market(f"{free}; an hour of a GPU saves the others {price}", durations(own_J), held, {})
 
 
 def _waits(told: Told, row: int, market: _Market) -> str:
@@ -182,13 +213,4 @@ def _waits(told: Told, row: int, market: _Market) -> str:
     left = told.standing.quota_left.get(spec.tenant, math.inf) - market.held.get(spec.tenant, 0)
     if left < need:
         return f"{change}: needs {plural(need, 'GPU')}, tenant {spec.tenant} may hold {max(left, 0):g} more"
-    return f"{change}: needs {plural(need, 'GPU')}, {market.free}, it {duration(market.own_J[row])}"
-
-
-def _starts(told: Told, job: JobView) -> str:
-    said = told.starts.of(job.id)
-    if said is None:
-        return ""
-    if said.end_at - told.at <= ROUND_S:  # it would now, if others' changes cost nothing
-        return f"; starts soon (nine of ten: within {duration(said.high_at - told.at)})"
-    return f"; starts in about {_in(told, said)}"
+    return f"{change}: needs {plural(need, 'GPU')}, {market.free}, it {market.own[row]}"

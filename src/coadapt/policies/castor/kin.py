@@ -45,7 +45,8 @@ WhatHeld = Callable[[JobView], Held | None]
 class _Kin:
     """profiles, times: by GPU type: (settings its owner trained in there, model, owner), step times measured.
 
-    bins: mean logarithms of noise scales. edition: of what is lent.
+    bins: mean logarithms of noise scales; curve_B: of all bins, None once one has changed. edition: of what
+    is lent.
     """
 
     profiles: dict[str, tuple[int, TypeProfile, JobId]] = field(default_factory=dict)
@@ -54,17 +55,19 @@ class _Kin:
     first: GradStats | None = None
     first_progress: float = math.inf
     bins: dict[int, float] = field(default_factory=dict)
+    curve_B: FloatArray | None = None
 
     def curve(self) -> FloatArray | None:
         """Return the logarithm of the noise scale at each bin of progress; None: too little was seen."""
         if len(self.bins) < NOISE_POINTS_MIN:
             return None
-        known = sorted(self.bins)
-        every = np.arange(NUM_BINS)
-        log_noise = np.interp(every, known, [self.bins[each] for each in known])
-        beyond = np.maximum(every - known[-1], 0) / BINS_PER_OCTAVE * math.log(2.0)
-        result: FloatArray = log_noise + NOISE_EXPONENT * beyond
-        return result
+        if self.curve_B is None:
+            known = sorted(self.bins)
+            every = np.arange(NUM_BINS)
+            log_noise = np.interp(every, known, [self.bins[each] for each in known])
+            beyond = np.maximum(every - known[-1], 0) / BINS_PER_OCTAVE * math.log(2.0)
+            self.curve_B = log_noise + NOISE_EXPONENT * beyond
+        return self.curve_B
 
 
 class _Lent(NamedTuple):
@@ -131,7 +134,9 @@ class Applications:
         self.members = here
 
     def _kin(self, key: Key) -> _Kin:
-        kin = self.kin.setdefault(key, _Kin())
+        kin = self.kin.get(key)
+        if kin is None:
+            kin = self.kin[key] = _Kin()
         self.kin.move_to_end(key)
         if len(self.kin) > APPLICATIONS_MAX:
             self.kin.popitem(last=False)
@@ -238,6 +243,7 @@ def _learn(member: _Member, job: JobView, held: Held | None) -> None:
         at = _bin(progress)
         before = kin.bins.get(at, math.log(noise))
         kin.bins[at] = (1.0 - NEWEST) * before + NEWEST * math.log(noise)
+        kin.curve_B = None
 
 
 def _report(member: _Member, shape: Shape) -> _Report | None:

@@ -125,9 +125,9 @@ class Lengths:
 
     def left(self, job: JobView, alone: float) -> float:
         """Return the progress that `job`, of goodput `alone` > 0 on one GPU, has before it."""
-        done, hint, alike = job.measured.progress, hinted(job), self._alike(job)
-        told = self._told(job.spec.tenant)
-        if alike and (hint is None or (len(alike) >= TRUST and self._truer(job, alike, told))):
+        done, hint, key = job.measured.progress, hinted(job), key_of(job)
+        alike, told = self._alike(key, hint), self._told(job.spec.tenant)
+        if alike and (hint is None or (len(alike) >= TRUST and self._truer(key, alike, job.spec.tenant))):
             longer = [whole for whole in alike if whole > done]
             return max(float(median(longer)) - done if longer else OVERRUN * done, NEARLY_DONE * alone)
         if hint is None:
@@ -150,21 +150,20 @@ class Lengths:
             told = self.ordered[tenant] = sorted((*self.ratios.get(tenant, ()), *[1.0] * TRUST))
         return told
 
-    def _truer(self, job: JobView, alike: Sequence[float], told: Sequence[float]) -> bool:
-        """Return whether jobs alike differ by less than the truth from the hints of the job's tenant."""
-        key, tenant = key_of(job) or "", job.spec.tenant
-        if key not in self.spreads:
-            self.spreads[key] = _spread(alike)
+    def _truer(self, key: Key | None, alike: Sequence[float], tenant: TenantId) -> bool:
+        """Return whether jobs alike differ by less than the truth from the hints of a tenant."""
+        whose = key or ""
+        if whose not in self.spreads:
+            self.spreads[whose] = _spread(alike)
         if tenant not in self.spreads:
-            self.spreads[tenant] = _spread(told, 1.0)
-        return self.spreads[key] < self.spreads[tenant]
+            self.spreads[tenant] = _spread(self._told(tenant), 1.0)
+        return self.spreads[whose] < self.spreads[tenant]
 
-    def _alike(self, job: JobView) -> Sequence[float]:
-        """Return whole lengths (progress) of the job's application: of ended jobs, else as hints told."""
-        key = key_of(job)
+    def _alike(self, key: Key | None, hint: float | None) -> Sequence[float]:
+        """Return whole lengths (progress) of an application: of ended jobs, else as hints told."""
         if key is None:
             return ()
-        return self.wholes.get(key, ()) or (self.told.get(key, ()) if hinted(job) is None else ())
+        return self.wholes.get(key, ()) or (self.told.get(key, ()) if hint is None else ())
 
 
 def _remember(lengths: dict[Key, deque[float]], key: Key, length: float) -> None:

@@ -13,7 +13,6 @@
 # completion time is 2.5 % higher.
 
 from bisect import bisect_left, insort
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from coadapt.model import Allocation, JobId, JobView, NodeId
@@ -31,31 +30,39 @@ class Floor:
         self.node_gpus = pool.node_gpus
         self.free = dict(pool.free)
         self.held: dict[JobId, Allocation] = {}
-        self.on: defaultdict[NodeId, set[JobId]] = defaultdict(set)
         self._pool = pool
-        # Per group: free GPUs -> numbers of the nodes with so many, ascending.
-        self._groups = [{free: list(each) for free, each in group.items()} for group in pool.groups]
+        self._touched: set[NodeId] = set()
+        # As of `_groups` and `small`, once these were asked for.
+        self._by_free: list[dict[int, list[int]]] | None = None
+        self._small: dict[NodeId, dict[JobId, int]] | None = None
         for node, count in taken.items():
             self.take(node, count)
 
     def take(self, node: NodeId, count: int) -> None:
         """Take `count` free GPUs of `node`; below 0: give them back."""
-        number, before = self._pool.number[node], self.free[node]
-        self.free[node] = before - count
+        before = self.free[node]
+        left = self.free[node] = before - count
+        if self._by_free is None:
+            self._touched.add(node)
+            return
+        number = self._pool.number[node]
         for group in self._pool.groups_of[number]:
-            by_free = self._groups[group]
+            by_free = self._by_free[group]
             same = by_free[before]
             del same[bisect_left(same, number)]
-            insort(by_free.setdefault(before - count, []), number)
+            insort(by_free.setdefault(left, []), number)
 
     def put(self, job: JobId, allocation: Allocation) -> bool:
         """Put `job` there if it fits; return whether it did."""
-        if any(self.free.get(node, 0) < count for node, count in allocation.slots):
-            return False
+        free = self.free
+        for node, count in allocation.slots:
+            if free.get(node, 0) < count:
+                return False
         for node, count in allocation.slots:
             self.take(node, count)
-            self.on[node].add(job)
         self.held[job] = allocation
+        if self._small is not None and allocation.num_nodes == 1:
+            self._small.setdefault(allocation.slots[0][0], {})[job] = allocation.num_replicas
         return True
 
     def lift(self, job: JobId) -> Allocation:
@@ -63,8 +70,38 @@ class Floor:
         allocation = self.held.pop(job)
         for node, count in allocation.slots:
             self.take(node, -count)
-            self.on[node].discard(job)
+        if self._small is not None and allocation.num_nodes == 1:
+            del self._small[allocation.slots[0][0]][job]
         return allocation
+
+    @property
+    def small(self) -> Mapping[NodeId, Mapping[JobId, int]]:
+        """The jobs that stand on one node alone, and their GPUs, by node."""
+        if self._small is None:
+            self._small = {}
+            for job, allocation in self.held.items():
+                if allocation.num_nodes == 1:
+                    self._small.setdefault(allocation.slots[0][0], {})[job] = allocation.num_replicas
+        return self._small
+
+    @property
+    def _groups(self) -> list[dict[int, list[int]]]:
+        """Per group of the pool: free GPUs -> numbers of the nodes with so many, ascending.
+
+        In most rounds all jobs stay, and nobody looks for a place: then these are not made.
+        """
+        if self._by_free is None:
+            pool = self._pool
+            touched = {pool.number[node] for node in self._touched}
+            self._by_free = [
+                {free: [number for number in each if number not in touched] for free, each in group.items()}
+                for group in pool.groups
+            ]
+            for node in self._touched:
+                number = pool.number[node]
+                for group in pool.groups_of[number]:
+                    insort(self._by_free[group].setdefault(self.free[node], []), number)
+        return self._by_free
 
     def need(self, count: int) -> int:
         """Return on how few nodes `count` replicas fit."""
@@ -146,12 +183,13 @@ def _make_way(floor: Floor, count: int) -> None:
         pieces.append(count % floor.node_gpus)
     lifted: dict[JobId, Allocation] = {}
     chosen: dict[NodeId, int] = {}
+    small = floor.small
     for piece in pieces:
         options = [
             (gpus, number, node, leavers)
             for number, node in enumerate(floor.free)
             if node not in chosen
-            for gpus, leavers in [_leavers(floor, node, piece)]
+            for gpus, leavers in [_leavers(piece - floor.free[node], small.get(node, {}), piece)]
             if gpus >= 0
         ]
         if not options:
@@ -176,16 +214,14 @@ def _make_way(floor: Floor, count: int) -> None:
         _undo(floor, lifted, moved)
 
 
-def _leavers(floor: Floor, node: NodeId, piece: int) -> tuple[int, list[JobId]]:
-    """Return the fewest GPUs of small jobs that must leave `node` for `piece`, and these; else -1."""
-    short = piece - floor.free[node]
+def _leavers(short: int, on: Mapping[JobId, int], piece: int) -> tuple[int, list[JobId]]:
+    """Return the fewest GPUs of jobs `on` a node that must leave it, `short` of some for `piece`, and these.
+
+    -1: that is not enough, as who has no fewer than `piece` stays.
+    """
     if short <= 0:
         return 0, []
-    small = [
-        (floor.held[job].num_replicas, job)
-        for job in floor.on[node]
-        if floor.held[job].num_nodes == 1 and floor.held[job].num_replicas < piece
-    ]
+    small = [(gpus, job) for job, gpus in on.items() if gpus < piece]
     leavers: list[JobId] = []
     gone = 0
     for gpus, job in sorted(small, reverse=True):

@@ -9,12 +9,14 @@
 # Both sides get a round's length added, since ends are seen at rounds only.
 
 import math
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from coadapt.model import JobId
 from coadapt.policies.base import Prediction
+from coadapt.policies.castor.arrays import FloatArray
 
 ERRORS_MAX = 600
 ERRORS_MIN = 20  # below, the factor FIRST_FACTOR to each side stands for the record
@@ -30,14 +32,16 @@ STARTS_HIGH = 0.98
 
 @dataclass(slots=True)
 class Predictions:
-    """made: per job, (instant, predicted end) at times. errors: (seconds said, log ratio).
+    """made: per job, (instant, predicted end) at times. errors_2E: the latest errors, seconds said and log
+    ratios, of `num_errors` in all; the oldest gives way.
 
     at, left_s: of the last round, seconds to each job's end. spreads: the least and the most of a prediction
     over it, by octave of what is said, until another error is known. high: the percentile of the most.
     """
 
     made: dict[JobId, list[tuple[float, float]]] = field(default_factory=dict)
-    errors: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=ERRORS_MAX))
+    errors_2E: FloatArray = field(default_factory=lambda: np.empty((2, ERRORS_MAX)))
+    num_errors: int = 0
     at: float = 0.0
     left_s: dict[JobId, float] = field(default_factory=dict)
     spreads: dict[int, tuple[float, float]] = field(default_factory=dict)
@@ -53,7 +57,8 @@ class Predictions:
             for said_at, end_at in self.made.pop(job):
                 took, said = max(ended_at - said_at, 0.0), end_at - said_at
                 error = math.log((took + SEEN_EVERY_S) / (said + SEEN_EVERY_S))
-                self.errors.append((said, error))
+                self.errors_2E[:, self.num_errors % ERRORS_MAX] = said, error
+                self.num_errors += 1
                 self.spreads.clear()
         self.seen_at = at
 
@@ -68,41 +73,46 @@ class Predictions:
             said = made.get(job)
             if said is None:
                 made[job] = [(at, at + left_s)]
-            elif at - said[-1][0] >= 0.5 * (said[-1][1] - said[-1][0]):
+                continue
+            said_at, end_at = said[-1]
+            if at - said_at >= 0.5 * (end_at - said_at):
                 said.append((at, at + left_s))
 
-    def of(self, job: JobId) -> Prediction | None:
-        """Return what the last round said of a job; None if it said nothing."""
-        left_s, at = self.left_s.get(job), self.at
-        if left_s is None:
-            return None
-        around = left_s + SEEN_EVERY_S
-        octave = round(math.log2(around))
-        if octave not in self.spreads:
+    def said(self, jobs: Iterable[JobId]) -> tuple[list[JobId], FloatArray]:
+        """Return those of `jobs` of which the last round said something, and for each of them a `Prediction`
+        as a column of (3, jobs).
+        """
+        told = [job for job in jobs if job in self.left_s]
+        left_s_J = np.array([self.left_s[job] for job in told])
+        around_J = left_s_J + SEEN_EVERY_S
+        octaves = [round(each) for each in map(math.log2, around_J.tolist())]
+        for octave in set(octaves) - self.spreads.keys():
             low, high = self._spread(2.0**octave)
             self.spreads[octave] = math.exp(low), math.exp(high)
-        least, most = self.spreads[octave]
-        low_s = around * least - 2 * SEEN_EVERY_S
-        return Prediction(at + left_s, at + max(low_s, 0.0), at + around * most)
+        least_J, most_J = np.array([self.spreads[octave] for octave in octaves]).reshape(-1, 2).T
+        low_s_J = np.maximum(around_J * least_J - 2 * SEEN_EVERY_S, 0.0)
+        return told, self.at + np.array((left_s_J, low_s_J, around_J * most_J))
 
     @property
     def latest(self) -> dict[JobId, Prediction]:
         """What the last round said of each job."""
-        return {job: said for job in self.left_s if (said := self.of(job)) is not None}
+        told, said_3J = self.said(self.left_s)
+        return {job: Prediction(*each) for job, each in zip(told, said_3J.T.tolist(), strict=True)}
 
     def _spread(self, said_s: float) -> tuple[float, float]:
         """Return the logarithms of what the least and the most of a prediction of `said_s` are over it."""
+        said_E, error_E = self.errors_2E[:, : self.num_errors]
         low_s, high_s = said_s / ALIKE - SEEN_EVERY_S, said_s * ALIKE - SEEN_EVERY_S
-        alike = [error for said, error in self.errors if low_s <= said <= high_s]
-        if len(alike) >= ERRORS_MIN:
-            return _tails(alike, self.high)
-        if len(self.errors) < ERRORS_MIN:
+        alike_E = error_E[(low_s <= said_E) & (said_E <= high_s)]
+        if len(alike_E) >= ERRORS_MIN:
+            return _tails(alike_E, self.high)
+        if len(error_E) < ERRORS_MIN:
             return -math.log(FIRST_FACTOR), math.log(FIRST_FACTOR)
-        low, high = _tails([error for _, error in self.errors], self.high)
+        low, high = _tails(error_E, self.high)
         return min(low, -math.log(LONG_FACTOR)), max(high, math.log(LONG_FACTOR))
 
 
-def _tails(errors: list[float], high: float) -> tuple[float, float]:
-    ordered = sorted(errors)
-    last = len(ordered) - 1
-    return ordered[math.floor(LOW * last)], ordered[math.ceil(high * last)]
+def _tails(error_E: FloatArray, high: float) -> tuple[float, float]:
+    ordered_E = np.sort(error_E)
+    last = len(ordered_E) - 1
+    return float(ordered_E[math.floor(LOW * last)]), float(ordered_E[math.ceil(high * last)])

@@ -45,17 +45,18 @@ class Shape(NamedTuple):
 
 
 Setting = tuple[Shape, int, int]  # shape, samples of a pass, passes accumulated
+Taken = tuple[float, TimedStep]  # the logarithm of a step's seconds, and the same as jobs are told of it
 
 
 @dataclass(slots=True)
 class StepTimes:
-    """Of one application on one GPU type. taken: logarithms of the seconds of a step, by shape and setting.
+    """Of one application on one GPU type. taken: what a step took, by shape and setting.
 
-    said: what `params` say of settings, likewise. errors: of shapes that were asked for. curve: of all, the
+    said: what `params` say of settings, logarithms. errors: of shapes that were asked for. curve: of all, the
     most packed of each number of GPUs: its logarithm, which ascends, and the error; None: not worked out.
     """
 
-    taken: dict[Shape, dict[Setting, float]] = field(default_factory=dict)
+    taken: dict[Shape, dict[Setting, Taken]] = field(default_factory=dict)
     params: ThroughputParams | None = None
     said: dict[Setting, float] = field(default_factory=dict)
     errors: dict[Shape, float] = field(default_factory=dict)
@@ -64,11 +65,15 @@ class StepTimes:
 
     def note(self, setting: Setting, log_s: float) -> None:
         """Take in how long such a step took; of the same setting again, the mean of both logarithms."""
-        shape = setting[0]
+        shape, atomic, accumulation = setting
         latest = self.taken.pop(shape, {})
         self.taken[shape] = latest
-        before = latest.pop(setting, log_s)
-        latest[setting] = 0.5 * (before + log_s)
+        before = latest.pop(setting, None)
+        log_s = log_s if before is None else 0.5 * (before[0] + log_s)
+        latest[setting] = (
+            log_s,
+            TimedStep(atomic=atomic, accumulation=accumulation, seconds=math.exp(log_s)),
+        )
         if len(latest) > TOLD_MAX:
             del latest[next(iter(latest))]
         self.errors.pop(shape, None)
@@ -104,10 +109,7 @@ class StepTimes:
         if told is None or told.params is not params:
             if shape not in self.taken:
                 return None
-            steps = tuple(
-                TimedStep(atomic=atomic, accumulation=accumulation, seconds=math.exp(log_s))
-                for (_, atomic, accumulation), log_s in self.taken[shape].items()
-            )
+            steps = tuple([step for _, step in self.taken[shape].values()])
             told = KinTimes(gpu_type=gpu_type, placement=shape.placement, params=params, steps=steps)
             self.told[shape] = told
         return told
@@ -141,9 +143,8 @@ class StepTimes:
     def _work_out(self, params: ThroughputParams, shapes: Iterable[Shape]) -> None:
         """Work out the errors of these shapes against `params`, where that is not done."""
         known = self.errors if params is self.params else {}
-        missing = [shape for shape in shapes if shape not in known]
-        said = self.say(params, [each for shape in missing for each in list(self.taken[shape])[-BATCHES:]])
-        for shape in missing:
-            latest = list(self.taken[shape].items())[-BATCHES:]
-            over = [log_s - said[setting] for setting, log_s in latest]
+        latest = {shape: list(self.taken[shape].items())[-BATCHES:] for shape in shapes if shape not in known}
+        said = self.say(params, [setting for each in latest.values() for setting, _ in each])
+        for shape, each in latest.items():
+            over = [log_s - said[setting] for setting, (log_s, _) in each]
             self.errors[shape] = CARRIED * sum(over) / len(over)

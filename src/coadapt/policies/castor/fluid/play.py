@@ -60,8 +60,9 @@ def _expect(flow: Flow, j: int, end: float) -> None:
     place = (len(soonest_X) >> 1) + j
     soonest_X[place] = end
     while place > 1:
+        end = min(end, soonest_X[place ^ 1])  # not read back: a store that was just made is slow to read
         place >>= 1
-        soonest_X[place] = min(soonest_X[2 * place], soonest_X[2 * place + 1])
+        soonest_X[place] = end
 
 
 @lean_part
@@ -460,7 +461,7 @@ def _settle(crowd: Crowd, flow: Flow, goal: Goal, turns: _Turns, num_plays: int)
         if cost < least:
             least = cost
             _keep(turns)
-        if _free(played):
+        if _free(played) or turn == num_plays - 1:
             break
         _weigh(course, goal, turns.weight_J, turns.share_J)
         _own(crowd, played, turns.weight_J, own_J)
