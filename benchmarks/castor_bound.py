@@ -2,7 +2,8 @@
 
 `python -m benchmarks.castor_bound --traces DIR` (the folder with osdi21/; or $COADAPT_TRACES) bounds the
 OSDI'21 workloads 1, 2, 3 and 6 on 16 x 4 GPUs, and tells the bounds over what pollux and castor reach there
-(benchmarks/results/castor.json). docs/policies/castor.md has the proof.
+(benchmarks/results/castor.json); `--in-place`: with starts of 0.3 s, over castor that rescales in place. Some
+ten minutes. docs/policies/castor.md has the proof.
 """
 
 import argparse
@@ -11,41 +12,30 @@ import math
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.castor import CLUSTER, NAMED, Bench
+from benchmarks.castor import CLUSTER, IN_PLACE_S, NAMED, Bench
 from benchmarks.castor import RESULTS as RUNS
+from benchmarks.castor_gap import clairvoyant
+from benchmarks.epochs import REFERENCE, Setting, epochs_of
 from benchmarks.job_at_prices import Phase, add_used, from_starts, job_of, price_out, room_of
-from coadapt.goodput.efficiency import gain
-from coadapt.model import JobSpec, RescaleContract
+from coadapt.model import JobSpec
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 from coadapt.policies.castor.fluid.crowd import majorants
-from coadapt.sim.agent import kept_batch, within_memory
-from coadapt.sim.applications import Application, UnmeasuredError, packed, step_s
+from coadapt.sim.applications import Application
 from coadapt.sim.workload import Workload
 
 RESULTS = Path(__file__).parent / "results" / "castor_bound.json"
-TOTALS = (
-    300  # geometric batches; a batch between two of them counts as the larger, and as fast as the fastest
-)
-PHASES, REFERENCE = 32, 8  # of a job at most; GPUs by whose speed its epochs are made alike
+PHASES = 32  # of a job at most
 WIDTH_S = 120.0  # for which a price stays
 STEPS = 40  # of the search for prices
+MEAN_ALONE = 0.0, 0.0  # dials of the plan that is told beside: makespan_jobs, tail
 FIRST_PRICE, PRICE_MIN = 0.02, 1e-4  # of a GPU-second, in seconds of completion time
 ROUNDING_S = 0.5  # by which an epoch may end sooner: a simulated one takes whole seconds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """A cluster of equal nodes, and what a job cannot be spared: its start, s."""
-
-    num_gpus: int
-    node_gpus: int
-    rescale_s: float = 30.0
 
 
 class Jobs(NamedTuple):
@@ -54,64 +44,6 @@ class Jobs(NamedTuple):
     starts_J: FloatArray
     kind_J: IntArray
     kinds: list[list[Phase]]
-
-
-def epochs_of(application: Application, spec: JobSpec, setting: Setting) -> tuple[FloatArray, FloatArray]:
-    """Return the progress of each epoch, and the most progress per second in it, (epochs, GPUs from 1 on).
-
-    As measured, on as few nodes as can be, with any batch that the job may have.
-    """
-    limits = spec.batch
-    most = min(spec.replicas.max, setting.num_gpus)
-    num_epochs = application.num_epochs
-    work_E = np.diff([application.progress_at(epoch) for epoch in range(num_epochs + 1)])
-    rate_EK = np.zeros((num_epochs, most))
-    if spec.contract is not RescaleContract.ADAPTIVE:
-        for count in range(1, min(most, limits.requested // limits.min_atomic) + 1):
-            batch = kept_batch(limits, count)
-            rate_EK[:, count - 1] = _gains(application, batch.total, limits.initial) / step_s(
-                application, packed(count, setting.node_gpus), batch
-            )
-        return work_E, rate_EK
-    totals = np.geomspace(limits.initial, limits.max_total, TOTALS)
-    gain_ME = np.array(
-        [_gains(application, _whole(total, limits.max_total), limits.initial) for total in totals]
-    )
-    for count in range(max(spec.replicas.min, 1), most + 1):
-        fastest_M = _fastest(application, spec, setting, count, totals)
-        rate_EK[:, count - 1] = (gain_ME[1:] / fastest_M[:, None]).max(axis=0)
-    return work_E, rate_EK
-
-
-def _whole(total: float, most: int) -> int:
-    return min(math.ceil(total - 1e-6), most)
-
-
-def _gains(application: Application, total: int, initial: int) -> FloatArray:
-    """Return the progress of a step of `total` samples in each epoch."""
-    grads = [application.grad_stats(total, epoch) for epoch in range(application.num_epochs)]
-    return np.array([gain(total / initial, grad.sqr, grad.var) for grad in grads])
-
-
-def _fastest(
-    application: Application, spec: JobSpec, setting: Setting, count: int, totals: FloatArray
-) -> FloatArray:
-    """Return the least seconds of a step between each two of `totals`, infinity where no batch is."""
-    where = packed(count, setting.node_gpus)
-    limits = within_memory(spec.batch, application, where)
-    fastest_M = np.full(len(totals) - 1, np.inf)
-    for atomic in range(limits.min_atomic, (limits.max_atomic or limits.max_total) + 1):
-        try:
-            whole_s, sync_s = application.step_time(where, atomic)
-        except UnmeasuredError:
-            continue
-        passes = np.arange(1, (limits.max_total // (count * atomic) if limits.accumulation else 1) + 1)
-        total_A = count * atomic * passes
-        passes, total_A = passes[total_A >= limits.initial], total_A[total_A >= limits.initial]
-        keep = total_A <= limits.max_total
-        place_A = np.clip(np.searchsorted(totals, total_A[keep], side="right") - 1, 0, len(fastest_M) - 1)
-        np.minimum.at(fastest_M, place_A, whole_s + (passes[keep] - 1) * (whole_s - sync_s))
-    return fastest_M
 
 
 def phases_of(work_E: FloatArray, rate_EK: FloatArray) -> list[Phase]:
@@ -213,25 +145,30 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--traces", type=Path, default=os.environ.get("COADAPT_TRACES"))
     parser.add_argument("--only", action="append", choices=NAMED)
+    parser.add_argument("--in-place", action="store_true", help="with starts and rescales in place")
     options = parser.parse_args(argv)
     if options.traces is None or not Path(options.traces, "osdi21").is_dir():
         parser.error("--traces or COADAPT_TRACES must name the folder that holds osdi21")
     bench = Bench(Path(options.traces), json.loads(RUNS.read_text(encoding="utf-8"))["runs"])
     stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    kind, rescale_s, reaction_s = (", in place", IN_PLACE_S, 0.0) if options.in_place else ("", 30.0, None)
     for name in options.only or NAMED:
         workload, applications = bench.load(name)
         pollux = bench.run(name, "pollux")
-        setting = Setting(num_gpus=sum(node.num_gpus for node in CLUSTER), node_gpus=4)
+        num_gpus = sum(node.num_gpus for node in CLUSTER)
+        setting = Setting(num_gpus=num_gpus, node_gpus=4, rescale_s=rescale_s)
+        fluid = clairvoyant(workload, applications, MEAN_ALONE, pollux["jct"])
         began_s = time.process_time()
         least_s = bounded(workload, applications, setting, pollux["makespan"])
-        stored[name] = {
+        stored[name + kind] = {
             "bound_s": round(least_s, 1),
             "over pollux": round(least_s / pollux["jct"], 3),
-            "over castor": round(least_s / bench.run(name, "castor")["jct"], 3),
+            "best plan of the fluid over pollux": round(fluid["jct"] / pollux["jct"], 3),
+            "over castor": round(least_s / bench.run(name, "castor", rescale_s, reaction_s)["jct"], 3),
             "cpu_s": round(time.process_time() - began_s, 1),
         }
         RESULTS.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        print(name, stored[name], flush=True)
+        print(name + kind, stored[name + kind], flush=True)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.castor import FIGURES, Run, known_runs
-from benchmarks.castor_bound import REFERENCE, Setting, epochs_of
 from benchmarks.castor_generated import Drawn
+from benchmarks.epochs import REFERENCE, Setting, epochs_of
 from coadapt.model import JobSpec
 from coadapt.policies.castor.arrays import FloatArray
 from coadapt.policies.castor.fluid.crowd import Crowd, Goal, majorants

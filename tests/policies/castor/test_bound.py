@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks import job_at_prices
-from benchmarks.castor_bound import ROUNDING_S, Dual, Setting, bounded, epochs_of, jobs_of, search
+from benchmarks.castor_bound import ROUNDING_S, Dual, bounded, jobs_of, search
+from benchmarks.epochs import Setting, epochs_of
 from benchmarks.job_at_prices import Phase, from_starts, job_of, price_out, room_of
 from coadapt.model import Node, RescaleContract
 from coadapt.policies.castor.arrays import FloatArray
