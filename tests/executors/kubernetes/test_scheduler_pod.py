@@ -68,6 +68,7 @@ TRAINS = {
     "resources": {"gpus": 2},
 }
 GRACE_S = 10.0  # of the template
+READY_S = 180.0  # a scheduler starts beside all other tests (on two slow cores 60 s were too few)
 # Kernels of the usual policy are compiled for 10 s and more.
 SETTINGS = {"policy": "fifo", "round": 1, "reaction": 0.1}
 
@@ -114,7 +115,7 @@ class InCluster:
             "metadata": {**template["metadata"], "name": name},
         }
         self.api.ask("POST", PODS, {**body, "spec": {**body["spec"], "nodeName": "node"}})
-        until(lambda: self.probed(name, "readinessProbe"), 60.0)
+        until(lambda: self.probed(name, "readinessProbe"), READY_S)
         return name
 
     def pod(self, name: str) -> Pod:
