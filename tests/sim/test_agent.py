@@ -265,9 +265,7 @@ def test_a_batch_is_chosen_by_what_kin_timed_on_that_shape() -> None:
     unfitted = learned.with_step(alone.setting, 99, 1.0, 1.0)
     assert chosen(told, unfitted, grad) == chosen(told, learned, grad)
     assert chosen(told, learned, grad).atomic >= 12
-    assert "params" not in vars(
-        unfitted.on(alone.setting)
-    )  # a fit of its own is not made where none is asked
+    assert "params" not in vars(unfitted.on(alone.setting))  # it made no fit of its own
     assert alone.told(replace(kin, placement=TWO_NODES)) is alone
     dictated = assignment(ONE, EIGHT, adaptive)
     assert dictated.told(kin) is dictated

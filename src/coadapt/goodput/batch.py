@@ -42,11 +42,6 @@ def split_total(
     return _split(total, num_replicas, limits, accumulate_alone, exact)
 
 
-def nearest_split(limits: BatchLimits, num_replicas: int) -> BatchConfig:
-    """Return the batch of an adaptive job on so many replicas where none is lawful."""
-    return split_total(max(limits.initial, limits.min_atomic * num_replicas), num_replicas, limits)
-
-
 @lru_cache(maxsize=NUM_SPLITS_KEPT)
 def _split(
     total: int, num_replicas: int, limits: BatchLimits, accumulate_alone: bool, exact: bool

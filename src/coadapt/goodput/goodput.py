@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coadapt.goodput.batch import candidates, nearest_split, split_total
-from coadapt.goodput.efficiency import efficiency
+from coadapt.goodput.batch import Candidates, candidates, split_total
+from coadapt.goodput.efficiency import FloatArray, efficiency_at
 from coadapt.goodput.efficiency_models import EfficiencyModel
 from coadapt.goodput.throughput import ThroughputModel, step_time
 from coadapt.model import BatchConfig, BatchLimits, GradStats, Placement, ThroughputParams
@@ -17,6 +17,48 @@ class BatchChoice:
 
     goodput: float
     config: BatchConfig
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSearch:
+    """The search for the batch of an adaptive job on a placement, for one noise scale after the other.
+
+    A job looks again after each epoch, by the noise of then; its step times change far more seldom, and what
+    follows from them alone is worked out once: rate_B, samples per second, and scale_B, total over initial
+    batch, of B candidates. fallback: where none is lawful, the nearest split.
+    """
+
+    params: ThroughputParams
+    choices: Candidates
+    fallback: BatchConfig | None
+    scale_B: FloatArray
+    rate_B: FloatArray
+
+    @classmethod
+    def of(
+        cls, limits: BatchLimits, params: ThroughputParams, placement: Placement, model: ThroughputModel
+    ) -> "BatchSearch":
+        """Return the search with these step times. ValueError for an empty placement."""
+        num_replicas = placement.num_replicas
+        choices = candidates(limits, num_replicas)
+        total_B = choices.total
+        if total_B.size == 0:
+            smallest = max(limits.initial, limits.min_atomic * num_replicas)
+            return cls(params, choices, split_total(smallest, num_replicas, limits), total_B, total_B)
+        step_s_B = model(params, placement, choices.atomic, choices.accumulation)
+        return cls(params, choices, None, total_B / limits.initial, total_B / step_s_B)
+
+    def best(self, grad: GradStats, efficiency_model: EfficiencyModel | None = None) -> BatchChoice:
+        """Return the batch with the highest goodput, the smallest on ties; as of `best_batch`."""
+        if self.fallback is not None:
+            return BatchChoice(0.0, self.fallback)
+        if efficiency_model is None:
+            gain_B = efficiency_at(self.scale_B, grad.sqr, grad.var)
+        else:
+            gain_B = efficiency_model(self.choices.total).expected
+        goodput_B = self.rate_B * gain_B
+        best = int(np.argmax(goodput_B))
+        return BatchChoice(float(goodput_B[best]), self.choices.config(best))
 
 
 def best_batch(
@@ -42,14 +84,4 @@ def best_batch(
             return BatchChoice(0.0, config)
         seconds = float(model(params, placement, config.atomic, config.accumulation))
         return BatchChoice(config.total / seconds, config)
-    choices = candidates(limits, num_replicas)
-    if choices.total.size == 0:
-        return BatchChoice(0.0, nearest_split(limits, num_replicas))
-    step_s = model(params, placement, choices.atomic, choices.accumulation)
-    if efficiency_model is None:
-        gains = efficiency(choices.total, limits.initial, grad.sqr, grad.var)
-    else:
-        gains = efficiency_model(choices.total).expected
-    goodput = choices.total / step_s * gains
-    best = int(np.argmax(goodput))
-    return BatchChoice(float(goodput[best]), choices.config(best))
+    return BatchSearch.of(limits, params, placement, model).best(grad, efficiency_model)

@@ -11,10 +11,9 @@ from typing import cast
 import numpy as np
 
 from coadapt.goodput.batch import split_total
-from coadapt.goodput.batch_search import BatchSearch
 from coadapt.goodput.efficiency import gain
 from coadapt.goodput.efficiency_models import model_of
-from coadapt.goodput.goodput import best_batch
+from coadapt.goodput.goodput import BatchSearch, best_batch
 from coadapt.goodput.kin import hopeful_times
 from coadapt.goodput.throughput import ThroughputModel, step_time
 from coadapt.model import (
@@ -99,7 +98,7 @@ class Assignment:
         params = timed.params if self.kin_times is None else self.kin_times.params
         if not self._search or self._search[0].params is not params:
             self._search[:] = [BatchSearch.of(self.limits, params, self.setting.placement, self.model)]
-        return self._search[0].best(grad)
+        return self._search[0].best(grad).config
 
     def pace(self, application: Application, batch: BatchConfig, speed: float) -> tuple[float, Pace]:
         """Return steps per second and the pace of a job that keeps `batch`; jobs alike share a pace."""
