@@ -6,9 +6,11 @@ python -m tests.golden.digests --write    renews the file, where behaviour is me
 A digest is taken over what was decided and what came of it: spans, reports, rescales, rounds, capacity.
 Sentences are for people and may be reworded; they are left out.
 
-A case has several digests where processors differ: numpy's exponentials have other last digits with AVX-512
-than without, and a genetic search that chooses among what is nearly alike turns on these. One that is written
-takes the place of all; who sees the other processor again adds its own.
+A case has several digests where processors differ: a genetic search that chooses among what is nearly alike
+turns on last digits. One run of `pollux-genetic` goes another way on a processor without AVX-512, by the same
+code; where its last digit comes from was not found (other kernels of BLAS, and numpy without AVX2, change
+nothing there). `--write` takes the place of all digests of a case that differs; who sees the other processor
+adds its own.
 """
 
 import argparse
