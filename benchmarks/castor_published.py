@@ -3,36 +3,68 @@
 `python -m benchmarks.castor_published --traces DIR` (the folder with sia/ and shockwave/; default:
 $COADAPT_TRACES) plays castor and the rival in each, with the rival's rounds and rescale times, and puts what
 they gave into benchmarks/results/castor_published.json. `--only NAME` plays one setup, `--policy` one policy.
+`--drawn N` plays N workloads drawn as Sia's were in place of all these (seeds 0 to N - 1), and stores means
+over `sia` with 95 % intervals; stored runs of `sia` are not made again. A run takes some 15 s.
 """
 
 import argparse
 import json
 import os
 import platform
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from benchmarks.castor_generated import interval
 from coadapt.cli.research.inputs import parse_cluster
 from coadapt.sim.experiment import ExperimentConfig, RunResult, simulate
 from coadapt.sim.static_fairness import static_fairness
-from coadapt.sim.traces import load_trace
+from coadapt.sim.traces import load_trace, read_log
+from coadapt.sim.traces.osdi21 import applications_in
+from coadapt.sim.traces.osdi21_generator import Recipe, generate, requests_of
 from coadapt.sim.traces.shockwave import load
+from coadapt.sim.traces.tuned_jobs import TunedJob, write_jobs
 
 RESULTS = Path(__file__).parent / "results" / "castor_published.json"
 SIA, SIA_CLUSTER = ("philly/1", "philly/2", "saturn/1"), "6x4:aws,2x8:dgx-ext,3x8:rtx"
 SHOCKWAVE, SHOCKWAVE_GPUS = "shockwave/120", 32
+DRAWN = "drawn"  # drawn/SEED: a workload drawn as Sia's
+FIGURES = ("jct", "p99", "makespan", "rho")
 RIVALS = dict.fromkeys(SIA, "sia") | {SHOCKWAVE: "shockwave"}
 
 Run = dict[str, float]
+Stored = dict[str, Any]  # what RESULTS holds
 
 
 def on_sias_cluster(traces: Path, name: str, policy: str) -> Run:
     """Return the figures of a workload of Sia's artifact: rounds of 60 s, each model's own rescale time."""
     source, number = name.split("/")
     path = traces / "sia" / "workloads" / source / f"workload-{number}.csv"
+    if source == DRAWN:
+        path = drawn(traces, int(number))
     workload, applications = load_trace(path, traces / "sia" / "traces")
     config = ExperimentConfig(figures_only=True)
     result = simulate(workload, applications, parse_cluster(SIA_CLUSTER), policy, config=config)
     return figures(result) | {"rho": round(result.metrics.rho_max, 3)}
+
+
+def drawn(traces: Path, seed: int) -> Path:
+    """Return a workload of 160 jobs of Philly's log: as those of OSDI'21, but without `ncf`, as Sia's."""
+    path = RESULTS.parent / ".drawn" / f"sia-{seed}.csv"
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        profiles = traces / "osdi21" / "traces"
+        requests = requests_of(applications_in(profiles))
+        requests["ncf"] = requests["cifar10"]
+        jobs = generate(list(read_log(profiles / "philly.csv")), requests, Recipe(seed=seed))
+        write_jobs(path, map(_without_ncf, jobs))
+    return path
+
+
+def _without_ncf(job: TunedJob) -> TunedJob:
+    if job.application != "ncf":
+        return job
+    return job._replace(name=job.name.replace("ncf", "cifar10"), application="cifar10")
 
 
 def on_shockwaves_trace(traces: Path, _: str, policy: str) -> Run:
@@ -63,29 +95,67 @@ def figures(result: RunResult) -> Run:
     }
 
 
+def play_published(stored: Stored, traces: Path, names: Iterable[str], policies: Sequence[str]) -> None:
+    """Play the setups of these names; no policies: castor and its rival."""
+    for name in names:
+        play, rival = on_shockwaves_trace if name == SHOCKWAVE else on_sias_cluster, RIVALS[name]
+        runs = stored.setdefault("runs", {}).setdefault(name, {})
+        for policy in policies or ("castor", rival):
+            runs[policy] = play(traces, name, policy)
+            print(name, policy, runs[policy], flush=True)
+        if {"castor", rival} <= runs.keys():
+            ratios = {figure: round(runs["castor"][figure] / runs[rival][figure], 3) for figure in FIGURES}
+            stored.setdefault("castor over its rival", {})[name] = ratios
+            print(name, ratios, flush=True)
+        _store(stored)
+
+
+def play_drawn(stored: Stored, traces: Path, count: int, policies: Sequence[str]) -> None:
+    """Play `count` drawn workloads on Sia's cluster; stored runs of `sia` are not made again."""
+    runs = stored.setdefault("drawn runs", {})
+    for seed in range(count):
+        of_seed = runs.setdefault(str(seed), {})
+        for policy in policies or ("castor", "sia"):
+            if policy != "sia" or policy not in of_seed:
+                run = on_sias_cluster(traces, f"{DRAWN}/{seed}", policy)
+                of_seed[policy] = {each: run[each] for each in (*FIGURES, "unfair", "rescales")}
+            print(seed, policy, of_seed[policy], flush=True)
+        stored["drawn, over sia"] = _over_sia(runs.values())
+        _store(stored)
+    print(json.dumps(stored["drawn, over sia"], indent=1))
+
+
+def _over_sia(runs: Iterable[Mapping[str, Run]]) -> dict[str, object]:
+    """Return each policy's figures over those of `sia`, as means with 95 % intervals."""
+    compared = [played for played in runs if "sia" in played]
+    found: dict[str, object] = {}
+    for policy in sorted({policy for played in compared for policy in played} - {"sia"}):
+        both = [(played[policy], played["sia"]) for played in compared if policy in played]
+        over = {figure: interval([own[figure] / sia[figure] for own, sia in both]) for figure in FIGURES}
+        found[policy] = over | {"workloads": len(both)}
+    return found
+
+
+def _store(stored: Stored) -> None:
+    stored["machine"] = f"{platform.machine()}, {os.cpu_count()} cores"
+    RESULTS.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
 def main(argv: list[str] | None = None) -> None:
     """Play, print and store the figures, and castor's over the rival's."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--traces", type=Path, default=os.environ.get("COADAPT_TRACES"))
     parser.add_argument("--only", action="append", choices=[*SIA, SHOCKWAVE])
-    parser.add_argument("--policy", action="append")
+    parser.add_argument("--drawn", type=int, default=0, help="play so many drawn workloads in place of these")
+    parser.add_argument("--policy", action="append", default=[])
     options = parser.parse_args(argv)
     if options.traces is None or not Path(options.traces, "sia").is_dir():
         parser.error("--traces or COADAPT_TRACES must name the folder that holds sia and shockwave")
-    stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    for name in options.only or RIVALS:
-        play = on_shockwaves_trace if name == SHOCKWAVE else on_sias_cluster
-        runs = stored.setdefault("runs", {}).setdefault(name, {})
-        for policy in options.policy or ("castor", RIVALS[name]):
-            runs[policy] = play(Path(options.traces), name, policy)
-            print(name, policy, runs[policy], flush=True)
-        if {"castor", RIVALS[name]} <= runs.keys():
-            own, rival = runs["castor"], runs[RIVALS[name]]
-            ratios = {each: round(own[each] / rival[each], 3) for each in ("jct", "p99", "makespan", "rho")}
-            stored.setdefault("castor over its rival", {})[name] = ratios
-            print(name, ratios, flush=True)
-        stored["machine"] = f"{platform.machine()}, {os.cpu_count()} cores"
-        RESULTS.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    stored: Stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    if options.drawn:
+        play_drawn(stored, Path(options.traces), options.drawn, options.policy)
+    else:
+        play_published(stored, Path(options.traces), options.only or RIVALS, options.policy)
 
 
 if __name__ == "__main__":
