@@ -26,6 +26,10 @@ ln -s ../run "$root/var/run"
 cp -a /etc/{group,nsswitch.conf,ssl,ld.so.cache} "$root/etc/"
 echo "coadapt:x:1000:1000::/home/coadapt:/bin/sh" > "$root/etc/passwd"
 touch "$root/etc/hosts"
+if [ "$read_only" = no ]; then
+    mount -t tmpfs -o mode=1777 none "$root/tmp"
+    mount -t tmpfs -o mode=755 none "$root/home/coadapt"
+fi
 while [ "$1" != -- ]; do
     IFS=: read -r source target mode <<< "$1"
     [ -e "$root$target" ] || mkdir -p "$root$target"
@@ -35,10 +39,6 @@ while [ "$1" != -- ]; do
 done
 shift
 mount -t proc none "$root/proc"
-if [ "$read_only" = no ]; then
-    mount -t tmpfs -o mode=1777 none "$root/tmp"
-    mount -t tmpfs -o mode=755 none "$root/home/coadapt"
-fi
 hostname "$name"
 cd "$root"
 mkdir .before

@@ -79,7 +79,8 @@ class Walled(Plain):
 
     def __init__(self, folder: Path, workspace: Path, envs: Mapping[str, str]) -> None:
         self._folder = folder
-        self._image: Mounts = [(workspace, WORKSPACE, True)]
+        self._workspace = workspace
+        self._image: Mounts = []
         for each in sorted({str(REPOSITORY), sys.prefix, sys.base_prefix, *filter(os.path.isabs, sys.path)}):
             if each.startswith(HIDDEN) and Path(each).is_dir():
                 self._image.append((Path(each), each, False))
@@ -132,9 +133,10 @@ class Walled(Plain):
         """Start a container, of a pod or by itself."""
         limits = container.get("securityContext") or {}
         read_only = "yes" if limits.get("readOnlyRootFilesystem") else "no"
+        own: Mounts = [(self._workspace, WORKSPACE, True), (self.hosts, "/etc/hosts", False)]
         bound = [
             f"{source}:{target}:{'rw' if may_write else 'ro'}"
-            for source, target, may_write in (*self._image, (self.hosts, "/etc/hosts", False), *mounts)
+            for source, target, may_write in (*own, *mounts, *self._image)  # a volume at /tmp hides none
         ]
         command = [*container["command"], *(container.get("args") or ())]
         workdir = container.get("workingDir", WORKSPACE)

@@ -68,7 +68,7 @@ TRAINS = {
     "resources": {"gpus": 2},
 }
 GRACE_S = 10.0  # of the template
-READY_S = 180.0  # a scheduler starts beside all other tests (on two slow cores 60 s were too few)
+READY_S = 180.0  # a scheduler starts beside all other tests
 # Kernels of the usual policy are compiled for 10 s and more.
 SETTINGS = {"policy": "fifo", "round": 1, "reaction": 0.1}
 
