@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("kubernetes")
+
 from tests.executors.kubernetes.containers import Mounts, Walled, why_no_walls
 
 if why := why_no_walls():  # of the module: of a test it is a failure where the engine is asked for
