@@ -264,7 +264,7 @@ def test_a_wrong_token_is_told(cluster: LiveCluster) -> None:
 @pytest.mark.processes
 def test_wait_tells_how_jobs_ended(cluster: LiveCluster) -> None:
     good, bad = cluster.submit("good", "true"), cluster.submit("bad", "exit 1")
-    endless = cluster.submit("endless", "sleep 60")
+    endless = cluster.submit("endless", "sleep 600")
     done = run_cli("wait", "good", state=cluster.state)
     assert (done.returncode, done.stdout) == (0, f"{good} succeeded\n")
     done = run_cli("wait", good, "bad", state=cluster.state)
@@ -295,7 +295,7 @@ def test_submit_waits_and_follows_if_asked(cluster: LiveCluster) -> None:
 def test_several_jobs_are_cancelled_at_once_and_ended_ones_told_apart(cluster: LiveCluster) -> None:
     over = cluster.submit("over", "true")
     cluster.wait_for(over, "succeeded")
-    one, two = cluster.submit("one", "sleep 60"), cluster.submit("two", "sleep 60", gpus="1")
+    one, two = cluster.submit("one", "sleep 600"), cluster.submit("two", "sleep 600", gpus="1")
     done = run_cli("cancel", one, "nosuch", two, over, state=cluster.state)
     assert done.returncode == 2
     assert done.stderr.startswith("error: job: got 'nosuch'; allowed: ")
@@ -308,8 +308,9 @@ def test_several_jobs_are_cancelled_at_once_and_ended_ones_told_apart(cluster: L
 
 
 @pytest.mark.processes
+@pytest.mark.timeout(600)  # a score of commands, each a Python that starts: beside all other tests minutes
 def test_ls_filters_and_every_verb_has_json(cluster: LiveCluster) -> None:
-    kept, other = cluster.submit("kept", "sleep 60"), cluster.submit("left-out", "true")
+    kept, other = cluster.submit("kept", "sleep 600"), cluster.submit("left-out", "true")
     cluster.wait_for(other, "succeeded")
 
     def ids(*arguments: str) -> list[str]:

@@ -147,7 +147,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
 
 @pytest.mark.processes
 def test_bash_completes_ids_of_jobs(folder: Path, cluster: LiveCluster) -> None:
-    first, other = cluster.submit("first", "sleep 60"), cluster.submit("other", "sleep 60")
+    first, other = cluster.submit("first", "sleep 600"), cluster.submit("other", "sleep 600")
     assert offered(folder, "describe", "fi", state=cluster.state) == [first]
     assert set(offered(folder, "cancel", "", state=cluster.state)) == {first, other}
     assert re.fullmatch(r"other-\w+", offered(folder, "wait", first, "o", state=cluster.state)[0])

@@ -87,7 +87,7 @@ def test_a_job_of_another_machine_is_not_looked_for_on_this_one(cluster: LiveClu
 @pytest.mark.processes
 @pytest.mark.parametrize("verb", ["cancel", "describe", "story", "logs", "wait"])
 def test_an_empty_id_fits_no_job(cluster: LiveCluster, verb: str) -> None:
-    job = cluster.submit("only", "sleep 60")
+    job = cluster.submit("only", "sleep 600")
     for empty in ("", " "):
         done = run_cli(verb, empty, state=cluster.state)
         assert done.returncode == 2
