@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.castor import FIGURES, Run
 from benchmarks.castor_generated import interval
 from coadapt.cli.research.inputs import parse_cluster
 from coadapt.sim.experiment import ExperimentConfig, RunResult, simulate
@@ -28,20 +29,19 @@ from coadapt.sim.traces.tuned_jobs import TunedJob, write_jobs
 RESULTS = Path(__file__).parent / "results" / "castor_published.json"
 SIA, SIA_CLUSTER = ("philly/1", "philly/2", "saturn/1"), "6x4:aws,2x8:dgx-ext,3x8:rtx"
 SHOCKWAVE, SHOCKWAVE_GPUS = "shockwave/120", 32
-DRAWN = "drawn"  # drawn/SEED: a workload drawn as Sia's
-FIGURES = ("jct", "p99", "makespan", "rho")
 RIVALS = dict.fromkeys(SIA, "sia") | {SHOCKWAVE: "shockwave"}
 
-Run = dict[str, float]
 Stored = dict[str, Any]  # what RESULTS holds
 
 
 def on_sias_cluster(traces: Path, name: str, policy: str) -> Run:
-    """Return the figures of a workload of Sia's artifact: rounds of 60 s, each model's own rescale time."""
+    """Return the figures of a workload of Sia's artifact."""
     source, number = name.split("/")
-    path = traces / "sia" / "workloads" / source / f"workload-{number}.csv"
-    if source == DRAWN:
-        path = drawn(traces, int(number))
+    return _as_sia(traces, traces / "sia" / "workloads" / source / f"workload-{number}.csv", policy)
+
+
+def _as_sia(traces: Path, path: Path, policy: str) -> Run:
+    """Return the figures of a workload on Sia's cluster: rounds of 60 s, each model's own rescale time."""
     workload, applications = load_trace(path, traces / "sia" / "traces")
     config = ExperimentConfig(figures_only=True)
     result = simulate(workload, applications, parse_cluster(SIA_CLUSTER), policy, config=config)
@@ -117,7 +117,7 @@ def play_drawn(stored: Stored, traces: Path, count: int, policies: Sequence[str]
         of_seed = runs.setdefault(str(seed), {})
         for policy in policies or ("castor", "sia"):
             if policy != "sia" or policy not in of_seed:
-                run = on_sias_cluster(traces, f"{DRAWN}/{seed}", policy)
+                run = _as_sia(traces, drawn(traces, seed), policy)
                 of_seed[policy] = {each: run[each] for each in (*FIGURES, "unfair", "rescales")}
             print(seed, policy, of_seed[policy], flush=True)
         stored["drawn, over sia"] = _over_sia(runs.values())
@@ -145,12 +145,15 @@ def main(argv: list[str] | None = None) -> None:
     """Play, print and store the figures, and castor's over the rival's."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--traces", type=Path, default=os.environ.get("COADAPT_TRACES"))
-    parser.add_argument("--only", action="append", choices=[*SIA, SHOCKWAVE])
-    parser.add_argument("--drawn", type=int, default=0, help="play so many drawn workloads in place of these")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--only", action="append", choices=[*SIA, SHOCKWAVE])
+    which.add_argument("--drawn", type=int, default=0, metavar="N", help="so many drawn workloads")
     parser.add_argument("--policy", action="append", default=[])
     options = parser.parse_args(argv)
     if options.traces is None or not Path(options.traces, "sia").is_dir():
         parser.error("--traces or COADAPT_TRACES must name the folder that holds sia and shockwave")
+    if options.drawn and not Path(options.traces, "osdi21").is_dir():
+        parser.error("--drawn draws from Philly's log, which is in the folder osdi21 of --traces")
     stored: Stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     if options.drawn:
         play_drawn(stored, Path(options.traces), options.drawn, options.policy)
