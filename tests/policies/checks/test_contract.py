@@ -168,6 +168,11 @@ def test_a_slow_policy_is_caught() -> None:
         check_policy(Fifo, timer=lambda: float(next(ticks)), limit_s=0.5)
 
 
+def test_a_decision_that_the_machine_made_late_is_forgiven() -> None:
+    ticks: Iterator[float] = iter([0.0, 1.0, *[2.0] * 10_000])
+    check_policy(Fifo, timer=lambda: next(ticks), limit_s=0.5)
+
+
 def test_the_text_says_how_to_get_the_view_back() -> None:
     with pytest.raises(AssertionError, match=r"view 3 of generate_views\(7\): allocate raised") as caught:
         check_policy(lambda: Changed(fails_on(list(generate_views(7))[3])), seed=7)

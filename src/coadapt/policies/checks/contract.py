@@ -24,6 +24,10 @@ LIMIT_S = 1.0  # the default for one decision, if a timer is given
 PATIENCE_ROUNDS = 20  # after which a lone job on an empty cluster must run
 
 
+class LateError(AssertionError):
+    """A decision took longer than it may."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """What to try a policy on, and how long one decision may take on `timer` (None: for ever)."""
@@ -45,11 +49,15 @@ def check_policy(
     """Raise AssertionError with a readable text unless the policies that `factory()` makes keep the contract.
 
     cases: number of random views, drawn from `seed`. timer: for instance time.process_time; each decision
-    must then end within `limit_s` of it.
+    must then end within `limit_s` of it. A check in which one was late is done once more, as that may have
+    been the machine: code that is compiled on its first use, garbage collected, other processes.
     """
     trial = Trial(num_cases=cases, seed=seed, timer=timer, limit_s=limit_s)
     for _, check in CHECKS:
-        check(factory, trial)
+        try:
+            check(factory, trial)
+        except LateError:
+            check(factory, trial)
 
 
 def lawful_on_any_view(factory: PolicyFactory, trial: Trial) -> None:
@@ -158,7 +166,7 @@ def _decide(policy: Policy, view: ClusterView, name: str, trial: Trial) -> Plan:
         raise AssertionError(f"{name}: allocate raised {type(error).__name__}: {error}") from error
     took_s = trial.timer() - started_s if trial.timer else 0.0
     if took_s > trial.limit_s:
-        raise AssertionError(f"{name}: allocate took {took_s:.3f} s, allowed {trial.limit_s:g} s")
+        raise LateError(f"{name}: allocate took {took_s:.3f} s, allowed {trial.limit_s:g} s")
     try:
         check_plan(view, plan)
     except (PlanError, AttributeError, TypeError) as error:  # the last two: it is no Plan at all
