@@ -131,6 +131,7 @@ def _choose(here: Sequence[Job], rescale_s: float) -> None:
         takes_s_JK,
         np.where(runs_J, takes_s_JK[every_J, size_J], np.inf),
         np.full(len(here), rescale_s),
+        calm_s=0.0,
     )
     worth_JK, keep_J = worths(np.array([job.values[0] for job in here]), prospects)
     worth_JK[every_J[runs_J], size_J[runs_J]] = keep_J[runs_J]

@@ -264,6 +264,14 @@ def test_a_job_whose_rescales_take_long_moves_too_where_gpus_are_free() -> None:
     }
 
 
+def test_a_dear_change_pays_while_nobody_is_about_to_end() -> None:
+    held = replace(timed("slow to move", target=1e9, gpus=(1, 4), held=on(n0=3)), rescale_s=250.0)
+    assert given(held) == {"slow to move": 4}
+    soon_gone = timed("soon gone", progress=1e6 - 1e4, target=1e6, gpus=(4, 4), held=on(n1=4))
+    plan = Castor().allocate(view(nodes(4, 4), held, soon_gone))
+    assert counts(plan) == {"slow to move": 3, "soon gone": 4}
+
+
 def test_nodes_that_come_and_go_are_seen_in_the_next_round() -> None:
     policy, jobs = Castor(), (timed("a", target=1e8, gpus=(8, 8)), timed("b", target=1e8, gpus=(4, 4)))
     assert counts(policy.allocate(view(nodes(4, 4, 4), *jobs))) == {"a": 8, "b": 4}

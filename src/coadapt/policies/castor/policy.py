@@ -114,7 +114,7 @@ class Castor(CastorOptions):
             wanted = replace(wanted, fair_J=FAIR_FROM * self.rho_max * fair.takes_s_J)
             owed = owed.with_shares(fair, self.rho_max)
         outlook = self._look_ahead(view, fixed, now, wanted)
-        sizes = choose(now, outlook.value_J, fixed, owed)
+        sizes = choose(now, outlook, fixed, owed)
         placed = _places(fixed, now, sizes)
         kin_times = _tell(memory.applications, now, fixed.ground, placed)
         self._foretell_starts(view, now, outlook, placed)

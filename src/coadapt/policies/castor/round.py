@@ -1,13 +1,15 @@
 """The round: which size each job gets now, as one program over what sizes earn in the next minutes."""
 
-# The round asks what each job does for the next H = 300 s, or 3 δ where that is more. At value v a job that
-# trains with goodput G earns v G per second. A change costs δ seconds of training once, so the part 1 - δ / H
-# of it is left, or less where the job ends sooner than H. A running job that is stopped will have to pay δ
-# again one day: so both keeping and changing earn besides what that would waste, v G min(δ / H, 1).
+# The round asks what each job does for the next H = 300 s, or for 3 δ where that is more. At value v a job
+# that trains with goodput G earns v G per second. A change costs δ seconds of training once, so the part
+# 1 - δ / H of it is left, or less where the job ends sooner than H. A running job that is stopped will have
+# to pay δ again one day: so both keeping and changing earn besides what that would waste, v G min(δ / H, 1).
 #
 # With H = 300 s for all, a job whose change takes 250 s moved for six times its goodput only: one trained for
 # ten hours alone beside free GPUs of a faster type. 2 δ to 5 δ gave mean completion times within 3 % of each
-# other on Sia's cluster; with 10 δ jobs change so often that they do little else.
+# other on Sia's cluster; with 10 δ jobs change so often that they do little else. But where for long nobody
+# is foreseen to end or come, a job keeps what it gets now: H is half of that time then, 10 δ at most. With
+# 3 δ the longer of the last two jobs stayed on the slower type to its end (makespan 0.7 % longer there).
 #
 # Floors: a job that is late by its fair clock (fairness.py) is owed its share, one that cannot catch up its
 # size (laxity.py). Sizes that serve that earn LARGE besides for each GPU that is owed, so the program serves
@@ -26,9 +28,11 @@ from coadapt.policies.castor.laxity import Owed
 from coadapt.policies.castor.program.knapsack import Choice, solve
 from coadapt.policies.castor.program.prices import WAIT, Options
 from coadapt.policies.castor.situation import Situation
+from coadapt.policies.castor.values import Outlook
 
 HORIZON_S = 300.0
-RESCALES_AHEAD = 3.0  # a horizon spans at least so many of the job's rescales (1)
+RESCALES_AHEAD = 3.0, 10.0  # so many of a job's rescales a horizon spans at least, and in calm at most (1)
+CALM_PART = 0.5  # of the time until somebody is foreseen to end or come (1: jobs alike take turns)
 SOON_S = 60.0  # an end within a round frees its GPUs at the next one only
 LARGE = 1e3  # times all that the others could earn together, per GPU that is owed (1)
 
@@ -46,9 +50,9 @@ class Sizes:
     price_T: FloatArray
 
 
-def choose(now: Situation, value_J: FloatArray, standing: Standing, owed: Owed) -> Sizes:
+def choose(now: Situation, outlook: Outlook, standing: Standing, owed: Owed) -> Sizes:
     """Return the sizes of this round."""
-    worth_JO, gpus_JO, type_JO = _options(now, value_J)
+    worth_JO, gpus_JO, type_JO = _options(now, outlook)
     plain_JO = worth_JO.copy()
     large = LARGE * (1.0 + worth_JO.max(axis=1, initial=0.0).sum())
     if owed.replicas_J.any():
@@ -98,7 +102,8 @@ def rehearse_program() -> None:
 class Prospects(NamedTuple):
     """What worths of sizes follow from. goodput_JC: on each, 0 where a job may not be; here_J: on its own.
 
-    runs_J: whether it has one; takes_s_JC, lasts_s_J: until its end on each, and on its own.
+    runs_J: whether it has one; takes_s_JC, lasts_s_J: until its end on each, and on its own. calm_s: until
+    somebody ends or comes.
     """
 
     goodput_JC: FloatArray
@@ -107,12 +112,15 @@ class Prospects(NamedTuple):
     takes_s_JC: FloatArray
     lasts_s_J: FloatArray
     rescale_s_J: FloatArray
+    calm_s: float
 
 
 def worths(value_J: FloatArray, jobs: Prospects) -> tuple[FloatArray, FloatArray]:
     """Return what each size earns per second of the horizon, and what keeping does; 0: that cannot be."""
     goodput_JC, rescale_s_J1 = jobs.goodput_JC, jobs.rescale_s_J[:, None]
-    horizon_s_J = np.maximum(HORIZON_S, RESCALES_AHEAD * jobs.rescale_s_J)
+    low, high = RESCALES_AHEAD
+    ahead_s_J = np.clip(CALM_PART * jobs.calm_s, low * jobs.rescale_s_J, high * jobs.rescale_s_J)
+    horizon_s_J = np.maximum(HORIZON_S, ahead_s_J)
     with np.errstate(divide="ignore", invalid="ignore"):
         lasts_s_J = np.clip(jobs.lasts_s_J, SOON_S, horizon_s_J)
         wasted_J = value_J * jobs.here_J * np.minimum(jobs.rescale_s_J / lasts_s_J, 1.0)
@@ -124,13 +132,15 @@ def worths(value_J: FloatArray, jobs: Prospects) -> tuple[FloatArray, FloatArray
     return worth_JC, np.where(jobs.runs_J, value_J * jobs.here_J + wasted_J, 0.0)
 
 
-def _options(now: Situation, value_J: FloatArray) -> tuple[FloatArray, IntArray, IntArray]:
+def _options(now: Situation, outlook: Outlook) -> tuple[FloatArray, IntArray, IntArray]:
     """Return what each option earns, its replicas and its type: all configurations, then keeping."""
     with np.errstate(divide="ignore", invalid="ignore"):
         takes_s_JC, lasts_s_J = now.left_J[:, None] / now.goodput_JC, now.left_J / now.here_J
     runs_J = now.held_JX[:, 3] > 0
-    prospects = Prospects(now.goodput_JC, now.here_J, runs_J, takes_s_JC, lasts_s_J, now.rescale_s_J)
-    worth_JC, keep_J = worths(value_J, prospects)
+    prospects = Prospects(
+        now.goodput_JC, now.here_J, runs_J, takes_s_JC, lasts_s_J, now.rescale_s_J, outlook.calm_s
+    )
+    worth_JC, keep_J = worths(outlook.value_J, prospects)
     num_jobs = len(now.jobs)
     gpus_JC, type_JC = (np.tile(column, (num_jobs, 1)) for column in (now.configs.gpus_C, now.configs.type_C))
     return (

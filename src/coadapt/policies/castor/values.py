@@ -43,6 +43,12 @@ class Outlook:
     course: Course
     curves: Curves
 
+    @property
+    def calm_s(self) -> float:
+        """Seconds until somebody here is foreseen to end, or somebody expected to start."""
+        ends_s = self.course.end_J.min(initial=np.inf)
+        return float(self.course.start_J[len(self.value_J) :].min(initial=ends_s))
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
