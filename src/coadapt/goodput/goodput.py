@@ -19,7 +19,7 @@ class BatchChoice:
     config: BatchConfig
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class BatchSearch:
     """The search for the batch of an adaptive job on a placement, for one noise scale after the other.
 
@@ -28,7 +28,6 @@ class BatchSearch:
     batch, of B candidates. fallback: where none is lawful, the nearest split.
     """
 
-    params: ThroughputParams
     choices: Candidates
     fallback: BatchConfig | None
     scale_B: FloatArray
@@ -44,9 +43,9 @@ class BatchSearch:
         total_B = choices.total
         if total_B.size == 0:
             smallest = max(limits.initial, limits.min_atomic * num_replicas)
-            return cls(params, choices, split_total(smallest, num_replicas, limits), total_B, total_B)
+            return cls(choices, split_total(smallest, num_replicas, limits), total_B, total_B)
         step_s_B = model(params, placement, choices.atomic, choices.accumulation)
-        return cls(params, choices, None, total_B / limits.initial, total_B / step_s_B)
+        return cls(choices, None, total_B / limits.initial, total_B / step_s_B)
 
     def best(self, grad: GradStats, efficiency_model: EfficiencyModel | None = None) -> BatchChoice:
         """Return the batch with the highest goodput, the smallest on ties; as of `best_batch`."""

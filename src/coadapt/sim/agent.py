@@ -26,11 +26,13 @@ from coadapt.model import (
     JobSpec,
     KinTimes,
     RescaleContract,
+    ThroughputParams,
     TrainingReport,
     TypeProfile,
 )
 from coadapt.model.quick_init import maker, quick_init, replace
 from coadapt.model.report import new_training_report
+from coadapt.sim.alike import best_of, search_of
 from coadapt.sim.applications import (
     Application,
     ForecastsItself,
@@ -70,7 +72,9 @@ class Assignment:
         init=False, repr=False, compare=False, default_factory=dict
     )
     _timed: dict[int, Learned] = field(init=False, repr=False, compare=False, default_factory=dict)
-    _search: list[BatchSearch] = field(init=False, repr=False, compare=False, default_factory=list)
+    _search: list[tuple[ThroughputParams | KinTimes, BatchSearch]] = field(
+        init=False, repr=False, compare=False, default_factory=list
+    )
     _kept: dict[float, tuple[float, Pace]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
@@ -95,10 +99,10 @@ class Assignment:
 
     def best(self, timed: TimedSteps, grad: GradStats) -> BatchConfig:
         """Return the best batch by noise scale. Who goes by what kin timed needs no fit of its own."""
-        params = timed.params if self.kin_times is None else self.kin_times.params
-        if not self._search or self._search[0].params is not params:
-            self._search[:] = [BatchSearch.of(self.limits, params, self.setting.placement, self.model)]
-        return self._search[0].best(grad).config
+        times = timed.params if self.kin_times is None else self.kin_times
+        if not self._search or self._search[0][0] is not times:
+            self._search[:] = [(times, search_of(self.limits, self.setting.placement, times))]
+        return best_of(self._search[0][1], grad)
 
     def pace(self, application: Application, batch: BatchConfig, speed: float) -> tuple[float, Pace]:
         """Return steps per second and the pace of a job that keeps `batch`; jobs alike share a pace."""
@@ -111,7 +115,7 @@ class Assignment:
 
     def told(self, kin_times: KinTimes | None) -> "Assignment":
         """Return the assignment of a job that was told this of its kin; of other placements it is nothing."""
-        if kin_times is self.kin_times or self.keeps_batch:
+        if kin_times is self.kin_times or self.keeps_batch or kin_times == self.kin_times:
             return self
         setting = self.setting
         if setting.neighbours or (

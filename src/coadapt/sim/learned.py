@@ -9,6 +9,7 @@ import numpy as np
 from coadapt.goodput.profile import ProfileBuilder, ProfileKey
 from coadapt.model import Placement, ThroughputParams, TypeProfile
 from coadapt.model.quick_init import replace
+from coadapt.sim.alike import fitted
 from coadapt.sim.applications import Application, Neighbour, Setting, UnmeasuredError
 
 ONE_GPU = Placement((1,))
@@ -32,9 +33,7 @@ class TimedSteps:
 
     @cached_property
     def params(self) -> ThroughputParams:
-        from coadapt.goodput.fit import fit_throughput  # scipy.optimize: only where a job fits at all
-
-        return fit_throughput(self.profile.build())
+        return fitted(tuple(self.profile.rows.items()))
 
     @cached_property
     def type_profile(self) -> TypeProfile:
