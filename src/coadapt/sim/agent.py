@@ -15,7 +15,7 @@ from coadapt.goodput.efficiency import gain
 from coadapt.goodput.efficiency_models import model_of
 from coadapt.goodput.goodput import BatchSearch, best_batch
 from coadapt.goodput.kin import hopeful_times
-from coadapt.goodput.throughput import ThroughputModel, step_time
+from coadapt.goodput.throughput import step_time
 from coadapt.model import (
     DEFAULT_GPU_TYPE,
     BatchConfig,
@@ -66,7 +66,6 @@ class Assignment:
     limits: BatchLimits
     dictated: BatchConfig | None = None
     kin_times: KinTimes | None = None
-    model: ThroughputModel = field(init=False, compare=False, repr=False, default=step_time)
     keeps_batch: bool = field(init=False, compare=False)
     _times: dict[int, tuple[float, float]] = field(
         init=False, repr=False, compare=False, default_factory=dict
@@ -82,8 +81,6 @@ class Assignment:
     def __post_init__(self) -> None:
         keeps = self.dictated is not None or self.spec.contract in _KEEP_THEIR_BATCH
         object.__setattr__(self, "keeps_batch", keeps)
-        if self.kin_times is not None:
-            object.__setattr__(self, "model", hopeful_times(self.kin_times))
 
     def step_time(self, application: Application, atomic: int) -> tuple[float, float]:
         """Return `application.step_time` in this setting, which is asked for at every report."""
@@ -232,13 +229,14 @@ def choose_batch(
         smallest = max(limits.initial, limits.min_atomic * num_replicas)
         return split_total(smallest, num_replicas, limits, accumulate_alone=True)
     if assigned.spec.efficiency.kind is not EfficiencyKind.NOISE_SCALE:
+        kin = assigned.kin_times
         model = model_of(assigned.spec, grad, progress=progress * limits.initial, samples=samples)
         return best_batch(
             limits,
             timed.params,
             grad,
             assigned.setting.placement,
-            model=assigned.model,
+            model=step_time if kin is None else hopeful_times(kin),
             efficiency_model=model,
         ).config
     return assigned.best(timed, grad)

@@ -75,4 +75,4 @@ def test_very_many_jobs_take_no_longer_each() -> None:
     seen = view(cluster, *jobs)
     before = time.process_time()
     assert [len(pool.jobs) for pool in split_pools(seen)] == [6_000, 6_000]
-    assert time.process_time() - before < 20.0  # it takes 0.2 s
+    assert time.process_time() - before < 3.0
