@@ -299,6 +299,25 @@ def test_what_a_job_has_left_is_cut_where_its_noise_will_grow() -> None:
     assert gain[-1] > 1.1 * gain[0]
 
 
+def test_sizes_follow_the_noise_the_more_closely_the_cheaper_changes_are() -> None:
+    # Its kin's noise grew like progress: how far the plan looks along it is in what it takes the noise for.
+    known = Applications()
+    for octave in range(8, 28):
+        progress = 2.0**octave
+        known.observe(
+            [of(timed("kin", progress=progress, grad=GradStats(sqr=1.0, var=progress / 64e4)))], held
+        )
+    young = of(
+        timed("young", progress=1e6, target=1e9, grad=GradStats(sqr=1.0, var=1e6 / 64e4), held=on(n0=2))
+    )
+    told = [seen(known, replace(young, rescale_s=rescale_s)) for rescale_s in (0.3, 3.0, 10.0, 30.0, 250.0)]
+    in_place, few_s, more_s, usual, long_s = (float(each.sources.noise_J[0]) for each in told)
+    assert in_place == few_s < more_s < usual == long_s
+    # What is not looked at now comes in the stretches: all of it is played.
+    firsts = [each.left_J[0] - each.later.left_L.sum() for each in told]
+    assert firsts[0] < firsts[2] < firsts[3]
+
+
 def test_what_will_not_change_is_not_cut() -> None:
     known = Applications()
     for octave in range(8, 28):

@@ -5,8 +5,11 @@ Axes: J jobs, A applications, B bins of progress, L stretches.
 
 # A plan looks ahead, so it must price a GPU by what it will do, not by what it does now. The gradient noise
 # scale φ grows while a job learns, about like a root of its progress p. Over the next `a` of progress its
-# mean is near that in the middle: φ' = φ · min(sqrt((p + a/2) / p), 30), a being what is left, or 3,000 s of
-# work at the present goodput if that is less. Tried instead: φ of now (JCT +0.5 %), fitted slopes (no gain).
+# mean is near that in the middle: φ' = φ · min(sqrt((p + a/2) / p), 30), a being what is left, or A seconds
+# of work at the present goodput if that is less. Tried instead: φ of now (JCT +0.5 %), fitted slopes (no
+# gain). A is a hundred rescales, within 300 and 3,000 s: where a change is cheap, sizes can follow the noise
+# (in place, 300 s have a mean of 0.99 of that with 3,000 s); where it is dear, a size is kept for long (at
+# 30 s, 600 s have 1.02 of it where few jobs are there).
 #
 # That is what sizes are chosen by now. A job that has more than that left will be another one later: faster,
 # and worth more GPUs. So the rest is cut into stretches, each with the noise in its middle and goodputs of
@@ -19,7 +22,7 @@ import numpy as np
 from coadapt.goodput.compiled import compiled_lean, lean_part
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 
-AHEAD_S = 3_000.0  # how far a plan looks along the noise (tried: 1,000-10,000 alike)
+RESCALES_AHEAD, AHEAD_S = 100.0, (300.0, 3_000.0)  # A: so many of the job's rescales, within these
 GROWTH_MAX = 30.0  # of the noise scale: a job that has just begun has no p to speak of
 BINS_PER_OCTAVE = 2  # of progress, in curves of noise over it
 NUM_BINS = 96
@@ -70,18 +73,23 @@ def _growth(trainings: Trainings, j: int, later: float) -> float:
 
 
 @compiled_lean
-def _grow(trainings: Trainings, rate_J: FloatArray, noise_J: FloatArray) -> None:
-    for j in range(len(rate_J)):
+def _grow(trainings: Trainings, ahead_J: FloatArray, noise_J: FloatArray) -> None:
+    for j in range(len(ahead_J)):
         noise_J[j] = trainings.noise_J[j]
         if trainings.grows_J[j]:
-            ahead = min(trainings.left_J[j], AHEAD_S * rate_J[j])
-            noise_J[j] *= _growth(trainings, j, trainings.progress_J[j] + 0.5 * ahead)
+            middle = trainings.progress_J[j] + 0.5 * min(trainings.left_J[j], ahead_J[j])
+            noise_J[j] *= _growth(trainings, j, middle)
 
 
-def ahead(trainings: Trainings, rate_J: FloatArray) -> FloatArray:
-    """Return the noise scale of each job in the middle of what it does next, at goodputs `rate_J`."""
-    noise_J = np.empty(len(rate_J))
-    _grow(trainings, rate_J, noise_J)
+def ahead_s(rescale_s_J: FloatArray) -> FloatArray:
+    """Return for how many seconds of work a size that is chosen now looks along the noise."""
+    return np.clip(RESCALES_AHEAD * rescale_s_J, *AHEAD_S)
+
+
+def ahead(trainings: Trainings, ahead_J: FloatArray) -> FloatArray:
+    """Return the noise scale of each job in the middle of the next `ahead_J` of progress."""
+    noise_J = np.empty(len(ahead_J))
+    _grow(trainings, ahead_J, noise_J)
     return noise_J
 
 

@@ -18,7 +18,7 @@ from coadapt.policies.castor.facts import Facts, Known, least, params_of
 from coadapt.policies.castor.ground import Ground
 from coadapt.policies.castor.kin import Applications
 from coadapt.policies.castor.lengths import Lengths, hinted
-from coadapt.policies.castor.noise import AHEAD_S, Stretches, Trainings, ahead, stretches
+from coadapt.policies.castor.noise import Stretches, Trainings, ahead, ahead_s, stretches
 from coadapt.policies.castor.rates import Configs, Rows, Steps, goodputs
 from coadapt.policies.castor.times import Shape
 
@@ -27,7 +27,7 @@ UNTIMED_EXPONENT = 0.8
 REPORT_S = 60.0  # from a start until the job's first report tells its length (1)
 # One step of priority doubles what a job's time is worth; so many steps count at most.
 PRIORITY_STEPS_MAX = 10
-# Into so many the play cuts what a job has left beyond the next hour, where its noise will grow.
+# Into so many the play cuts what a job has left past what ahead_s says, where noise will grow (tried: 1-6).
 STRETCHES = 3
 STRETCHED_MAX = 1_000  # beyond so many jobs none is cut: plays of thousands take long enough (1)
 
@@ -56,7 +56,7 @@ class Situation:
     """goodput_JC: 0 where a job may not be; here_J: on what it holds; sources: what both follow from.
 
     left_J: progress to do. held_JX: as of held_shapes. timed_J: whether anything was measured, of it or its
-    kin. later, later_LC: stretches that come when the next hour of work is done, and goodputs on them.
+    kin. later, later_LC: stretches that come when what goodput_JC looks ahead is done, and goodputs on them.
     """
 
     jobs: tuple[JobView, ...]
@@ -111,7 +111,9 @@ def situation(
     wanted_JC[:, -1] = trainings.grows_J
     slower_JX = applications.slower(jobs, gpu_types, configs, held_JX)
     rate_J = goodputs(steps, configs, Rows(every_J, trainings.noise_J, wanted_JC))[:, -1] / slower_JX[:, -1]
-    noise_J = ahead(trainings, rate_J)
+    rescale_s_J = np.array([job.rescale_s for job in jobs])
+    look_s_J = ahead_s(rescale_s_J)
+    noise_J = ahead(trainings, look_s_J * rate_J)
     wanted_JC[:, :-1], wanted_JC[:, -1] = may_JC | alone_C, held_JX[:, 3] > 0
     names = [job.id for job in jobs]
     goodput_JX = facts.here.goodputs(names, steps, configs, Rows(every_J, noise_J, wanted_JC))
@@ -129,7 +131,7 @@ def situation(
     )
     untimed_JC = ~timed_J[:, None] & may_JC
     rate_J = np.where(held_JX[:, 3] > 0, here_J, alone_J)
-    first_J = np.where(timed_J, np.minimum(left_J, AHEAD_S * rate_J), left_J)
+    first_J = np.where(timed_J, np.minimum(left_J, look_s_J * rate_J), left_J)
     later = stretches(trainings, left_J, first_J, STRETCHES if len(jobs) <= STRETCHED_MAX else 0)
     wanted_JC[:, :-1], wanted_JC[:, -1] = may_JC, False
     parts = [(names[row], number % STRETCHES) for number, row in enumerate(later.job_L.tolist())]
@@ -147,7 +149,7 @@ def situation(
         stakes=_stakes(view, jobs),
         held_JX=held_JX,
         timed_J=timed_J,
-        rescale_s_J=np.array([job.rescale_s for job in jobs]),
+        rescale_s_J=rescale_s_J,
         later=later,
         later_LC=later_LX[:, :-1],
     )
