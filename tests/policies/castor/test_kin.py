@@ -278,14 +278,20 @@ def test_curves_of_noise_follow_each_report() -> None:
             before = curves[rows[0]].tolist()
 
 
-def test_what_a_job_has_left_is_cut_where_its_noise_will_grow() -> None:
-    # Its kin's noise grew like progress. What is far off is cut in three, each with more to win by GPUs.
+def growing_kin() -> Applications:
+    """Return what is known of an application whose noise grew like progress."""
     known = Applications()
     for octave in range(8, 28):
         progress = 2.0**octave
         known.observe(
             [of(timed("kin", progress=progress, grad=GradStats(sqr=1.0, var=progress / 64e4)))], held
         )
+    return known
+
+
+def test_what_a_job_has_left_is_cut_where_its_noise_will_grow() -> None:
+    # What is far off is cut in three, each with more to win by GPUs.
+    known = growing_kin()
     young = of(
         timed("young", progress=1e6, target=1e8, grad=GradStats(sqr=1.0, var=1e6 / 64e4), held=on(n0=2))
     )
@@ -300,13 +306,8 @@ def test_what_a_job_has_left_is_cut_where_its_noise_will_grow() -> None:
 
 
 def test_sizes_follow_the_noise_the_more_closely_the_cheaper_changes_are() -> None:
-    # Its kin's noise grew like progress: how far the plan looks along it is in what it takes the noise for.
-    known = Applications()
-    for octave in range(8, 28):
-        progress = 2.0**octave
-        known.observe(
-            [of(timed("kin", progress=progress, grad=GradStats(sqr=1.0, var=progress / 64e4)))], held
-        )
+    # How far the plan looks along it is in what it takes the noise for.
+    known = growing_kin()
     young = of(
         timed("young", progress=1e6, target=1e9, grad=GradStats(sqr=1.0, var=1e6 / 64e4), held=on(n0=2))
     )

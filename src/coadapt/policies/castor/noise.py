@@ -22,7 +22,7 @@ import numpy as np
 from coadapt.goodput.compiled import compiled_lean, lean_part
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 
-RESCALES_AHEAD, AHEAD_S = 100.0, (300.0, 3_000.0)  # A: so many of the job's rescales, within these
+AHEAD_RESCALES, AHEAD_S = 100.0, (300.0, 3_000.0)  # A: so many of the job's rescales, within these
 GROWTH_MAX = 30.0  # of the noise scale: a job that has just begun has no p to speak of
 BINS_PER_OCTAVE = 2  # of progress, in curves of noise over it
 NUM_BINS = 96
@@ -83,7 +83,7 @@ def _grow(trainings: Trainings, ahead_J: FloatArray, noise_J: FloatArray) -> Non
 
 def ahead_s(rescale_s_J: FloatArray) -> FloatArray:
     """Return for how many seconds of work a size that is chosen now looks along the noise."""
-    return np.clip(RESCALES_AHEAD * rescale_s_J, *AHEAD_S)
+    return np.clip(AHEAD_RESCALES * rescale_s_J, *AHEAD_S)
 
 
 def ahead(trainings: Trainings, ahead_J: FloatArray) -> FloatArray:

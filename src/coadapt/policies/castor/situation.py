@@ -56,7 +56,7 @@ class Situation:
     """goodput_JC: 0 where a job may not be; here_J: on what it holds; sources: what both follow from.
 
     left_J: progress to do. held_JX: as of held_shapes. timed_J: whether anything was measured, of it or its
-    kin. later, later_LC: stretches that come when what goodput_JC looks ahead is done, and goodputs on them.
+    kin. later, later_LC: stretches past the work that goodput_JC looks at, and goodputs on them.
     """
 
     jobs: tuple[JobView, ...]
