@@ -22,6 +22,7 @@ from coadapt.goodput.efficiency_models import NoiseScale, model_of_job
 from coadapt.goodput.throughput import PARAM_NAMES
 from coadapt.model import EfficiencyKind, GradStats, JobId, JobSpec, JobView, RescaleContract, TypeProfile
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
+from coadapt.policies.castor.lengths import hinted
 from coadapt.policies.castor.rates import Kept
 
 params_of = attrgetter(*PARAM_NAMES)
@@ -53,7 +54,7 @@ class Known(NamedTuple):
 
     noise_J: noise scale, samples (inf: none). known_J: whether any step-time parameters are known.
     allowed_JT: types that it may have. span_J2: as of `limits`. timed_J: whether any number of replicas was
-    timed. partial_J: rows of those that were timed on some types only.
+    timed. partial_J: rows of those that were timed on some types only. hints: as of `hinted`.
     """
 
     params_JTX: FloatArray
@@ -65,6 +66,7 @@ class Known(NamedTuple):
     span_J2: IntArray
     timed_J: BoolArray
     partial_J: list[int]
+    hints: Sequence[float | None] = ()
 
 
 @dataclass(slots=True)
@@ -94,7 +96,8 @@ class Facts:
             if fact.partial:
                 partial.append(row)
         self.gpu_types, self.facts = gpu_types, facts
-        return _unpacked(packed, np.array(noise), len(gpu_types), partial)
+        known = _unpacked(packed, np.array(noise), len(gpu_types), partial)
+        return known._replace(hints=[hinted(job) for job in jobs])
 
 
 def limits(job: JobView) -> tuple[int, int]:

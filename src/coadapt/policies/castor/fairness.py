@@ -16,6 +16,7 @@
 # grow alike.
 
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -58,10 +59,12 @@ class FairClocks:
         takes_s_J, least_J = np.full(len(now.jobs), np.inf), np.zeros(len(now.jobs))
         rows = np.flatnonzero(now.timed_J & (rate_J > 0.0))
         jobs = [now.jobs[row] for row in rows.tolist()]
-        before = np.array([self.done.get(job.id, (job.submitted_at, 0.0)) for job in jobs]).reshape(-1, 2)
+        done = self.done
+        pairs = chain.from_iterable([done.get(job.id) or (job.submitted_at, 0.0) for job in jobs])
+        before = np.fromiter(pairs, np.float64, 2 * len(jobs)).reshape(-1, 2)
         rate_R, left_R, age_s_R = rate_J[rows], now.left_J[rows], now.stakes.age_J[rows]
         clock_R = before[:, 1] + rate_R * np.maximum(at - before[:, 0], 0.0)
-        whole_R = left_R + [job.measured.progress for job in jobs]
+        whole_R = left_R + now.sources.done_J[rows]
         # On the fair share, too, a job waits for a round and pays a start.
         fair_s_R = np.maximum(age_s_R + (whole_R - clock_R) / rate_R, 0.1 * whole_R / rate_R)
         takes_s_J[rows] = fair_s_R + 0.5 * ROUND_S + now.rescale_s_J[rows]
@@ -89,12 +92,10 @@ class Waits:
         crowded = max(len(now.jobs) / max(num_gpus, 1), 1.0)
         self.fair_s += max(at - self.at, 0.0) / crowded
         age_J = now.stakes.age_J
-        self.since = {
-            job.id: self.since.get(job.id, self.fair_s - age / crowded)
-            for job, age in zip(now.jobs, age_J.tolist(), strict=True)
-        }
+        came = zip(now.jobs, (self.fair_s - age_J / crowded).tolist(), strict=True)
+        self.since = {job.id: self.since.get(job.id, since) for job, since in came}
         self.at = at
-        had_J = self.fair_s - np.array([self.since[job.id] for job in now.jobs])
+        had_J = self.fair_s - np.array(list(self.since.values()))
         whole_s_J = _at_least_s(now)
         borne_J = np.maximum(age_J + (whole_s_J - had_J) * crowded, BORNE_MIN * whole_s_J * crowded)
         return borne_J + now.rescale_s_J + ROUND_S
@@ -107,9 +108,8 @@ def _at_least_s(now: Situation) -> FloatArray:
     least_JC = (gpus_JC == least_J1) & (now.goodput_JC > 0.0)
     goodput_J = np.where(least_JC, now.goodput_JC, np.inf).min(axis=1, initial=np.inf)
     goodput_J[~least_JC.any(axis=1)] = 0.0  # it cannot train
-    done_J = np.array([job.measured.progress for job in now.jobs])
     with np.errstate(divide="ignore"):
-        seconds_J: FloatArray = (now.left_J + np.where(now.timed_J, done_J, 0.0)) / goodput_J
+        seconds_J: FloatArray = (now.left_J + np.where(now.timed_J, now.sources.done_J, 0.0)) / goodput_J
     return seconds_J
 
 

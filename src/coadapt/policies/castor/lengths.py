@@ -72,15 +72,21 @@ class Lengths:
     spreads: dict[Key | TenantId, float] = field(default_factory=dict)
     ordered: dict[TenantId, list[float]] = field(default_factory=dict)
 
-    def observe(self, jobs: Sequence[JobView], alone: Sequence[float]) -> None:
-        """Take in who is there, with their goodputs on one GPU (0: unknown), and learn from who has gone."""
+    def observe(
+        self, jobs: Sequence[JobView], alone: Sequence[float], hints: Sequence[float | None] | None = None
+    ) -> None:
+        """Take in who is there, with their goodputs on one GPU (0: unknown), and learn from who has gone.
+
+        hints: as of `hinted`, where the caller has them.
+        """
         here = {job.id for job in jobs}
         for gone in [job for job in self.living if job not in here]:
             self._learn(self.living.pop(gone))
-        for job, goodput in zip(jobs, alone, strict=True):
+        hints = [hinted(job) for job in jobs] if hints is None else hints
+        for job, goodput, hint in zip(jobs, alone, hints, strict=True):
             if goodput <= 0.0:
                 continue
-            hint, last, progress = hinted(job), self.living.get(job.id), job.measured.progress
+            last, progress = self.living.get(job.id), job.measured.progress
             if last is not None and (last.hint, last.progress, last.alone) == (hint, progress, goodput):
                 continue  # it waits, or has not reported since
             key = key_of(job)
@@ -125,13 +131,23 @@ class Lengths:
 
     def left(self, job: JobView, alone: float) -> float:
         """Return the progress that `job`, of goodput `alone` > 0 on one GPU, has before it."""
-        done, hint, key = job.measured.progress, hinted(job), key_of(job)
-        alike, told = self._alike(key, hint), self._told(job.spec.tenant)
-        if alike and (hint is None or (len(alike) >= TRUST and self._truer(key, alike, job.spec.tenant))):
-            longer = [whole for whole in alike if whole > done]
-            return max(float(median(longer)) - done if longer else OVERRUN * done, NEARLY_DONE * alone)
+        own = job.spec.tenant, key_of(job), hinted(job)
+        return self._left(_Living(*own, before=0.0, progress=job.measured.progress, alone=alone))
+
+    def left_of(self, job: JobId) -> float:
+        """Return the same of a job that was just observed with a goodput."""
+        return self._left(self.living[job])
+
+    def _left(self, job: _Living) -> float:
+        tenant, key, hint, _, done, alone = job
+        if key is not None:
+            alike = self._alike(key, hint)
+            if alike and (hint is None or (len(alike) >= TRUST and self._truer(key, alike, tenant))):
+                longer = [whole for whole in alike if whole > done]
+                return max(float(median(longer)) - done if longer else OVERRUN * done, NEARLY_DONE * alone)
         if hint is None:
             return max(self.typical_s(done / alone) * alone, NEARLY_DONE * alone)
+        told = self.ordered.get(tenant) or self._told(tenant)
         begin = bisect_right(told, done / hint)
         while begin < len(told) and told[begin] * hint <= done:  # the quotient was rounded
             begin += 1
@@ -150,19 +166,16 @@ class Lengths:
             told = self.ordered[tenant] = sorted((*self.ratios.get(tenant, ()), *[1.0] * TRUST))
         return told
 
-    def _truer(self, key: Key | None, alike: Sequence[float], tenant: TenantId) -> bool:
+    def _truer(self, key: Key, alike: Sequence[float], tenant: TenantId) -> bool:
         """Return whether jobs alike differ by less than the truth from the hints of a tenant."""
-        whose = key or ""
-        if whose not in self.spreads:
-            self.spreads[whose] = _spread(alike)
+        if key not in self.spreads:
+            self.spreads[key] = _spread(alike)
         if tenant not in self.spreads:
             self.spreads[tenant] = _spread(self._told(tenant), 1.0)
-        return self.spreads[whose] < self.spreads[tenant]
+        return self.spreads[key] < self.spreads[tenant]
 
-    def _alike(self, key: Key | None, hint: float | None) -> Sequence[float]:
+    def _alike(self, key: Key, hint: float | None) -> Sequence[float]:
         """Return whole lengths (progress) of an application: of ended jobs, else as hints told."""
-        if key is None:
-            return ()
         return self.wholes.get(key, ()) or (self.told.get(key, ()) if hint is None else ())
 
 

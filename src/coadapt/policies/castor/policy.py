@@ -166,8 +166,7 @@ class Castor(CastorOptions):
     def _look_ahead(self, view: ClusterView, fixed: Standing, now: Situation, wanted: Wanted) -> Outlook:
         memory = self._memory
         fluid = Fluid.of(now, fixed.kinds)
-        done_J = np.array([job.measured.progress for job in now.jobs])
-        whole_J = np.where(now.timed_J, done_J + now.left_J, 0.0)
+        whole_J = np.where(now.timed_J, now.sources.done_J + now.left_J, 0.0)
         memory.arrivals.observe(view.at, now.jobs, fluid.curves, whole_J)
         expected = memory.arrivals.expected(view.at) if self.expect else None
         outlook = memory.values.settle(now, fluid, expected, wanted)

@@ -11,6 +11,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
@@ -89,7 +90,8 @@ class Predictions:
         for octave in set(octaves) - self.spreads.keys():
             low, high = self._spread(2.0**octave)
             self.spreads[octave] = math.exp(low), math.exp(high)
-        least_J, most_J = np.array([self.spreads[octave] for octave in octaves]).reshape(-1, 2).T
+        spreads = chain.from_iterable([self.spreads[octave] for octave in octaves])
+        least_J, most_J = np.fromiter(spreads, np.float64, 2 * len(octaves)).reshape(-1, 2).T
         low_s_J = np.maximum(around_J * least_J - 2 * SEEN_EVERY_S, 0.0)
         return told, self.at + np.array((left_s_J, low_s_J, around_J * most_J))
 

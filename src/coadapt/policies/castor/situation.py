@@ -17,7 +17,7 @@ from coadapt.policies.castor.cluster import Kind, Standing, configurations, held
 from coadapt.policies.castor.facts import Facts, Known, least, params_of
 from coadapt.policies.castor.ground import Ground
 from coadapt.policies.castor.kin import Applications
-from coadapt.policies.castor.lengths import Lengths, hinted
+from coadapt.policies.castor.lengths import Lengths
 from coadapt.policies.castor.noise import Stretches, Trainings, ahead, ahead_s, stretches
 from coadapt.policies.castor.rates import Configs, Rows, Steps, goodputs
 from coadapt.policies.castor.times import Shape
@@ -44,9 +44,12 @@ class Stakes(NamedTuple):
 
 
 class Sources(NamedTuple):
-    """What goodputs follow from. noise_J: noise scales ahead. slower_JX: as of Applications.slower."""
+    """What goodputs follow from. done_J: progress made; noise_J: noise scales ahead of it. slower_JX: as of
+    Applications.slower.
+    """
 
     steps: Steps
+    done_J: FloatArray
     noise_J: FloatArray
     slower_JX: FloatArray
 
@@ -83,7 +86,7 @@ class Situation:
         ):
             return goodput
         cut = Configs(*(each[column : column + 1] for each in _in_two(configs)))
-        (steps, noise_J, slower_JX), mine = self.sources, np.array([row])
+        (steps, _, noise_J, slower_JX), mine = self.sources, np.array([row])
         rows = Rows(mine, noise_J[mine], np.array([[True, False]]))
         return float(goodputs(steps, cut, rows)[0, 0] / slower_JX[row, column])
 
@@ -122,11 +125,12 @@ def situation(
     alone_J = goodput_JC[:, alone_C].max(axis=1, initial=0.0)
     goodput_JC[~may_JC] = 0.0
     timed_J = steps.known_J & (goodput_JC > 0.0).any(axis=1)
-    lengths.observe(jobs, np.where(timed_J, alone_J, 0.0).tolist())
+    alone = np.where(timed_J, alone_J, 0.0).tolist()
+    lengths.observe(jobs, alone, known.hints)
     left_J = np.array(
         [
-            lengths.left(job, alone) if timed and alone > 0.0 else _unseen(job, lengths)
-            for job, timed, alone in zip(jobs, timed_J.tolist(), alone_J.tolist(), strict=True)
+            lengths.left_of(job.id) if goodput > 0.0 else _unseen(job, lengths)
+            for job, goodput in zip(jobs, alone, strict=True)
         ]
     )
     untimed_JC = ~timed_J[:, None] & may_JC
@@ -144,7 +148,7 @@ def situation(
         configs=configs,
         goodput_JC=np.where(untimed_JC, guess_C, goodput_JC),
         here_J=np.where(timed_J, here_J, held_guess_J),
-        sources=Sources(steps, noise_J, slower_JX),
+        sources=Sources(steps, trainings.progress_J, noise_J, slower_JX),
         left_J=left_J,
         stakes=_stakes(view, jobs),
         held_JX=held_JX,
@@ -206,7 +210,7 @@ def _trainings(
                     known.params_JTX[row, number] = _params_on(number, kinds, told, factor_TT)
     steps = Steps(known.params_JTX, known.known_J, known.batch_JTX, known.may_JX, held_JX)
     progress_J = np.array([job.measured.progress for job in jobs])
-    hint_J = np.array([math.inf if hint is None else hint for hint in map(hinted, jobs)])
+    hint_J = np.array([math.inf if hint is None else hint for hint in known.hints])
     left_J = np.maximum(hint_J - progress_J, 0.0)
     grows_J = known.known_J & known.may_JX[:, 0] & (known.noise_J < np.inf)
     return steps, Trainings(grows_J, known.noise_J, progress_J, left_J, *curves)
