@@ -5,7 +5,7 @@ import pytest
 
 from coadapt.model import JobView
 from coadapt.policies.castor import arrivals
-from coadapt.policies.castor.arrivals import Arrivals, Expected
+from coadapt.policies.castor.arrivals import AHEAD_S, EXPECTED_MAX, MEMORY_S, Arrivals, Expected
 from coadapt.policies.castor.fluid.crowd import majorants
 from tests.policies.castor.stage import timed
 
@@ -38,3 +38,18 @@ def test_curves_of_the_gone_are_the_same_however_many_rounds_they_went_in(
         assert one.left_J.tolist() == other.left_J.tolist()
         for mine, theirs in zip(one.curves, other.curves, strict=True):
             assert mine.tolist() == theirs.tolist()
+
+
+@pytest.mark.parametrize("hourly", [30, 60, 300])
+def test_who_is_expected_comes_as_often_as_jobs_came_and_of_many_the_first(hourly: int) -> None:
+    count = hourly * 2
+    instants = (np.arange(count) + 0.5) * MEMORY_S / count
+    jobs = [timed(f"j{number:03d}", at=at) for number, at in enumerate(instants.tolist())]
+    known, whole_J = Arrivals(), np.arange(1.0, count + 1.0)
+    known.observe(MEMORY_S, jobs, majorants(np.ones((count, 3)) * SIZES**0.5, SIZES), whole_J)
+    expected = known.expected(MEMORY_S)
+    assert expected is not None
+    assert len(expected.left_J) == min(hourly, EXPECTED_MAX)
+    assert np.diff(expected.arrives_J) == pytest.approx(AHEAD_S / hourly)
+    # They are of all that came, not of the first or the last alone.
+    assert np.median(expected.left_J) == pytest.approx(np.median(whole_J), rel=0.05)

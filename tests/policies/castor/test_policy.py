@@ -42,6 +42,25 @@ def test_a_bad_dial_is_named(option: dict[str, float]) -> None:
         create_policy("castor", **option)
 
 
+@pytest.mark.parametrize(
+    ("rescale_s", "dials"),
+    [(0.0, (2.0, 0.0)), (1.0, (2.0, 0.0)), (8.0, (3.0, 0.25)), (15.0, (4.0, 0.5)), (250.0, (4.0, 0.5))],
+)
+def test_dials_that_nobody_sets_are_those_of_what_rescales_take(
+    rescale_s: float, dials: tuple[float, float]
+) -> None:
+    """Each job's own rescale counts in the median: one that is dear among five changes nothing."""
+    assert Castor().dials(rescale_s) == dials
+    makespan_jobs, tail = dials
+    assert Castor(makespan_jobs=8.0).dials(rescale_s) == (8.0, tail)
+    assert Castor(tail=0.0).dials(rescale_s) == (makespan_jobs, 0.0)
+    jobs = [timed(f"j{number}", target=10.0**number, at=-1e4 * number) for number in range(4, 9)]
+    jobs = [replace(each, rescale_s=9e9 if each.id == "j5" else rescale_s) for each in jobs]
+    as_set = Castor(makespan_jobs=makespan_jobs, tail=tail).allocate(view(nodes(4, 4), *jobs))
+    assert Castor().allocate(view(nodes(4, 4), *jobs)) == as_set
+    assert Castor(makespan_jobs=64.0, tail=4.0).allocate(view(nodes(4, 4), *jobs)) != as_set
+
+
 def given(*jobs: object, gpus: tuple[int, ...] = (4,), **options: float) -> dict[str, int]:
     seen = view(nodes(*gpus), *jobs)  # type: ignore[arg-type]  # as the stage's
     return counts(Castor(**options).allocate(seen))  # type: ignore[arg-type]  # numbers only

@@ -13,7 +13,7 @@ from coadapt.policies.castor.fluid.crowd import Curves, joined, picked
 MEMORY_S = 7_200.0
 AHEAD_S = 3_600.0
 SPAN_MIN_S = 600.0  # a rate is not told from less
-EXPECTED_MAX = 200  # so that thousands of arrivals do not slow every play (1)
+EXPECTED_MAX = 100  # so that thousands of arrivals do not slow every play (1)
 APART_MAX = 8  # rounds whose gone jobs' curves stand apart: putting many together is slow (1)
 
 Place = tuple[Curves, int]  # some jobs' curves, and the row of one of them
@@ -72,7 +72,8 @@ class Arrivals:
         if not past or self.began_at is None:
             return None
         span_s = min(MEMORY_S, max(at - self.began_at, SPAN_MIN_S))
-        count = min(round(len(past) * AHEAD_S / span_s), EXPECTED_MAX)
+        in_time = round(len(past) * AHEAD_S / span_s)
+        count = min(in_time, EXPECTED_MAX)
         if not count:
             return None
         again = [
@@ -82,7 +83,7 @@ class Arrivals:
         return Expected(
             _together([self.where[job_id] for job_id, _ in again]),
             np.array([whole for _, (_, whole) in again]),
-            (np.arange(count) + 0.5) * AHEAD_S / count,
+            (np.arange(count) + 0.5) * AHEAD_S / in_time,
         )
 
 

@@ -25,26 +25,41 @@ from coadapt.policies.castor.round import Sizes, choose, rehearse_program
 from coadapt.policies.castor.situation import Situation, situation
 from coadapt.policies.castor.values import Fluid, Outlook, Values, Wanted
 
+# Both dials where nobody sets them: where a rescale takes CHEAP_S or less, and where it takes DEAR_S or more.
+MAKESPAN_JOBS, TAIL = (2.0, 4.0), (0.0, 0.5)
+CHEAP_S, DEAR_S = 1.0, 15.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class CastorOptions:
     """What castor's operator may set; docs/policies/castor.md has the curves of both dials.
 
-    makespan_jobs: μ, how many jobs' completion times the makespan weighs as much as. tail:
-    what is made small is the sum of completion times to the power of 1 + tail. rho_max: how many times
+    makespan_jobs: μ, how many jobs' completion times the makespan weighs as much as; none: 4, or less where
+    rescales take less than 15 s, down to 2 where they take a second. tail: what is made small is the sum of
+    completion times to the power of 1 + tail; none: 0.5, or less likewise, down to 0. rho_max: how many times
     its time on an equal share a job may take: its seconds weigh more from half of that on, and who would pass
     it is owed its share; 0: no limit. expect: whether to keep room for jobs like those of the last hours.
     """
 
-    makespan_jobs: float = 4.0
-    tail: float = 0.5
+    makespan_jobs: float | None = None
+    tail: float | None = None
     rho_max: float = 2.0
     expect: bool = True
 
     def __post_init__(self) -> None:
         for name in ("makespan_jobs", "tail", "rho_max"):
-            if not 0.0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be finite and >= 0, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is not None and not 0.0 <= value < math.inf:
+                raise ValueError(f"{name} must be finite and >= 0, got {value}")
+
+    def dials(self, rescale_s: float) -> tuple[float, float]:
+        """Return makespan_jobs and tail where a rescale takes so long, s."""
+        dear = min(max((rescale_s - CHEAP_S) / (DEAR_S - CHEAP_S), 0.0), 1.0)
+        makespan_jobs, tail = (low + dear * (high - low) for low, high in (MAKESPAN_JOBS, TAIL))
+        return (
+            makespan_jobs if self.makespan_jobs is None else self.makespan_jobs,
+            tail if self.tail is None else self.tail,
+        )
 
 
 @dataclass(slots=True)
@@ -107,8 +122,9 @@ class Castor(CastorOptions):
             return Plan(allocations=fixed.kept, reasons=reasons)
         num_gpus = sum(kind.num_gpus for kind in fixed.kinds)
         bears_J = memory.waits.borne(view.at, now, num_gpus)
-        wanted = Wanted(self.makespan_jobs, self.tail, bears_J)
-        owed = owed_now(now, view.at, bears_J, num_gpus, end_too=self.makespan_jobs > 0.0)
+        makespan_jobs, tail = self.dials(float(np.median(now.rescale_s_J)))
+        wanted = Wanted(makespan_jobs, tail, bears_J)
+        owed = owed_now(now, view.at, bears_J, num_gpus, end_too=makespan_jobs > 0.0)
         if self.rho_max:
             fair = memory.clocks.move(view.at, now, np.array([kind.num_gpus for kind in fixed.kinds]))
             wanted = replace(wanted, fair_J=FAIR_FROM * self.rho_max * fair.takes_s_J)

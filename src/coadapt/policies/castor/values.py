@@ -23,7 +23,7 @@ from coadapt.policies.castor.fluid.crowd import Course, Crowd, Curves, Goal, joi
 from coadapt.policies.castor.fluid.play import at_price, settle
 from coadapt.policies.castor.situation import Situation, Stakes
 
-PLAYS = 13
+PLAYS = 10
 # With so many pieces of curves in play, few plays must do: the values of the last round are near (1).
 MANY_PIECES, FEW_PLAYS = 20_000, 4
 # Values begin with a job's length to this power: the order of shortest remaining time, where there is nothing

@@ -467,7 +467,7 @@ def _settle(crowd: Crowd, flow: Flow, goal: Goal, turns: _Turns, num_plays: int)
         _own(crowd, played, turns.weight_J, own_J)
         for j in range(len(value_J)):
             if own_J[j] > 0.0 and value_J[j] > 0.0:
-                value_J[j] = np.exp((1.0 - DAMPING) * np.log(value_J[j]) + DAMPING * np.log(own_J[j]))
+                value_J[j] = np.sqrt(value_J[j] * own_J[j])
     return least
 
 
