@@ -9,6 +9,7 @@ import numpy as np
 
 from coadapt.model import Allocation, ClusterView, JobId, KinTimes, Plan
 from coadapt.policies.base import PolicyCard, Prediction
+from coadapt.policies.castor.arrays import median
 from coadapt.policies.castor.arrivals import Arrivals
 from coadapt.policies.castor.cluster import Standing, shape_of, standing
 from coadapt.policies.castor.explain import Told, explained, stands
@@ -34,11 +35,11 @@ CHEAP_S, DEAR_S = 1.0, 15.0
 class CastorOptions:
     """What castor's operator may set; docs/policies/castor.md has the curves of both dials.
 
-    makespan_jobs: μ, how many jobs' completion times the makespan weighs as much as; none: 4, or less where
-    rescales take less than 15 s, down to 2 where they take a second. tail: what is made small is the sum of
-    completion times to the power of 1 + tail; none: 0.5, or less likewise, down to 0. rho_max: how many times
-    its time on an equal share a job may take: its seconds weigh more from half of that on, and who would pass
-    it is owed its share; 0: no limit. expect: whether to keep room for jobs like those of the last hours.
+    makespan_jobs: μ, how many jobs' completion times the makespan weighs as much as (None: 4, or less, down
+    to 2, where rescales take less than 15 s). tail: what is made small is the sum of completion times to the
+    power of 1 + tail (None: 0.5, or less, down to 0, likewise). rho_max: how many times its time on an equal
+    share a job may take: its seconds weigh more from half of that on, and who would pass it is owed its
+    share; 0: no limit. expect: whether to keep room for jobs like those of the last hours.
     """
 
     makespan_jobs: float | None = None
@@ -122,7 +123,7 @@ class Castor(CastorOptions):
             return Plan(allocations=fixed.kept, reasons=reasons)
         num_gpus = sum(kind.num_gpus for kind in fixed.kinds)
         bears_J = memory.waits.borne(view.at, now, num_gpus)
-        makespan_jobs, tail = self.dials(float(np.median(now.rescale_s_J)))
+        makespan_jobs, tail = self.dials(median(now.rescale_s_J))
         wanted = Wanted(makespan_jobs, tail, bears_J)
         owed = owed_now(now, view.at, bears_J, num_gpus, end_too=makespan_jobs > 0.0)
         if self.rho_max:

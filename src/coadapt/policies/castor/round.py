@@ -141,10 +141,9 @@ def _options(now: Situation, outlook: Outlook) -> tuple[FloatArray, IntArray, In
         now.goodput_JC, now.here_J, runs_J, takes_s_JC, lasts_s_J, now.rescale_s_J, outlook.calm_s
     )
     worth_JC, keep_J = worths(outlook.value_J, prospects)
-    num_jobs = len(now.jobs)
-    gpus_JC, type_JC = (np.tile(column, (num_jobs, 1)) for column in (now.configs.gpus_C, now.configs.type_C))
-    return (
-        np.ascontiguousarray(np.hstack((worth_JC, keep_J[:, None]))),
-        np.ascontiguousarray(np.hstack((gpus_JC, now.held_JX[:, 3:]))),
-        np.ascontiguousarray(np.hstack((type_JC, now.held_JX[:, :1]))),
-    )
+    shape = len(now.jobs), len(now.configs.gpus_C) + 1
+    worth_JO, gpus_JO, type_JO = np.empty(shape), np.empty(shape, np.int64), np.empty(shape, np.int64)
+    worth_JO[:, :-1], worth_JO[:, -1] = worth_JC, keep_J
+    gpus_JO[:, :-1], gpus_JO[:, -1] = now.configs.gpus_C, now.held_JX[:, 3]
+    type_JO[:, :-1], type_JO[:, -1] = now.configs.type_C, now.held_JX[:, 0]
+    return worth_JO, gpus_JO, type_JO

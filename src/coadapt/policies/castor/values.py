@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from coadapt.model import JobId
-from coadapt.policies.castor.arrays import FloatArray, IntArray
+from coadapt.policies.castor.arrays import FloatArray, IntArray, median
 from coadapt.policies.castor.arrivals import Expected
 from coadapt.policies.castor.cluster import Kind
 from coadapt.policies.castor.fluid.crowd import Course, Crowd, Curves, Goal, joined, majorants
@@ -85,7 +85,7 @@ class Values:
         value_J, course, _ = settle(crowd, start_J, goal, plays)
         value, timed = value_J.tolist(), now.timed_J.tolist()
         self.last = {
-            job.id: (value[row], *value[after.get(row, NOBODY)])
+            job.id: (value[row], *value[after[row]]) if row in after else (value[row],)
             for row, job in enumerate(now.jobs)
             if timed[row]
         }
@@ -105,7 +105,9 @@ class Values:
             if known is None or known[0] <= 0.0 or not timed:
                 continue
             parts = after.get(row, NOBODY)
-            if len(known) == 1 + parts.stop - parts.start:
+            if parts is NOBODY and len(known) == 1:
+                start[row] = known[0]
+            elif len(known) == 1 + parts.stop - parts.start:
                 start[row], *start[parts] = known
             elif start[row] > 0.0:
                 factor = known[0] / start[row]
@@ -133,7 +135,7 @@ def _shorter_first(crowd: Crowd, num_jobs: int, later_L: IntArray) -> FloatArray
         lasts_J = np.clip(crowd.left_J / alone_J, 1.0, 1e9)
     whole_J = lasts_J[:num_jobs].copy()
     np.add.at(whole_J, later_L, lasts_J[num_jobs:])
-    factor_J: FloatArray = np.clip((whole_J / np.median(whole_J)) ** SHORTER_FIRST, 0.01, 100.0)
+    factor_J: FloatArray = np.clip((whole_J / median(whole_J)) ** SHORTER_FIRST, 0.01, 100.0)
     return factor_J
 
 
