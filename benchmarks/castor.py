@@ -111,9 +111,10 @@ def quality(bench: Bench) -> dict[str, object]:
         "30 s": ("castor", 30.0, None),
         "30 s, makespan_jobs=1": ("castor(makespan_jobs=1.0)", 30.0, None),
         "30 s, makespan_jobs=8": ("castor(makespan_jobs=8.0)", 30.0, None),
+        "30 s, makespan_jobs=12": ("castor(makespan_jobs=12.0)", 30.0, None),
         "30 s, rounds alone": ("castor", 30.0, math.inf),
         "in place": ("castor", IN_PLACE_S, 0.0),
-        "in place, makespan_jobs=1, tail=0": ("castor(makespan_jobs=1.0,tail=0.0)", IN_PLACE_S, 0.0),
+        "in place, makespan_jobs=4, tail=0.5": ("castor(makespan_jobs=4.0,tail=0.5)", IN_PLACE_S, 0.0),
     }
     found: dict[str, object] = {
         name: bench.ratios((name,), [bench.run(name, "castor")]) for name in NAMED + TWICE
