@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from coadapt.policies.shockwave.objective import (
@@ -104,6 +104,7 @@ def test_the_fairness_constraint_is_kept_or_found_to_be_impossible(seed: int) ->
 
 @settings(max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.integers(1, 9), st.integers(1, 12))
+@example(seed=763, num_jobs=7, num_gpus=3, num_rounds=1)
 def test_plans_fit_every_round_and_say_what_they_are_worth(
     seed: int, num_jobs: int, num_gpus: int, num_rounds: int
 ) -> None:
@@ -115,7 +116,9 @@ def test_plans_fit_every_round_and_say_what_they_are_worth(
     assert set(np.unique(solved.runs_JT)) <= {0, 1}
     assert ((solved.runs_JT * jobs.width_J[:, None]).sum(axis=0) <= num_gpus).all()
     assert solved.value == pytest.approx(window_value(window, solved.runs_JT.sum(axis=1)))
-    assert solved.value <= solved.bound + 1e-9 * max(1.0, abs(solved.bound))
+    # Where a job's weight is 1e8, sums of utilities are rounded by 1e-8.
+    rounding = 1e-15 * np.abs(window.utility_JM).sum()
+    assert solved.value <= solved.bound + 1e-9 * max(1.0, abs(solved.bound)) + rounding
 
 
 def test_wide_jobs_get_their_rounds_beside_narrow_ones_of_higher_rank() -> None:
