@@ -9,6 +9,6 @@ BoolArray = NDArray[np.bool_]
 
 
 def median(values: FloatArray) -> float:
-    """Return the median of some numbers: of few that of numpy takes ten times as long."""
+    """Return the median of some numbers: that of numpy takes eight times as long for 160 of them."""
     ordered = np.sort(values)
     return 0.5 * float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2])

@@ -1,4 +1,4 @@
-"""Expected arrivals: the jobs of the last two hours once more, at their mean rate, for one hour."""
+"""Expected arrivals: the jobs of the last two hours once more, at their rate, for an hour or EXPECTED_MAX."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -67,7 +67,7 @@ class Arrivals:
         self.curves = curves
 
     def expected(self, at: float) -> Expected | None:
-        """Return who is expected in the next hour, None if nobody."""
+        """Return who is expected in the next hour, EXPECTED_MAX at most, None if nobody."""
         past = sorted(self.came.items(), key=lambda each: each[1][0])
         if not past or self.began_at is None:
             return None

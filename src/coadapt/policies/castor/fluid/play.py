@@ -258,8 +258,6 @@ def _play(crowd: Crowd, flow: Flow, value_J: FloatArray, course: Course) -> None
 
 # The last end stands for the ends within this share of it: softmax instead of max (tried: 0.05-0.2 alike).
 LAST_SHARE = 0.1
-# Of one step of the fixed point, in logarithms: at 1 the values swing (tried).
-DAMPING = 0.5
 # A second past its deadline counts as so many seconds of waiting besides (1).
 LATE_JOBS = 4.0
 FAIR_WEIGHT = 10.0  # of a second past fair_J (tried: 3)
@@ -467,6 +465,7 @@ def _settle(crowd: Crowd, flow: Flow, goal: Goal, turns: _Turns, num_plays: int)
         _own(crowd, played, turns.weight_J, own_J)
         for j in range(len(value_J)):
             if own_J[j] > 0.0 and value_J[j] > 0.0:
+                # Half of the way in logarithms: where it is all of it, the values swing (tried).
                 value_J[j] = np.sqrt(value_J[j] * own_J[j])
     return least
 
