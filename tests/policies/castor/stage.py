@@ -17,6 +17,7 @@ from coadapt.model import (
     TypeProfile,
     Usage,
 )
+from coadapt.policies.castor.lengths import Lengths, hinted
 
 PARAMS = ThroughputParams(
     alpha_c=0.05, beta_c=0.001, alpha_r=0.01, beta_r=0.001, alpha_n=0.03, beta_n=0.002, gamma=1.5
@@ -60,3 +61,14 @@ def timed(
         measured=Measured(progress=progress, progress_target=target, by_type=known, grad=grad),
         usage=Usage(started_at=at if held else None),
     )
+
+
+def observe(lengths: Lengths, *jobs: JobView, alone: float = 1.0) -> None:
+    """Let `lengths` see these jobs and no others, each of this goodput on one GPU."""
+    lengths.observe(jobs, [alone] * len(jobs), [hinted(job) for job in jobs])
+
+
+def left(lengths: Lengths, job: JobView, alone: float = 1.0) -> float:
+    """Return what `job` has left by `lengths`, once it was seen."""
+    observe(lengths, job, alone=alone)
+    return lengths.left(job.id)

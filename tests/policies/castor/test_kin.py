@@ -16,7 +16,7 @@ from coadapt.policies.castor.lengths import Lengths
 from coadapt.policies.castor.rates import Configs
 from coadapt.policies.castor.situation import Situation, situation
 from coadapt.policies.castor.times import CARRIED, SHAPES_MAX, TOLD_MAX, Shape, StepTimes
-from tests.policies.castor.stage import PARAMS, timed
+from tests.policies.castor.stage import PARAMS, left, observe, timed
 from tests.policies.stage import nodes, on, view
 
 
@@ -216,9 +216,9 @@ def test_lengths_of_few_applications_are_remembered() -> None:
     lengths = Lengths()
     for number in range(APPLICATIONS_MAX + 10):
         job = of(timed("kin", progress=1e6, target=1e8), f"application {number}")
-        lengths.observe([job], [1.0])
-        lengths.observe([replace(job, measured=replace(job.measured, progress=2e6))], [1.0])
-        lengths.observe([], [])
+        observe(lengths, job)
+        observe(lengths, replace(job, measured=replace(job.measured, progress=2e6)))
+        observe(lengths)
     assert len(lengths.wholes) == len(lengths.told) == APPLICATIONS_MAX
 
 
@@ -240,29 +240,29 @@ def test_the_noise_ahead_is_that_which_kin_had_there() -> None:
 def gone(lengths: Lengths, *, hint: float | None, did: float = 1e6) -> None:
     """Let a job of the application come, train until `did` and go."""
     for progress in (0.5 * did, did):
-        lengths.observe([of(timed("kin", progress=progress, target=hint))], [1.0])
-    lengths.observe([], [])
+        observe(lengths, of(timed("kin", progress=progress, target=hint)))
+    observe(lengths)
 
 
 def test_hints_that_proved_wrong_yield_to_what_kin_did() -> None:
     lengths = Lengths()
     for factor in (0.3, 2.0, 0.5, 4.0):
         gone(lengths, hint=factor * 1e6)
-    left = lengths.left(of(timed("new", progress=0.0, target=3e6)), 1.0)
-    assert left == pytest.approx(1e6, rel=0.3)
+    new = of(timed("new", progress=0.0, target=3e6))
+    assert left(lengths, new) == pytest.approx(1e6, rel=0.3)
 
 
 def test_hints_that_proved_right_are_kept_where_kin_differ() -> None:
     lengths = Lengths()
     for whole in (1e6, 3e6, 1e7):
         gone(lengths, hint=whole, did=whole)
-    assert lengths.left(of(timed("new", progress=0.0, target=5e6)), 1.0) == pytest.approx(5e6)
+    assert left(lengths, of(timed("new", progress=0.0, target=5e6))) == pytest.approx(5e6)
 
 
 def test_without_a_hint_a_job_is_as_long_as_its_kin() -> None:
     lengths = Lengths()
     gone(lengths, hint=None)
-    assert lengths.left(of(newcomer()), 1.0) == pytest.approx(1.25e6)
+    assert left(lengths, of(newcomer())) == pytest.approx(1.25e6)
 
 
 def test_curves_of_noise_follow_each_report() -> None:

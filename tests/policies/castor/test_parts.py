@@ -27,7 +27,7 @@ from coadapt.policies.castor.lengths import OVERRUN, TYPICAL_S, Lengths
 from coadapt.policies.castor.placing import place
 from coadapt.policies.castor.predictions import ERRORS_MAX, Predictions
 from coadapt.policies.castor.situation import situation
-from tests.policies.castor.stage import timed
+from tests.policies.castor.stage import left, observe, timed
 from tests.policies.stage import job, nodes, on, view
 
 
@@ -79,30 +79,30 @@ def test_a_hint_that_proved_short_is_stretched() -> None:
     lengths = Lengths()
     for number in range(8):
         gone = timed(f"gone{number}", progress=3000.0, target=1000.0)
-        lengths.observe([gone], [1.0])
-    lengths.observe([], [])
-    assert lengths.left(timed("new", progress=100.0, target=1000.0), 1.0) == pytest.approx(2900.0)
-    other = timed("new", progress=100.0, target=1000.0, tenant="honest")
-    assert lengths.left(other, 1.0) == pytest.approx(900.0)
+        observe(lengths, gone)
+    observe(lengths)
+    assert left(lengths, timed("new", progress=100.0, target=1000.0)) == pytest.approx(2900.0)
+    other = timed("other", progress=100.0, target=1000.0, tenant="honest")
+    assert left(lengths, other) == pytest.approx(900.0)
 
 
 def test_a_job_past_its_end_is_never_nearly_done() -> None:
-    assert Lengths().left(timed("late", progress=2000.0, target=1000.0), 1.0) == OVERRUN * 2000.0
+    assert left(Lengths(), timed("late", progress=2000.0, target=1000.0)) == OVERRUN * 2000.0
 
 
 def test_without_a_hint_jobs_seen_tell() -> None:
     lengths, unknown = Lengths(), timed("unknown", progress=50.0, target=None)
-    assert lengths.left(unknown, 1.0) == TYPICAL_S
+    assert left(lengths, unknown) == TYPICAL_S
     for seconds in (10.0, 100.0, 300.0):
-        lengths.observe([timed(f"job{seconds}", progress=0.0, target=seconds)], [1.0])
-    assert lengths.left(unknown, 1.0) == pytest.approx(200.0 - 50.0)
+        observe(lengths, timed(f"job{seconds}", progress=0.0, target=seconds))
+    assert left(lengths, unknown) == pytest.approx(200.0 - 50.0)
 
 
 def test_a_job_of_unknown_length_counts_as_one_that_may_prove_short() -> None:
     lengths = Lengths()
     assert lengths.unseen_s(60.0) == 60.0 + TYPICAL_S
     for seconds in (100.0, 3000.0, 20_000.0):
-        lengths.observe([timed(f"job{seconds}", target=seconds)], [1.0])
+        observe(lengths, timed(f"job{seconds}", target=seconds))
     # One in three proves short within 60 s, and ends in 100 s more: 3 x 60 + 100 per end.
     assert lengths.unseen_s(60.0) == pytest.approx(280.0)
     # Where looking takes long, who proves longer is run on too: (3 x 2000 + 100 + 3000) / 2.
@@ -138,7 +138,7 @@ def test_a_job_bears_its_time_on_the_slowest_type() -> None:
 
 def test_a_declared_length_counts_before_the_first_report() -> None:
     spec = JobSpec(name="a", batch=BatchLimits(initial=8), length=JobLength(steps=100.0))
-    assert Lengths().left(JobView(id="a", spec=spec, submitted_at=0.0), 2.0) == 800.0
+    assert left(Lengths(), JobView(id="a", spec=spec, submitted_at=0.0), alone=2.0) == 800.0
 
 
 def placed(cluster: tuple, counts: dict[str, int], **held: Allocation) -> dict[str, Allocation]:

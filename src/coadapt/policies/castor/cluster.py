@@ -182,8 +182,7 @@ def held_shapes(ground: Ground, jobs: Sequence[JobView]) -> IntArray:
     held_JX = np.zeros((len(jobs), 4), dtype=np.int64)
     held_JX[:, 1:3] = 1
     for row, job in enumerate(jobs):
-        allocation, spec = job.allocation, job.spec.replicas
-        held = shape_of(ground, allocation) if allocation.slots else None
+        held, spec = shape_held(ground, job), job.spec.replicas
         if held is None:
             continue
         number, shape = held

@@ -66,7 +66,7 @@ class Known(NamedTuple):
     span_J2: IntArray
     timed_J: BoolArray
     partial_J: list[int]
-    hints: Sequence[float | None] = ()
+    hints: Sequence[float | None]
 
 
 @dataclass(slots=True)
@@ -96,8 +96,8 @@ class Facts:
             if fact.partial:
                 partial.append(row)
         self.gpu_types, self.facts = gpu_types, facts
-        known = _unpacked(packed, np.array(noise), len(gpu_types), partial)
-        return known._replace(hints=[hinted(job) for job in jobs])
+        hints = [hinted(job) for job in jobs]
+        return _unpacked(packed, np.array(noise), len(gpu_types), partial, hints)
 
 
 def limits(job: JobView) -> tuple[int, int]:
@@ -157,7 +157,13 @@ def _params(profile: TypeProfile, widest: TypeProfile) -> Sequence[float]:
     return values[:NUM_COMPUTE] + params_of(widest.params)[NUM_COMPUTE:]
 
 
-def _unpacked(packed: Sequence[bytes], noise_J: FloatArray, num_types: int, partial: list[int]) -> Known:
+def _unpacked(
+    packed: Sequence[bytes],
+    noise_J: FloatArray,
+    num_types: int,
+    partial: list[int],
+    hints: Sequence[float | None],
+) -> Known:
     width = num_types * (len(PARAM_NAMES) + NUM_LIMITS + 1) + NUM_FLAGS
     number_JX = np.frombuffer(b"".join(packed)).reshape(-1, width)
     ends = np.cumsum([0, num_types * len(PARAM_NAMES), num_types * NUM_LIMITS, num_types]).tolist()
@@ -173,6 +179,7 @@ def _unpacked(packed: Sequence[bytes], noise_J: FloatArray, num_types: int, part
         flag_JX[:, 3:5].astype(np.int64),
         flag_JX[:, 5] != 0.0,
         partial,
+        hints,
     )
 
 

@@ -72,17 +72,14 @@ class Lengths:
     spreads: dict[Key | TenantId, float] = field(default_factory=dict)
     ordered: dict[TenantId, list[float]] = field(default_factory=dict)
 
-    def observe(
-        self, jobs: Sequence[JobView], alone: Sequence[float], hints: Sequence[float | None] | None = None
-    ) -> None:
+    def observe(self, jobs: Sequence[JobView], alone: Sequence[float], hints: Sequence[float | None]) -> None:
         """Take in who is there, with their goodputs on one GPU (0: unknown), and learn from who has gone.
 
-        hints: as of `hinted`, where the caller has them.
+        hints: as of `hinted`.
         """
         here = {job.id for job in jobs}
         for gone in [job for job in self.living if job not in here]:
             self._learn(self.living.pop(gone))
-        hints = [hinted(job) for job in jobs] if hints is None else hints
         for job, goodput, hint in zip(jobs, alone, hints, strict=True):
             if goodput <= 0.0:
                 continue
@@ -129,17 +126,9 @@ class Lengths:
         means = (shows_s * len(known) + total for total in accumulate(known))
         return min(mean / count for count, mean in enumerate(means, 1))
 
-    def left(self, job: JobView, alone: float) -> float:
-        """Return the progress that `job`, of goodput `alone` > 0 on one GPU, has before it."""
-        own = job.spec.tenant, key_of(job), hinted(job)
-        return self._left(_Living(*own, before=0.0, progress=job.measured.progress, alone=alone))
-
-    def left_of(self, job: JobId) -> float:
-        """Return the same of a job that was just observed with a goodput."""
-        return self._left(self.living[job])
-
-    def _left(self, job: _Living) -> float:
-        tenant, key, hint, _, done, alone = job
+    def left(self, job: JobId) -> float:
+        """Return the progress that a job has before it that was just observed with a goodput."""
+        tenant, key, hint, _, done, alone = self.living[job]
         if key is not None:
             alike = self._alike(key, hint)
             if alike and (hint is None or (len(alike) >= TRUST and self._truer(key, alike, tenant))):

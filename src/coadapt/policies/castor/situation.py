@@ -129,7 +129,7 @@ def situation(
     lengths.observe(jobs, alone, known.hints)
     left_J = np.array(
         [
-            lengths.left_of(job.id) if goodput > 0.0 else _unseen(job, lengths)
+            lengths.left(job.id) if goodput > 0.0 else _unseen(job, lengths)
             for job, goodput in zip(jobs, alone, strict=True)
         ]
     )

@@ -142,11 +142,9 @@ def _fill(
     window: Window, item_job_I: IntArray, item_gain_I: FloatArray, budget: int, count_J: IntArray
 ) -> tuple[float, float]:
     """Add rounds to `count_J` while the budget lasts; return the utility, and a bound on it."""
-    value = 0.0
     left = budget
     skip_J = count_J.copy()  # items that the fewest rounds have taken already
     for job in range(count_J.size):
-        value += window.utility_JM[job, count_J[job]]
         left -= count_J[job] * window.width_J[job]
     bound = np.inf
     for item in range(item_job_I.size):
@@ -157,13 +155,26 @@ def _fill(
         width = window.width_J[job]
         if width <= left:
             count_J[job] += 1
-            value += item_gain_I[item]
             left -= width
         elif bound == np.inf:
-            bound = value + item_gain_I[item] * left / width
+            bound = _utility(window, count_J) + item_gain_I[item] * left / width
         if left == 0:
             break
+    value = _utility(window, count_J)
     return value, max(value, bound) if bound < np.inf else value
+
+
+@compiled_part
+def _utility(window: Window, count_J: IntArray) -> float:
+    """Return the utility of these counts.
+
+    It is no sum of gains: where a weight is 1e9, a job's first gain is as large as what it lacked, and the
+    utilities of all others are rounded away.
+    """
+    value = 0.0
+    for job in range(count_J.size):
+        value += window.utility_JM[job, count_J[job]]
+    return value
 
 
 @compiled
