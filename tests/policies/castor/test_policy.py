@@ -1,6 +1,7 @@
 """Castor in rounds: the contract, what its dials and a job's spec do, and what it tells."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -18,13 +19,27 @@ from coadapt.model import (
 )
 from coadapt.policies import create_policy
 from coadapt.policies.castor.cluster import standing
-from coadapt.policies.castor.fairness import FairClocks
+from coadapt.policies.castor.fairness import ROUND_S, FairClocks
 from coadapt.policies.castor.lengths import Lengths
 from coadapt.policies.castor.policy import Castor
 from coadapt.policies.castor.situation import situation
+from coadapt.policies.castor.values import Fluid
 from coadapt.policies.checks.contract import check_policy
 from tests.policies.castor.stage import timed
 from tests.policies.stage import counts, job, nodes, on, view
+
+
+def faster_a(times: float) -> Mapping[str, TypeProfile]:
+    """Return how long steps take on types a and b, the former so many times as fast."""
+    common = timed("x").measured.by_type["gpu"]
+    names = ("alpha_c", "beta_c", "alpha_r", "alpha_n")
+    rare = replace(common.params, **{name: getattr(common.params, name) / times for name in names})
+    return {"a": replace(common, params=rare), "b": common}
+
+
+def beside_eight(num_rare: int, *jobs: JobView) -> ClusterView:
+    """Return a view of jobs on a node of type a and two of four GPUs of type b."""
+    return view((*nodes(num_rare, kind="a", name="a"), *nodes(4, 4, kind="b", name="b")), *jobs)
 
 
 def test_it_keeps_the_contract() -> None:
@@ -50,10 +65,10 @@ def test_dials_that_nobody_sets_are_those_of_what_rescales_take(
     rescale_s: float, dials: tuple[float, float]
 ) -> None:
     """Each job's own rescale counts in the median: one that is dear among five changes nothing."""
-    assert Castor().dials(rescale_s) == dials
     makespan_jobs, tail = dials
-    assert Castor(makespan_jobs=8.0).dials(rescale_s) == (8.0, tail)
-    assert Castor(tail=0.0).dials(rescale_s) == (makespan_jobs, 0.0)
+    assert Castor().dials(rescale_s, unlike=0.0) == (makespan_jobs, tail, 2.0)
+    assert Castor(makespan_jobs=8.0).dials(rescale_s, unlike=0.0) == (8.0, tail, 2.0)
+    assert Castor(tail=0.0).dials(rescale_s, unlike=0.0) == (makespan_jobs, 0.0, 2.0)
     jobs = [timed(f"j{number}", target=10.0**number, at=-1e4 * number) for number in range(4, 9)]
     jobs = [replace(each, rescale_s=9e9 if each.id == "j5" else rescale_s) for each in jobs]
     as_set = Castor(makespan_jobs=makespan_jobs, tail=tail).allocate(view(nodes(4, 4), *jobs))
@@ -95,6 +110,38 @@ def test_a_deadline_that_presses_goes_before() -> None:
 def test_an_untimed_job_starts_within_a_node_on_at_most_four() -> None:
     fresh = timed("fresh", gpus=(1, 64), by_type={}, grad=None, target=None)
     assert given(fresh, gpus=(8, 8)) == {"fresh": 4}
+
+
+@pytest.mark.parametrize(
+    ("unlike", "times", "rho_max"), [(0.0, 1.0, 2.0), (0.1, 2.0, 11 / 6), (0.3, 8.0, 1.5), (2.0, 8.0, 1.5)]
+)
+def test_the_last_end_and_fair_shares_weigh_more_where_gpus_differ(
+    unlike: float, times: float, rho_max: float
+) -> None:
+    assert Castor().dials(30.0, unlike) == pytest.approx((4.0 * times, 0.5, rho_max))
+    assert Castor().dials(0.0, unlike) == pytest.approx((2.0 * times, 0.0, rho_max))
+    assert Castor(makespan_jobs=0.0, rho_max=0.0).dials(30.0, unlike) == (0.0, 0.5, 0.0)
+
+
+@pytest.mark.parametrize(("num_rare", "times", "unlike"), [(2, 1.0, 0.0), (2, 3.0, 0.2), (4, 0.5, 1 / 3)])
+def test_gpus_are_as_unlike_as_what_jobs_do_on_them(num_rare: int, times: float, unlike: float) -> None:
+    """Of ten or twelve GPUs some are so many times as fast: in logarithms, in the mean."""
+    seen = beside_eight(num_rare, timed("x", gpus=(1, 1), by_type=faster_a(times)))
+    fluid = Fluid.of(situation(seen, standing(seen), Lengths()), standing(seen).kinds)
+    assert fluid.unlike == pytest.approx(unlike * abs(np.log(times)))
+
+
+@pytest.mark.parametrize(("times", "rate"), [(0.5, 1.0), (1.0, 1.0), (3.0, 1.4)])
+def test_an_equal_share_is_of_every_type_or_of_the_commonest(times: float, rate: float) -> None:
+    """A fifth of the GPUs are so many times as fast: a job's clock runs at what it has on all in turns, or at
+    what it has on the others alone if that is more.
+    """
+    seen = beside_eight(2, timed("x", gpus=(1, 1), target=1e6, by_type=faster_a(times)))
+    now = situation(seen, standing(seen), Lengths())
+    fair = FairClocks().move(seen.at, now, np.array([2, 8]))
+    assert fair.type_J == [1]
+    takes_s = 1e6 / (rate * fair.goodput_J[0]) + 0.5 * ROUND_S + now.rescale_s_J[0]
+    assert fair.takes_s_J[0] == pytest.approx(takes_s)
 
 
 def test_later_it_gets_at_most_four_times_what_it_was_timed_on() -> None:
@@ -140,10 +187,7 @@ def test_a_late_job_gets_its_share_of_the_commonest_type_or_as_much_of_another(
     times: float, gets_type: str
 ) -> None:
     """Two GPUs of type b are its share. Those of the rarer a do as well unless they are slower."""
-    common = timed("x").measured.by_type["gpu"]
-    names = ("alpha_c", "beta_c", "alpha_r", "alpha_n")
-    rare = replace(common.params, **{name: getattr(common.params, name) / times for name in names})
-    by_type = {"a": replace(common, params=rare), "b": common}
+    by_type = faster_a(times)
     late = timed("late", gpus=(1, 4), target=1e9, at=0.0, by_type=by_type)
     new = [timed(f"j{number}", gpus=(4, 4), target=1e4, at=5e5, by_type=by_type) for number in range(3)]
     seen = view((*nodes(2, kind="a", name="a"), *nodes(4, 4, kind="b", name="b")), late, *new, at=5e5)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -26,9 +26,21 @@ from coadapt.policies.castor.round import Sizes, choose, rehearse_program
 from coadapt.policies.castor.situation import Situation, situation
 from coadapt.policies.castor.values import Fluid, Outlook, Values, Wanted
 
-# Both dials where nobody sets them: where a rescale takes CHEAP_S or less, and where it takes DEAR_S or more.
+# Dials where nobody sets them: where a rescale takes CHEAP_S or less, and where it takes DEAR_S or more.
 MAKESPAN_JOBS, TAIL = (2.0, 4.0), (0.0, 0.5)
 CHEAP_S, DEAR_S = 1.0, 15.0
+# And where GPUs are of one type, and where they are as unlike as UNLIKE or more. A play has one pool of GPUs,
+# so it foresees the last ends, on whatever type is left, as sooner than they are: they weigh more there.
+RHO_MAX, UNLIKE_TIMES = (2.0, 1.5), 8.0
+UNLIKE = 0.3
+
+
+class Dials(NamedTuple):
+    """What CastorOptions weighs by, in one round."""
+
+    makespan_jobs: float
+    tail: float
+    rho_max: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,15 +48,17 @@ class CastorOptions:
     """What castor's operator may set; docs/policies/castor.md has the curves of both dials.
 
     makespan_jobs: μ, how many jobs' completion times the makespan weighs as much as (None: 4, or less, down
-    to 2, where rescales take less than 15 s). tail: what is made small is the sum of completion times to the
-    power of 1 + tail (None: 0.5, or less, down to 0, likewise). rho_max: how many times its time on an equal
-    share a job may take: its seconds weigh more from half of that on, and who would pass it is owed its
-    share; 0: no limit. expect: whether to keep room for jobs like those of the last hours.
+    to 2, where rescales take less than 15 s; up to 8 times that where GPU types differ). tail: what is made
+    small is the sum of completion times to the power of 1 + tail (None: 0.5, or less, down to 0, where
+    rescales take less than 15 s). rho_max: how many times its time on an equal share a job may take: its
+    seconds weigh more from half of that on, and who would pass it is owed its share (None: 2, or less, down
+    to 1.5, where GPU types differ); 0: no limit. expect: whether to keep room for jobs like those of the
+    last hours.
     """
 
     makespan_jobs: float | None = None
     tail: float | None = None
-    rho_max: float = 2.0
+    rho_max: float | None = None
     expect: bool = True
 
     def __post_init__(self) -> None:
@@ -53,14 +67,15 @@ class CastorOptions:
             if value is not None and not 0.0 <= value < math.inf:
                 raise ValueError(f"{name} must be finite and >= 0, got {value}")
 
-    def dials(self, rescale_s: float) -> tuple[float, float]:
-        """Return makespan_jobs and tail where a rescale takes so long, s."""
+    def dials(self, rescale_s: float, unlike: float) -> Dials:
+        """Return the dials where a rescale takes so long, s, and GPUs are so unlike (as of Fluid)."""
         dear = min(max((rescale_s - CHEAP_S) / (DEAR_S - CHEAP_S), 0.0), 1.0)
+        types = min(unlike / UNLIKE, 1.0)
         makespan_jobs, tail = (low + dear * (high - low) for low, high in (MAKESPAN_JOBS, TAIL))
-        return (
-            makespan_jobs if self.makespan_jobs is None else self.makespan_jobs,
-            tail if self.tail is None else self.tail,
-        )
+        rho_max = RHO_MAX[0] + types * (RHO_MAX[1] - RHO_MAX[0])
+        usual = Dials(makespan_jobs * UNLIKE_TIMES**types, tail, rho_max)
+        chosen = self.makespan_jobs, self.tail, self.rho_max
+        return Dials(*[own if own is not None else each for own, each in zip(chosen, usual, strict=True)])
 
 
 @dataclass(slots=True)
@@ -123,14 +138,15 @@ class Castor(CastorOptions):
             return Plan(allocations=fixed.kept, reasons=reasons)
         num_gpus = sum(kind.num_gpus for kind in fixed.kinds)
         bears_J = memory.waits.borne(view.at, now, num_gpus)
-        makespan_jobs, tail = self.dials(median(now.rescale_s_J))
-        wanted = Wanted(makespan_jobs, tail, bears_J)
-        owed = owed_now(now, view.at, bears_J, num_gpus, end_too=makespan_jobs > 0.0)
-        if self.rho_max:
+        fluid = Fluid.of(now, fixed.kinds)
+        dials = self.dials(median(now.rescale_s_J), fluid.unlike)
+        wanted = Wanted(dials.makespan_jobs, dials.tail, bears_J)
+        owed = owed_now(now, view.at, bears_J, num_gpus, end_too=dials.makespan_jobs > 0.0)
+        if dials.rho_max:
             fair = memory.clocks.move(view.at, now, np.array([kind.num_gpus for kind in fixed.kinds]))
-            wanted = replace(wanted, fair_J=FAIR_FROM * self.rho_max * fair.takes_s_J)
-            owed = owed.with_shares(fair, self.rho_max)
-        outlook = self._look_ahead(view, fixed, now, wanted)
+            wanted = replace(wanted, fair_J=FAIR_FROM * dials.rho_max * fair.takes_s_J)
+            owed = owed.with_shares(fair, dials.rho_max)
+        outlook = self._look_ahead(view, now, fluid, wanted)
         sizes = choose(now, outlook, fixed, owed)
         placed = _places(fixed, now, sizes)
         kin_times = _tell(memory.applications, now, fixed.ground, placed)
@@ -180,9 +196,8 @@ class Castor(CastorOptions):
         """Call the kernels of the round's program, which `allocate` calls last."""
         rehearse_program()
 
-    def _look_ahead(self, view: ClusterView, fixed: Standing, now: Situation, wanted: Wanted) -> Outlook:
+    def _look_ahead(self, view: ClusterView, now: Situation, fluid: Fluid, wanted: Wanted) -> Outlook:
         memory = self._memory
-        fluid = Fluid.of(now, fixed.kinds)
         whole_J = np.where(now.timed_J, now.sources.done_J + now.left_J, 0.0)
         memory.arrivals.observe(view.at, now.jobs, fluid.curves, whole_J)
         expected = memory.arrivals.expected(view.at) if self.expect else None

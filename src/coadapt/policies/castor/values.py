@@ -143,12 +143,14 @@ def _shorter_first(crowd: Crowd, num_jobs: int, later_L: IntArray) -> FloatArray
 class Fluid:
     """Concave curves of the jobs, and of their later stretches, over GPUs of the first type.
 
-    num_gpus: how many of these the cluster is worth.
+    num_gpus: how many of these the cluster is worth. unlike: by how much GPUs differ from those of the most
+    common type, in logarithms of what they are worth, in the mean.
     """
 
     curves: Curves
     later: Curves
     num_gpus: float
+    unlike: float
 
     @classmethod
     def of(cls, now: Situation, kinds: "tuple[Kind, ...]") -> "Fluid":
@@ -156,12 +158,13 @@ class Fluid:
         worth_T = _type_worths(now.configs.type_C, now.configs.gpus_C, now.goodput_JC, len(kinds))
         gpus_C = now.configs.gpus_C * worth_T[now.configs.type_C]
         order_C = np.argsort(gpus_C, kind="stable")
-        num_gpus = float(sum(kind.num_gpus * worth for kind, worth in zip(kinds, worth_T, strict=True)))
+        gpus_T = np.array([kind.num_gpus for kind in kinds])
+        unlike_T = np.abs(np.log(worth_T / worth_T[gpus_T.argmax()]))
         here, later = (
             majorants(np.ascontiguousarray(each[:, order_C]), gpus_C[order_C])
             for each in (now.goodput_JC, now.later_LC)
         )
-        return cls(here, later, num_gpus)
+        return cls(here, later, float(gpus_T @ worth_T), float(gpus_T @ unlike_T) / max(gpus_T.sum(), 1))
 
 
 def _type_worths(type_C: IntArray, gpus_C: IntArray, goodput_JC: FloatArray, num_types: int) -> FloatArray:
