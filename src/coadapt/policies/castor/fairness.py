@@ -55,15 +55,7 @@ class FairClocks:
 
     def move(self, at: float, now: Situation, gpus_T: IntArray) -> Fair:
         """Return what the share of each job is, and move the clocks on. gpus_T: GPUs by type."""
-        equal = gpus_T.sum() / max(len(now.jobs), 1)
-        share = max(int(equal), 1)
-        column_TJ, goodput_TJ = _at_share(now, share, len(gpus_T))
-        gpus_TJ, may_TJ = now.configs.gpus_C[column_TJ], goodput_TJ > 0.0
-        rate_TJ = goodput_TJ * np.where(gpus_TJ > share, equal / gpus_TJ, min(equal, 1.0))
-        mixed_J = gpus_T @ rate_TJ / np.maximum(gpus_T @ may_TJ, 1)
-        most_J, every_J = np.where(may_TJ, gpus_T[:, None], 0).argmax(axis=0), np.arange(len(now.jobs))
-        column_J, goodput_J = column_TJ[most_J, every_J], goodput_TJ[most_J, every_J]
-        rate_J = np.maximum(rate_TJ[most_J, every_J], mixed_J)
+        gpus_J, type_J, goodput_J, rate_J = _shares(now, gpus_T)
         takes_s_J, least_J = np.full(len(now.jobs), np.inf), np.zeros(len(now.jobs))
         rows = np.flatnonzero(now.timed_J & (rate_J > 0.0))
         jobs = [now.jobs[row] for row in rows.tolist()]
@@ -78,7 +70,7 @@ class FairClocks:
         takes_s_J[rows] = fair_s_R + 0.5 * ROUND_S + now.rescale_s_J[rows]
         least_J[rows] = (age_s_R + left_R / rate_R) / takes_s_J[rows]
         self.done = {job.id: (at, clock) for job, clock in zip(jobs, clock_R.tolist(), strict=True)}
-        return Fair(now.configs.gpus_C[column_J], most_J, goodput_J, takes_s_J, least_J)
+        return Fair(gpus_J, type_J, goodput_J, takes_s_J, least_J)
 
 
 # Where jobs outnumber GPUs there are no shares, and a sum of completion times puts last whoever needs many
@@ -119,6 +111,19 @@ def _at_least_s(now: Situation) -> FloatArray:
     with np.errstate(divide="ignore"):
         seconds_J: FloatArray = (now.left_J + np.where(now.timed_J, now.sources.done_J, 0.0)) / goodput_J
     return seconds_J
+
+
+def _shares(now: Situation, gpus_T: IntArray) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
+    """Return what is owed to each job that is late, as of Fair, and the goodput that its clock runs at."""
+    equal = gpus_T.sum() / max(len(now.jobs), 1)
+    share = max(int(equal), 1)
+    column_TJ, goodput_TJ = _at_share(now, share, len(gpus_T))
+    gpus_TJ, may_TJ = now.configs.gpus_C[column_TJ], goodput_TJ > 0.0
+    rate_TJ = goodput_TJ * np.where(gpus_TJ > share, equal / gpus_TJ, min(equal, 1.0))
+    in_turns_J = gpus_T @ rate_TJ / np.maximum(gpus_T @ may_TJ, 1)
+    commonest_J = np.where(may_TJ, gpus_T[:, None], 0).argmax(axis=0)
+    of_it = commonest_J, np.arange(len(now.jobs))
+    return gpus_TJ[of_it], commonest_J, goodput_TJ[of_it], np.maximum(rate_TJ[of_it], in_turns_J)
 
 
 def _at_share(now: Situation, share: int, num_types: int) -> tuple[IntArray, FloatArray]:
