@@ -127,8 +127,22 @@ def test_the_last_end_and_fair_shares_weigh_more_where_gpus_differ(
 def test_gpus_are_as_unlike_as_what_jobs_do_on_them(num_rare: int, times: float, unlike: float) -> None:
     """Of ten or twelve GPUs some are so many times as fast: in logarithms, in the mean."""
     seen = beside_eight(num_rare, timed("x", gpus=(1, 1), by_type=faster_a(times)))
-    fluid = Fluid.of(situation(seen, standing(seen), Lengths()), standing(seen).kinds)
+    fluid = Fluid.of(situation(seen, standing(seen), Lengths()), np.array([num_rare, 8]))
     assert fluid.unlike == pytest.approx(unlike * abs(np.log(times)))
+
+
+@pytest.mark.parametrize("dial", ["makespan_jobs", "rho_max"])
+def test_rounds_go_by_how_unlike_their_gpus_are(dial: str) -> None:
+    jobs = [
+        timed(f"j{number}", gpus=(1, 4), target=1e6 * number, by_type=faster_a(3.0)) for number in range(1, 9)
+    ]
+    seen = beside_eight(2, *jobs)
+    fluid = Fluid.of(situation(seen, standing(seen), Lengths()), np.array([2, 8]))
+    usual = Castor().dials(jobs[0].rescale_s, fluid.unlike)._asdict()
+    plan = Castor().allocate(seen)
+    assert Castor(**usual).allocate(seen).diagnostics == plan.diagnostics
+    of_one_type = getattr(Castor().dials(jobs[0].rescale_s, unlike=0.0), dial)
+    assert Castor(**{**usual, dial: of_one_type}).allocate(seen).diagnostics != plan.diagnostics
 
 
 @pytest.mark.parametrize(("times", "rate"), [(0.5, 1.0), (1.0, 1.0), (3.0, 1.4)])

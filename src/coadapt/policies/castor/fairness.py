@@ -3,10 +3,9 @@
 # A job's fair clock runs at the goodput that it would have on its share of the cluster, GPUs / jobs,
 # whatever it really gets. The share is of every GPU type that the job may have, in turns, or of the one that
 # the cluster has most of, as the finish-time fairness rho is told, if it does more there. (By the latter
-# alone, where it is a slow one, hardly anybody is late: worst rho was 7 % higher at the same makespan.) Who
-# needs more GPUs has that in turns, too. From the clock follows when
-# the job would have ended there (T_fair), and from what it really did when it ends if it gets its share from
-# now on; the quotient is the least rho that it can still count on.
+# alone, where it is a slow one, hardly anybody is late: decision 188.) Who needs more GPUs has that in turns,
+# too. From the clock follows when the job would have ended there (T_fair), and from what it really did when
+# it ends if it gets its share from now on; the quotient is the least rho that it can still count on.
 #
 # `rho_max` acts on both. Seconds past FAIR_FROM x rho_max x T_fair weigh more in the plays, so that who will
 # be late is seen to in time. Who can count on rho_max or more only is owed its share, or GPUs of another type
@@ -17,7 +16,7 @@
 # further: rho <= rho_max + (round + its rescales x delta) / T_fair. When jobs come, T_fair and what is left
 # grow alike. Of several types it holds of rho as it is told, too: who is owed its share c of the commonest
 # once age + left / m = rho_max W / m (m: in turns, c <= m, W: its whole length) ends by
-# rho_max W / m + left (1 / c - 1 / m) <= rho_max W / c, as left <= W.
+# rho_max W / m + left (1 / c - 1 / m) <= rho_max W / c, as left <= W, if rho_max >= 1.
 
 from dataclasses import dataclass, field
 from itertools import chain

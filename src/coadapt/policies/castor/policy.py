@@ -29,8 +29,8 @@ from coadapt.policies.castor.values import Fluid, Outlook, Values, Wanted
 # Dials where nobody sets them: where a rescale takes CHEAP_S or less, and where it takes DEAR_S or more.
 MAKESPAN_JOBS, TAIL = (2.0, 4.0), (0.0, 0.5)
 CHEAP_S, DEAR_S = 1.0, 15.0
-# And where GPUs are of one type, and where they are as unlike as UNLIKE or more. A play has one pool of GPUs,
-# so it foresees the last ends, on whatever type is left, as sooner than they are: they weigh more there.
+# And where GPUs are of one type, and where they are as unlike as UNLIKE or more (chosen on Sia's cluster). A
+# play has one pool of GPUs: the long jobs that are left at last all have the fast type there.
 RHO_MAX, UNLIKE_TIMES = (2.0, 1.5), 8.0
 UNLIKE = 0.3
 
@@ -136,14 +136,15 @@ class Castor(CastorOptions):
         now = situation(view, fixed, memory.lengths, memory.applications, memory.facts)
         if not now.jobs:
             return Plan(allocations=fixed.kept, reasons=reasons)
-        num_gpus = sum(kind.num_gpus for kind in fixed.kinds)
+        gpus_T = np.array([kind.num_gpus for kind in fixed.kinds])
+        num_gpus = int(gpus_T.sum())
         bears_J = memory.waits.borne(view.at, now, num_gpus)
-        fluid = Fluid.of(now, fixed.kinds)
+        fluid = Fluid.of(now, gpus_T)
         dials = self.dials(median(now.rescale_s_J), fluid.unlike)
         wanted = Wanted(dials.makespan_jobs, dials.tail, bears_J)
         owed = owed_now(now, view.at, bears_J, num_gpus, end_too=dials.makespan_jobs > 0.0)
         if dials.rho_max:
-            fair = memory.clocks.move(view.at, now, np.array([kind.num_gpus for kind in fixed.kinds]))
+            fair = memory.clocks.move(view.at, now, gpus_T)
             wanted = replace(wanted, fair_J=FAIR_FROM * dials.rho_max * fair.takes_s_J)
             owed = owed.with_shares(fair, dials.rho_max)
         outlook = self._look_ahead(view, now, fluid, wanted)

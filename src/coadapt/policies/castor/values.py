@@ -18,7 +18,6 @@ import numpy as np
 from coadapt.model import JobId
 from coadapt.policies.castor.arrays import FloatArray, IntArray, median
 from coadapt.policies.castor.arrivals import Expected
-from coadapt.policies.castor.cluster import Kind
 from coadapt.policies.castor.fluid.crowd import Course, Crowd, Curves, Goal, joined, majorants
 from coadapt.policies.castor.fluid.play import at_price, settle
 from coadapt.policies.castor.situation import Situation, Stakes
@@ -153,12 +152,13 @@ class Fluid:
     unlike: float
 
     @classmethod
-    def of(cls, now: Situation, kinds: "tuple[Kind, ...]") -> "Fluid":
-        """Return the fluid of a round. A GPU of another type counts as the jobs' mean goodput on it."""
-        worth_T = _type_worths(now.configs.type_C, now.configs.gpus_C, now.goodput_JC, len(kinds))
+    def of(cls, now: Situation, gpus_T: IntArray) -> "Fluid":
+        """Return the fluid of a round, of so many GPUs by type: of another type one counts as the jobs' mean
+        goodput on it.
+        """
+        worth_T = _type_worths(now.configs.type_C, now.configs.gpus_C, now.goodput_JC, len(gpus_T))
         gpus_C = now.configs.gpus_C * worth_T[now.configs.type_C]
         order_C = np.argsort(gpus_C, kind="stable")
-        gpus_T = np.array([kind.num_gpus for kind in kinds])
         unlike_T = np.abs(np.log(worth_T / worth_T[gpus_T.argmax()]))
         here, later = (
             majorants(np.ascontiguousarray(each[:, order_C]), gpus_C[order_C])
