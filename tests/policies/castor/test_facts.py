@@ -56,7 +56,7 @@ def _new(rng: np.random.Generator, name: str) -> JobView:
 
 def _changed(rng: np.random.Generator, one: JobView, names: tuple[str, ...]) -> JobView:
     told = one.measured
-    match rng.integers(9):
+    match rng.integers(10):
         case 0:
             told = replace(told, grad=GradStats(sqr=1.0, var=float(rng.uniform(1.0, 90.0))))
         case 1:
@@ -78,6 +78,9 @@ def _changed(rng: np.random.Generator, one: JobView, names: tuple[str, ...]) -> 
         case 6:
             limits = replace(one.spec.replicas, max=int(rng.integers(1, 17)))
             return replace(one, spec=replace(one.spec, replicas=limits))
+        case 7:
+            batch = replace(one.spec.batch, accumulation=not one.spec.batch.accumulation)
+            return replace(one, spec=replace(one.spec, batch=batch))
         case _:
             return one
     return replace(one, measured=told)

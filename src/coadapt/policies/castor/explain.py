@@ -1,7 +1,6 @@
 """What castor tells users: what a job gets, when it ends, what more GPUs would save it and cost others."""
 
 import math
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,12 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coadapt.goodput.compiled import compiled_lean
 from coadapt.model import Allocation, JobId, JobView
-from coadapt.policies.castor.arrays import FloatArray
+from coadapt.policies.castor.arrays import FloatArray, IntArray
 from coadapt.policies.castor.cluster import Standing
 from coadapt.policies.castor.facts import least
 from coadapt.policies.castor.fairness import ROUND_S
 from coadapt.policies.castor.predictions import Predictions
+from coadapt.policies.castor.rates import Configs
 from coadapt.policies.castor.round import Sizes
 from coadapt.policies.castor.situation import Situation
 from coadapt.policies.castor.values import Outlook
@@ -40,19 +41,19 @@ class Told:
 
 def explained(told: Told) -> dict[JobId, str]:
     """Return a sentence for each job that could be moved."""
+    jobs, placed = told.now.jobs, told.placed
+    given = [row for row, job in enumerate(jobs) if placed.get(job.id)]
+    left = [row for row, job in enumerate(jobs) if not placed.get(job.id)]
+    ends, starts = _ends(told, [jobs[row].id for row in given]), _starts(told, [jobs[row].id for row in left])
     why: dict[JobId, str] = {}
-    market, offers = _market(told), _offers(told)
-    names, placed = [job.id for job in told.now.jobs], told.placed
-    ends = _ends(told, [name for name in names if placed.get(name)])
-    starts = _starts(told, [name for name in names if not placed.get(name)])
-    for row, job in enumerate(told.now.jobs):
-        allocation = placed.get(job.id)
-        if allocation:
-            more = _more(told, row, allocation.num_replicas, offers)
-            change = gets(job, allocation, *_types(told, row, job.id))
-            why[job.id] = f"{change}{ends.get(job.id, '')}; {more}"
-        else:
-            why[job.id] = f"{_waits(told, row, market)}{starts.get(job.id, '')}"
+    for row, more in zip(given, _more(told, given), strict=True):
+        job = jobs[row]
+        change = gets(job, placed[job.id], *_types(told, row, job.id))
+        why[job.id] = f"{change}{ends.get(job.id, '')}; {more}"
+    market = _market(told)
+    for row in left:
+        job = jobs[row]
+        why[job.id] = f"{_waits(told, row, market)}{starts.get(job.id, '')}"
     return why
 
 
@@ -99,7 +100,7 @@ def _in_words(minutes: float) -> str:
 def _ends(told: Told, jobs: Sequence[JobId]) -> dict[JobId, str]:
     """Return when each of these jobs ends, where that was foretold."""
     known, said_3J = told.predictions.said(jobs)
-    words = zip(known, *map(durations, said_3J - told.at), strict=True)
+    words = zip(known, *_in_rows(said_3J - told.at), strict=True)
     return {job: f"; ends in about {after} (nine of ten: {low} to {high})" for job, after, low, high in words}
 
 
@@ -107,7 +108,7 @@ def _starts(told: Told, jobs: Sequence[JobId]) -> dict[JobId, str]:
     """Return when each of these jobs starts, likewise."""
     known, said_3J = told.starts.said(jobs)
     soon = (said_3J[0] - told.at <= ROUND_S).tolist()  # it would now, if others' changes cost nothing
-    words = zip(known, soon, *map(durations, said_3J - told.at), strict=True)
+    words = zip(known, soon, *_in_rows(said_3J - told.at), strict=True)
     return {
         job: f"; starts soon (nine of ten: within {high})"
         if is_soon
@@ -116,58 +117,65 @@ def _starts(told: Told, jobs: Sequence[JobId]) -> dict[JobId, str]:
     }
 
 
-class _Ladder(NamedTuple):
-    """The configurations of one GPU type, by size: columns, and their replicas, ascending."""
-
-    columns: list[int]
-    counts: list[int]
-
-
-class _Offers(NamedTuple):
-    """What larger sizes follow from: ladders and the price of a GPU by type; the others by row of a job."""
-
-    ladders: dict[int, _Ladder]
-    prices: list[float]
-    timed: list[bool]
-    here: list[float]
-    values: list[float]
+def _in_rows(seconds_XJ: FloatArray) -> list[list[str]]:
+    """Return what `durations` does of each row."""
+    words, length = durations(seconds_XJ.ravel()), seconds_XJ.shape[1]
+    return [words[row * length : (row + 1) * length] for row in range(len(seconds_XJ))]
 
 
-def _offers(told: Told) -> _Offers:
-    now, configs = told.now, told.now.configs
-    ladders: dict[int, _Ladder] = {}
-    order_C = np.argsort(configs.gpus_C, kind="stable")
-    of_type, gpus = configs.type_C.tolist(), configs.gpus_C.tolist()
-    for column in order_C.tolist():
-        ladder = ladders.setdefault(of_type[column], _Ladder([], []))
-        ladder.columns.append(column)
-        ladder.counts.append(gpus[column])
-    by_row = (now.timed_J.tolist(), now.here_J.tolist(), told.outlook.value_J.tolist())
-    return _Offers(ladders, told.sizes.price_T.tolist(), *by_row)
+class _Given(NamedTuple):
+    """Jobs that are placed: rows, replicas, and the index of their GPU type."""
+
+    row_R: IntArray
+    count_R: IntArray
+    type_R: IntArray
 
 
-def _more(told: Told, row: int, count: int, offers: _Offers) -> str:
-    """Return what the next size would save the job, and cost the others at the price of a GPU."""
-    if not offers.timed[row]:
-        return "more is decided once its first steps were timed"
-    of_type = told.sizes.types.get(told.now.jobs[row].id, 0)
-    goodputs, (columns, counts) = told.now.goodput_JC[row].tolist(), offers.ladders[of_type]
-    larger = bisect_right(counts, count)
-    place = larger - 1
-    while larger < len(columns) and goodputs[columns[larger]] <= 0.0:
-        larger += 1
-    if larger == len(columns):
-        return f"{count} is the most that it may hold now"
-    goodput = offers.here[row]
-    if place >= 0 and counts[place] == count and goodputs[columns[place]] > 0.0:
-        goodput = goodputs[columns[place]]
-    extra = counts[larger] - count
-    saves_s = offers.values[row] * (goodputs[columns[larger]] - goodput) * S_PER_HOUR
-    costs_s = offers.prices[of_type] * extra * S_PER_HOUR
-    return (
-        f"{plural(extra, 'more GPU')} for an hour would save it "
-        f"{duration(saves_s)} and cost the others {duration(costs_s)}"
-    )
+class _Larger(NamedTuple):
+    """The next larger size of jobs that are placed: replicas more, 0 if there is none, and goodput more."""
+
+    extra_R: IntArray
+    gain_R: FloatArray
+
+
+def _more(told: Told, rows: Sequence[int]) -> list[str]:
+    """Return what the next size would save each of these jobs, and cost the others at the price of a GPU."""
+    names = [told.now.jobs[row].id for row in rows]
+    counts = [told.placed[name].num_replicas for name in names]
+    types = [told.sizes.types.get(name, 0) for name in names]
+    given = _Given(*np.array((rows, counts, types), dtype=np.int64))
+    larger = _Larger(np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows)))
+    _enlarge(told.now.goodput_JC, told.now.here_J, told.now.configs, given, larger)
+    saves_R = told.outlook.value_J[given.row_R] * larger.gain_R
+    costs_R = told.sizes.price_T[given.type_R] * larger.extra_R
+    numbers = counts, told.now.timed_J[given.row_R].tolist(), larger.extra_R.tolist()
+    words = zip(*numbers, *_in_rows(np.array((saves_R, costs_R)) * S_PER_HOUR), strict=True)
+    return [
+        "more is decided once its first steps were timed"
+        if not timed
+        else f"{plural(extra, 'more GPU')} for an hour would save it {saves} and cost the others {costs}"
+        if extra
+        else f"{count} is the most that it may hold now"
+        for count, timed, extra, saves, costs in words
+    ]
+
+
+@compiled_lean
+def _enlarge(
+    goodput_JC: FloatArray, here_J: FloatArray, configs: Configs, given: _Given, larger: _Larger
+) -> None:
+    for r in range(len(given.row_R)):
+        row, count, of_type = given.row_R[r], given.count_R[r], given.type_R[r]
+        goodput = here_J[row]
+        for c in range(len(configs.gpus_C)):  # sizes of a type ascend
+            if configs.type_C[c] != of_type or goodput_JC[row, c] <= 0.0:
+                continue
+            if configs.gpus_C[c] == count:
+                goodput = goodput_JC[row, c]
+            elif configs.gpus_C[c] > count:
+                larger.extra_R[r] = configs.gpus_C[c] - count
+                larger.gain_R[r] = goodput_JC[row, c] - goodput
+                break
 
 
 @dataclass(frozen=True, slots=True)

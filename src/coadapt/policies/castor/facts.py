@@ -9,10 +9,10 @@ Axes: J jobs, T GPU types, X as said.
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from operator import attrgetter, is_
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +20,16 @@ import numpy as np
 from coadapt.goodput.batch import limits_in_use
 from coadapt.goodput.efficiency_models import NoiseScale, model_of_job
 from coadapt.goodput.throughput import PARAM_NAMES
-from coadapt.model import EfficiencyKind, GradStats, JobId, JobSpec, JobView, RescaleContract, TypeProfile
+from coadapt.model import (
+    BatchConfig,
+    EfficiencyKind,
+    GradStats,
+    JobId,
+    JobSpec,
+    JobView,
+    RescaleContract,
+    TypeProfile,
+)
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.castor.lengths import hinted
 from coadapt.policies.castor.rates import Kept
@@ -37,11 +46,14 @@ OPTIMISM = 4
 
 
 class _Fact(NamedTuple):
-    """of: objects that `values` (numbers, packed) follow from. lasting: whether from nothing else, but for
-    the noise scale, which follows from `grad`. partial: whether it was timed on some GPU types only.
+    """spec, by_type, batch (None: no matter): what `values` (numbers, packed) follow from. lasting: whether
+    from nothing else, but for the noise scale, which follows from `grad`. partial: whether it was timed on
+    some GPU types only.
     """
 
-    of: tuple[object, ...]
+    spec: JobSpec
+    by_type: Mapping[str, TypeProfile]
+    batch: BatchConfig | None
     values: bytes
     grad: GradStats | None
     noise: float
@@ -71,10 +83,13 @@ class Known(NamedTuple):
 
 @dataclass(slots=True)
 class Facts:
-    """Facts of the last round's jobs, on these GPU types. here, later: goodputs, now and in stretches."""
+    """Facts of the last round's jobs, on these GPU types. held: goodputs where they are, at the noise of now;
+    here, later: on all sizes, at that of the next minutes and of stretches.
+    """
 
     gpu_types: tuple[str, ...] = ()
     facts: dict[JobId, _Fact] = field(default_factory=dict)
+    held: Kept = field(default_factory=Kept)
     here: Kept = field(default_factory=Kept)
     later: Kept = field(default_factory=Kept)
 
@@ -84,10 +99,16 @@ class Facts:
         facts, packed, noise, partial = {}, [], [], []
         for row, job in enumerate(jobs):
             told, spec = job.measured, job.spec
-            of = (spec, told.by_type, told.batch if spec.contract is RescaleContract.SELF else None)
+            by_type, batch = told.by_type, told.batch if spec.contract is RescaleContract.SELF else None
             fact = before.get(job.id)
-            if fact is None or not fact.lasting or not all(map(is_, of, fact.of)):
-                fact = _fact(job, gpu_types, of)
+            if (
+                fact is None
+                or not fact.lasting
+                or fact.spec is not spec
+                or fact.by_type is not by_type
+                or fact.batch is not batch
+            ):
+                fact = _fact(job, gpu_types, batch)
             elif fact.grad is not told.grad:
                 fact = fact._replace(grad=told.grad, noise=_noise_scale(job))
             facts[job.id] = fact
@@ -120,7 +141,7 @@ def least(spec: JobSpec) -> int:
     return spec.replicas.requested if spec.contract is RescaleContract.FROZEN else spec.replicas.min
 
 
-def _fact(job: JobView, gpu_types: Sequence[str], of: tuple[object, ...]) -> _Fact:
+def _fact(job: JobView, gpu_types: Sequence[str], batch: BatchConfig | None) -> _Fact:
     spec, told = job.spec, job.measured.by_type
     numbers: list[float] = []
     widest = max(told.values(), key=lambda each: each.num_replicas_profiled, default=None)
@@ -128,14 +149,16 @@ def _fact(job: JobView, gpu_types: Sequence[str], of: tuple[object, ...]) -> _Fa
         profile = told.get(gpu_type)
         numbers += [0.0] * len(PARAM_NAMES) if profile is None else _params(profile, widest or profile)
     for gpu_type in gpu_types:
-        batch = limits_in_use(job, gpu_type)
-        numbers += batch.initial, batch.requested, batch.max_total, batch.min_atomic, batch.max_atomic or 0
+        limit = limits_in_use(job, gpu_type)
+        numbers += limit.initial, limit.requested, limit.max_total, limit.min_atomic, limit.max_atomic or 0
     numbers += [spec.replicas.allows_type(gpu_type) for gpu_type in gpu_types]
     numbers += spec.adaptive, spec.batch.accumulation, bool(told), *limits(job)
     numbers.append(job.measured.num_replicas_profiled)
     by_noise = not spec.adaptive or spec.efficiency.kind is EfficiencyKind.NOISE_SCALE
     return _Fact(
-        of,
+        spec,
+        told,
+        batch,
         array("d", numbers).tobytes(),
         job.measured.grad,
         _noise_scale(job),

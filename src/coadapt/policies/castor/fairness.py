@@ -24,8 +24,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coadapt.goodput.compiled import compiled_lean
 from coadapt.model import JobId
 from coadapt.policies.castor.arrays import FloatArray, IntArray
+from coadapt.policies.castor.rates import Configs
 from coadapt.policies.castor.situation import Situation
 
 FAIR_FROM = 0.5  # of rho_max: seconds past it weigh more (1)
@@ -102,42 +104,64 @@ class Waits:
 
 def _at_least_s(now: Situation) -> FloatArray:
     """Return how long each job would take on its fewest GPUs of its slowest type, s; infinity: it cannot."""
-    gpus_JC = np.where(now.goodput_JC > 0.0, now.configs.gpus_C, np.inf)
-    least_J1 = gpus_JC.min(axis=1, initial=np.inf, keepdims=True)
-    least_JC = (gpus_JC == least_J1) & (now.goodput_JC > 0.0)
-    goodput_J = np.where(least_JC, now.goodput_JC, np.inf).min(axis=1, initial=np.inf)
-    goodput_J[~least_JC.any(axis=1)] = 0.0  # it cannot train
-    with np.errstate(divide="ignore"):
-        seconds_J: FloatArray = (now.left_J + np.where(now.timed_J, now.sources.done_J, 0.0)) / goodput_J
+    whole_J = now.left_J + np.where(now.timed_J, now.sources.done_J, 0.0)
+    seconds_J = np.empty(len(whole_J))
+    _on_fewest(now.goodput_JC, now.configs.gpus_C, whole_J, seconds_J)
     return seconds_J
 
 
-def _shares(now: Situation, gpus_T: IntArray) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
-    """Return what is owed to each job that is late, as of Fair, and the goodput that its clock runs at."""
-    equal = gpus_T.sum() / max(len(now.jobs), 1)
-    share = max(int(equal), 1)
-    column_TJ, goodput_TJ = _at_share(now, share, len(gpus_T))
-    gpus_TJ, may_TJ = now.configs.gpus_C[column_TJ], goodput_TJ > 0.0
-    rate_TJ = goodput_TJ * np.where(gpus_TJ > share, equal / gpus_TJ, min(equal, 1.0))
-    in_turns_J = gpus_T @ rate_TJ / np.maximum(gpus_T @ may_TJ, 1)
-    commonest_J = np.where(may_TJ, gpus_T[:, None], 0).argmax(axis=0)
-    of_it = commonest_J, np.arange(len(now.jobs))
-    return gpus_TJ[of_it], commonest_J, goodput_TJ[of_it], np.maximum(rate_TJ[of_it], in_turns_J)
+@compiled_lean
+def _on_fewest(goodput_JC: FloatArray, gpus_C: IntArray, whole_J: FloatArray, seconds_J: FloatArray) -> None:
+    for j in range(len(whole_J)):
+        fewest, slowest = np.inf, 0.0
+        for c in range(len(gpus_C)):
+            goodput = goodput_JC[j, c]
+            if goodput > 0.0 and (gpus_C[c] < fewest or (gpus_C[c] == fewest and goodput < slowest)):
+                fewest, slowest = gpus_C[c], goodput
+        seconds_J[j] = whole_J[j] / slowest if slowest > 0.0 else np.inf
 
 
-def _at_share(now: Situation, share: int, num_types: int) -> tuple[IntArray, FloatArray]:
-    """Return, by GPU type and job, the configuration with most GPUs of its share (else its least), and its
-    goodput: 0 where the job may not be.
+class _Shares(NamedTuple):
+    """What is owed to each job that is late, as of Fair; rate_J: the goodput that its clock runs at."""
+
+    gpus_J: IntArray
+    type_J: IntArray
+    goodput_J: FloatArray
+    rate_J: FloatArray
+
+
+def _shares(now: Situation, gpus_T: IntArray) -> _Shares:
+    """Return the shares of all jobs; of who may be nowhere there is none."""
+    num_jobs = len(now.jobs)
+    shares = _Shares(*np.zeros((2, num_jobs), dtype=np.int64), *np.zeros((2, num_jobs)))
+    _share(now.goodput_JC, now.configs, gpus_T, gpus_T.sum() / max(num_jobs, 1), shares)
+    return shares
+
+
+@compiled_lean
+def _share(goodput_JC: FloatArray, configs: Configs, gpus_T: IntArray, equal: float, shares: _Shares) -> None:
+    """Write the shares of `equal` GPUs per job: of each type, the size with most GPUs within it, else the
+    least, in turns.
     """
-    configs, may_JC, every_J = now.configs, now.goodput_JC > 0.0, np.arange(len(now.jobs))
-    column_TJ = np.empty((num_types, len(now.jobs)), dtype=np.int64)
-    goodput_TJ = np.empty(column_TJ.shape)
-    for number in range(num_types):
-        may_of_type_JC = may_JC & (configs.type_C == number)
-        gpus_JC = np.where(may_of_type_JC, configs.gpus_C, 0)
-        within_JC = np.where(gpus_JC <= share, gpus_JC, 0)
-        least_JC = np.where(may_of_type_JC, configs.gpus_C, np.iinfo(np.int64).max)
-        column_J = np.where(within_JC.any(axis=1), within_JC.argmax(axis=1), least_JC.argmin(axis=1))
-        column_TJ[number] = column_J
-        goodput_TJ[number] = now.goodput_JC[every_J, column_J] * may_of_type_JC[every_J, column_J]
-    return column_TJ, goodput_TJ
+    within = max(np.floor(equal), 1.0)
+    for j in range(len(goodput_JC)):
+        done, may, most = 0.0, 0, 0
+        for t in range(len(gpus_T)):
+            goodput, gpus = 0.0, 0
+            for c in range(len(configs.gpus_C)):
+                if configs.type_C[c] != t or goodput_JC[j, c] <= 0.0:
+                    continue
+                count = configs.gpus_C[c]
+                if gpus == 0 or count <= within:  # sizes of a type ascend
+                    goodput, gpus = goodput_JC[j, c], count
+            if gpus == 0:
+                continue
+            rate = goodput * (equal / gpus if gpus > within else min(equal, 1.0))
+            done += gpus_T[t] * rate
+            may += gpus_T[t]
+            if gpus_T[t] > most:
+                most = gpus_T[t]
+                shares.gpus_J[j], shares.type_J[j], shares.goodput_J[j] = gpus, t, goodput
+                shares.rate_J[j] = rate
+        if may > 0:
+            shares.rate_J[j] = max(shares.rate_J[j], done / may)

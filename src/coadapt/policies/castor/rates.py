@@ -9,7 +9,6 @@ Axes: J jobs, N asked rows (a job at a noise scale), C configurations, B batches
 # of its tangents. The batch of the highest bound is worked out first, then those alone whose bounds are above
 # what was found: one or two powers per configuration instead of thirteen.
 
-import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -26,6 +25,7 @@ ROUNDING_SLACK = 1e-8  # samples, as in goodput/batch.py
 BOUND_SLACK = 1e-9  # of a bound, so that no rounding hides a batch
 STEP_TIME_MIN_S = 1e-9  # as in goodput/throughput.py
 ATOMIC, PASSES, TOTAL = range(3)  # columns of a batch
+NUM_PLAIN = 8  # numbers that a goodput follows from besides those of types and of sizes, as in _recall
 
 
 class Configs(NamedTuple):
@@ -97,18 +97,16 @@ class Kept:
 
     def goodputs(self, names: Sequence[Hashable], steps: Steps, configs: Configs, rows: Rows) -> FloatArray:
         """Return what `goodputs` does, of rows with these names; those that are as they were are known."""
-        job_N, noise_N, wanted_NC = rows
-        several = (steps.params_JTX, steps.batch_JTX, steps.known_J, steps.may_JX, steps.held_JX)
-        parts = [each[job_N].reshape(len(job_N), math.prod(each.shape[1:])) for each in several]
-        from_NX = np.hstack((*parts, noise_N[:, None], wanted_NC), dtype=np.float64)
-        goodput_NC = np.zeros(wanted_NC.shape)
-        anew_N = np.ones(len(job_N), dtype=np.bool_)
-        if self.rows and configs is self.configs and from_NX.shape[1] == self.from_NX.shape[1]:
-            before_N = np.array([self.rows.get(name, -1) for name in names], dtype=np.int64)
-            anew_N = (before_N < 0) | (from_NX != self.from_NX[before_N]).any(axis=1)
-            goodput_NC[~anew_N] = self.goodput_NC[before_N[~anew_N]]
-        asked = Rows(job_N[anew_N], noise_N[anew_N], wanted_NC[anew_N])
-        goodput_NC[anew_N] = goodputs(steps, configs, asked)
+        _, num_types, num_params = steps.params_JTX.shape
+        num_limits, num_rows, num_columns = steps.batch_JTX.shape[2], *rows.wanted_NC.shape
+        width = num_types * (num_params + num_limits) + NUM_PLAIN + num_columns
+        alike = configs is self.configs and width == self.from_NX.shape[1]
+        row_of = self.rows if alike else {}
+        before_N = np.array([row_of.get(name, -1) for name in names], dtype=np.int64)
+        from_NX, goodput_NC = np.empty((num_rows, width)), np.zeros((num_rows, num_columns))
+        anew_N = np.empty(num_rows, dtype=np.bool_)
+        _recall(steps, rows, _Before(before_N, self.from_NX, self.goodput_NC), from_NX, goodput_NC, anew_N)
+        _fill(steps, configs, rows, np.flatnonzero(anew_N), goodput_NC)
         self.configs, self.rows = configs, {name: row for row, name in enumerate(names)}
         self.from_NX, self.goodput_NC = from_NX, goodput_NC
         return goodput_NC.copy()
@@ -119,7 +117,16 @@ def goodputs(steps: Steps, configs: Configs, rows: Rows) -> FloatArray:
 
     The last column is what the job of the row holds, or one GPU. Jobs whose step time is not known have 0.
     """
-    num_columns = len(configs.gpus_C) + 1
+    goodput_NC = np.zeros(rows.wanted_NC.shape)
+    _fill(steps, configs, rows, np.arange(len(rows.job_N)), goodput_NC)
+    return goodput_NC
+
+
+def _fill(steps: Steps, configs: Configs, rows: Rows, which_N: IntArray, goodput_NC: FloatArray) -> None:
+    """Write the goodputs of these rows."""
+    if not len(which_N):
+        return
+    num_columns = goodput_NC.shape[1]
     tried = _Tried(
         np.full((num_columns, 7), -1.0),
         np.zeros(num_columns, dtype=np.int64),
@@ -127,10 +134,52 @@ def goodputs(steps: Steps, configs: Configs, rows: Rows) -> FloatArray:
         np.empty(NUM_TRIED),
         np.empty((NUM_TANGENTS, 2)),
     )
-    order_N = np.lexsort(steps.batch_JTX[rows.job_N, 0].T)
-    goodput_NC = np.zeros((len(order_N), num_columns))
+    order_N = which_N[np.lexsort(steps.batch_JTX[rows.job_N[which_N], 0].T)]
     _work_out(steps, configs, Asked(*rows, order_N), tried, goodput_NC)
-    return goodput_NC
+
+
+class _Before(NamedTuple):
+    """Rows of the round before, and which of them each row was (-1: none)."""
+
+    row_N: IntArray
+    from_NX: FloatArray
+    goodput_NC: FloatArray
+
+
+@compiled_lean
+def _recall(
+    steps: Steps,
+    rows: Rows,
+    before: _Before,
+    from_NX: FloatArray,
+    goodput_NC: FloatArray,
+    anew_N: BoolArray,
+) -> None:
+    """Write the numbers that each row follows from, its goodputs where these are as before, else `anew_N`."""
+    for n in range(len(anew_N)):
+        j, end = rows.job_N[n], 0
+        for of_type in range(steps.params_JTX.shape[1]):
+            for x in range(steps.params_JTX.shape[2]):
+                from_NX[n, end + x] = steps.params_JTX[j, of_type, x]
+            end += steps.params_JTX.shape[2]
+            for x in range(steps.batch_JTX.shape[2]):
+                from_NX[n, end + x] = steps.batch_JTX[j, of_type, x]
+            end += steps.batch_JTX.shape[2]
+        for x in range(4):
+            from_NX[n, end + x] = steps.held_JX[j, x]
+        from_NX[n, end + 4], from_NX[n, end + 5] = steps.may_JX[j, 0], steps.may_JX[j, 1]
+        from_NX[n, end + 6], from_NX[n, end + 7] = steps.known_J[j], rows.noise_N[n]
+        end += NUM_PLAIN
+        for c in range(goodput_NC.shape[1]):
+            from_NX[n, end + c] = rows.wanted_NC[n, c]
+        row = before.row_N[n]
+        anew_N[n] = row < 0
+        if row >= 0:
+            for x in range(from_NX.shape[1]):
+                anew_N[n] |= from_NX[n, x] != before.from_NX[row, x]
+        if not anew_N[n]:
+            for c in range(goodput_NC.shape[1]):
+                goodput_NC[n, c] = before.goodput_NC[row, c]
 
 
 @lean_part

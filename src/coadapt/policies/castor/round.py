@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coadapt.goodput.compiled import compiled_lean
 from coadapt.model import JobId
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.castor.cluster import Standing
@@ -117,19 +118,33 @@ class Prospects(NamedTuple):
 
 def worths(value_J: FloatArray, jobs: Prospects) -> tuple[FloatArray, FloatArray]:
     """Return what each size earns per second of the horizon, and what keeping does; 0: that cannot be."""
-    goodput_JC, rescale_s_J1 = jobs.goodput_JC, jobs.rescale_s_J[:, None]
+    worth_JC, keep_J = np.empty(jobs.goodput_JC.shape), np.empty(len(value_J))
+    _earn(value_J, jobs, worth_JC, keep_J)
+    return worth_JC, keep_J
+
+
+@compiled_lean
+def _earn(value_J: FloatArray, jobs: Prospects, worth_JC: FloatArray, keep_J: FloatArray) -> None:
     low, high = RESCALES_AHEAD
-    ahead_s_J = np.clip(CALM_PART * jobs.calm_s, low * jobs.rescale_s_J, high * jobs.rescale_s_J)
-    horizon_s_J = np.maximum(HORIZON_S, ahead_s_J)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        lasts_s_J = np.clip(jobs.lasts_s_J, SOON_S, horizon_s_J)
-        wasted_J = value_J * jobs.here_J * np.minimum(jobs.rescale_s_J / lasts_s_J, 1.0)
-        takes_s_JC = jobs.takes_s_JC + rescale_s_J1
-        kept_JC = np.maximum(1.0 - rescale_s_J1 / np.minimum(takes_s_JC, horizon_s_J[:, None]), 0.0)
-    earned_JC = value_J[:, None] * goodput_JC
-    worth_JC = np.where(jobs.runs_J[:, None], earned_JC * kept_JC + wasted_J[:, None], earned_JC)
-    worth_JC[goodput_JC <= 0.0] = 0.0
-    return worth_JC, np.where(jobs.runs_J, value_J * jobs.here_J + wasted_J, 0.0)
+    for j in range(len(value_J)):
+        rescale_s, runs, wasted = jobs.rescale_s_J[j], jobs.runs_J[j], 0.0
+        ahead_s = min(max(CALM_PART * jobs.calm_s, low * rescale_s), high * rescale_s)
+        horizon_s = max(HORIZON_S, ahead_s)
+        keep_J[j] = 0.0
+        if runs:
+            lasts_s = min(max(jobs.lasts_s_J[j], SOON_S), horizon_s)
+            earns = value_J[j] * jobs.here_J[j]
+            wasted = earns * min(rescale_s / lasts_s, 1.0)
+            keep_J[j] = earns + wasted
+        for c in range(worth_JC.shape[1]):
+            worth_JC[j, c] = 0.0
+            if jobs.goodput_JC[j, c] <= 0.0:
+                continue
+            worth_JC[j, c] = value_J[j] * jobs.goodput_JC[j, c]
+            if runs:
+                takes_s = min(jobs.takes_s_JC[j, c] + rescale_s, horizon_s)
+                kept = max(1.0 - rescale_s / takes_s, 0.0)
+                worth_JC[j, c] = worth_JC[j, c] * kept + wasted
 
 
 def _options(now: Situation, outlook: Outlook) -> tuple[FloatArray, IntArray, IntArray]:

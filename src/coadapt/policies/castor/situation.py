@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -113,12 +114,13 @@ def situation(
     wanted_JC = np.zeros((len(jobs), len(alone_C) + 1), dtype=np.bool_)  # last: what is held
     wanted_JC[:, -1] = trainings.grows_J
     slower_JX = applications.slower(jobs, gpu_types, configs, held_JX)
-    rate_J = goodputs(steps, configs, Rows(every_J, trainings.noise_J, wanted_JC))[:, -1] / slower_JX[:, -1]
+    names = [job.id for job in jobs]
+    rows = Rows(every_J, trainings.noise_J, wanted_JC)
+    rate_J = facts.held.goodputs(names, steps, configs, rows)[:, -1] / slower_JX[:, -1]
     rescale_s_J = np.array([job.rescale_s for job in jobs])
     look_s_J = ahead_s(rescale_s_J)
     noise_J = ahead(trainings, look_s_J * rate_J)
     wanted_JC[:, :-1], wanted_JC[:, -1] = may_JC | alone_C, held_JX[:, 3] > 0
-    names = [job.id for job in jobs]
     goodput_JX = facts.here.goodputs(names, steps, configs, Rows(every_J, noise_J, wanted_JC))
     goodput_JX /= slower_JX
     goodput_JC, here_J = goodput_JX[:, :-1], goodput_JX[:, -1]
@@ -176,16 +178,17 @@ def _unseen(job: JobView, lengths: Lengths) -> float:
 
 
 def _stakes(view: ClusterView, jobs: Sequence[JobView]) -> Stakes:
-    due = [math.inf if job.spec.deadline_at is None else job.spec.deadline_at - view.at for job in jobs]
-    age = [max(view.at - job.submitted_at, 0.0) for job in jobs]
-    weights: dict[tuple[TenantId, int], float] = {}
-    weight = []
+    weight_of: dict[tuple[TenantId, int], float] = {}
+    stakes: list[tuple[float, float, float]] = []
     for job in jobs:
-        key = job.spec.tenant, job.spec.priority
-        if key not in weights:
-            weights[key] = _weight(view, *key)
-        weight.append(weights[key])
-    return Stakes(np.array(weight), np.array(due), np.array(age))
+        spec = job.spec
+        key, due_at = (spec.tenant, spec.priority), spec.deadline_at
+        if key not in weight_of:
+            weight_of[key] = _weight(view, *key)
+        due = math.inf if due_at is None else due_at - view.at
+        stakes.append((weight_of[key], due, max(view.at - job.submitted_at, 0.0)))
+    stakes_J3 = np.fromiter(chain.from_iterable(stakes), np.float64, 3 * len(jobs)).reshape(-1, 3)
+    return Stakes(*stakes_J3.T.copy())
 
 
 def _weight(view: ClusterView, of_tenant: TenantId, priority: int) -> float:

@@ -1,0 +1,140 @@
+"""Castor's compiled loops over jobs against what they mean, said in other words, over drawn goodputs."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from coadapt.policies.castor.arrays import IntArray
+from coadapt.policies.castor.cluster import standing
+from coadapt.policies.castor.explain import Told, duration, explained
+from coadapt.policies.castor.fairness import ROUND_S, FairClocks, Waits
+from coadapt.policies.castor.lengths import Lengths
+from coadapt.policies.castor.predictions import Predictions
+from coadapt.policies.castor.round import HORIZON_S, Prospects, Sizes, worths
+from coadapt.policies.castor.situation import Situation, situation
+from coadapt.policies.castor.values import Fluid, Values, Wanted
+from tests.policies.castor.stage import timed
+from tests.policies.stage import nodes, on, view
+
+SEEN = view(
+    (*nodes(4, kind="a", name="a"), *nodes(4, 4, kind="b", name="b")),
+    *[timed(f"j{number}", gpus=(1, 8), by_type={}, target=1e6) for number in range(4)],
+)
+GPUS_T = np.array([4, 8])
+seeds = pytest.mark.parametrize("seed", range(25))
+
+
+def drawn(seed: int) -> Situation:
+    """Return a situation of jobs with some goodputs, none on a third of the sizes, and the last nowhere."""
+    now, rng = situation(SEEN, standing(SEEN), Lengths()), np.random.default_rng(seed)
+    goodput_JC = rng.integers(1, 9, now.goodput_JC.shape) * (rng.random(now.goodput_JC.shape) > 1 / 3)
+    goodput_JC[-1] = 0
+    sources = now.sources._replace(done_J=rng.uniform(0.0, 1e6, 4))
+    return replace(
+        now,
+        goodput_JC=goodput_JC.astype(np.float64),
+        timed_J=np.array([True, True, False, True]),
+        sources=sources,
+    )
+
+
+def sizes_of(now: Situation, row: int, of_type: int) -> dict[int, float]:
+    """Return the goodput of a job on each size of a GPU type that it may have."""
+    columns = zip(now.configs.type_C, now.configs.gpus_C, now.goodput_JC[row], strict=True)
+    return {int(gpus): float(goodput) for number, gpus, goodput in columns if number == of_type and goodput}
+
+
+@seeds
+@pytest.mark.parametrize("gpus_T", [GPUS_T, np.array([1, 1]), np.array([8, 3])], ids=str)
+def test_shares_are_the_most_within_an_equal_part_else_the_least_in_turns(
+    seed: int, gpus_T: IntArray
+) -> None:
+    now = drawn(seed)
+    fair = FairClocks().move(SEEN.at, now, gpus_T)
+    equal = gpus_T.sum() / 4
+    for row in range(4):
+        rates, shares = {}, {}
+        for number in range(2):
+            sizes = sizes_of(now, row, number)
+            within = [gpus for gpus in sizes if gpus <= max(equal, 1.0)]
+            if sizes:
+                gpus = max(within) if within else min(sizes)
+                turns = min(equal, 1.0) if within else equal / gpus
+                shares[number], rates[number] = (gpus, number, sizes[gpus]), sizes[gpus] * turns
+        if not rates:
+            assert fair.goodput_J[row] == 0.0
+            assert fair.takes_s_J[row] == np.inf
+            continue
+        commonest = max(rates, key=lambda number: (gpus_T[number], -number))
+        assert (fair.gpus_J[row], fair.type_J[row], fair.goodput_J[row]) == shares[commonest]
+        in_turns = sum(gpus_T[each] * rates[each] for each in rates) / sum(gpus_T[each] for each in rates)
+        whole = now.left_J[row] + now.sources.done_J[row]
+        takes_s = whole / max(rates[commonest], in_turns) + 0.5 * ROUND_S + now.rescale_s_J[row]
+        assert fair.takes_s_J[row] == (pytest.approx(takes_s) if now.timed_J[row] else np.inf)
+
+
+@seeds
+def test_a_job_bears_its_time_on_its_fewest_gpus_of_the_slowest_type(seed: int) -> None:
+    now = drawn(seed)
+    borne_J = Waits().borne(0.0, now, 4)
+    for row in range(4):
+        sizes = [sizes_of(now, row, number) for number in range(2)]
+        fewest = min([gpus for each in sizes for gpus in each], default=0)
+        slowest = min([each[fewest] for each in sizes if fewest in each], default=0.0)
+        whole = now.left_J[row] + now.sources.done_J[row] * now.timed_J[row]
+        takes_s = whole / slowest if slowest else np.inf
+        assert borne_J[row] == pytest.approx(takes_s + now.rescale_s_J[row] + ROUND_S)
+
+
+@seeds
+def test_a_size_earns_what_is_left_of_its_horizon_after_a_change(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    goodput_JC = rng.integers(0, 4, (5, 6)).astype(np.float64)
+    here_J, value_J, runs_J = rng.uniform(0.1, 4.0, 5), rng.uniform(0.1, 9.0, 5), rng.random(5) < 0.5
+    takes_s_JC, lasts_s_J = rng.uniform(1.0, 900.0, (5, 6)), rng.uniform(1.0, 900.0, 5)
+    rescale_s_J, calm_s = rng.choice([0.3, 30.0, 250.0], 5), rng.choice([0.0, 3_000.0, np.inf])
+    prospects = Prospects(goodput_JC, here_J, runs_J, takes_s_JC, lasts_s_J, rescale_s_J, float(calm_s))
+    worth_JC, keep_J = worths(value_J, prospects)
+    ahead_s_J = np.clip(0.5 * calm_s, 3.0 * rescale_s_J, 10.0 * rescale_s_J)
+    horizon_s_J = np.maximum(HORIZON_S, ahead_s_J)
+    again_J = value_J * here_J * np.minimum(rescale_s_J / np.clip(lasts_s_J, 60.0, horizon_s_J), 1.0)
+    spent_JC = rescale_s_J[:, None] / np.minimum(takes_s_JC + rescale_s_J[:, None], horizon_s_J[:, None])
+    earned_JC = value_J[:, None] * goodput_JC
+    moved_JC = earned_JC * np.maximum(1.0 - spent_JC, 0.0) + again_J[:, None]
+    expected_JC = np.where(runs_J[:, None], moved_JC, earned_JC) * (goodput_JC > 0.0)
+    assert worth_JC == pytest.approx(expected_JC)
+    assert keep_J == pytest.approx((value_J * here_J + again_J) * runs_J)
+
+
+@seeds
+def test_it_tells_what_the_next_size_saves_and_costs(seed: int) -> None:
+    now, rng = drawn(seed), np.random.default_rng(seed)
+    outlook = Values().settle(now, Fluid.of(now, GPUS_T), None, Wanted(4.0, 0.5, np.full(4, 1e9)))
+    price_T, held = rng.uniform(0.0, 1.0, 2), {f"j{row}": int(rng.integers(1, 5)) for row in range(4)}
+    types = {job: int(rng.integers(0, 2)) for job in held}
+    told = Told(
+        now=now,
+        outlook=outlook,
+        sizes=Sizes(held, types, 1.0, 1.0, price_T),
+        placed={job: on(**{f"{'ab'[types[job]]}0": count}) for job, count in held.items()},
+        standing=standing(SEEN),
+        predictions=Predictions(),
+        starts=Predictions(),
+        at=0.0,
+    )
+    for row, (job, why) in enumerate(explained(told).items()):
+        sizes = sizes_of(now, row, types[job])
+        more = [gpus for gpus in sizes if gpus > held[job]]
+        if not now.timed_J[row]:
+            assert "more is decided once its first steps were timed" in why
+        elif not more:
+            assert f"{held[job]} is the most that it may hold now" in why
+        else:
+            extra = min(more) - held[job]
+            gain = sizes[min(more)] - sizes.get(held[job], float(now.here_J[row]))
+            saves = duration(3_600.0 * float(outlook.value_J[row]) * gain)
+            costs = duration(3_600.0 * float(price_T[types[job]]) * extra)
+            gpus = re.escape(f"{extra} more GPU{'s' if extra > 1 else ''}")
+            assert re.search(f"; {gpus} for an hour would save it {saves} and cost the others {costs}$", why)
