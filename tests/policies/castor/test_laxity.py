@@ -108,10 +108,9 @@ def test_all_end_soon_after_the_least_last_end(hours: list[float]) -> None:
     length E each, and short ones fill the rest. Those have the other half for 2 (1 - x) E; meanwhile the long
     ones share a half, come (1 - x) / x E far, and have the rest to go: 1.172 E at the worst (x = 0.707).
     """
-    num_gpus, at = 4, 0.0
+    step_s, num_gpus, at = 300.0, 4, 0.0
     left_s = {f"j{number}": each * HOUR_S for number, each in enumerate(hours)}
     end_s = max(sum(left_s.values()) / num_gpus, *left_s.values())
-    step_s = max(300.0, end_s / 100.0)
     while left_s:
         jobs = [rigid(name, each / HOUR_S) for name, each in left_s.items()]
         first = owed(*jobs, num_gpus=num_gpus)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +18,6 @@ from coadapt.policies.giving.capacity import FreeNodes, gpu_type_held
 # Up to so many whole nodes every number is a size; beyond, each is at least by this factor larger (1).
 EACH_NODE_UPTO = 16
 GROWTH = 1.15
-NOTHING_HELD = (0, 1, 1, 0)  # a row of held_shapes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,13 +179,15 @@ def held_shapes(ground: Ground, jobs: Sequence[JobView]) -> IntArray:
     What is on lost nodes, of a forbidden type, mixed, out of limits or shared cannot be kept: this policy
     gives whole GPUs.
     """
-    rows: list[tuple[int, int, int, int]] = []
-    for job in jobs:
-        rows.append(NOTHING_HELD)
-        held = shape_of(ground, job.grant.allocation) if job.grant.allocation.slots else None
+    held_JX = np.zeros((len(jobs), 4), dtype=np.int64)
+    held_JX[:, 1:3] = 1
+    for row, job in enumerate(jobs):
+        if not job.grant.allocation.slots:
+            continue  # most, where jobs are many
+        held, spec = shape_held(ground, job), job.spec.replicas
         if held is None:
             continue
-        (number, shape), spec = held, job.spec.replicas
+        number, shape = held
         if spec.min <= shape.gpus <= spec.max and spec.allows_type(ground.pools[number].gpu_type):
-            rows[-1] = (number, *shape)
-    return np.fromiter(chain.from_iterable(rows), np.int64, 4 * len(jobs)).reshape(-1, 4)
+            held_JX[row] = (number, *shape)
+    return held_JX

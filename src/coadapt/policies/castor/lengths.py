@@ -84,7 +84,7 @@ class Lengths:
             if goodput <= 0.0:
                 continue
             last, progress = self.living.get(job.id), job.measured.progress
-            if last and last.progress == progress and last.alone == goodput and last.hint == hint:
+            if last is not None and last.progress == progress and last.alone == goodput and last.hint == hint:
                 continue  # it waits, or has not reported since
             key = key_of(job)
             if hint is not None and (last is None or last.hint is None):

@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -178,17 +177,16 @@ def _unseen(job: JobView, lengths: Lengths) -> float:
 
 
 def _stakes(view: ClusterView, jobs: Sequence[JobView]) -> Stakes:
-    weight_of: dict[tuple[TenantId, int], float] = {}
-    stakes: list[tuple[float, float, float]] = []
+    due = [math.inf if job.spec.deadline_at is None else job.spec.deadline_at - view.at for job in jobs]
+    age = [max(view.at - job.submitted_at, 0.0) for job in jobs]
+    weights: dict[tuple[TenantId, int], float] = {}
+    weight = []
     for job in jobs:
-        spec = job.spec
-        key, due_at = (spec.tenant, spec.priority), spec.deadline_at
-        if key not in weight_of:
-            weight_of[key] = _weight(view, *key)
-        due = math.inf if due_at is None else due_at - view.at
-        stakes.append((weight_of[key], due, max(view.at - job.submitted_at, 0.0)))
-    stakes_J3 = np.fromiter(chain.from_iterable(stakes), np.float64, 3 * len(jobs)).reshape(-1, 3)
-    return Stakes(*stakes_J3.T.copy())
+        key = job.spec.tenant, job.spec.priority
+        if key not in weights:
+            weights[key] = _weight(view, *key)
+        weight.append(weights[key])
+    return Stakes(np.array(weight), np.array(due), np.array(age))
 
 
 def _weight(view: ClusterView, of_tenant: TenantId, priority: int) -> float:
