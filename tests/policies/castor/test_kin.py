@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from coadapt.goodput.throughput import step_time
@@ -13,6 +13,15 @@ from coadapt.model import BatchConfig, GradStats, JobView, Placement, RescaleCon
 from coadapt.policies.castor.cluster import standing
 from coadapt.policies.castor.kin import APPLICATIONS_MAX, Applications
 from coadapt.policies.castor.lengths import Lengths
+from coadapt.policies.castor.noise import (
+    BINS_PER_OCTAVE,
+    GROWTH_MAX,
+    KIN_APART,
+    NUM_BINS,
+    Trainings,
+    ahead,
+    stretches,
+)
 from coadapt.policies.castor.rates import Configs
 from coadapt.policies.castor.situation import Situation, situation
 from coadapt.policies.castor.times import CARRIED, SHAPES_MAX, TOLD_MAX, Shape, StepTimes
@@ -313,10 +322,34 @@ def test_sizes_follow_the_noise_the_more_closely_the_cheaper_changes_are() -> No
     )
     told = [seen(known, replace(young, rescale_s=rescale_s)) for rescale_s in (0.3, 3.0, 10.0, 30.0, 250.0)]
     in_place, few_s, more_s, usual, long_s = (float(each.sources.noise_J[0]) for each in told)
-    assert in_place == few_s < more_s < usual == long_s
+    assert in_place == few_s < more_s < usual < long_s
     # What is not looked at now comes in the stretches: all of it is played.
     firsts = [each.left_J[0] - each.later.left_L.sum() for each in told]
     assert firsts[0] < firsts[2] < firsts[3]
+
+
+def grown(progress: float, noise: float, later: float) -> tuple[float, float]:
+    """Return what a job's noise scale is taken for in the middle of what it has left, and at its end.
+
+    Its kin's noise scales were as much as their progress.
+    """
+    curve_AB = np.arange(NUM_BINS, dtype=float)[None] / BINS_PER_OCTAVE * math.log(2.0)
+    job = [np.array([each]) for each in (noise, progress, later - progress)]
+    trainings = Trainings(np.array([True]), *job, curve_AB, np.array([0]))
+    parts = stretches(trainings, trainings.left_J, np.array([1e-3 * progress]), 300)
+    return float(ahead(trainings, trainings.left_J)[0]), float(parts.noise_L[-1])
+
+
+@given(octaves=st.floats(3.0, 20.0), apart=st.floats(-10.0, 10.0))
+def test_noise_grows_as_that_of_kin_and_comes_near_to_theirs(octaves: float, apart: float) -> None:
+    begun, later = 2.0**20, 2.0 ** (20.0 + octaves)
+    growth, own = octaves * math.log(2.0), begun * math.exp(apart)
+    kept = math.copysign(min(abs(apart), max(math.log(KIN_APART), abs(apart) - growth)), apart)
+    assume(abs(growth + kept - apart) > 0.5)  # else it does not change, and nothing is cut
+    soon, last = grown(begun, own, later)
+    assert math.log(last / later) == pytest.approx(kept, abs=0.02)
+    # A size of now looks at no more growth than this, however far it goes.
+    assert soon <= GROWTH_MAX * own * 1.001
 
 
 def test_what_will_not_change_is_not_cut() -> None:

@@ -6,11 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coadapt.policies.castor.arrays import IntArray
+from coadapt.policies.castor.arrays import FloatArray, IntArray
 from coadapt.policies.castor.cluster import standing
 from coadapt.policies.castor.explain import Told, duration, explained
 from coadapt.policies.castor.fairness import ROUND_S, FairClocks, Waits
 from coadapt.policies.castor.lengths import Lengths
+from coadapt.policies.castor.noise import Stretches
 from coadapt.policies.castor.predictions import Predictions
 from coadapt.policies.castor.round import HORIZON_S, Prospects, Sizes, worths
 from coadapt.policies.castor.situation import Situation, situation
@@ -73,6 +74,31 @@ def test_shares_are_the_most_within_an_equal_part_else_the_least_in_turns(
         whole = now.left_J[row] + now.sources.done_J[row]
         takes_s = whole / max(rates[commonest], in_turns) + 0.5 * ROUND_S + now.rescale_s_J[row]
         assert fair.takes_s_J[row] == (pytest.approx(takes_s) if now.timed_J[row] else np.inf)
+
+
+@seeds
+def test_a_fair_share_lasts_until_all_stretches_are_done(seed: int) -> None:
+    rng, first, now = np.random.default_rng(seed), drawn(seed), drawn(seed + 100)
+    job_L = np.array([0, 1, 1, 2])
+    parts_L = rng.uniform(0.05, 0.45, 4)
+    later = Stretches(job_L, parts_L * first.left_J[job_L], np.ones(4))
+    cut = replace(first, later=later, later_LC=now.goodput_JC[[0, 1, 0, 2]])
+
+    def seconds_of(each: Situation) -> FloatArray:
+        """Return what each job takes on its share from when it comes, but for its start."""
+        stakes = first.stakes._replace(age_J=np.zeros(4))
+        came = replace(each, sources=first.sources, timed_J=first.timed_J, stakes=stakes)
+        takes_s_J = FairClocks().move(first.jobs[0].submitted_at, came, GPUS_T).takes_s_J
+        return takes_s_J - 0.5 * ROUND_S - first.rescale_s_J
+
+    rows_L = (now, now, replace(now, goodput_JC=now.goodput_JC[[0, 0, 2, 3]]), now)
+    later_s_L = [seconds_of(each)[row] for each, row in zip(rows_L, job_L, strict=True)]
+    alone_s_J = seconds_of(first)
+    for row in np.flatnonzero(np.isfinite(alone_s_J)):
+        those = np.flatnonzero(job_L == row)
+        expected_s = (1.0 - parts_L[those].sum()) * alone_s_J[row]
+        expected_s += sum(parts_L[n] * later_s_L[n] for n in those)
+        assert seconds_of(cut)[row] == pytest.approx(expected_s)
 
 
 @seeds

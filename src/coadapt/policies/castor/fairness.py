@@ -4,8 +4,9 @@
 # whatever it really gets. The share is of every GPU type that the job may have, in turns, or of the one that
 # the cluster has most of, as the finish-time fairness rho is told, if it does more there. (By the latter
 # alone, where it is a slow one, hardly anybody is late: decision 188.) Who needs more GPUs has that in turns,
-# too. From the clock follows when the job would have ended there (T_fair), and from what it really did when
-# it ends if it gets its share from now on; the quotient is the least rho that it can still count on.
+# too. What is left is done at the goodputs of its stretches there. From the clock follows when the job would
+# have ended there (T_fair), and from what it really did when it ends if it gets its share from now on; the
+# quotient is the least rho that it can still count on.
 #
 # `rho_max` acts on both. Seconds past FAIR_FROM x rho_max x T_fair weigh more in the plays, so that who will
 # be late is seen to in time. Who can count on rho_max or more only is owed its share, or GPUs of another type
@@ -56,15 +57,16 @@ class FairClocks:
 
     def move(self, at: float, now: Situation, gpus_T: IntArray) -> Fair:
         """Return what the share of each job is, and move the clocks on. gpus_T: GPUs by type."""
-        gpus_J, type_J, goodput_J, rate_J = _shares(now, gpus_T)
+        gpus_J, type_J, goodput_J, rate_J = _shares(now, gpus_T, now.goodput_JC)
+        ahead_J = _ahead(now, rate_J, _shares(now, gpus_T, now.later_LC).rate_J)
         takes_s_J, least_J = np.full(len(now.jobs), np.inf), np.zeros(len(now.jobs))
-        rows = np.flatnonzero(now.timed_J & (rate_J > 0.0))
+        rows = np.flatnonzero(now.timed_J & (ahead_J > 0.0))
         jobs = [now.jobs[row] for row in rows.tolist()]
         done = self.done
         pairs = chain.from_iterable([done.get(job.id) or (job.submitted_at, 0.0) for job in jobs])
         before = np.fromiter(pairs, np.float64, 2 * len(jobs)).reshape(-1, 2)
-        rate_R, left_R, age_s_R = rate_J[rows], now.left_J[rows], now.stakes.age_J[rows]
-        clock_R = before[:, 1] + rate_R * np.maximum(at - before[:, 0], 0.0)
+        rate_R, left_R, age_s_R = ahead_J[rows], now.left_J[rows], now.stakes.age_J[rows]
+        clock_R = before[:, 1] + rate_J[rows] * np.maximum(at - before[:, 0], 0.0)
         whole_R = left_R + now.sources.done_J[rows]
         # On the fair share, too, a job waits for a round and pays a start.
         fair_s_R = np.maximum(age_s_R + (whole_R - clock_R) / rate_R, 0.1 * whole_R / rate_R)
@@ -122,7 +124,7 @@ def _on_fewest(goodput_JC: FloatArray, gpus_C: IntArray, whole_J: FloatArray, se
 
 
 class _Shares(NamedTuple):
-    """What is owed to each job that is late, as of Fair; rate_J: the goodput that its clock runs at."""
+    """What is owed to each job that is late, as of Fair; rate_J: the goodput that its clock runs at now."""
 
     gpus_J: IntArray
     type_J: IntArray
@@ -130,11 +132,11 @@ class _Shares(NamedTuple):
     rate_J: FloatArray
 
 
-def _shares(now: Situation, gpus_T: IntArray) -> _Shares:
-    """Return the shares of all jobs; of who may be nowhere there is none."""
-    num_jobs = len(now.jobs)
-    shares = _Shares(*np.zeros((2, num_jobs), dtype=np.int64), *np.zeros((2, num_jobs)))
-    _share(now.goodput_JC, now.configs, gpus_T, gpus_T.sum() / max(num_jobs, 1), shares)
+def _shares(now: Situation, gpus_T: IntArray, goodput_JC: FloatArray) -> _Shares:
+    """Return the shares of all jobs, or stretches, of these goodputs; of who may be nowhere there is none."""
+    count = len(goodput_JC)
+    shares = _Shares(*np.zeros((2, count), dtype=np.int64), *np.zeros((2, count)))
+    _share(goodput_JC, now.configs, gpus_T, gpus_T.sum() / max(len(now.jobs), 1), shares)
     return shares
 
 
@@ -165,3 +167,30 @@ def _share(goodput_JC: FloatArray, configs: Configs, gpus_T: IntArray, equal: fl
                 shares.rate_J[j] = rate
         if may > 0:
             shares.rate_J[j] = max(shares.rate_J[j], done / may)
+
+
+def _ahead(now: Situation, rate_J: FloatArray, later_rate_L: FloatArray) -> FloatArray:
+    """Return the mean goodput that each job has on its share until its end, whose stretches have these."""
+    later, mean_J = now.later, np.zeros(len(rate_J))
+    _average(now.left_J, rate_J, later.job_L, later.left_L, later_rate_L, mean_J)
+    return mean_J
+
+
+@compiled_lean
+def _average(
+    left_J: FloatArray,
+    rate_J: FloatArray,
+    job_L: IntArray,
+    left_L: FloatArray,
+    rate_L: FloatArray,
+    mean_J: FloatArray,
+) -> None:
+    stretch = 0
+    for j in range(len(left_J)):
+        first, seconds = left_J[j], 0.0
+        while stretch < len(job_L) and job_L[stretch] == j:
+            first -= left_L[stretch]
+            seconds += left_L[stretch] / rate_L[stretch]
+            stretch += 1
+        if rate_J[j] > 0.0 and left_J[j] > 0.0:
+            mean_J[j] = left_J[j] / (seconds + first / rate_J[j])

@@ -3,16 +3,22 @@
 Axes: J jobs, A applications, B bins of progress, L stretches.
 """
 
-# A plan looks ahead, so it must price a GPU by what it will do, not by what it does now. The gradient noise
-# scale φ grows while a job learns, about like a root of its progress p. Over the next `a` of progress its
-# mean is near that in the middle: φ' = φ · min(sqrt((p + a/2) / p), 30), a being what is left, or A seconds
-# of work at the present goodput if that is less. Tried instead: φ of now (JCT +0.5 %), fitted slopes (no
-# gain). A is a hundred rescales, within 300 and 3,000 s: where a change is cheap, sizes can follow the noise
-# (in place, 300 s have a mean of 0.99 of that with 3,000 s); where it is dear, a size is kept for long (at
-# 30 s, 600 s have 1.02 of it where few jobs are there).
+# A plan looks ahead, so it must price a GPU by what it will do, not by what it does now. Over the next `a` of
+# progress the noise scale is taken to be near that in the middle, at p' = p + a/2. By what it grows until then
+# is told by kin, whose noise scales over progress are a curve. Where these are not there it is sqrt(p' / p),
+# as the noise scale grows while a job learns, about like a root of its progress. A job whose noise scale is
+# not that of its kin here is not taken to differ for good: its noise comes nearer to theirs by as much as
+# theirs grows, until it is within KIN_APART. (At the end of an epoch noise scales may jump by hundreds of
+# times. A job that jumps a little sooner than the curve would be taken to jump twice.)
 #
-# That is what sizes are chosen by now. A job that has more than that left will be another one later: faster,
-# and worth more GPUs. So the rest is cut into stretches, each with the noise in its middle and goodputs of
+# That is what sizes are chosen by now; so far they look at GROWTH_MAX times the noise of now at most, as what
+# comes of a jump is of no use before it. Tried instead: φ of now (JCT +0.5 %), fitted slopes (no gain). A, how
+# far they look, is 33 rescales of work, within 300 and 3,000 s, or what is left: where a change is cheap,
+# sizes can follow the noise (in place, 300 s have a mean of 0.99 of that with 3,000 s); where it is dear, a
+# size is kept for long.
+#
+# A job that has more than that left will be another one later: faster, and worth more GPUs. So the rest is
+# cut into stretches, each with the noise in its middle, however much it has grown by then, and goodputs of
 # its own, and the play goes through them one after the other.
 
 from typing import NamedTuple
@@ -22,8 +28,9 @@ import numpy as np
 from coadapt.goodput.compiled import compiled_lean, lean_part
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 
-AHEAD_RESCALES, AHEAD_S = 100.0, (300.0, 3_000.0)  # A: so many of the job's rescales, within these
-GROWTH_MAX = 30.0  # of the noise scale: a job that has just begun has no p to speak of
+AHEAD_RESCALES, AHEAD_S = 33.0, (300.0, 3_000.0)  # A: so many of the job's rescales, within these
+GROWTH_MAX = 30.0  # of the noise scale: as sizes of now see it, and where kin tell nothing
+KIN_APART = 4.0  # times: so far a job's noise scale may stay from its kin's (tried: 2)
 BINS_PER_OCTAVE = 2  # of progress, in curves of noise over it
 NUM_BINS = 96
 REST_MIN = 0.25  # of the next stretch: less of a rest is played like it
@@ -63,8 +70,13 @@ def _growth(trainings: Trainings, j: int, later: float) -> float:
     row = trainings.curve_J[j]
     if row >= 0:
         curve_B = trainings.curve_AB[row]
-        log_growth = _at(curve_B, later) - _at(curve_B, done)
-        seen: float = np.exp(min(max(log_growth, -np.log(GROWTH_MAX)), np.log(GROWTH_MAX)))
+        here = _at(curve_B, done)
+        log_growth = _at(curve_B, later) - here
+        if trainings.noise_J[j] > 0.0:
+            apart = np.log(trainings.noise_J[j]) - here
+            most = max(abs(apart) - abs(log_growth), np.log(KIN_APART))
+            log_growth -= apart - min(max(apart, -most), most)
+        seen: float = np.exp(log_growth)
         return seen
     if done <= 0.0:
         return GROWTH_MAX
@@ -78,7 +90,7 @@ def _grow(trainings: Trainings, ahead_J: FloatArray, noise_J: FloatArray) -> Non
         noise_J[j] = trainings.noise_J[j]
         if trainings.grows_J[j]:
             middle = trainings.progress_J[j] + 0.5 * min(trainings.left_J[j], ahead_J[j])
-            noise_J[j] *= _growth(trainings, j, middle)
+            noise_J[j] *= min(_growth(trainings, j, middle), GROWTH_MAX)
 
 
 def ahead_s(rescale_s_J: FloatArray) -> FloatArray:
