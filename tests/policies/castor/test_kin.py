@@ -328,28 +328,32 @@ def test_sizes_follow_the_noise_the_more_closely_the_cheaper_changes_are() -> No
     assert firsts[0] < firsts[2] < firsts[3]
 
 
-def grown(progress: float, noise: float, later: float) -> tuple[float, float]:
-    """Return what a job's noise scale is taken for in the middle of what it has left, and at its end.
-
-    Its kin's noise scales were as much as their progress.
-    """
+def of_kin(progress: float, noise: float, left: float) -> Trainings:
+    """Return a job with this noise scale, whose kin's were as much as their progress."""
     curve_AB = np.arange(NUM_BINS, dtype=float)[None] / BINS_PER_OCTAVE * math.log(2.0)
-    job = [np.array([each]) for each in (noise, progress, later - progress)]
-    trainings = Trainings(np.array([True]), *job, curve_AB, np.array([0]))
-    parts = stretches(trainings, trainings.left_J, np.array([1e-3 * progress]), 300)
-    return float(ahead(trainings, trainings.left_J)[0]), float(parts.noise_L[-1])
+    job = [np.array([each]) for each in (noise, progress, left)]
+    return Trainings(np.array([True]), *job, curve_AB, np.array([0]))
 
 
 @given(octaves=st.floats(3.0, 20.0), apart=st.floats(-10.0, 10.0))
 def test_noise_grows_as_that_of_kin_and_comes_near_to_theirs(octaves: float, apart: float) -> None:
-    begun, later = 2.0**20, 2.0 ** (20.0 + octaves)
-    growth, own = octaves * math.log(2.0), begun * math.exp(apart)
-    kept = math.copysign(min(abs(apart), max(math.log(KIN_APART), abs(apart) - growth)), apart)
-    assume(abs(growth + kept - apart) > 0.5)  # else it does not change, and nothing is cut
-    soon, last = grown(begun, own, later)
-    assert math.log(last / later) == pytest.approx(kept, abs=0.02)
+    begun, own = 2.0**20, 2.0**20 * math.exp(apart)
+    one = of_kin(begun, own, 2.0 ** (20.0 + octaves) - begun)
+    parts = stretches(one, one.left_J, np.array([1e-3 * begun]), 100)
+    assume(len(parts.left_L))  # own noise may be where theirs comes to
+    assert parts.left_L.sum() == pytest.approx(one.left_J[0] - 1e-3 * begun)
+    middle_L = begun + 1e-3 * begun + np.cumsum(parts.left_L) - 0.5 * parts.left_L
+    for middle, noise in zip(middle_L, parts.noise_L, strict=True):
+        kept = min(abs(apart), max(math.log(KIN_APART), abs(apart) - math.log(middle / begun)))
+        assert math.log(noise / middle) == pytest.approx(math.copysign(kept, apart), abs=0.05)
     # A size of now looks at no more growth than this, however far it goes.
-    assert soon <= GROWTH_MAX * own * 1.001
+    assert ahead(one, one.left_J)[0] <= GROWTH_MAX * own * 1.001
+
+
+@pytest.mark.parametrize(("grows", "parts"), [(1.1, 0), (1.5, 1), (3.5, 2), (7.0, 3), (100.0, 3)])
+def test_what_is_left_is_cut_once_for_each_time_that_its_noise_doubles(grows: float, parts: int) -> None:
+    one = of_kin(2.0**20, 2.0**20, (grows - 1.0) * 2.0**20)
+    assert len(stretches(one, one.left_J, np.array([1.0]), 3).job_L) == parts
 
 
 def test_what_will_not_change_is_not_cut() -> None:

@@ -3,19 +3,19 @@
 Axes: J jobs, A applications, B bins of progress, L stretches.
 """
 
-# A plan looks ahead, so it must price a GPU by what it will do, not by what it does now. Over the next `a` of
-# progress the noise scale is taken to be near that in the middle, at p' = p + a/2. By what it grows until then
-# is told by kin, whose noise scales over progress are a curve. Where these are not there it is sqrt(p' / p),
-# as the noise scale grows while a job learns, about like a root of its progress. A job whose noise scale is
-# not that of its kin here is not taken to differ for good: its noise comes nearer to theirs by as much as
-# theirs grows, until it is within KIN_APART. (At the end of an epoch noise scales may jump by hundreds of
-# times. A job that jumps a little sooner than the curve would be taken to jump twice.)
+# A plan looks ahead, so it must price a GPU by what it will do, not by what it does now. Over the next `a`
+# of progress the noise scale is taken to be near that in the middle, at p' = p + a/2. By what it grows until
+# then is told by kin, whose noise scales over progress are a curve. Where these are not there it is sqrt(p'
+# / p), as the noise scale grows while a job learns, about like a root of its progress. A job whose noise
+# scale is not that of its kin here is not taken to differ for good: its noise comes nearer to theirs by as
+# much as theirs grows, until it is within KIN_APART. (At the end of an epoch noise scales may jump by
+# hundreds of times. A job that jumps a little sooner than the curve would be taken to jump twice.)
 #
-# That is what sizes are chosen by now; so far they look at GROWTH_MAX times the noise of now at most, as what
-# comes of a jump is of no use before it. Tried instead: φ of now (JCT +0.5 %), fitted slopes (no gain). A, how
-# far they look, is 33 rescales of work, within 300 and 3,000 s, or what is left: where a change is cheap,
-# sizes can follow the noise (in place, 300 s have a mean of 0.99 of that with 3,000 s); where it is dear, a
-# size is kept for long.
+# That is what sizes are chosen by now; so far they look at GROWTH_MAX times the noise of now at most, as
+# what comes of a jump is of no use before it. Tried instead: φ of now (JCT +0.5 %), fitted slopes (no gain).
+# A, how far they look, is 33 rescales of work, within 300 and 3,000 s, or what is left: where a change is
+# cheap, sizes can follow the noise (in place, 300 s have a mean of 0.99 of that with 3,000 s); where it is
+# dear, a size is kept for long.
 #
 # A job that has more than that left will be another one later: faster, and worth more GPUs. So the rest is
 # cut into stretches, each with the noise in its middle, however much it has grown by then, and goodputs of
@@ -124,16 +124,19 @@ def _stretch(trainings: Trainings, left_J: FloatArray, first_J: FloatArray, room
         grows = _growth(trainings, j, begin + rest) / _growth(trainings, j, begin - 0.5 * first_J[j])
         if abs(np.log(grows)) < np.log(GROWTH_MIN):
             continue
-        for number in range(many):
-            middle = begin + rest * (number + 0.5) / many
-            room.job_L[end], room.left_L[end] = j, rest / many
+        parts = min(int(np.ceil(abs(np.log2(grows)))), many)
+        for number in range(parts):
+            middle = begin + rest * (number + 0.5) / parts
+            room.job_L[end], room.left_L[end] = j, rest / parts
             room.noise_L[end] = trainings.noise_J[j] * _growth(trainings, j, middle)
             end += 1
     return end
 
 
 def stretches(trainings: Trainings, left_J: FloatArray, first_J: FloatArray, many: int) -> Stretches:
-    """Cut what each job has left past the next `first_J` into `many`, where its noise grows until then."""
+    """Cut what each job has left past the next `first_J` into one part for each time that its noise doubles
+    (or halves) until then, `many` at most.
+    """
     most = len(left_J) * many
     room = Stretches(np.empty(most, dtype=np.int64), np.empty(most), np.empty(most))
     end = _stretch(trainings, left_J, first_J, room)

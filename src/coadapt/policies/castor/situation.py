@@ -27,7 +27,7 @@ UNTIMED_EXPONENT = 0.8
 REPORT_S = 60.0  # from a start until the job's first report tells its length (1)
 # One step of priority doubles what a job's time is worth; so many steps count at most.
 PRIORITY_STEPS_MAX = 10
-# Into so many the play cuts what a job has left past what ahead_s says, where noise will grow (tried: 1-6).
+# Into so many at most the play cuts what a job has left past what ahead_s says, where noise will grow.
 STRETCHES = 3
 STRETCHED_MAX = 1_000  # beyond so many jobs none is cut: plays of thousands take long enough (1)
 
@@ -139,7 +139,8 @@ def situation(
     first_J = np.where(timed_J, np.minimum(left_J, look_s_J * rate_J), left_J)
     later = stretches(trainings, left_J, first_J, STRETCHES if len(jobs) <= STRETCHED_MAX else 0)
     wanted_JC[:, :-1], wanted_JC[:, -1] = may_JC, False
-    parts = [(names[row], number % STRETCHES) for number, row in enumerate(later.job_L.tolist())]
+    place_L = np.arange(len(later.job_L)) - np.searchsorted(later.job_L, later.job_L)
+    parts = [(names[row], place) for row, place in zip(later.job_L.tolist(), place_L.tolist(), strict=True)]
     rows = Rows(later.job_L, later.noise_L, wanted_JC[later.job_L])
     later_LX = facts.later.goodputs(parts, steps, configs, rows) / slower_JX[later.job_L]
     guess_C = configs.gpus_C**UNTIMED_EXPONENT
