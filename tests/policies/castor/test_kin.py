@@ -350,6 +350,15 @@ def test_noise_grows_as_that_of_kin_and_comes_near_to_theirs(octaves: float, apa
     assert ahead(one, one.left_J)[0] <= GROWTH_MAX * own * 1.001
 
 
+@pytest.mark.parametrize("log_noise", [-690.0, 690.0])
+def test_noise_that_grows_beyond_all_numbers_is_cut_like_any_other(log_noise: float) -> None:
+    one = of_kin(1e4, math.exp(-log_noise), 1e8)
+    one.curve_AB[:] = np.where(np.arange(NUM_BINS) < 40, -log_noise, log_noise)
+    parts = stretches(one, one.left_J, np.array([1e3]), 3)
+    assert len(parts.job_L) == 3
+    assert np.isfinite([*parts.left_L, *parts.noise_L, *ahead(one, one.left_J)]).all()
+
+
 @pytest.mark.parametrize(("grows", "parts"), [(1.1, 0), (1.5, 1), (3.5, 2), (7.0, 3), (100.0, 3)])
 def test_what_is_left_is_cut_once_for_each_time_that_its_noise_doubles(grows: float, parts: int) -> None:
     one = of_kin(2.0**20, 2.0**20, (grows - 1.0) * 2.0**20)

@@ -21,6 +21,7 @@ Axes: J jobs, A applications, B bins of progress, L stretches.
 # cut into stretches, each with the noise in its middle, however much it has grown by then, and goodputs of
 # its own, and the play goes through them one after the other.
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 
 AHEAD_RESCALES, AHEAD_S = 33.0, (300.0, 3_000.0)  # A: so many of the job's rescales, within these
 GROWTH_MAX = 30.0  # of the noise scale: as sizes of now see it, and where kin tell nothing
+LOG_GROWTH_MAX = math.log(1e12)  # as kin showed it: statistics may be of any size, and growth is finite
 KIN_APART = 4.0  # times: so far a job's noise scale may stay from its kin's (tried: 2)
 BINS_PER_OCTAVE = 2  # of progress, in curves of noise over it
 NUM_BINS = 96
@@ -76,7 +78,7 @@ def _growth(trainings: Trainings, j: int, later: float) -> float:
             apart = np.log(trainings.noise_J[j]) - here
             most = max(abs(apart) - abs(log_growth), np.log(KIN_APART))
             log_growth -= apart - min(max(apart, -most), most)
-        seen: float = np.exp(log_growth)
+        seen: float = np.exp(min(max(log_growth, -LOG_GROWTH_MAX), LOG_GROWTH_MAX))
         return seen
     if done <= 0.0:
         return GROWTH_MAX
