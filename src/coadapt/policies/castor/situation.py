@@ -117,7 +117,8 @@ def situation(
     rows = Rows(every_J, trainings.noise_J, wanted_JC)
     rate_J = facts.held.goodputs(names, steps, configs, rows)[:, -1] / slower_JX[:, -1]
     rescale_s_J = np.array([job.rescale_s for job in jobs])
-    look_s_J = ahead_s(rescale_s_J)
+    num_gpus = sum(kind.num_gpus for kind in standing.kinds)
+    look_s_J = ahead_s(rescale_s_J, free=1.0 - held_JX[:, 3].sum() / max(num_gpus, 1))
     noise_J = ahead(trainings, look_s_J * rate_J)
     wanted_JC[:, :-1], wanted_JC[:, -1] = may_JC | alone_C, held_JX[:, 3] > 0
     goodput_JX = facts.here.goodputs(names, steps, configs, Rows(every_J, noise_J, wanted_JC))
