@@ -328,13 +328,15 @@ def test_sizes_follow_the_noise_the_more_closely_the_cheaper_changes_are() -> No
     assert firsts[0] < firsts[2] < firsts[3]
 
 
-def test_sizes_look_farther_where_gpus_are_free() -> None:
-    known = growing_kin()
-    grad = GradStats(sqr=1.0, var=1e6 / 64e4)
+def test_sizes_look_farther_where_there_is_room() -> None:
+    known, grad = growing_kin(), GradStats(sqr=1.0, var=1e6 / 64e4)
     young = replace(of(timed("young", progress=1e6, target=1e9, grad=grad, held=on(n0=1))), rescale_s=10.0)
-    beside = [replace(young, spec=replace(young.spec, application="other"), id=f"{n}") for n in range(15)]
-    noise = [float(seen(known, young, *beside[:many]).sources.noise_J[0]) for many in (0, 1, 3, 7, 15)]
-    assert noise[0] > noise[1] > noise[2] > noise[3] == noise[4]
+    told = view(nodes(4, 4, 4, 4), young)
+    crowded, roomy = (
+        situation(told, standing(told), Lengths(), known, room=room).sources.noise_J[0]
+        for room in (False, True)
+    )
+    assert 1.1 * crowded < roomy
 
 
 def of_kin(progress: float, noise: float, left: float) -> Trainings:

@@ -1,11 +1,13 @@
 """Where nobody would gain by what a job leaves, the last round holds; wherever anything else changed, not."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from coadapt.model import ClusterView, JobView, Plan, Tenant
 from coadapt.policies.castor.policy import Castor
+from coadapt.policies.castor.situation import Situation, situation
 from tests.policies.castor.stage import timed
 from tests.policies.stage import nodes, on, view
 
@@ -55,3 +57,17 @@ def test_so_is_what_leaves_gpus_to_who_gains_by_them() -> None:
     assert first.diagnostics["price"] > 0.0
     then = policy.allocate(seen(CROWD[1], at=75.0))
     assert then.allocations["b"].num_replicas == 12
+
+
+def test_sizes_know_whether_there_was_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+
+    def noting(*seen: Any, room: bool) -> Situation:
+        told.append(room)
+        return situation(*seen, room=room)
+
+    monkeypatch.setattr("coadapt.policies.castor.policy.situation", noting)
+    for jobs in (ROOM, CROWD):
+        policy, _ = planned(*jobs)
+        policy.allocate(seen(*jobs, at=180.0))
+    assert told == [True, True, True, False]

@@ -27,6 +27,11 @@ class LastRound:
     num_jobs: int = 0
     plan: Plan = field(default_factory=Plan)
 
+    @property
+    def room(self) -> bool:
+        """Whether each job had its best size, whatever the others had."""
+        return self.plan.diagnostics.get("price", 0.0) <= 0.0
+
     def note(self, view: ClusterView, ground: Ground, plan: Plan) -> Plan:
         """Keep a planned round, and return its plan."""
         self.ground, self.at, self.plan = ground, view.at, plan
@@ -35,7 +40,7 @@ class LastRound:
 
     def holds(self, view: ClusterView) -> Plan | None:
         """Return the last plan without the jobs that have gone; None: this round has to be planned."""
-        if view.at - self.at >= HOLDS_S or self.ground is None or self.plan.diagnostics["price"] > 0.0:
+        if view.at - self.at >= HOLDS_S or self.ground is None or not self.room:
             return None
         if view.nodes != self.ground.nodes or view.tenants != self.tenants:
             return None

@@ -15,9 +15,9 @@ Axes: J jobs, A applications, B bins of progress, L stretches.
 # what comes of a jump is of no use before it. Tried instead: φ of now (JCT +0.5 %), fitted slopes (no gain).
 # A, how far they look, is 33 rescales of work, within 300 and 3,000 s, or what is left: where a change is
 # cheap, sizes can follow the noise (in place, 300 s have a mean of 0.99 of that with 3,000 s); where it is
-# dear, a size is kept for long. Where GPUs are free, nobody waits for those that a size has too early, but
-# each step of its growth costs a rescale: there it looks along up to 100 (with 33, jobs on a cluster of which
-# 9 % are in use change four times as often, for a mean 1 % longer).
+# dear, a size is kept for long. Where there is room, nobody waits for GPUs that a job has too early, but each
+# step of its growth costs a rescale: there they look along 100 (with 33, jobs on a cluster of which 9 % are
+# in use change four times as often, for a mean 1 % longer).
 #
 # A job that has more than that left will be another one later: faster, and worth more GPUs. So the rest is
 # cut into stretches, each with the noise in its middle, however much it has grown by then, and goodputs of
@@ -31,9 +31,7 @@ import numpy as np
 from coadapt.goodput.compiled import compiled_lean, lean_part
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 
-AHEAD_S = 300.0, 3_000.0  # A, at least and at most
-AHEAD_RESCALES = 33.0, 100.0  # of the job: so many are A where few GPUs are free, and where most are
-FREE = 0.5, 0.9  # parts of the GPUs: few, and most
+AHEAD_RESCALES, ROOM_RESCALES, AHEAD_S = 33.0, 100.0, (300.0, 3_000.0)  # A: of the job's, within these
 GROWTH_MAX = 30.0  # of the noise scale: as sizes of now see it, and where kin tell nothing
 LOG_GROWTH_MAX = math.log(1e12)  # as kin showed it: statistics may be of any size, and growth is finite
 KIN_APART = 4.0  # times: so far a job's noise scale may stay from its kin's (tried: 2)
@@ -99,13 +97,12 @@ def _grow(trainings: Trainings, ahead_J: FloatArray, noise_J: FloatArray) -> Non
             noise_J[j] *= min(_growth(trainings, j, middle), GROWTH_MAX)
 
 
-def ahead_s(rescale_s_J: FloatArray, free: float) -> FloatArray:
+def ahead_s(rescale_s_J: FloatArray, *, room: bool) -> FloatArray:
     """Return for how many seconds of work a size that is chosen now looks along the noise.
 
-    free: the part of the GPUs that nobody holds.
+    room: whether each job had its best size in the last round, whatever the others had.
     """
-    rescales = np.interp(free, FREE, AHEAD_RESCALES)
-    return np.clip(rescales * rescale_s_J, *AHEAD_S)
+    return np.clip((ROOM_RESCALES if room else AHEAD_RESCALES) * rescale_s_J, *AHEAD_S)
 
 
 def ahead(trainings: Trainings, ahead_J: FloatArray) -> FloatArray:

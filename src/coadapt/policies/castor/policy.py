@@ -133,7 +133,8 @@ class Castor(CastorOptions):
         }
         if not fixed.kinds:
             return Plan(reasons={job.id: "waits: the cluster has no live node" for job in view.jobs})
-        now = situation(view, fixed, memory.lengths, memory.applications, memory.facts)
+        room = memory.last.room
+        now = situation(view, fixed, memory.lengths, memory.applications, memory.facts, room=room)
         if not now.jobs:
             return Plan(allocations=fixed.kept, reasons=reasons)
         gpus_T = np.array([kind.num_gpus for kind in fixed.kinds])

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coadapt.model import ClusterView, JobView, TenantId, TypeProfile
+from coadapt.model import ClusterView, JobId, JobView, TenantId, TypeProfile
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.castor.cluster import Kind, Standing, configurations, held_shapes, shape_held
 from coadapt.policies.castor.facts import Facts, Known, least, params_of
@@ -97,8 +97,13 @@ def situation(
     lengths: Lengths,
     applications: Applications | None = None,
     facts: Facts | None = None,
+    *,
+    room: bool = False,
 ) -> Situation:
-    """Return the situation of the jobs that may be moved; what is remembered takes in what they report."""
+    """Return the situation of the jobs that may be moved; what is remembered takes in what they report.
+
+    room: as of ahead_s.
+    """
     applications = Applications() if applications is None else applications
     facts = Facts() if facts is None else facts
     moved = [job for job in view.jobs if job.id not in standing.kept and job.id not in standing.stranded]
@@ -117,8 +122,7 @@ def situation(
     rows = Rows(every_J, trainings.noise_J, wanted_JC)
     rate_J = facts.held.goodputs(names, steps, configs, rows)[:, -1] / slower_JX[:, -1]
     rescale_s_J = np.array([job.rescale_s for job in jobs])
-    num_gpus = sum(kind.num_gpus for kind in standing.kinds)
-    look_s_J = ahead_s(rescale_s_J, free=1.0 - held_JX[:, 3].sum() / max(num_gpus, 1))
+    look_s_J = ahead_s(rescale_s_J, room=room)
     noise_J = ahead(trainings, look_s_J * rate_J)
     wanted_JC[:, :-1], wanted_JC[:, -1] = may_JC | alone_C, held_JX[:, 3] > 0
     goodput_JX = facts.here.goodputs(names, steps, configs, Rows(every_J, noise_J, wanted_JC))
@@ -140,12 +144,9 @@ def situation(
     first_J = np.where(timed_J, np.minimum(left_J, look_s_J * rate_J), left_J)
     later = stretches(trainings, left_J, first_J, STRETCHES if len(jobs) <= STRETCHED_MAX else 0)
     wanted_JC[:, :-1], wanted_JC[:, -1] = may_JC, False
-    place_L = np.arange(len(later.job_L)) - np.searchsorted(later.job_L, later.job_L)
-    parts = [(names[row], place) for row, place in zip(later.job_L.tolist(), place_L.tolist(), strict=True)]
-    rows = Rows(later.job_L, later.noise_L, wanted_JC[later.job_L])
-    later_LX = facts.later.goodputs(parts, steps, configs, rows) / slower_JX[later.job_L]
-    guess_C = configs.gpus_C**UNTIMED_EXPONENT
-    held_guess_J = held_JX[:, 3] ** UNTIMED_EXPONENT
+    parts = Rows(later.job_L, later.noise_L, wanted_JC[later.job_L])
+    later_LX = facts.later.goodputs(_named(later, names), steps, configs, parts) / slower_JX[later.job_L]
+    guess_C, held_guess_J = configs.gpus_C**UNTIMED_EXPONENT, held_JX[:, 3] ** UNTIMED_EXPONENT
     return Situation(
         jobs=jobs,
         configs=configs,
@@ -160,6 +161,12 @@ def situation(
         later=later,
         later_LC=later_LX[:, :-1],
     )
+
+
+def _named(later: Stretches, names: Sequence[JobId]) -> list[tuple[JobId, int]]:
+    """Return a name for each stretch: its job's, and its place among them."""
+    place_L = np.arange(len(later.job_L)) - np.searchsorted(later.job_L, later.job_L)
+    return [(names[row], place) for row, place in zip(later.job_L.tolist(), place_L.tolist(), strict=True)]
 
 
 def _held(ground: Ground, job: JobView) -> tuple[str, Shape] | None:
