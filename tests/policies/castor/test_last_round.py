@@ -59,6 +59,18 @@ def test_so_is_what_leaves_gpus_to_who_gains_by_them() -> None:
     assert then.allocations["b"].num_replicas == 12
 
 
+def test_so_is_what_leaves_a_quota_to_who_gains_by_it() -> None:
+    def within(*jobs: JobView, at: float = 60.0) -> ClusterView:
+        return replace(seen(*jobs, at=at), tenants={"default": Tenant(id="default", quota_gpus=8)})
+
+    both = timed("a", held=on(n0=4)), timed("b", held=on(n1=4))
+    policy = Castor(expect=False)
+    first = policy.allocate(within(*both))
+    assert first.allocations == {"a": on(n0=4), "b": on(n1=4)}
+    assert first.diagnostics["price"] == 0.0  # four GPUs are free
+    assert policy.allocate(within(both[1], at=75.0)).allocations["b"].num_replicas == 8
+
+
 def test_sizes_know_whether_there_was_room(monkeypatch: pytest.MonkeyPatch) -> None:
     told = []
 

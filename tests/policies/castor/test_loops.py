@@ -143,7 +143,7 @@ def test_it_tells_what_the_next_size_saves_and_costs(seed: int) -> None:
     told = Told(
         now=now,
         outlook=outlook,
-        sizes=Sizes(held, types, 1.0, 1.0, price_T),
+        sizes=Sizes(held, types, 1.0, 1.0, price_T, room=False),
         placed={job: on(**{f"{'ab'[types[job]]}0": count}) for job, count in held.items()},
         standing=standing(SEEN),
         predictions=Predictions(),

@@ -1,8 +1,8 @@
 """The last round, and when it holds: a job has gone, and nobody that is there would gain by its GPUs."""
 
-# Where the price of a GPU was 0 in the last round, each job had its best size whatever the others had. When
-# one of them ends soon after, the best of the others is what they have. On a cluster with room that is a
-# quarter of all rounds. What else changed meanwhile (noise, what is left) waits, as between any two rounds.
+# Where neither GPUs nor quotas had a price in the last round, each job had its best size whatever the others
+# had. When one of them ends soon after, the best of the others is what they have. On a cluster with room that
+# is a quarter of all rounds. What else changed meanwhile (noise, what is left) waits, as between any two.
 
 import math
 from collections.abc import Mapping
@@ -19,22 +19,18 @@ Value = TypeVar("Value")
 
 @dataclass(slots=True)
 class LastRound:
-    """The last round that was planned: its ground, when it was, for whom, and what it gave."""
+    """The last round that was planned: its ground, when it was, for whom, what it gave; room: as of Sizes."""
 
     ground: Ground | None = None
     at: float = -math.inf
     tenants: Mapping[TenantId, Tenant] = field(default_factory=dict)
     num_jobs: int = 0
     plan: Plan = field(default_factory=Plan)
+    room: bool = True
 
-    @property
-    def room(self) -> bool:
-        """Whether each job had its best size, whatever the others had."""
-        return self.plan.diagnostics.get("price", 0.0) <= 0.0
-
-    def note(self, view: ClusterView, ground: Ground, plan: Plan) -> Plan:
+    def note(self, view: ClusterView, ground: Ground, plan: Plan, *, room: bool) -> Plan:
         """Keep a planned round, and return its plan."""
-        self.ground, self.at, self.plan = ground, view.at, plan
+        self.ground, self.at, self.plan, self.room = ground, view.at, plan, room
         self.tenants, self.num_jobs = dict(view.tenants), len(view.jobs)
         return plan
 

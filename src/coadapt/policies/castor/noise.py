@@ -17,7 +17,7 @@ Axes: J jobs, A applications, B bins of progress, L stretches.
 # cheap, sizes can follow the noise (in place, 300 s have a mean of 0.99 of that with 3,000 s); where it is
 # dear, a size is kept for long. Where there is room, nobody waits for GPUs that a job has too early, but each
 # step of its growth costs a rescale: there they look along 100 (with 33, jobs on a cluster of which 9 % are
-# in use change four times as often, for a mean 1 % longer).
+# in use change nearly three times as often, for a mean 2 % longer).
 #
 # A job that has more than that left will be another one later: faster, and worth more GPUs. So the rest is
 # cut into stretches, each with the noise in its middle, however much it has grown by then, and goodputs of
@@ -100,7 +100,7 @@ def _grow(trainings: Trainings, ahead_J: FloatArray, noise_J: FloatArray) -> Non
 def ahead_s(rescale_s_J: FloatArray, *, room: bool) -> FloatArray:
     """Return for how many seconds of work a size that is chosen now looks along the noise.
 
-    room: whether each job had its best size in the last round, whatever the others had.
+    room: whether each job had its best size in the last round, as of Sizes.
     """
     return np.clip((ROOM_RESCALES if room else AHEAD_RESCALES) * rescale_s_J, *AHEAD_S)
 

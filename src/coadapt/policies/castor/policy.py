@@ -133,8 +133,8 @@ class Castor(CastorOptions):
         }
         if not fixed.kinds:
             return Plan(reasons={job.id: "waits: the cluster has no live node" for job in view.jobs})
-        room = memory.last.room
-        now = situation(view, fixed, memory.lengths, memory.applications, memory.facts, room=room)
+        known = memory.lengths, memory.applications, memory.facts
+        now = situation(view, fixed, *known, room=memory.last.room)
         if not now.jobs:
             return Plan(allocations=fixed.kept, reasons=reasons)
         gpus_T = np.array([kind.num_gpus for kind in fixed.kinds])
@@ -177,7 +177,7 @@ class Castor(CastorOptions):
                 "last_end": view.at + last_s,
             },
         )
-        return memory.last.note(view, fixed.ground, plan)
+        return memory.last.note(view, fixed.ground, plan, room=sizes.room)
 
     def _foretell_starts(
         self, view: ClusterView, now: Situation, outlook: Outlook, placed: Mapping[JobId, Allocation]

@@ -41,7 +41,8 @@ LARGE = 1e3  # times all that the others could earn together, per GPU that is ow
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """What was chosen. counts: replicas by job; types: index of its GPU type. value, bound: of the program,
-    what is owed left out; price_T: of one GPU of each type, in seconds saved per second.
+    what is owed left out; price_T: of one GPU of each type, in seconds saved per second. room: whether
+    neither GPUs nor quotas have a price, so that each job has its best size, whatever the others have.
     """
 
     counts: Mapping[JobId, int]
@@ -49,6 +50,7 @@ class Sizes:
     value: float
     bound: float
     price_T: FloatArray
+    room: bool
 
 
 def choose(now: Situation, outlook: Outlook, standing: Standing, owed: Owed) -> Sizes:
@@ -80,7 +82,8 @@ def choose(now: Situation, outlook: Outlook, standing: Standing, owed: Owed) -> 
         counts[job], types[job] = gpus, of_type
         value += worth
     gap = max(choice.bound - choice.value, 0.0)
-    return Sizes(counts, types, value, value + gap, choice.price_R[: len(standing.kinds)])
+    price_T, room = choice.price_R[: len(standing.kinds)], not choice.price_R.any()
+    return Sizes(counts, types, value, value + gap, price_T, room)
 
 
 def _served(now: Situation, owed: Owed, gpus_JO: IntArray, type_JO: IntArray) -> FloatArray:
