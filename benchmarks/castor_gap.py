@@ -94,7 +94,7 @@ def crowd_of(phases: Sequence[Sequence[Phase]], arrives_J: FloatArray) -> tuple[
     left_P = np.array([phases[row][number].work for row, number in parts])
     arrives_P = np.append(arrives_J, np.full(len(parts) - num_jobs, np.inf))
     curves = majorants(goodput_PK, SIZES.astype(np.float64))
-    return Crowd(curves, left_P, arrives_P, next_P, float(NUM_GPUS)), parts
+    return Crowd(curves, left_P, arrives_P, next_P, np.array([float(NUM_GPUS)])), parts
 
 
 def clairvoyant(
@@ -108,7 +108,7 @@ def clairvoyant(
     goal = Goal(np.ones(num_jobs), never_J, -at_J, never_J, never_J, *dials, usual_s)
     plans = []
     for price in PRICES:
-        start_P = at_price(crowd.curves, np.ones(len(crowd.left_J)), price)
+        start_P = at_price(crowd.curves, np.ones(len(crowd.left_J)), np.array([price]))
         _, course, cost = settle(crowd, start_P, goal, PLAYS)
         plans.append((cost, course.end_J))
     _, end_J = min(plans, key=lambda plan: plan[0])

@@ -107,7 +107,7 @@ def _settle(here: Sequence[Job], now: float, dials: tuple[float, float]) -> None
     """Set the values of the jobs that are here."""
     num_jobs, never_J = len(here), np.full(len(here), np.inf)
     crowd, parts = crowd_of([job.phases for job in here], np.zeros(num_jobs))
-    value_P = at_price(crowd.curves, np.ones(len(parts)), PRICES[1])
+    value_P = at_price(crowd.curves, np.ones(len(parts)), np.array([PRICES[1]]))
     for part, (row, number) in enumerate(parts):
         if here[row].values:
             value_P[part] = here[row].values[number]

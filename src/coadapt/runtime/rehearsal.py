@@ -59,8 +59,14 @@ REHEARSAL = ClusterView(
     nodes=tuple(Node(id=f"node-{index}", num_gpus=3) for index in range(3)),
     jobs=(*(_job(index) for index in range(4)), _job(4, done=9e5)),
 )
-# A round later the last job has ended: policies that learn from jobs that have do so now.
-REHEARSAL_AFTER = replace(REHEARSAL, at=120.0, jobs=REHEARSAL.jobs[:-1])
+# A round later the last job has ended: policies that learn from jobs that have do so now. And a node is of
+# another type: what is decided in other ways where types differ is compiled, too.
+REHEARSAL_AFTER = replace(
+    REHEARSAL,
+    at=120.0,
+    nodes=(*REHEARSAL.nodes[:-1], replace(REHEARSAL.nodes[-1], gpu_type="other")),
+    jobs=REHEARSAL.jobs[:-1],
+)
 
 
 def rehearse(policy: Policy) -> Plan:

@@ -30,7 +30,7 @@ def draw(seed: int) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
 
 def crowd_of(curves: Curves, left_J: FloatArray, arrives_J: FloatArray, num_gpus: float = 16.0) -> Crowd:
     """Return jobs that nobody follows."""
-    return Crowd(curves, left_J, arrives_J, np.full(len(left_J), -1), num_gpus)
+    return Crowd(curves, left_J, arrives_J, np.full(len(left_J), -1), np.array([num_gpus]))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -51,7 +51,7 @@ def test_a_majorant_is_the_least_concave_curve_above_all_points(seed: int) -> No
 def test_where_no_size_can_be_had_each_has_a_corner_all_the_same() -> None:
     """It was written past the end of an array: all nodes that fit were lost, and others' jobs expected."""
     curves = majorants(np.empty((3, 0)), np.empty(0))
-    assert [part.tolist() for part in curves] == [[0, 1, 2, 3], [1.0] * 3, [0.0] * 3]
+    assert [part.tolist() for part in curves] == [[0, 1, 2, 3], [1.0] * 3, [0.0] * 3, [0] * 3]
 
 
 def test_a_job_that_can_do_nothing_never_ends() -> None:
@@ -91,7 +91,7 @@ def slow_play(
         for j in here:
             if left[j] < 1e-9:
                 end[j], price[j] = now, cut
-    return Course(start, end, price)
+    return Course(start, end, price[:, None])
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -102,7 +102,7 @@ def test_the_play_is_that_of_handing_out_all_anew(seed: int) -> None:
     slow = slow_play(curves, value_J, left_J, arrives_J, 16.0)
     assert fast.end_J == pytest.approx(slow.end_J)
     assert fast.start_J == pytest.approx(slow.start_J)
-    assert fast.price_J == pytest.approx(slow.price_J)
+    assert fast.price_JT == pytest.approx(slow.price_JT)
 
 
 @pytest.mark.parametrize("apart", [1e-15, 1e-9, 1e-3, 1e280])
@@ -180,7 +180,7 @@ def test_a_tail_takes_gpus_to_a_job_that_would_take_long() -> None:
 def test_a_stretch_begins_when_the_one_before_it_ends() -> None:
     # Two GPUs, one job alone: 10 of progress at 2 a second, then 30 at 6; its last part is its end.
     curves = majorants(np.array([[1.0, 2.0], [3.0, 6.0]]), np.array([1.0, 2.0]))
-    crowd = Crowd(curves, np.array([10.0, 30.0]), np.array([0.0, np.inf]), np.array([1, -1]), 2.0)
+    crowd = Crowd(curves, np.array([10.0, 30.0]), np.array([0.0, np.inf]), np.array([1, -1]), np.array([2.0]))
     assert play(crowd, np.ones(2)).end_J == pytest.approx([5.0, 10.0])
     value_J, course, cost = settle(crowd, np.ones(2), goal_of(1), 13)
     assert course.end_J == pytest.approx([10.0])
@@ -194,7 +194,7 @@ def two_stretches() -> tuple[Crowd, Goal]:
     curves = majorants(np.array([flat, *[steep] * 5]), SIZES)
     left_J = np.array([100.0, *np.linspace(250.0, 350.0, 4), 200.0])
     after = np.array([5, -1, -1, -1, -1, -1])
-    return Crowd(curves, left_J, np.array([0.0] * 5 + [np.inf]), after, 16.0), goal_of(5)
+    return Crowd(curves, left_J, np.array([0.0] * 5 + [np.inf]), after, np.array([16.0])), goal_of(5)
 
 
 def test_no_other_values_of_its_stretches_cost_much_less() -> None:

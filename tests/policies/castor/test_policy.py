@@ -9,6 +9,7 @@ import pytest
 
 from coadapt.model import (
     WAITING,
+    Allocation,
     BatchLimits,
     ClusterView,
     InputError,
@@ -113,7 +114,7 @@ def test_an_untimed_job_starts_within_a_node_on_at_most_four() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unlike", "times", "rho_max"), [(0.0, 1.0, 2.0), (0.1, 2.0, 11 / 6), (0.3, 8.0, 1.5), (2.0, 8.0, 1.5)]
+    ("unlike", "times", "rho_max"), [(0.0, 1.0, 2.0), (0.1, 2.0, 26 / 15), (0.3, 8.0, 1.2), (2.0, 8.0, 1.2)]
 )
 def test_the_last_end_and_fair_shares_weigh_more_where_gpus_differ(
     unlike: float, times: float, rho_max: float
@@ -360,6 +361,34 @@ def test_nodes_that_come_and_go_are_seen_in_the_next_round() -> None:
         "b": (("n0", 4),),
         "ice": (("n1", 4),),
     }
+
+
+def on_type_a(name: str, held: Allocation = WAITING, target: float = 1e6) -> JobView:
+    """Return a job of four GPUs of type a."""
+    one = timed(name, gpus=(4, 4), target=target, held=held, by_type=faster_a(1.0))
+    return replace(one, spec=replace(one.spec, replicas=replace(one.spec.replicas, gpu_types=("a",))))
+
+
+def test_who_may_use_one_gpu_type_only_is_foretold_to_wait_for_that() -> None:
+    """Eight GPUs of another type are free all the time, which were taken for those that it waits for."""
+    policy = Castor(expect=False, makespan_jobs=0.0)
+    plan = policy.allocate(beside_eight(4, on_type_a("runs", on(a0=4)), on_type_a("waits", target=4e6)))
+    assert counts(plan) == {"runs": 4}
+    assert policy.starts["waits"].end_at == pytest.approx(policy.predictions["runs"].end_at, rel=0.05)
+
+
+def test_a_gpu_type_that_is_lost_and_comes_back_leaves_who_is_expected_on_it() -> None:
+    policy, stays = Castor(), timed("stays", gpus=(4, 4), target=1e8, by_type=faster_a(1.0))
+    gone = [on_type_a(f"gone{number}") for number in range(4)]
+    for at, jobs in ((0.0, [stays, *gone]), (60.0, [stays])):
+        policy.allocate(replace(beside_eight(4, *jobs), at=at))
+    without_a = view(nodes(4, 4, kind="b", name="b"), stays, at=120.0)
+    assert counts(policy.allocate(without_a)) == {"stays": 4}
+    assert policy._memory.gpu_types.numbers == {"a": 0, "b": 1}
+    expected = policy._memory.arrivals.expected(180.0)
+    assert expected is not None
+    assert set(expected.curves.type_V.tolist()) == {0, 1}
+    assert counts(policy.allocate(replace(beside_eight(4, stays), at=180.0))) == {"stays": 4}
 
 
 def test_when_a_job_starts_is_foretold_with_what_proved_wrong_before() -> None:

@@ -24,14 +24,14 @@ from coadapt.policies.castor.placing import place
 from coadapt.policies.castor.predictions import STARTS_HIGH, Predictions
 from coadapt.policies.castor.round import Sizes, choose, rehearse_program
 from coadapt.policies.castor.situation import Situation, situation
-from coadapt.policies.castor.values import Fluid, Outlook, Values, Wanted
+from coadapt.policies.castor.values import Fluid, GpuTypes, Outlook, Values, Wanted
 
 # Dials where nobody sets them: where a rescale takes CHEAP_S or less, and where it takes DEAR_S or more.
 MAKESPAN_JOBS, TAIL = (2.0, 4.0), (0.0, 0.5)
 CHEAP_S, DEAR_S = 1.0, 15.0
 # And where GPUs are of one type, and where they are as unlike as UNLIKE or more (chosen on Sia's cluster). A
 # play has one pool of GPUs: the long jobs that are left at last all have the fast type there.
-RHO_MAX, UNLIKE_TIMES = (2.0, 1.5), 8.0
+RHO_MAX, UNLIKE_TIMES = (2.0, 1.2), 8.0
 UNLIKE = 0.3
 
 
@@ -84,6 +84,7 @@ class _Memory:
 
     facts: Facts = field(default_factory=Facts)
     lengths: Lengths = field(default_factory=Lengths)
+    gpu_types: GpuTypes = field(default_factory=GpuTypes)
     values: Values = field(default_factory=Values)
     arrivals: Arrivals = field(default_factory=Arrivals)
     applications: Applications = field(default_factory=Applications)
@@ -140,7 +141,7 @@ class Castor(CastorOptions):
         gpus_T = np.array([kind.num_gpus for kind in fixed.kinds])
         num_gpus = int(gpus_T.sum())
         bears_J = memory.waits.borne(view.at, now, num_gpus)
-        fluid = Fluid.of(now, gpus_T)
+        fluid = Fluid.of(now, gpus_T, memory.gpu_types.of([kind.gpu_type for kind in fixed.kinds]))
         dials = self.dials(median(now.rescale_s_J), fluid.unlike)
         wanted = Wanted(dials.makespan_jobs, dials.tail, bears_J)
         owed = owed_now(now, view.at, bears_J, num_gpus, end_too=dials.makespan_jobs > 0.0)

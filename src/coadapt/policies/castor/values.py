@@ -12,13 +12,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from coadapt.model import JobId
 from coadapt.policies.castor.arrays import FloatArray, IntArray, median
 from coadapt.policies.castor.arrivals import Expected
-from coadapt.policies.castor.fluid.crowd import Course, Crowd, Curves, Goal, joined, majorants
+from coadapt.policies.castor.fluid.crowd import Course, Crowd, Curves, Goal, joined, type_majorants
+from coadapt.policies.castor.fluid.market import settle_types
 from coadapt.policies.castor.fluid.play import at_price, settle
 from coadapt.policies.castor.situation import Situation, Stakes
 
@@ -33,14 +35,10 @@ NOBODY = slice(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """value_J: per unit of progress. course: of the jobs of the round, then of those expected.
-
-    curves: of the jobs of the round, over GPUs of the first type.
-    """
+    """value_J: per unit of progress. course: of the jobs of the round, then of those expected."""
 
     value_J: FloatArray
     course: Course
-    curves: Curves
 
     @property
     def calm_s(self) -> float:
@@ -79,24 +77,27 @@ class Values:
             bears_J=bears_J, fair_J=fair_J, makespan_jobs=wanted.makespan_jobs, tail=wanted.tail
         )
         after = _after(now.later.job_L.tolist(), num_jobs)
-        start_J = self._begin(now, crowd, goal, after)
+        start_J = self._begin(now, crowd, goal, fluid.worth_T, after)
         plays = PLAYS if len(crowd.curves.gpus_V) <= MANY_PIECES else FEW_PLAYS
-        value_J, course, _ = settle(crowd, start_J, goal, plays)
+        settled = settle if len(crowd.gpus_T) == 1 else settle_types
+        value_J, course, _ = settled(crowd, start_J, goal, plays)
         value, timed = value_J.tolist(), now.timed_J.tolist()
         self.last = {
             job.id: (value[row], *value[after[row]]) if row in after else (value[row],)
             for row, job in enumerate(now.jobs)
             if timed[row]
         }
-        return Outlook(value_J[:num_here], course, fluid.curves)
+        return Outlook(value_J[:num_here], course)
 
-    def _begin(self, now: Situation, crowd: Crowd, goal: Goal, after: Mapping[int, slice]) -> FloatArray:
-        """Return the values to begin with: of the last round where they are known."""
+    def _begin(
+        self, now: Situation, crowd: Crowd, goal: Goal, worth_T: FloatArray, after: Mapping[int, slice]
+    ) -> FloatArray:
+        """Return the values to begin with: of the last round where they are known. worth_T: as of Fluid."""
         num_here, num_jobs = len(now.jobs), len(goal.weight_J)
         whose = np.append(np.arange(num_jobs), now.later.job_L)
         # Where all prices were alike, a GPU would be worth about this.
-        price = 0.5 * goal.weight_J[:num_here].sum() / max(crowd.num_gpus, 1.0)
-        start_J = at_price(crowd.curves, goal.weight_J[whose], price)
+        price = 0.5 * goal.weight_J[:num_here].sum() / max(float(crowd.gpus_T @ worth_T), 1.0)
+        start_J = at_price(crowd.curves, goal.weight_J[whose], price * worth_T)
         start_J *= _shorter_first(crowd, num_jobs, now.later.job_L)[whose]
         start = start_J.tolist()
         for row, (job, timed) in enumerate(zip(now.jobs, now.timed_J.tolist(), strict=True)):
@@ -138,33 +139,56 @@ def _shorter_first(crowd: Crowd, num_jobs: int, later_L: IntArray) -> FloatArray
     return factor_J
 
 
+class TypeNumbers(NamedTuple):
+    """The numbers of a round's GPU types, and how many there ever were."""
+
+    number_T: tuple[int, ...]
+    ever: int
+
+
+@dataclass(slots=True)
+class GpuTypes:
+    """Numbers of GPU types, in the order of their coming. Those that are lost keep theirs, as curves of jobs
+    that went before are kept by them.
+    """
+
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    def of(self, names: Sequence[str]) -> TypeNumbers:
+        """Return the numbers of these."""
+        number_T = tuple([self.numbers.setdefault(name, len(self.numbers)) for name in names])
+        return TypeNumbers(number_T, len(self.numbers))
+
+
 @dataclass(frozen=True, slots=True)
 class Fluid:
-    """Concave curves of the jobs, and of their later stretches, over GPUs of the first type.
+    """Concave curves of the jobs, and of their later stretches, by the numbers of GPU types.
 
-    num_gpus: how many of these the cluster is worth. unlike: by how much GPUs differ from those of the most
-    common type, in logarithms of what they are worth, in the mean.
+    gpus_T: how many of each there are. worth_T: what one is worth, in the mean, in GPUs of the round's first
+    type. unlike: by how much that differs from the most common type, in logarithms, in the mean.
     """
 
     curves: Curves
     later: Curves
-    num_gpus: float
+    gpus_T: FloatArray
+    worth_T: FloatArray
     unlike: float
 
     @classmethod
-    def of(cls, now: Situation, gpus_T: IntArray) -> "Fluid":
-        """Return the fluid of a round, of so many GPUs by type: of another type one counts as the jobs' mean
-        goodput on it.
-        """
-        worth_T = _type_worths(now.configs.type_C, now.configs.gpus_C, now.goodput_JC, len(gpus_T))
-        gpus_C = now.configs.gpus_C * worth_T[now.configs.type_C]
-        order_C = np.argsort(gpus_C, kind="stable")
+    def of(cls, now: Situation, gpus_T: IntArray, numbers: TypeNumbers | None = None) -> "Fluid":
+        """Return the fluid of a round, of so many GPUs by type. numbers: of these types (None: 0, 1, ...)."""
+        configs, num_types = now.configs, len(gpus_T)
+        number_T, ever = numbers or TypeNumbers(tuple(range(num_types)), num_types)
+        worth_T = _type_worths(configs.type_C, configs.gpus_C, now.goodput_JC, num_types)
         unlike_T = np.abs(np.log(worth_T / worth_T[gpus_T.argmax()]))
+        unlike = float(gpus_T @ unlike_T) / max(gpus_T.sum(), 1)
         here, later = (
-            majorants(np.ascontiguousarray(each[:, order_C]), gpus_C[order_C])
+            type_majorants(each, configs.gpus_C, configs.type_C, number_T)
             for each in (now.goodput_JC, now.later_LC)
         )
-        return cls(here, later, float(gpus_T @ worth_T), float(gpus_T @ unlike_T) / max(gpus_T.sum(), 1))
+        ever_gpus_T, ever_worth_T = np.zeros(ever), np.ones(ever)
+        ever_gpus_T[list(number_T)], ever_worth_T[list(number_T)] = gpus_T, worth_T
+        return cls(here, later, ever_gpus_T, ever_worth_T, unlike)
 
 
 def _type_worths(type_C: IntArray, gpus_C: IntArray, goodput_JC: FloatArray, num_types: int) -> FloatArray:
@@ -208,7 +232,7 @@ def _crowd(now: Situation, fluid: Fluid, expected: Expected | None) -> tuple[Cro
         np.concatenate([*left_J, later.left_L]),
         np.concatenate([*arrives_J, np.full(len(later.job_L), np.inf)]),
         next_J,
-        fluid.num_gpus,
+        fluid.gpus_T,
     )
     none = np.empty(0)
     return crowd, Goal(*stakes, bears_J=none, fair_J=none, makespan_jobs=0.0, tail=0.0, usual_s=0.0)

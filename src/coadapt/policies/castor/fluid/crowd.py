@@ -1,6 +1,7 @@
 """What a play is of: jobs that are here or expected, their curves, the goal, the course, room to play.
 
-Axes: J jobs, V corners of the jobs' majorants one job after the other, P pieces (one per corner), K sizes.
+Axes: J jobs, V corners of the jobs' majorants one job after the other, P pieces (one per corner), K sizes,
+C configurations (sizes of GPU types), T GPU types.
 """
 
 from collections.abc import Sequence
@@ -17,15 +18,16 @@ DIGIT_BITS, NUMBER_BITS = 11, 32
 
 
 class Curves(NamedTuple):
-    """Concave goodput curves through (0, 0), one job after the other.
+    """Concave goodput curves through (0, 0), one job after the other, of a job one GPU type after the other.
 
-    first_J: where each job's corners begin, (num_jobs + 1,). gpus_V, goodput_V: the corners, both ascending;
-    goodput in the job's own progress per second.
+    first_J: where each job's corners begin, (num_jobs + 1,). gpus_V, goodput_V: the corners, both ascending
+    on each type; goodput in the job's own progress per second. type_V: the number of their GPU type.
     """
 
     first_J: IntArray
     gpus_V: FloatArray
     goodput_V: FloatArray
+    type_V: IntArray
 
 
 class Crowd(NamedTuple):
@@ -33,24 +35,31 @@ class Crowd(NamedTuple):
 
     A job whose curve changes while it learns is several, one after the other: next_J is who comes when it
     ends (-1: nobody). Those that follow come after all others, the later ones of a job consecutively.
+    gpus_T: GPUs of each type.
     """
 
     curves: Curves
     left_J: FloatArray
     arrives_J: FloatArray
     next_J: IntArray
-    num_gpus: float
+    gpus_T: FloatArray
 
 
 class Course(NamedTuple):
     """A play. start_J, end_J: when each job gets its first GPU and ends, seconds from now (infinity: never).
 
-    price_J: of a GPU just before that end, in value per GPU-second.
+    price_JT: of a GPU of each type just before that end, in value per GPU-second (of a lost type: infinity).
     """
 
     start_J: FloatArray
     end_J: FloatArray
-    price_J: FloatArray
+    price_JT: FloatArray
+
+    @classmethod
+    def room(cls, num_jobs: int, num_types: int) -> "Course":
+        """Return room for a play."""
+        start_J, end_J = np.empty((2, num_jobs))
+        return cls(start_J, end_J, np.empty((num_jobs, num_types)))
 
 
 class Goal(NamedTuple):
@@ -82,6 +91,7 @@ def joined(several: Sequence[Curves]) -> Curves:
         np.concatenate([np.zeros(1, dtype=np.int64), *first]),
         np.concatenate([each.gpus_V for each in several]),
         np.concatenate([each.goodput_V for each in several]),
+        np.concatenate([each.type_V for each in several]),
     )
 
 
@@ -90,12 +100,13 @@ def picked(curves: Curves, rows: Sequence[int]) -> Curves:
     begin_J, count_J = curves.first_J[rows], np.diff(curves.first_J)[rows]
     first_J = np.concatenate([[0], np.cumsum(count_J)])
     corner_V = np.arange(first_J[-1]) + np.repeat(begin_J - first_J[:-1], count_J)
-    return Curves(first_J, curves.gpus_V[corner_V], curves.goodput_V[corner_V])
+    return Curves(first_J, curves.gpus_V[corner_V], curves.goodput_V[corner_V], curves.type_V[corner_V])
 
 
 @compiled_lean
-def _cover(goodput_JK: FloatArray, gpus_K: FloatArray, room: Curves) -> int:
-    first_J, gpus_V, goodput_V = room
+def _cover(
+    goodput_JK: FloatArray, gpus_K: FloatArray, first_J: IntArray, gpus_V: FloatArray, goodput_V: FloatArray
+) -> int:
     num_jobs, num_sizes = goodput_JK.shape
     end = 0
     for j in range(num_jobs):
@@ -120,16 +131,39 @@ def _cover(goodput_JK: FloatArray, gpus_K: FloatArray, room: Curves) -> int:
     return end
 
 
-def majorants(goodput_JK: FloatArray, gpus_K: FloatArray) -> Curves:
+def majorants(goodput_JK: FloatArray, gpus_K: FloatArray, of_type: int = 0) -> Curves:
     """Return the least concave majorants of the points (0, 0) and (gpus_K, goodput_JK), those of 0 left out.
 
-    gpus_K ascends. A job without any point gets one corner of goodput 0.
+    gpus_K ascends. A job without any point gets one corner of goodput 0. of_type: the number of the GPU type.
     """
     num_jobs, num_sizes = goodput_JK.shape
     most = num_jobs * max(num_sizes, 1)  # the corner of goodput 0 needs its own, where no size can be had
-    room = Curves(np.empty(num_jobs + 1, dtype=np.int64), np.empty(most), np.empty(most))
-    end = _cover(goodput_JK, gpus_K, room)
-    return Curves(room.first_J, room.gpus_V[:end].copy(), room.goodput_V[:end].copy())
+    first_J, gpus_V, goodput_V = np.empty(num_jobs + 1, dtype=np.int64), np.empty(most), np.empty(most)
+    end = _cover(goodput_JK, gpus_K, first_J, gpus_V, goodput_V)
+    type_V = np.full(end, of_type, dtype=np.int64)
+    return Curves(first_J, gpus_V[:end].copy(), goodput_V[:end].copy(), type_V)
+
+
+def type_majorants(
+    goodput_JC: FloatArray, gpus_C: IntArray, type_C: IntArray, number_T: Sequence[int]
+) -> Curves:
+    """Return the majorants on each GPU type, whose numbers are number_T. gpus_C ascends on each."""
+    several = [
+        majorants(np.ascontiguousarray(goodput_JC[:, type_C == row]), gpus_C[type_C == row] * 1.0, number)
+        for row, number in enumerate(number_T)
+    ]
+    if len(several) == 1:
+        return several[0]
+    num_jobs = len(goodput_JC)
+    whose_V = np.concatenate([np.repeat(np.arange(num_jobs), np.diff(each.first_J)) for each in several])
+    gpus_V, goodput_V, type_V = (
+        np.concatenate(each) for each in zip(*(curves[1:] for curves in several), strict=True)
+    )
+    some_J = np.bincount(whose_V, goodput_V, num_jobs) > 0.0
+    kept_V = np.flatnonzero((goodput_V > 0.0) | (~some_J[whose_V] & (type_V == number_T[0])))
+    order_V = kept_V[np.argsort(whose_V[kept_V], kind="stable")]
+    first_J = np.cumsum([0, *np.bincount(whose_V[kept_V], minlength=num_jobs)])
+    return Curves(first_J, gpus_V[order_V], goodput_V[order_V], type_V[order_V])
 
 
 WIDTH, SLOPE, WORTH, TAKEN = range(4)  # of a piece; worth: value x slope, taken: GPUs on it

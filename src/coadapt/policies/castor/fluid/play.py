@@ -40,7 +40,6 @@ from coadapt.policies.castor.fluid.crowd import (
 
 # GPUs and progress below these are rounding (1).
 EPSILON = 1e-9
-ROUNDING = 1e-9  # of quotients (1)
 FIRST = variable(0)
 DIGIT, LAST_KEY, NUMBER = (1 << DIGIT_BITS) - 1, (1 << 2 * DIGIT_BITS) - 1, (1 << NUMBER_BITS) - 1
 
@@ -216,7 +215,7 @@ def _begin(crowd: Crowd, flow: Flow, value_J: FloatArray, course: Course) -> Non
     for j in range(len(value_J)):
         flow.job_JX[j, LEFT], flow.job_JX[j, RATE], flow.job_JX[j, SINCE] = crowd.left_J[j], 0.0, 0.0
         flow.state_JX[j, HERE], flow.state_JX[j, TOUCHED] = 0, 0
-        course.start_J[j], course.end_J[j], course.price_J[j] = np.inf, np.inf, 0.0
+        course.start_J[j], course.end_J[j], course.price_JT[j, 0] = np.inf, np.inf, 0.0
     for place in range(len(flow.soonest_X)):
         flow.soonest_X[place] = np.inf
     flow.count_X[STACKED] = 0
@@ -227,7 +226,7 @@ def _play(crowd: Crowd, flow: Flow, value_J: FloatArray, course: Course) -> None
     """Write the course of a crowd at these values."""
     curves, num_jobs = crowd.curves, len(value_J)
     _begin(crowd, flow, value_J, course)
-    next_coming, cut, free = FIRST, FIRST, crowd.num_gpus
+    next_coming, cut, free = FIRST, FIRST, crowd.gpus_T[0]
     while True:
         ends = flow.soonest_X[1]
         arrives = crowd.arrives_J[flow.coming_J[next_coming]] if next_coming < num_jobs else np.inf
@@ -236,7 +235,7 @@ def _play(crowd: Crowd, flow: Flow, value_J: FloatArray, course: Course) -> None
             break  # all have ended, or who is left can make no progress
         if ends <= arrives:
             j = _next(flow)
-            course.end_J[j], course.price_J[j] = now, _price(flow, cut, free)
+            course.end_J[j], course.price_JT[j, 0] = now, _price(flow, cut, free)
             free = _leave(curves, flow, j, free)
             if crowd.next_J[j] >= 0:
                 cut, free = _admit(curves, flow, crowd.next_J[j], now, cut, free)
@@ -272,8 +271,9 @@ def _last_end(course: Course, num_jobs: int) -> float:
     return last
 
 
-@lean_part
-def _mean_s(course: Course, goal: Goal) -> float:
+@compiled_lean
+def mean_s(course: Course, goal: Goal) -> float:
+    """Return the mean completion time, s."""
     total, count = 0.0, 0
     for j in range(len(goal.weight_J)):
         if course.end_J[j] < np.inf:
@@ -313,8 +313,8 @@ def cost_of(course: Course, goal: Goal) -> float:
     return cost
 
 
-@lean_part
-def _weigh(course: Course, goal: Goal, weight_J: FloatArray, share_J: FloatArray) -> None:
+@compiled_lean
+def weigh(course: Course, goal: Goal, weight_J: FloatArray, share_J: FloatArray) -> None:
     """Write ω: what one second by which each job ends sooner takes off the goal. share_J: scratch."""
     last, total = _last_end(course, len(goal.weight_J)), 0.0
     for j in range(len(weight_J)):
@@ -333,8 +333,8 @@ def _weigh(course: Course, goal: Goal, weight_J: FloatArray, share_J: FloatArray
             weight_J[j] += goal.makespan_jobs * share_J[j] / total
 
 
-@lean_part
-def _whole(end_J: FloatArray, next_J: IntArray, whole_J: FloatArray) -> None:
+@compiled_lean
+def whole_ends(end_J: FloatArray, next_J: IntArray, whole_J: FloatArray) -> None:
     """Write the ends of whole jobs: each ends with the last that follows."""
     for j in range(len(whole_J)):
         last = j
@@ -344,20 +344,18 @@ def _whole(end_J: FloatArray, next_J: IntArray, whole_J: FloatArray) -> None:
 
 
 @lean_part
-def _best(curves: Curves, j: int, weight: float, price: float) -> float:
-    """Return min_k (weight + price k) / goodput(k) of job j; infinity where it can do nothing."""
+def _best(curves: Curves, j: int, weight: float, price_T: FloatArray) -> float:
+    """Return min_k (weight + price k) / goodput(k) of job j, over all types; infinity: it can do nothing."""
     least = np.inf
     for p in range(curves.first_J[j], curves.first_J[j + 1]):
         if curves.goodput_V[p] > 0.0:
-            each = (weight + price * curves.gpus_V[p]) / curves.goodput_V[p]
-            if each > least * (1.0 + ROUNDING):
-                break  # a line over a concave curve falls, then rises
-            least = min(least, each)
+            price = price_T[curves.type_V[p]]
+            least = min(least, (weight + price * curves.gpus_V[p]) / curves.goodput_V[p])
     return least
 
 
-@lean_part
-def _own(crowd: Crowd, course: Course, weight_J: FloatArray, own_J: FloatArray) -> None:
+@compiled_lean
+def own_values(crowd: Crowd, course: Course, weight_J: FloatArray, own_J: FloatArray) -> None:
     """Write the value of each at the price of its own end, 0 where there is none.
 
     A second costs who is followed what it keeps the follower from: max_k (v G(k) - price k).
@@ -371,7 +369,7 @@ def _own(crowd: Crowd, course: Course, weight_J: FloatArray, own_J: FloatArray) 
             part = crowd.next_J[part]
         weight = weight_J[j]
         while True:
-            least = _best(curves, part, weight, course.price_J[part])
+            least = _best(curves, part, weight, course.price_JT[part])
             if least < np.inf:
                 own_J[part] = least
             if part == j:
@@ -379,22 +377,22 @@ def _own(crowd: Crowd, course: Course, weight_J: FloatArray, own_J: FloatArray) 
             before = j if part == crowd.next_J[j] else part - 1
             weight = 0.0
             for p in range(curves.first_J[part], curves.first_J[part + 1]):
-                earns = own_J[part] * curves.goodput_V[p] - course.price_J[before] * curves.gpus_V[p]
-                weight = max(weight, earns)
+                price = course.price_JT[before, curves.type_V[p]]
+                weight = max(weight, own_J[part] * curves.goodput_V[p] - price * curves.gpus_V[p])
             part = before
 
 
 @compiled_lean
-def _at_price(curves: Curves, weight_J: FloatArray, price: float, value_J: FloatArray) -> None:
+def _at_price(curves: Curves, weight_J: FloatArray, price_T: FloatArray, value_J: FloatArray) -> None:
     for j in range(len(weight_J)):
-        least = _best(curves, j, weight_J[j], price)
+        least = _best(curves, j, weight_J[j], price_T)
         value_J[j] = least if least < np.inf else 0.0
 
 
-def at_price(curves: Curves, weight_J: FloatArray, price: float) -> FloatArray:
+def at_price(curves: Curves, weight_J: FloatArray, price_T: FloatArray) -> FloatArray:
     """Return min_k (weight + price k) / goodput(k) per job: the value at which its end is best; 0: none."""
     value_J = np.empty(len(weight_J))
-    _at_price(curves, weight_J, price, value_J)
+    _at_price(curves, weight_J, price_T, value_J)
     return value_J
 
 
@@ -421,7 +419,7 @@ def _keep(turns: _Turns) -> None:
         turns.best_J[part] = turns.value_J[part]
     for j in range(len(turns.whole_J)):
         turns.best.start_J[j], turns.best.end_J[j] = turns.played.start_J[j], turns.whole_J[j]
-        turns.best.price_J[j] = turns.played.price_J[j]
+        turns.best.price_JT[j, 0] = turns.played.price_JT[j, 0]
 
 
 @lean_part
@@ -429,20 +427,20 @@ def _free(course: Course) -> bool:
     """Return whether GPUs are never short: then no other values lead to another course."""
     short = False
     for j in range(len(course.end_J)):
-        short = short or course.price_J[j] > 0.0 or course.end_J[j] == np.inf
+        short = short or course.price_JT[j, 0] > 0.0 or course.end_J[j] == np.inf
     return not short
 
 
 @compiled_lean
 def _settle(crowd: Crowd, flow: Flow, goal: Goal, turns: _Turns, num_plays: int) -> float:
     value_J, own_J, played, least = turns.value_J, turns.own_J, turns.played, np.inf
-    course = Course(played.start_J, turns.whole_J, played.price_J)
+    course = Course(played.start_J, turns.whole_J, played.price_JT)
     for turn in range(max(num_plays, 1)):
         _play(crowd, flow, value_J, played)
-        _whole(played.end_J, crowd.next_J, turns.whole_J)
+        whole_ends(played.end_J, crowd.next_J, turns.whole_J)
         if turn == 0:
             _keep(turns)
-            usual_s = goal.usual_s if goal.usual_s > 0.0 else _mean_s(course, goal)
+            usual_s = goal.usual_s if goal.usual_s > 0.0 else mean_s(course, goal)
             goal = Goal(
                 goal.weight_J,
                 goal.due_J,
@@ -461,8 +459,8 @@ def _settle(crowd: Crowd, flow: Flow, goal: Goal, turns: _Turns, num_plays: int)
             _keep(turns)
         if _free(played) or turn == num_plays - 1:
             break
-        _weigh(course, goal, turns.weight_J, turns.share_J)
-        _own(crowd, played, turns.weight_J, own_J)
+        weigh(course, goal, turns.weight_J, turns.share_J)
+        own_values(crowd, played, turns.weight_J, own_J)
         for j in range(len(value_J)):
             if own_J[j] > 0.0 and value_J[j] > 0.0:
                 # Half of the way in logarithms: where it is all of it, the values swing (tried).
@@ -475,7 +473,7 @@ def settle(crowd: Crowd, value_J: FloatArray, goal: Goal, num_plays: int) -> tup
     num_parts, num_jobs = len(value_J), len(goal.weight_J)
     best_J, own_J = np.empty((2, num_parts))
     weight_J, share_J, whole_J = np.empty((3, num_jobs))
-    played, best = Course(*np.empty((3, num_parts))), Course(*np.empty((3, num_jobs)))
+    played, best = Course.room(num_parts, 1), Course.room(num_jobs, 1)
     turns = _Turns(value_J.copy(), best_J, own_J, weight_J, share_J, played, whole_J, best)
     least = _settle(crowd, flow_of(crowd), goal, turns, variable(num_plays))
     return best_J, best, least
@@ -483,8 +481,7 @@ def settle(crowd: Crowd, value_J: FloatArray, goal: Goal, num_plays: int) -> tup
 
 def play(crowd: Crowd, value_J: FloatArray) -> Course:
     """Return the course of a crowd at these values, part by part."""
-    none, nobody = np.empty(0), Course(*np.empty((3, 0)))
-    played = Course(*np.empty((3, len(value_J))))
+    none, nobody, played = np.empty(0), Course.room(0, 1), Course.room(len(value_J), 1)
     goal = Goal(none, none, none, none, none, makespan_jobs=0.0, tail=0.0, usual_s=1.0)
     best_J = np.empty(len(value_J))
     turns = _Turns(value_J, best_J, none, none, none, played, none, nobody)

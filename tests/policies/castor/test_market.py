@@ -1,0 +1,193 @@
+"""Plays on several GPU types: against linear programs, against the play of one type, and by their laws."""
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+
+from coadapt.policies.castor.arrays import FloatArray, IntArray
+from coadapt.policies.castor.fluid.crowd import Crowd, Curves, majorants, type_majorants
+from coadapt.policies.castor.fluid.market import MOVED, play_types, settle_types
+from coadapt.policies.castor.fluid.play import cost_of, play, settle
+from tests.policies.castor.test_play import SIZES, crowd_of, draw, goal_of
+
+GPUS = np.array([16.0, 8.0, 4.0])
+
+
+def draw_types(seed: int) -> tuple[Curves, FloatArray, FloatArray, FloatArray]:
+    """Return curves on three types, values, lengths and arrivals of two dozen jobs; some lack a type."""
+    rng = np.random.default_rng(seed)
+    num_jobs = 24
+    size_C, type_C = np.tile(SIZES, 3), np.repeat(np.arange(3), len(SIZES))
+    own_J1 = rng.uniform(0.4, 0.95, (num_jobs, 1))
+    goodput_JC = size_C**own_J1 * rng.uniform(0.3, 3.0, (num_jobs, 3))[:, type_C]
+    goodput_JC[rng.random((num_jobs, 3))[:, type_C] < 0.15] = 0.0
+    goodput_JC[size_C[None, :].repeat(num_jobs, 0) > GPUS[type_C]] = 0.0
+    curves = type_majorants(goodput_JC, size_C.astype(np.int64), type_C, (0, 1, 2))
+    value_J, left_J = rng.uniform(0.3, 3.0, num_jobs), rng.uniform(50.0, 1000.0, num_jobs)
+    return (
+        curves,
+        value_J,
+        left_J,
+        np.where(rng.random(num_jobs) < 0.5, 0.0, rng.uniform(0.0, 200.0, num_jobs)),
+    )
+
+
+def crowd_on(curves: Curves, left_J: FloatArray, arrives_J: FloatArray, gpus_T: FloatArray) -> Crowd:
+    """Return jobs that nobody follows."""
+    return Crowd(curves, left_J, arrives_J, np.full(len(left_J), -1), gpus_T)
+
+
+def whose(curves: Curves) -> IntArray:
+    """Return the job of each corner."""
+    return np.repeat(np.arange(len(curves.first_J) - 1), np.diff(curves.first_J))
+
+
+def by_programs(curves: Curves, value_J: FloatArray, left_J: FloatArray, arrives_J: FloatArray) -> FloatArray:
+    """Return when each job ends if a linear program shares out all GPUs anew at each event."""
+    num_jobs, left, now, of_V = len(value_J), left_J.copy(), 0.0, whose(curves)
+    able_J = np.bincount(of_V, curves.goodput_V, num_jobs) > 0.0
+    end = np.full(num_jobs, np.inf)
+    while (np.isinf(end) & able_J).any():
+        here_J = np.isinf(end) & (arrives_J <= now + 1e-12)
+        rows = [(of_V == j) * 1.0 for j in range(num_jobs)]
+        rows += [(curves.type_V == t) * curves.gpus_V for t in range(len(GPUS))]
+        most = np.concatenate([here_J * 1.0, GPUS])
+        earns_V = value_J[of_V] * curves.goodput_V
+        part_V = linprog(-earns_V, A_ub=np.array(rows), b_ub=most, bounds=(0.0, 1.0)).x
+        rate = np.bincount(of_V, part_V * curves.goodput_V, num_jobs)
+        runs = here_J & (rate > 1e-9)
+        then = min([*(now + left[runs] / rate[runs]), *arrives_J[arrives_J > now + 1e-12]])
+        left[runs] -= rate[runs] * (then - now)
+        now = then
+        end[here_J & (left < 1e-9)] = now
+    return end
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_play_is_nearly_that_of_a_linear_program_at_each_instant(seed: int) -> None:
+    curves, value_J, left_J, arrives_J = draw_types(seed)
+    found = play_types(crowd_on(curves, left_J, arrives_J, GPUS), value_J)
+    exact_J = by_programs(curves, value_J, left_J, arrives_J)
+    ends = np.isfinite(exact_J)
+    assert (np.isfinite(found.end_J) == ends).all()
+    assert found.end_J[ends].mean() == pytest.approx(exact_J[ends].mean(), rel=0.08)
+    assert found.end_J[ends].max() == pytest.approx(exact_J[ends].max(), rel=0.12)
+    assert np.corrcoef(found.end_J[ends], exact_J[ends])[0, 1] > 0.97
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_on_gpus_alike_it_is_nearly_the_play_of_one_type(seed: int) -> None:
+    goodput_JK, value_J, left_J, arrives_J = draw(seed)
+    exact = play(crowd_of(majorants(goodput_JK, SIZES), left_J, arrives_J), value_J)
+    twice_JC, type_C = np.hstack((goodput_JK, goodput_JK)), np.repeat([0, 1], len(SIZES))
+    curves = type_majorants(twice_JC, np.tile(SIZES, 2).astype(np.int64), type_C, (0, 1))
+    found = play_types(crowd_on(curves, left_J, arrives_J, np.array([8.0, 8.0])), value_J)
+    assert found.end_J.mean() == pytest.approx(exact.end_J.mean(), rel=0.08)
+    assert found.end_J.max() == pytest.approx(exact.end_J.max(), rel=0.12)
+
+
+def test_where_hundreds_are_in_play_no_market_is_held_for_each_and_ends_are_nearly_the_same() -> None:
+    rng = np.random.default_rng(0)
+    num_jobs = round(10 / MOVED)
+    curves = majorants(SIZES ** rng.uniform(0.3, 0.95, (num_jobs, 1)), SIZES)
+    value_J, left_J = rng.uniform(0.3, 3.0, num_jobs), rng.uniform(50.0, 1000.0, num_jobs)
+    crowd = crowd_on(curves, left_J, rng.uniform(0.0, 3e3, num_jobs), np.array([64.0]))
+    exact, found = play(crowd, value_J), play_types(crowd, value_J)
+    assert found.end_J.mean() == pytest.approx(exact.end_J.mean(), rel=0.08)
+    assert found.end_J.max() == pytest.approx(exact.end_J.max(), rel=0.05)
+
+
+def lines(*goodput_JT: list[float]) -> Curves:
+    """Return jobs that have one or two GPUs of two types, and twice as much of two."""
+    both_JC = np.repeat(np.array(goodput_JT), 2, axis=1) * np.array([1.0, 2.0, 1.0, 2.0])
+    return type_majorants(both_JC, np.array([1, 2, 1, 2]), np.array([0, 0, 1, 1]), (0, 1))
+
+
+def test_who_may_be_on_one_type_only_waits_for_it_whatever_else_is_free() -> None:
+    """In one pool, in which each type counts as so many of the first, all three would run at once."""
+    crowd = crowd_on(
+        lines([0.0, 1.0], [0.0, 1.0], [1.0, 0.0]), np.full(3, 100.0), np.zeros(3), np.full(2, 2.0)
+    )
+    course = play_types(crowd, np.array([1.0, 9.0, 1.0]))
+    assert course.end_J == pytest.approx([100.0, 50.0, 50.0], rel=0.03)
+    assert course.start_J == pytest.approx([50.0, 0.0, 0.0], rel=0.03)
+
+
+def test_a_lost_type_has_no_part_in_it() -> None:
+    curves, value_J, left_J, arrives_J = draw_types(3)
+    none = np.array([16.0, 8.0, 0.0])
+    lost = play_types(crowd_on(curves, left_J, arrives_J, none), value_J)
+    kept = np.flatnonzero(curves.type_V < 2)
+    first_J = np.searchsorted(whose(curves)[kept], np.arange(len(value_J) + 1))
+    some = np.diff(first_J) > 0  # here all have something on one of the first two
+    assert some.all()
+    without = Curves(first_J, curves.gpus_V[kept], curves.goodput_V[kept], curves.type_V[kept])
+    never = play_types(crowd_on(without, left_J, arrives_J, none[:2]), value_J)
+    assert lost.end_J == pytest.approx(never.end_J)
+    assert settle_types(crowd_on(curves, left_J, arrives_J, none), value_J, goal_of(24), 5)[
+        2
+    ] == pytest.approx(
+        settle_types(crowd_on(without, left_J, arrives_J, none[:2]), value_J, goal_of(24), 5)[2]
+    )
+
+
+def test_a_gpu_that_does_three_times_as_much_has_three_times_the_price() -> None:
+    curves = lines(*[[1.0, 3.0]] * 8)
+    crowd = crowd_on(curves, np.linspace(100.0, 400.0, 8), np.zeros(8), np.full(2, 2.0))
+    course = play_types(crowd, np.linspace(2.0, 1.0, 8))
+    slow, fast = course.price_JT[:4].T
+    assert fast / slow == pytest.approx(3.0, rel=0.1)
+    assert course.price_JT[course.end_J.argmax(), 0] == 0.0  # the last leaves those free
+
+
+def test_a_stretch_begins_when_the_one_before_it_ends() -> None:
+    # Alone on two GPUs of the second type: 10 of progress at 2 a second, then 30 at 6.
+    curves = lines([0.5, 1.0], [0.5, 3.0])
+    after, arrives = np.array([1, -1]), np.array([0.0, np.inf])
+    crowd = Crowd(curves, np.array([10.0, 30.0]), arrives, after, np.full(2, 2.0))
+    assert play_types(crowd, np.ones(2)).end_J == pytest.approx([5.0, 10.0], rel=0.02)
+    value_J, course, cost = settle_types(crowd, np.ones(2), goal_of(1), 10)
+    assert course.end_J == pytest.approx([10.0], rel=0.02)
+    assert cost == pytest.approx(course.end_J.sum())
+    assert len(value_J) == 2
+
+
+@pytest.mark.parametrize("value", [-2.0, -0.0, np.nan])
+def test_a_value_that_is_none_harms_nobody(value: float) -> None:
+    crowd = crowd_on(lines(*[[1.0, 1.0]] * 3), np.full(3, 100.0), np.zeros(3), np.array([1.0, 1.0]))
+    course = play_types(crowd, np.array([value, 1.0, 1.0]))
+    assert course.end_J == pytest.approx([np.inf, 100.0, 100.0], rel=0.03)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_settled_values_cost_no_more_than_those_begun_with(seed: int) -> None:
+    curves, value_J, left_J, arrives_J = draw_types(seed)
+    crowd = crowd_on(curves, left_J, arrives_J, GPUS)
+    goal = goal_of(len(value_J), makespan_jobs=1.0, tail=0.5, usual_s=20.0)
+    settled_J, course, cost = settle_types(crowd, value_J, goal, 10)
+    assert cost == pytest.approx(cost_of(course, goal))
+    assert cost <= cost_of(play_types(crowd, value_J), goal)
+    assert play_types(crowd, settled_J).end_J == pytest.approx(course.end_J)
+
+
+def test_values_for_several_types_end_jobs_sooner_than_those_for_one_pool() -> None:
+    """Half of the jobs gain nothing by the fast type, half do four times as much on it."""
+    ends_s = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        size_C, type_C = np.tile(SIZES, 2), np.repeat([0, 1], len(SIZES))
+        gain_JT = np.ones((16, 2))
+        gain_JT[::2, 1] = 4.0
+        goodput_JC = size_C ** rng.uniform(0.5, 0.9, (16, 1)) * gain_JT[:, type_C]
+        curves = type_majorants(goodput_JC, size_C.astype(np.int64), type_C, (0, 1))
+        left_J = rng.uniform(50.0, 1000.0, 16) * gain_JT[:, 1]
+        crowd = crowd_on(curves, left_J, np.zeros(16), np.full(2, 16.0))
+        order_C = np.argsort(size_C * np.where(type_C == 1, 2.0, 1.0), kind="stable")
+        pool = majorants(
+            np.ascontiguousarray(goodput_JC[:, order_C]), (size_C * np.where(type_C == 1, 2.0, 1.0))[order_C]
+        )
+        pooled_J, _, _ = settle(crowd_of(pool, left_J, np.zeros(16), 48.0), np.ones(16), goal_of(16), 10)
+        _, course, _ = settle_types(crowd, np.ones(16), goal_of(16), 10)
+        ends_s.append((course.end_J.mean(), play_types(crowd, pooled_J).end_J.mean()))
+    settled, pooled = np.array(ends_s).mean(axis=0)
+    assert settled < 0.98 * pooled
