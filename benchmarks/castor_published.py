@@ -5,6 +5,7 @@ $COADAPT_TRACES) plays castor and the rival in each, with the rival's rounds and
 they gave into benchmarks/results/castor_published.json. `--only NAME` plays one setup, `--policy` one policy.
 `--drawn N` plays N workloads drawn as Sia's were in place of all these (seeds 0 to N - 1), and stores means
 over `sia` with 95 % intervals; stored runs of `sia` are not made again. A run takes some 15 s.
+`--predictions N` stores how true what castor told on these N was (of ends: of each in each round).
 """
 
 import argparse
@@ -15,10 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.castor import FIGURES, Run
+from benchmarks.castor import FIGURES, Recorded, Run, told_truly
 from benchmarks.castor_generated import interval
 from coadapt.cli.research.inputs import parse_cluster
-from coadapt.sim.experiment import ExperimentConfig, RunResult, simulate
+from coadapt.sim.experiment import ExperimentConfig, RunResult, compose, simulate
 from coadapt.sim.static_fairness import static_fairness
 from coadapt.sim.traces import load_trace, read_log
 from coadapt.sim.traces.osdi21 import applications_in
@@ -125,6 +126,22 @@ def play_drawn(stored: Stored, traces: Path, count: int, policies: Sequence[str]
     print(json.dumps(stored["drawn, over sia"], indent=1))
 
 
+def play_predictions(stored: Stored, traces: Path, count: int) -> None:
+    """Store how true what castor told on `count` drawn workloads was."""
+    played = []
+    for seed in range(count):
+        policy, (workload, applications) = (
+            Recorded(),
+            load_trace(drawn(traces, seed), traces / "sia" / "traces"),
+        )
+        simulation = compose(workload, applications, parse_cluster(SIA_CLUSTER), policy, ExperimentConfig())
+        simulation.run()
+        played.append((policy, simulation.recorder.history))
+    stored["predictions"] = told_truly(played)
+    print(json.dumps(stored["predictions"], indent=1))
+    _store(stored)
+
+
 def _over_sia(runs: Iterable[Mapping[str, Run]]) -> dict[str, object]:
     """Return each policy's figures over those of `sia`, as means with 95 % intervals."""
     compared = [played for played in runs if "sia" in played]
@@ -148,15 +165,20 @@ def main(argv: list[str] | None = None) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--only", action="append", choices=[*SIA, SHOCKWAVE])
     which.add_argument("--drawn", type=int, default=0, metavar="N", help="so many drawn workloads")
+    which.add_argument("--predictions", type=int, default=0, metavar="N", help="of so many drawn workloads")
     parser.add_argument("--policy", action="append", default=[])
     options = parser.parse_args(argv)
     if options.traces is None or not Path(options.traces, "sia").is_dir():
         parser.error("--traces or COADAPT_TRACES must name the folder that holds sia and shockwave")
-    if options.drawn and not Path(options.traces, "osdi21").is_dir():
-        parser.error("--drawn draws from Philly's log, which is in the folder osdi21 of --traces")
+    if (options.drawn or options.predictions) and not Path(options.traces, "osdi21").is_dir():
+        parser.error(
+            "--drawn and --predictions draw from Philly's log, which is in the folder osdi21 of --traces"
+        )
     stored: Stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     if options.drawn:
         play_drawn(stored, Path(options.traces), options.drawn, options.policy)
+    elif options.predictions:
+        play_predictions(stored, Path(options.traces), options.predictions)
     else:
         play_published(stored, Path(options.traces), options.only or RIVALS, options.policy)
 

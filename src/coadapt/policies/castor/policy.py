@@ -29,8 +29,7 @@ from coadapt.policies.castor.values import Fluid, GpuTypes, Outlook, Values, Wan
 # Dials where nobody sets them: where a rescale takes CHEAP_S or less, and where it takes DEAR_S or more.
 MAKESPAN_JOBS, TAIL = (2.0, 4.0), (0.0, 0.5)
 CHEAP_S, DEAR_S = 1.0, 15.0
-# And where GPUs are of one type, and where they are as unlike as UNLIKE or more (chosen on Sia's cluster). A
-# play has one pool of GPUs: the long jobs that are left at last all have the fast type there.
+# And where GPUs are of one type, and where they are as unlike as UNLIKE or more (chosen on Sia's cluster).
 RHO_MAX, UNLIKE_TIMES = (2.0, 1.2), 8.0
 UNLIKE = 0.3
 
@@ -52,7 +51,7 @@ class CastorOptions:
     small is the sum of completion times to the power of 1 + tail (None: 0.5, or less, down to 0, where
     rescales take less than 15 s). rho_max: how many times its time on an equal share a job may take: its
     seconds weigh more from half of that on, and who would pass it is owed its share (None: 2, or less, down
-    to 1.5, where GPU types differ); 0: no limit. expect: whether to keep room for jobs like those of the
+    to 1.2, where GPU types differ); 0: no limit. expect: whether to keep room for jobs like those of the
     last hours.
     """
 

@@ -43,7 +43,7 @@ LEFT, RATE, IDLE = range(3)  # of a job: what it has left, its rate, the part of
 
 class Market(NamedTuple):
     """What changes during a play. Arrays with the columns above, and part_V: what part of its time a job
-    has each option. here_J: who is in play, in its first places.
+    has each option. here_J: who is in play, in its first places. soft: SOFT.
 
     Of a type: GPUs that there are; their price, and the one that counts as none; how many are wanted; of one
     job its GPUs in the mean, and their squares. yields_TT: by how many fewer of each type (row) are wanted if
@@ -55,6 +55,7 @@ class Market(NamedTuple):
     job_JX: FloatArray
     here_J: IntArray
     yields_TT: FloatArray
+    soft: float
 
 
 @lean_part
@@ -68,7 +69,7 @@ def _divide(curves: Curves, market: Market, j: int, value: float) -> None:
         if type_XT[THERE, t] > 0.0 and earns > 0.0:
             part_V[p] = earns - type_XT[PRICE, t] * curves.gpus_V[p]
             highest, gain = max(highest, earns), max(gain, part_V[p])
-    soft = SOFT * highest if highest > 0.0 else 1.0
+    soft = market.soft * highest if highest > 0.0 else 1.0
     idle = np.exp(-gain / soft)
     total = idle
     for p in range(begin, end):
@@ -240,7 +241,7 @@ def _play(crowd: Crowd, market: Market, coming_J: IntArray, value_J: FloatArray,
                 here_J[soonest] = here_J[count]
 
 
-def _market(crowd: Crowd) -> Market:
+def _market(crowd: Crowd, soft: float) -> Market:
     num_parts, num_types = len(crowd.left_J), len(crowd.gpus_T)
     return Market(
         np.empty((7, num_types)),
@@ -248,6 +249,7 @@ def _market(crowd: Crowd) -> Market:
         np.empty((num_parts, 3)),
         np.empty(num_parts, dtype=np.int64),
         np.empty((num_types, num_types + 1)),
+        soft,
     )
 
 
@@ -257,10 +259,10 @@ def _coming(crowd: Crowd) -> IntArray:
     return coming_J
 
 
-def play_types(crowd: Crowd, value_J: FloatArray) -> Course:
+def play_types(crowd: Crowd, value_J: FloatArray, soft: float = SOFT) -> Course:
     """Return the course of a crowd at these values, part by part, on GPUs of several types."""
     course = Course.room(len(value_J), len(crowd.gpus_T))
-    _play(crowd, _market(crowd), _coming(crowd), value_J, course)
+    _play(crowd, _market(crowd, soft), _coming(crowd), value_J, course)
     return course
 
 
@@ -268,7 +270,7 @@ def settle_types(
     crowd: Crowd, value_J: FloatArray, goal: Goal, num_plays: int
 ) -> tuple[FloatArray, Course, float]:
     """Return the best values found from `value_J` on, the course of whole jobs at them, and its cost."""
-    market, coming_J, num_jobs = _market(crowd), _coming(crowd), len(goal.weight_J)
+    market, coming_J, num_jobs = _market(crowd, SOFT), _coming(crowd), len(goal.weight_J)
     parts, least, value_J = Course.room(len(value_J), len(crowd.gpus_T)), np.inf, value_J.copy()
     weight_J, share_J = np.empty((2, num_jobs))
     own_J, best_J, best = np.empty(len(value_J)), value_J, parts
