@@ -104,6 +104,23 @@ def lines(*goodput_JT: list[float]) -> Curves:
     return type_majorants(both_JC, np.array([1, 2, 1, 2]), np.array([0, 0, 1, 1]), (0, 1))
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_no_more_is_done_than_all_gpus_can_do(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    num_jobs = int(rng.integers(3, 30))
+    curves = lines(*[[1.0, 2.0]] * num_jobs)
+    left_J, value_J = rng.uniform(10.0, 100.0, num_jobs), rng.uniform(0.2, 2.0, num_jobs)
+    course = play_types(crowd_on(curves, left_J, np.zeros(num_jobs), np.array([4.0, 2.0])), value_J)
+    assert course.end_J.max() >= left_J.sum() / 8.0 * (1.0 - 1e-9)
+
+
+def test_a_job_that_can_be_on_no_type_has_a_corner_all_the_same_and_never_ends() -> None:
+    curves = lines([0.0, 0.0], [1.0, 1.0])
+    assert curves.first_J.tolist() == [0, 1, 3]
+    course = play_types(crowd_on(curves, np.full(2, 10.0), np.zeros(2), np.full(2, 2.0)), np.ones(2))
+    assert course.end_J == pytest.approx([np.inf, 5.0], rel=0.02)
+
+
 def test_who_may_be_on_one_type_only_waits_for_it_whatever_else_is_free() -> None:
     """In one pool, in which each type counts as so many of the first, all three would run at once."""
     crowd = crowd_on(

@@ -369,6 +369,14 @@ def on_type_a(name: str, held: Allocation = WAITING, target: float = 1e6) -> Job
     return replace(one, spec=replace(one.spec, replicas=replace(one.spec.replicas, gpu_types=("a",))))
 
 
+def test_ends_are_foretold_by_the_gpus_of_the_type_where_jobs_are() -> None:
+    one = timed("x", gpus=(4, 4), by_type=faster_a(1.0), held=on(b0=4))
+    beside_one_a, alone = Castor(expect=False), Castor(expect=False)
+    beside_one_a.allocate(beside_eight(1, one))
+    alone.allocate(view(nodes(4, 4, kind="b", name="b"), one))
+    assert beside_one_a.predictions["x"].end_at == pytest.approx(alone.predictions["x"].end_at, rel=0.02)
+
+
 def test_who_may_use_one_gpu_type_only_is_foretold_to_wait_for_that() -> None:
     """Eight GPUs of another type are free all the time, which were taken for those that it waits for."""
     policy = Castor(expect=False, makespan_jobs=0.0)
