@@ -284,8 +284,8 @@ def settle_types(
         cost = cost_of(course, goal)
         if turn == 0 or cost < least:
             least, best_J, best = cost, value_J.copy(), course
-        if not parts.price_JT.any() and np.isfinite(whole_J).all():
-            break  # GPUs are never short: no other values lead to another course
+        if turn == num_plays - 1 or (not parts.price_JT.any() and np.isfinite(whole_J).all()):
+            break  # or GPUs are never short: then no other values lead to another course
         weigh(course, goal, weight_J, share_J)
         own_values(crowd, parts, weight_J, own_J)
         both_J = (own_J > 0.0) & (value_J > 0.0)
