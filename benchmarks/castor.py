@@ -291,6 +291,7 @@ def _calibration(told: list[tuple[bool, float]]) -> dict[str, object]:
 
 
 KIN = "castor, kin"  # where all jobs have an application, and tell of another batch in each round
+TYPES = "castor, types"  # where GPUs are of three types, and all jobs were timed on each
 
 
 def decisions(_: Bench) -> dict[str, object]:
@@ -300,12 +301,13 @@ def decisions(_: Bench) -> dict[str, object]:
     found: dict[str, object] = {}
     for num_gpus, num_jobs in SIZES:
         row: dict[str, float] = {}
-        makers: dict[str, Callable[[], Policy]] = {"castor": Castor, KIN: Castor}
+        makers: dict[str, Callable[[], Policy]] = {"castor": Castor, KIN: Castor, TYPES: Castor}
         if num_gpus <= 1024:
             makers["pollux"] = lambda: create_policy("pollux")
         for name, make in makers.items():
             policy, spent, gaps = make(), [], []
-            for view in crowded_views(num_gpus, num_jobs, 6 if num_gpus <= 1024 else 3, kin=name == KIN):
+            rounds, types = 6 if num_gpus <= 1024 else 3, 3 if name == TYPES else 1
+            for view in crowded_views(num_gpus, num_jobs, rounds, kin=name == KIN, types=types):
                 began_s = time.process_time()
                 plan = policy.allocate(view)
                 spent.append(time.process_time() - began_s)

@@ -1,7 +1,7 @@
 """Crowded clusters for timing decisions: many timed jobs on nodes of 8 GPUs, and how they go on."""
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -28,21 +28,33 @@ from coadapt.model import (
 from coadapt.policies.castor.policy import Castor
 
 NUM_APPLICATIONS = 10
+GPU_TYPES = "gpu", "fast", "faster"
+FASTER = 0.9, 4.0  # a pass on the next GPU type: at the least and at the most
 
 
-def crowded_views(num_gpus: int, num_jobs: int, rounds: int, *, kin: bool = False) -> Iterator[ClusterView]:
+def crowded_views(
+    num_gpus: int, num_jobs: int, rounds: int, *, kin: bool = False, types: int = 1
+) -> Iterator[ClusterView]:
     """Yield views a minute apart: each follows castor's plan, one job in fifty is replaced by a new one.
 
     kin: each job is of one of ten applications, and where it trains it tells of another batch in each round.
-    Steps take what the application's model says of them, up to a fifth more or less.
+    Steps take what the application's model says of them, up to a fifth more or less. types: of GPUs, on each
+    of which every job was timed.
     """
     rng, guide = np.random.default_rng(0), Castor()
-    nodes = tuple(Node(id=f"n{number:05d}", num_gpus=8) for number in range(num_gpus // 8))
+    nodes = tuple(
+        Node(id=f"n{number:05d}", num_gpus=8, gpu_type=GPU_TYPES[number % types])
+        for number in range(num_gpus // 8)
+    )
     kinds = [_job(np.random.default_rng(number), f"a{number}", 0.0) for number in range(NUM_APPLICATIONS)]
 
     def new_job(name: str, at: float) -> JobView:
         job = _job(rng, name, at)
-        return _of(kinds[zlib.crc32(name.encode()) % len(kinds)], job) if kin else job
+        return (
+            _of(kinds[zlib.crc32(name.encode()) % len(kinds)], job)
+            if kin
+            else _on(GPU_TYPES[1:types], job, rng)
+        )
 
     jobs = [new_job(f"j{number:06d}", 0.0) for number in range(num_jobs)]
     for number in range(rounds):
@@ -59,6 +71,19 @@ def crowded_views(num_gpus: int, num_jobs: int, rounds: int, *, kin: bool = Fals
 def _of(kind: JobView, job: JobView) -> JobView:
     spec = replace(job.spec, application=kind.id, batch=kind.spec.batch)
     return replace(job, spec=spec, measured=replace(job.measured, by_type=kind.measured.by_type))
+
+
+def _on(others: Sequence[str], job: JobView, rng: np.random.Generator) -> JobView:
+    """Return `job` as timed on other GPU types, too."""
+    by_type = dict(job.measured.by_type)
+    (profile,) = by_type.values()
+    for gpu_type in others:
+        passes = 1.0 / float(rng.uniform(*FASTER))
+        params = replace(
+            profile.params, alpha_c=profile.params.alpha_c * passes, beta_c=profile.params.beta_c * passes
+        )
+        profile = by_type[gpu_type] = replace(profile, params=params)
+    return replace(job, measured=replace(job.measured, by_type=by_type))
 
 
 def _later(job: JobView, held: Allocation | None, rng: np.random.Generator | None) -> JobView:

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from coadapt.policies.castor.program.knapsack import MAX_EXACT_STEPS, solve
-from coadapt.policies.castor.program.prices import WAIT, Options
+from coadapt.policies.castor.program.prices import (
+    TURNS,
+    WAIT,
+    Options,
+    at_prices,
+    halve,
+    search_of,
+    spare,
+)
 
 
 def draw(seed: int, num_types: int, num_tenants: int) -> Options:
@@ -92,3 +100,29 @@ def test_types_that_are_too_large_together_come_near_the_bound() -> None:
     assert np.prod(capacity) > MAX_EXACT_STEPS / 4
     choice = solve(crowd(150, capacity))
     assert 0.99 * choice.bound <= choice.value <= choice.bound
+
+
+def halve_by_asking_all(options: Options) -> float:
+    """Search prices by halving, asking all jobs at each; return the least bound."""
+    price_R, option_J = np.zeros(len(options.capacity_R)), np.empty_like(options.tenant_J)
+    left_R, least = np.empty_like(options.capacity_R), at_prices(options, price_R, option_J)
+    highest = float((options.value_JO / options.gpus_JO).max())
+    for r in [*range(len(price_R))] * TURNS:
+        low, high, price_R[r] = 0.0, 2.0 * highest, 0.0
+        for _ in range(45):
+            at_prices(options, price_R, option_J)
+            spare(options, option_J, left_R)
+            low, high = (price_R[r], high) if left_R[r] < 0 else (low, price_R[r])
+            price_R[r] = 0.5 * (low + high)
+        price_R[r] = high
+        least = min(least, at_prices(options, price_R, option_J))
+    return least
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_halving_that_asks_few_finds_what_asking_all_does(seed: int) -> None:
+    drawn = crowd(30, [7, 11, 5][: 1 + seed % 3]) if seed < 3 else draw(seed, 1 + seed % 3, seed % 3)
+    search = search_of(drawn, np.zeros(len(drawn.capacity_R)))
+    assert halve(drawn, search) == pytest.approx(halve_by_asking_all(drawn))
+    proven = at_prices(drawn, search.best_R, np.empty_like(drawn.tenant_J))
+    assert proven == pytest.approx(halve_by_asking_all(drawn))

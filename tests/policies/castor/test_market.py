@@ -6,7 +6,7 @@ from scipy.optimize import linprog
 
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 from coadapt.policies.castor.fluid.crowd import Crowd, Curves, majorants, type_majorants
-from coadapt.policies.castor.fluid.market import MOVED, SOFT, play_types, settle_types
+from coadapt.policies.castor.fluid.market import SOFT, play_types, settle_types
 from coadapt.policies.castor.fluid.play import cost_of, play, settle
 from tests.policies.castor.test_play import SIZES, crowd_of, draw, goal_of
 
@@ -87,9 +87,9 @@ def test_on_gpus_alike_it_is_nearly_the_play_of_one_type(seed: int) -> None:
     assert found.end_J.max() == pytest.approx(exact.end_J.max(), rel=0.12)
 
 
-def test_where_hundreds_are_in_play_no_market_is_held_for_each_and_ends_are_nearly_the_same() -> None:
+def test_hundreds_on_one_type_end_nearly_as_by_its_exact_play() -> None:
     rng = np.random.default_rng(0)
-    num_jobs = round(10 / MOVED)
+    num_jobs = 500
     curves = majorants(SIZES ** rng.uniform(0.3, 0.95, (num_jobs, 1)), SIZES)
     value_J, left_J = rng.uniform(0.3, 3.0, num_jobs), rng.uniform(50.0, 1000.0, num_jobs)
     crowd = crowd_on(curves, left_J, rng.uniform(0.0, 3e3, num_jobs), np.array([64.0]))
@@ -112,6 +112,45 @@ def test_no_more_is_done_than_all_gpus_can_do(seed: int) -> None:
     left_J, value_J = rng.uniform(10.0, 100.0, num_jobs), rng.uniform(0.2, 2.0, num_jobs)
     course = play_types(crowd_on(curves, left_J, np.zeros(num_jobs), np.array([4.0, 2.0])), value_J)
     assert course.end_J.max() >= left_J.sum() / 8.0 * (1.0 - 1e-9)
+
+
+def test_who_comes_while_no_market_is_held_starts_at_once() -> None:
+    """Demand strays by a hundredth or two by it: all others have a little less of what they want."""
+    curves = lines(*[[1.0, 2.0]] * 80)
+    left_J, arrives_J, value_J = np.full(80, 1e3), np.zeros(80), np.ones(80)
+    arrives_J[-1], value_J[-1] = 7.0, 2.0
+    crowd = crowd_on(curves, left_J, arrives_J, np.array([70.0, 70.0]))
+    course, alone = (play_types(crowd._replace(arrives_J=arrives_J * late), value_J) for late in (1.0, 1e6))
+    assert course.start_J[-1] == 7.0
+    assert course.end_J[:-1].min() > 1.005 * alone.end_J[:-1].min()
+
+
+def test_ends_are_as_they_are_where_many_fall_into_one_instant() -> None:
+    left_J = np.concatenate((np.linspace(1000.0, 1003.0, 50), np.linspace(2000.0, 2006.0, 50)))
+    crowd = crowd_on(lines(*[[1.0, 0.0]] * 100), left_J, np.zeros(100), np.full(2, 400.0))
+    assert play_types(crowd, np.ones(100)).end_J == pytest.approx(left_J / 2.0, rel=0.02)
+    rate_J = left_J / play_types(crowd, np.ones(100)).end_J
+    assert rate_J == pytest.approx(rate_J[0], rel=1e-9)
+
+
+@pytest.mark.parametrize("at", [0.0, 5.0])
+def test_who_has_nothing_left_ends_as_it_comes_if_it_may_be_anywhere(at: float) -> None:
+    curves, left_J = lines([1.0, 1.0], [1.0, 1.0], [0.0, 0.0]), np.array([0.0, 6.0, 0.0])
+    crowd = crowd_on(curves, left_J, np.full(3, at), np.full(2, 2.0))
+    assert play_types(crowd, np.ones(3)).end_J == pytest.approx([at, at + 3.0, np.inf], rel=0.02)
+
+
+@pytest.mark.parametrize("num_gpus", [100.0, 400.0])
+def test_a_stretch_begins_while_no_market_is_held(num_gpus: float) -> None:
+    """There is room for all. The second stretch of one of eighty does three times as much on one type."""
+    curves = lines(*[[1.0, 1.0]] * 80, [1.0, 3.0])
+    left_J, after_J, arrives_J = np.full(81, 1e3), np.full(81, -1), np.zeros(81)
+    left_J[79], after_J[79], arrives_J[80] = 10.0, 80, np.inf
+    course = play_types(Crowd(curves, left_J, arrives_J, after_J, np.full(2, num_gpus)), np.ones(81))
+    begun_s = course.end_J[79]
+    assert begun_s == pytest.approx(5.0, rel=0.01)
+    assert course.start_J[80] == begun_s
+    assert course.end_J[80] - begun_s == pytest.approx(1e3 / 6.0, rel=0.1)
 
 
 def test_a_job_that_can_be_on_no_type_has_a_corner_all_the_same_and_never_ends() -> None:

@@ -48,7 +48,7 @@ class Crowd(NamedTuple):
 class Course(NamedTuple):
     """A play. start_J, end_J: when each job gets its first GPU and ends, seconds from now (infinity: never).
 
-    price_JT: of a GPU of each type just before that end, in value per GPU-second (of a lost type: infinity).
+    price_JT: of a GPU of each type just before that end, in value per GPU-second.
     """
 
     start_J: FloatArray

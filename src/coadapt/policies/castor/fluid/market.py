@@ -13,11 +13,10 @@ Axes: J jobs, or parts of them, V corners of their curves one job after the othe
 # a type's GPUs are wanted at its price, or fewer at a price of nothing. For few steps to find prices, demand
 # must not jump with them. So a job divides its time in proportion to exp((v G - λ_t k) / (SOFT x v G at
 # most)), and likewise for having nothing: the same program with the entropy of y in it. Prices take Newton's
-# steps, in logarithms, from those of the instant before; what is then wanted beyond what there is goes to all
-# who want it in proportion.
+# steps, in logarithms, from those of the market before.
 #
-# One that comes or goes among hundreds hardly moves a price, so a market is held when MOVED of those in play
-# have. Until then who came waits, and what was left stands idle.
+# A market is held once demand has strayed from what there is. Until then who comes divides its time at the
+# prices that are, and all have more or less of what they want, in proportion, so that all GPUs are used.
 
 from typing import NamedTuple
 
@@ -30,30 +29,38 @@ from coadapt.policies.castor.fluid.play import cost_of, mean_s, own_values, weig
 
 # Of what a job earns at most: of options so far apart one is e times as likely (tried: 0.02, 0.1).
 SOFT = 0.05
-STEPS, NEAR = 16, 0.02  # of prices, at most, and how near to what there is demand must come (1)
+STEPS, CLOSE = 16, 0.02  # of prices, at most, and how near to what there is demand must come (1)
 STEP_MAX, STIFF = 1.5, 0.1  # of a price's logarithm; what demand is taken to yield to it besides (1)
 OPENING, NOTHING = 0.1, 1e-3  # of the most that anybody would pay: first prices, and those that are none (1)
 FAR = -20.0  # exponents below are nothing (1)
 TURNED = 0.6  # of a price's longest step is left when it turns (1)
-MOVED = 0.02  # of those in play: so many come and go between markets, or one (1)
+STRAYED = 0.1  # of what there is: a market is held once demand is further from it (tried: 0.05)
+AT_ONCE = 0.005  # of the time since the play began: who ends within it leaves its GPUs after it (1)
 
-THERE, PRICE, NONE, WANTED, OWN, SQUARES, STEP = range(7)  # of a type; see Market
-LEFT, RATE, IDLE = range(3)  # of a job: what it has left, its rate, the part of its time with nothing
+THERE, PRICE, NONE, WANTED, HAS, STEP = range(6)  # of a type; see Market
+LEFT, RATE, IDLE, KEEN = range(4)  # of a job; see Market
+GPUS, SQUARES, DOES = range(3)  # of a job on a type; see Market
 
 
 class Market(NamedTuple):
-    """What changes during a play. Arrays with the columns above, and part_V: what part of its time a job
-    has each option. here_J: who is in play, in its first places. soft: SOFT.
+    """What changes during a play. Arrays with the columns above; here_J: who is in play, in its first places.
 
-    Of a type: GPUs that there are; their price, and the one that counts as none; how many are wanted; of one
-    job its GPUs in the mean, and their squares. yields_TT: by how many fewer of each type (row) are wanted if
-    the price of one (column) is higher by 1; its last column is of solving for prices.
+    Of a type: GPUs that there are; their price, and the one that counts as none; how many are wanted, and how
+    many of them one has for each that it wants; the longest step of its price. Of a job: what it has left;
+    its rate; the part of its time with nothing; how many times e an option is likelier that earns 1 more. Of
+    a job on a type: GPUs that it wants in the mean, and their squares; what it does on them.
+
+    first_JT: where each job's options of a type begin. net_V: what each option earns beyond its price.
+    yields_TT: by how many fewer of each type (row) are wanted if the price of one (column) is higher by 1;
+    its last column is of solving for prices. soft: SOFT.
     """
 
     type_XT: FloatArray
-    part_V: FloatArray
     job_JX: FloatArray
+    own_JXT: FloatArray
     here_J: IntArray
+    first_JT: IntArray
+    net_V: FloatArray
     yields_TT: FloatArray
     soft: float
 
@@ -61,36 +68,50 @@ class Market(NamedTuple):
 @lean_part
 def _divide(curves: Curves, market: Market, j: int, value: float) -> None:
     """Divide the time of job j over its options, and take in what it wants."""
-    type_XT, part_V = market.type_XT, market.part_V
-    begin, end, highest, gain = curves.first_J[j], curves.first_J[j + 1], 0.0, 0.0
-    for p in range(begin, end):
-        t, earns = curves.type_V[p], value * curves.goodput_V[p]
-        part_V[p] = -np.inf
-        if type_XT[THERE, t] > 0.0 and earns > 0.0:
-            part_V[p] = earns - type_XT[PRICE, t] * curves.gpus_V[p]
-            highest, gain = max(highest, earns), max(gain, part_V[p])
-    soft = market.soft * highest if highest > 0.0 else 1.0
-    idle = np.exp(-gain / soft)
+    type_XT, own_XT, net_V = market.type_XT, market.own_JXT[j], market.net_V
+    first_T, highest, most = market.first_JT[j], 0.0, 0.0
+    for t in range(type_XT.shape[1]):
+        own_XT[GPUS, t] = own_XT[SQUARES, t] = own_XT[DOES, t] = 0.0
+        price = type_XT[PRICE, t]
+        for p in range(first_T[t], first_T[t + 1]):
+            earns = value * curves.goodput_V[p]
+            net = earns - price * curves.gpus_V[p]
+            net_V[p], highest, most = net, max(highest, earns), max(most, net)
+    market.job_JX[j, IDLE], market.job_JX[j, KEEN] = 1.0, 0.0
+    if highest <= 0.0:
+        return
+    keen = 1.0 / (market.soft * highest)
+    idle = np.exp(-most * keen)
     total = idle
-    for p in range(begin, end):
-        exponent = (part_V[p] - gain) / soft
-        part_V[p] = np.exp(exponent) if exponent > FAR else 0.0
-        total += part_V[p]
-    market.job_JX[j, IDLE] = idle / total
     for t in range(type_XT.shape[1]):
-        type_XT[OWN, t] = type_XT[SQUARES, t] = 0.0
-    for p in range(begin, end):
-        if part_V[p] > 0.0:
-            t, gpus = curves.type_V[p], curves.gpus_V[p]
-            part_V[p] /= total
-            type_XT[OWN, t] += part_V[p] * gpus
-            type_XT[SQUARES, t] += part_V[p] * gpus * gpus
+        gpus = squares = does = 0.0
+        for p in range(first_T[t], first_T[t + 1]):
+            exponent = (net_V[p] - most) * keen
+            if exponent > FAR:
+                part = np.exp(exponent)
+                total += part
+                does += part * curves.goodput_V[p]
+                part *= curves.gpus_V[p]
+                gpus += part
+                squares += part * curves.gpus_V[p]
+        own_XT[GPUS, t], own_XT[SQUARES, t], own_XT[DOES, t] = gpus, squares, does
+    whole = 1.0 / total
+    market.job_JX[j, IDLE], market.job_JX[j, KEEN] = idle * whole, keen
     for t in range(type_XT.shape[1]):
-        own = type_XT[OWN, t]
-        type_XT[WANTED, t] += own
-        market.yields_TT[t, t] += type_XT[SQUARES, t] / soft
-        for other in range(type_XT.shape[1]):
-            market.yields_TT[t, other] -= own * type_XT[OWN, other] / soft
+        for x in range(3):
+            own_XT[x, t] *= whole
+        type_XT[WANTED, t] += own_XT[GPUS, t]
+
+
+@lean_part
+def _yield(market: Market, j: int) -> None:
+    """Take in by how much job j yields to prices."""
+    own_XT, keen = market.own_JXT[j], market.job_JX[j, KEEN]
+    for t in range(own_XT.shape[1]):
+        market.yields_TT[t, t] += own_XT[SQUARES, t] * keen
+        times = own_XT[GPUS, t] * keen
+        for other in range(own_XT.shape[1]):
+            market.yields_TT[t, other] -= times * own_XT[GPUS, other]
 
 
 @lean_part
@@ -118,8 +139,8 @@ def _step(market: Market) -> bool:
     last = type_XT.shape[1]
     for t in range(last):
         there, wanted = type_XT[THERE, t], type_XT[WANTED, t]
-        stays = there <= 0.0 or (wanted < there and type_XT[PRICE, t] <= type_XT[NONE, t])
-        near = near and (stays or abs(wanted - there) < NEAR * there)
+        stays = wanted <= there and type_XT[PRICE, t] <= type_XT[NONE, t]
+        near = near and (stays or abs(wanted - there) < CLOSE * there)
         for other in range(last):
             own = 1.0 if other == t else 0.0
             if stays:
@@ -143,35 +164,45 @@ def _step(market: Market) -> bool:
 
 @lean_part
 def _share_out(curves: Curves, market: Market, value_J: FloatArray, count: int) -> None:
-    """Hold a market of the first `count` in play: write prices, and rates and idle parts of jobs."""
+    """Hold a market of the first `count` in play: write prices, and divide the time of each at them."""
     type_XT = market.type_XT
     for t in range(type_XT.shape[1]):
         type_XT[STEP, t] = STEP_MAX
-    for step in range(STEPS):
+    for _ in range(STEPS):
+        for t in range(type_XT.shape[1]):
+            market.yields_TT[t] = 0.0
+        for place in range(count):
+            _yield(market, market.here_J[place])
+        if _step(market):
+            break
         for t in range(type_XT.shape[1]):
             type_XT[WANTED, t] = 0.0
-            market.yields_TT[t] = 0.0
         for place in range(count):
             j = market.here_J[place]
             _divide(curves, market, j, value_J[j])
-        if step == STEPS - 1 or _step(market):
-            break
-    for place in range(count):
-        j, rate = market.here_J[place], 0.0
-        for p in range(curves.first_J[j], curves.first_J[j + 1]):
-            if market.part_V[p] > 0.0:
-                there, wanted = type_XT[THERE, curves.type_V[p]], type_XT[WANTED, curves.type_V[p]]
-                rate += market.part_V[p] * curves.goodput_V[p] * min(there / wanted, 1.0)
-        market.job_JX[j, RATE] = rate
+
+
+@lean_part
+def _strayed(market: Market) -> bool:
+    """Write how many GPUs one has for each that it wants; return whether a market is to be held."""
+    type_XT, strayed = market.type_XT, False
+    for t in range(type_XT.shape[1]):
+        there, wanted, has = type_XT[THERE, t], type_XT[WANTED, t], 1.0
+        if wanted > there or type_XT[PRICE, t] > type_XT[NONE, t]:
+            strayed = strayed or abs(wanted - there) > STRAYED * there
+            if wanted > (1.0 - STRAYED) * there:
+                has = there / wanted  # of more than that nobody could make use
+        type_XT[HAS, t] = has
+    return strayed
 
 
 @lean_part
 def _open(crowd: Crowd, market: Market, value_J: FloatArray, course: Course) -> None:
     curves, type_XT = crowd.curves, market.type_XT
     for t in range(type_XT.shape[1]):
-        type_XT[THERE, t], type_XT[PRICE, t] = crowd.gpus_T[t], 0.0
+        type_XT[THERE, t], type_XT[PRICE, t], type_XT[WANTED, t] = crowd.gpus_T[t], 0.0, 0.0
     for j in range(len(value_J)):
-        market.job_JX[j, LEFT], market.job_JX[j, RATE], market.job_JX[j, IDLE] = crowd.left_J[j], 0.0, 1.0
+        market.job_JX[j, LEFT] = crowd.left_J[j]
         course.start_J[j] = course.end_J[j] = np.inf
         for t in range(type_XT.shape[1]):
             course.price_JT[j, t] = 0.0
@@ -185,21 +216,25 @@ def _open(crowd: Crowd, market: Market, value_J: FloatArray, course: Course) -> 
 
 
 @lean_part
-def _soonest(market: Market, count: int) -> tuple[int, float]:
-    """Return the place of who ends next, and in how long, infinity: nobody does."""
-    soonest, soonest_s = 0, np.inf
+def _soonest(market: Market, count: int) -> float:
+    """Write the rate of each; return in how long the next one ends, infinity: nobody does."""
+    soonest_s, type_XT = np.inf, market.type_XT
     for place in range(count):
-        job_X = market.job_JX[market.here_J[place]]
-        if job_X[RATE] > 0.0 and job_X[LEFT] / job_X[RATE] < soonest_s:
-            soonest, soonest_s = place, job_X[LEFT] / job_X[RATE]
-    return soonest, soonest_s
+        j, rate = market.here_J[place], 0.0
+        for t in range(type_XT.shape[1]):
+            rate += market.own_JXT[j, DOES, t] * type_XT[HAS, t]
+        market.job_JX[j, RATE] = rate
+        if market.job_JX[j, LEFT] < soonest_s * rate:
+            soonest_s = market.job_JX[j, LEFT] / rate
+    return soonest_s
 
 
 @lean_part
 def _end(market: Market, course: Course, j: int, now: float) -> None:
     course.start_J[j], course.end_J[j] = min(course.start_J[j], now), now
     for t in range(market.type_XT.shape[1]):
-        price = market.type_XT[PRICE, t] if market.type_XT[THERE, t] > 0.0 else np.inf
+        market.type_XT[WANTED, t] -= market.own_JXT[j, GPUS, t]
+        price = market.type_XT[PRICE, t]
         course.price_JT[j, t] = price if price > market.type_XT[NONE, t] else 0.0
 
 
@@ -207,50 +242,67 @@ def _end(market: Market, course: Course, j: int, now: float) -> None:
 def _play(crowd: Crowd, market: Market, coming_J: IntArray, value_J: FloatArray, course: Course) -> None:
     """Write the course of a crowd at these values. coming_J: who comes, in that order."""
     _open(crowd, market, value_J, course)
-    job_JX, here_J, num_coming = market.job_JX, market.here_J, len(coming_J)
-    count, coming, moved, now = 0, 0, 0, 0.0
+    curves, job_JX, here_J, num_coming = crowd.curves, market.job_JX, market.here_J, len(coming_J)
+    count, coming, now = 0, 0, 0.0
     while True:
         while coming < num_coming and crowd.arrives_J[coming_J[coming]] <= now:
-            here_J[count] = coming_J[coming]
+            j = here_J[count] = coming_J[coming]
+            _divide(curves, market, j, value_J[j])
             count += 1
             coming += 1
-            moved += 1
-        soonest, soonest_s = _soonest(market, count)
-        if moved > 0 and (moved >= MOVED * count or soonest_s == np.inf):
-            _share_out(crowd.curves, market, value_J, count)
-            soonest, soonest_s = _soonest(market, count)
-            moved = 0
+        if _strayed(market):
+            _share_out(curves, market, value_J, count)
+            _strayed(market)
+        soonest_s = _soonest(market, count)
         comes_s = crowd.arrives_J[coming_J[coming]] - now if coming < num_coming else np.inf
-        ahead_s = min(soonest_s, comes_s)
+        ahead_s = min(max(soonest_s, AT_ONCE * now), comes_s)
         if ahead_s == np.inf:
             break  # all have ended, or who is left can make no progress
-        for place in range(count):
+        for place in range(count - 1, -1, -1):
             j = here_J[place]
-            if job_JX[j, IDLE] < 0.5:
+            job_X = job_JX[j]
+            if job_X[IDLE] < 0.5:
                 course.start_J[j] = min(course.start_J[j], now)
-            job_JX[j, LEFT] = max(job_JX[j, LEFT] - job_JX[j, RATE] * ahead_s, 0.0)
-        now += ahead_s
-        if soonest_s <= comes_s:
-            j = here_J[soonest]
-            _end(market, course, j, now)
-            moved += 1
-            if crowd.next_J[j] >= 0:
-                here_J[soonest] = crowd.next_J[j]
+            if job_X[RATE] <= 0.0 or job_X[LEFT] > job_X[RATE] * ahead_s:
+                job_X[LEFT] -= job_X[RATE] * ahead_s
+                continue
+            _end(market, course, j, now + job_X[LEFT] / job_X[RATE])
+            after = crowd.next_J[j]
+            if after >= 0:
+                here_J[place] = after
+                _divide(curves, market, after, value_J[after])
             else:
                 count -= 1
-                here_J[soonest] = here_J[count]
+                here_J[place] = here_J[count]
+        now += ahead_s
 
 
 def _market(crowd: Crowd, soft: float) -> Market:
-    num_parts, num_types = len(crowd.left_J), len(crowd.gpus_T)
+    curves, num_parts, num_types = crowd.curves, len(crowd.left_J), len(crowd.gpus_T)
+    whose_V = np.repeat(np.arange(num_parts), np.diff(curves.first_J))
+    count_JT = np.bincount(whose_V * num_types + curves.type_V, minlength=num_parts * num_types)
+    end_JT = np.cumsum(count_JT).reshape(num_parts, num_types)
     return Market(
-        np.empty((7, num_types)),
-        np.empty(len(crowd.curves.gpus_V)),
-        np.empty((num_parts, 3)),
+        np.empty((6, num_types)),
+        np.empty((num_parts, 4)),
+        np.empty((num_parts, 3, num_types)),
         np.empty(num_parts, dtype=np.int64),
+        np.hstack((curves.first_J[:-1, None], end_JT)),
+        np.empty(len(curves.gpus_V)),
         np.empty((num_types, num_types + 1)),
         soft,
     )
+
+
+def _offered(crowd: Crowd) -> Crowd:
+    """Return a crowd without its options on types that have no GPUs."""
+    if crowd.gpus_T.all():
+        return crowd
+    first_J, gpus_V, goodput_V, type_V = crowd.curves
+    there_V = crowd.gpus_T[type_V] > 0.0
+    before_V = np.concatenate(([0], np.cumsum(there_V)))
+    curves = Curves(before_V[first_J], gpus_V[there_V], goodput_V[there_V], type_V[there_V])
+    return crowd._replace(curves=curves)
 
 
 def _coming(crowd: Crowd) -> IntArray:
@@ -261,7 +313,7 @@ def _coming(crowd: Crowd) -> IntArray:
 
 def play_types(crowd: Crowd, value_J: FloatArray, soft: float = SOFT) -> Course:
     """Return the course of a crowd at these values, part by part, on GPUs of several types."""
-    course = Course.room(len(value_J), len(crowd.gpus_T))
+    crowd, course = _offered(crowd), Course.room(len(value_J), len(crowd.gpus_T))
     _play(crowd, _market(crowd, soft), _coming(crowd), value_J, course)
     return course
 
@@ -270,6 +322,7 @@ def settle_types(
     crowd: Crowd, value_J: FloatArray, goal: Goal, num_plays: int
 ) -> tuple[FloatArray, Course, float]:
     """Return the best values found from `value_J` on, the course of whole jobs at them, and its cost."""
+    crowd = _offered(crowd)
     market, coming_J, num_jobs = _market(crowd, SOFT), _coming(crowd), len(goal.weight_J)
     parts, least, value_J = Course.room(len(value_J), len(crowd.gpus_T)), np.inf, value_J.copy()
     weight_J, share_J = np.empty((2, num_jobs))

@@ -21,8 +21,10 @@ from coadapt.policies.castor.arrays import FloatArray, IntArray
 TURNS = 3  # over all prices
 HALVINGS = 40  # of the interval in which a price is searched
 SLOPE_STEPS = 60  # (tried: 200, no tighter)
+ROUNDING = 1e-12  # of the highest price, and of a bound: what is less is nothing (1)
 NEVER = -1.0  # value of an option that is not there
 WAIT = variable(-1)
+LOW, HIGH, OPEN = range(3)  # of Search.between_XJ
 
 
 class Options(NamedTuple):
@@ -54,6 +56,20 @@ def spare(options: Options, option_J: IntArray, left_R: IntArray) -> float:
     return total
 
 
+@lean_part
+def _best(options: Options, price_R: FloatArray, j: int) -> tuple[int, float]:
+    """Return the option that earns job j most beyond its price, and that; WAIT and 0: none does."""
+    best, most, tenant = WAIT, 0.0, options.tenant_J[j]
+    extra = price_R[tenant] if tenant >= 0 else 0.0
+    for o in range(options.value_JO.shape[1]):
+        if options.value_JO[j, o] > 0.0:
+            price = price_R[options.type_JO[j, o]] + extra
+            net = options.value_JO[j, o] - price * options.gpus_JO[j, o]
+            if net > most:
+                best, most = o, net
+    return best, most
+
+
 @compiled_lean
 def at_prices(options: Options, price_R: FloatArray, option_J: IntArray) -> float:
     """Write the choice at `price_R` into `option_J`; return the bound that they prove."""
@@ -61,31 +77,33 @@ def at_prices(options: Options, price_R: FloatArray, option_J: IntArray) -> floa
     for r in range(len(price_R)):
         total += price_R[r] * options.capacity_R[r]
     for j in range(len(option_J)):
-        option_J[j], most = WAIT, 0.0
-        tenant = options.tenant_J[j]
-        extra = price_R[tenant] if tenant >= 0 else 0.0
-        for o in range(options.value_JO.shape[1]):
-            if options.value_JO[j, o] > 0.0:
-                price = price_R[options.type_JO[j, o]] + extra
-                net = options.value_JO[j, o] - price * options.gpus_JO[j, o]
-                if net > most:
-                    option_J[j], most = o, net
+        option_J[j], most = _best(options, price_R, j)
         total += most
     return total
 
 
 class Search(NamedTuple):
-    """A search for prices. best_R: those that proved least; price_R, option_J, left_R: of the last step."""
+    """A search for prices. best_R: those that proved least; price_R, option_J, left_R: of the last step.
+
+    between_XJ: of halving: choices at its lower and its higher price, and jobs of which these differ.
+    """
 
     best_R: FloatArray
     price_R: FloatArray
     option_J: IntArray
     left_R: IntArray
+    between_XJ: IntArray
 
 
 def search_of(options: Options, best_R: FloatArray) -> Search:
     """Return a search that begins at `best_R`."""
-    return Search(best_R, best_R.copy(), np.empty_like(options.tenant_J), np.empty_like(options.capacity_R))
+    return Search(
+        best_R,
+        best_R.copy(),
+        np.empty_like(options.tenant_J),
+        np.empty_like(options.capacity_R),
+        np.empty((3, len(options.tenant_J)), dtype=np.int64),
+    )
 
 
 @lean_part
@@ -102,29 +120,86 @@ def _prove(options: Options, search: Search, bound: float) -> float:
     return proven
 
 
+@lean_part
+def _used(options: Options, j: int, o: int, r: int) -> int:
+    """Return how much of resource r job j uses by option o."""
+    if o == WAIT or (options.type_JO[j, o] != r and options.tenant_J[j] != r):
+        return 0
+    gpus: int = options.gpus_JO[j, o]
+    return gpus
+
+
+@lean_part
+def _ask(options: Options, search: Search, r: int, price: float, num_open: int) -> int:
+    """Write what the first `num_open` of the open jobs choose if r has that price; return what they use."""
+    used, open_J = 0, search.between_XJ[OPEN]
+    search.price_R[r] = price
+    for place in range(num_open):
+        search.option_J[place], _ = _best(options, search.price_R, open_J[place])
+        used += _used(options, open_J[place], search.option_J[place], r)
+    return used
+
+
+@lean_part
+def _note(search: Search, bound: int, num_open: int) -> None:
+    """Keep what they chose as their choices at the lower, or the higher, price."""
+    for place in range(num_open):
+        search.between_XJ[bound, search.between_XJ[OPEN, place]] = search.option_J[place]
+
+
+@lean_part
+def _halve_one(options: Options, search: Search, r: int, highest: float) -> None:
+    """Write the least price of r at which no more of it is used than there is, others as they are.
+
+    Who chooses alike at a lower and at a higher price does so between them, as what options earn beyond
+    their price is linear in it. So few are asked again.
+    """
+    low_J, high_J, open_J = search.between_XJ
+    capacity, num_open, certain = options.capacity_R[r], len(open_J), 0
+    for j in range(num_open):
+        open_J[j] = j
+    low, high = 0.0, min(2.0 * search.price_R[r], highest)
+    if high <= 0.0 or _ask(options, search, r, high, num_open) > capacity:
+        high = highest
+        _ask(options, search, r, high, num_open)
+    _note(search, HIGH, num_open)
+    if _ask(options, search, r, low, num_open) <= capacity:
+        return
+    _note(search, LOW, num_open)
+    for _ in range(HALVINGS):
+        before, num_open = num_open, 0
+        for place in range(before):
+            j = open_J[place]
+            if low_J[j] == high_J[j]:
+                certain += _used(options, j, low_J[j], r)
+            else:
+                open_J[num_open] = j
+                num_open += 1
+        middle = 0.5 * (low + high)
+        if certain + _ask(options, search, r, middle, num_open) > capacity:
+            low = middle
+            _note(search, LOW, num_open)
+        else:
+            high = middle
+            _note(search, HIGH, num_open)
+        if high - low <= ROUNDING * highest:
+            break
+    search.price_R[r] = high
+
+
 @compiled_lean
 def halve(options: Options, search: Search) -> float:
     """Search prices by halving from 0 on; return the least bound that was met on the way to them."""
-    price_R = search.price_R
-    bound = at_prices(options, price_R, search.option_J)
+    bound = at_prices(options, search.price_R, search.option_J)
     highest = 0.0
     for j in range(options.value_JO.shape[0]):
         for o in range(options.value_JO.shape[1]):
             if options.value_JO[j, o] > 0.0:
                 highest = max(highest, options.value_JO[j, o] / options.gpus_JO[j, o])
-    for _ in range(1 if len(price_R) == 1 else TURNS):
-        for r in range(len(price_R)):
-            low, high = 0.0, highest
-            for _halving in range(HALVINGS):
-                price_R[r] = 0.5 * (low + high)
-                bound = min(bound, _prove(options, search, bound))
-                if search.left_R[r] < 0:
-                    low = price_R[r]
-                else:
-                    high = price_R[r]
-                if high - low <= 1e-12 * highest:
-                    break
-            price_R[r] = high
+    num_resources = len(search.price_R)
+    for _ in range(1 if num_resources == 1 else TURNS):
+        for r in range(num_resources):
+            _halve_one(options, search, r, highest)
             bound = min(bound, _prove(options, search, bound))
     return bound
 
@@ -147,8 +222,7 @@ def descend(options: Options, search: Search, bound: float, value: float) -> flo
             break
         for r in range(len(price_R)):
             if price_R[r] > 0.0 or search.left_R[r] <= 0:
-                step = search.left_R[r] * (proven - value) / square
-                price_R[r] = max(price_R[r] - step, 0.0)
-            else:
-                price_R[r] = max(price_R[r], 0.0)
+                price = price_R[r] - search.left_R[r] * (proven - value) / square
+                none = price * options.capacity_R[r] <= ROUNDING * bound
+                price_R[r] = 0.0 if none else price
     return bound
