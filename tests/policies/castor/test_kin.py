@@ -135,6 +135,32 @@ def test_kin_that_disagree_with_what_a_job_timed_are_not_believed(slower: float,
     assert first_pass_s(known, second) == pytest.approx(slower * PARAMS.alpha_c if believed else 0.0)
 
 
+@pytest.mark.parametrize(
+    ("slower", "profiled", "settings", "believed"),
+    [
+        (1.0, 1, 3, True),
+        (1.6, 1, 3, True),
+        (3.0, 1, 3, False),
+        (0.3, 1, 3, False),
+        (0.0, 1, 3, False),  # it says nothing of passes there
+        (1.0, 2, 3, False),  # it knows of more than passes
+        (1.0, 1, 0, False),  # none of its kin trained there either
+    ],
+)
+def test_who_was_timed_on_one_gpu_of_a_type_is_taken_for_its_kin_there_if_passes_agree(
+    slower: float, profiled: int, settings: int, believed: bool
+) -> None:
+    known, theirs = Applications(), timed("any").measured.by_type["gpu"]
+    first = timed("first", by_type={"fast": theirs, "gpu": theirs})
+    known.observe([of(trained(first))], held)
+    for total in (128, 256, 512)[:settings]:
+        known.observe([of(trained(first, total=total))], lambda _: ("fast", Shape(1, 1, 2)))
+    passes = replace(PARAMS, alpha_c=slower * PARAMS.alpha_c, beta_c=slower * PARAMS.beta_c, alpha_r=0.0)
+    own = replace(theirs, params=passes, num_replicas_profiled=profiled)
+    second = of(trained(timed("second", by_type={"fast": own, "gpu": theirs})))
+    assert (lent(known, second).measured.by_type["fast"].params == PARAMS) is believed
+
+
 def test_a_step_time_tells_of_the_type_alone_on_which_it_was_timed() -> None:
     known, profile = Applications(), timed("any").measured.by_type["gpu"]
     tenfold = replace(profile, params=replace(PARAMS, alpha_c=10 * PARAMS.alpha_c))

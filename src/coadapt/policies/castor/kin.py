@@ -7,7 +7,8 @@
 #   - per GPU type the step-time model of the job that trained there in most settings, and what steps of all
 #     of them took over what it says (`times`). It is lent to jobs that have trained there in no more, if it
 #     agrees with what the borrower itself timed last within KIN_FACTOR; times are then those of kin x that
-#     ratio;
+#     ratio. (Who was timed there on one GPU when it came, and has not trained there since, knows its passes
+#     alone: these must agree.)
 #   - the gradient statistics at the beginning, for jobs that have not reported any;
 #   - the noise scale over progress, half-octaves of progress apart. `noise` takes its growth ahead from
 #     there.
@@ -43,12 +44,14 @@ WhatHeld = Callable[[JobView], Held | None]
 
 @dataclass(slots=True, eq=False)
 class _Kin:
-    """profiles, times: by GPU type: (settings its owner trained in there, model, owner), step times measured.
+    """initial: the batch that all of them begin with. profiles, times: by GPU type: (settings its owner
+    trained in there, model, owner), step times measured.
 
     bins: mean logarithms of noise scales; curve_B: of all bins, None once one has changed. edition: of what
     is lent.
     """
 
+    initial: int
     profiles: dict[str, tuple[int, TypeProfile, JobId]] = field(default_factory=dict)
     times: dict[str, StepTimes] = field(default_factory=dict)
     edition: int = 0
@@ -136,7 +139,8 @@ class Applications:
     def _kin(self, key: Key) -> _Kin:
         kin = self.kin.get(key)
         if kin is None:
-            kin = self.kin[key] = _Kin()
+            _, initial, *_ = key
+            kin = self.kin[key] = _Kin(initial)
         self.kin.move_to_end(key)
         if len(self.kin) > APPLICATIONS_MAX:
             self.kin.popitem(last=False)
@@ -299,9 +303,17 @@ def _believes(member: _Member, gpu_type: str, own: Mapping[str, TypeProfile]) ->
     """Tell whether a job that timed `own` is as its kin are on a GPU type, for all that it knows."""
     if gpu_type not in own:
         return True
-    ratio = member.log_ratio.get(gpu_type)
-    known, _, _ = member.kin.profiles[gpu_type]
-    return ratio is not None and _agrees(ratio) and known >= len(member.settings.get(gpu_type, ()))
+    ratio, settings = member.log_ratio.get(gpu_type), len(member.settings.get(gpu_type, ()))
+    known, lent, _ = member.kin.profiles[gpu_type]
+    if not settings and own[gpu_type].num_replicas_profiled <= 1:
+        passes_s = [_pass_s(each, member.kin.initial) for each in (own[gpu_type], lent)]
+        return known > 0 and min(passes_s) > 0.0 and _agrees(math.log(passes_s[0] / passes_s[1]))
+    return ratio is not None and _agrees(ratio) and known >= settings
+
+
+def _pass_s(profile: TypeProfile, atomic: int) -> float:
+    """Return the seconds of a pass of so many samples."""
+    return profile.params.alpha_c + profile.params.beta_c * atomic
 
 
 def key_of(job: JobView) -> Key | None:
