@@ -39,8 +39,10 @@ def crowded_views(
 
     kin: each job is of one of ten applications, and where it trains it tells of another batch in each round.
     Steps take what the application's model says of them, up to a fifth more or less. types: of GPUs, on each
-    of which every job was timed.
+    of which every job was timed. Raises ValueError for both: kin tell of steps on one type.
     """
+    if kin and types > 1:
+        raise ValueError(f"kin are on GPUs of one type, got types={types}")
     rng, guide = np.random.default_rng(0), Castor()
     nodes = tuple(
         Node(id=f"n{number:05d}", num_gpus=8, gpu_type=GPU_TYPES[number % types])
@@ -50,11 +52,9 @@ def crowded_views(
 
     def new_job(name: str, at: float) -> JobView:
         job = _job(rng, name, at)
-        return (
-            _of(kinds[zlib.crc32(name.encode()) % len(kinds)], job)
-            if kin
-            else _on(GPU_TYPES[1:types], job, rng)
-        )
+        if kin:
+            return _of(kinds[zlib.crc32(name.encode()) % len(kinds)], job)
+        return _on(GPU_TYPES[1:types], job, rng)
 
     jobs = [new_job(f"j{number:06d}", 0.0) for number in range(num_jobs)]
     for number in range(rounds):
