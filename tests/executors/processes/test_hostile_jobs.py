@@ -44,8 +44,10 @@ while True:
 
 def has_ended(pid: int) -> bool:
     """Return whether it is gone, or runs no more: whoever adopted it may take its time."""
-    status = Path(f"/proc/{pid}/status")
-    return not status.exists() or "State:\tZ" in status.read_text()
+    try:
+        return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):  # also where it goes while its file is open
+        return True
 
 
 def overwritten(site: LocalSite, run: str) -> int:

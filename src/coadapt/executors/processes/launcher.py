@@ -119,6 +119,7 @@ class _Launcher:
         self._lead = directory
         self._order = order
         self._spawned: list[Replica] = []
+        self._killed = False
         self._unknown = False
         self._change: InPlaceRescale | None = None
         self._told_to_stop = False
@@ -218,6 +219,7 @@ class _Launcher:
                 elif failed is not None or self._unneeded():
                     kill_at = time.monotonic() + self._peer_grace_s(failed)
             elif time.monotonic() >= kill_at:
+                self._killed = True
                 kill_own(self._lead.job.checkpoints)
             if kill_at is not None:
                 listening = listening_processes(self._lead.listeners, self._lead.job.checkpoints)
@@ -256,7 +258,9 @@ class _Launcher:
         finished = self._change is None or self._change.done or not self._change.begun
         # What stands above a training process may report 0 although that one only stopped.
         saved = state_was_saved(self._lead.listeners)
-        if finished and not saved and all(replica.code == 0 for replica in replicas):
+        # Or although that one was killed, in the instant before it is killed itself.
+        killed = self._killed and self._stopping()
+        if finished and not saved and not killed and all(replica.code == 0 for replica in replicas):
             return ExitRecord(outcome=Outcome.SUCCEEDED)
         if self._stopping():
             codes = ", ".join(str(replica.code) for replica in replicas)
