@@ -126,3 +126,18 @@ def test_halving_that_asks_few_finds_what_asking_all_does(seed: int) -> None:
     assert halve(drawn, search) == pytest.approx(halve_by_asking_all(drawn))
     proven = at_prices(drawn, search.best_R, np.empty_like(drawn.tenant_J))
     assert proven == pytest.approx(halve_by_asking_all(drawn))
+
+
+def test_a_job_that_is_owed_gpus_does_not_blur_the_price_for_the_others() -> None:
+    """What is owed makes its worth larger: here by so much that the others' price is 1e-14 of the highest."""
+    plain = crowd(30, [40])
+    owed = crowd(31, [43])
+    owed.value_JO[:30], owed.value_JO[30] = plain.value_JO, -1.0
+    owed.value_JO[30, 2] = 1e14  # on three GPUs
+    prices = []
+    for options in (plain, owed):
+        search = search_of(options, np.zeros(1))
+        halve(options, search)
+        prices.append(search.price_R[0])
+    assert prices[0] > 0.1
+    assert prices[1] == pytest.approx(prices[0], rel=1e-11)

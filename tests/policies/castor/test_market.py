@@ -133,6 +133,15 @@ def test_ends_are_as_they_are_where_many_fall_into_one_instant() -> None:
     assert rate_J == pytest.approx(rate_J[0], rel=1e-9)
 
 
+def test_ends_within_two_seconds_leave_their_gpus_together() -> None:
+    """Each of 10,000 short jobs would be an instant of its own."""
+    curves, left_J = lines(*[[1.0, 0.0]] * 3), np.array([0.5, 1.5, 100.0])
+    crowd = crowd_on(curves, left_J, np.zeros(3), np.array([2.0, 1.0]))
+    course = play_types(crowd, np.array([9.0, 9.0, 1.0]))
+    assert course.end_J[:2] == pytest.approx([0.5, 1.5], rel=0.02)
+    assert course.start_J[2] == 2.0
+
+
 @pytest.mark.parametrize("at", [0.0, 5.0])
 def test_who_has_nothing_left_ends_as_it_comes_if_it_may_be_anywhere(at: float) -> None:
     curves, left_J = lines([1.0, 1.0], [1.0, 1.0], [0.0, 0.0]), np.array([0.0, 6.0, 0.0])
@@ -163,11 +172,11 @@ def test_a_job_that_can_be_on_no_type_has_a_corner_all_the_same_and_never_ends()
 def test_who_may_be_on_one_type_only_waits_for_it_whatever_else_is_free() -> None:
     """In one pool, in which each type counts as so many of the first, all three would run at once."""
     crowd = crowd_on(
-        lines([0.0, 1.0], [0.0, 1.0], [1.0, 0.0]), np.full(3, 100.0), np.zeros(3), np.full(2, 2.0)
+        lines([0.0, 1.0], [0.0, 1.0], [1.0, 0.0]), np.full(3, 1000.0), np.zeros(3), np.full(2, 2.0)
     )
     course = play_types(crowd, np.array([1.0, 9.0, 1.0]))
-    assert course.end_J == pytest.approx([100.0, 50.0, 50.0], rel=0.03)
-    assert course.start_J == pytest.approx([50.0, 0.0, 0.0], rel=0.03)
+    assert course.end_J == pytest.approx([1000.0, 500.0, 500.0], rel=0.03)
+    assert course.start_J == pytest.approx([500.0, 0.0, 0.0], rel=0.03)
 
 
 def test_a_lost_type_has_no_part_in_it() -> None:

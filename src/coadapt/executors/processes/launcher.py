@@ -119,7 +119,6 @@ class _Launcher:
         self._lead = directory
         self._order = order
         self._spawned: list[Replica] = []
-        self._killed = False
         self._unknown = False
         self._change: InPlaceRescale | None = None
         self._told_to_stop = False
@@ -219,7 +218,8 @@ class _Launcher:
                 elif failed is not None or self._unneeded():
                     kill_at = time.monotonic() + self._peer_grace_s(failed)
             elif time.monotonic() >= kill_at:
-                self._killed = True
+                for replica in replicas:
+                    replica.overdue = True
                 kill_own(self._lead.job.checkpoints)
             if kill_at is not None:
                 listening = listening_processes(self._lead.listeners, self._lead.job.checkpoints)
@@ -259,7 +259,7 @@ class _Launcher:
         # What stands above a training process may report 0 although that one only stopped.
         saved = state_was_saved(self._lead.listeners)
         # Or although that one was killed, in the instant before it is killed itself.
-        killed = self._killed and self._stopping()
+        killed = self._stopping() and any(replica.overdue for replica in replicas)
         if finished and not saved and not killed and all(replica.code == 0 for replica in replicas):
             return ExitRecord(outcome=Outcome.SUCCEEDED)
         if self._stopping():

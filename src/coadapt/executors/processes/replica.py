@@ -37,7 +37,7 @@ class Replica:
     """A process under its name (model/rescale.py), and its log. asked: those of its processes told to end.
 
     drain: has the log written down as far as it was printed. spared_until: on the monotonic clock; `process`
-    itself is not told before.
+    itself is not told before. overdue: whether its grace passed while something of the job was left.
     """
 
     name: str
@@ -46,6 +46,7 @@ class Replica:
     drain: Callable[[], None] = lambda: None
     asked: set[int] = field(default_factory=set)
     spared_until: float = 0.0
+    overdue: bool = False
 
     @property
     def code(self) -> int | None:

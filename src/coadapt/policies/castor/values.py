@@ -24,7 +24,7 @@ from coadapt.policies.castor.fluid.market import settle_types
 from coadapt.policies.castor.fluid.play import at_price, settle
 from coadapt.policies.castor.situation import Situation, Stakes
 
-PLAYS = 10
+PLAYS, PLAYS_OF_TYPES = 10, 7  # on one type, on several (there 4, 5 and 10 are no better)
 # With so many pieces of curves in play, few plays must do: the values of the last round are near (1).
 MANY_PIECES, FEW_PLAYS = 20_000, 4
 # Values begin with a job's length to this power: the order of shortest remaining time, where there is nothing
@@ -78,8 +78,9 @@ class Values:
         )
         after = _after(now.later.job_L.tolist(), num_jobs)
         start_J = self._begin(now, crowd, goal, fluid.worth_T, after)
-        plays = PLAYS if len(crowd.curves.gpus_V) <= MANY_PIECES else FEW_PLAYS
-        settled = settle if len(crowd.gpus_T) == 1 else settle_types
+        settled, plays = (settle, PLAYS) if len(crowd.gpus_T) == 1 else (settle_types, PLAYS_OF_TYPES)
+        if len(crowd.curves.gpus_V) > MANY_PIECES:
+            plays = FEW_PLAYS
         value_J, course, _ = settled(crowd, start_J, goal, plays)
         value, timed = value_J.tolist(), now.timed_J.tolist()
         self.last = {

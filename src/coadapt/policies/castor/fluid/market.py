@@ -32,13 +32,15 @@ SOFT = 0.05
 STEPS, CLOSE = 16, 0.02  # of prices, at most, and how near to what there is demand must come (1)
 STEP_MAX, STIFF = 1.5, 0.1  # of a price's logarithm; what demand is taken to yield to it besides (1)
 OPENING, NOTHING = 0.1, 1e-3  # of the most that anybody would pay: first prices, and those that are none (1)
-FAR = -20.0  # exponents below are nothing (1)
+SQUARINGS = 9  # of a number near 1, in place of the exponential: a third of a play less, no worse ends
+POWER = 2.0**SQUARINGS
 TURNED = 0.6  # of a price's longest step is left when it turns (1)
 STRAYED = 0.1  # of what there is: a market is held once demand is further from it (tried: 0.05)
-AT_ONCE = 0.005  # of the time since the play began: who ends within it leaves its GPUs after it (1)
+# Who ends within this part of the time since the play began, or these seconds, leaves its GPUs after it.
+AT_ONCE, AT_ONCE_S = 0.005, 2.0
 
 THERE, PRICE, NONE, WANTED, HAS, STEP = range(6)  # of a type; see Market
-LEFT, RATE, IDLE, KEEN = range(4)  # of a job; see Market
+LEFT, RATE, IDLE, KEEN, MOST = range(5)  # of a job; see Market
 GPUS, SQUARES, DOES = range(3)  # of a job on a type; see Market
 
 
@@ -47,10 +49,12 @@ class Market(NamedTuple):
 
     Of a type: GPUs that there are; their price, and the one that counts as none; how many are wanted, and how
     many of them one has for each that it wants; the longest step of its price. Of a job: what it has left;
-    its rate; the part of its time with nothing; how many times e an option is likelier that earns 1 more. Of
-    a job on a type: GPUs that it wants in the mean, and their squares; what it does on them.
+    its rate; the part of its time with nothing; how many times e an option is likelier that earns 1 more; its
+    highest goodput. Of a job on a type: GPUs that it wants in the mean, and their squares; what it does on
+    them.
 
-    first_JT: where each job's options of a type begin. net_V: what each option earns beyond its price.
+    first_JT: where each job's options of a type begin. part_V: how much of its time it has each, up to a
+    factor.
     yields_TT: by how many fewer of each type (row) are wanted if the price of one (column) is higher by 1;
     its last column is of solving for prices. soft: SOFT.
     """
@@ -60,44 +64,52 @@ class Market(NamedTuple):
     own_JXT: FloatArray
     here_J: IntArray
     first_JT: IntArray
-    net_V: FloatArray
+    part_V: FloatArray
     yields_TT: FloatArray
     soft: float
 
 
 @lean_part
+def _likelier(x: float) -> float:
+    """Return e to the power of POWER (x - 1), or nearly so: that power of x, found by squaring."""
+    x = max(x, 0.0)
+    for _ in range(SQUARINGS):
+        x *= x
+    return x
+
+
+@lean_part
 def _divide(curves: Curves, market: Market, j: int, value: float) -> None:
     """Divide the time of job j over its options, and take in what it wants."""
-    type_XT, own_XT, net_V = market.type_XT, market.own_JXT[j], market.net_V
-    first_T, highest, most = market.first_JT[j], 0.0, 0.0
-    for t in range(type_XT.shape[1]):
+    type_XT, job_X, own_XT, part_V = market.type_XT, market.job_JX[j], market.own_JXT[j], market.part_V
+    num_types, first_T, highest = type_XT.shape[1], market.first_JT[j], value * market.job_JX[j, MOST]
+    for t in range(num_types):
         own_XT[GPUS, t] = own_XT[SQUARES, t] = own_XT[DOES, t] = 0.0
-        price = type_XT[PRICE, t]
-        for p in range(first_T[t], first_T[t + 1]):
-            earns = value * curves.goodput_V[p]
-            net = earns - price * curves.gpus_V[p]
-            net_V[p], highest, most = net, max(highest, earns), max(most, net)
-    market.job_JX[j, IDLE], market.job_JX[j, KEEN] = 1.0, 0.0
-    if highest <= 0.0:
+    job_X[IDLE], job_X[KEEN] = 1.0, 0.0
+    if not highest > 0.0:
         return
     keen = 1.0 / (market.soft * highest)
-    idle = np.exp(-most * keen)
-    total = idle
-    for t in range(type_XT.shape[1]):
+    each, nothing = keen / POWER, 1.0 - highest * keen / POWER
+    idle = total = _likelier(nothing)
+    earns = value * each
+    for t in range(num_types):
+        price = type_XT[PRICE, t] * each
+        # Numbers without a sign, else numba asks of each whether it counts from the end.
+        begin, end = np.uint64(first_T[t]), np.uint64(first_T[t + 1])
+        for p in range(begin, end):
+            part_V[p] = _likelier(nothing + earns * curves.goodput_V[p] - price * curves.gpus_V[p])
         gpus = squares = does = 0.0
-        for p in range(first_T[t], first_T[t + 1]):
-            exponent = (net_V[p] - most) * keen
-            if exponent > FAR:
-                part = np.exp(exponent)
-                total += part
-                does += part * curves.goodput_V[p]
-                part *= curves.gpus_V[p]
-                gpus += part
-                squares += part * curves.gpus_V[p]
+        for p in range(begin, end):
+            part = part_V[p]
+            total += part
+            does += part * curves.goodput_V[p]
+            part *= curves.gpus_V[p]
+            gpus += part
+            squares += part * curves.gpus_V[p]
         own_XT[GPUS, t], own_XT[SQUARES, t], own_XT[DOES, t] = gpus, squares, does
     whole = 1.0 / total
-    market.job_JX[j, IDLE], market.job_JX[j, KEEN] = idle * whole, keen
-    for t in range(type_XT.shape[1]):
+    job_X[IDLE], job_X[KEEN] = idle * whole, keen
+    for t in range(num_types):
         for x in range(3):
             own_XT[x, t] *= whole
         type_XT[WANTED, t] += own_XT[GPUS, t]
@@ -204,9 +216,11 @@ def _open(crowd: Crowd, market: Market, value_J: FloatArray, course: Course) -> 
     for j in range(len(value_J)):
         market.job_JX[j, LEFT] = crowd.left_J[j]
         course.start_J[j] = course.end_J[j] = np.inf
+        market.job_JX[j, MOST] = 0.0
         for t in range(type_XT.shape[1]):
             course.price_JT[j, t] = 0.0
         for p in range(curves.first_J[j], curves.first_J[j + 1]):
+            market.job_JX[j, MOST] = max(market.job_JX[j, MOST], curves.goodput_V[p])
             pays, t = value_J[j] * curves.goodput_V[p] / curves.gpus_V[p], curves.type_V[p]
             if pays > type_XT[PRICE, t]:
                 type_XT[PRICE, t] = pays
@@ -255,7 +269,7 @@ def _play(crowd: Crowd, market: Market, coming_J: IntArray, value_J: FloatArray,
             _strayed(market)
         soonest_s = _soonest(market, count)
         comes_s = crowd.arrives_J[coming_J[coming]] - now if coming < num_coming else np.inf
-        ahead_s = min(max(soonest_s, AT_ONCE * now), comes_s)
+        ahead_s = min(max(soonest_s, AT_ONCE * now, AT_ONCE_S), comes_s)
         if ahead_s == np.inf:
             break  # all have ended, or who is left can make no progress
         for place in range(count - 1, -1, -1):
@@ -284,7 +298,7 @@ def _market(crowd: Crowd, soft: float) -> Market:
     end_JT = np.cumsum(count_JT).reshape(num_parts, num_types)
     return Market(
         np.empty((6, num_types)),
-        np.empty((num_parts, 4)),
+        np.empty((num_parts, 5)),
         np.empty((num_parts, 3, num_types)),
         np.empty(num_parts, dtype=np.int64),
         np.hstack((curves.first_J[:-1, None], end_JT)),

@@ -21,8 +21,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coadapt.goodput.compiled import compiled_lean, lean_part, variable
+from coadapt.goodput.compiled import compiled_lean
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
+from coadapt.policies.castor.program.lawful import make_lawful
 from coadapt.policies.castor.program.prices import (
     WAIT,
     Options,
@@ -34,8 +35,7 @@ from coadapt.policies.castor.program.prices import (
 )
 
 MAX_EXACT_STEPS = 20_000_000  # inner steps of all dynamic programs of a round (measured: about 1 ns each)
-ROUNDING = 1e-9  # of the bound
-NOBODY = variable(-1)
+ROUNDING = 1e-12  # of the bound
 
 
 class Choice(NamedTuple):
@@ -45,90 +45,6 @@ class Choice(NamedTuple):
     value: float
     bound: float
     price_R: FloatArray
-
-
-@lean_part
-def _fits(options: Options, left_R: IntArray, j: int, old: int, new: int) -> bool:
-    """Return whether job j may go from option `old` to `new` with what is left."""
-    gpus, of_type = options.gpus_JO[j, new], options.type_JO[j, new]
-    back = 0 if old == WAIT else options.gpus_JO[j, old]
-    more = gpus - (back if old != WAIT and options.type_JO[j, old] == of_type else 0)
-    if more > left_R[of_type]:
-        return False
-    tenant = options.tenant_J[j]
-    return tenant < 0 or bool(gpus - back <= left_R[tenant])
-
-
-@lean_part
-def _move(options: Options, left_R: IntArray, option_J: IntArray, j: int, new: int) -> None:
-    tenant = options.tenant_J[j]
-    for o, sign in ((option_J[j], 1), (new, -1)):
-        if o != WAIT:
-            left_R[options.type_JO[j, o]] += sign * options.gpus_JO[j, o]
-            if tenant >= 0:
-                left_R[tenant] += sign * options.gpus_JO[j, o]
-    option_J[j] = new
-
-
-@lean_part
-def _repair(options: Options, option_J: IntArray, left_R: IntArray) -> None:
-    """Step jobs down, where that costs least per GPU of what is short, until all fits."""
-    num_jobs, num_options = options.value_JO.shape
-    for r in range(len(left_R)):
-        while left_R[r] < 0:
-            best_j, best_o, least = NOBODY, WAIT, np.inf
-            for j in range(num_jobs):
-                old = option_J[j]
-                if old == WAIT or (options.type_JO[j, old] != r and options.tenant_J[j] != r):
-                    continue
-                for o in range(-1, num_options):
-                    if o != WAIT and (
-                        options.value_JO[j, o] <= 0.0
-                        or options.type_JO[j, o] != options.type_JO[j, old]
-                        or options.gpus_JO[j, o] >= options.gpus_JO[j, old]
-                    ):
-                        continue
-                    value = 0.0 if o == WAIT else options.value_JO[j, o]
-                    gpus = options.gpus_JO[j, old] - (0 if o == WAIT else options.gpus_JO[j, o])
-                    # More than is short helps no further.
-                    loss = (options.value_JO[j, old] - value) / min(gpus, -left_R[r])
-                    if loss < least:
-                        best_j, best_o, least = j, o, loss
-            _move(options, left_R, option_J, best_j, best_o)
-
-
-@lean_part
-def _fill(options: Options, option_J: IntArray, left_R: IntArray, price_R: FloatArray) -> None:
-    """Let jobs step to options that bring more, the most first beyond what they cost at `price_R`."""
-    num_jobs, num_options = options.value_JO.shape
-    for _ in range(4 * num_jobs):
-        best_j, best_o, most = NOBODY, WAIT, 0.0
-        for j in range(num_jobs):
-            old = option_J[j]
-            now = 0.0 if old == WAIT else options.value_JO[j, old]
-            for o in range(num_options):
-                gain = options.value_JO[j, o] - now
-                if gain <= 1e-12 * max(now, 1e-300) or options.value_JO[j, o] <= 0.0:
-                    continue
-                if not _fits(options, left_R, j, old, o):
-                    continue
-                price = price_R[options.type_JO[j, o]]
-                cost = price * (options.gpus_JO[j, o] - (0 if old == WAIT else options.gpus_JO[j, old]))
-                rank = gain / max(cost, 1e-12) if cost > 0.0 else 1e12 * (1.0 + gain)
-                if rank > most:
-                    best_j, best_o, most = j, o, rank
-        if best_j < 0:
-            return
-        _move(options, left_R, option_J, best_j, best_o)
-
-
-@compiled_lean
-def _lawful(options: Options, option_J: IntArray, left_R: IntArray, price_R: FloatArray) -> float:
-    """Make a choice lawful, and fill what it leaves; return what it is worth."""
-    spare(options, option_J, left_R)
-    _repair(options, option_J, left_R)
-    _fill(options, option_J, left_R, price_R)
-    return spare(options, option_J, left_R)
 
 
 class _Open(NamedTuple):
@@ -205,10 +121,14 @@ def _anew(options: Options, found_J: IntArray, room: _Open, price_R: FloatArray,
             value = options.value_JO[j, o] - price * gpus
             step, period = gpus * stride_T[of_type], (options.capacity_R[of_type] + 1) * stride_T[of_type]
             for begin in range(0, states, period):
-                for s in range(begin + step, begin + period):
-                    if best_S[s - step] + value > more_S[s]:
-                        more_S[s] = best_S[s - step] + value
-                        choice_RS[row, s] = o
+                from_S = best_S[begin : begin + period - step]
+                to_S = more_S[begin + step : begin + period]
+                choice_S = choice_RS[row, begin + step : begin + period]
+                for s in range(len(from_S)):
+                    more = from_S[s] + value
+                    better = more > to_S[s]
+                    to_S[s] = more if better else to_S[s]
+                    choice_S[s] = o if better else choice_S[s]
     left = states - 1
     for row in range(num_rows - 1, -1, -1):
         j, o = room.rows[row], choice_RS[row, left]
@@ -253,7 +173,7 @@ class _Found:
         found_J = self.option_J.copy()
         table = _Table(np.zeros((2, states)), np.empty((num_rows, states), np.int16))
         _anew(options, found_J, room, self.price_R, table)
-        value = _lawful(options, found_J, np.empty_like(capacity_R), self.price_R)
+        value = make_lawful(options, found_J, self.price_R)
         if value > self.value or (alike and value == self.value):
             self.option_J, self.value = found_J, value
         return steps > 0
@@ -284,7 +204,7 @@ def solve(options: Options) -> Choice:
     search = search_of(options, free_R)
     bound = halve(options, search)
     at_prices(options, search.best_R, option_J)
-    value = _lawful(options, option_J, left_R, search.best_R)
+    value = make_lawful(options, option_J, search.best_R)
     search = search_of(options, search.best_R)
     bound = descend(options, search, bound, value)
     found = _Found(options, option_J, value, search.best_R, bound)

@@ -19,9 +19,13 @@ from coadapt.goodput.compiled import compiled_lean, lean_part, variable
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 
 TURNS = 3  # over all prices
-HALVINGS = 40  # of the interval in which a price is searched
+NEAR = 1.1  # a price is sought within this factor of what it was a turn before, then farther
+HALVINGS = 60  # of the interval in which a price is searched
+FAR = 4.0  # bounds further apart are halved in logarithms (1)
+# Of the highest price: what is less is none. What is owed may make one worth 1e9 times all others (1).
+LEAST = 1e-18
 SLOPE_STEPS = 60  # (tried: 200, no tighter)
-ROUNDING = 1e-12  # of the highest price, and of a bound: what is less is nothing (1)
+ROUNDING = 1e-12  # of a price, and of a bound: what is less is nothing (1)
 NEVER = -1.0  # value of an option that is not there
 WAIT = variable(-1)
 LOW, HIGH, OPEN = range(3)  # of Search.between_XJ
@@ -158,13 +162,18 @@ def _halve_one(options: Options, search: Search, r: int, highest: float) -> None
     capacity, num_open, certain = options.capacity_R[r], len(open_J), 0
     for j in range(num_open):
         open_J[j] = j
-    low, high = 0.0, min(2.0 * search.price_R[r], highest)
+    low, high = search.price_R[r] / NEAR, search.price_R[r] * NEAR
     if high <= 0.0 or _ask(options, search, r, high, num_open) > capacity:
         high = highest
         _ask(options, search, r, high, num_open)
     _note(search, HIGH, num_open)
     if _ask(options, search, r, low, num_open) <= capacity:
-        return
+        if low <= 0.0:
+            return
+        low, high = 0.0, low
+        _note(search, HIGH, num_open)
+        if _ask(options, search, r, low, num_open) <= capacity:
+            return
     _note(search, LOW, num_open)
     for _ in range(HALVINGS):
         before, num_open = num_open, 0
@@ -175,14 +184,15 @@ def _halve_one(options: Options, search: Search, r: int, highest: float) -> None
             else:
                 open_J[num_open] = j
                 num_open += 1
-        middle = 0.5 * (low + high)
+        least = max(low, LEAST * highest)
+        middle = np.sqrt(least * high) if high > FAR * least else 0.5 * (low + high)
         if certain + _ask(options, search, r, middle, num_open) > capacity:
             low = middle
             _note(search, LOW, num_open)
         else:
             high = middle
             _note(search, HIGH, num_open)
-        if high - low <= ROUNDING * highest:
+        if high - low <= ROUNDING * high or high <= LEAST * highest:
             break
     search.price_R[r] = high
 
