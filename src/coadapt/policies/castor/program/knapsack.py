@@ -3,8 +3,7 @@
 Axes: J jobs, O options of a job, R resources (GPU types, then tenants with a quota).
 """
 
-# The choice at the prices that prove most uses about what there is. Where it is too much, jobs step down
-# where that costs least per GPU; then what is free goes where it brings most per GPU, until nothing fits.
+# The choice at the prices that prove most uses about what there is; lawful.py makes it one that can be had.
 #
 # With several types that was 2.3 % below the best in the mean of rounds on Sia's cluster, and up to 18 %: a
 # job can take the place of another only once that one has found its place elsewhere. Whoever found none

@@ -6,7 +6,7 @@ Axes: J jobs, O options of a job, R resources (GPU types, then tenants with a qu
 # Step by step, the best step first. Which one that is among all jobs changes little from step to step: what
 # steps down cost per GPU only grows while less and less is short, and what steps up bring only falls while
 # less and less is free. So each job's best step is kept, and looked at again when it comes first: only if it
-# is then still what it was, it is taken. (Of 10,000 jobs that takes a few ms in place of 200 to 350.)
+# is then still what it was, it is taken. (Of 10,000 jobs that takes 18 to 30 ms in place of 350.)
 
 from typing import NamedTuple
 
