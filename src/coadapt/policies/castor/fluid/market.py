@@ -216,11 +216,9 @@ def _open(crowd: Crowd, market: Market, value_J: FloatArray, course: Course) -> 
     for j in range(len(value_J)):
         market.job_JX[j, LEFT] = crowd.left_J[j]
         course.start_J[j] = course.end_J[j] = np.inf
-        market.job_JX[j, MOST] = 0.0
         for t in range(type_XT.shape[1]):
             course.price_JT[j, t] = 0.0
         for p in range(curves.first_J[j], curves.first_J[j + 1]):
-            market.job_JX[j, MOST] = max(market.job_JX[j, MOST], curves.goodput_V[p])
             pays, t = value_J[j] * curves.goodput_V[p] / curves.gpus_V[p], curves.type_V[p]
             if pays > type_XT[PRICE, t]:
                 type_XT[PRICE, t] = pays
@@ -295,10 +293,12 @@ def _market(crowd: Crowd, soft: float) -> Market:
     curves, num_parts, num_types = crowd.curves, len(crowd.left_J), len(crowd.gpus_T)
     whose_V = np.repeat(np.arange(num_parts), np.diff(curves.first_J))
     count_JT = np.bincount(whose_V * num_types + curves.type_V, minlength=num_parts * num_types)
+    job_JX = np.zeros((num_parts, 5))
+    np.maximum.at(job_JX[:, MOST], whose_V, curves.goodput_V)
     end_JT = np.cumsum(count_JT).reshape(num_parts, num_types)
     return Market(
         np.empty((6, num_types)),
-        np.empty((num_parts, 5)),
+        job_JX,
         np.empty((num_parts, 3, num_types)),
         np.empty(num_parts, dtype=np.int64),
         np.hstack((curves.first_J[:-1, None], end_JT)),
