@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.train, pytest.mark.slow, pytest.mark.processes]
 LIBRARIES = {"accelerate_clip": "accelerate", "hugging_face": "transformers", "lightning_fit": "lightning"}
 
 
-# All of them: `python -m benchmarks.gallery`.
+# All of them, and three changes of up to three replicas: `python -m benchmarks.gallery`.
 @pytest.mark.parametrize("name", ["ema", "fixmatch", "reinforce", *LIBRARIES])
 def test_alone_it_is_the_plain_script(name: str) -> None:
     need(name)
@@ -27,7 +27,7 @@ def test_the_diff_is_small() -> None:
 @pytest.mark.parametrize("name", ["dcgan", "reinforce", *LIBRARIES])
 def test_under_changes_it_is_the_same_training(name: str) -> None:
     need(name)
-    outcome = checked(name, "--steps", "40", "--changes", "2")
+    outcome = checked(name, "--steps", "40", "--changes", "1", "--replicas", "2")
     assert outcome["code"] == 0, outcome
     findings = outcome["findings"]
     assert isinstance(findings, list)

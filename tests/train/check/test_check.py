@@ -22,7 +22,7 @@ from coadapt.train.wrappers.recorder import SHARES_FILE, StepRow
 
 pytestmark = [pytest.mark.train, pytest.mark.processes]
 
-# Of mistakes that show at the first change, in place to a second replica: those tests do not pay for four.
+# What shows at the first change, in place to a second replica: those tests do not pay for four.
 ONE_CHANGE = ("--changes", "1", "--replicas", "2")
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -55,7 +55,7 @@ def test_a_sound_script_is_the_same_training() -> None:
 
 @pytest.mark.slow
 def test_a_sharded_model_is_put_together_at_the_end() -> None:
-    code, outcome = check("none, sharded")
+    code, outcome = check("none, sharded", *ONE_CHANGE)
     assert code == 0, outcome
     found = by_name(outcome)
     assert found["parameters"]["same"], found
@@ -75,7 +75,7 @@ def test_a_rate_that_follows_a_count_of_the_loop_is_found() -> None:
 
 @pytest.mark.slow
 def test_accumulation_by_hand_is_found() -> None:
-    code, outcome = check("accumulation")
+    code, outcome = check("accumulation", *ONE_CHANGE)
     assert code == 1
     assert by_name(outcome)["optimiser steps"]["same"] is False
     assert "max_atomic" in by_name(outcome)["optimiser steps"]["why"]
@@ -91,7 +91,7 @@ def test_figures_that_depend_on_the_number_of_replicas_are_found_in_the_checkpoi
 
 @pytest.mark.slow
 def test_dropout_is_named_where_parameters_cannot_be_equal() -> None:
-    code, outcome = check("dropout")
+    code, outcome = check("dropout", *ONE_CHANGE)
     assert code == 0
     assert by_name(outcome)["parameters"]["same"] is None
     assert "the model has dropout" in by_name(outcome)["parameters"]["text"]

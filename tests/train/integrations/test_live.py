@@ -22,7 +22,7 @@ NUM_EPOCHS = 4
     ("library", "name", "numbers", "num_in_place", "left_out"),
     [
         ("accelerate", "accelerate_loop", (1, 2, 1), 2, []),
-        ("lightning", "lightning_regression", (1, 3, 2), 0, ["2-2.log"]),
+        ("lightning", "lightning_regression", (1, 3), 0, ["2-2.log"]),
     ],
 )
 def test_a_job_that_the_scheduler_rescales_ends_as_its_script_alone(
