@@ -75,7 +75,7 @@ def test_a_rate_that_follows_a_count_of_the_loop_is_found() -> None:
 
 @pytest.mark.slow
 def test_accumulation_by_hand_is_found() -> None:
-    code, outcome = check("accumulation", *ONE_CHANGE)
+    code, outcome = check("accumulation")
     assert code == 1
     assert by_name(outcome)["optimiser steps"]["same"] is False
     assert "max_atomic" in by_name(outcome)["optimiser steps"]["why"]
@@ -91,7 +91,7 @@ def test_figures_that_depend_on_the_number_of_replicas_are_found_in_the_checkpoi
 
 @pytest.mark.slow
 def test_dropout_is_named_where_parameters_cannot_be_equal() -> None:
-    code, outcome = check("dropout", *ONE_CHANGE)
+    code, outcome = check("dropout")
     assert code == 0
     assert by_name(outcome)["parameters"]["same"] is None
     assert "the model has dropout" in by_name(outcome)["parameters"]["text"]
