@@ -52,6 +52,7 @@ class Bench:
 
     traces: Path
     runs: dict[str, Run] = field(default_factory=dict)
+    cluster: tuple[Node, ...] = CLUSTER
 
     def load(self, name: str) -> tuple[Workload, Mapping[str, Application]]:
         source, _, rest = name.partition("/")
@@ -70,13 +71,13 @@ class Bench:
 
     def play(self, name: str, policy: Policy, config: ExperimentConfig) -> tuple[Run, History]:
         workload, applications = self.load(name)
-        simulation = compose(workload, applications, CLUSTER, policy, config)
+        simulation = compose(workload, applications, self.cluster, policy, config)
         simulation.run()
         history = simulation.recorder.history
         facts = RunFacts(
             workload=workload,
             applications=applications,
-            cluster=CLUSTER,
+            cluster=self.cluster,
             round_s=config.round_s,
             rescale_s=config.rescale_s,
         )

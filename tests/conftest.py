@@ -68,7 +68,13 @@ def _required_by(item: pytest.Item) -> str | None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many published figures were checked, so that a run without traces does not look complete."""
+    """Say how many published figures were checked, so that a run without traces does not look complete.
+
+    And why a test had to be tried again: each is a race to be mended.
+    """
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.write_sep("_", f"first try of {report.nodeid}")
+        terminalreporter.write_line(report.longreprtext)
     counts = {
         outcome: sum(
             "papers" in getattr(report, "keywords", ()) for report in terminalreporter.stats.get(outcome, ())

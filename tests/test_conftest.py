@@ -35,6 +35,18 @@ def test_kubernetes():
     pytest.skip("no etcd")
 """
 
+RACE = """
+import pytest
+from pathlib import Path
+
+@pytest.mark.processes
+def test_race():
+    seen = Path(__file__).with_name("seen")
+    first = not seen.exists()
+    seen.touch()
+    assert not first, "the child was quicker"
+"""
+
 LEFT = """
 import os
 
@@ -46,7 +58,7 @@ def test_left():
 def outcome(folder: Path, sample: str = SAMPLE, **environment: str) -> str:
     shutil.copy(Path(__file__).parent / "conftest.py", folder)
     (folder / "test_sample.py").write_text(sample)
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n papers\n engine\n")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n papers\n engine\n processes\n")
     clean = {name: value for name, value in os.environ.items() if not name.startswith("COADAPT_")}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
     run = subprocess.run(
@@ -81,3 +93,11 @@ def test_a_test_of_an_engine_that_was_named_must_not_skip(tmp_path: Path) -> Non
 def test_of_the_shells_settings_only_what_a_skip_names_reaches_a_test(tmp_path: Path) -> None:
     settings = {"COADAPT_STATE": "/somewhere", "COADAPT_KUBE_APISERVER": "/a/server"}
     assert "1 passed" in outcome(tmp_path, LEFT, **settings).splitlines()[-1]
+
+
+@pytest.mark.processes
+def test_in_ci_a_race_has_a_second_try_and_its_first_is_told(tmp_path: Path) -> None:
+    text = outcome(tmp_path, RACE, CI="1")
+    assert "1 passed, 1 rerun" in text.splitlines()[-1]
+    assert "first try of test_sample.py::test_race" in text
+    assert "the child was quicker" in text
