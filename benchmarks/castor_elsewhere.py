@@ -3,7 +3,7 @@
 `python -m benchmarks.castor_elsewhere --traces DIR` (the folder with osdi21/; or $COADAPT_TRACES) plays both,
 castor and pollux, in each place, with as many jobs per GPU. The figures over those of pollux there go into
 benchmarks/results/castor_elsewhere.json. Stored runs of pollux are not made again, nor with `--resume` those
-of castor. It takes about ten minutes of a core.
+of castor. It takes about five minutes of a core.
 """
 
 import json
