@@ -426,7 +426,7 @@ class Run:
             self._saver.wait()
         finally:
             leave_group(self._session.group)
-        # Its last reference: gloo's threads end here. One that lets go of a tensor while the interpreter is
+        # The last references: gloo's threads end here. One that lets go of a tensor while the interpreter is
         # taken down aborts the process ("terminate called without an active exception").
         self._session.group = replace(self._session.group, control=None)
         self._step_loop.trained.close()

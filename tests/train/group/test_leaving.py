@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
 from tests.train.replicas import run_replicas
@@ -29,6 +31,33 @@ def join_and_leave(_argument: None) -> None:
 
 def test_closing_ends_the_threads_of_all_groups(tmp_path: Path) -> None:
     assert run_replicas(join_and_leave, [None, None], tmp_path) == [0, 0]
+
+
+def train_and_leave(shard: bool) -> None:
+    torch.set_num_threads(1)
+    run = ct.init()
+    model = nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1))
+    model, optimizer = run.prepare(model, torch.optim.Adam(model.parameters()), shard=shard)
+    loader = run.loader(TensorDataset(torch.ones(32, 2)), batch_size=8)
+    for _ in run.epochs(1):
+        for (x,) in loader:
+            model(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert gloo_threads()
+    run.close()
+    assert not gloo_threads()
+
+
+def gloo_threads() -> list[str]:
+    """Return the threads of groups, by name."""
+    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    return [name for name in names if name == "pt_gloo_runloop"]
+
+
+@pytest.mark.parametrize("shard", [False, True])
+def test_so_does_a_model_that_was_trained_by_the_group(shard: bool, tmp_path: Path) -> None:
+    assert run_replicas(train_and_leave, [shard, shard], tmp_path) == [0, 0]
 
 
 def leave_early(_argument: None) -> None:

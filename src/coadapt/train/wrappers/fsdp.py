@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed._composable.contract import REGISTRY_KEY, STATE_KEY
 from torch.distributed._composable_state import _module_state_mapping
@@ -84,8 +85,19 @@ class Sharding:
     def make_whole(self, model: nn.Module) -> None:
         """Undo `cut`. The values of parameters and the optimiser's state are lost: load them afterwards."""
         if self._undo(model):
-            # torch's caches of layouts keep the mesh for ever, and the mesh the connections of its replicas.
-            getattr(self._mesh, "_pg_registry", {}).clear()
+            self._forget_connections()
+
+    def let_go(self, model: nn.Module) -> None:
+        """The group has ended: keep none of its connections, of which each unit has one noted."""
+        for unit in model.modules():
+            for group in param_groups(unit) if isinstance(unit, FSDPModule) else ():
+                noted = vars(group.mesh_info)
+                noted |= {name: None for name, item in noted.items() if isinstance(item, dist.ProcessGroup)}
+        self._forget_connections()
+
+    def _forget_connections(self) -> None:
+        # torch's caches of layouts keep the mesh for ever, and the mesh the connections of its replicas.
+        getattr(self._mesh, "_pg_registry", {}).clear()
 
     def _cut(self, model: nn.Module, mesh: DeviceMesh) -> None:
         before = _names(model)

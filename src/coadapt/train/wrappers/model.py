@@ -80,6 +80,13 @@ class ElasticModel(nn.Module):
             self.module.to(self._session.group.device)
             self._gradients.rebind(list(self.module.parameters()), None)
 
+    def let_go(self) -> None:
+        """The group has ended, and nobody trains on: keep none of its connections."""
+        self._replica.clear()
+        if self._is_sharded:
+            assert self._sharding is not None
+            self._sharding.let_go(self.module)
+
     @contextmanager
     def rehearsal(self) -> Iterator[None]:
         """Within it passes run by themselves, without the other replicas; see `end_rehearsals`."""

@@ -192,8 +192,10 @@ class TrainedPairs:
                 self._session.noise_of(pair.name).add(norms, samples)
 
     def close(self) -> None:
+        """The group has ended: let go of what outlives it."""
         for pair in self._pairs:
             pair.gradients.check.close()
+            pair.model.let_go()
 
 
 def build_pair(
