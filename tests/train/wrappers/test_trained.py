@@ -137,6 +137,7 @@ def adapt(folder: str) -> None:
                 assert other.stats() is not None
                 print("leading", 1.0, "critic differs", own.stats() != other.stats(), flush=True)
                 save_now(run)
+                return  # of a training that is over nothing would come back
 
 
 def save_now(run: ct.Run) -> None:
