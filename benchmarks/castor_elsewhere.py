@@ -1,4 +1,4 @@
-"""Castor where nothing of it was chosen: other clusters, rescales, rounds and reports; on drawn workloads.
+"""Castor elsewhere than on 16 x 4 GPUs at 30 s: other clusters, rescales, rounds, reports; drawn workloads.
 
 `python -m benchmarks.castor_elsewhere --traces DIR` (the folder with osdi21/; or $COADAPT_TRACES) plays both,
 castor and pollux, in each place, with as many jobs per GPU. The figures over those of pollux there go into
@@ -14,6 +14,7 @@ from typing import NamedTuple
 from benchmarks.castor import CLUSTER, FIGURES, OWN
 from benchmarks.castor_gap import bench_of, mean_and_error
 from benchmarks.castor_generated import Drawn
+from coadapt.cli.research.inputs import parse_cluster
 from coadapt.model import Node
 from coadapt.policies import create_policy
 from coadapt.sim.experiment import ExperimentConfig
@@ -31,18 +32,13 @@ class Place(NamedTuple):
     config: ExperimentConfig = USUAL
 
 
-def nodes(count: int, num_gpus: int) -> tuple[Node, ...]:
-    """Return a cluster of alike nodes."""
-    return tuple(Node(id=f"node-{number:02d}", num_gpus=num_gpus) for number in range(count))
-
-
 # Nodes have four GPUs at most: on more the public profiles measured nothing.
 PLACES = {
-    "4 nodes of 4": Place(nodes(4, 4), 40),
-    "8 nodes of 4": Place(nodes(8, 4), 80),
-    "32 nodes of 4": Place(nodes(32, 4), 320),
-    "32 nodes of 2": Place(nodes(32, 2)),
-    "64 nodes of 1": Place(nodes(64, 1)),
+    "4 nodes of 4": Place(parse_cluster("4x4"), 40),
+    "8 nodes of 4": Place(parse_cluster("8x4"), 80),
+    "32 nodes of 4": Place(parse_cluster("32x4"), 320),
+    "32 nodes of 2": Place(parse_cluster("32x2")),
+    "64 nodes of 1": Place(parse_cluster("64x1")),
     "rescales of 5 s": Place(config=ExperimentConfig(rescale_s=5.0)),
     "rescales of 120 s": Place(config=ExperimentConfig(rescale_s=120.0)),
     "rescales of 300 s": Place(config=ExperimentConfig(rescale_s=300.0)),
