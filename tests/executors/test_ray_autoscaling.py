@@ -20,7 +20,13 @@ from tests.executors.ray_autoscaler import autoscaling_cluster
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 ray = pytest.importorskip("ray")
 
-from coadapt.executors.ray.autoscaling import REPEAT_S, Bundle, RayDemand, bundles  # noqa: E402  # needs ray
+from coadapt.executors.ray.autoscaling import (  # noqa: E402  # needs ray
+    LINGER_S,
+    REPEAT_S,
+    Bundle,
+    RayDemand,
+    bundles,
+)
 
 PATIENCE_S = 120.0
 
@@ -31,7 +37,7 @@ def test_gpus_are_asked_for_one_by_one_and_cpu_slots_by_nodes() -> None:
     assert bundles(0, 4) == []
 
 
-def test_all_slots_are_asked_for_while_jobs_wait_and_none_when_nobody_does() -> None:
+def test_all_slots_are_asked_for_while_jobs_wait_and_none_once_nobody_has_for_a_while() -> None:
     asked: list[list[Bundle]] = []
     there, lacking = 2, 3
     demand = RayDemand(
@@ -54,9 +60,13 @@ def test_all_slots_are_asked_for_while_jobs_wait_and_none_when_nobody_does() -> 
     assert len(asked[-1]) == 6  # no more than the operator allows
     lacking = 0
     demand.look(REPEAT_S + 3.0)
+    assert len(asked[-1]) == 4  # what there is: Ray does not know yet that all of it is in use
+    demand.look(REPEAT_S + 1.9 + LINGER_S)
+    assert len(asked) == 4
+    demand.look(REPEAT_S + 2.0 + LINGER_S)
     assert asked[-1] == []
     demand.look(9 * REPEAT_S)
-    assert len(asked) == 4  # nothing need not be said again
+    assert len(asked) == 5  # nothing need not be said again
 
 
 def until(condition: Callable[[], bool], events: list[Event]) -> None:
@@ -101,7 +111,7 @@ def test_a_node_comes_while_a_job_waits_and_goes_once_it_is_idle(tmp_path: Path)
             inbox.wait(started("a", 1))
             wanted = 0  # not before: until something runs there, the request alone keeps the node
             idle_s = 6.0  # twice what Ray lets a node be idle
-            time.sleep(idle_s)  # nothing happens, and nothing else tells that it does not
+            time.sleep(LINGER_S + idle_s)  # nothing happens, and nothing else tells that it does not
             assert not lost(node.id)
             executor.execute(Stop(job="a", generation=1), inbox.post)
             inbox.wait(exited("a", 1, Outcome.STOPPED))

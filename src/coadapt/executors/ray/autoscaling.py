@@ -4,9 +4,12 @@
 # ends nodes that stand idle and are not needed for it. A request stands until another replaces it, whoever
 # made that: it is one of the cluster, not of a job. So while jobs wait it is all slots that there are, and
 # those that they lack; that sum stays what it is while nodes come one by one. Once nobody waits it is empty:
-# what is in use is not idle, and what is idle may go.
+# what is in use is not idle, and what is idle may go. But Ray learns of what is in use some seconds late, and
+# ended nodes under jobs that had just started there, as idle ones that nobody asked for any more. So what
+# there is stays asked for until that is known.
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +24,8 @@ from coadapt.runtime.ports import Post
 LOOK_S = 2.0
 # Ray's control store forgets the request where it starts anew without a store of its own.
 REPEAT_S = 60.0
+# After the last job that waited: three updates of Ray's autoscaler, as it is set where nobody sets it.
+LINGER_S = 15.0
 
 Bundle = dict[str, float]
 logger = logging.getLogger(__name__)
@@ -54,11 +59,15 @@ class RayDemand:
         # An earlier scheduler may have left a request.
         self._asked: list[Bundle] | None = None
         self._asked_at = 0.0
+        self._wanted_at = -math.inf
 
     def look(self, now: float) -> None:
         """Ask for what is wanted at the instant `now`, s on a clock that does not go back."""
-        wanted = self._wanted_slots()
-        goal = min(self._num_slots() + wanted, self._most) if wanted > 0 else 0
+        wanted = max(self._wanted_slots(), 0)
+        if wanted:
+            self._wanted_at = now
+        recently = now - self._wanted_at < LINGER_S
+        goal = min(self._num_slots() + wanted, self._most) if recently else 0
         asked = bundles(goal, self._per_node)
         if asked == self._asked and (not asked or now - self._asked_at < REPEAT_S):
             return
