@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from statistics import harmonic_mean
 
 import numpy as np
 import pytest
@@ -18,13 +19,14 @@ from coadapt.policies.castor.noise import (
     GROWTH_MAX,
     KIN_APART,
     NUM_BINS,
+    POINTS,
     Trainings,
     ahead,
     stretches,
 )
 from coadapt.policies.castor.rates import Configs
 from coadapt.policies.castor.situation import Situation, situation
-from coadapt.policies.castor.times import CARRIED, SHAPES_MAX, TOLD_MAX, Shape, StepTimes
+from coadapt.policies.castor.times import AS_SAID, CARRIED, SHAPES_MAX, TOLD_MAX, Shape, Slower, StepTimes
 from tests.policies.castor.stage import PARAMS, left, observe, timed
 from tests.policies.stage import nodes, on, view
 
@@ -61,7 +63,8 @@ def first_pass_s(known: Applications, job: JobView, gpu_type: str = "gpu") -> fl
     """Return what of a step on 2 GPUs `job` is taken for, once its kin's model is lent: its part alpha_c."""
     params = known.lend(job).measured.by_type[gpu_type].params
     configs = Configs(*(np.array([each]) for each in (0, 1, 1, 2)))
-    return params.alpha_c * float(known.slower([job], [gpu_type], configs, np.array([[0, 1, 1, 2]]))[0, 0])
+    slower = known.slower([job], [gpu_type], configs, np.array([[0, 1, 1, 2]]))
+    return params.alpha_c * float(slower.at(np.zeros(1, dtype=np.int64), np.full((1, 2), 64.0))[0, 0])
 
 
 def seen(known: Applications, *jobs: JobView) -> Situation:
@@ -100,8 +103,8 @@ def test_a_size_is_worth_what_kin_measured_there() -> None:
             faster.observe([of(trained(timed("kin"), slower=slower, total=total, gpus=gpus))], held)
     before, after = goodputs(as_said, of(newcomer())), goodputs(faster, of(newcomer()))
     ratio = {gpus: after[gpus] / before[gpus] for gpus in (1, 2, 3, 4, 16)}
-    assert ratio[1] == pytest.approx(2.0**CARRIED)  # below the least that was measured: as there
-    assert ratio[2] == pytest.approx(2.0**CARRIED)
+    assert ratio[1] == pytest.approx(ratio[2], rel=0.2)  # below the least that was measured: as there
+    assert 2.0**CARRIED < ratio[2] < 2.0
     assert ratio[4] == ratio[16] == pytest.approx(1.0)
     assert ratio[4] + 0.1 < ratio[3] < ratio[2] - 0.1
 
@@ -184,8 +187,10 @@ def test_a_job_that_is_slower_than_its_kin_is_so_everywhere() -> None:
         known.observe([of(trained(timed("first"), total=total))], held)
     alike, slow = (of(trained(timed("second"), slower=slower)) for slower in (1.0, 1.6))
     one, other = seen(known, alike), seen(known, slow)
-    assert one.goodput_JC == pytest.approx(1.6 * other.goodput_JC)
-    assert one.here_J == pytest.approx(1.6 * other.here_J)
+    # Its own report taught its kin of the one batch a little, which is not its own then.
+    slower_JX = np.hstack((one.goodput_JC / other.goodput_JC, (one.here_J / other.here_J)[:, None]))
+    assert (slower_JX > 1.3).all()
+    assert (slower_JX < 1.65).all()
 
 
 def test_what_a_job_told_counts_once() -> None:
@@ -205,8 +210,9 @@ def test_step_times_teach_kin_alone() -> None:
     known = Applications()
     jobs = [of(trained(timed(name), slower=slower), name) for name, slower in (("a", 1.0), ("b", 1.5))]
     known.observe(jobs, held)
-    slower = [kin.times["gpu"].slower(PARAMS, Shape(1, 1, 2)) for kin in known.kin.values()]
-    assert slower == pytest.approx([1.0, 1.5**CARRIED])
+    one, other = (kin.times["gpu"].error(PARAMS, (Shape(1, 1, 2), 64, 0)) for kin in known.kin.values())
+    assert one == pytest.approx(0.0)
+    assert CARRIED * math.log(1.5) < other < math.log(1.5)
 
 
 def test_of_jobs_that_trained_in_as_many_settings_the_first_goes_on_lending() -> None:
@@ -379,10 +385,15 @@ def test_noise_grows_as_that_of_kin_and_comes_near_to_theirs(octaves: float, apa
     parts = stretches(one, one.left_J, np.array([1e-3 * begun]), 100)
     assume(len(parts.left_L))  # own noise may be where theirs comes to
     assert parts.left_L.sum() == pytest.approx(one.left_J[0] - 1e-3 * begun)
-    middle_L = begun + 1e-3 * begun + np.cumsum(parts.left_L) - 0.5 * parts.left_L
-    for middle, noise in zip(middle_L, parts.noise_L, strict=True):
-        kept = min(abs(apart), max(math.log(KIN_APART), abs(apart) - math.log(middle / begun)))
-        assert math.log(noise / middle) == pytest.approx(math.copysign(kept, apart), abs=0.05)
+
+    def expected(at: float) -> float:
+        kept = min(abs(apart), max(math.log(KIN_APART), abs(apart) - math.log(at / begun)))
+        return at * math.exp(math.copysign(kept, apart))
+
+    begin_L = begun + 1e-3 * begun + np.cumsum(parts.left_L) - parts.left_L
+    for begin, work, noise in zip(begin_L, parts.left_L, parts.noise_L, strict=True):
+        places = begin + work * (np.arange(POINTS) + 0.5) / POINTS
+        assert noise == pytest.approx(harmonic_mean(map(expected, places)), rel=0.05)
     # A size of now looks at no more growth than this, however far it goes.
     assert ahead(one, one.left_J)[0] <= GROWTH_MAX * own * 1.001
 
@@ -390,7 +401,7 @@ def test_noise_grows_as_that_of_kin_and_comes_near_to_theirs(octaves: float, apa
 @pytest.mark.parametrize("log_noise", [-690.0, 690.0])
 def test_noise_that_grows_beyond_all_numbers_is_cut_like_any_other(log_noise: float) -> None:
     one = of_kin(1e4, math.exp(-log_noise), 1e8)
-    one.curve_AB[:] = np.where(np.arange(NUM_BINS) < 40, -log_noise, log_noise)
+    one.curve_AB[:] = np.where(np.arange(NUM_BINS) < 20 * BINS_PER_OCTAVE, -log_noise, log_noise)
     parts = stretches(one, one.left_J, np.array([1e3]), 3)
     assert len(parts.job_L) == 3
     assert np.isfinite([*parts.left_L, *parts.noise_L, *ahead(one, one.left_J)]).all()
@@ -420,14 +431,41 @@ def test_of_step_times_the_latest_batches_and_shapes_are_kept() -> None:
 
 
 @given(slower=st.floats(0.3, 3.0), gpus=st.integers(1, 8), atomic=st.lists(st.integers(1, 64), min_size=1))
-def test_times_of_kin_that_are_all_off_by_one_factor_are_off_by_a_part_of_it(
+def test_times_of_kin_that_are_all_off_by_one_factor_are_off_by_most_of_it_nearby_and_by_a_part_far_off(
     slower: float, gpus: int, atomic: list[int]
 ) -> None:
     times, shape = StepTimes(), Shape(1, 1, gpus)
     for each in atomic:
         times.note((shape, each, 0), math.log(slower * float(step_time(PARAMS, shape.placement, each))))
-    assert times.slower(PARAMS, shape) == pytest.approx(slower**CARRIED)
-    assert times.slower_packed(PARAMS, np.array([1, gpus, 64])) == pytest.approx([slower**CARRIED] * 3)
+
+    def part(at: int) -> float:
+        return times.error(PARAMS, (shape, at, 0)) / math.log(slower)
+
+    assume(abs(math.log(slower)) > 1e-3)
+    assert all(CARRIED + 0.1 < part(each) < 1.0 for each in atomic)
+    assert part(64 * 50) == pytest.approx(CARRIED, abs=1e-3)
+    curve_G = times.on(PARAMS, shape)[0]
+    for packed_G in times.packed(PARAMS, np.array([1, gpus, 64])):
+        assert packed_G == pytest.approx(curve_G)
+
+
+def test_a_model_that_is_off_for_large_passes_is_corrected_there() -> None:
+    times, shape = StepTimes(), Shape(1, 1, 4)
+    for atomic, slower in ((32, 1.0), (64, 1.0), (512, 1.5)):
+        times.note((shape, atomic, 0), math.log(slower * float(step_time(PARAMS, shape.placement, atomic))))
+    small, large = (math.exp(times.error(PARAMS, (shape, atomic, 0))) for atomic in (32, 512))
+    assert small < 1.03
+    assert 1.3 < large < 1.5
+
+
+def test_what_is_slower_is_read_where_the_pass_is() -> None:
+    """Without a curve it is the job's own ratio; beyond the largest pass it is as there."""
+    error_KG = np.vstack((AS_SAID, np.arange(26.0) / 100.0))
+    slower = Slower(error_KG, np.array([[0, 1]]), np.array([[1.2, 2.0]]))
+    atomic = [[7.0, each] for each in (1.0, 1.5, 1.5**2.5, 1e6)]
+    found = slower.at(np.zeros(4, dtype=np.int64), np.array(atomic))
+    assert found[:, 0] == pytest.approx(1.2)
+    assert np.log(found[:, 1] / 2.0) == pytest.approx([0.0, 0.01, 0.025, 0.25], abs=1e-4)
 
 
 @given(
@@ -439,10 +477,9 @@ def test_errors_that_are_kept_are_those_worked_out_anew(reports: list[tuple[int,
         shape, params = Shape(1 + gpus // 3, 1, gpus), other if by_other else PARAMS
         times.note((shape, atomic, 0), math.log(step_s))
         anew = StepTimes(times.taken)
-        assert times.slower(params, shape) == pytest.approx(anew.slower(params, shape), rel=1e-12)
+        assert times.on(params, shape) == pytest.approx(anew.on(params, shape), rel=1e-12)
         every = np.arange(1, 6)
-        kept = times.slower_packed(params, every)
-        assert kept == pytest.approx(anew.slower_packed(params, every), rel=1e-12)
+        assert times.packed(params, every) == pytest.approx(anew.packed(params, every), rel=1e-12)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1))

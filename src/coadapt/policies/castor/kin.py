@@ -10,8 +10,7 @@
 #     ratio. (Who was timed there on one GPU when it came, and has not trained there since, knows its passes
 #     alone: these must agree.)
 #   - the gradient statistics at the beginning, for jobs that have not reported any;
-#   - the noise scale over progress, half-octaves of progress apart. `noise` takes its growth ahead from
-#     there.
+#   - the noise scale over progress, in eighths of an octave of it. `noise` takes its growth ahead from there.
 #
 # Nothing is lent where the user named no application.
 
@@ -28,12 +27,12 @@ from coadapt.model.quick_init import replace
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 from coadapt.policies.castor.noise import BINS_PER_OCTAVE, NUM_BINS
 from coadapt.policies.castor.rates import Configs
-from coadapt.policies.castor.times import Setting, Shape, StepTimes
+from coadapt.policies.castor.times import AS_SAID, Setting, Shape, Slower, StepTimes
 
 APPLICATIONS_MAX = 256  # the longest unseen are forgotten
 KIN_FACTOR = 2.0  # beyond that ratio of step times it is another training under the same name
 ONE_GPU = Shape(1, 1, 1)
-NOISE_POINTS_MIN = 4  # bins of progress: fewer tell no growth
+OCTAVES_MIN = 1.5  # of progress: noise scales over less tell no growth
 NEWEST = 0.2  # what a new noise scale weighs in the mean of its bin
 NOISE_EXPONENT = 0.5  # of progress, beyond what was seen
 
@@ -62,10 +61,10 @@ class _Kin:
 
     def curve(self) -> FloatArray | None:
         """Return the logarithm of the noise scale at each bin of progress; None: too little was seen."""
-        if len(self.bins) < NOISE_POINTS_MIN:
+        known = sorted(self.bins)
+        if not known or known[-1] - known[0] < OCTAVES_MIN * BINS_PER_OCTAVE:
             return None
         if self.curve_B is None:
-            known = sorted(self.bins)
             every = np.arange(NUM_BINS)
             log_noise = np.interp(every, known, [self.bins[each] for each in known])
             beyond = np.maximum(every - known[-1], 0) / BINS_PER_OCTAVE * math.log(2.0)
@@ -163,20 +162,19 @@ class Applications:
 
     def slower(
         self, jobs: Sequence[JobView], gpu_types: Sequence[str], configs: Configs, held_JX: IntArray
-    ) -> FloatArray:
+    ) -> Slower:
         """Return what steps take over what the model that was lent says, of jobs that have one, else 1.
 
-        (num_jobs, num_configs + 1): on all configurations, then on what each holds (held_shapes).
+        On all configurations, then on what each holds (held_shapes).
         """
-        slower_JX = np.ones((len(jobs), len(configs.gpus_C) + 1))
-        if not self.members:
-            return slower_JX
+        shape = len(jobs), len(configs.gpus_C) + 1
+        curve_JX, ratio_JX = np.zeros(shape, dtype=np.int64), np.ones(shape)
+        curves, num_curves = [AS_SAID], 1
         held = held_JX.tolist()
-        for number, gpu_type in enumerate(gpu_types):
+        for number, gpu_type in enumerate(gpu_types if self.members else ()):
             columns = np.flatnonzero(configs.type_C == number)
-            kin_J, ratio_J = np.zeros(len(jobs), dtype=np.int64), np.ones(len(jobs))
-            rows: dict[int, int] = {}
-            packed = [np.ones(len(columns))]
+            first_J, ratio_J = np.zeros(len(jobs), dtype=np.int64), np.ones(len(jobs))
+            known: dict[tuple[int, Shape | None], int] = {}
             for row, job in enumerate(jobs):
                 member = self.members.get(job.id)
                 if member is None or member.lent is None or gpu_type not in member.lent.types:
@@ -184,18 +182,27 @@ class Applications:
                 kin, times = member.kin, member.kin.times.get(gpu_type)
                 if times is None:
                     continue
+                of_type, *placed = held[row]
+                on = None if of_type != number else Shape._make(placed) if placed[-1] else ONE_GPU
                 params = kin.profiles[gpu_type][1].params
-                if id(kin) not in rows:
-                    rows[id(kin)] = len(packed)
-                    packed.append(times.slower_packed(params, configs.gpus_C[columns]))
-                ratio = math.exp(member.log_ratio.get(gpu_type, 0.0))
-                kin_J[row], ratio_J[row] = rows[id(kin)], ratio
-                of_type, *shape = held[row]
-                if of_type == number:
-                    on = Shape._make(shape) if shape[-1] else ONE_GPU
-                    slower_JX[row, -1] = ratio * times.slower(params, on)
-            slower_JX[:, columns] = np.array(packed)[kin_J] * ratio_J[:, None]
-        return slower_JX
+                for each in (None, on)[: 1 + (on is not None)]:
+                    if (id(kin), each) not in known:
+                        known[id(kin), each] = num_curves
+                        gpus_C = configs.gpus_C[columns]
+                        curves.append(
+                            times.packed(params, gpus_C) if each is None else times.on(params, each)
+                        )
+                        num_curves += len(curves[-1])
+                first_J[row], ratio_J[row] = (
+                    known[id(kin), None],
+                    math.exp(member.log_ratio.get(gpu_type, 0.0)),
+                )
+                if on is not None:
+                    curve_JX[row, -1], ratio_JX[row, -1] = known[id(kin), on], ratio_J[row]
+            every_C = np.arange(len(columns))
+            curve_JX[:, columns] = np.where(first_J[:, None] > 0, first_J[:, None] + every_C, 0)
+            ratio_JX[:, columns] = ratio_J[:, None]
+        return Slower(np.concatenate(curves), curve_JX, ratio_JX)
 
     def tell(self, job: JobView, gpu_type: str, shape: Shape) -> KinTimes | None:
         """Return what kin of `job` timed on this shape, if it is as they are, and may choose by it."""
@@ -271,10 +278,10 @@ def _time(kin: _Kin, gpu_type: str, reports: Sequence[_Report]) -> None:
         shape, log_s = setting[0], math.log(step_s)
         over, ratio = log_s - said[setting], member.log_ratio.get(gpu_type)
         if ratio is None and shape in times.taken:
-            ratio = over - times.error(params, shape)
+            ratio = over - times.error(params, setting)
         if ratio is None or _agrees(ratio):
             times.note(setting, log_s)
-        member.log_ratio[gpu_type] = over - times.error(params, shape)
+        member.log_ratio[gpu_type] = over - times.error(params, setting)
 
 
 def _lent(member: _Member, measured: Measured) -> _Lent:

@@ -35,8 +35,11 @@ AHEAD_RESCALES, ROOM_RESCALES, AHEAD_S = 33.0, 100.0, (300.0, 3_000.0)  # A: of 
 GROWTH_MAX = 30.0  # of the noise scale: as sizes of now see it, and where kin tell nothing
 LOG_GROWTH_MAX = math.log(1e12)  # as kin showed it: statistics may be of any size, and growth is finite
 KIN_APART = 4.0  # times: so far a job's noise scale may stay from its kin's (tried: 2)
-BINS_PER_OCTAVE = 2  # of progress, in curves of noise over it
-NUM_BINS = 96
+BINS_PER_OCTAVE = (
+    8  # of progress, in curves of noise over it (2: a jump late in training is seen hours too soon)
+)
+NUM_BINS = 384
+POINTS = 5  # at which what lies ahead is looked at
 REST_MIN = 0.25  # of the next stretch: less of a rest is played like it
 GROWTH_MIN = 1.2  # of the noise scale until the end: less makes no stretches
 
@@ -88,13 +91,22 @@ def _growth(trainings: Trainings, j: int, later: float) -> float:
     return guessed
 
 
+@lean_part
+def _growth_over(trainings: Trainings, j: int, begin: float, work: float) -> float:
+    """Return what the noise scale of job j will be over `work` of progress from `begin` on, against now."""
+    total = 0.0
+    for point in range(POINTS):
+        total += 1.0 / _growth(trainings, j, begin + work * (point + 0.5) / POINTS)
+    return POINTS / total
+
+
 @compiled_lean
 def _grow(trainings: Trainings, ahead_J: FloatArray, noise_J: FloatArray) -> None:
     for j in range(len(ahead_J)):
         noise_J[j] = trainings.noise_J[j]
         if trainings.grows_J[j]:
-            middle = trainings.progress_J[j] + 0.5 * min(trainings.left_J[j], ahead_J[j])
-            noise_J[j] *= min(_growth(trainings, j, middle), GROWTH_MAX)
+            work = min(trainings.left_J[j], ahead_J[j])
+            noise_J[j] *= min(_growth_over(trainings, j, trainings.progress_J[j], work), GROWTH_MAX)
 
 
 def ahead_s(rescale_s_J: FloatArray, *, room: bool) -> FloatArray:
@@ -133,9 +145,9 @@ def _stretch(trainings: Trainings, left_J: FloatArray, first_J: FloatArray, room
             continue
         parts = min(int(np.ceil(abs(np.log2(grows)))), many)
         for number in range(parts):
-            middle = begin + rest * (number + 0.5) / parts
             room.job_L[end], room.left_L[end] = j, rest / parts
-            room.noise_L[end] = trainings.noise_J[j] * _growth(trainings, j, middle)
+            growth = _growth_over(trainings, j, begin + rest * number / parts, rest / parts)
+            room.noise_L[end] = trainings.noise_J[j] * growth
             end += 1
     return end
 

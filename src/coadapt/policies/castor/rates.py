@@ -86,6 +86,18 @@ class Rows(NamedTuple):
     wanted_NC: BoolArray
 
 
+class Best(NamedTuple):
+    """Goodputs, in progress per second, (rows, configurations + 1), and the samples of a pass at each."""
+
+    goodput_NC: FloatArray
+    atomic_NC: FloatArray
+
+    @classmethod
+    def room(cls, num_rows: int, num_columns: int) -> "Best":
+        """Return goodputs of 0."""
+        return cls(np.zeros((num_rows, num_columns)), np.ones((num_rows, num_columns)))
+
+
 @dataclass(slots=True)
 class Kept:
     """Goodputs of the last round, by names of rows, and the numbers that each row followed from."""
@@ -93,9 +105,9 @@ class Kept:
     configs: Configs | None = None
     rows: dict[Hashable, int] = field(default_factory=dict)
     from_NX: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
-    goodput_NC: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
+    best: Best = field(default_factory=lambda: Best.room(0, 0))
 
-    def goodputs(self, names: Sequence[Hashable], steps: Steps, configs: Configs, rows: Rows) -> FloatArray:
+    def goodputs(self, names: Sequence[Hashable], steps: Steps, configs: Configs, rows: Rows) -> Best:
         """Return what `goodputs` does, of rows with these names; those that are as they were are known."""
         _, num_types, num_params = steps.params_JTX.shape
         num_limits, num_rows, num_columns = steps.batch_JTX.shape[2], *rows.wanted_NC.shape
@@ -103,30 +115,30 @@ class Kept:
         alike = configs is self.configs and width == self.from_NX.shape[1]
         row_of = self.rows if alike else {}
         before_N = np.array([row_of.get(name, -1) for name in names], dtype=np.int64)
-        from_NX, goodput_NC = np.empty((num_rows, width)), np.zeros((num_rows, num_columns))
+        from_NX, best = np.empty((num_rows, width)), Best.room(num_rows, num_columns)
         anew_N = np.empty(num_rows, dtype=np.bool_)
-        _recall(steps, rows, _Before(before_N, self.from_NX, self.goodput_NC), from_NX, goodput_NC, anew_N)
-        _fill(steps, configs, rows, np.flatnonzero(anew_N), goodput_NC)
+        _recall(steps, rows, _Before(before_N, self.from_NX, *self.best), from_NX, best, anew_N)
+        _fill(steps, configs, rows, np.flatnonzero(anew_N), best)
         self.configs, self.rows = configs, {name: row for row, name in enumerate(names)}
-        self.from_NX, self.goodput_NC = from_NX, goodput_NC
-        return goodput_NC.copy()
+        self.from_NX, self.best = from_NX, best
+        return best
 
 
-def goodputs(steps: Steps, configs: Configs, rows: Rows) -> FloatArray:
-    """Return goodputs in progress per second, (rows, configurations + 1), where wanted, else 0.
+def goodputs(steps: Steps, configs: Configs, rows: Rows) -> Best:
+    """Return the best goodputs where wanted, else 0, and at which batch that is.
 
     The last column is what the job of the row holds, or one GPU. Jobs whose step time is not known have 0.
     """
-    goodput_NC = np.zeros(rows.wanted_NC.shape)
-    _fill(steps, configs, rows, np.arange(len(rows.job_N)), goodput_NC)
-    return goodput_NC
+    best = Best.room(*rows.wanted_NC.shape)
+    _fill(steps, configs, rows, np.arange(len(rows.job_N)), best)
+    return best
 
 
-def _fill(steps: Steps, configs: Configs, rows: Rows, which_N: IntArray, goodput_NC: FloatArray) -> None:
+def _fill(steps: Steps, configs: Configs, rows: Rows, which_N: IntArray, best: Best) -> None:
     """Write the goodputs of these rows."""
     if not len(which_N):
         return
-    num_columns = goodput_NC.shape[1]
+    num_columns = best.goodput_NC.shape[1]
     tried = _Tried(
         np.full((num_columns, 7), -1.0),
         np.zeros(num_columns, dtype=np.int64),
@@ -135,7 +147,7 @@ def _fill(steps: Steps, configs: Configs, rows: Rows, which_N: IntArray, goodput
         np.empty((NUM_TANGENTS, 2)),
     )
     order_N = which_N[np.lexsort(steps.batch_JTX[rows.job_N[which_N], 0].T)]
-    _work_out(steps, configs, Asked(*rows, order_N), tried, goodput_NC)
+    _work_out(steps, configs, Asked(*rows, order_N), tried, best)
 
 
 class _Before(NamedTuple):
@@ -144,16 +156,12 @@ class _Before(NamedTuple):
     row_N: IntArray
     from_NX: FloatArray
     goodput_NC: FloatArray
+    atomic_NC: FloatArray
 
 
 @compiled_lean
 def _recall(
-    steps: Steps,
-    rows: Rows,
-    before: _Before,
-    from_NX: FloatArray,
-    goodput_NC: FloatArray,
-    anew_N: BoolArray,
+    steps: Steps, rows: Rows, before: _Before, from_NX: FloatArray, best: Best, anew_N: BoolArray
 ) -> None:
     """Write the numbers that each row follows from, its goodputs where these are as before, else `anew_N`."""
     for n in range(len(anew_N)):
@@ -170,7 +178,7 @@ def _recall(
         from_NX[n, end + 4], from_NX[n, end + 5] = steps.may_JX[j, 0], steps.may_JX[j, 1]
         from_NX[n, end + 6], from_NX[n, end + 7] = steps.known_J[j], rows.noise_N[n]
         end += NUM_PLAIN
-        for c in range(goodput_NC.shape[1]):
+        for c in range(rows.wanted_NC.shape[1]):
             from_NX[n, end + c] = rows.wanted_NC[n, c]
         row = before.row_N[n]
         anew_N[n] = row < 0
@@ -178,8 +186,9 @@ def _recall(
             for x in range(from_NX.shape[1]):
                 anew_N[n] |= from_NX[n, x] != before.from_NX[row, x]
         if not anew_N[n]:
-            for c in range(goodput_NC.shape[1]):
-                goodput_NC[n, c] = before.goodput_NC[row, c]
+            for c in range(best.goodput_NC.shape[1]):
+                best.goodput_NC[n, c] = before.goodput_NC[row, c]
+                best.atomic_NC[n, c] = before.atomic_NC[row, c]
 
 
 @lean_part
@@ -296,9 +305,9 @@ def _bound(
 @lean_part
 def _goodput(
     params_X: FloatArray, batch_X: FloatArray, tried: _Tried, c: int, noise: float, sync_s: float
-) -> float:
-    """Return the best goodput of an adaptive job with the batches that are tried on c."""
-    initial, best = batch_X[0], 0.0
+) -> tuple[float, float]:
+    """Return the best goodput of an adaptive job with the batches tried on c, and samples of a pass."""
+    initial, best, atomic = batch_X[0], 0.0, 1.0
     first, _ = _bound(params_X, tried, c, noise, initial, sync_s)
     for b in range(-1, tried.count_C[c]):
         if first < 0 or (b >= 0 and (b == first or tried.bound_B[b] <= best)):
@@ -307,24 +316,28 @@ def _goodput(
         total = each_X[TOTAL]
         efficiency = 1.0 if noise == np.inf else (noise + initial) / (noise + total)
         seconds = _per_step(params_X, sync_s, each_X[ATOMIC], each_X[PASSES])
-        best = max(best, total * efficiency / seconds)
-    return best
+        goodput = total * efficiency / seconds
+        if goodput > best:
+            best, atomic = goodput, each_X[ATOMIC]
+    return best, atomic
 
 
 @lean_part
-def _as_asked(params_X: FloatArray, batch_X: FloatArray, replicas: int, sync_s: float) -> float:
-    """Return the goodput of a job that keeps its total batch; 0 where that is too small for so many."""
+def _as_asked(params_X: FloatArray, batch_X: FloatArray, replicas: int, sync_s: float) -> tuple[float, float]:
+    """Return the goodput of a job that keeps its total batch, 0 where that is too small for so many; and the
+    samples of a pass.
+    """
     requested, min_atomic, max_atomic = batch_X[1], batch_X[3], batch_X[4]
     if replicas * min_atomic > requested:
-        return 0.0
+        return 0.0, 1.0
     share = np.ceil(requested / replicas)
     passes = np.ceil(share / max_atomic) if max_atomic > 0.0 else 1.0
-    kept: float = requested / _per_step(params_X, sync_s, np.ceil(share / passes), passes)
-    return kept
+    atomic = np.ceil(share / passes)
+    return requested / _per_step(params_X, sync_s, atomic, passes), atomic
 
 
 @compiled_lean
-def _work_out(steps: Steps, configs: Configs, asked: Asked, tried: _Tried, goodput_NC: FloatArray) -> None:
+def _work_out(steps: Steps, configs: Configs, asked: Asked, tried: _Tried, best: Best) -> None:
     own, gamma = len(configs.gpus_C), -1.0
     for n in asked.order_N:
         j = asked.job_N[n]
@@ -342,10 +355,12 @@ def _work_out(steps: Steps, configs: Configs, asked: Asked, tried: _Tried, goodp
             params_X, batch_X = steps.params_JTX[j, of_type], steps.batch_JTX[j, of_type]
             sync_s = _sync_s(params_X, nodes, racks, replicas)
             if not steps.may_JX[j, 0]:
-                goodput_NC[n, c] = _as_asked(params_X, batch_X, replicas, sync_s)
+                best.goodput_NC[n, c], best.atomic_NC[n, c] = _as_asked(params_X, batch_X, replicas, sync_s)
                 continue
             if params_X[8] != gamma:
                 gamma = params_X[8]
                 _draw_tangents(gamma, tried.tangent_T2)
             _try(tried, c, batch_X, steps.may_JX[j, 1], replicas)
-            goodput_NC[n, c] = _goodput(params_X, batch_X, tried, c, asked.noise_N[n], sync_s)
+            best.goodput_NC[n, c], best.atomic_NC[n, c] = _goodput(
+                params_X, batch_X, tried, c, asked.noise_N[n], sync_s
+            )

@@ -45,7 +45,7 @@ class Stakes(NamedTuple):
 
 class Sources(NamedTuple):
     """What goodputs follow from. done_J: progress made; noise_J: noise scales ahead of it. slower_JX: as of
-    Applications.slower.
+    Slower.at.
     """
 
     steps: Steps
@@ -88,7 +88,7 @@ class Situation:
         cut = Configs(*(each[column : column + 1] for each in _in_two(configs)))
         (steps, _, noise_J, slower_JX), mine = self.sources, np.array([row])
         rows = Rows(mine, noise_J[mine], np.array([[True, False]]))
-        return float(goodputs(steps, cut, rows)[0, 0] / slower_JX[row, column])
+        return float(goodputs(steps, cut, rows).goodput_NC[0, 0] / slower_JX[row, column])
 
 
 def situation(
@@ -117,16 +117,18 @@ def situation(
     alone_C, every_J = configs.gpus_C == 1, np.arange(len(jobs))
     wanted_JC = np.zeros((len(jobs), len(alone_C) + 1), dtype=np.bool_)  # last: what is held
     wanted_JC[:, -1] = trainings.grows_J
-    slower_JX = applications.slower(jobs, gpu_types, configs, held_JX)
+    slower = applications.slower(jobs, gpu_types, configs, held_JX)
     names = [job.id for job in jobs]
     rows = Rows(every_J, trainings.noise_J, wanted_JC)
-    rate_J = facts.held.goodputs(names, steps, configs, rows)[:, -1] / slower_JX[:, -1]
+    held = facts.held.goodputs(names, steps, configs, rows)
+    rate_J = held.goodput_NC[:, -1] / slower.at(every_J, held.atomic_NC)[:, -1]
     rescale_s_J = np.array([job.rescale_s for job in jobs])
     look_s_J = ahead_s(rescale_s_J, room=room)
     noise_J = ahead(trainings, look_s_J * rate_J)
     wanted_JC[:, :-1], wanted_JC[:, -1] = may_JC | alone_C, held_JX[:, 3] > 0
-    goodput_JX = facts.here.goodputs(names, steps, configs, Rows(every_J, noise_J, wanted_JC))
-    goodput_JX /= slower_JX
+    here = facts.here.goodputs(names, steps, configs, Rows(every_J, noise_J, wanted_JC))
+    slower_JX = slower.at(every_J, here.atomic_NC)
+    goodput_JX = here.goodput_NC / slower_JX
     goodput_JC, here_J = goodput_JX[:, :-1], goodput_JX[:, -1]
     alone_J = goodput_JC[:, alone_C].max(axis=1, initial=0.0)
     goodput_JC[~may_JC] = 0.0
@@ -145,7 +147,8 @@ def situation(
     later = stretches(trainings, left_J, first_J, STRETCHES if len(jobs) <= STRETCHED_MAX else 0)
     wanted_JC[:, :-1], wanted_JC[:, -1] = may_JC, False
     parts = Rows(later.job_L, later.noise_L, wanted_JC[later.job_L])
-    later_LX = facts.later.goodputs(_named(later, names), steps, configs, parts) / slower_JX[later.job_L]
+    then = facts.later.goodputs(_named(later, names), steps, configs, parts)
+    later_LX = then.goodput_NC / slower.at(later.job_L, then.atomic_NC)
     guess_C, held_guess_J = configs.gpus_C**UNTIMED_EXPONENT, held_JX[:, 3] ** UNTIMED_EXPONENT
     return Situation(
         jobs=jobs,
