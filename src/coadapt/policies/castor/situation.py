@@ -133,14 +133,7 @@ def situation(
     alone_J = goodput_JC[:, alone_C].max(axis=1, initial=0.0)
     goodput_JC[~may_JC] = 0.0
     timed_J = steps.known_J & (goodput_JC > 0.0).any(axis=1)
-    alone = np.where(timed_J, alone_J, 0.0).tolist()
-    lengths.observe(jobs, alone, known.hints)
-    left_J = np.array(
-        [
-            lengths.left(job.id) if goodput > 0.0 else _unseen(job, lengths)
-            for job, goodput in zip(jobs, alone, strict=True)
-        ]
-    )
+    left_J = _left(jobs, np.where(timed_J, alone_J, 0.0), known.hints, lengths)
     untimed_JC = ~timed_J[:, None] & may_JC
     rate_J = np.where(held_JX[:, 3] > 0, here_J, alone_J)
     first_J = np.where(timed_J, np.minimum(left_J, look_s_J * rate_J), left_J)
@@ -181,6 +174,16 @@ def _held(ground: Ground, job: JobView) -> tuple[str, Shape] | None:
 def _in_two(configs: Configs) -> Configs:
     """Return the same sizes where what would fit one node is cut over two."""
     return Configs(configs.type_C, np.maximum(configs.nodes_C, 2), configs.racks_C, configs.gpus_C)
+
+
+def _left(
+    jobs: Sequence[JobView], alone_J: FloatArray, hints: Sequence[float | None], lengths: Lengths
+) -> FloatArray:
+    """Return the progress that each job has left; 1-GPU seconds where its goodput on one GPU is 0: unknown."""
+    alone = alone_J.tolist()
+    lengths.observe(jobs, alone, hints)
+    known = zip(jobs, alone, strict=True)
+    return np.array([lengths.left(job.id) if each > 0.0 else _unseen(job, lengths) for job, each in known])
 
 
 def _unseen(job: JobView, lengths: Lengths) -> float:
