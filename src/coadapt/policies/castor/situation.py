@@ -179,7 +179,7 @@ def _in_two(configs: Configs) -> Configs:
 def _left(
     jobs: Sequence[JobView], alone_J: FloatArray, hints: Sequence[float | None], lengths: Lengths
 ) -> FloatArray:
-    """Return the progress that each job has left; 1-GPU seconds where its goodput on one GPU is 0: unknown."""
+    """Return the progress that each job has left; 1-GPU seconds where alone_J is 0: unknown."""
     alone = alone_J.tolist()
     lengths.observe(jobs, alone, hints)
     known = zip(jobs, alone, strict=True)
