@@ -83,7 +83,7 @@ def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("coarse")
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     price_I=st.lists(st.floats(0.0, 3.0), min_size=4, max_size=12).map(np.array),
     start_s=st.floats(0.0, 300.0),
@@ -136,7 +136,7 @@ def test_no_schedule_is_below_the_bound_and_prices_make_it_tighter() -> None:
     waits_s = jobs.starts_J.sum() - sum(job.at for job in workload.jobs)
     dual = Dual(jobs, 4, found.makespan_s)
     free_s, _ = dual(np.zeros(dual.num_intervals))
-    least_s, price_I = search(dual, steps=10)
+    least_s, price_I = search(dual, steps=5)
     assert price_I.max() > 0.0
     assert 1.1 * free_s < least_s
     assert least_s + waits_s <= found.jct_mean_s * len(workload.jobs)
