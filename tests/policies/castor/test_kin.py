@@ -371,6 +371,13 @@ def test_sizes_look_farther_where_there_is_room() -> None:
     assert 1.1 * crowded < roomy
 
 
+def test_where_there_is_room_sizes_are_for_the_most_that_the_noise_comes_to() -> None:
+    one = of_kin(2.0**20, 2.0**20, 2.0**20)
+    mean, most = (ahead(one, one.left_J, room=room)[0] for room in (False, True))
+    assert mean == pytest.approx(2.0**20 / math.log(2.0), rel=0.01)
+    assert most == pytest.approx(1.9 * 2.0**20, rel=0.01)
+
+
 def of_kin(progress: float, noise: float, left: float) -> Trainings:
     """Return a job with this noise scale, whose kin's were as much as their progress."""
     curve_AB = np.arange(NUM_BINS, dtype=float)[None] / BINS_PER_OCTAVE * math.log(2.0)
@@ -395,7 +402,7 @@ def test_noise_grows_as_that_of_kin_and_comes_near_to_theirs(octaves: float, apa
         places = begin + work * (np.arange(POINTS) + 0.5) / POINTS
         assert noise == pytest.approx(harmonic_mean(map(expected, places)), rel=0.05)
     # A size of now looks at no more growth than this, however far it goes.
-    assert ahead(one, one.left_J)[0] <= GROWTH_MAX * own * 1.001
+    assert ahead(one, one.left_J, room=False)[0] <= GROWTH_MAX * own * 1.001
 
 
 @pytest.mark.parametrize("log_noise", [-690.0, 690.0])
@@ -404,7 +411,7 @@ def test_noise_that_grows_beyond_all_numbers_is_cut_like_any_other(log_noise: fl
     one.curve_AB[:] = np.where(np.arange(NUM_BINS) < 20 * BINS_PER_OCTAVE, -log_noise, log_noise)
     parts = stretches(one, one.left_J, np.array([1e3]), 3)
     assert len(parts.job_L) == 3
-    assert np.isfinite([*parts.left_L, *parts.noise_L, *ahead(one, one.left_J)]).all()
+    assert np.isfinite([*parts.left_L, *parts.noise_L, *ahead(one, one.left_J, room=False)]).all()
 
 
 @pytest.mark.parametrize(("grows", "parts"), [(1.1, 0), (1.5, 1), (3.5, 2), (7.0, 3), (100.0, 3)])

@@ -4,24 +4,26 @@ Axes: J jobs, A applications, B bins of progress, L stretches.
 """
 
 # A plan looks ahead, so it must price a GPU by what it will do, not by what it does now. Over the next `a`
-# of progress the noise scale is taken to be near that in the middle, at p' = p + a/2. By what it grows until
-# then is told by kin, whose noise scales over progress are a curve. Where these are not there it is sqrt(p'
-# / p), as the noise scale grows while a job learns, about like a root of its progress. A job whose noise
-# scale is not that of its kin here is not taken to differ for good: its noise comes nearer to theirs by as
-# much as theirs grows, until it is within KIN_APART. (At the end of an epoch noise scales may jump by
-# hundreds of times. A job that jumps a little sooner than the curve would be taken to jump twice.)
+# of progress the noise scale φ is taken for the harmonic mean of some points, as the time that a batch of M
+# costs is M / φ. By what it grows until p' is told by kin, whose noise scales over progress are a curve.
+# Where these are not there it is sqrt(p' / p), as the noise scale grows while a job learns, about like a
+# root of its progress. A job whose noise scale is not that of its kin here is not taken to differ for good:
+# its noise comes nearer to theirs by as much as theirs grows, until it is within KIN_APART. (At the end of
+# an epoch noise scales may jump by hundreds of times. A job that jumps a little sooner than the curve would
+# be taken to jump twice.)
 #
 # That is what sizes are chosen by now; so far they look at GROWTH_MAX times the noise of now at most, as
-# what comes of a jump is of no use before it. Tried instead: φ of now (JCT +0.5 %), fitted slopes (no gain).
-# A, how far they look, is 33 rescales of work, within 300 and 3,000 s, or what is left: where a change is
-# cheap, sizes can follow the noise (in place, 300 s have a mean of 0.99 of that with 3,000 s); where it is
-# dear, a size is kept for long. Where there is room, nobody waits for GPUs that a job has too early, but each
-# step of its growth costs a rescale: there they look along 100 (with 33, jobs on a cluster of which 9 % are
-# in use change nearly three times as often, for a mean 2 % longer).
+# what comes of a jump is of no use before it. Tried instead: φ of now (JCT +0.5 %), fitted slopes (no
+# gain). A, how far they look, is 33 rescales of work, within 300 and 3,000 s, or what is left: where a
+# change is cheap, sizes can follow the noise (in place, 300 s have a mean of 0.99 of that with 3,000 s);
+# where it is dear, a size is kept for long. Where there is room, nobody waits for GPUs that a job has too
+# early, but each step of its growth costs a rescale: there they look along 100, and at the most that the
+# noise comes to (with 33, jobs on a cluster of which 9 % are in use change nearly three times as often, for
+# a mean 2 % longer; by the mean noise three times as often as by the most, likewise).
 #
 # A job that has more than that left will be another one later: faster, and worth more GPUs. So the rest is
-# cut into stretches, each with the noise in its middle, however much it has grown by then, and goodputs of
-# its own, and the play goes through them one after the other.
+# cut into stretches, each with the noise over it, however much it has grown by then, and goodputs of its
+# own, and the play goes through them one after the other.
 
 import math
 from typing import NamedTuple
@@ -35,9 +37,7 @@ AHEAD_RESCALES, ROOM_RESCALES, AHEAD_S = 33.0, 100.0, (300.0, 3_000.0)  # A: of 
 GROWTH_MAX = 30.0  # of the noise scale: as sizes of now see it, and where kin tell nothing
 LOG_GROWTH_MAX = math.log(1e12)  # as kin showed it: statistics may be of any size, and growth is finite
 KIN_APART = 4.0  # times: so far a job's noise scale may stay from its kin's (tried: 2)
-BINS_PER_OCTAVE = (
-    8  # of progress, in curves of noise over it (2: a jump late in training is seen hours too soon)
-)
+BINS_PER_OCTAVE = 8  # of progress, in curves of noise over it (2: jumps are seen hours too soon)
 NUM_BINS = 384
 POINTS = 5  # at which what lies ahead is looked at
 REST_MIN = 0.25  # of the next stretch: less of a rest is played like it
@@ -92,21 +92,26 @@ def _growth(trainings: Trainings, j: int, later: float) -> float:
 
 
 @lean_part
-def _growth_over(trainings: Trainings, j: int, begin: float, work: float) -> float:
-    """Return what the noise scale of job j will be over `work` of progress from `begin` on, against now."""
-    total = 0.0
+def _growth_over(trainings: Trainings, j: int, begin: float, work: float, most: bool) -> float:
+    """Return what the noise scale of job j will be over `work` of progress from `begin` on, against now.
+
+    most: at most, not in the mean.
+    """
+    total, highest = 0.0, 0.0
     for point in range(POINTS):
-        total += 1.0 / _growth(trainings, j, begin + work * (point + 0.5) / POINTS)
-    return POINTS / total
+        growth = _growth(trainings, j, begin + work * (point + 0.5) / POINTS)
+        total += 1.0 / growth
+        highest = max(highest, growth)
+    return highest if most else POINTS / total
 
 
 @compiled_lean
-def _grow(trainings: Trainings, ahead_J: FloatArray, noise_J: FloatArray) -> None:
+def _grow(trainings: Trainings, ahead_J: FloatArray, room: bool, noise_J: FloatArray) -> None:
     for j in range(len(ahead_J)):
         noise_J[j] = trainings.noise_J[j]
         if trainings.grows_J[j]:
             work = min(trainings.left_J[j], ahead_J[j])
-            noise_J[j] *= min(_growth_over(trainings, j, trainings.progress_J[j], work), GROWTH_MAX)
+            noise_J[j] *= min(_growth_over(trainings, j, trainings.progress_J[j], work, room), GROWTH_MAX)
 
 
 def ahead_s(rescale_s_J: FloatArray, *, room: bool) -> FloatArray:
@@ -117,10 +122,10 @@ def ahead_s(rescale_s_J: FloatArray, *, room: bool) -> FloatArray:
     return np.clip((ROOM_RESCALES if room else AHEAD_RESCALES) * rescale_s_J, *AHEAD_S)
 
 
-def ahead(trainings: Trainings, ahead_J: FloatArray) -> FloatArray:
-    """Return the noise scale of each job in the middle of the next `ahead_J` of progress."""
+def ahead(trainings: Trainings, ahead_J: FloatArray, *, room: bool) -> FloatArray:
+    """Return the noise scale of each job over the next `ahead_J` of progress. room: as of ahead_s."""
     noise_J = np.empty(len(ahead_J))
-    _grow(trainings, ahead_J, noise_J)
+    _grow(trainings, ahead_J, room, noise_J)
     return noise_J
 
 
@@ -146,7 +151,7 @@ def _stretch(trainings: Trainings, left_J: FloatArray, first_J: FloatArray, room
         parts = min(int(np.ceil(abs(np.log2(grows)))), many)
         for number in range(parts):
             room.job_L[end], room.left_L[end] = j, rest / parts
-            growth = _growth_over(trainings, j, begin + rest * number / parts, rest / parts)
+            growth = _growth_over(trainings, j, begin + rest * number / parts, rest / parts, False)
             room.noise_L[end] = trainings.noise_J[j] * growth
             end += 1
     return end

@@ -124,7 +124,7 @@ def situation(
     rate_J = held.goodput_NC[:, -1] / slower.at(every_J, held.atomic_NC)[:, -1]
     rescale_s_J = np.array([job.rescale_s for job in jobs])
     look_s_J = ahead_s(rescale_s_J, room=room)
-    noise_J = ahead(trainings, look_s_J * rate_J)
+    noise_J = ahead(trainings, look_s_J * rate_J, room=room)
     wanted_JC[:, :-1], wanted_JC[:, -1] = may_JC | alone_C, held_JX[:, 3] > 0
     here = facts.here.goodputs(names, steps, configs, Rows(every_J, noise_J, wanted_JC))
     slower_JX = slower.at(every_J, here.atomic_NC)
