@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coadapt.executors.slurm.tools import Gpus, SlurmError, SlurmJob, SlurmNode, SlurmTools
+from coadapt.executors.slurm.tools import Gpus, SlurmError, SlurmJob, SlurmNode, SlurmTools, number_of
 
 DETAILS = (
     "JobId=1 JobState=RUNNING NodeList=a,b JOB_GRES=gpu:a100:3   Nodes=a CPU_IDs=0-3 Mem=0 "
@@ -70,3 +70,8 @@ def test_an_error_is_one_line_in_slurms_words(tools: SlurmTools, tmp_path: Path)
     say(tmp_path, "sbatch", "sbatch: error: no\nsbatch: error: no\n\nsbatch: error: really\n", code=1)
     with pytest.raises(SlurmError, match=r"^sbatch: error: no; sbatch: error: really$"):
         tools.submit(["--nodes=1"], "#!/bin/sh\n")
+
+
+@pytest.mark.parametrize(("told", "number"), [("21503", 21503), ("21K", 21504), ("1M", 1 << 20)])
+def test_multiples_of_1024_are_told_in_letters(told: str, number: int) -> None:
+    assert number_of(told) == number
