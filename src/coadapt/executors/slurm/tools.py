@@ -174,7 +174,7 @@ def number_of(told: str) -> int:
     """Return a number as Slurm tells it: of multiples of 1,024 it says how many, as in port 21K."""
     for power, letter in enumerate("KMGT", 1):
         if told.endswith(letter):
-            return int(told.removesuffix(letter)) * 1024**power
+            return int(told.removesuffix(letter)) << 10 * power
     return int(told)
 
 
