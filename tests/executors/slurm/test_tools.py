@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coadapt.executors.slurm.tools import Gpus, SlurmError, SlurmJob, SlurmNode, SlurmTools, number_of
+from coadapt.executors.slurm.tools import Gpus, SlurmError, SlurmJob, SlurmNode, SlurmTools
 
 DETAILS = (
     "JobId=1 JobState=RUNNING NodeList=a,b JOB_GRES=gpu:a100:3   Nodes=a CPU_IDs=0-3 Mem=0 "
@@ -72,6 +72,9 @@ def test_an_error_is_one_line_in_slurms_words(tools: SlurmTools, tmp_path: Path)
         tools.submit(["--nodes=1"], "#!/bin/sh\n")
 
 
-@pytest.mark.parametrize(("told", "number"), [("21503", 21503), ("21K", 21504), ("1M", 1 << 20)])
-def test_multiples_of_1024_are_told_in_letters(told: str, number: int) -> None:
-    assert number_of(told) == number
+@pytest.mark.parametrize(("told", "port"), [("21503", 21503), ("21K", 21504), ("48K", 49152)])
+def test_ports_that_are_told_in_letters_are_read(
+    tools: SlurmTools, tmp_path: Path, told: str, port: int
+) -> None:
+    say(tmp_path, "sinfo", f"a|idle|10.0.0.1|{told}|\n")
+    assert tools.nodes({"a"})["a"].port == port

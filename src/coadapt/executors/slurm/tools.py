@@ -94,7 +94,7 @@ class SlurmTools:
         found = {}
         for line in lines.splitlines():
             name, state, address, port, *_ = (part.strip() for part in line.split("|"))
-            found[name] = SlurmNode(state=state, address=address, port=number_of(port))
+            found[name] = SlurmNode(state=state, address=address, port=_number(port))
         return found
 
     def gpus(self, job: str) -> dict[str, Gpus]:
@@ -170,7 +170,7 @@ def _envs(environ: Mapping[str, str]) -> dict[str, str]:
     return {**own, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
 
 
-def number_of(told: str) -> int:
+def _number(told: str) -> int:
     """Return a number as Slurm tells it: of multiples of 1,024 it says how many, as in port 21K."""
     for power, letter in enumerate("KMGT", 1):
         if told.endswith(letter):
@@ -188,7 +188,7 @@ def _job(line: str) -> SlurmJob:
         id=number,
         state=state,
         hosts=hostnames(hosts),
-        num_nodes=number_of(num_nodes),
+        num_nodes=_number(num_nodes),
         starts_at=float(starts_at) if starts_at.isdecimal() else None,
         ends_at=float(ends_at) if ends_at.isdecimal() else None,
         why=why,

@@ -61,10 +61,10 @@ class _Kin:
 
     def curve(self) -> FloatArray | None:
         """Return the logarithm of the noise scale at each bin of progress; None: too little was seen."""
-        known = sorted(self.bins)
-        if not known or known[-1] - known[0] < OCTAVES_MIN * BINS_PER_OCTAVE:
-            return None
         if self.curve_B is None:
+            known = sorted(self.bins)
+            if not known or known[-1] - known[0] < OCTAVES_MIN * BINS_PER_OCTAVE:
+                return None
             every = np.arange(NUM_BINS)
             log_noise = np.interp(every, known, [self.bins[each] for each in known])
             beyond = np.maximum(every - known[-1], 0) / BINS_PER_OCTAVE * math.log(2.0)
@@ -185,19 +185,17 @@ class Applications:
                 of_type, *placed = held[row]
                 on = None if of_type != number else Shape._make(placed) if placed[-1] else ONE_GPU
                 params = kin.profiles[gpu_type][1].params
-                for each in (None, on)[: 1 + (on is not None)]:
-                    if (id(kin), each) not in known:
-                        known[id(kin), each] = num_curves
-                        gpus_C = configs.gpus_C[columns]
-                        curves.append(
-                            times.packed(params, gpus_C) if each is None else times.on(params, each)
-                        )
-                        num_curves += len(curves[-1])
-                first_J[row], ratio_J[row] = (
-                    known[id(kin), None],
-                    math.exp(member.log_ratio.get(gpu_type, 0.0)),
-                )
+                if (id(kin), None) not in known:  # None: of all configurations
+                    known[id(kin), None] = num_curves
+                    curves.append(times.packed(params, configs.gpus_C[columns]))
+                    num_curves += len(columns)
+                first_J[row] = known[id(kin), None]
+                ratio_J[row] = math.exp(member.log_ratio.get(gpu_type, 0.0))
                 if on is not None:
+                    if (id(kin), on) not in known:
+                        known[id(kin), on] = num_curves
+                        curves.append(times.on(params, on))
+                        num_curves += 1
                     curve_JX[row, -1], ratio_JX[row, -1] = known[id(kin), on], ratio_J[row]
             every_C = np.arange(len(columns))
             curve_JX[:, columns] = np.where(first_J[:, None] > 0, first_J[:, None] + every_C, 0)

@@ -33,7 +33,6 @@ LOG_STEP, NUM_STEPS = math.log(1.5), 26  # between the samples of a pass that er
 SHAPES_MAX = 256  # the longest unseen are forgotten
 SAID_MAX = 2 * TOLD_MAX * SHAPES_MAX  # beyond so many all that the model said is worked out again
 
-
 LOG_ATOMIC_G = LOG_STEP * np.arange(NUM_STEPS)
 AS_SAID = np.zeros((1, NUM_STEPS))  # the errors of a model that is right
 
