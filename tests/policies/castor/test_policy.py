@@ -19,6 +19,7 @@ from coadapt.model import (
     TypeProfile,
 )
 from coadapt.policies import create_policy
+from coadapt.policies.castor import values
 from coadapt.policies.castor.cluster import standing
 from coadapt.policies.castor.fairness import ROUND_S, FairClocks
 from coadapt.policies.castor.lengths import Lengths
@@ -100,7 +101,9 @@ def test_a_tenants_weight_does_too() -> None:
     assert uneven["a"] > even["a"]
 
 
-def test_a_deadline_that_presses_goes_before() -> None:
+@pytest.mark.parametrize("pieces", [values.MANY_PIECES, 0], ids=["one type", "where plays are few"])
+def test_a_deadline_that_presses_goes_before(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values, "MANY_PIECES", pieces)
     # Alone, the late one needs about 530 s of the four GPUs, the other about 400 s.
     late = timed("late", target=2e6, deadline_at=700.0, gpus=(4, 4))
     other = timed("other", target=1.5e6, gpus=(4, 4))

@@ -21,12 +21,12 @@ from coadapt.policies.castor.arrays import FloatArray, IntArray, median
 from coadapt.policies.castor.arrivals import Expected
 from coadapt.policies.castor.fluid.crowd import Course, Crowd, Curves, Goal, joined, type_majorants
 from coadapt.policies.castor.fluid.market import settle_types
-from coadapt.policies.castor.fluid.play import at_price, settle
+from coadapt.policies.castor.fluid.play import LATE_JOBS, at_price, settle
 from coadapt.policies.castor.situation import Situation, Stakes
 
-PLAYS, PLAYS_OF_TYPES = 10, 7  # on one type, on several (there 4, 5 and 10 are no better)
-# With so many pieces of curves in play, few plays must do: the values of the last round are near (1).
-MANY_PIECES, FEW_PLAYS = 20_000, 4
+# Few where plays are dear, which values of the last round make do: on GPUs of several types, or with so many
+# pieces of curves (1). (Tried: 7 and 10 on several types, 4 to 7 on one; what ten are for is who is new.)
+PLAYS, FEW_PLAYS, MANY_PIECES = 10, 4, 20_000
 # Values begin with a job's length to this power: the order of shortest remaining time, where there is nothing
 # else to go by.
 SHORTER_FIRST = -0.3
@@ -78,9 +78,9 @@ class Values:
         )
         after = _after(now.later.job_L.tolist(), num_jobs)
         start_J = self._begin(now, crowd, goal, fluid.worth_T, after)
-        settled, plays = (settle, PLAYS) if len(crowd.gpus_T) == 1 else (settle_types, PLAYS_OF_TYPES)
-        if len(crowd.curves.gpus_V) > MANY_PIECES:
-            plays = FEW_PLAYS
+        one_type = len(crowd.gpus_T) == 1
+        few = not one_type or len(crowd.curves.gpus_V) > MANY_PIECES
+        settled, plays = settle if one_type else settle_types, FEW_PLAYS if few else PLAYS
         value_J, course, _ = settled(crowd, start_J, goal, plays)
         value, timed = value_J.tolist(), now.timed_J.tolist()
         self.last = {
@@ -98,7 +98,9 @@ class Values:
         whose = np.append(np.arange(num_jobs), now.later.job_L)
         # Where all prices were alike, a GPU would be worth about this.
         price = 0.5 * goal.weight_J[:num_here].sum() / max(float(crowd.gpus_T @ worth_T), 1.0)
-        start_J = at_price(crowd.curves, goal.weight_J[whose], price * worth_T)
+        # With few plays nobody would find out that who was put last ends past its deadline.
+        weight_J = goal.weight_J * np.where(np.isfinite(goal.due_J), 1.0 + LATE_JOBS, 1.0)
+        start_J = at_price(crowd.curves, weight_J[whose], price * worth_T)
         start_J *= _shorter_first(crowd, num_jobs, now.later.job_L)[whose]
         start = start_J.tolist()
         for row, (job, timed) in enumerate(zip(now.jobs, now.timed_J.tolist(), strict=True)):
