@@ -7,7 +7,8 @@ SHELL := bash
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-TEST_PROCESSES ?= 2
+# One more than there are cores on a small machine: tests of real processes often wait.
+TEST_PROCESSES ?= 3
 ENGINES ?= ray,slurm,kubernetes
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
