@@ -7,8 +7,7 @@ SHELL := bash
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# One more than there are cores on a small machine: tests of real processes often wait.
-TEST_PROCESSES ?= 3
+TEST_PROCESSES ?= 2
 ENGINES ?= ray,slurm,kubernetes
 PYTEST_ARGS ?=
 DEMO_ARGS ?=

@@ -24,8 +24,8 @@ from coadapt.policies.castor.fluid.market import settle_types
 from coadapt.policies.castor.fluid.play import LATE_JOBS, at_price, settle
 from coadapt.policies.castor.situation import Situation, Stakes
 
-# Few where plays are dear, which values of the last round make do: on GPUs of several types, or with so many
-# pieces of curves (1). (Tried: 7 and 10 on several types, 4 to 7 on one; what ten are for is who is new.)
+# Values begin where those of the last round ended, so few plays do; more are for jobs that are new. Few where
+# plays are dear: on GPUs of several types (7 and 10 are no better), or with so many pieces of curves (1).
 PLAYS, FEW_PLAYS, MANY_PIECES = 10, 4, 20_000
 # Values begin with a job's length to this power: the order of shortest remaining time, where there is nothing
 # else to go by.
