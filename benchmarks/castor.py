@@ -38,7 +38,7 @@ TWICE = ("osdi21-2.0/6",)  # of twice the load
 FOLDERS = {"osdi21": "workloads", "osdi21-2.0": "workloads-2.0"}
 BUILTIN = ("default/0", "default/1", "default/2", "busy/0", "busy/1")
 FIGURES = ("jct", "p99", "makespan", "rho")
-SIZES = ((64, 160), (1024, 400), (16384, 10000))  # GPUs, jobs
+SIZES = ((64, 160, 21), (1024, 400, 11), (16384, 10000, 4))  # GPUs, jobs, rounds: all but the first count
 
 IN_PLACE_S = 0.3  # a rescale in place: median of benchmarks/rescale.py on a machine of two cores
 OWN = " castor"  # in the key of a run
@@ -300,15 +300,17 @@ def decisions(_: Bench) -> dict[str, object]:
     from benchmarks.castor_views import crowded_views
 
     found: dict[str, object] = {}
-    for num_gpus, num_jobs in SIZES:
+    for num_gpus, num_jobs, rounds in SIZES:
         row: dict[str, float] = {}
         makers: dict[str, Callable[[], Policy]] = {"castor": Castor, KIN: Castor, TYPES: Castor}
         if num_gpus <= 1024:
             makers["pollux"] = lambda: create_policy("pollux")
         for name, make in makers.items():
             policy, spent, gaps = make(), [], []
-            rounds, types = 6 if num_gpus <= 1024 else 3, 3 if name == TYPES else 1
-            for view in crowded_views(num_gpus, num_jobs, rounds, kin=name == KIN, types=types):
+            views = crowded_views(
+                num_gpus, num_jobs, rounds, kin=name == KIN, types=3 if name == TYPES else 1
+            )
+            for view in views:
                 began_s = time.process_time()
                 plan = policy.allocate(view)
                 spent.append(time.process_time() - began_s)

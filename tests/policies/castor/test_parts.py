@@ -21,7 +21,7 @@ from coadapt.model import (
     TypeProfile,
 )
 from coadapt.policies.castor.cluster import standing
-from coadapt.policies.castor.explain import duration, durations
+from coadapt.policies.castor.explain import durations
 from coadapt.policies.castor.fairness import Waits
 from coadapt.policies.castor.lengths import OVERRUN, TYPICAL_S, Lengths
 from coadapt.policies.castor.placing import place
@@ -217,12 +217,11 @@ def test_of_errors_the_latest_count() -> None:
     assert np.ptp(says.errors_2E[1]) == 0.0  # the fifty that took longer gave way
 
 
-def test_times_are_worded_alike_one_by_one_and_together() -> None:
+def test_times_are_worded_in_what_is_short_enough() -> None:
     seconds_X = np.array(
         [-3.0, 0.4, 0.5, 1.5, 89.4, 89.6, 90.0, 150.0, 5_369.0, 5_371.0, 7_830.0, 1e5, 2e5, 4e5]
     )
     words = durations(seconds_X)
-    assert words == [duration(each) for each in seconds_X.tolist()]
     assert words[:8] == ["0 s", "0 s", "0 s", "2 s", "89 s", "90 s", "2 min", "2 min"]
     assert words[8:] == ["89 min", "1 h 30 min", "2 h 10 min", "27 h 47 min", "2 days", "5 days"]
 

@@ -30,46 +30,47 @@ class Expected:
 
 @dataclass(slots=True)
 class Arrivals:
-    """came: who came lately, when, and of which length in progress. curves: of the last round.
+    """came: who came lately, when, and of which length in progress. curves: of the last round; rows: who of
+    them was in it, and its row.
 
-    where: for each of them, the curves of the last round that it was in and its row there; where it has
-    gone, curves of those alone that are gone, as all of a round need room. apart: how many of the latter.
+    gone: for each of the others, curves that its own are among, and its row: of those alone that are gone, as
+    all of a round need room. apart: how many such there are.
     """
 
     began_at: float | None = None
     came: dict[JobId, tuple[float, float]] = field(default_factory=dict)
-    where: dict[JobId, Place] = field(default_factory=dict)
     curves: Curves | None = None
+    rows: dict[JobId, int] = field(default_factory=dict)
+    gone: dict[JobId, Place] = field(default_factory=dict)
     apart: int = 0
 
     def observe(self, at: float, jobs: Sequence[JobView], curves: Curves, whole_J: FloatArray) -> None:
         """Take in jobs whose length `whole_J` (progress) is known (> 0); forget those of long ago."""
         if self.began_at is None:
             self.began_at = min([at, *(job.submitted_at for job in jobs)])
-        came, where, since = self.came, self.where, at - MEMORY_S
-        for row, (job, whole) in enumerate(zip(jobs, whole_J.tolist(), strict=True)):
-            if whole > 0.0 and job.submitted_at > since:
-                where[job.id] = curves, row
-                if job.id not in came:
-                    came[job.id] = job.submitted_at, whole
+        came, since = self.came, at - MEMORY_S
+        known = enumerate(zip(jobs, whole_J.tolist(), strict=True))
+        rows = {job.id: row for row, (job, whole) in known if whole > 0.0 and job.submitted_at > since}
+        for job_id in [job_id for job_id in rows if job_id not in came]:
+            came[job_id] = jobs[rows[job_id]].submitted_at, float(whole_J[rows[job_id]])
         for job_id in [job_id for job_id, (came_at, _) in came.items() if came_at <= since]:
-            del came[job_id], where[job_id]
-        gone = {job_id: row for job_id, (those, row) in where.items() if those is self.curves}
+            del came[job_id]
+            self.gone.pop(job_id, None)
+        gone = {job_id: row for job_id, row in self.rows.items() if job_id not in rows and job_id in came}
         if gone and self.curves is not None:
             alone = picked(self.curves, list(gone.values()))
-            where.update({job_id: (alone, row) for row, job_id in enumerate(gone)})
+            self.gone.update({job_id: (alone, row) for row, job_id in enumerate(gone)})
             self.apart += 1
             if self.apart > APART_MAX:
-                apart = {job_id: place for job_id, place in where.items() if place[0] is not curves}
-                alone = _together(apart.values())
-                where.update({job_id: (alone, row) for row, job_id in enumerate(apart)})
+                alone = _together(self.gone.values())
+                self.gone = {job_id: (alone, row) for row, job_id in enumerate(self.gone)}
                 self.apart = 1
-        self.curves = curves
+        self.curves, self.rows = curves, rows
 
     def expected(self, at: float) -> Expected | None:
         """Return who is expected in the next hour, EXPECTED_MAX at most, None if nobody."""
         past = sorted(self.came.items(), key=lambda each: each[1][0])
-        if not past or self.began_at is None:
+        if not past or self.began_at is None or self.curves is None:
             return None
         span_s = min(MEMORY_S, max(at - self.began_at, SPAN_MIN_S))
         in_time = round(len(past) * AHEAD_S / span_s)
@@ -80,8 +81,10 @@ class Arrivals:
             past[number * len(past) // count] if count <= len(past) else past[number % len(past)]
             for number in range(count)
         ]
+        rows, gone, curves = self.rows, self.gone, self.curves
+        places = [(curves, rows[job_id]) if job_id in rows else gone[job_id] for job_id, _ in again]
         return Expected(
-            _together([self.where[job_id] for job_id, _ in again]),
+            _together(places),
             np.array([whole for _, (_, whole) in again]),
             (np.arange(count) + 0.5) * AHEAD_S / in_time,
         )

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +22,8 @@ from coadapt.policies.giving.reasons import gets, plural
 
 S_PER_HOUR = 3_600.0
 SHORT_S = 90.0  # less is told in seconds
+DAY, DAYS_FROM = 1_440, 2_880  # minutes; more is told in days
+COUNT_MAX = 1e15  # minutes; more is told as so many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,24 +78,34 @@ def stands(job: JobView, standing: Standing) -> str:
 def durations(seconds_X: FloatArray) -> list[str]:
     """Return `45 s`, `12 min`, `2 h 10 min`, `3 days` for each."""
     count_X = np.rint(np.where(seconds_X < SHORT_S, np.minimum(-seconds_X, 0.0), seconds_X / 60.0))
-    return list(map(_in_words, count_X.tolist()))
+    days_X = np.rint(np.minimum(count_X, COUNT_MAX) / DAY)
+    count_X = np.where(count_X < DAYS_FROM, count_X, DAY * days_X)
+    return [_WORDS[count] for count in count_X.astype(np.int64).tolist()]
 
 
 def duration(seconds: float) -> str:
     """Return the same for one."""
-    return _in_words(float(round(min(-seconds, 0.0) if seconds < SHORT_S else seconds / 60.0)))
+    (words,) = durations(np.array([seconds]))
+    return words
 
 
-@lru_cache(maxsize=4096)  # several hundred in each round, mostly the same
-def _in_words(minutes: float) -> str:
-    """Return so many minutes in words; below 0: seconds."""
-    if minutes <= 0.0:
-        return f"{abs(minutes):.0f} s"
-    if minutes < 90:
-        return f"{minutes:.0f} min"
-    if minutes < 48 * 60:
-        return f"{minutes // 60:.0f} h {minutes % 60:.0f} min"
-    return f"{minutes / 1440:.0f} days"
+class _Words(dict[int, str]):
+    """So many minutes in words; below 0: seconds. Several hundred are asked for in each round."""
+
+    def __missing__(self, minutes: int) -> str:
+        if minutes <= 0:
+            words = f"{-minutes} s"
+        elif minutes < 90:
+            words = f"{minutes} min"
+        elif minutes < DAYS_FROM:
+            words = f"{minutes // 60} h {minutes % 60} min"
+        else:
+            words = f"{minutes // DAY} days"
+        self[minutes] = words
+        return words
+
+
+_WORDS = _Words()
 
 
 def _ends(told: Told, jobs: Sequence[JobId]) -> dict[JobId, str]:

@@ -37,7 +37,7 @@ from coadapt.policies.castor.rates import Kept
 params_of = attrgetter(*PARAM_NAMES)
 NUM_COMPUTE = 2  # of these, the first are of a pass, the others of synchronisation and how both overlap
 NUM_LIMITS = 5  # of a batch: initial, requested, max_total, min_atomic, max_atomic (0: none)
-NUM_FLAGS = 6  # adaptive, accumulation, known, least, most, profiled
+NUM_FLAGS = 8  # adaptive, accumulation, known, least, most, profiled, submitted, deadline
 # A job that was never timed starts within one node, on at most so many GPUs (tried: 1 with doubling, mean
 # completion time +5 %; 8 and 16, no gain).
 FIRST_GPUS = 4
@@ -46,14 +46,15 @@ OPTIMISM = 4
 
 
 class _Fact(NamedTuple):
-    """spec, by_type, batch (None: no matter): what `values` (numbers, packed) follow from. lasting: whether
-    from nothing else, but for the noise scale, which follows from `grad`. partial: whether it was timed on
+    """spec, by_type, and batch if it `follows` that: what `values` (numbers, packed) are from. lasting:
+    whether from nothing else, but for the noise scale, which is from `grad`. partial: whether it was timed on
     some GPU types only.
     """
 
     spec: JobSpec
     by_type: Mapping[str, TypeProfile]
     batch: BatchConfig | None
+    follows: bool
     values: bytes
     grad: GradStats | None
     noise: float
@@ -66,7 +67,8 @@ class Known(NamedTuple):
 
     noise_J: noise scale, samples (inf: none). known_J: whether any step-time parameters are known.
     allowed_JT: types that it may have. span_J2: as of `limits`. timed_J: whether any number of replicas was
-    timed. partial_J: rows of those that were timed on some types only. hints: as of `hinted`.
+    timed. submitted_J, deadline_J: instants, s (inf: none). partial_J: rows of those that were timed on some
+    types only. hints: as of `hinted`.
     """
 
     params_JTX: FloatArray
@@ -77,6 +79,8 @@ class Known(NamedTuple):
     allowed_JT: BoolArray
     span_J2: IntArray
     timed_J: BoolArray
+    submitted_J: FloatArray
+    deadline_J: FloatArray
     partial_J: list[int]
     hints: Sequence[float | None]
 
@@ -98,20 +102,19 @@ class Facts:
         before = self.facts if gpu_types == self.gpu_types else {}
         facts, packed, noise, partial = {}, [], [], []
         for row, job in enumerate(jobs):
-            told, spec = job.measured, job.spec
-            by_type, batch = told.by_type, told.batch if spec.contract is RescaleContract.SELF else None
-            fact = before.get(job.id)
+            told, spec, name = job.measured, job.spec, job.id
+            fact = before.get(name)
             if (
                 fact is None
                 or not fact.lasting
                 or fact.spec is not spec
-                or fact.by_type is not by_type
-                or fact.batch is not batch
+                or fact.by_type is not told.by_type
+                or (fact.follows and fact.batch is not told.batch)
             ):
-                fact = _fact(job, gpu_types, batch)
+                fact = _fact(job, gpu_types)
             elif fact.grad is not told.grad:
                 fact = fact._replace(grad=told.grad, noise=_noise_scale(job))
-            facts[job.id] = fact
+            facts[name] = fact
             packed.append(fact.values)
             noise.append(fact.noise)
             if fact.partial:
@@ -141,7 +144,7 @@ def least(spec: JobSpec) -> int:
     return spec.replicas.requested if spec.contract is RescaleContract.FROZEN else spec.replicas.min
 
 
-def _fact(job: JobView, gpu_types: Sequence[str], batch: BatchConfig | None) -> _Fact:
+def _fact(job: JobView, gpu_types: Sequence[str]) -> _Fact:
     spec, told = job.spec, job.measured.by_type
     numbers: list[float] = []
     widest = max(told.values(), key=lambda each: each.num_replicas_profiled, default=None)
@@ -154,11 +157,13 @@ def _fact(job: JobView, gpu_types: Sequence[str], batch: BatchConfig | None) -> 
     numbers += [spec.replicas.allows_type(gpu_type) for gpu_type in gpu_types]
     numbers += spec.adaptive, spec.batch.accumulation, bool(told), *limits(job)
     numbers.append(job.measured.num_replicas_profiled)
+    numbers += job.submitted_at, math.inf if spec.deadline_at is None else spec.deadline_at
     by_noise = not spec.adaptive or spec.efficiency.kind is EfficiencyKind.NOISE_SCALE
     return _Fact(
         spec,
         told,
-        batch,
+        job.measured.batch,
+        spec.contract is RescaleContract.SELF,
         array("d", numbers).tobytes(),
         job.measured.grad,
         _noise_scale(job),
@@ -201,6 +206,8 @@ def _unpacked(
         allowed_JT != 0.0,
         flag_JX[:, 3:5].astype(np.int64),
         flag_JX[:, 5] != 0.0,
+        flag_JX[:, 6],
+        flag_JX[:, 7],
         partial,
         hints,
     )

@@ -20,7 +20,6 @@
 # rho_max W / m + left (1 / c - 1 / m) <= rho_max W / c, as left <= W, if rho_max >= 1.
 
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -51,9 +50,10 @@ class Fair(NamedTuple):
 
 @dataclass(slots=True)
 class FairClocks:
-    """done: per job, the instant and the progress that its clock had then."""
+    """done: the progress that each job's clock had at instant `at`."""
 
-    done: dict[JobId, tuple[float, float]] = field(default_factory=dict)
+    at: float = 0.0
+    done: dict[JobId, float] = field(default_factory=dict)
 
     def move(self, at: float, now: Situation, gpus_T: IntArray) -> Fair:
         """Return what the share of each job is, and move the clocks on. gpus_T: GPUs by type."""
@@ -61,18 +61,17 @@ class FairClocks:
         ahead_J = _ahead(now, rate_J, _shares(now, gpus_T, now.later_LC).rate_J)
         takes_s_J, least_J = np.full(len(now.jobs), np.inf), np.zeros(len(now.jobs))
         rows = np.flatnonzero(now.timed_J & (ahead_J > 0.0))
-        jobs = [now.jobs[row] for row in rows.tolist()]
-        done = self.done
-        pairs = chain.from_iterable([done.get(job.id) or (job.submitted_at, 0.0) for job in jobs])
-        before = np.fromiter(pairs, np.float64, 2 * len(jobs)).reshape(-1, 2)
+        names, done = [now.jobs[row].id for row in rows.tolist()], self.done
+        done_R = np.array([done.get(name, -1.0) for name in names])  # below 0: it has no clock yet
         rate_R, left_R, age_s_R = ahead_J[rows], now.left_J[rows], now.stakes.age_J[rows]
-        clock_R = before[:, 1] + rate_J[rows] * np.maximum(at - before[:, 0], 0.0)
+        ran_s_R = np.where(done_R < 0.0, age_s_R, max(at - self.at, 0.0))
+        clock_R = np.maximum(done_R, 0.0) + rate_J[rows] * ran_s_R
         whole_R = left_R + now.sources.done_J[rows]
         # On the fair share, too, a job waits for a round and pays a start.
         fair_s_R = np.maximum(age_s_R + (whole_R - clock_R) / rate_R, 0.1 * whole_R / rate_R)
         takes_s_J[rows] = fair_s_R + 0.5 * ROUND_S + now.rescale_s_J[rows]
         least_J[rows] = (age_s_R + left_R / rate_R) / takes_s_J[rows]
-        self.done = {job.id: (at, clock) for job, clock in zip(jobs, clock_R.tolist(), strict=True)}
+        self.at, self.done = at, dict(zip(names, clock_R.tolist(), strict=True))
         return Fair(gpus_J, type_J, goodput_J, takes_s_J, least_J)
 
 

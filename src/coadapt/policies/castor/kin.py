@@ -217,7 +217,7 @@ class Applications:
         rows: dict[int, int] = {}
         curves: list[FloatArray] = []
         row_J = np.full(len(jobs), -1, dtype=np.int64)
-        for number, job in enumerate(jobs):
+        for number, job in enumerate(jobs if self.members else ()):
             member = self.members.get(job.id)
             if member is None:
                 continue

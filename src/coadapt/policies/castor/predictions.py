@@ -11,7 +11,6 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 
 import numpy as np
 
@@ -66,11 +65,9 @@ class Predictions:
 
     def predict(self, at: float, ends_s: Mapping[JobId, float]) -> None:
         """Take in the seconds to each job's end by the play (infinity: no word)."""
-        self.at, self.left_s, made = at, {}, self.made
-        for job, left_s in ends_s.items():
-            if left_s == math.inf:
-                continue
-            self.left_s[job] = left_s
+        self.at, made = at, self.made
+        self.left_s = {job: left_s for job, left_s in ends_s.items() if left_s < math.inf}
+        for job, left_s in self.left_s.items():
             # Said anew once half of what was said is over: so early and late words weigh alike.
             said = made.get(job)
             if said is None:
@@ -87,12 +84,11 @@ class Predictions:
         told = [job for job in jobs if job in self.left_s]
         left_s_J = np.array([self.left_s[job] for job in told])
         around_J = left_s_J + SEEN_EVERY_S
-        octaves = [round(each) for each in map(math.log2, around_J.tolist())]
-        for octave in set(octaves) - self.spreads.keys():
-            low, high = self._spread(2.0**octave)
-            self.spreads[octave] = math.exp(low), math.exp(high)
-        spreads = chain.from_iterable([self.spreads[octave] for octave in octaves])
-        least_J, most_J = np.fromiter(spreads, np.float64, 2 * len(octaves)).reshape(-1, 2).T
+        octave_J = np.rint(np.log2(around_J)).astype(np.int64)
+        spread_O2 = np.ones((octave_J.max(initial=0) + 1, 2))
+        for octave in set(octave_J.tolist()):
+            spread_O2[octave] = self._spread_of(octave)
+        least_J, most_J = spread_O2[octave_J].T
         low_s_J = np.maximum(around_J * least_J - 2 * SEEN_EVERY_S, 0.0)
         return told, self.at + np.array((left_s_J, low_s_J, around_J * most_J))
 
@@ -101,6 +97,14 @@ class Predictions:
         """What the last round said of each job."""
         told, said_3J = self.said(self.left_s)
         return {job: Prediction(*each) for job, each in zip(told, said_3J.T.tolist(), strict=True)}
+
+    def _spread_of(self, octave: int) -> tuple[float, float]:
+        """Return what the least and the most are over what is said, of predictions of this octave."""
+        spread = self.spreads.get(octave)
+        if spread is None:
+            low, high = self._spread(2.0**octave)
+            spread = self.spreads[octave] = math.exp(low), math.exp(high)
+        return spread
 
     def _spread(self, said_s: float) -> tuple[float, float]:
         """Return the logarithms of what the least and the most of a prediction of `said_s` are over it."""

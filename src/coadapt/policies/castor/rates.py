@@ -11,6 +11,7 @@ Axes: J jobs, N asked rows (a job at a noise scale), C configurations, B batches
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -114,12 +115,12 @@ class Kept:
         width = num_types * (num_params + num_limits) + NUM_PLAIN + num_columns
         alike = configs is self.configs and width == self.from_NX.shape[1]
         row_of = self.rows if alike else {}
-        before_N = np.array([row_of.get(name, -1) for name in names], dtype=np.int64)
+        before_N = np.fromiter(map(row_of.get, names, repeat(-1)), np.int64, num_rows)
         from_NX, best = np.empty((num_rows, width)), Best.room(num_rows, num_columns)
         anew_N = np.empty(num_rows, dtype=np.bool_)
         _recall(steps, rows, _Before(before_N, self.from_NX, *self.best), from_NX, best, anew_N)
         _fill(steps, configs, rows, np.flatnonzero(anew_N), best)
-        self.configs, self.rows = configs, {name: row for row, name in enumerate(names)}
+        self.configs, self.rows = configs, dict(zip(names, range(num_rows), strict=True))
         self.from_NX, self.best = from_NX, best
         return best
 

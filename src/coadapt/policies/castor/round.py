@@ -63,11 +63,14 @@ def choose(now: Situation, outlook: Outlook, standing: Standing, owed: Owed) -> 
     tenants = sorted(standing.quota_left)
     index = {tenant: len(standing.kinds) + number for number, tenant in enumerate(tenants)}
     capacity = [kind.num_gpus for kind in standing.kinds] + [max(standing.quota_left[t], 0) for t in tenants]
+    tenant_J = np.full(len(now.jobs), -1)
+    if index:
+        tenant_J[:] = [index.get(job.spec.tenant, -1) for job in now.jobs]
     options = Options(
         value_JO=worth_JO,
         gpus_JO=gpus_JO,
         type_JO=type_JO,
-        tenant_J=np.array([index.get(job.spec.tenant, -1) for job in now.jobs], dtype=np.int64),
+        tenant_J=tenant_J,
         capacity_R=np.array(capacity, dtype=np.int64),
         num_types=len(standing.kinds),
     )

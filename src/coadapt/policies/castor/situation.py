@@ -108,7 +108,7 @@ def situation(
     facts = Facts() if facts is None else facts
     moved = [job for job in view.jobs if job.id not in standing.kept and job.id not in standing.stranded]
     applications.observe(view.jobs, partial(_held, standing.ground))
-    jobs = tuple([applications.lend(job) for job in moved])
+    jobs = tuple([applications.lend(job) for job in moved] if applications.members else moved)
     gpu_types = tuple([kind.gpu_type for kind in standing.kinds])
     known = facts.of(jobs, gpu_types)
     configs, may_JC = configurations(standing.kinds, known)
@@ -150,7 +150,7 @@ def situation(
         here_J=np.where(timed_J, here_J, held_guess_J),
         sources=Sources(steps, trainings.progress_J, noise_J, slower_JX),
         left_J=left_J,
-        stakes=_stakes(view, jobs),
+        stakes=_stakes(view, jobs, known),
         held_JX=held_JX,
         timed_J=timed_J,
         rescale_s_J=rescale_s_J,
@@ -191,17 +191,11 @@ def _unseen(job: JobView, lengths: Lengths) -> float:
     return lengths.unseen_s((REPORT_S + job.rescale_s) * least(job.spec) ** UNTIMED_EXPONENT)
 
 
-def _stakes(view: ClusterView, jobs: Sequence[JobView]) -> Stakes:
-    due = [math.inf if job.spec.deadline_at is None else job.spec.deadline_at - view.at for job in jobs]
-    age = [max(view.at - job.submitted_at, 0.0) for job in jobs]
-    weights: dict[tuple[TenantId, int], float] = {}
-    weight = []
-    for job in jobs:
-        key = job.spec.tenant, job.spec.priority
-        if key not in weights:
-            weights[key] = _weight(view, *key)
-        weight.append(weights[key])
-    return Stakes(np.array(weight), np.array(due), np.array(age))
+def _stakes(view: ClusterView, jobs: Sequence[JobView], known: Known) -> Stakes:
+    keys = [(job.spec.tenant, job.spec.priority) for job in jobs]
+    weights = {key: _weight(view, *key) for key in set(keys)}
+    weight_J = np.array([weights[key] for key in keys])
+    return Stakes(weight_J, known.deadline_J - view.at, np.maximum(view.at - known.submitted_J, 0.0))
 
 
 def _weight(view: ClusterView, of_tenant: TenantId, priority: int) -> float:
