@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.goodput.compiled import compiled_lean
-from coadapt.model import Allocation, JobId, JobView
+from coadapt.model import Allocation, JobId, JobSpec, JobView, TenantId
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 from coadapt.policies.castor.cluster import Standing
 from coadapt.policies.castor.facts import least
@@ -43,8 +43,8 @@ class Told:
 def explained(told: Told) -> dict[JobId, str]:
     """Return a sentence for each job that could be moved."""
     jobs, placed = told.now.jobs, told.placed
-    given = [row for row, job in enumerate(jobs) if placed.get(job.id)]
-    left = [row for row, job in enumerate(jobs) if not placed.get(job.id)]
+    given = [row for row, job in enumerate(jobs) if job.id in placed]
+    left = [row for row, job in enumerate(jobs) if job.id not in placed]
     ends, starts = _ends(told, [jobs[row].id for row in given]), _starts(told, [jobs[row].id for row in left])
     why: dict[JobId, str] = {}
     for row, more in zip(given, _more(told, given), strict=True):
@@ -193,13 +193,14 @@ def _enlarge(
 class _Market:
     """free: how many GPUs are, and what an hour of one saves others; own: and what it saves each job.
 
-    held: GPUs by tenant. room: GPUs to plan with on the largest type that a job may have, by its types.
+    held: GPUs by tenant. needs: what keeps jobs of these GPU types, least replicas and tenant waiting, and
+    whether it is what a GPU saves others.
     """
 
     free: str
     own: list[str]
     held: Mapping[str, int]
-    room: dict[tuple[str, ...], int]
+    needs: dict[tuple[tuple[str, ...], int, TenantId], tuple[str, bool]]
 
 
 def _market(told: Told) -> _Market:
@@ -218,18 +219,26 @@ def _market(told: Told) -> _Market:
 
 def _waits(told: Told, row: int, market: _Market) -> str:
     job = told.now.jobs[row]
-    spec, held, need = job.spec, job.allocation.num_replicas, least(job.spec)
-    change = f"gives up its {plural(held, 'GPU')} and waits" if held else "waits"
-    most = market.room.get(spec.replicas.gpu_types)
-    if most is None:
-        kinds = [kind for kind in told.standing.kinds if spec.replicas.allows_type(kind.gpu_type)]
-        most = market.room[spec.replicas.gpu_types] = max((kind.num_gpus for kind in kinds), default=-1)
+    spec, held = job.spec, job.grant.allocation
+    like = spec.replicas.gpu_types, least(spec), spec.tenant
+    known = market.needs.get(like)
+    if known is None:
+        known = market.needs[like] = _needs(told, spec, market)
+    needs, priced = known
+    change = f"gives up its {plural(held.num_replicas, 'GPU')} and waits" if held.slots else "waits"
+    return f"{change}: {needs}, it {market.own[row]}" if priced else f"{change}: {needs}"
+
+
+def _needs(told: Told, spec: JobSpec, market: _Market) -> tuple[str, bool]:
+    """Return what keeps a job like this waiting, and whether it is what a GPU saves others."""
+    need, limits, kinds = least(spec), spec.replicas, told.standing.kinds
+    most = max((kind.num_gpus for kind in kinds if limits.allows_type(kind.gpu_type)), default=-1)
     if most < 0:
-        return f"{change}: no live node has GPUs of {spec.replicas.types_in_words}"
+        return f"no live node has GPUs of {limits.types_in_words}", False
+    wanted = plural(need, "GPU")
     if need > most:
-        wanted = f"{plural(need, 'GPU')} of {spec.replicas.types_in_words}"
-        return f"{change}: needs {wanted}, and there are {most} to plan with"
+        return f"needs {wanted} of {limits.types_in_words}, and there are {most} to plan with", False
     left = told.standing.quota_left.get(spec.tenant, math.inf) - market.held.get(spec.tenant, 0)
     if left < need:
-        return f"{change}: needs {plural(need, 'GPU')}, tenant {spec.tenant} may hold {max(left, 0):g} more"
-    return f"{change}: needs {plural(need, 'GPU')}, {market.free}, it {market.own[row]}"
+        return f"needs {wanted}, tenant {spec.tenant} may hold {max(left, 0):g} more", False
+    return f"needs {wanted}, {market.free}", True

@@ -190,7 +190,7 @@ class Castor(CastorOptions):
             if job.id not in placed
         }
         for job in starts.made.keys() - here:  # it was taken back
-            del starts.made[job]
+            starts.forget(job)
         starts.observe(view.at, waits_s)
         starts.predict(view.at, waits_s)
 

@@ -33,14 +33,15 @@ STARTS_HIGH = 0.99
 
 @dataclass(slots=True)
 class Predictions:
-    """made: per job, (instant, predicted end) at times. errors_2E: the latest errors, seconds said and log
-    ratios, of `num_errors` in all; the oldest gives way.
+    """made: per job, (instant, predicted end) at times; again_at: when the next is due. errors_2E: the latest
+    errors, seconds said and log ratios, of `num_errors` in all; the oldest gives way.
 
     at, left_s: of the last round, seconds to each job's end. spreads: the least and the most of a prediction
     over it, by octave of what is said, until another error is known. high: the percentile of the most.
     """
 
     made: dict[JobId, list[tuple[float, float]]] = field(default_factory=dict)
+    again_at: dict[JobId, float] = field(default_factory=dict)
     errors_2E: FloatArray = field(default_factory=lambda: np.empty((2, ERRORS_MAX)))
     num_errors: int = 0
     at: float = 0.0
@@ -53,9 +54,8 @@ class Predictions:
         """Learn from the jobs that have gone since the last round."""
         alive = set(here)
         for job in [job for job in self.made if job not in alive]:
-            self.left_s.pop(job, None)
             ended_at = max(0.5 * (self.seen_at + at), at - SEEN_EVERY_S)
-            for said_at, end_at in self.made.pop(job):
+            for said_at, end_at in self.forget(job):
                 took, said = max(ended_at - said_at, 0.0), end_at - said_at
                 error = math.log((took + SEEN_EVERY_S) / (said + SEEN_EVERY_S))
                 self.errors_2E[:, self.num_errors % ERRORS_MAX] = said, error
@@ -65,17 +65,19 @@ class Predictions:
 
     def predict(self, at: float, ends_s: Mapping[JobId, float]) -> None:
         """Take in the seconds to each job's end by the play (infinity: no word)."""
-        self.at, made = at, self.made
+        self.at, again_at = at, self.again_at
         self.left_s = {job: left_s for job, left_s in ends_s.items() if left_s < math.inf}
-        for job, left_s in self.left_s.items():
+        for job in [job for job in self.left_s if again_at.get(job, at) <= at]:
+            left_s = self.left_s[job]
+            self.made.setdefault(job, []).append((at, at + left_s))
             # Said anew once half of what was said is over: so early and late words weigh alike.
-            said = made.get(job)
-            if said is None:
-                made[job] = [(at, at + left_s)]
-                continue
-            said_at, end_at = said[-1]
-            if at - said_at >= 0.5 * (end_at - said_at):
-                said.append((at, at + left_s))
+            again_at[job] = at + 0.5 * left_s
+
+    def forget(self, job: JobId) -> list[tuple[float, float]]:
+        """Forget what was said of `job`, and return it."""
+        self.left_s.pop(job, None)
+        del self.again_at[job]
+        return self.made.pop(job)
 
     def said(self, jobs: Iterable[JobId]) -> tuple[list[JobId], FloatArray]:
         """Return those of `jobs` of which the last round said something, and for each of them a `Prediction`
