@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -102,34 +101,14 @@ def test_a_tenants_weight_does_too() -> None:
     assert uneven["a"] > even["a"]
 
 
-@pytest.mark.parametrize("plays", [values.PLAYS, values.FEW_PLAYS])
-def test_a_deadline_that_presses_goes_before(plays: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values, "PLAYS", plays)
+@pytest.mark.parametrize("pieces", [values.MANY_PIECES, 0], ids=["one type", "where plays are few"])
+def test_a_deadline_that_presses_goes_before(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values, "MANY_PIECES", pieces)
     # Alone, the late one needs about 530 s of the four GPUs, the other about 400 s.
     late = timed("late", target=2e6, deadline_at=700.0, gpus=(4, 4))
     other = timed("other", target=1.5e6, gpus=(4, 4))
     assert given(late, other) == {"late": 4}
     assert given(replace(late, spec=replace(late.spec, deadline_at=None)), other) == {"other": 4}
-
-
-@pytest.mark.parametrize(
-    ("known", "new", "plays"), [(0, 1, values.PLAYS), (3, 3, values.FEW_PLAYS), (3, 4, values.PLAYS)]
-)
-def test_it_plays_more_where_more_jobs_are_new(
-    known: int, new: int, plays: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    played: list[int] = []
-    found = values.settle
-
-    def counted(*given: Any) -> Any:
-        played.append(given[-1])
-        return found(*given)
-
-    monkeypatch.setattr(values, "settle", counted)
-    castor, jobs = Castor(), [timed(f"j{number:02d}") for number in range(known + new)]
-    for those in (jobs[:known], jobs):
-        castor.allocate(view(nodes(4), *those))
-    assert played[-1] == plays
 
 
 def test_an_untimed_job_starts_within_a_node_on_at_most_four() -> None:

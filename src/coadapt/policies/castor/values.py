@@ -24,13 +24,13 @@ from coadapt.policies.castor.fluid.market import settle_types
 from coadapt.policies.castor.fluid.play import LATE_JOBS, at_price, settle
 from coadapt.policies.castor.situation import Situation, Stakes
 
-# Values begin where those of the last round ended, so few plays do (5, 6, 7 and 10 are no better), if they
-# are known of so many of the jobs. Of those that are new it takes more to find who goes first.
-PLAYS, FEW_PLAYS, KNOWN_PART = 10, 4, 0.5
+# Values begin where those of the last round ended, so few plays do; more are for jobs that are new. Few where
+# plays are dear: on GPUs of several types (7 and 10 are no better), or with so many pieces of curves (1).
+PLAYS, FEW_PLAYS, MANY_PIECES = 10, 4, 20_000
 # Values begin with a job's length to this power: the order of shortest remaining time, where there is nothing
 # else to go by.
 SHORTER_FIRST = -0.3
-NOTHING = np.empty(0)
+NOBODY = slice(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,9 @@ class Wanted:
 
 @dataclass(slots=True)
 class Values:
-    """The values of the last round, by job: now (0: nothing was timed), and on its later stretches."""
+    """The values of the last round, by job: now and on its later stretches."""
 
-    last: dict[JobId, float] = field(default_factory=dict)
-    later: dict[JobId, FloatArray] = field(default_factory=dict)
+    last: dict[JobId, tuple[float, ...]] = field(default_factory=dict)
 
     def settle(self, now: Situation, fluid: "Fluid", expected: Expected | None, wanted: Wanted) -> Outlook:
         """Return the values of this round."""
@@ -78,44 +77,46 @@ class Values:
             bears_J=bears_J, fair_J=fair_J, makespan_jobs=wanted.makespan_jobs, tail=wanted.tail
         )
         after = _after(now.later.job_L.tolist(), num_jobs)
-        guess_J = _guess(now, crowd, goal, fluid.worth_T)
-        start_J, known = self._begin(now, guess_J, after)
-        settled = settle if len(crowd.gpus_T) == 1 else settle_types
-        plays = PLAYS if known < KNOWN_PART * num_here else FEW_PLAYS
+        start_J = self._begin(now, crowd, goal, fluid.worth_T, after)
+        one_type = len(crowd.gpus_T) == 1
+        few = not one_type or len(crowd.curves.gpus_V) > MANY_PIECES
+        settled, plays = settle if one_type else settle_types, FEW_PLAYS if few else PLAYS
         value_J, course, _ = settled(crowd, start_J, goal, plays)
-        known_J = np.where(now.timed_J, value_J[:num_here], 0.0)
-        self.last = dict(zip([job.id for job in now.jobs], known_J.tolist(), strict=True))
-        self.later = {now.jobs[row].id: value_J[parts] for row, parts in after.items()}
+        value, timed = value_J.tolist(), now.timed_J.tolist()
+        self.last = {
+            job.id: (value[row], *value[after[row]]) if row in after else (value[row],)
+            for row, job in enumerate(now.jobs)
+            if timed[row]
+        }
         return Outlook(value_J[:num_here], course)
 
     def _begin(
-        self, now: Situation, guess_J: FloatArray, after: Mapping[int, slice]
-    ) -> tuple[FloatArray, int]:
-        """Return the values to begin with: of the last round where they are known, else as guessed; and of
-        how many jobs here they are known.
-        """
-        last, start_J, num_here = self.last, guess_J.copy(), len(now.jobs)
-        known_J = np.array([last.get(job.id, 0.0) for job in now.jobs])
-        known_J[~now.timed_J | (guess_J[:num_here] <= 0.0)] = 0.0
-        np.copyto(start_J[:num_here], known_J, where=known_J > 0.0)
-        for row, parts in after.items():
-            if known_J[row] > 0.0:
-                known_L = self.later.get(now.jobs[row].id, NOTHING)
-                alike = len(known_L) == parts.stop - parts.start
-                start_J[parts] = known_L if alike else guess_J[parts] * (known_J[row] / guess_J[row])
-        return start_J, int(np.count_nonzero(known_J))
-
-
-def _guess(now: Situation, crowd: Crowd, goal: Goal, worth_T: FloatArray) -> FloatArray:
-    """Return what values would be where all prices were alike. worth_T: as of Fluid."""
-    num_here, num_jobs = len(now.jobs), len(goal.weight_J)
-    whose = np.append(np.arange(num_jobs), now.later.job_L)
-    price = 0.5 * goal.weight_J[:num_here].sum() / max(float(crowd.gpus_T @ worth_T), 1.0)
-    # With few plays nobody would find out that who was put last ends past its deadline.
-    weight_J = goal.weight_J * np.where(np.isfinite(goal.due_J), 1.0 + LATE_JOBS, 1.0)
-    guess_J = at_price(crowd.curves, weight_J[whose], price * worth_T)
-    guess_J *= _shorter_first(crowd, num_jobs, now.later.job_L)[whose]
-    return guess_J
+        self, now: Situation, crowd: Crowd, goal: Goal, worth_T: FloatArray, after: Mapping[int, slice]
+    ) -> FloatArray:
+        """Return the values to begin with: of the last round where they are known. worth_T: as of Fluid."""
+        num_here, num_jobs = len(now.jobs), len(goal.weight_J)
+        whose = np.append(np.arange(num_jobs), now.later.job_L)
+        # Where all prices were alike, a GPU would be worth about this.
+        price = 0.5 * goal.weight_J[:num_here].sum() / max(float(crowd.gpus_T @ worth_T), 1.0)
+        # With few plays nobody would find out that who was put last ends past its deadline.
+        weight_J = goal.weight_J * np.where(np.isfinite(goal.due_J), 1.0 + LATE_JOBS, 1.0)
+        start_J = at_price(crowd.curves, weight_J[whose], price * worth_T)
+        start_J *= _shorter_first(crowd, num_jobs, now.later.job_L)[whose]
+        start = start_J.tolist()
+        for row, (job, timed) in enumerate(zip(now.jobs, now.timed_J.tolist(), strict=True)):
+            known = self.last.get(job.id)
+            if known is None or known[0] <= 0.0 or not timed:
+                continue
+            parts = after.get(row, NOBODY)
+            if parts is NOBODY and len(known) == 1:
+                start[row] = known[0]
+            elif len(known) == 1 + parts.stop - parts.start:
+                start[row], *start[parts] = known
+            elif start[row] > 0.0:
+                factor = known[0] / start[row]
+                start[row] *= factor
+                start[parts] = [each * factor for each in start[parts]]
+        return np.array(start)
 
 
 def _after(later: Sequence[int], num_jobs: int) -> dict[int, slice]:
