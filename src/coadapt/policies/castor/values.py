@@ -25,8 +25,9 @@ from coadapt.policies.castor.fluid.play import LATE_JOBS, at_price, settle
 from coadapt.policies.castor.situation import Situation, Stakes
 
 # Values begin where those of the last round ended, so few plays do; more are for jobs that are new. Few where
-# plays are dear: on GPUs of several types (7 and 10 are no better), or with so many pieces of curves (1).
-PLAYS, FEW_PLAYS, MANY_PIECES = 10, 4, 20_000
+# plays are dear: on GPUs of several types, or with so many pieces of curves, those of about a hundred jobs
+# (wherever the last round's values are known 5, 6, 7 and 10 are no better).
+PLAYS, FEW_PLAYS, MANY_PIECES = 10, 4, 2_000
 # Values begin with a job's length to this power: the order of shortest remaining time, where there is nothing
 # else to go by.
 SHORTER_FIRST = -0.3
