@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from coadapt.policies.castor.program.knapsack import MAX_EXACT_STEPS, solve
+from coadapt.policies.castor.program.knapsack import MAX_EXACT_STEPS, prove, solve
 from coadapt.policies.castor.program.prices import (
     TURNS,
     WAIT,
@@ -71,6 +71,15 @@ def test_with_types_and_quotas_it_is_lawful_and_the_bound_holds(seed: int) -> No
     choice = solve(options)
     assert worth(options, tuple(choice.option_J.tolist())) == pytest.approx(choice.value)
     assert choice.value <= best_value(options) + 1e-9 <= choice.bound + 2e-9
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_prices_prove_a_bound_without_a_choice(seed: int) -> None:
+    options = draw(seed, 1 + seed % 3, seed % 2)
+    value = solve(options).value
+    bound, price_R = prove(options, value)
+    assert best_value(options) <= bound + 1e-9
+    assert at_prices(options, price_R, np.empty_like(options.tenant_J)) == pytest.approx(bound)
 
 
 def crowd(num_jobs: int, capacity: list[int]) -> Options:

@@ -6,14 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from coadapt.policies.castor import round as program
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 from coadapt.policies.castor.cluster import standing
 from coadapt.policies.castor.explain import Told, duration, explained
 from coadapt.policies.castor.fairness import ROUND_S, FairClocks, Waits
+from coadapt.policies.castor.laxity import Owed
 from coadapt.policies.castor.lengths import Lengths
 from coadapt.policies.castor.noise import Stretches
 from coadapt.policies.castor.predictions import Predictions
-from coadapt.policies.castor.round import HORIZON_S, Prospects, Sizes, worths
+from coadapt.policies.castor.round import HORIZON_S, Prospects, Sizes, choose, worths
 from coadapt.policies.castor.situation import Situation, situation
 from coadapt.policies.castor.values import Fluid, Values, Wanted
 from tests.policies.castor.stage import timed
@@ -132,6 +134,31 @@ def test_a_size_earns_what_is_left_of_its_horizon_after_a_change(seed: int) -> N
     expected_JC = np.where(runs_J[:, None], moved_JC, earned_JC) * (goodput_JC > 0.0)
     assert worth_JC == pytest.approx(expected_JC)
     assert keep_J == pytest.approx((value_J * here_J + again_J) * runs_J)
+
+
+def test_prices_are_what_others_gain_however_urgent_it_is_what_some_are_owed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    owed = Owed(np.array([4, 4, 0, 0]), np.full(4, -1), np.full(4, np.inf), np.ones(4))
+    served, priced = 0, 0
+    for seed in range(60):
+        now = drawn(seed)
+        outlook = Values().settle(now, Fluid.of(now, GPUS_T), None, Wanted(4.0, 0.5, np.full(4, 1e9)))
+        found = []
+        for large in (1e3, 1e5):
+            monkeypatch.setattr(program, "LARGE", large)
+            found.append(choose(now, outlook, standing(SEEN), owed))
+        one, other = found
+        assert (one.counts, one.types) == (other.counts, other.types)
+        assert other.price_T == pytest.approx(one.price_T)
+        assert other.bound == pytest.approx(one.bound)
+        # Nobody among the others pays more for a GPU than it earns there at most.
+        each_JC = outlook.value_J[:, None] * now.goodput_JC / now.configs.gpus_C
+        assert one.price_T.max() <= each_JC.max() * (1.0 + 1e-9)
+        served += any(one.counts.get(f"j{row}", 0) >= 4 for row in range(2))
+        priced += bool(one.price_T.any())
+    assert served > 30
+    assert priced > 10
 
 
 @seeds

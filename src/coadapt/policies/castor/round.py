@@ -13,7 +13,8 @@
 #
 # Floors: a job that is late by its fair clock (fairness.py) is owed its share, one that cannot catch up its
 # size (laxity.py). Sizes that serve that earn LARGE besides for each GPU that is owed, so the program serves
-# as many of those as can be before anything else.
+# as many of those as can be before anything else. What a GPU is worth to the others is told beside them: the
+# price of a program of the other jobs, on what those leave who got what they are owed.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,8 +27,8 @@ from coadapt.model import JobId
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.castor.cluster import Standing
 from coadapt.policies.castor.laxity import Owed
-from coadapt.policies.castor.program.knapsack import Choice, solve
-from coadapt.policies.castor.program.prices import WAIT, Options
+from coadapt.policies.castor.program.knapsack import Choice, prove, solve
+from coadapt.policies.castor.program.prices import NEVER, WAIT, Options, spare
 from coadapt.policies.castor.situation import Situation
 from coadapt.policies.castor.values import Outlook
 
@@ -56,10 +57,11 @@ class Sizes:
 def choose(now: Situation, outlook: Outlook, standing: Standing, owed: Owed) -> Sizes:
     """Return the sizes of this round."""
     worth_JO, gpus_JO, type_JO = _options(now, outlook)
-    plain_JO = worth_JO.copy()
-    large = LARGE * (1.0 + worth_JO.max(axis=1, initial=0.0).sum())
-    if owed.replicas_J.any():
-        worth_JO += large * _served(now, owed, gpus_JO, type_JO) * (worth_JO > 0.0)
+    plain_JO, served_JO, somebody = worth_JO, np.zeros_like(worth_JO), bool(owed.replicas_J.any())
+    if somebody:
+        large = LARGE * (1.0 + plain_JO.max(axis=1, initial=0.0).sum())
+        served_JO = _served(now, owed, gpus_JO, type_JO) * (plain_JO > 0.0)
+        worth_JO = plain_JO + large * served_JO
     tenants = sorted(standing.quota_left)
     index = {tenant: len(standing.kinds) + number for number, tenant in enumerate(tenants)}
     capacity = [kind.num_gpus for kind in standing.kinds] + [max(standing.quota_left[t], 0) for t in tenants]
@@ -84,9 +86,28 @@ def choose(now: Situation, outlook: Outlook, standing: Standing, owed: Owed) -> 
         job = now.jobs[row].id
         counts[job], types[job] = gpus, of_type
         value += worth
-    gap = max(choice.bound - choice.value, 0.0)
-    price_T, room = choice.price_R[: len(standing.kinds)], not choice.price_R.any()
+    gap, price_R = max(choice.bound - choice.value, 0.0), choice.price_R
+    if somebody:
+        beside, price_R = _beside(options._replace(value_JO=plain_JO), choice.option_J, served_JO)
+        gap = min(gap, beside)
+    price_T, room = price_R[: len(standing.kinds)], not choice.price_R.any()
     return Sizes(counts, types, value, value + gap, price_T, room)
+
+
+def _beside(options: Options, option_J: IntArray, served_JO: FloatArray) -> tuple[float, FloatArray]:
+    """Return the prices for all others, beside those whose choice serves what they are owed; and by how much
+    the others' could be worth more than it is, at most.
+    """
+    every_J = np.arange(len(option_J))
+    gets_J = (option_J != WAIT) & (served_JO[every_J, option_J] > 0.0)
+    left_R = np.empty_like(options.capacity_R)
+    spare(options, np.where(gets_J, option_J, WAIT), left_R)
+    others = options._replace(
+        value_JO=np.where(gets_J[:, None], NEVER, options.value_JO), capacity_R=np.maximum(left_R, 0)
+    )
+    value = spare(others, np.where(gets_J, WAIT, option_J), left_R)
+    bound, price_R = prove(others, value)
+    return max(bound - value, 0.0), price_R
 
 
 def _served(now: Situation, owed: Owed, gpus_JO: IntArray, type_JO: IntArray) -> FloatArray:

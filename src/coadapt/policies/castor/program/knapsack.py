@@ -192,6 +192,20 @@ class _Found:
         return exact and len(self.options.capacity_R) == num_types
 
 
+def prove(options: Options, value: float) -> tuple[float, FloatArray]:
+    """Return a bound of what choices are worth, and prices that prove it. value: of a lawful one."""
+    option_J, left_R = np.empty_like(options.tenant_J), np.empty_like(options.capacity_R)
+    free_R = np.zeros(len(left_R))
+    bound = at_prices(options, free_R, option_J)
+    spare(options, option_J, left_R)
+    if left_R.min() >= 0:  # each job has its best: GPUs cost nothing
+        return bound, free_R
+    search = search_of(options, free_R)
+    bound = halve(options, search)
+    search = search_of(options, search.best_R)
+    return descend(options, search, bound, value), search.best_R
+
+
 def solve(options: Options) -> Choice:
     """Return a choice of nearly the most value, and the bound that proves how near."""
     option_J, left_R = np.empty_like(options.tenant_J), np.empty_like(options.capacity_R)
