@@ -106,7 +106,7 @@ def _beside(options: Options, option_J: IntArray, served_JO: FloatArray) -> tupl
         value_JO=np.where(gets_J[:, None], NEVER, options.value_JO), capacity_R=np.maximum(left_R, 0)
     )
     value = spare(others, np.where(gets_J, WAIT, option_J), left_R)
-    bound, price_R = prove(others, value)
+    bound, price_R = prove(others)
     return max(bound - value, 0.0), price_R
 
 

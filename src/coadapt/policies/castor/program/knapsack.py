@@ -192,8 +192,8 @@ class _Found:
         return exact and len(self.options.capacity_R) == num_types
 
 
-def prove(options: Options, value: float) -> tuple[float, FloatArray]:
-    """Return a bound of what choices are worth, and prices that prove it. value: of a lawful one."""
+def prove(options: Options) -> tuple[float, FloatArray]:
+    """Return a bound of what lawful choices are worth, and prices that prove it."""
     option_J, left_R = np.empty_like(options.tenant_J), np.empty_like(options.capacity_R)
     free_R = np.zeros(len(left_R))
     bound = at_prices(options, free_R, option_J)
@@ -201,9 +201,7 @@ def prove(options: Options, value: float) -> tuple[float, FloatArray]:
     if left_R.min() >= 0:  # each job has its best: GPUs cost nothing
         return bound, free_R
     search = search_of(options, free_R)
-    bound = halve(options, search)
-    search = search_of(options, search.best_R)
-    return descend(options, search, bound, value), search.best_R
+    return halve(options, search), search.best_R
 
 
 def solve(options: Options) -> Choice:
