@@ -85,7 +85,7 @@ def test_a_request_that_does_not_come_to_its_end_is_cut_off(
     served: tuple[InProcess, socket.socket], part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever opened connections and said no more, byte by byte or at all, could take all that there are."""
-    monkeypatch.setattr(bounded_http, "REQUEST_S", 0.2)
+    monkeypatch.setattr(bounded_http, "REQUEST_S", 1.0)  # 0.2 is too short for a busy machine
     whole = b"GET /v1/healthz HTTP/1.1\r\nHost: x\r\n\r\n"
     sent = {
         "nothing": b"",
@@ -95,7 +95,7 @@ def test_a_request_that_does_not_come_to_its_end_is_cut_off(
     }[part]
     answer = talk(served[1], sent)
     assert answer.count(b"HTTP/1.1 200 ") == (part == "the second one's half")
-    assert answer.endswith(b"a request must be here whole within 0.2 s"), answer
+    assert answer.endswith(b"a request must be here whole within 1 s"), answer
 
 
 def test_a_body_of_no_parts_is_answered(served: tuple[InProcess, socket.socket]) -> None:
