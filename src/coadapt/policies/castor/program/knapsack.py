@@ -207,16 +207,13 @@ def prove(options: Options) -> tuple[float, FloatArray]:
 def solve(options: Options) -> Choice:
     """Return a choice of nearly the most value, and the bound that proves how near."""
     option_J, left_R = np.empty_like(options.tenant_J), np.empty_like(options.capacity_R)
-    free_R = np.zeros(len(left_R))
-    bound = at_prices(options, free_R, option_J)
+    bound, price_R = prove(options)
+    at_prices(options, price_R, option_J)
     value = spare(options, option_J, left_R)
-    if left_R.min() > 0:  # each job has its best: GPUs cost nothing
-        return Choice(option_J, value, max(bound, value), free_R)
-    search = search_of(options, free_R)
-    bound = halve(options, search)
-    at_prices(options, search.best_R, option_J)
-    value = make_lawful(options, option_J, search.best_R)
-    search = search_of(options, search.best_R)
+    if left_R.min() >= 0 and not price_R.any():
+        return Choice(option_J, value, max(bound, value), price_R)
+    value = make_lawful(options, option_J, price_R)
+    search = search_of(options, price_R)
     bound = descend(options, search, bound, value)
     found = _Found(options, option_J, value, search.best_R, bound)
     exact = found.improve()
