@@ -12,7 +12,6 @@ from coadapt.policies.castor.arrays import BoolArray, IntArray
 from coadapt.policies.castor.facts import Known
 from coadapt.policies.castor.ground import Ground, Pool, ground_of
 from coadapt.policies.castor.rates import Configs
-from coadapt.policies.castor.times import Shape
 from coadapt.policies.giving.capacity import FreeNodes, gpu_type_held
 
 # Up to so many whole nodes every number is a size; beyond, each is at least by this factor larger (1).
@@ -153,26 +152,6 @@ def _sizes(num_gpus: int, node_gpus: int) -> list[int]:
     return sizes
 
 
-def shape_held(ground: Ground, job: JobView) -> tuple[int, Shape] | None:
-    """Return pool and shape of what a job holds; None: no GPUs, or not its own, live and of one type."""
-    return shape_of(ground, job.allocation)
-
-
-def shape_of(ground: Ground, held: Allocation) -> tuple[int, Shape] | None:
-    """Return pool and shape of an allocation; None: no GPUs, or not its own, live and of one type."""
-    place, slots = ground.place, held.slots
-    if not slots or held.shared:
-        return None
-    if len(slots) == 1:  # as most are
-        at = place.get(slots[0][0])
-        return None if at is None else (at[0], Shape(1, 1, held.num_replicas))
-    at_all = {place.get(node) for node, _ in slots}
-    number, *others = {None if each is None else each[0] for each in at_all}
-    if number is None or others:
-        return None
-    return number, Shape(len(slots), len(at_all), held.num_replicas)
-
-
 def held_shapes(ground: Ground, jobs: Sequence[JobView]) -> IntArray:
     """Return type, nodes, racks and replicas that each job holds, (num_jobs, 4); replicas 0: nothing to keep.
 
@@ -184,7 +163,7 @@ def held_shapes(ground: Ground, jobs: Sequence[JobView]) -> IntArray:
     for row, job in enumerate(jobs):
         if not job.grant.allocation.slots:
             continue  # most, where jobs are many
-        held, spec = shape_held(ground, job), job.spec.replicas
+        held, spec = ground.shape_of(job.allocation), job.spec.replicas
         if held is None:
             continue
         number, shape = held

@@ -4,9 +4,12 @@
 # before. Nodes come and go seldom, and a view's nodes are the same objects until then.
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from coadapt.model import Node, NodeId
+from coadapt.model import Allocation, Node, NodeId
+from coadapt.policies.castor.times import Shape
+
+SHAPES_MAX = 4_096  # beyond so many allocations all shapes are worked out again (1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +32,35 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """The live nodes and their pools, by type. place: each node's pool and rack."""
+    """The live nodes and their pools, by type. place: each node's pool and rack. shapes: as of `shape_of`, by
+    slots, of what stands on several nodes: most stands there in many rounds.
+    """
 
     nodes: tuple[Node, ...]
     by_id: Mapping[NodeId, Node]
     pools: tuple[Pool, ...]
     place: Mapping[NodeId, tuple[int, str]]
+    shapes: dict[tuple[tuple[NodeId, int], ...], tuple[int, Shape] | None] = field(default_factory=dict)
+
+    def shape_of(self, held: Allocation) -> tuple[int, Shape] | None:
+        """Return pool and shape of an allocation; None: no GPUs, or not its own, live and of one type."""
+        place, slots = self.place, held.slots
+        if not slots or held.shared:
+            return None
+        if len(slots) == 1:  # as most are
+            at = place.get(slots[0][0])
+            return None if at is None else (at[0], Shape(1, 1, held.num_replicas))
+        if slots in self.shapes:
+            return self.shapes[slots]
+        at_all = {place.get(node) for node, _ in slots}
+        number, *others = {None if each is None else each[0] for each in at_all}
+        shape = None
+        if number is not None and not others:
+            shape = number, Shape(len(slots), len(at_all), held.num_replicas)
+        if len(self.shapes) >= SHAPES_MAX:
+            self.shapes.clear()
+        self.shapes[slots] = shape
+        return shape
 
 
 def ground_of(nodes: tuple[Node, ...], known: Ground | None = None) -> Ground:

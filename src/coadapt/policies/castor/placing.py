@@ -55,12 +55,17 @@ class Floor:
 
     def put(self, job: JobId, allocation: Allocation) -> bool:
         """Put `job` there if it fits; return whether it did."""
-        free = self.free
-        for node, count in allocation.slots:
+        free, slots = self.free, allocation.slots
+        for node, count in slots:
             if free.get(node, 0) < count:
                 return False
-        for node, count in allocation.slots:
-            self.take(node, count)
+        if self._by_free is None:  # as in `take`, which is called for hundreds of nodes in each round
+            for node, count in slots:
+                free[node] -= count
+            self._touched.update([node for node, _ in slots])
+        else:
+            for node, count in slots:
+                self.take(node, count)
         self.held[job] = allocation
         if self._small is not None and allocation.num_nodes == 1:
             self._small.setdefault(allocation.slots[0][0], {})[job] = allocation.num_replicas
@@ -120,19 +125,24 @@ class Floor:
         return min(found, key=lambda each: each.num_nodes, default=None)
 
     def _among(self, count: int, by_free: Mapping[int, Sequence[int]]) -> Allocation | None:
-        if sum(free * len(numbers) for free, numbers in by_free.items()) < count:
+        if sum([free * len(numbers) for free, numbers in by_free.items()]) < count:
             return None
+        nodes, left = self._pool.nodes, count
+        open_ = sorted([free for free, numbers in by_free.items() if free and numbers])
         slots: list[tuple[NodeId, int]] = []
-        used: dict[int, int] = {}
-        left = count
-        while left:
-            open_ = [free for free, numbers in by_free.items() if free and used.get(free, 0) < len(numbers)]
-            free = min((each for each in open_ if each >= left), default=max(open_))
-            number = by_free[free][used.get(free, 0)]
-            used[free] = used.get(free, 0) + 1
-            slots.append((self._pool.nodes[number].id, min(free, left)))
-            left -= min(free, left)
-        return Allocation(slots=tuple(slots))
+        used = 0  # of the nodes with most free GPUs
+        while left > open_[-1]:
+            most = open_[-1]
+            numbers = by_free[most][: (left - 1) // most]
+            slots += [(nodes[number].id, most) for number in numbers]
+            left -= most * len(numbers)
+            used = len(numbers)
+            if used == len(by_free[most]):
+                open_.pop()
+                used = 0
+        free = open_[bisect_left(open_, left)]
+        number = by_free[free][used if free == open_[-1] else 0]
+        return Allocation(slots=(*slots, (nodes[number].id, left)))
 
     def largest(self) -> int:
         """Return the most replicas that one node has room for."""

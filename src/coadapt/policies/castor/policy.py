@@ -11,7 +11,7 @@ from coadapt.model import Allocation, ClusterView, JobId, KinTimes, Plan
 from coadapt.policies.base import PolicyCard, Prediction
 from coadapt.policies.castor.arrays import median
 from coadapt.policies.castor.arrivals import Arrivals
-from coadapt.policies.castor.cluster import Standing, shape_of, standing
+from coadapt.policies.castor.cluster import Standing, standing
 from coadapt.policies.castor.explain import Told, explained, stands
 from coadapt.policies.castor.facts import Facts
 from coadapt.policies.castor.fairness import FAIR_FROM, FairClocks, Waits
@@ -216,7 +216,7 @@ def _tell(
     """Return what those who train are told of steps that their kin timed where they do."""
     told: dict[JobId, KinTimes] = {}
     for job in now.jobs if applications.members else ():
-        held = shape_of(ground, placed[job.id]) if job.id in placed else None
+        held = ground.shape_of(placed[job.id]) if job.id in placed else None
         if held is not None:
             number, shape = held
             times = applications.tell(job, ground.pools[number].gpu_type, shape)

@@ -13,7 +13,7 @@ import numpy as np
 
 from coadapt.model import ClusterView, JobId, JobView, TenantId, TypeProfile
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
-from coadapt.policies.castor.cluster import Kind, Standing, configurations, held_shapes, shape_held
+from coadapt.policies.castor.cluster import Kind, Standing, configurations, held_shapes
 from coadapt.policies.castor.facts import Facts, Known, least, params_of
 from coadapt.policies.castor.ground import Ground
 from coadapt.policies.castor.kin import Applications
@@ -166,8 +166,8 @@ def _named(later: Stretches, names: Sequence[JobId]) -> list[tuple[JobId, int]]:
 
 
 def _held(ground: Ground, job: JobView) -> tuple[str, Shape] | None:
-    """Return GPU type and shape of what a job holds, as of shape_held."""
-    held = shape_held(ground, job)
+    """Return GPU type and shape of what a job holds, as of Ground.shape_of."""
+    held = ground.shape_of(job.allocation)
     return None if held is None else (ground.pools[held[0]].gpu_type, held[1])
 
 

@@ -13,8 +13,10 @@ Axes: J jobs, C configurations (numbers of GPUs), X these and what is held, G sa
 # latest batches. A size that nobody trained on has what lies between its neighbours.
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +36,7 @@ SHAPES_MAX = 256  # the longest unseen are forgotten
 SAID_MAX = 2 * TOLD_MAX * SHAPES_MAX  # beyond so many all that the model said is worked out again
 
 LOG_ATOMIC_G = LOG_STEP * np.arange(NUM_STEPS)
+_LOG_ATOMIC = LOG_ATOMIC_G.tolist()
 AS_SAID = np.zeros((1, NUM_STEPS))  # the errors of a model that is right
 
 
@@ -97,7 +100,7 @@ class StepTimes:
     def error(self, params: ThroughputParams, setting: Setting) -> float:
         """Return the logarithm of step times over what `params` say of them, in this setting."""
         shape, atomic, _ = setting
-        return float(np.interp(math.log(atomic), LOG_ATOMIC_G, self.on(params, shape)[0]))
+        return _between(self.on(params, shape)[0], math.log(atomic))
 
     def on(self, params: ThroughputParams, shape: Shape) -> FloatArray:
         """Return the same over LOG_ATOMIC_G, on this shape, (1, NUM_STEPS)."""
@@ -163,11 +166,29 @@ class StepTimes:
         for shape in anew:
             taken = self.taken[shape]
             over_B = np.array([log_s - said[setting] for setting, (log_s, _) in taken.items()])
-            log_B = np.log([atomic for _, atomic, _ in taken])
-            near_GB = np.exp(-0.5 * ((LOG_ATOMIC_G[:, None] - log_B) / NEAR) ** 2)
+            near_GB, weight_G = _near(tuple([atomic for _, atomic, _ in taken]))
             carried = CARRIED * float(over_B[-BATCHES:].mean())
-            total_G = near_GB @ over_B + CARRIED_WEIGHT * carried
-            self.errors[shape] = total_G / (near_GB.sum(axis=1) + CARRIED_WEIGHT)
+            self.errors[shape] = (near_GB @ over_B + CARRIED_WEIGHT * carried) / weight_G
+
+
+@lru_cache(maxsize=1_024)  # mostly the same few again and again
+def _near(atomic_B: tuple[int, ...]) -> tuple[FloatArray, FloatArray]:
+    """Return how near each of LOG_ATOMIC_G is to these samples of a pass, (NUM_STEPS, num_batches), and what
+    all that counts there weighs. Not to be written to.
+    """
+    near_GB = np.exp(-0.5 * ((LOG_ATOMIC_G[:, None] - np.log(atomic_B)) / NEAR) ** 2)
+    return near_GB, near_GB.sum(axis=1) + CARRIED_WEIGHT
+
+
+def _between(error_G: FloatArray, log_atomic: float) -> float:
+    """Return what np.interp does of one number: an error between two of LOG_ATOMIC_G, or at an end."""
+    above = bisect_right(_LOG_ATOMIC, log_atomic)
+    if above in (0, NUM_STEPS):
+        return float(error_G[min(above, NUM_STEPS - 1)])
+    begin, end = _LOG_ATOMIC[above - 1], _LOG_ATOMIC[above]
+    low, high = error_G[above - 1 : above + 1].tolist()
+    error: float = (high - low) / (end - begin) * (log_atomic - begin) + low
+    return error
 
 
 class Slower(NamedTuple):
