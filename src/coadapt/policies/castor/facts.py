@@ -32,7 +32,7 @@ from coadapt.model import (
 )
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.castor.lengths import hinted
-from coadapt.policies.castor.rates import Kept
+from coadapt.policies.castor.rates import Kept, Tried
 
 params_of = attrgetter(*PARAM_NAMES)
 NUM_COMPUTE = 2  # of these, the first are of a pass, the others of synchronisation and how both overlap
@@ -93,9 +93,13 @@ class Facts:
 
     gpu_types: tuple[str, ...] = ()
     facts: dict[JobId, _Fact] = field(default_factory=dict)
-    held: Kept = field(default_factory=Kept)
-    here: Kept = field(default_factory=Kept)
-    later: Kept = field(default_factory=Kept)
+    held: Kept = field(init=False)
+    here: Kept = field(init=False)
+    later: Kept = field(init=False)
+
+    def __post_init__(self) -> None:
+        tried = Tried.room()
+        self.held, self.here, self.later = Kept(tried), Kept(tried), Kept(tried)
 
     def of(self, jobs: Sequence[JobView], gpu_types: tuple[str, ...]) -> Known:
         """Return the facts of these jobs on these GPU types."""

@@ -1,10 +1,11 @@
 """The best goodput of each job on each configuration at a given noise scale: one compiled pass.
 
-Axes: J jobs, N asked rows (a job at a noise scale), C configurations, B batches that are tried, T tangents.
+Axes: J jobs, N asked rows (a job at a noise scale), C configurations, B batches that are tried, S slots of
+them, T tangents.
 """
 
-# Which batches are tried follows from a job's limits and its replicas alone, so jobs with the same limits
-# come one after the other and share them. Of each, the goodput is bounded from above without a power: a step
+# Which batches are tried follows from a job's limits and its replicas alone. So they are kept for the next
+# who asks, in a slot that these numbers tell: another's batches give way. Of each, the goodput is bounded from above without a power: a step
 # takes longest x f(ratio), f(r) = (1 + r^gamma)^(1 / gamma), which is convex as gamma >= 1, and so above each
 # of its tangents. The batch of the highest bound is worked out first, then those alone whose bounds are above
 # what was found: one or two powers per configuration instead of thirteen.
@@ -26,6 +27,8 @@ ROUNDING_SLACK = 1e-8  # samples, as in goodput/batch.py
 BOUND_SLACK = 1e-9  # of a bound, so that no rounding hides a batch
 STEP_TIME_MIN_S = 1e-9  # as in goodput/throughput.py
 ATOMIC, PASSES, TOTAL = range(3)  # columns of a batch
+GAMMA = 8  # of ThroughputParams: how steps overlap
+NUM_SLOTS, FEW_SLOTS, MIX = 2_048, 256, 1_000_003  # powers of 2; what mixes the numbers that tell a slot (1)
 NUM_PLAIN = 8  # numbers that a goodput follows from besides those of types and of sizes, as in _recall
 
 
@@ -63,17 +66,29 @@ class Asked(NamedTuple):
     order_N: IntArray
 
 
-class _Tried(NamedTuple):
-    """Scratch: batches that are tried on each configuration, and what they were made for.
+class Tried(NamedTuple):
+    """Batches that are tried, and what they were made for.
 
-    limits_CX: as in Steps, then accumulation and replicas. count_C: how many; batch_CBX; bound_B: of one.
+    limits_SX: initial, max_total, min_atomic and max_atomic, as in Steps, accumulation, replicas. count_S: how
+    many; batch_SBX. Scratch: bound_B; tangent_T2.
     """
 
-    limits_CX: FloatArray
-    count_C: IntArray
-    batch_CBX: FloatArray
+    limits_SX: FloatArray
+    count_S: IntArray
+    batch_SBX: FloatArray
     bound_B: FloatArray
     tangent_T2: FloatArray
+
+    @classmethod
+    def room(cls, num_slots: int = NUM_SLOTS) -> "Tried":
+        """Return room for the batches of so many limits and replicas, a power of 2."""
+        return cls(
+            np.full((num_slots, 6), -1.0),
+            np.zeros(num_slots, dtype=np.int64),
+            np.empty((num_slots, NUM_TRIED, 3)),
+            np.empty(NUM_TRIED),
+            np.empty((NUM_TANGENTS, 2)),
+        )
 
 
 class Rows(NamedTuple):
@@ -103,6 +118,7 @@ class Best(NamedTuple):
 class Kept:
     """Goodputs of the last round, by names of rows, and the numbers that each row followed from."""
 
+    tried: Tried = field(default_factory=Tried.room)
     configs: Configs | None = None
     rows: dict[Hashable, int] = field(default_factory=dict)
     from_NX: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
@@ -119,7 +135,7 @@ class Kept:
         from_NX, best = np.empty((num_rows, width)), Best.room(num_rows, num_columns)
         anew_N = np.empty(num_rows, dtype=np.bool_)
         _recall(steps, rows, _Before(before_N, self.from_NX, *self.best), from_NX, best, anew_N)
-        _fill(steps, configs, rows, np.flatnonzero(anew_N), best)
+        _fill(steps, configs, rows, np.flatnonzero(anew_N), self.tried, best)
         self.configs, self.rows = configs, dict(zip(names, range(num_rows), strict=True))
         self.from_NX, self.best = from_NX, best
         return best
@@ -131,24 +147,18 @@ def goodputs(steps: Steps, configs: Configs, rows: Rows) -> Best:
     The last column is what the job of the row holds, or one GPU. Jobs whose step time is not known have 0.
     """
     best = Best.room(*rows.wanted_NC.shape)
-    _fill(steps, configs, rows, np.arange(len(rows.job_N)), best)
+    _fill(steps, configs, rows, np.arange(len(rows.job_N)), Tried.room(FEW_SLOTS), best)
     return best
 
 
-def _fill(steps: Steps, configs: Configs, rows: Rows, which_N: IntArray, best: Best) -> None:
+def _fill(
+    steps: Steps, configs: Configs, rows: Rows, which_N: IntArray, tried: Tried, best: Best
+) -> None:
     """Write the goodputs of these rows."""
-    if not len(which_N):
-        return
-    num_columns = best.goodput_NC.shape[1]
-    tried = _Tried(
-        np.full((num_columns, 7), -1.0),
-        np.zeros(num_columns, dtype=np.int64),
-        np.empty((num_columns, NUM_TRIED, 3)),
-        np.empty(NUM_TRIED),
-        np.empty((NUM_TANGENTS, 2)),
-    )
-    order_N = which_N[np.lexsort(steps.batch_JTX[rows.job_N[which_N], 0].T)]
-    _work_out(steps, configs, Asked(*rows, order_N), tried, best)
+    if len(which_N):
+        # Whose steps overlap alike, as those of kin do, comes one after the other: they share tangents.
+        order_N = which_N[steps.params_JTX[rows.job_N[which_N], 0, GAMMA].argsort(kind="stable")]
+        _work_out(steps, configs, Asked(*rows, order_N), tried, best)
 
 
 class _Before(NamedTuple):
@@ -206,7 +216,7 @@ def _per_step(params_X: FloatArray, sync_s: float, atomic: float, passes: float)
     compute_s = params_X[0] + params_X[1] * atomic
     longest_s = max(compute_s, sync_s, STEP_TIME_MIN_S)
     ratio = min(compute_s, sync_s) / longest_s
-    gamma = params_X[8]
+    gamma = params_X[GAMMA]
     overlapped_s = longest_s
     if ratio > 0.0:
         overlapped_s *= (1.0 + ratio**gamma) ** (1.0 / gamma)
@@ -240,18 +250,20 @@ def _cut(batch_X: FloatArray, accumulates: bool, replicas: int, share: float) ->
 
 
 @lean_part
-def _try(tried: _Tried, c: int, batch_X: FloatArray, accumulates: bool, replicas: int) -> None:
-    """Write the batches that a job of these limits may have on so many replicas, ascending."""
-    made_X = tried.limits_CX[c]
-    same = made_X[5] == accumulates and made_X[6] == replicas
-    for x in range(5):
-        same = same and made_X[x] == batch_X[x]
-    if same:
-        return
-    for x in range(5):
-        made_X[x] = batch_X[x]
-    made_X[5], made_X[6] = accumulates, replicas
+def _try(tried: Tried, batch_X: FloatArray, accumulates: bool, replicas: int) -> int:
+    """Write the batches that a job of these limits may have on so many replicas, ascending, where that is not
+    done; return their slot.
+    """
     initial, max_total, min_atomic, max_atomic = batch_X[0], batch_X[2], batch_X[3], batch_X[4]
+    mixed = (int(initial) * MIX + int(max_total)) * MIX + int(min_atomic)
+    mixed = ((mixed * MIX + int(max_atomic)) * MIX + int(accumulates)) * MIX + int(replicas)
+    slot = (mixed ^ mixed >> 29) & (len(tried.count_S) - 1)
+    made_X = tried.limits_SX[slot]
+    same = made_X[0] == initial and made_X[1] == max_total and made_X[2] == min_atomic
+    if same and made_X[3] == max_atomic and made_X[4] == accumulates and made_X[5] == replicas:
+        return slot
+    made_X[0], made_X[1], made_X[2], made_X[3] = initial, max_total, min_atomic, max_atomic
+    made_X[4], made_X[5] = accumulates, replicas
     smallest, largest = max(initial, min_atomic * replicas), max_total
     if not accumulates:
         if max_atomic > 0.0:
@@ -270,23 +282,24 @@ def _try(tried: _Tried, c: int, batch_X: FloatArray, accumulates: bool, replicas
             atomic, passes = _cut(batch_X, accumulates, replicas, tried_share)
             if atomic < min_atomic or (max_atomic > 0.0 and atomic > max_atomic):
                 continue
-            last_X = tried.batch_CBX[c, count - 1]
+            last_X = tried.batch_SBX[slot, count - 1]
             if count and last_X[ATOMIC] == atomic and last_X[PASSES] == passes:
                 continue
-            batch = tried.batch_CBX[c, count]
+            batch = tried.batch_SBX[slot, count]
             batch[ATOMIC], batch[PASSES], batch[TOTAL] = atomic, passes, replicas * atomic * passes
             count += 1
-    tried.count_C[c] = count
+    tried.count_S[slot] = count
+    return slot
 
 
 @lean_part
 def _bound(
-    params_X: FloatArray, tried: _Tried, c: int, noise: float, initial: float, sync_s: float
+    params_X: FloatArray, tried: Tried, slot: int, noise: float, initial: float, sync_s: float
 ) -> tuple[int, float]:
     """Write what the goodput of each batch is at most; return the batch of the highest, and that."""
     first, highest = -1, 0.0
-    for b in range(tried.count_C[c]):
-        batch_X = tried.batch_CBX[c, b]
+    for b in range(tried.count_S[slot]):
+        batch_X = tried.batch_SBX[slot, b]
         total = batch_X[TOTAL]
         compute_s = params_X[0] + params_X[1] * batch_X[ATOMIC]
         longest_s, shortest_s = max(compute_s, sync_s, STEP_TIME_MIN_S), min(compute_s, sync_s)
@@ -305,15 +318,15 @@ def _bound(
 
 @lean_part
 def _goodput(
-    params_X: FloatArray, batch_X: FloatArray, tried: _Tried, c: int, noise: float, sync_s: float
+    params_X: FloatArray, batch_X: FloatArray, tried: Tried, slot: int, noise: float, sync_s: float
 ) -> tuple[float, float]:
-    """Return the best goodput of an adaptive job with the batches tried on c, and samples of a pass."""
+    """Return the best goodput of an adaptive job with the batches in a slot, and samples of a pass."""
     initial, best, atomic = batch_X[0], 0.0, 1.0
-    first, _ = _bound(params_X, tried, c, noise, initial, sync_s)
-    for b in range(-1, tried.count_C[c]):
+    first, _ = _bound(params_X, tried, slot, noise, initial, sync_s)
+    for b in range(-1, tried.count_S[slot]):
         if first < 0 or (b >= 0 and (b == first or tried.bound_B[b] <= best)):
             continue
-        each_X = tried.batch_CBX[c, first if b < 0 else b]
+        each_X = tried.batch_SBX[slot, first if b < 0 else b]
         total = each_X[TOTAL]
         efficiency = 1.0 if noise == np.inf else (noise + initial) / (noise + total)
         seconds = _per_step(params_X, sync_s, each_X[ATOMIC], each_X[PASSES])
@@ -338,7 +351,7 @@ def _as_asked(params_X: FloatArray, batch_X: FloatArray, replicas: int, sync_s: 
 
 
 @compiled_lean
-def _work_out(steps: Steps, configs: Configs, asked: Asked, tried: _Tried, best: Best) -> None:
+def _work_out(steps: Steps, configs: Configs, asked: Asked, tried: Tried, best: Best) -> None:
     own, gamma = len(configs.gpus_C), -1.0
     for n in asked.order_N:
         j = asked.job_N[n]
@@ -358,10 +371,10 @@ def _work_out(steps: Steps, configs: Configs, asked: Asked, tried: _Tried, best:
             if not steps.may_JX[j, 0]:
                 best.goodput_NC[n, c], best.atomic_NC[n, c] = _as_asked(params_X, batch_X, replicas, sync_s)
                 continue
-            if params_X[8] != gamma:
-                gamma = params_X[8]
+            if params_X[GAMMA] != gamma:
+                gamma = params_X[GAMMA]
                 _draw_tangents(gamma, tried.tangent_T2)
-            _try(tried, c, batch_X, steps.may_JX[j, 1], replicas)
+            slot = _try(tried, batch_X, steps.may_JX[j, 1], replicas)
             best.goodput_NC[n, c], best.atomic_NC[n, c] = _goodput(
-                params_X, batch_X, tried, c, asked.noise_N[n], sync_s
+                params_X, batch_X, tried, slot, asked.noise_N[n], sync_s
             )
