@@ -77,10 +77,20 @@ def stands(job: JobView, standing: Standing) -> str:
 
 def durations(seconds_X: FloatArray) -> list[str]:
     """Return `45 s`, `12 min`, `2 h 10 min`, `3 days` for each."""
-    count_X = np.rint(np.where(seconds_X < SHORT_S, np.minimum(-seconds_X, 0.0), seconds_X / 60.0))
-    days_X = np.rint(np.minimum(count_X, COUNT_MAX) / DAY)
-    count_X = np.where(count_X < DAYS_FROM, count_X, DAY * days_X)
-    return [_WORDS[count] for count in count_X.astype(np.int64).tolist()]
+    count_X = np.empty(len(seconds_X), dtype=np.int64)
+    _count(seconds_X, count_X)
+    return [_WORDS[count] for count in count_X.tolist()]
+
+
+@compiled_lean
+def _count(seconds_X: FloatArray, count_X: IntArray) -> None:
+    """Write minutes, whole days from DAYS_FROM on; seconds below 0 where they are short."""
+    for x in range(len(seconds_X)):
+        seconds = seconds_X[x]
+        minutes = np.rint(min(-seconds, 0.0) if seconds < SHORT_S else seconds / 60.0)
+        if not minutes < DAYS_FROM:
+            minutes = DAY * np.rint(min(minutes, COUNT_MAX) / DAY)
+        count_X[x] = int(minutes)
 
 
 def duration(seconds: float) -> str:

@@ -11,7 +11,7 @@ import math
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, repeat
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -68,7 +68,7 @@ class Known(NamedTuple):
     noise_J: noise scale, samples (inf: none). known_J: whether any step-time parameters are known.
     allowed_JT: types that it may have. span_J2: as of `limits`. timed_J: whether any number of replicas was
     timed. submitted_J, deadline_J: instants, s (inf: none). partial_J: rows of those that were timed on some
-    types only. hints: as of `hinted`.
+    types only. hints: as of `hinted`. before_J: rows in the last round, -1: none.
     """
 
     params_JTX: FloatArray
@@ -83,12 +83,14 @@ class Known(NamedTuple):
     deadline_J: FloatArray
     partial_J: list[int]
     hints: Sequence[float | None]
+    before_J: IntArray
 
 
 @dataclass(slots=True)
 class Facts:
     """Facts of the last round's jobs, on these GPU types. held: goodputs where they are, at the noise of now;
-    here, later: on all sizes, at that of the next minutes and of stretches.
+    here, later: on all sizes, at that of the next minutes and of stretches. rows, begin_J: which row of these
+    each job was, and where its stretches began in `later` (last: how many there were).
     """
 
     gpu_types: tuple[str, ...] = ()
@@ -96,6 +98,8 @@ class Facts:
     held: Kept = field(init=False)
     here: Kept = field(init=False)
     later: Kept = field(init=False)
+    rows: dict[JobId, int] = field(default_factory=dict)
+    begin_J: IntArray = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
 
     def __post_init__(self) -> None:
         tried = Tried.room()
@@ -125,7 +129,17 @@ class Facts:
                 partial.append(row)
         self.gpu_types, self.facts = gpu_types, facts
         hints = [hinted(job) for job in jobs]
-        return _unpacked(packed, np.array(noise), len(gpu_types), partial, hints)
+        before_J = np.fromiter(map(self.rows.get, facts, repeat(-1)), np.int64, len(jobs))
+        return _unpacked(packed, np.array(noise), len(gpu_types), partial, hints, before_J)
+
+    def stretches_before(self, known: Known, job_L: IntArray) -> IntArray:
+        """Return which row of `later` each stretch of these jobs is likely to have been in the last round, if
+        there is such a row. What is where now is kept for the next.
+        """
+        begin_J = np.searchsorted(job_L, np.arange(len(known.before_J) + 1))
+        before_L = self.begin_J[known.before_J[job_L]] + np.arange(len(job_L)) - begin_J[job_L]
+        self.rows, self.begin_J = dict(zip(self.facts, range(len(self.facts)), strict=True)), begin_J
+        return before_L
 
 
 def limits(job: JobView) -> tuple[int, int]:
@@ -195,6 +209,7 @@ def _unpacked(
     num_types: int,
     partial: list[int],
     hints: Sequence[float | None],
+    before_J: IntArray,
 ) -> Known:
     width = num_types * (len(PARAM_NAMES) + NUM_LIMITS + 1) + NUM_FLAGS
     number_JX = np.frombuffer(b"".join(packed)).reshape(-1, width)
@@ -214,6 +229,7 @@ def _unpacked(
         flag_JX[:, 7],
         partial,
         hints,
+        before_J,
     )
 
 

@@ -64,7 +64,10 @@ def owed_now(now: Situation, at: float, bears_J: FloatArray, num_gpus: int, *, e
     num_jobs = len(now.jobs)
     replicas_J, urgency_J = np.zeros(num_jobs, dtype=np.int64), np.ones(num_jobs)
     owed = Owed(replicas_J, np.full(num_jobs, -1), np.full(num_jobs, np.inf), urgency_J)
-    size_J = np.array([_only_size(job.spec) for job in now.jobs], dtype=np.int64)
+    sizes = [_only_size(job.spec) for job in now.jobs]
+    if not any(sizes):
+        return owed
+    size_J = np.array(sizes, dtype=np.int64)
     one_J = (size_J > 0) & (now.goodput_JC > 0.0).any(axis=1)
     if not one_J.any():
         return owed

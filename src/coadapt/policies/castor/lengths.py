@@ -61,7 +61,8 @@ class Lengths:
     """The record. seen: whole lengths, 1-GPU seconds. ratios: of truth to hint, per tenant.
 
     wholes: progress of ended jobs, per application; told: hints of its jobs. spreads: of these and of ratios,
-    by whose they are, until one of them changes. ordered: ratios, ascending, likewise.
+    by whose they are, until one of them changes. ordered: ratios, and lengths of an application, ascending,
+    likewise.
     """
 
     seen: deque[float] = field(default_factory=lambda: deque(maxlen=SEEN_MAX))
@@ -70,7 +71,7 @@ class Lengths:
     told: dict[Key, deque[float]] = field(default_factory=dict)
     living: dict[JobId, _Living] = field(default_factory=dict)
     spreads: dict[Key | TenantId, float] = field(default_factory=dict)
-    ordered: dict[TenantId, list[float]] = field(default_factory=dict)
+    ordered: dict[Key | TenantId, list[float]] = field(default_factory=dict)
 
     def observe(self, jobs: Sequence[JobView], alone: Sequence[float], hints: Sequence[float | None]) -> None:
         """Take in who is there, with their goodputs on one GPU (0: unknown), and learn from who has gone.
@@ -91,7 +92,7 @@ class Lengths:
                 self.seen.append(hint / goodput)
                 self.spreads.clear()
                 if key is not None:
-                    _remember(self.told, key, hint)
+                    self._remember(self.told, key, hint)
             before = 0.0 if last is None else last.before if last.progress == progress else last.progress
             self.living[job.id] = _Living(job.spec.tenant, key, hint, before, progress, goodput)
 
@@ -103,7 +104,7 @@ class Lengths:
         honest = ratio is not None and HONEST[0] <= ratio <= HONEST[1]
         if last.key is not None and last.before > 0.0:
             known = last.hint if honest and last.hint is not None else whole
-            _remember(self.wholes, last.key, known)
+            self._remember(self.wholes, last.key, known)
         if ratio is None:
             self.seen.append(last.progress / last.alone)
             return
@@ -132,8 +133,12 @@ class Lengths:
         if key is not None:
             alike = self._alike(key, hint)
             if alike and (hint is None or (len(alike) >= TRUST and self._truer(key, alike, tenant))):
-                longer = [whole for whole in alike if whole > done]
-                return max(float(median(longer)) - done if longer else OVERRUN * done, NEARLY_DONE * alone)
+                wholes = self.ordered.get(key)
+                if wholes is None:
+                    wholes = self.ordered[key] = sorted(alike)
+                begin = bisect_right(wholes, done)
+                rest = _middle(wholes, begin) - done if begin < len(wholes) else OVERRUN * done
+                return max(rest, NEARLY_DONE * alone)
         if hint is None:
             return max(self.typical_s(done / alone) * alone, NEARLY_DONE * alone)
         told = self.ordered.get(tenant) or self._told(tenant)
@@ -144,9 +149,7 @@ class Lengths:
             begin -= 1
         if begin == len(told):
             return OVERRUN * done
-        middle = (begin + len(told)) // 2
-        ratio = told[middle] if (len(told) - begin) % 2 else 0.5 * (told[middle - 1] + told[middle])
-        return max(ratio * hint - done, NEARLY_DONE * hint)
+        return max(_middle(told, begin) * hint - done, NEARLY_DONE * hint)
 
     def _told(self, tenant: TenantId) -> Sequence[float]:
         """Return the ratios of a tenant's hints and those of before them, ascending."""
@@ -163,17 +166,25 @@ class Lengths:
             self.spreads[tenant] = _spread(self._told(tenant), 1.0)
         return self.spreads[key] < self.spreads[tenant]
 
+    def _remember(self, lengths: dict[Key, deque[float]], key: Key, length: float) -> None:
+        """Add a length to its application's, now the last one seen; the longest unseen are forgotten."""
+        same = lengths[key] = lengths.pop(key, deque(maxlen=WHOLES_MAX))
+        same.append(length)
+        self.ordered.pop(key, None)
+        if len(lengths) > APPLICATIONS_MAX:
+            longest_unseen = next(iter(lengths))
+            del lengths[longest_unseen]
+            self.ordered.pop(longest_unseen, None)
+
     def _alike(self, key: Key, hint: float | None) -> Sequence[float]:
         """Return whole lengths (progress) of an application: of ended jobs, else as hints told."""
         return self.wholes.get(key, ()) or (self.told.get(key, ()) if hint is None else ())
 
 
-def _remember(lengths: dict[Key, deque[float]], key: Key, length: float) -> None:
-    """Add a length to its application's, now the last one seen; the longest unseen are forgotten."""
-    same = lengths[key] = lengths.pop(key, deque(maxlen=WHOLES_MAX))
-    same.append(length)
-    if len(lengths) > APPLICATIONS_MAX:
-        del lengths[next(iter(lengths))]
+def _middle(ordered: Sequence[float], begin: int) -> float:
+    """Return the median of these from `begin` on, which ascend."""
+    middle = (begin + len(ordered)) // 2
+    return ordered[middle] if (len(ordered) - begin) % 2 else 0.5 * (ordered[middle - 1] + ordered[middle])
 
 
 def _spread(values: Sequence[float], around: float | None = None) -> float:

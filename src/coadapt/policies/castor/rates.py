@@ -5,14 +5,13 @@ them, T tangents.
 """
 
 # Which batches are tried follows from a job's limits and its replicas alone. So they are kept for the next
-# who asks, in a slot that these numbers tell: another's batches give way. Of each, the goodput is bounded from above without a power: a step
+# who asks, in a slot that these numbers tell, from which another's give way. Of each batch, the goodput is
+# bounded from above without a power: a step
 # takes longest x f(ratio), f(r) = (1 + r^gamma)^(1 / gamma), which is convex as gamma >= 1, and so above each
 # of its tangents. The batch of the highest bound is worked out first, then those alone whose bounds are above
 # what was found: one or two powers per configuration instead of thirteen.
 
-from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +26,7 @@ ROUNDING_SLACK = 1e-8  # samples, as in goodput/batch.py
 BOUND_SLACK = 1e-9  # of a bound, so that no rounding hides a batch
 STEP_TIME_MIN_S = 1e-9  # as in goodput/throughput.py
 ATOMIC, PASSES, TOTAL = range(3)  # columns of a batch
+ALIKE = 3  # so many of the limits of a batch tell jobs alike: initial, requested, max_total
 GAMMA = 8  # of ThroughputParams: how steps overlap
 NUM_SLOTS, FEW_SLOTS, MIX = 2_048, 256, 1_000_003  # powers of 2; what mixes the numbers that tell a slot (1)
 NUM_PLAIN = 8  # numbers that a goodput follows from besides those of types and of sizes, as in _recall
@@ -39,6 +39,9 @@ class Configs(NamedTuple):
     nodes_C: IntArray
     racks_C: IntArray
     gpus_C: IntArray
+
+
+NO_CONFIGS = Configs(*np.empty((4, 0), dtype=np.int64))  # what each job holds alone
 
 
 class Steps(NamedTuple):
@@ -69,8 +72,8 @@ class Asked(NamedTuple):
 class Tried(NamedTuple):
     """Batches that are tried, and what they were made for.
 
-    limits_SX: initial, max_total, min_atomic and max_atomic, as in Steps, accumulation, replicas. count_S: how
-    many; batch_SBX. Scratch: bound_B; tangent_T2.
+    limits_SX: initial, max_total, min_atomic and max_atomic, as in Steps, accumulation, replicas. count_S:
+    how many; batch_SBX. Scratch: bound_B; tangent_T2.
     """
 
     limits_SX: FloatArray
@@ -116,28 +119,28 @@ class Best(NamedTuple):
 
 @dataclass(slots=True)
 class Kept:
-    """Goodputs of the last round, by names of rows, and the numbers that each row followed from."""
+    """Goodputs of the last round, and the numbers that each row followed from."""
 
     tried: Tried = field(default_factory=Tried.room)
     configs: Configs | None = None
-    rows: dict[Hashable, int] = field(default_factory=dict)
     from_NX: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
     best: Best = field(default_factory=lambda: Best.room(0, 0))
 
-    def goodputs(self, names: Sequence[Hashable], steps: Steps, configs: Configs, rows: Rows) -> Best:
-        """Return what `goodputs` does, of rows with these names; those that are as they were are known."""
+    def goodputs(self, before_N: IntArray, steps: Steps, configs: Configs, rows: Rows) -> Best:
+        """Return what `goodputs` does. before_N: which row of the last round each is likely to be (-1: none);
+        those that follow from the same numbers as that are known.
+        """
         _, num_types, num_params = steps.params_JTX.shape
         num_limits, num_rows, num_columns = steps.batch_JTX.shape[2], *rows.wanted_NC.shape
         width = num_types * (num_params + num_limits) + NUM_PLAIN + num_columns
         alike = configs is self.configs and width == self.from_NX.shape[1]
-        row_of = self.rows if alike else {}
-        before_N = np.fromiter(map(row_of.get, names, repeat(-1)), np.int64, num_rows)
+        if not alike:
+            before_N = np.full(num_rows, -1)
         from_NX, best = np.empty((num_rows, width)), Best.room(num_rows, num_columns)
         anew_N = np.empty(num_rows, dtype=np.bool_)
         _recall(steps, rows, _Before(before_N, self.from_NX, *self.best), from_NX, best, anew_N)
         _fill(steps, configs, rows, np.flatnonzero(anew_N), self.tried, best)
-        self.configs, self.rows = configs, dict(zip(names, range(num_rows), strict=True))
-        self.from_NX, self.best = from_NX, best
+        self.configs, self.from_NX, self.best = configs, from_NX, best
         return best
 
 
@@ -151,18 +154,16 @@ def goodputs(steps: Steps, configs: Configs, rows: Rows) -> Best:
     return best
 
 
-def _fill(
-    steps: Steps, configs: Configs, rows: Rows, which_N: IntArray, tried: Tried, best: Best
-) -> None:
+def _fill(steps: Steps, configs: Configs, rows: Rows, which_N: IntArray, tried: Tried, best: Best) -> None:
     """Write the goodputs of these rows."""
     if len(which_N):
-        # Whose steps overlap alike, as those of kin do, comes one after the other: they share tangents.
-        order_N = which_N[steps.params_JTX[rows.job_N[which_N], 0, GAMMA].argsort(kind="stable")]
+        # Jobs alike come one after the other: their batches are at hand, and kin share tangents.
+        order_N = which_N[np.lexsort(steps.batch_JTX[rows.job_N[which_N], 0, :ALIKE].T)]
         _work_out(steps, configs, Asked(*rows, order_N), tried, best)
 
 
 class _Before(NamedTuple):
-    """Rows of the round before, and which of them each row was (-1: none)."""
+    """Rows of the round before, and which of them each row is likely to be, if any."""
 
     row_N: IntArray
     from_NX: FloatArray
@@ -192,8 +193,8 @@ def _recall(
         for c in range(rows.wanted_NC.shape[1]):
             from_NX[n, end + c] = rows.wanted_NC[n, c]
         row = before.row_N[n]
-        anew_N[n] = row < 0
-        if row >= 0:
+        anew_N[n] = row < 0 or row >= len(before.from_NX)
+        if not anew_N[n]:
             for x in range(from_NX.shape[1]):
                 anew_N[n] |= from_NX[n, x] != before.from_NX[row, x]
         if not anew_N[n]:

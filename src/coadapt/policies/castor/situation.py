@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coadapt.model import ClusterView, JobId, JobView, TenantId, TypeProfile
+from coadapt.model import ClusterView, JobView, TenantId, TypeProfile
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.castor.cluster import Kind, Standing, configurations, held_shapes
 from coadapt.policies.castor.facts import Facts, Known, least, params_of
@@ -19,7 +19,7 @@ from coadapt.policies.castor.ground import Ground
 from coadapt.policies.castor.kin import Applications
 from coadapt.policies.castor.lengths import Lengths
 from coadapt.policies.castor.noise import Stretches, Trainings, ahead, ahead_s, stretches
-from coadapt.policies.castor.rates import Configs, Rows, Steps, goodputs
+from coadapt.policies.castor.rates import NO_CONFIGS, Configs, Rows, Steps, goodputs
 from coadapt.policies.castor.times import Shape
 
 # Of a job that was never timed: its goodput on k GPUs is k to this power, in units of its goodput on one.
@@ -115,18 +115,16 @@ def situation(
     held_JX = held_shapes(standing.ground, jobs)
     steps, trainings = _trainings(standing.kinds, jobs, known, held_JX, applications.curves(jobs))
     alone_C, every_J = configs.gpus_C == 1, np.arange(len(jobs))
-    wanted_JC = np.zeros((len(jobs), len(alone_C) + 1), dtype=np.bool_)  # last: what is held
-    wanted_JC[:, -1] = trainings.grows_J
     slower = applications.slower(jobs, gpu_types, configs, held_JX)
-    names = [job.id for job in jobs]
-    rows = Rows(every_J, trainings.noise_J, wanted_JC)
-    held = facts.held.goodputs(names, steps, configs, rows)
-    rate_J = held.goodput_NC[:, -1] / slower.at(every_J, held.atomic_NC)[:, -1]
+    rows = Rows(every_J, trainings.noise_J, trainings.grows_J[:, None])
+    held = facts.held.goodputs(known.before_J, steps, NO_CONFIGS, rows)
+    rate_J = (held.goodput_NC / slower.held(held.atomic_NC))[:, 0]
     rescale_s_J = np.array([job.rescale_s for job in jobs])
     look_s_J = ahead_s(rescale_s_J, room=room)
     noise_J = ahead(trainings, look_s_J * rate_J, room=room)
+    wanted_JC = np.empty((len(jobs), len(alone_C) + 1), dtype=np.bool_)  # last: what is held
     wanted_JC[:, :-1], wanted_JC[:, -1] = may_JC | alone_C, held_JX[:, 3] > 0
-    here = facts.here.goodputs(names, steps, configs, Rows(every_J, noise_J, wanted_JC))
+    here = facts.here.goodputs(known.before_J, steps, configs, Rows(every_J, noise_J, wanted_JC))
     slower_JX = slower.at(every_J, here.atomic_NC)
     goodput_JX = here.goodput_NC / slower_JX
     goodput_JC, here_J = goodput_JX[:, :-1], goodput_JX[:, -1]
@@ -140,7 +138,7 @@ def situation(
     later = stretches(trainings, left_J, first_J, STRETCHES if len(jobs) <= STRETCHED_MAX else 0)
     wanted_JC[:, :-1], wanted_JC[:, -1] = may_JC, False
     parts = Rows(later.job_L, later.noise_L, wanted_JC[later.job_L])
-    then = facts.later.goodputs(_named(later, names), steps, configs, parts)
+    then = facts.later.goodputs(facts.stretches_before(known, later.job_L), steps, configs, parts)
     later_LX = then.goodput_NC / slower.at(later.job_L, then.atomic_NC)
     guess_C, held_guess_J = configs.gpus_C**UNTIMED_EXPONENT, held_JX[:, 3] ** UNTIMED_EXPONENT
     return Situation(
@@ -157,12 +155,6 @@ def situation(
         later=later,
         later_LC=later_LX[:, :-1],
     )
-
-
-def _named(later: Stretches, names: Sequence[JobId]) -> list[tuple[JobId, int]]:
-    """Return a name for each stretch: its job's, and its place among them."""
-    place_L = np.arange(len(later.job_L)) - np.searchsorted(later.job_L, later.job_L)
-    return [(names[row], place) for row, place in zip(later.job_L.tolist(), place_L.tolist(), strict=True)]
 
 
 def _held(ground: Ground, job: JobView) -> tuple[str, Shape] | None:

@@ -207,6 +207,11 @@ class Slower(NamedTuple):
         _read(self, job_N, atomic_NX, slower_NX)
         return slower_NX
 
+    def held(self, atomic_J1: FloatArray) -> FloatArray:
+        """Return it for all jobs on what they hold alone, the last of X, (num_jobs, 1)."""
+        own = Slower(self.error_KG, self.curve_JX[:, -1:].copy(), self.ratio_JX[:, -1:].copy())
+        return own.at(np.arange(len(atomic_J1)), atomic_J1)
+
 
 @compiled_lean
 def _read(slower: Slower, job_N: IntArray, atomic_NX: FloatArray, slower_NX: FloatArray) -> None:
