@@ -25,6 +25,7 @@ from coadapt.policies.castor.cluster import standing
 from coadapt.policies.castor.facts import Facts
 from coadapt.policies.castor.kin import Applications
 from coadapt.policies.castor.lengths import Lengths
+from coadapt.policies.castor.rates import NUM_SLOTS, Tried
 from coadapt.policies.castor.situation import Situation, situation
 from tests.policies.castor.stage import BATCH, PARAMS, timed
 from tests.policies.stage import nodes, view
@@ -93,10 +94,13 @@ def _same(one: Situation, other: Situation) -> None:
         assert np.array_equal(mine, others)
 
 
+@pytest.mark.parametrize("num_slots", [NUM_SLOTS, 1])
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_kept_is_what_would_be_worked_out(seed: int) -> None:
+def test_what_is_kept_is_what_would_be_worked_out(seed: int, num_slots: int) -> None:
+    """Whether batches that are tried find a slot of their own, too, or all the same."""
     rng = np.random.default_rng(seed)
     facts, memories = Facts(), [(Lengths(), Applications()) for _ in range(2)]
+    facts.held.tried = facts.here.tried = facts.later.tried = Tried.room(num_slots)
     jobs = [_new(rng, f"j{number}") for number in range(12)]
     for number in range(ROUNDS):
         cluster = nodes(4, 4, 4) + (nodes(8, kind="other", name="o") if number // 10 % 2 else ())

@@ -26,7 +26,16 @@ from coadapt.policies.castor.noise import (
 )
 from coadapt.policies.castor.rates import Configs
 from coadapt.policies.castor.situation import Situation, situation
-from coadapt.policies.castor.times import AS_SAID, CARRIED, SHAPES_MAX, TOLD_MAX, Shape, Slower, StepTimes
+from coadapt.policies.castor.times import (
+    AS_SAID,
+    CARRIED,
+    LOG_ATOMIC_G,
+    SHAPES_MAX,
+    TOLD_MAX,
+    Shape,
+    Slower,
+    StepTimes,
+)
 from tests.policies.castor.stage import PARAMS, left, observe, timed
 from tests.policies.stage import nodes, on, view
 
@@ -306,6 +315,27 @@ def test_without_a_hint_a_job_is_as_long_as_its_kin() -> None:
     assert left(lengths, of(newcomer())) == pytest.approx(1.25e6)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_left_is_kept_no_longer_than_it_holds(seed: int) -> None:
+    rng, lengths, jobs = np.random.default_rng(seed), Lengths(), dict[str, JobView]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("coadapt.policies.castor.lengths.APPLICATIONS_MAX", 2)
+        for number in range(120):
+            hint = float(rng.uniform(1e5, 1e7)) if rng.random() < 0.7 else None
+            tenant = f"t{rng.integers(2)}"
+            new = timed(f"j{number}", progress=1.0, target=hint, tenant=tenant)
+            jobs[new.id] = of(new, str(rng.choice(["", "a", "b", "c"])))
+            for one in rng.choice(sorted(jobs), size=2):
+                told = jobs[one].measured
+                further = replace(told, progress=told.progress + float(rng.uniform(1e4, 1e6)))
+                jobs[one] = replace(jobs[one], measured=further)
+            if len(jobs) > 6:
+                del jobs[str(rng.choice(sorted(jobs)))]
+            observe(lengths, *jobs.values(), alone=2.0)
+            anew = replace(lengths, rest={}, ordered={}, spreads={})
+            assert [lengths.left(name) for name in jobs] == [anew.left(name) for name in jobs]
+
+
 def test_curves_of_noise_follow_each_report() -> None:
     known, before = Applications(), list[float]()
     for number, power in enumerate((*range(8, 28), *range(8, 28)), 1):
@@ -452,6 +482,9 @@ def test_times_of_kin_that_are_all_off_by_one_factor_are_off_by_most_of_it_nearb
     assert all(CARRIED + 0.1 < part(each) < 1.0 for each in atomic)
     assert part(64 * 50) == pytest.approx(CARRIED, abs=1e-3)
     curve_G = times.on(PARAMS, shape)[0]
+    for at in (1, 64, 100_000, *atomic):
+        between = np.interp(math.log(at), LOG_ATOMIC_G, curve_G)
+        assert times.error(PARAMS, (shape, at, 0)) == pytest.approx(between, rel=1e-12)
     for packed_G in times.packed(PARAMS, np.array([1, gpus, 64])):
         assert packed_G == pytest.approx(curve_G)
 

@@ -144,7 +144,7 @@ def test_a_declared_length_counts_before_the_first_report() -> None:
 def placed(cluster: tuple, counts: dict[str, int], **held: Allocation) -> dict[str, Allocation]:
     jobs = {name: job(name, (1, 64), held=held.get(name, Allocation())) for name in counts}
     (kind,) = standing(view(cluster, *jobs.values())).kinds
-    return place(kind, jobs, counts, lambda _, count, spread: count * (0.5 if spread else 1.0))
+    return place(kind, jobs, counts, lambda _, count, spread: count * (0.5 if spread else 1.0)).held
 
 
 def test_small_jobs_make_way_for_a_whole_node() -> None:

@@ -172,9 +172,9 @@ class Applications:
         curves, num_curves = [AS_SAID], 1
         held = held_JX.tolist()
         for number, gpu_type in enumerate(gpu_types if self.members else ()):
-            columns = np.flatnonzero(configs.type_C == number)
+            begin, end = np.searchsorted(configs.type_C, (number, number + 1)).tolist()
             first_J, ratio_J = np.zeros(len(jobs), dtype=np.int64), np.ones(len(jobs))
-            known: dict[tuple[int, Shape | None], int] = {}
+            known: dict[int, dict[Shape | None, int]] = {}  # by kin; None: of all configurations
             for row, job in enumerate(jobs):
                 member = self.members.get(job.id)
                 if member is None or member.lent is None or gpu_type not in member.lent.types:
@@ -182,24 +182,24 @@ class Applications:
                 kin, times = member.kin, member.kin.times.get(gpu_type)
                 if times is None:
                     continue
-                of_type, *placed = held[row]
-                on = None if of_type != number else Shape._make(placed) if placed[-1] else ONE_GPU
-                params = kin.profiles[gpu_type][1].params
-                if (id(kin), None) not in known:  # None: of all configurations
-                    known[id(kin), None] = num_curves
-                    curves.append(times.packed(params, configs.gpus_C[columns]))
-                    num_curves += len(columns)
-                first_J[row] = known[id(kin), None]
-                ratio_J[row] = math.exp(member.log_ratio.get(gpu_type, 0.0))
-                if on is not None:
-                    if (id(kin), on) not in known:
-                        known[id(kin), on] = num_curves
+                params, numbers = kin.profiles[gpu_type][1].params, known.get(id(kin))
+                if numbers is None:
+                    numbers = known[id(kin)] = {None: num_curves}
+                    curves.append(times.packed(params, configs.gpus_C[begin:end]))
+                    num_curves += end - begin
+                first_J[row] = numbers[None]
+                ratio_J[row] = ratio = math.exp(member.log_ratio.get(gpu_type, 0.0))
+                of_type, nodes, racks, gpus = held[row]
+                if of_type == number:
+                    on = Shape(nodes, racks, gpus) if gpus else ONE_GPU
+                    if on not in numbers:
+                        numbers[on] = num_curves
                         curves.append(times.on(params, on))
                         num_curves += 1
-                    curve_JX[row, -1], ratio_JX[row, -1] = known[id(kin), on], ratio_J[row]
-            every_C = np.arange(len(columns))
-            curve_JX[:, columns] = np.where(first_J[:, None] > 0, first_J[:, None] + every_C, 0)
-            ratio_JX[:, columns] = ratio_J[:, None]
+                    curve_JX[row, -1], ratio_JX[row, -1] = numbers[on], ratio
+            every_C = np.arange(end - begin)
+            curve_JX[:, begin:end] = np.where(first_J[:, None] > 0, first_J[:, None] + every_C, 0)
+            ratio_JX[:, begin:end] = ratio_J[:, None]
         return Slower(np.concatenate(curves), curve_JX, ratio_JX)
 
     def tell(self, job: JobView, gpu_type: str, shape: Shape) -> KinTimes | None:

@@ -62,7 +62,7 @@ class Lengths:
 
     wholes: progress of ended jobs, per application; told: hints of its jobs. spreads: of these and of ratios,
     by whose they are, until one of them changes. ordered: ratios, and lengths of an application, ascending,
-    likewise.
+    likewise. rest: what each job has left, until it tells more or the record changes.
     """
 
     seen: deque[float] = field(default_factory=lambda: deque(maxlen=SEEN_MAX))
@@ -72,6 +72,7 @@ class Lengths:
     living: dict[JobId, _Living] = field(default_factory=dict)
     spreads: dict[Key | TenantId, float] = field(default_factory=dict)
     ordered: dict[Key | TenantId, list[float]] = field(default_factory=dict)
+    rest: dict[JobId, float] = field(default_factory=dict)
 
     def observe(self, jobs: Sequence[JobView], alone: Sequence[float], hints: Sequence[float | None]) -> None:
         """Take in who is there, with their goodputs on one GPU (0: unknown), and learn from who has gone.
@@ -91,13 +92,16 @@ class Lengths:
             if hint is not None and (last is None or last.hint is None):
                 self.seen.append(hint / goodput)
                 self.spreads.clear()
+                self.rest.clear()
                 if key is not None:
                     self._remember(self.told, key, hint)
             before = 0.0 if last is None else last.before if last.progress == progress else last.progress
             self.living[job.id] = _Living(job.spec.tenant, key, hint, before, progress, goodput)
+            self.rest.pop(job.id, None)
 
     def _learn(self, last: _Living) -> None:
         self.spreads.clear()
+        self.rest.clear()
         # The last report comes before the end: by half of the time between two of them in the mean.
         whole = last.progress + 0.5 * (last.progress - last.before)
         ratio = None if last.hint is None else last.progress / last.hint
@@ -129,6 +133,12 @@ class Lengths:
 
     def left(self, job: JobId) -> float:
         """Return the progress that a job has before it that was just observed with a goodput."""
+        left = self.rest.get(job)
+        if left is None:
+            left = self.rest[job] = self._left(job)
+        return left
+
+    def _left(self, job: JobId) -> float:
         tenant, key, hint, _, done, alone = self.living[job]
         if key is not None:
             alike = self._alike(key, hint)

@@ -20,7 +20,7 @@ from coadapt.policies.castor.kin import Applications
 from coadapt.policies.castor.last_round import LastRound
 from coadapt.policies.castor.laxity import owed_now
 from coadapt.policies.castor.lengths import Lengths
-from coadapt.policies.castor.placing import place
+from coadapt.policies.castor.placing import Floor, place
 from coadapt.policies.castor.predictions import STARTS_HIGH, Predictions
 from coadapt.policies.castor.round import Sizes, choose, rehearse_program
 from coadapt.policies.castor.situation import Situation, situation
@@ -91,6 +91,7 @@ class _Memory:
     waits: Waits = field(default_factory=Waits)
     predictions: Predictions = field(default_factory=Predictions)
     starts: Predictions = field(default_factory=lambda: Predictions(high=STARTS_HIGH))
+    floors: dict[str, Floor] = field(default_factory=dict)
     last: LastRound = field(default_factory=LastRound)
 
 
@@ -126,11 +127,8 @@ class Castor(CastorOptions):
         if held is not None:
             return held
         fixed = standing(view, memory.last.ground)
-        reasons = {
-            job.id: stands(job, fixed)
-            for job in view.jobs
-            if job.id in fixed.kept or job.id in fixed.stranded
-        }
+        stay = fixed.kept.keys() | fixed.stranded
+        reasons = {job.id: stands(job, fixed) for job in view.jobs if job.id in stay} if stay else {}
         if not fixed.kinds:
             return Plan(reasons={job.id: "waits: the cluster has no live node" for job in view.jobs})
         known = memory.lengths, memory.applications, memory.facts
@@ -150,7 +148,7 @@ class Castor(CastorOptions):
             owed = owed.with_shares(fair, dials.rho_max)
         outlook = self._look_ahead(view, now, fluid, wanted)
         sizes = choose(now, outlook, fixed, owed)
-        placed = _places(fixed, now, sizes)
+        placed = _places(fixed, now, sizes, memory.floors)
         kin_times = _tell(memory.applications, now, fixed.ground, placed)
         self._foretell_starts(view, now, outlook, placed)
         told = Told(
@@ -225,8 +223,10 @@ def _tell(
     return told
 
 
-def _places(fixed: Standing, now: Situation, sizes: Sizes) -> dict[JobId, Allocation]:
-    """Return where each size stands, type by type."""
+def _places(
+    fixed: Standing, now: Situation, sizes: Sizes, floors: dict[str, Floor]
+) -> dict[JobId, Allocation]:
+    """Return where each size stands, type by type. floors: of the last round, by GPU type; then of this."""
     row_of = {job.id: row for row, job in enumerate(now.jobs)}
     jobs = {job.id: job for job in now.jobs}
     placed: dict[JobId, Allocation] = {}
@@ -242,5 +242,9 @@ def _places(fixed: Standing, now: Situation, sizes: Sizes) -> dict[JobId, Alloca
             return now.spread(row, column) if spread else float(now.goodput_JC[row, column])
 
         counts = {job: count for job, count in sizes.counts.items() if sizes.types[job] == number}
-        placed |= place(kind, jobs, counts, goodput)
+        # It is not kept while it is changed: what fails half-way is no floor to begin with.
+        floor = floors[kind.gpu_type] = place(
+            kind, jobs, counts, goodput, before=floors.pop(kind.gpu_type, None)
+        )
+        placed |= floor.held
     return placed

@@ -106,7 +106,8 @@ def situation(
     """
     applications = Applications() if applications is None else applications
     facts = Facts() if facts is None else facts
-    moved = [job for job in view.jobs if job.id not in standing.kept and job.id not in standing.stranded]
+    stay = standing.kept.keys() | standing.stranded
+    moved = [job for job in view.jobs if job.id not in stay] if stay else view.jobs
     applications.observe(view.jobs, partial(_held, standing.ground))
     jobs = tuple([applications.lend(job) for job in moved] if applications.members else moved)
     gpu_types = tuple([kind.gpu_type for kind in standing.kinds])

@@ -167,7 +167,8 @@ class StepTimes:
             taken = self.taken[shape]
             over_B = np.array([log_s - said[setting] for setting, (log_s, _) in taken.items()])
             near_GB, weight_G = _near(tuple([atomic for _, atomic, _ in taken]))
-            carried = CARRIED * float(over_B[-BATCHES:].mean())
+            latest_B = over_B[-BATCHES:]
+            carried = CARRIED * (float(np.add.reduce(latest_B)) / len(latest_B))
             self.errors[shape] = (near_GB @ over_B + CARRIED_WEIGHT * carried) / weight_G
 
 
