@@ -130,7 +130,7 @@ class Facts:
         self.gpu_types, self.facts = gpu_types, facts
         hints = [hinted(job) for job in jobs]
         before_J = np.fromiter(map(self.rows.get, facts, repeat(-1)), np.int64, len(jobs))
-        return _unpacked(packed, np.array(noise), len(gpu_types), partial, hints, before_J)
+        return _unpacked(packed, np.array(noise), len(gpu_types), (partial, hints, before_J))
 
     def stretches_before(self, known: Known, job_L: IntArray) -> IntArray:
         """Return which row of `later` each stretch of these jobs is likely to have been in the last round, if
@@ -207,10 +207,9 @@ def _unpacked(
     packed: Sequence[bytes],
     noise_J: FloatArray,
     num_types: int,
-    partial: list[int],
-    hints: Sequence[float | None],
-    before_J: IntArray,
+    others: tuple[list[int], Sequence[float | None], IntArray],
 ) -> Known:
+    """Return facts from numbers. others: partial_J, hints and before_J, as they are."""
     width = num_types * (len(PARAM_NAMES) + NUM_LIMITS + 1) + NUM_FLAGS
     number_JX = np.frombuffer(b"".join(packed)).reshape(-1, width)
     ends = np.cumsum([0, num_types * len(PARAM_NAMES), num_types * NUM_LIMITS, num_types]).tolist()
@@ -227,9 +226,7 @@ def _unpacked(
         flag_JX[:, 5] != 0.0,
         flag_JX[:, 6],
         flag_JX[:, 7],
-        partial,
-        hints,
-        before_J,
+        *others,
     )
 
 

@@ -61,7 +61,7 @@ class Steps(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """Rows as in `Rows`, worked out in `order_N`."""
+    """Rows as in `Rows`; order_N: which of them, in turn."""
 
     job_N: IntArray
     noise_N: FloatArray
@@ -139,7 +139,7 @@ class Kept:
         from_NX, best = np.empty((num_rows, width)), Best.room(num_rows, num_columns)
         anew_N = np.empty(num_rows, dtype=np.bool_)
         _recall(steps, rows, _Before(before_N, self.from_NX, *self.best), from_NX, best, anew_N)
-        _fill(steps, configs, rows, np.flatnonzero(anew_N), self.tried, best)
+        _fill(steps, configs, Asked(*rows, np.flatnonzero(anew_N)), self.tried, best)
         self.configs, self.from_NX, self.best = configs, from_NX, best
         return best
 
@@ -150,16 +150,17 @@ def goodputs(steps: Steps, configs: Configs, rows: Rows) -> Best:
     The last column is what the job of the row holds, or one GPU. Jobs whose step time is not known have 0.
     """
     best = Best.room(*rows.wanted_NC.shape)
-    _fill(steps, configs, rows, np.arange(len(rows.job_N)), Tried.room(FEW_SLOTS), best)
+    _fill(steps, configs, Asked(*rows, np.arange(len(rows.job_N))), Tried.room(FEW_SLOTS), best)
     return best
 
 
-def _fill(steps: Steps, configs: Configs, rows: Rows, which_N: IntArray, tried: Tried, best: Best) -> None:
+def _fill(steps: Steps, configs: Configs, asked: Asked, tried: Tried, best: Best) -> None:
     """Write the goodputs of these rows."""
-    if len(which_N):
+    rows = asked.order_N
+    if len(rows):
         # Jobs alike come one after the other: their batches are at hand, and kin share tangents.
-        order_N = which_N[np.lexsort(steps.batch_JTX[rows.job_N[which_N], 0, :ALIKE].T)]
-        _work_out(steps, configs, Asked(*rows, order_N), tried, best)
+        rows = rows[np.lexsort(steps.batch_JTX[asked.job_N[rows], 0, :ALIKE].T)]
+        _work_out(steps, configs, Asked(asked.job_N, asked.noise_N, asked.wanted_NC, rows), tried, best)
 
 
 class _Before(NamedTuple):
