@@ -4,40 +4,43 @@ import numpy as np
 import pytest
 
 from coadapt.model import JobView
-from coadapt.policies.castor import arrivals
-from coadapt.policies.castor.arrivals import AHEAD_S, EXPECTED_MAX, MEMORY_S, Arrivals, Expected
-from coadapt.policies.castor.fluid.crowd import majorants
+from coadapt.policies.castor.arrivals import AHEAD_S, EXPECTED_MAX, MEMORY_S, Arrivals
+from coadapt.policies.castor.fluid.crowd import Curves, majorants
 from tests.policies.castor.stage import timed
 
 SIZES = np.array([1.0, 2.0, 4.0])
 
 
-def expected_in_each_round() -> list[Expected]:
-    """Play jobs that come and go over hours, with other curves and lengths in each round."""
-    rng, known, found, jobs = np.random.default_rng(0), Arrivals(), [], list[JobView]()
+def curve(curves: Curves, row: int) -> list[list[float]]:
+    """Return the corners of one job."""
+    here = slice(*curves.first_J[row : row + 2].tolist())
+    return [each[here].tolist() for each in (curves.gpus_V, curves.goodput_V, curves.type_V)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_is_expected_has_the_curve_that_it_had_last(seed: int) -> None:
+    """Jobs come and go over hours, with other curves and lengths in each round; of some none is known."""
+    rng, known, jobs, found = np.random.default_rng(seed), Arrivals(), list[JobView](), 0
+    last, came = dict[str, list[list[float]]](), dict[str, float]()
     for number in range(120):
         at = 120.0 * number
         jobs = [job for job in jobs if rng.random() < 0.9]
         jobs += [timed(f"j{number:03d}{each}", at=at) for each in range(rng.integers(0, 3))]
-        curves = majorants(rng.uniform(1.0, 2.0, (len(jobs), 3)) * SIZES**0.5, SIZES)
-        known.observe(at, jobs, curves, rng.uniform(-0.2, 1.0, len(jobs)))
+        goodput_JK = rng.uniform(1.0, 2.0, (len(jobs), 3)) * SIZES ** rng.uniform(0.1, 1.0, (len(jobs), 1))
+        curves, whole_J = majorants(goodput_JK, SIZES), rng.uniform(-0.2, 1.0, len(jobs))
+        known.observe(at, jobs, curves, whole_J)
+        for row, (job, whole) in enumerate(zip(jobs, whole_J.tolist(), strict=True)):
+            if whole > 0.0:
+                last[job.id] = curve(curves, row)
+                came.setdefault(job.id, whole)
         expected = known.expected(at)
         if expected is not None:
-            found.append(expected)
-    return found
-
-
-def test_curves_of_the_gone_are_the_same_however_many_rounds_they_went_in(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    together = expected_in_each_round()
-    monkeypatch.setattr(arrivals, "APART_MAX", 1_000)
-    apart = expected_in_each_round()
-    assert len(together) == len(apart) > 100
-    for one, other in zip(together, apart, strict=True):
-        assert one.left_J.tolist() == other.left_J.tolist()
-        for mine, theirs in zip(one.curves, other.curves, strict=True):
-            assert mine.tolist() == theirs.tolist()
+            name_of = {whole: name for name, whole in came.items()}
+            for row, whole in enumerate(expected.left_J.tolist()):
+                assert curve(expected.curves, row) == last[name_of[whole]]
+                found += 1
+        assert known.gone.keys() | known.rows.keys() == known.came.keys()
+    assert found > 1_000
 
 
 @pytest.mark.parametrize("hourly", [30, 60, 300])

@@ -1,22 +1,18 @@
 """Expected arrivals: the jobs of the last two hours once more, at their rate, for an hour or EXPECTED_MAX."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 import numpy as np
 
 from coadapt.model import JobId, JobView
 from coadapt.policies.castor.arrays import FloatArray
-from coadapt.policies.castor.fluid.crowd import Curves, joined, picked
+from coadapt.policies.castor.fluid.crowd import NO_CURVES, Curves, picked
 
 MEMORY_S = 7_200.0
 AHEAD_S = 3_600.0
 SPAN_MIN_S = 600.0  # a rate is not told from less
 EXPECTED_MAX = 100  # so that thousands of arrivals do not slow every play (1)
-APART_MAX = 8  # rounds whose gone jobs' curves stand apart: putting many together is slow (1)
-
-Place = tuple[Curves, int]  # some jobs' curves, and the row of one of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +29,15 @@ class Arrivals:
     """came: who came lately, when, and of which length in progress. curves: of the last round; rows: who of
     them was in it, and its row.
 
-    gone: for each of the others, curves that its own are among, and its row: of those alone that are gone, as
-    all of a round need room. apart: how many such there are.
+    gone: for each of the others, the row of its curve in `past`, which has theirs alone.
     """
 
     began_at: float | None = None
     came: dict[JobId, tuple[float, float]] = field(default_factory=dict)
     curves: Curves | None = None
     rows: dict[JobId, int] = field(default_factory=dict)
-    gone: dict[JobId, Place] = field(default_factory=dict)
-    apart: int = 0
+    gone: dict[JobId, int] = field(default_factory=dict)
+    past: Curves = NO_CURVES
 
     def observe(self, at: float, jobs: Sequence[JobView], curves: Curves, whole_J: FloatArray) -> None:
         """Take in jobs whose length `whole_J` (progress) is known (> 0); forget those of long ago."""
@@ -58,13 +53,10 @@ class Arrivals:
             self.gone.pop(job_id, None)
         gone = {job_id: row for job_id, row in self.rows.items() if job_id not in rows and job_id in came}
         if gone and self.curves is not None:
-            alone = picked(self.curves, list(gone.values()))
-            self.gone.update({job_id: (alone, row) for row, job_id in enumerate(gone)})
-            self.apart += 1
-            if self.apart > APART_MAX:
-                alone = _together(self.gone.values())
-                self.gone = {job_id: (alone, row) for row, job_id in enumerate(self.gone)}
-                self.apart = 1
+            begin = len(self.past.first_J) - 1
+            rows_of_all = [*self.gone.values(), *[begin + row for row in gone.values()]]
+            self.past = picked(self.past, self.curves, rows_of_all)
+            self.gone = {job_id: row for row, job_id in enumerate((*self.gone, *gone))}
         self.curves, self.rows = curves, rows
 
     def expected(self, at: float) -> Expected | None:
@@ -81,18 +73,10 @@ class Arrivals:
             past[number * len(past) // count] if count <= len(past) else past[number % len(past)]
             for number in range(count)
         ]
-        rows, gone, curves = self.rows, self.gone, self.curves
-        places = [(curves, rows[job_id]) if job_id in rows else gone[job_id] for job_id, _ in again]
+        rows, gone, begin = self.rows, self.gone, len(self.past.first_J) - 1
+        places = [begin + rows[job_id] if job_id in rows else gone[job_id] for job_id, _ in again]
         return Expected(
-            _together(places),
+            picked(self.past, self.curves, places),
             np.array([whole for _, (_, whole) in again]),
             (np.arange(count) + 0.5) * AHEAD_S / in_time,
         )
-
-
-def _together(places: Collection[Place]) -> Curves:
-    """Return the curves at these places, in their order."""
-    several = {id(curves): curves for curves, _ in places}
-    begins = accumulate((len(each.first_J) - 1 for each in several.values()), initial=0)
-    begin = dict(zip(several, begins, strict=False))
-    return picked(joined(list(several.values())), [begin[id(curves)] + row for curves, row in places])

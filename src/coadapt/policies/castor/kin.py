@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coadapt.goodput.compiled import compiled_lean
 from coadapt.model import GradStats, JobId, JobView, KinTimes, Measured, TypeProfile
 from coadapt.model.quick_init import replace
 from coadapt.policies.castor.arrays import FloatArray, IntArray
@@ -35,6 +36,8 @@ ONE_GPU = Shape(1, 1, 1)
 OCTAVES_MIN = 1.5  # of progress: noise scales over less tell no growth
 NEWEST = 0.2  # what a new noise scale weighs in the mean of its bin
 NOISE_EXPONENT = 0.5  # of progress, beyond what was seen
+
+LOG_2 = math.log(2.0)
 
 Key = tuple[str, int, int, bool]
 Held = tuple[str, Shape]  # GPU type, and the placement there
@@ -65,11 +68,25 @@ class _Kin:
             known = sorted(self.bins)
             if not known or known[-1] - known[0] < OCTAVES_MIN * BINS_PER_OCTAVE:
                 return None
-            every = np.arange(NUM_BINS)
-            log_noise = np.interp(every, known, [self.bins[each] for each in known])
-            beyond = np.maximum(every - known[-1], 0) / BINS_PER_OCTAVE * math.log(2.0)
-            self.curve_B = log_noise + NOISE_EXPONENT * beyond
+            log_noise_S = np.array([self.bins[each] for each in known])
+            self.curve_B = np.empty(NUM_BINS)
+            _draw(np.array(known), log_noise_S, self.curve_B)
         return self.curve_B
+
+
+@compiled_lean
+def _draw(seen_S: IntArray, log_noise_S: FloatArray, curve_B: FloatArray) -> None:
+    """Write the logarithm of the noise scale at each bin: between those seen, on from the last, the first."""
+    low, last = 0, len(seen_S) - 1
+    for b in range(len(curve_B)):
+        while low < last and seen_S[low + 1] <= b:
+            low += 1
+        curve_B[b] = log_noise_S[low]
+        if low == last:
+            curve_B[b] += NOISE_EXPONENT * (max(b - seen_S[last], 0) / BINS_PER_OCTAVE * LOG_2)
+        elif b > seen_S[low]:
+            slope = (log_noise_S[low + 1] - log_noise_S[low]) / (seen_S[low + 1] - seen_S[low])
+            curve_B[b] = slope * (b - seen_S[low]) + log_noise_S[low]
 
 
 class _Lent(NamedTuple):

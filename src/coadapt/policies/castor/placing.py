@@ -52,9 +52,11 @@ class Floor:
         number = self._pool.number[node]
         for group in self._pool.groups_of[number]:
             by_free = self._by_free[group]
-            same = by_free[before]
-            del same[bisect_left(same, number)]
-            insort(by_free.setdefault(left, []), number)
+            if before:
+                same = by_free[before]
+                del same[bisect_left(same, number)]
+            if left:
+                insort(by_free.setdefault(left, []), number)
 
     def put(self, job: JobId, allocation: Allocation) -> bool:
         """Put `job` there if it fits; return whether it did."""
@@ -107,7 +109,7 @@ class Floor:
 
     @property
     def _groups(self) -> list[dict[int, list[int]]]:
-        """Per group of the pool: free GPUs -> numbers of the nodes with so many, ascending.
+        """Per group of the pool: free GPUs -> numbers of the nodes with so many, ascending; none are left out.
 
         In most rounds all jobs stay, and nobody looks for a place: then these are not made.
         """
@@ -119,9 +121,9 @@ class Floor:
                 for group in pool.groups
             ]
             for node in self._touched:
-                number = pool.number[node]
-                for group in pool.groups_of[number]:
-                    insort(self._by_free[group].setdefault(self.free[node], []), number)
+                number, free = pool.number[node], self.free[node]
+                for group in pool.groups_of[number] if free else ():
+                    insort(self._by_free[group].setdefault(free, []), number)
         return self._by_free
 
     def need(self, count: int) -> int:
@@ -143,7 +145,7 @@ class Floor:
         if sum([free * len(numbers) for free, numbers in by_free.items()]) < count:
             return None
         nodes, left = self._pool.nodes, count
-        open_ = sorted([free for free, numbers in by_free.items() if free and numbers])
+        open_ = sorted([free for free, numbers in by_free.items() if numbers])
         slots: list[tuple[NodeId, int]] = []
         used = 0  # of the nodes with most free GPUs
         while left > open_[-1]:
@@ -161,7 +163,7 @@ class Floor:
 
     def largest(self) -> int:
         """Return the most replicas that one node has room for."""
-        return max(free for free, numbers in self._groups[-1].items() if numbers)
+        return max((free for free, numbers in self._groups[-1].items() if numbers), default=0)
 
 
 def place(

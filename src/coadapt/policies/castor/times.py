@@ -113,12 +113,8 @@ class StepTimes:
 
     def packed(self, params: ThroughputParams, gpus_C: IntArray) -> FloatArray:
         """Return the same of so many GPUs, packed, (num_configs, NUM_STEPS)."""
-        log_S, error_SG = self._curve(params)
-        place_C = np.interp(np.log(gpus_C), log_S, np.arange(len(log_S)))
-        low_C = place_C.astype(np.int64)
-        part_C1 = (place_C - low_C)[:, None]
-        error_CG: FloatArray = error_SG[low_C] * (1.0 - part_C1)
-        error_CG += error_SG[np.minimum(low_C + 1, len(log_S) - 1)] * part_C1
+        error_CG = np.empty((len(gpus_C), NUM_STEPS))
+        _pack(np.log(gpus_C), *self._curve(params), error_CG)
         return error_CG
 
     def tell(self, gpu_type: str, params: ThroughputParams, shape: Shape) -> KinTimes | None:
@@ -190,6 +186,21 @@ def _between(error_G: FloatArray, log_atomic: float) -> float:
     low, high = error_G[above - 1 : above + 1].tolist()
     error: float = (high - low) / (end - begin) * (log_atomic - begin) + low
     return error
+
+
+@compiled_lean
+def _pack(log_C: FloatArray, log_S: FloatArray, error_SG: FloatArray, error_CG: FloatArray) -> None:
+    """Write the errors of sizes between those of which they are known, of others that of the next."""
+    last = len(log_S) - 1
+    for c in range(len(log_C)):
+        low, place = 0, 0.0
+        while low < last and log_S[low + 1] <= log_C[c]:
+            low += 1
+        if low < last and log_C[c] > log_S[low]:
+            place = 1.0 / (log_S[low + 1] - log_S[low]) * (log_C[c] - log_S[low])
+        part = place + low - low
+        for g in range(NUM_STEPS):
+            error_CG[c, g] = error_SG[low, g] * (1.0 - part) + error_SG[min(low + 1, last), g] * part
 
 
 class Slower(NamedTuple):

@@ -30,6 +30,9 @@ class Curves(NamedTuple):
     type_V: IntArray
 
 
+NO_CURVES = Curves(np.zeros(1, np.int64), np.empty(0), np.empty(0), np.empty(0, np.int64))
+
+
 class Crowd(NamedTuple):
     """All jobs of a play, those that are here first: curves, what is left, when they come (s from now).
 
@@ -95,12 +98,41 @@ def joined(several: Sequence[Curves]) -> Curves:
     )
 
 
-def picked(curves: Curves, rows: Sequence[int]) -> Curves:
-    """Return the curves of these jobs, copied."""
-    begin_J, count_J = curves.first_J[rows], np.diff(curves.first_J)[rows]
-    first_J = np.concatenate([[0], np.cumsum(count_J)])
-    corner_V = np.arange(first_J[-1]) + np.repeat(begin_J - first_J[:-1], count_J)
-    return Curves(first_J, curves.gpus_V[corner_V], curves.goodput_V[corner_V], curves.type_V[corner_V])
+def picked(some: Curves, others: Curves, rows: Sequence[int]) -> Curves:
+    """Return the curves of these rows, copied. Beyond those of `some`, they are of `others`."""
+    row_R, first_J = np.array(rows, dtype=np.int64), np.empty(len(rows) + 1, dtype=np.int64)
+    end = _begin_picked(some.first_J, others.first_J, row_R, first_J)
+    found = Curves(first_J, np.empty(end), np.empty(end), np.empty(end, dtype=np.int64))
+    _copy_picked(some, others, row_R, found)
+    return found
+
+
+@compiled_lean
+def _begin_picked(some_J: IntArray, others_J: IntArray, row_R: IntArray, first_J: IntArray) -> int:
+    """Write where the corners of each row begin; return how many there are."""
+    many, end = len(some_J) - 1, 0
+    for r in range(len(row_R)):
+        first_J[r] = end
+        row = row_R[r]
+        if row < many:
+            end += some_J[row + 1] - some_J[row]
+        else:
+            end += others_J[row - many + 1] - others_J[row - many]
+    first_J[len(row_R)] = end
+    return end
+
+
+@compiled_lean
+def _copy_picked(some: Curves, others: Curves, row_R: IntArray, found: Curves) -> None:
+    many = len(some.first_J) - 1
+    for r in range(len(row_R)):
+        row = row_R[r] if row_R[r] < many else row_R[r] - many
+        source = some if row_R[r] < many else others
+        begin = source.first_J[row]
+        for to in range(found.first_J[r], found.first_J[r + 1]):
+            corner = begin + to - found.first_J[r]
+            found.gpus_V[to], found.goodput_V[to] = source.gpus_V[corner], source.goodput_V[corner]
+            found.type_V[to] = source.type_V[corner]
 
 
 @compiled_lean
