@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from coadapt.goodput.throughput import step_time
 from coadapt.model import BatchConfig, GradStats, JobView, Placement, RescaleContract
 from coadapt.policies.castor.cluster import standing
-from coadapt.policies.castor.kin import APPLICATIONS_MAX, Applications
+from coadapt.policies.castor.kin import APPLICATIONS_MAX, OCTAVES_MIN, Applications
 from coadapt.policies.castor.lengths import Lengths
 from coadapt.policies.castor.noise import (
     BINS_PER_OCTAVE,
@@ -349,6 +349,21 @@ def test_curves_of_noise_follow_each_report() -> None:
             before = curves[rows[0]].tolist()
 
 
+@given(st.dictionaries(st.integers(0, 300), st.floats(1.0, 1e6), min_size=2, max_size=8))
+def test_noise_lies_between_what_was_seen_and_grows_like_a_root_beyond(noise_of: dict[int, float]) -> None:
+    known, seen_S = Applications(), np.array(sorted(noise_of))
+    for at in seen_S.tolist():
+        noise = GradStats(sqr=1.0, var=noise_of[at] / GradStats(sqr=1.0, var=1.0).noise_scale(64))
+        one = of(timed("kin", progress=2.0 ** (at / BINS_PER_OCTAVE), grad=noise))
+        known.observe([one], held)
+    curves = known.curves([one])[0]
+    assert len(curves) == (np.ptp(seen_S) >= OCTAVES_MIN * BINS_PER_OCTAVE)
+    every, log_noise_S = np.arange(NUM_BINS), np.log([noise_of[at] for at in seen_S.tolist()])
+    for curve in curves:
+        beyond = np.maximum(every - seen_S[-1], 0) / BINS_PER_OCTAVE * math.log(2.0)
+        assert curve == pytest.approx(np.interp(every, seen_S, log_noise_S) + 0.5 * beyond, abs=1e-9)
+
+
 def growing_kin() -> Applications:
     """Return what is known of an application whose noise grew like progress."""
     known = Applications()
@@ -520,6 +535,19 @@ def test_errors_that_are_kept_are_those_worked_out_anew(reports: list[tuple[int,
         assert times.on(params, shape) == pytest.approx(anew.on(params, shape), rel=1e-12)
         every = np.arange(1, 6)
         assert times.packed(params, every) == pytest.approx(anew.packed(params, every), rel=1e-12)
+
+
+@given(st.dictionaries(st.integers(1, 64), st.floats(0.3, 3.0), min_size=1, max_size=6))
+def test_what_nobody_trained_on_has_errors_between_its_neighbours(slower_of: dict[int, float]) -> None:
+    times, sizes = StepTimes(), np.array(sorted(slower_of))
+    for gpus, slower in slower_of.items():
+        shape = Shape(1, 1, gpus)
+        times.note((shape, 8, 0), math.log(slower * float(step_time(PARAMS, shape.placement, 8))))
+    known_SG = np.array([times.on(PARAMS, Shape(1, 1, gpus))[0] for gpus in sizes.tolist()])
+    every = np.arange(1, 80)
+    found_CG = times.packed(PARAMS, every)
+    for found_C, known_S in zip(found_CG.T, known_SG.T, strict=True):
+        assert found_C == pytest.approx(np.interp(np.log(every), np.log(sizes), known_S), abs=1e-9)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1))
