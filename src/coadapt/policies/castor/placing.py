@@ -109,7 +109,7 @@ class Floor:
 
     @property
     def _groups(self) -> list[dict[int, list[int]]]:
-        """Per group of the pool: free GPUs -> numbers of the nodes with so many, ascending; none are left out.
+        """Per group of the pool: numbers of the nodes with so many free GPUs, ascending; full ones in none.
 
         In most rounds all jobs stay, and nobody looks for a place: then these are not made.
         """
