@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from coadapt.model import (
     Allocation,
+    BatchConfig,
     BatchLimits,
     ClusterView,
     Forecast,
@@ -53,11 +54,19 @@ def _job(index: int, done: float = 0.0) -> JobView:
     )
 
 
+def _kin(number: int, done: float) -> JobView:
+    """Return one of some jobs of an application, which has reported a step."""
+    one, batch = _job(4, done), BatchConfig(total=64, atomic=64, accumulation=0)
+    spec = replace(one.spec, application="rehearsal")
+    measured = replace(one.measured, batch=batch, step_time_s=0.1)
+    return replace(one, id=f"kin-{number}", spec=spec, measured=measured)
+
+
 # What jobs hold is in the way of what they want, and Pollux's bound cannot be met: policies have to search.
 REHEARSAL = ClusterView(
     at=60.0,
     nodes=tuple(Node(id=f"node-{index}", num_gpus=3) for index in range(3)),
-    jobs=(*(_job(index) for index in range(4)), _job(4, done=9e5)),
+    jobs=(*(_job(index) for index in range(4)), _kin(0, done=1e5), _kin(1, done=9e5)),
 )
 # A round later the last job has ended: policies that learn from jobs that have do so now. And a node is of
 # another type: what is decided in other ways where types differ is compiled, too.
