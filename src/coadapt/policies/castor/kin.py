@@ -36,7 +36,6 @@ ONE_GPU = Shape(1, 1, 1)
 OCTAVES_MIN = 1.5  # of progress: noise scales over less tell no growth
 NEWEST = 0.2  # what a new noise scale weighs in the mean of its bin
 NOISE_EXPONENT = 0.5  # of progress, beyond what was seen
-
 LOG_2 = math.log(2.0)
 
 Key = tuple[str, int, int, bool]

@@ -60,17 +60,12 @@ class Floor:
 
     def put(self, job: JobId, allocation: Allocation) -> bool:
         """Put `job` there if it fits; return whether it did."""
-        free, slots = self.free, allocation.slots
-        for node, count in slots:
+        free = self.free
+        for node, count in allocation.slots:
             if free.get(node, 0) < count:
                 return False
-        if self._by_free is None:  # as in `take`, which is called for hundreds of nodes in each round
-            for node, count in slots:
-                free[node] -= count
-            self._touched.update([node for node, _ in slots])
-        else:
-            for node, count in slots:
-                self.take(node, count)
+        for node, count in allocation.slots:
+            self.take(node, count)
         self.held[job] = allocation
         if self._small is not None and allocation.num_nodes == 1:
             self._small.setdefault(allocation.slots[0][0], {})[job] = allocation.num_replicas

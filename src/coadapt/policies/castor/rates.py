@@ -6,10 +6,10 @@ them, T tangents.
 
 # Which batches are tried follows from a job's limits and its replicas alone. So they are kept for the next
 # who asks, in a slot that these numbers tell, from which another's give way. Of each batch, the goodput is
-# bounded from above without a power: a step
-# takes longest x f(ratio), f(r) = (1 + r^gamma)^(1 / gamma), which is convex as gamma >= 1, and so above each
-# of its tangents. The batch of the highest bound is worked out first, then those alone whose bounds are above
-# what was found: one or two powers per configuration instead of thirteen.
+# bounded from above without a power: a step takes longest x f(ratio), f(r) = (1 + r^gamma)^(1 / gamma), which
+# is convex as gamma >= 1, and so above each of its tangents. The batch of the highest bound is worked out
+# first, then those alone whose bounds are above what was found: one or two powers per configuration instead
+# of thirteen.
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -121,7 +121,7 @@ class Best(NamedTuple):
 class Kept:
     """Goodputs of the last round, and the numbers that each row followed from."""
 
-    tried: Tried = field(default_factory=Tried.room)
+    tried: Tried
     configs: Configs | None = None
     from_NX: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
     best: Best = field(default_factory=lambda: Best.room(0, 0))
@@ -156,11 +156,11 @@ def goodputs(steps: Steps, configs: Configs, rows: Rows) -> Best:
 
 def _fill(steps: Steps, configs: Configs, asked: Asked, tried: Tried, best: Best) -> None:
     """Write the goodputs of these rows."""
-    rows = asked.order_N
-    if len(rows):
+    which_N = asked.order_N
+    if len(which_N):
         # Jobs alike come one after the other: their batches are at hand, and kin share tangents.
-        rows = rows[np.lexsort(steps.batch_JTX[asked.job_N[rows], 0, :ALIKE].T)]
-        _work_out(steps, configs, Asked(asked.job_N, asked.noise_N, asked.wanted_NC, rows), tried, best)
+        order_N = which_N[np.lexsort(steps.batch_JTX[asked.job_N[which_N], 0, :ALIKE].T)]
+        _work_out(steps, configs, asked._replace(order_N=order_N), tried, best)
 
 
 class _Before(NamedTuple):

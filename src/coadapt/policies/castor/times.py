@@ -13,7 +13,6 @@ Axes: J jobs, C configurations (numbers of GPUs), X these and what is held, G sa
 # latest batches. A size that nobody trained on has what lies between its neighbours.
 
 import math
-from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -36,7 +35,6 @@ SHAPES_MAX = 256  # the longest unseen are forgotten
 SAID_MAX = 2 * TOLD_MAX * SHAPES_MAX  # beyond so many all that the model said is worked out again
 
 LOG_ATOMIC_G = LOG_STEP * np.arange(NUM_STEPS)
-_LOG_ATOMIC = LOG_ATOMIC_G.tolist()
 AS_SAID = np.zeros((1, NUM_STEPS))  # the errors of a model that is right
 
 
@@ -100,7 +98,7 @@ class StepTimes:
     def error(self, params: ThroughputParams, setting: Setting) -> float:
         """Return the logarithm of step times over what `params` say of them, in this setting."""
         shape, atomic, _ = setting
-        return _between(self.on(params, shape)[0], math.log(atomic))
+        return float(np.interp(math.log(atomic), LOG_ATOMIC_G, self.on(params, shape)[0]))
 
     def on(self, params: ThroughputParams, shape: Shape) -> FloatArray:
         """Return the same over LOG_ATOMIC_G, on this shape, (1, NUM_STEPS)."""
@@ -175,17 +173,6 @@ def _near(atomic_B: tuple[int, ...]) -> tuple[FloatArray, FloatArray]:
     """
     near_GB = np.exp(-0.5 * ((LOG_ATOMIC_G[:, None] - np.log(atomic_B)) / NEAR) ** 2)
     return near_GB, near_GB.sum(axis=1) + CARRIED_WEIGHT
-
-
-def _between(error_G: FloatArray, log_atomic: float) -> float:
-    """Return what np.interp does of one number: an error between two of LOG_ATOMIC_G, or at an end."""
-    above = bisect_right(_LOG_ATOMIC, log_atomic)
-    if above in (0, NUM_STEPS):
-        return float(error_G[min(above, NUM_STEPS - 1)])
-    begin, end = _LOG_ATOMIC[above - 1], _LOG_ATOMIC[above]
-    low, high = error_G[above - 1 : above + 1].tolist()
-    error: float = (high - low) / (end - begin) * (log_atomic - begin) + low
-    return error
 
 
 @compiled_lean
