@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coadapt.goodput.efficiency import gain
-from coadapt.model import JobSpec, RescaleContract
+from coadapt.model import DEFAULT_GPU_TYPE, JobSpec, RescaleContract
 from coadapt.policies.castor.arrays import FloatArray
 from coadapt.sim.agent import kept_batch, within_memory
 from coadapt.sim.applications import Application, UnmeasuredError, packed, step_s
@@ -23,6 +23,7 @@ class Setting:
     num_gpus: int
     node_gpus: int
     rescale_s: float = 30.0
+    gpu_type: str = DEFAULT_GPU_TYPE
 
 
 def epochs_of(application: Application, spec: JobSpec, setting: Setting) -> tuple[FloatArray, FloatArray]:
@@ -39,7 +40,7 @@ def epochs_of(application: Application, spec: JobSpec, setting: Setting) -> tupl
         for count in range(1, min(most, limits.requested // limits.min_atomic) + 1):
             batch = kept_batch(limits, count)
             rate_EK[:, count - 1] = _gains(application, batch.total, limits.initial) / step_s(
-                application, packed(count, setting.node_gpus), batch
+                application, packed(count, setting.node_gpus, setting.gpu_type), batch
             )
         return work_E, rate_EK
     totals = np.geomspace(limits.initial, limits.max_total, TOTALS)
@@ -66,7 +67,7 @@ def _fastest(
     application: Application, spec: JobSpec, setting: Setting, count: int, totals: FloatArray
 ) -> FloatArray:
     """Return the least seconds of a step between each two of `totals`, infinity where no batch is."""
-    where = packed(count, setting.node_gpus)
+    where = packed(count, setting.node_gpus, setting.gpu_type)
     limits = within_memory(spec.batch, application, where)
     fastest_M = np.full(len(totals) - 1, np.inf)
     for atomic in range(limits.min_atomic, (limits.max_atomic or limits.max_total) + 1):

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from benchmarks import job_at_prices
 from benchmarks.castor_bound import ROUNDING_S, Dual, bounded, jobs_of, search
+from benchmarks.castor_ends import WIDTH_S as ENDS_WIDTH_S
+from benchmarks.castor_ends import bound_of
 from benchmarks.epochs import Setting, epochs_of
 from benchmarks.job_at_prices import Phase, from_starts, job_of, price_out, room_of
 from coadapt.model import Node, RescaleContract
@@ -154,3 +156,31 @@ def test_a_job_alone_that_keeps_its_batch_is_bounded_by_what_it_takes() -> None:
     assert 0.9999 * alone_s <= least_s <= alone_s + 1e-6
     result = simulate(workload, applications, CLUSTER, "fifo", config=ExperimentConfig(figures_only=True))
     assert least_s <= result.metrics.jct_mean_s
+
+
+def test_as_simulated_jobs_end_they_can_and_sooner_they_need_more() -> None:
+    workload, applications = builtin_workload("busy", 8, 3, num_gpus=4)
+    config = ExperimentConfig(figures_only=True)
+    run = simulate(workload, applications, CLUSTER, "castor", config=config)
+    took_s = {job.id: job.jct_s for job in run.jobs}
+    bound = bound_of(workload.jobs, applications, CLUSTER, took_s, config.rescale_s)
+    as_simulated = bound.needed(1.0, run.metrics.makespan_s)
+    assert 0.2 < as_simulated <= 1.0
+    assert bound.needed(0.8, run.metrics.makespan_s) > as_simulated
+    assert bound.needed(1e-3, run.metrics.makespan_s) == np.inf
+    least = bound.least_rho(1.0, run.metrics.makespan_s)
+    assert bound.needed(least, run.metrics.makespan_s) > 1.0
+    assert 0.2 < least < 1.0
+
+
+def test_a_job_alone_can_end_when_it_would_and_hardly_sooner() -> None:
+    workload, applications = builtin_workload("default", 1, 5, num_gpus=4)
+    job = workload.jobs[0]
+    spec = replace(job.spec, contract=RescaleContract.FIXED)
+    work_E, rate_EK = epochs_of(applications[job.application], spec, SETTING)
+    best_s = float((work_E[:, None] / rate_EK).min(axis=1).sum())
+    took_s = SETTING.rescale_s + best_s
+    bound = bound_of([replace(job, spec=spec)], applications, CLUSTER, {job.id: took_s}, SETTING.rescale_s)
+    assert best_s > 3.0 * ENDS_WIDTH_S  # so that it is cut into intervals
+    assert bound.needed(1.0, np.inf) <= 1.0
+    assert 0.9 < bound.least_rho(1.0, np.inf) < 1.0
