@@ -41,8 +41,8 @@ NEAR = 0.01  # of ρ: how close to what is feasible the bound is sought
 
 
 class Options(NamedTuple):
-    """Where a job may train: on gpus_O GPUs of type type_O. seconds_P: what its parts take at rate 1, at
-    least; rate_PO: how fast each goes, at most.
+    """Where a job may train: on gpus_O GPUs of type type_O. seconds_P: what its parts take at the reference,
+    its first size; rate_PO: how many of these seconds a second there does, at most.
     """
 
     type_O: list[int]
@@ -86,7 +86,7 @@ def options_of(application: Application, spec: JobSpec, cluster: Sequence[Node])
 
 
 class _Rows:
-    """A program's rows as they come: at most (sign 1) or at least (-1) so much."""
+    """A program's rows as they come, each of at most so much."""
 
     def __init__(self) -> None:
         self.most: list[float] = []
