@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from benchmarks import job_at_prices
 from benchmarks.castor_bound import ROUNDING_S, Dual, bounded, jobs_of, search
 from benchmarks.castor_ends import WIDTH_S as ENDS_WIDTH_S
-from benchmarks.castor_ends import bound_of
+from benchmarks.castor_ends import Options, bound_of, needed, options_of
 from benchmarks.epochs import Setting, epochs_of
 from benchmarks.job_at_prices import Phase, from_starts, job_of, price_out, room_of
 from coadapt.model import Node, RescaleContract
@@ -184,3 +184,44 @@ def test_a_job_alone_can_end_when_it_would_and_hardly_sooner() -> None:
     assert best_s > 3.0 * ENDS_WIDTH_S  # so that it is cut into intervals
     assert bound.needed(1.0, np.inf) <= 1.0
     assert 0.9 < bound.least_rho(1.0, np.inf) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("work_s", "begin_s", "part"),
+    [
+        (600.0, 0.0, 0.25),
+        (600.0, 300.0, 0.25),
+        (900.0, 0.0, 0.5),
+        (1_200.0, 0.0, 1.0),
+        (1_220.0, 0.0, np.inf),
+    ],
+)
+def test_what_a_job_needs_is_the_least_size_that_ends_in_time(
+    work_s: float, begin_s: float, part: float
+) -> None:
+    sizes = Options([0, 0, 0], np.array([1.0, 2.0, 4.0]), np.array([work_s]), np.array([[1.0, 1.5, 2.0]]))
+    assert needed([(sizes, begin_s, begin_s + 600.0)], [4]) == pytest.approx(part, rel=1e-4)
+    # In an interval that it is not there for whole, GPUs of before and after count, too.
+    assert needed([(sizes, begin_s + 90.0, begin_s + 690.0)], [4]) <= part * (1.0 + 1e-4)
+
+
+def test_jobs_that_are_there_at_once_need_their_sum_and_go_where_there_is_more_left() -> None:
+    one = Options([0], np.array([1.0]), np.array([300.0, 300.0]), np.ones((2, 1)))
+    assert needed([(one, 0.0, 600.0)] * 2, [4]) == pytest.approx(0.5, rel=1e-4)
+    assert needed([(one, 0.0, 600.0), (one, 600.0, 1_200.0)], [4]) == pytest.approx(0.25, rel=1e-4)
+    either = Options([0, 1], np.array([1.0, 1.0]), np.array([600.0]), np.ones((1, 2)))
+    # Three jobs on six GPUs of two types, a half of each.
+    assert needed([(either, 0.0, 600.0)] * 3, [4, 2]) == pytest.approx(0.5, rel=1e-4)
+
+
+def test_no_size_is_slower_in_the_bound_than_in_truth() -> None:
+    workload, applications = builtin_workload("default", 6, 2, num_gpus=4)
+    for job in workload.jobs:
+        limits = replace(job.spec.batch, requested=job.spec.batch.initial)
+        spec = replace(job.spec, batch=limits) if job.spec.adaptive else job.spec
+        work_E, rate_EK = epochs_of(applications[job.application], spec, SETTING)
+        found = options_of(applications[job.application], job.spec, CLUSTER)
+        for option, gpus in enumerate(found.gpus_O.tolist()):
+            true_s = (work_E / rate_EK[:, round(gpus) - 1]).sum()
+            bound_s = (found.seconds_P / found.rate_PO[:, option]).sum()
+            assert 0.5 * true_s < bound_s <= true_s
