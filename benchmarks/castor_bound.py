@@ -46,26 +46,46 @@ class Jobs(NamedTuple):
     kinds: list[list[Phase]]
 
 
-def phases_of(work_E: FloatArray, rate_EK: FloatArray) -> list[Phase]:
-    """Return the job in few phases: seconds of work at the reference, and corners of goodput over GPUs.
+def in_parts(
+    work_E: FloatArray, rate_EO: FloatArray, reference: int, num_parts: int
+) -> tuple[FloatArray, FloatArray]:
+    """Return the job in few parts: seconds of work on option `reference`, (parts,), and how many of them a
+    second on each option does, (parts, options).
 
-    G being the goodput, G(e, k) <= G(e, ref) max_e' G(e', k) / G(e', ref), e' of the same phase: a job that
-    does its seconds at that maximum is no slower than the true one. It is about as fast, as epochs of a phase
+    G being the goodput, G(e, o) <= G(e, ref) max_e' G(e', o) / G(e', ref), e' of the same part: a job that
+    does its seconds at that maximum is no slower than the true one. It is about as fast, as epochs of a part
     scale about alike.
     """
     with np.errstate(divide="ignore"):
-        rate_EK = work_E[:, None] / np.maximum(work_E[:, None] / rate_EK - ROUNDING_S, 1e-9)
-    may_K = np.flatnonzero((rate_EK > 0.0).all(axis=0))
-    seconds_E = work_E / rate_EK[:, may_K[min(int(np.searchsorted(may_K, REFERENCE - 1)), len(may_K) - 1)]]
+        rate_EO = work_E[:, None] / np.maximum(work_E[:, None] / rate_EO - ROUNDING_S, 1e-9)
+    seconds_E = work_E / rate_EO[:, reference]
     share_E = (np.cumsum(seconds_E) - 0.5 * seconds_E) / seconds_E.sum()
-    phase_E = np.minimum((share_E * PHASES).astype(np.int64), PHASES - 1)
-    found = []
-    for phase in np.unique(phase_E):
-        mine = phase_E == phase
-        alike_K = (rate_EK[mine] * (seconds_E / work_E)[mine, None]).max(axis=0)
-        curve = majorants(alike_K[None, :], np.arange(1.0, len(alike_K) + 1.0))
-        found.append(Phase(float(seconds_E[mine].sum()), curve.gpus_V, curve.goodput_V))
+    part_E = np.minimum((share_E * num_parts).astype(np.int64), num_parts - 1)
+    alike_EO = rate_EO * (seconds_E / work_E)[:, None]
+    parts = [part_E == part for part in np.unique(part_E)]
+    return np.array([seconds_E[mine].sum() for mine in parts]), np.array(
+        [alike_EO[mine].max(axis=0) for mine in parts]
+    )
+
+
+def phases_of(work_E: FloatArray, rate_EK: FloatArray) -> list[Phase]:
+    """Return the job as few parts, with the corners of what they do over GPUs."""
+    may_K = np.flatnonzero((rate_EK > 0.0).all(axis=0))
+    reference = int(may_K[min(int(np.searchsorted(may_K, REFERENCE - 1)), len(may_K) - 1)])
+    found, gpus_K = [], np.arange(1.0, rate_EK.shape[1] + 1.0)
+    for seconds, rate_K in zip(*in_parts(work_E, rate_EK, reference, PHASES), strict=True):
+        curve = majorants(rate_K[None, :], gpus_K)
+        found.append(Phase(float(seconds), curve.gpus_V, curve.goodput_V))
     return found
+
+
+def alike(spec: JobSpec) -> JobSpec:
+    """Return a spec that jobs have in common that a bound takes for one another."""
+    limits = spec.batch
+    if spec.adaptive:  # it is not kept to what its user asked for
+        limits = replace(limits, requested=limits.initial)
+    replicas = replace(spec.replicas, requested=spec.replicas.min)
+    return replace(spec, name="any", tenant="any", launch=None, batch=limits, replicas=replicas)
 
 
 def jobs_of(workload: Workload, applications: Mapping[str, Application], setting: Setting) -> Jobs:
@@ -74,15 +94,10 @@ def jobs_of(workload: Workload, applications: Mapping[str, Application], setting
     phases: list[list[Phase]] = []
     starts, kind_J = [], []
     for job in workload.jobs:
-        limits = job.spec.batch
-        if job.spec.adaptive:  # it is not kept to what its user asked for
-            limits = replace(limits, requested=limits.initial)
-        alike = replace(job.spec, name="any", tenant="any", launch=None, batch=limits)
-        alike = replace(alike, replicas=replace(alike.replicas, requested=alike.replicas.min))
-        key = (job.application, alike)
+        key = job.application, alike(job.spec)
         if key not in kinds:
             kinds[key] = len(phases)
-            phases.append(phases_of(*epochs_of(applications[job.application], alike, setting)))
+            phases.append(phases_of(*epochs_of(applications[job.application], key[1], setting)))
         starts.append(job.at + (setting.rescale_s if job.rescale_s is None else job.rescale_s))
         kind_J.append(kinds[key])
     return Jobs(np.array(starts), np.array(kind_J), phases)

@@ -12,7 +12,6 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import linprog
 
-from benchmarks.castor_bound import ROUNDING_S
+from benchmarks.castor_bound import alike, in_parts
 from benchmarks.castor_published import SIA, SIA_CLUSTER
 from benchmarks.epochs import Setting, epochs_of
 from coadapt.cli.research.inputs import parse_cluster
@@ -52,37 +51,24 @@ class Options(NamedTuple):
 
 
 def options_of(application: Application, spec: JobSpec, cluster: Sequence[Node]) -> Options:
-    """Return what no schedule of the job is faster than: parts of epochs, each at its best batch.
-
-    As in castor_bound: G being the goodput of an epoch e of a part, G(e, o) <= G(e, ref) max_e' G(e', o) /
-    G(e', ref), so seconds at the reference are done at that maximum at most.
-    """
-    limits = replace(spec.batch, requested=spec.batch.initial) if spec.adaptive else spec.batch
-    rates, types, gpus = [], [], []
-    work_E = np.empty(0)
+    """Return what no schedule of the job is faster than, as of in_parts; spec: as of alike."""
+    rates, work_E = [], np.empty(0)
+    types, gpus = list[int](), list[float]()
     for number, (gpu_type, count) in enumerate(gpus_by_type(cluster).items()):
         setting = Setting(num_gpus=count, node_gpus=gpus_per_node(cluster, gpu_type), gpu_type=gpu_type)
-        most = min(spec.replicas.max, count)
-        alone = replace(spec.replicas, max=most, requested=min(spec.replicas.min, most))
-        work_E, rate_EK = epochs_of(application, replace(spec, batch=limits, replicas=alone), setting)
-        for size in np.flatnonzero((rate_EK > 0.0).all(axis=0)).tolist():
-            rates.append(work_E / np.maximum(work_E / rate_EK[:, size] - ROUNDING_S, 1e-9))
-            types.append(number)
-            gpus.append(size + 1.0)
-    rate_OE, gpus_O = np.array(rates), np.array(gpus)
-    seconds_E = work_E / rate_OE[0]
-    middle_E = (np.cumsum(seconds_E) - 0.5 * seconds_E) / seconds_E.sum()
-    part_E = np.minimum((middle_E * PARTS).astype(np.int64), PARTS - 1)
-    parts = [part_E == part for part in np.unique(part_E)]
-    rate_PO = np.array([(rate_OE[:, mine] / rate_OE[0, mine]).max(axis=1) for mine in parts])
+        work_E, rate_EK = epochs_of(application, spec, setting)
+        may_K = np.flatnonzero((rate_EK > 0.0).all(axis=0))
+        rates.append(rate_EK[:, may_K])
+        types += [number] * len(may_K)
+        gpus += (may_K + 1.0).tolist()
+    seconds_P, rate_PO = in_parts(work_E, np.hstack(rates), 0, PARTS)
+    type_O, gpus_O = np.array(types), np.array(gpus)
     corner_O = np.zeros(len(gpus_O), dtype=np.bool_)
-    for number in sorted(set(types)):
-        mine_O = np.array(types) == number
-        for rate_O in rate_PO[:, mine_O]:
-            corner_O |= mine_O & np.isin(gpus_O, majorants(rate_O[None, :], gpus_O[mine_O]).gpus_V)
-    kept = np.flatnonzero(corner_O)
-    seconds_P = np.array([seconds_E[mine].sum() for mine in parts])
-    return Options([types[each] for each in kept.tolist()], gpus_O[kept], seconds_P, rate_PO[:, kept])
+    for number in set(types):
+        mine_O = type_O == number
+        corners = majorants(np.ascontiguousarray(rate_PO[:, mine_O]), gpus_O[mine_O]).gpus_V
+        corner_O[mine_O] = np.isin(gpus_O[mine_O], corners)
+    return Options(type_O[corner_O].tolist(), gpus_O[corner_O], seconds_P, rate_PO[:, corner_O])
 
 
 class _Rows:
@@ -176,9 +162,9 @@ def bound_of(
     kinds: dict[tuple[str, JobSpec], Options] = {}
     options = []
     for job in jobs:
-        key = job.application, replace(job.spec, name="any", tenant="any", launch=None)
+        key = job.application, alike(job.spec)
         if key not in kinds:
-            kinds[key] = options_of(applications[job.application], job.spec, cluster)
+            kinds[key] = options_of(applications[job.application], key[1], cluster)
         options.append(kinds[key])
     at_J = np.array([job.at for job in jobs])
     start_J = np.array([rescale_s if job.rescale_s is None else job.rescale_s for job in jobs])

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from benchmarks import castor_ends, job_at_prices
-from benchmarks.castor_bound import ROUNDING_S, Dual, bounded, jobs_of, search
+from benchmarks import castor_bound, castor_ends, job_at_prices
+from benchmarks.castor_bound import ROUNDING_S, Dual, alike, bounded, jobs_of, search
 from benchmarks.castor_ends import WIDTH_S as ENDS_WIDTH_S
 from benchmarks.castor_ends import Options, bound_of, needed, options_of
 from benchmarks.epochs import Setting, epochs_of
@@ -217,13 +217,12 @@ def test_jobs_that_are_there_at_once_need_their_sum_and_go_where_there_is_more_l
 def test_no_size_is_slower_in_the_bound_than_in_truth(monkeypatch: pytest.MonkeyPatch) -> None:
     """Epochs whose order by size differs are one part, and nothing is left for rounding."""
     monkeypatch.setattr(castor_ends, "PARTS", 1)
-    monkeypatch.setattr(castor_ends, "ROUNDING_S", 0.0)
+    monkeypatch.setattr(castor_bound, "ROUNDING_S", 0.0)
     workload, applications = builtin_workload("default", 6, 2, num_gpus=4)
     for job in workload.jobs:
-        limits = replace(job.spec.batch, requested=job.spec.batch.initial)
-        spec = replace(job.spec, batch=limits) if job.spec.adaptive else job.spec
+        spec = alike(job.spec)
         work_E, rate_EK = epochs_of(applications[job.application], spec, SETTING)
-        found = options_of(applications[job.application], job.spec, CLUSTER)
+        found = options_of(applications[job.application], spec, CLUSTER)
         for option, gpus in enumerate(found.gpus_O.tolist()):
             true_s = (work_E / rate_EK[:, round(gpus) - 1]).sum()
             bound_s = (found.seconds_P / found.rate_PO[:, option]).sum()
