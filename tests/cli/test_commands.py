@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +15,8 @@ from tests.cli.live_cluster import COMMAND, LiveCluster, run_cli, until
 JOB = "name: hello\nrun: 'echo hello from $RANK; sleep 60'\nresources: {gpus: 1..2}\nbatch: {initial: 8}\n"
 VERBS = ["up", "submit", "ls", "describe", "logs", "wait", "cancel", "top", "story", "report", "policies"]
 VERBS += ["simulate"]
-HEAVY = ["fastapi", "sqlalchemy", "pydantic", "numpy", "scipy", "numba", "torch", "plotly", "uvicorn"]
+# What verbs are written with, and what that brings along. Whatever else they load makes them slow.
+LIGHT = {"coadapt", "typer", "rich", "shellingham", "annotated_doc", "markdown_it", "mdurl", "pygments"}
 
 
 def fails(code: int, *arguments: str, state: Path) -> str:
@@ -32,29 +32,30 @@ def fails(code: int, *arguments: str, state: Path) -> str:
 # -- without a scheduler ----------------------------------------------------------------------------------
 
 
-def cpu_s(*arguments: str) -> float:
-    """Return the CPU seconds of a command: wall time says little on a busy machine."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=120, check=False)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert done.returncode == 0, done.stderr
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def test_help_is_quick_and_names_every_verb() -> None:
+def test_help_names_every_verb() -> None:
     done = run_cli("--help")
     assert done.returncode == 0
     for verb in VERBS:
         assert re.search(rf"^  {verb}\b", done.stdout, re.M), verb
     assert run_cli().stdout == done.stdout
-    assert min(cpu_s("--help") for _ in range(3)) < 0.4
 
 
-def test_quick_verbs_load_nothing_heavy() -> None:
-    loaded = "import sys, coadapt.cli.main, coadapt.cli.cluster.screen"
-    code = f"{loaded}; print([m for m in {HEAVY} if m in sys.modules])"
+def test_help_and_quick_verbs_load_nothing_heavy() -> None:
+    """That is what takes time; a limit in seconds would say more of the machine."""
+    code = """if True:
+        import sys
+        before = set(sys.modules)
+        import coadapt.cli.main, coadapt.cli.cluster.screen
+        sys.argv = ["coadapt", "--help"]
+        try:
+            coadapt.cli.main.main()
+        except SystemExit:
+            packages = {name.partition(".")[0] for name in set(sys.modules) - before}
+            print(*packages - set(sys.stdlib_module_names))
+    """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert {"coadapt", "typer"} <= loaded <= LIGHT
 
 
 def test_a_missing_scheduler_says_how_to_start_one(tmp_path: Path) -> None:
