@@ -44,7 +44,7 @@ class Measured:
     batch_history: tuple[tuple[float, int], ...] = ()
     """(instant, total batch) at each change, the latest BATCH_HISTORY_MAX of them."""
     step_time_s: float | None = None
-    """Seconds of one optimiser step, as last reported."""
+    """Seconds of one optimiser step, as last reported; None: none was since the batch was."""
     by_type: Mapping[str, TypeProfile] = field(default_factory=dict)
     """What was learned per GPU type."""
     grad: GradStats | None = None
@@ -66,6 +66,7 @@ class Measured:
         batch = self.batch if report.batch is None else report.batch
         points, profiles, history = self.efficiency_points, self.by_type, self.batch_history
         target, step_s = report.progress_target, report.step_time_s
+        told_step = step_s is not None or report.batch is not None
         kept = batch is None or (history and history[-1][1] == batch.total)  # nearly always
         return _new_measured(
             progress=self.progress if self.progress > report.progress else report.progress,
@@ -73,7 +74,7 @@ class Measured:
             samples=self.samples if self.samples > report.samples else report.samples,
             batch=batch,
             batch_history=history if kept else self._history_with(batch, at),
-            step_time_s=self.step_time_s if step_s is None else step_s,
+            step_time_s=step_s if told_step else self.step_time_s,
             by_type=self._profiles_with(report.by_type) if report.by_type else profiles,
             grad=self.grad if report.grad is None else report.grad,
             efficiency_points=self._points_with(report.efficiency_points)

@@ -188,6 +188,17 @@ def test_a_step_time_tells_of_the_type_alone_on_which_it_was_timed() -> None:
     assert first_pass_s(known, moved) == before
 
 
+@pytest.mark.parametrize(("profiled", "longer"), [(1, 1.0), (2, 1.5)])
+def test_steps_on_several_gpus_are_not_compared_with_a_model_of_one(profiled: int, longer: float) -> None:
+    """It takes synchronisation for free, and another type's is in its stead: it would count twice."""
+    known, profile = Applications(), timed("any").measured.by_type["gpu"]
+    own = replace(profile, num_replicas_profiled=profiled)
+    for total in (128, 256, 512):
+        first = of(trained(timed("first", by_type={"gpu": own}), total=total, slower=1.5))
+        known.observe([first], held)
+    assert first_pass_s(known, lent(known, first)) == pytest.approx(longer * PARAMS.alpha_c, rel=0.1)
+
+
 def test_a_job_that_is_slower_than_its_kin_is_so_everywhere() -> None:
     """Its goodputs are those of its kin over its ratio to them, on all sizes, and on what it holds."""
     known = Applications()

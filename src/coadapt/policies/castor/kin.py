@@ -283,10 +283,17 @@ def _report(member: _Member, shape: Shape) -> _Report | None:
 
 
 def _time(kin: _Kin, gpu_type: str, reports: Sequence[_Report]) -> None:
-    """Take in step times from one GPU type, and how they compare with those of kin."""
+    """Take in step times from one GPU type, and how they compare with those of kin.
+
+    A model of who trained on one GPU only takes synchronisation for free (facts._params has another type's in
+    its stead): what it says of more GPUs is nothing to compare with.
+    """
     if gpu_type not in kin.profiles:
         return
-    times, params = kin.times.setdefault(gpu_type, StepTimes()), kin.profiles[gpu_type][1].params
+    times, profile = kin.times.setdefault(gpu_type, StepTimes()), kin.profiles[gpu_type][1]
+    if profile.num_replicas_profiled <= 1:
+        reports = [each for each in reports if each.setting[0].gpus <= 1]
+    params = profile.params
     said = times.say(params, [report.setting for report in reports])
     for member, setting, step_s in reports:
         shape, log_s = setting[0], math.log(step_s)
