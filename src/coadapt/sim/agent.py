@@ -357,10 +357,7 @@ def _next_change(assigned: Assignment, samples: float) -> float:
 def report(
     application: Application, assigned: Assignment, training: Training, forecast: Forecast
 ) -> TrainingReport:
-    """Return what the job tells the scheduler. Only a job that picks its own batch fits a step-time model.
-
-    Before it has gone on in its setting, it has timed no step there.
-    """
+    """Return what the job tells the scheduler. Only a job that picks its own batch fits a step-time model."""
     learned, batch = training.learned, training.batch
     assert batch is not None, "a batch is chosen when a job is assigned"
     initial = assigned.spec.batch.initial
@@ -373,6 +370,7 @@ def report(
         by_type=_told_by_type(application, learned) if fits else {},
         grad=training.grad,
         forecast=forecast,
+        # None was timed here before the job has gone on.
         step_time_s=None if training.delay_s > 0.0 else assigned.step_s(application, batch),
         metrics=_metrics(application, batch.total, training.epoch),
     )
