@@ -40,7 +40,7 @@ def test_help_names_every_verb() -> None:
     assert run_cli().stdout == done.stdout
 
 
-def test_help_and_quick_verbs_load_nothing_heavy() -> None:
+def test_help_loads_nothing_heavy() -> None:
     """That is what takes time; a limit in seconds would say more of the machine."""
     code = """if True:
         import sys

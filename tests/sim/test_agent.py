@@ -278,10 +278,8 @@ def test_a_report_tells_progress_in_samples_and_fits_only_for_its_own_choice() -
     assert (told.progress, told.progress_target, told.samples) == (480.0, 2400.0, 480.0)
     assert (told.by_type, told.step_time_s) == ({}, 1.0)
     assert (told.batch, told.grad, told.forecast) == (EIGHT, TOY.grad_stats(8, 0), forecast)
-    begun = replace(dictated, delay_s=0.1)
-    assert report(TOY, assignment(), begun, forecast) == replace(
-        told, step_time_s=None
-    )  # none was timed there
+    untimed = report(TOY, assignment(), replace(dictated, delay_s=0.1), forecast)
+    assert untimed == replace(told, step_time_s=None)
     own = assignment(dictated=None)
     by_type = report(TOY, own, play(own, 60.0).training, forecast).by_type
     assert {name: each.num_replicas_profiled for name, each in by_type.items()} == {"gpu": 1}
