@@ -105,7 +105,7 @@ def clairvoyant(
     at_J, num_jobs = np.array([job.at for job in workload.jobs]), len(workload.jobs)
     crowd, _ = crowd_of([kinds[job.application] for job in workload.jobs], at_J)
     never_J = np.full(num_jobs, np.inf)
-    goal = Goal(np.ones(num_jobs), never_J, -at_J, never_J, never_J, *dials, usual_s)
+    goal = Goal(np.ones(num_jobs), never_J, -at_J, never_J, never_J, np.ones(num_jobs), *dials, usual_s)
     plans = []
     for price in PRICES:
         start_P = at_price(crowd.curves, np.ones(len(crowd.left_J)), np.array([price]))

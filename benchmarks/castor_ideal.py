@@ -112,7 +112,7 @@ def _settle(here: Sequence[Job], now: float, dials: tuple[float, float]) -> None
         if here[row].values:
             value_P[part] = here[row].values[number]
     age_J = np.array([now - job.at for job in here])
-    goal = Goal(np.ones(num_jobs), never_J, age_J, never_J, never_J, *dials, usual_s=0.0)
+    goal = Goal(np.ones(num_jobs), never_J, age_J, never_J, never_J, np.ones(num_jobs), *dials, usual_s=0.0)
     value_P, _, _ = settle(crowd, value_P, goal, PLAYS)
     for job in here:
         job.values = [0.0] * len(job.phases)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coadapt.model import JobView
-from coadapt.policies.castor.arrivals import AHEAD_S, EXPECTED_MAX, MEMORY_S, Arrivals
+from coadapt.policies.castor.arrivals import AHEAD_S, END_CHANCE, EXPECTED_MAX, MEMORY_S, Arrivals, Silence
 from coadapt.policies.castor.fluid.crowd import Curves, majorants
 from tests.policies.castor.stage import timed
 
@@ -56,3 +56,56 @@ def test_who_is_expected_comes_as_often_as_jobs_came_and_of_many_the_first(hourl
     assert np.diff(expected.arrives_J) == pytest.approx(AHEAD_S / hourly)
     # They are of all that came, not of the first or the last alone.
     assert np.median(expected.left_J) == pytest.approx(np.median(whole_J), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("hourly", "count", "part"), [(30, 60, 0.5), (45, 90, 0.5), (80, 100, 0.8), (300, 100, 1.0)]
+)
+def test_in_part_all_of_two_hours_are_expected_as_much_in_sum(hourly: int, count: int, part: float) -> None:
+    came = hourly * 2
+    instants = (np.arange(came) + 0.5) * MEMORY_S / came
+    jobs = [timed(f"j{number:03d}", at=at) for number, at in enumerate(instants.tolist())]
+    known, curves = Arrivals(), majorants(np.ones((came, 3)) * SIZES**0.5, SIZES)
+    known.observe(MEMORY_S, jobs, curves, np.full(came, 8.0))
+    expected = known.expected(MEMORY_S, in_part=True)
+    assert expected is not None
+    assert (len(expected.left_J), expected.part) == (count, pytest.approx(part, rel=0.02))
+    assert expected.left_J == pytest.approx(8.0 * expected.part)
+    # It takes as long as it would whole, on as much less of the GPUs.
+    gpus_V, goodput_V, _ = curve(expected.curves, 0)
+    assert gpus_V == pytest.approx(expected.part * curves.gpus_V[:3])
+    assert goodput_V == pytest.approx(expected.part * curves.goodput_V[:3])
+    assert np.diff(expected.arrives_J) == pytest.approx(AHEAD_S / max(count, hourly), rel=0.02)
+
+
+def test_nobody_is_expected_where_it_is_likely_over() -> None:
+    known, jobs = Arrivals(), [timed(f"j{number}", at=60.0 * number) for number in range(60)]
+    known.observe(3_600.0, jobs, majorants(np.ones((60, 3)) * SIZES, SIZES), np.ones(60))
+    whole, half, none = [known.expected(3_600.0, in_part=True, over=over) for over in (0.0, 0.5, 0.999)]
+    assert whole is not None
+    assert half is not None
+    assert none is None
+    assert half.part == pytest.approx(0.5 * whole.part)
+
+
+def test_the_longer_nobody_comes_against_the_rate_the_likelier_it_is_over() -> None:
+    """Jobs that come at random over eight hours hardly ever seem the last; after them it is soon sure."""
+    rng, silence, said = np.random.default_rng(0), Silence(), []
+    came = np.sort(rng.uniform(0.0, 28_800.0, 160))
+    jobs = [timed(f"j{number:03d}", at=at) for number, at in enumerate(came.tolist())]
+    for at in np.arange(600.0, came[-1], 60.0):
+        here = [job for job in jobs if at - 1_200.0 < job.submitted_at <= at]
+        said.append(silence.over(at, here or jobs[:1]))
+    assert np.mean(np.array(said) > 0.5) < 0.01
+    after = [silence.over(came[-1] + later_s, jobs[-1:]) for later_s in (0.0, 600.0, 1_200.0, 3_600.0, 9e9)]
+    assert after == sorted(after)
+    assert after[0] == pytest.approx(END_CHANCE)
+    assert (after[1] < 0.1, after[3] > 0.99, after[4]) == (True, True, 1.0)
+
+
+def test_silence_counts_against_the_rate_before_it_not_within_it() -> None:
+    """Two hours of silence leave the rate of the two hours before; whoever comes breaks it."""
+    silence, jobs = Silence(), [timed(f"j{number}", at=600.0 * number) for number in range(12)]
+    assert silence.over(6_600.0, jobs) == pytest.approx(END_CHANCE)
+    assert silence.over(20_000.0, jobs[:1]) > 0.999
+    assert silence.over(20_000.0, [*jobs[:1], timed("new", at=19_990.0)]) < 2.0 * END_CHANCE

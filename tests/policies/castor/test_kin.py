@@ -172,6 +172,25 @@ def test_who_was_timed_on_one_gpu_of_a_type_is_taken_for_its_kin_there_if_passes
     assert (lent(known, second).measured.by_type["fast"].params == PARAMS) is believed
 
 
+@pytest.mark.parametrize(("slower", "believed"), [(None, True), (1.0, True), (3.0, False)])
+def test_who_is_being_started_on_a_type_is_taken_for_its_kin_until_a_step_was_timed(
+    slower: float | None, believed: bool
+) -> None:
+    """It has a batch there, and tells of it; that alone is no setting in which it has trained."""
+    known, theirs, fast = Applications(), timed("any").measured.by_type["gpu"], ("fast", Shape(1, 1, 2))
+    first = timed("first", by_type={"fast": theirs, "gpu": theirs})
+    for total in (128, 256, 512):
+        known.observe([of(trained(first, total=total))], lambda _: fast)
+    own = replace(theirs, params=replace(PARAMS, alpha_r=0.0), num_replicas_profiled=1)
+    second = timed("second", by_type={"fast": own, "gpu": theirs})
+    known.observe([of(trained(second))], held)
+    moved = of(trained(second, slower=slower or 1.0))
+    if slower is None:
+        moved = replace(moved, measured=replace(moved.measured, step_time_s=None))
+    known.observe([moved], lambda _: fast)
+    assert (known.lend(moved).measured.by_type["fast"].params == PARAMS) is believed
+
+
 def test_a_step_time_tells_of_the_type_alone_on_which_it_was_timed() -> None:
     known, profile = Applications(), timed("any").measured.by_type["gpu"]
     tenfold = replace(profile, params=replace(PARAMS, alpha_c=10 * PARAMS.alpha_c))

@@ -6,8 +6,9 @@ from scipy.optimize import linprog
 
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 from coadapt.policies.castor.fluid.crowd import Crowd, Curves, majorants, type_majorants
+from coadapt.policies.castor.fluid.goal import cost_of
 from coadapt.policies.castor.fluid.market import SOFT, play_types, settle_types
-from coadapt.policies.castor.fluid.play import cost_of, play, settle
+from coadapt.policies.castor.fluid.play import play, settle
 from tests.policies.castor.test_play import SIZES, crowd_of, draw, goal_of
 
 GPUS = np.array([16.0, 8.0, 4.0])

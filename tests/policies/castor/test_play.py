@@ -1,11 +1,14 @@
 """The play against a slow one that anybody can check, the majorant against its definition."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
 from coadapt.policies.castor.arrays import FloatArray
 from coadapt.policies.castor.fluid.crowd import Course, Crowd, Curves, Goal, majorants
-from coadapt.policies.castor.fluid.play import FAIR_WEIGHT, cost_of, play, settle
+from coadapt.policies.castor.fluid.goal import FAIR_WEIGHT, cost_of, weigh
+from coadapt.policies.castor.fluid.play import play, settle
 
 SIZES = np.array([1.0, 2.0, 3.0, 4.0, 8.0, 12.0, 16.0])
 
@@ -124,7 +127,8 @@ def test_a_value_that_is_none_harms_nobody(value: float) -> None:
 
 def goal_of(count: int, **changes: object) -> Goal:
     """Return the goal of `count` jobs alike that have just come."""
-    plain = Goal(np.ones(count), *np.full((4, count), [[np.inf], [0.0], [np.inf], [np.inf]]), 0.0, 0.0, 0.0)
+    usual_J5 = np.full((5, count), [[np.inf], [0.0], [np.inf], [np.inf], [1.0]])
+    plain = Goal(np.ones(count), *usual_J5, 0.0, 0.0, 0.0)
     return plain._replace(**changes)
 
 
@@ -220,3 +224,37 @@ def test_who_is_expected_to_end_last_has_the_weight_of_the_makespan() -> None:
     crowd = crowd_of(majorants(goodput_JK, SIZES), np.array([50.0] * 5 + [400.0]), np.zeros(6))
     ends = [settle(crowd, np.ones(6), goal_of(6, makespan_jobs=jobs), 30)[1].end_J[-1] for jobs in (0.0, 9.0)]
     assert ends[1] < 0.97 * ends[0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_last_end_is_a_mean_over_who_comes(seed: int) -> None:
+    """As all combinations of jobs that come or do not would have it; one of them comes for sure."""
+    rng = np.random.default_rng(seed)
+    end_J, chance_J = rng.uniform(10.0, 20.0, 5), rng.uniform(0.2, 0.9, 5)
+    end_J[2] = end_J[3]  # at once
+    chance_J[end_J.argmin()] = 1.0
+    mean_s = 0.0
+    for comes in product((False, True), repeat=5):
+        comes_J = np.array(comes)
+        likely = float(np.where(comes_J, chance_J, 1.0 - chance_J).prod())
+        mean_s += likely * float(end_J[comes_J].max(initial=0.0))
+    course = Course(np.zeros(5), end_J, np.zeros((5, 1)))
+    goals = [goal_of(5, makespan_jobs=each, usual_s=100.0, chance_J=chance_J) for each in (0.0, 3.0)]
+    plain, more = [cost_of(course, goal) for goal in goals]
+    assert more - plain == pytest.approx(3.0 * mean_s, rel=1e-3)
+
+
+def test_who_may_come_takes_its_part_of_what_the_last_end_weighs() -> None:
+    course = Course(np.zeros(3), np.array([100.0, 1.0, 1_000.0]), np.zeros((3, 1)))
+    goal = goal_of(3, makespan_jobs=8.0, usual_s=2_000.0, chance_J=np.array([1.0, 1.0, 0.25]))
+    weight_J, scratch_J = np.empty((2, 3))
+    weigh(course, goal, weight_J, scratch_J)
+    # Far apart, so that no end stands for another one.
+    assert weight_J == pytest.approx([7.0, 1.0, 3.0], abs=0.01)
+
+
+def test_a_job_that_never_ends_takes_nothing_of_the_last_end() -> None:
+    course = Course(np.zeros(2), np.array([np.inf, 10.0]), np.zeros((2, 1)))
+    weight_J, scratch_J = np.empty((2, 2))
+    weigh(course, goal_of(2, makespan_jobs=8.0, usual_s=100.0), weight_J, scratch_J)
+    assert weight_J.tolist() == [1.0, 9.0]

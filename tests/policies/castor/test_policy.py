@@ -20,10 +20,11 @@ from coadapt.model import (
 )
 from coadapt.policies import create_policy
 from coadapt.policies.castor import values
+from coadapt.policies.castor.arrivals import Silence
 from coadapt.policies.castor.cluster import standing
 from coadapt.policies.castor.fairness import ROUND_S, FairClocks
 from coadapt.policies.castor.lengths import Lengths
-from coadapt.policies.castor.policy import Castor
+from coadapt.policies.castor.policy import END_JOBS, Castor
 from coadapt.policies.castor.situation import situation
 from coadapt.policies.castor.values import Fluid
 from coadapt.policies.checks.contract import check_policy
@@ -68,9 +69,9 @@ def test_dials_that_nobody_sets_are_those_of_what_rescales_take(
 ) -> None:
     """Each job's own rescale counts in the median: one that is dear among five changes nothing."""
     makespan_jobs, tail = dials
-    assert Castor().dials(rescale_s, unlike=0.0) == (makespan_jobs, tail, 2.0)
-    assert Castor(makespan_jobs=8.0).dials(rescale_s, unlike=0.0) == (8.0, tail, 2.0)
-    assert Castor(tail=0.0).dials(rescale_s, unlike=0.0) == (makespan_jobs, 0.0, 2.0)
+    assert Castor().dials(rescale_s, unlike=0.0, crowd=9.0) == (makespan_jobs, tail, 2.0)
+    assert Castor(makespan_jobs=8.0).dials(rescale_s, unlike=0.0, crowd=9.0) == (8.0, tail, 2.0)
+    assert Castor(tail=0.0).dials(rescale_s, unlike=0.0, crowd=9.0) == (makespan_jobs, 0.0, 2.0)
     jobs = [timed(f"j{number}", target=10.0**number, at=-1e4 * number) for number in range(4, 9)]
     jobs = [replace(each, rescale_s=9e9 if each.id == "j5" else rescale_s) for each in jobs]
     as_set = Castor(makespan_jobs=makespan_jobs, tail=tail).allocate(view(nodes(4, 4), *jobs))
@@ -117,14 +118,22 @@ def test_an_untimed_job_starts_within_a_node_on_at_most_four() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unlike", "times", "rho_max"), [(0.0, 1.0, 2.0), (0.1, 2.0, 26 / 15), (0.3, 8.0, 1.2), (2.0, 8.0, 1.2)]
+    ("unlike", "crowd", "times", "rho_max"),
+    [
+        (0.0, 8.0, 1.0, 2.0),
+        (0.1, 8.0, 2.0, 5 / 3),
+        (0.3, 8.0, 8.0, 1.0),
+        (2.0, 3.0, 3.0, 1.0),
+        (2.0, 0.5, 1.0, 1.0),
+        (2.0, 900.0, 64.0, 1.0),
+    ],
 )
 def test_the_last_end_and_fair_shares_weigh_more_where_gpus_differ(
-    unlike: float, times: float, rho_max: float
+    unlike: float, crowd: float, times: float, rho_max: float
 ) -> None:
-    assert Castor().dials(30.0, unlike) == pytest.approx((4.0 * times, 0.5, rho_max))
-    assert Castor().dials(0.0, unlike) == pytest.approx((2.0 * times, 0.0, rho_max))
-    assert Castor(makespan_jobs=0.0, rho_max=0.0).dials(30.0, unlike) == (0.0, 0.5, 0.0)
+    assert Castor().dials(30.0, unlike, crowd) == pytest.approx((4.0 * times, 0.5, rho_max))
+    assert Castor().dials(0.0, unlike, crowd) == pytest.approx((2.0 * times, 0.0, rho_max))
+    assert Castor(makespan_jobs=0.0, rho_max=0.0).dials(30.0, unlike, crowd) == (0.0, 0.5, 0.0)
 
 
 @pytest.mark.parametrize(("num_rare", "times", "unlike"), [(2, 1.0, 0.0), (2, 3.0, 0.2), (4, 0.5, 1 / 3)])
@@ -142,10 +151,12 @@ def test_rounds_go_by_how_unlike_their_gpus_are(dial: str) -> None:
     ]
     seen = beside_eight(2, *jobs)
     fluid = Fluid.of(situation(seen, standing(seen), Lengths()), np.array([2, 8]))
-    usual = Castor().dials(jobs[0].rescale_s, fluid.unlike)._asdict()
+    over = Silence().over(seen.at, seen.jobs)
+    crowd = (1.0 - over) * len(jobs) + over * END_JOBS
+    usual = Castor().dials(jobs[0].rescale_s, fluid.unlike, crowd)._asdict()
     plan = Castor().allocate(seen)
     assert Castor(**usual).allocate(seen).diagnostics == plan.diagnostics
-    of_one_type = getattr(Castor().dials(jobs[0].rescale_s, unlike=0.0), dial)
+    of_one_type = getattr(Castor().dials(jobs[0].rescale_s, 0.0, crowd), dial)
     assert Castor(**{**usual, dial: of_one_type}).allocate(seen).diagnostics != plan.diagnostics
 
 

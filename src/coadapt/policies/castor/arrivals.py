@@ -1,5 +1,13 @@
 """Expected arrivals: the jobs of the last two hours once more, at their rate, for an hour or EXPECTED_MAX."""
 
+# Half of the jobs of two hours come in one, so every second one is expected: whole, or each of them in part,
+# half as fast on half the GPUs, with half a chance to be the last. Whom whole ones are changes with each job
+# that comes. Where GPUs are of one type little depends on it. Where they are not, the last end weighs more,
+# and whether a long job is among those expected moved the value of a long one that is here by four times.
+#
+# A stream of jobs ends one day. The longer nobody comes, against the rate before, the likelier that was it.
+
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -12,16 +20,40 @@ from coadapt.policies.castor.fluid.crowd import NO_CURVES, Curves, picked
 MEMORY_S = 7_200.0
 AHEAD_S = 3_600.0
 SPAN_MIN_S = 600.0  # a rate is not told from less
+END_CHANCE = 1e-3  # that a job is the last to come, before anything is seen (tried: 0.003 and 0.01)
 EXPECTED_MAX = 100  # so that thousands of arrivals do not slow every play (1)
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Jobs to come: curves one after the other, their lengths in progress, seconds until they come."""
+    """Jobs to come: curves one after the other, their lengths in progress, seconds until they come.
+
+    part: how much of a job each of them is, and how likely it is to come.
+    """
 
     curves: Curves
     left_J: FloatArray
     arrives_J: FloatArray
+    part: float
+
+
+@dataclass(slots=True)
+class Silence:
+    """came: when those came who came in the two hours before the latest. first_at: when the first did."""
+
+    came: dict[JobId, float] = field(default_factory=dict)
+    first_at: float = math.inf
+
+    def over(self, at: float, jobs: Sequence[JobView]) -> float:
+        """Return how likely it is that nobody comes any more."""
+        latest_at = max([*self.came.values(), *[job.submitted_at for job in jobs]])
+        since = latest_at - MEMORY_S
+        lately = {job.id: job.submitted_at for job in jobs if job.submitted_at > since}
+        self.came = lately | {job_id: came_at for job_id, came_at in self.came.items() if came_at > since}
+        self.first_at = min([self.first_at, *lately.values()])
+        span_s = min(MEMORY_S, max(latest_at - self.first_at, SPAN_MIN_S))
+        missed = max(at - latest_at, 0.0) * len(self.came) / span_s
+        return END_CHANCE / (END_CHANCE + (1.0 - END_CHANCE) * math.exp(-missed))
 
 
 @dataclass(slots=True)
@@ -38,6 +70,7 @@ class Arrivals:
     rows: dict[JobId, int] = field(default_factory=dict)
     gone: dict[JobId, int] = field(default_factory=dict)
     past: Curves = NO_CURVES
+    silence: Silence = field(default_factory=Silence)
 
     def observe(self, at: float, jobs: Sequence[JobView], curves: Curves, whole_J: FloatArray) -> None:
         """Take in jobs whose length `whole_J` (progress) is known (> 0); forget those of long ago."""
@@ -59,24 +92,31 @@ class Arrivals:
             self.gone = {job_id: row for row, job_id in enumerate((*self.gone, *gone))}
         self.curves, self.rows = curves, rows
 
-    def expected(self, at: float) -> Expected | None:
-        """Return who is expected in the next hour, EXPECTED_MAX at most, None if nobody."""
+    def expected(self, at: float, *, in_part: bool = False, over: float = 0.0) -> Expected | None:
+        """Return who is expected in the next hour, EXPECTED_MAX at most, None if nobody.
+
+        in_part: whether all of the last two hours are, each in part. over: as of Silence.
+        """
         past = sorted(self.came.items(), key=lambda each: each[1][0])
         if not past or self.began_at is None or self.curves is None:
             return None
         span_s = min(MEMORY_S, max(at - self.began_at, SPAN_MIN_S))
-        in_time = round(len(past) * AHEAD_S / span_s)
-        count = min(in_time, EXPECTED_MAX)
-        if not count:
+        coming = len(past) * AHEAD_S / span_s * (1.0 - over)
+        in_time: float = round(coming)
+        if not in_time:
             return None
+        count, part = min(round(coming), EXPECTED_MAX), 1.0
+        if in_part:
+            count = min(max(round(coming), len(past)), EXPECTED_MAX)
+            part = min(coming / count, 1.0)
+            in_time = coming / part
         again = [
             past[number * len(past) // count] if count <= len(past) else past[number % len(past)]
             for number in range(count)
         ]
         rows, gone, begin = self.rows, self.gone, len(self.past.first_J) - 1
         places = [begin + rows[job_id] if job_id in rows else gone[job_id] for job_id, _ in again]
-        return Expected(
-            picked(self.past, self.curves, places),
-            np.array([whole for _, (_, whole) in again]),
-            (np.arange(count) + 0.5) * AHEAD_S / in_time,
-        )
+        curves, left_J = picked(self.past, self.curves, places), np.array([whole for _, (_, whole) in again])
+        curves = curves._replace(gpus_V=part * curves.gpus_V, goodput_V=part * curves.goodput_V)
+        arrives_J = np.linspace(0.5, count - 0.5, count) * AHEAD_S / in_time
+        return Expected(curves, part * left_J, arrives_J, part)

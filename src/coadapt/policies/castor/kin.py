@@ -248,7 +248,7 @@ class Applications:
 def _learn(member: _Member, job: JobView, held: Held | None) -> None:
     """Take in what `job` told of itself, but for its step time."""
     kin, told = member.kin, job.measured
-    if held is not None and told.batch is not None:
+    if held is not None and told.batch is not None and told.step_time_s:
         gpu_type, shape = held
         member.settings.setdefault(gpu_type, set()).add((shape, told.batch.total))
     for gpu_type, profile in told.by_type.items():

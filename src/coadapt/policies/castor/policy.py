@@ -30,8 +30,10 @@ from coadapt.policies.castor.values import Fluid, GpuTypes, Outlook, Values, Wan
 MAKESPAN_JOBS, TAIL = (2.0, 4.0), (0.0, 0.5)
 CHEAP_S, DEAR_S = 1.0, 15.0
 # And where GPUs are of one type, and where they are as unlike as UNLIKE or more (chosen on Sia's cluster).
-RHO_MAX, UNLIKE_TIMES = (2.0, 1.2), 8.0
-UNLIKE = 0.3
+RHO_MAX, UNLIKE = (2.0, 1.0), 0.3
+# Where they are, the makespan weighs so much for each job that is there: much while jobs are many, whose mean
+# pays for it, less while they are few, whose fairness would; but as for END_JOBS once nobody comes any more.
+CROWD_MAX, END_JOBS = 64.0, 16.0
 
 
 class Dials(NamedTuple):
@@ -47,12 +49,12 @@ class CastorOptions:
     """What castor's operator may set; docs/policies/castor.md has the curves of both dials.
 
     makespan_jobs: μ, how many jobs' completion times the makespan weighs as much as (None: 4, or less, down
-    to 2, where rescales take less than 15 s; up to 8 times that where GPU types differ). tail: what is made
-    small is the sum of completion times to the power of 1 + tail (None: 0.5, or less, down to 0, where
-    rescales take less than 15 s). rho_max: how many times its time on an equal share a job may take: its
-    seconds weigh more from half of that on, and who would pass it is owed its share (None: 2, or less, down
-    to 1.2, where GPU types differ); 0: no limit. expect: whether to keep room for jobs like those of the
-    last hours.
+    to 2, where rescales take less than 15 s; where GPU types differ, up to that for each job that is there).
+    tail: what is made small is the sum of completion times to the power of 1 + tail (None: 0.5, or less, down
+    to 0, where rescales take less than 15 s). rho_max: how many times its time on an equal share a job may
+    take: its seconds weigh more from half of that on, and who would pass it is owed its share (None: 2, or
+    less, down to 1, where GPU types differ); 0: no limit. expect: whether to keep room for jobs like those of
+    the last hours.
     """
 
     makespan_jobs: float | None = None
@@ -66,13 +68,15 @@ class CastorOptions:
             if value is not None and not 0.0 <= value < math.inf:
                 raise ValueError(f"{name} must be finite and >= 0, got {value}")
 
-    def dials(self, rescale_s: float, unlike: float) -> Dials:
-        """Return the dials where a rescale takes so long, s, and GPUs are so unlike (as of Fluid)."""
+    def dials(self, rescale_s: float, unlike: float, crowd: float) -> Dials:
+        """Return the dials where a rescale takes so long, s, GPUs are so unlike (as of Fluid), and so many
+        jobs are there.
+        """
         dear = min(max((rescale_s - CHEAP_S) / (DEAR_S - CHEAP_S), 0.0), 1.0)
         types = min(unlike / UNLIKE, 1.0)
         makespan_jobs, tail = (low + dear * (high - low) for low, high in (MAKESPAN_JOBS, TAIL))
         rho_max = RHO_MAX[0] + types * (RHO_MAX[1] - RHO_MAX[0])
-        usual = Dials(makespan_jobs * UNLIKE_TIMES**types, tail, rho_max)
+        usual = Dials(makespan_jobs * min(max(crowd, 1.0), CROWD_MAX) ** types, tail, rho_max)
         chosen = self.makespan_jobs, self.tail, self.rho_max
         return Dials(*[own if own is not None else each for own, each in zip(chosen, usual, strict=True)])
 
@@ -139,14 +143,16 @@ class Castor(CastorOptions):
         num_gpus = int(gpus_T.sum())
         bears_J = memory.waits.borne(view.at, now, num_gpus)
         fluid = Fluid.of(now, gpus_T, memory.gpu_types.of([kind.gpu_type for kind in fixed.kinds]))
-        dials = self.dials(median(now.rescale_s_J), fluid.unlike)
+        over = memory.arrivals.silence.over(view.at, now.jobs) if len(fixed.kinds) > 1 else 0.0
+        crowd = (1.0 - over) * len(now.jobs) + over * END_JOBS
+        dials = self.dials(median(now.rescale_s_J), fluid.unlike, crowd)
         wanted = Wanted(dials.makespan_jobs, dials.tail, bears_J)
         owed = owed_now(now, view.at, bears_J, num_gpus, end_too=dials.makespan_jobs > 0.0)
         if dials.rho_max:
             fair = memory.clocks.move(view.at, now, gpus_T)
             wanted = replace(wanted, fair_J=FAIR_FROM * dials.rho_max * fair.takes_s_J)
             owed = owed.with_shares(fair, dials.rho_max)
-        outlook = self._look_ahead(view, now, fluid, wanted)
+        outlook = self._look_ahead(view, now, fluid, wanted, over)
         sizes = choose(now, outlook, fixed, owed)
         placed = _places(fixed, now, sizes, memory.floors)
         kin_times = _tell(memory.applications, now, fixed.ground, placed)
@@ -196,11 +202,15 @@ class Castor(CastorOptions):
         """Call the kernels of the round's program, which `allocate` calls last."""
         rehearse_program()
 
-    def _look_ahead(self, view: ClusterView, now: Situation, fluid: Fluid, wanted: Wanted) -> Outlook:
+    def _look_ahead(
+        self, view: ClusterView, now: Situation, fluid: Fluid, wanted: Wanted, over: float
+    ) -> Outlook:
+        """Return values and course. over: as of Silence."""
         memory = self._memory
         whole_J = np.where(now.timed_J, now.sources.done_J + now.left_J, 0.0)
         memory.arrivals.observe(view.at, now.jobs, fluid.curves, whole_J)
-        expected = memory.arrivals.expected(view.at) if self.expect else None
+        in_part = bool(np.count_nonzero(fluid.gpus_T) > 1)
+        expected = memory.arrivals.expected(view.at, in_part=in_part, over=over) if self.expect else None
         outlook = memory.values.settle(now, fluid, expected, wanted)
         ends_s = outlook.course.end_J[: len(now.jobs)].tolist()
         timed = zip(now.jobs, ends_s, now.timed_J.tolist(), strict=True)

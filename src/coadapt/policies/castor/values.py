@@ -20,8 +20,9 @@ from coadapt.model import JobId
 from coadapt.policies.castor.arrays import FloatArray, IntArray, median
 from coadapt.policies.castor.arrivals import Expected
 from coadapt.policies.castor.fluid.crowd import Course, Crowd, Curves, Goal, joined, type_majorants
+from coadapt.policies.castor.fluid.goal import LATE_JOBS
 from coadapt.policies.castor.fluid.market import settle_types
-from coadapt.policies.castor.fluid.play import LATE_JOBS, at_price, settle
+from coadapt.policies.castor.fluid.play import at_price, settle
 from coadapt.policies.castor.situation import Situation, Stakes
 
 # Values begin where those of the last round ended, so few plays do; more are for jobs that are new. Few where
@@ -36,16 +37,19 @@ NOBODY = slice(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """value_J: per unit of progress. course: of the jobs of the round, then of those expected."""
+    """value_J: per unit of progress. course: of the jobs of the round, then of those expected. part: of whom
+    as of Expected.
+    """
 
     value_J: FloatArray
     course: Course
+    part: float = 1.0
 
     @property
     def calm_s(self) -> float:
         """Seconds until somebody here is foreseen to end, or somebody expected to start."""
-        ends_s = self.course.end_J.min(initial=np.inf)
-        return float(self.course.start_J[len(self.value_J) :].min(initial=ends_s))
+        starts_s = self.course.start_J[len(self.value_J) :].min(initial=np.inf) / self.part
+        return float(self.course.end_J.min(initial=starts_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ class Values:
             for row, job in enumerate(now.jobs)
             if timed[row]
         }
-        return Outlook(value_J[:num_here], course)
+        return Outlook(value_J[:num_here], course, 1.0 if expected is None else expected.part)
 
     def _begin(
         self, now: Situation, crowd: Crowd, goal: Goal, worth_T: FloatArray, after: Mapping[int, slice]
@@ -222,11 +226,13 @@ def _crowd(now: Situation, fluid: Fluid, expected: Expected | None) -> tuple[Cro
         left_J.append(expected.left_J)
         arrives_J.append(expected.arrives_J)
         stakes = Stakes(
-            np.append(stakes.weight_J, np.full(more, stakes.weight_J.mean())),
+            np.append(stakes.weight_J, np.full(more, expected.part * stakes.weight_J.mean())),
             np.append(stakes.due_J, np.full(more, np.inf)),
             np.append(stakes.age_J, -expected.arrives_J),
         )
     num_jobs = len(stakes.weight_J)
+    chance_J = np.ones(num_jobs)
+    chance_J[count:] = 1.0 if expected is None else expected.part
     next_J = np.full(num_jobs + len(later.job_L), -1, dtype=np.int64)
     last = np.arange(count)
     for place, row in enumerate(later.job_L.tolist()):
@@ -238,5 +244,13 @@ def _crowd(now: Situation, fluid: Fluid, expected: Expected | None) -> tuple[Cro
         next_J,
         fluid.gpus_T,
     )
-    none = np.empty(0)
-    return crowd, Goal(*stakes, bears_J=none, fair_J=none, makespan_jobs=0.0, tail=0.0, usual_s=0.0)
+    goal = Goal(
+        *stakes,
+        bears_J=np.empty(0),
+        fair_J=np.empty(0),
+        chance_J=chance_J,
+        makespan_jobs=0.0,
+        tail=0.0,
+        usual_s=0.0,
+    )
+    return crowd, goal

@@ -68,12 +68,13 @@ class Course(NamedTuple):
 class Goal(NamedTuple):
     """What a plan is to make small, over jobs j that are here or expected:
 
-    sum_j weight_J (long_J + LATE_JOBS max(end_J - due_J, 0))  +  makespan_jobs x the last end,
+    sum_j weight_J (long_J + LATE_JOBS max(end_J - due_J, 0))  +  makespan_jobs x the last end, in the mean
+    over who of them comes,
 
     long_J being the completion time c = age_J + end_J in which a second past usual_s weighs more: as many
     times as it is past it, to the power of `tail`; past bears_J more again, by c / bears_J - 1, and past
-    fair_J by FAIR_WEIGHT times c / fair_J - 1. due_J: deadline, seconds from now (infinity: none). usual_s 0:
-    the mean completion time of the first play.
+    fair_J by FAIR_WEIGHT times c / fair_J - 1. due_J: deadline, seconds from now (infinity: none). chance_J:
+    that it comes (1: it is here). usual_s 0: the mean completion time of the first play.
     """
 
     weight_J: FloatArray
@@ -81,6 +82,7 @@ class Goal(NamedTuple):
     age_J: FloatArray
     bears_J: FloatArray
     fair_J: FloatArray
+    chance_J: FloatArray
     makespan_jobs: float
     tail: float
     usual_s: float

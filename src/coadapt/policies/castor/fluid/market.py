@@ -25,7 +25,8 @@ import numpy as np
 from coadapt.goodput.compiled import compiled_lean, lean_part
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 from coadapt.policies.castor.fluid.crowd import Course, Crowd, Curves, Goal
-from coadapt.policies.castor.fluid.play import cost_of, mean_s, own_values, weigh, whole_ends
+from coadapt.policies.castor.fluid.goal import cost_of, mean_s, weigh
+from coadapt.policies.castor.fluid.play import own_values, whole_ends
 
 # Of what a job earns at most: of options so far apart one is e times as likely (tried: 0.02, 0.1).
 SOFT = 0.05

@@ -37,6 +37,7 @@ from coadapt.policies.castor.fluid.crowd import (
     Goal,
     flow_of,
 )
+from coadapt.policies.castor.fluid.goal import cost_of, mean_s, weigh
 
 # GPUs and progress below these are rounding (1).
 EPSILON = 1e-9
@@ -255,84 +256,6 @@ def _play(crowd: Crowd, flow: Flow, value_J: FloatArray, course: Course) -> None
         flow.count_X[STACKED] = 0
 
 
-# The last end stands for the ends within this share of it: softmax instead of max (tried: 0.05-0.2 alike).
-LAST_SHARE = 0.1
-# A second past its deadline counts as so many seconds of waiting besides (1).
-LATE_JOBS = 4.0
-FAIR_WEIGHT = 10.0  # of a second past fair_J (tried: 3)
-
-
-@lean_part
-def _last_end(course: Course, num_jobs: int) -> float:
-    last = 0.0
-    for j in range(num_jobs):
-        if course.end_J[j] < np.inf:
-            last = max(last, course.end_J[j])
-    return last
-
-
-@compiled_lean
-def mean_s(course: Course, goal: Goal) -> float:
-    """Return the mean completion time, s."""
-    total, count = 0.0, 0
-    for j in range(len(goal.weight_J)):
-        if course.end_J[j] < np.inf:
-            total += goal.age_J[j] + course.end_J[j]
-            count += 1
-    mean: float = max(total / max(count, 1), 1.0)
-    return mean
-
-
-@lean_part
-def _second(course: Course, goal: Goal, j: int) -> float:
-    """Return what a second more adds to long_J of job j."""
-    long = goal.age_J[j] + course.end_J[j]
-    past = max(long / goal.usual_s, 1.0)
-    weighs: float = past**goal.tail if past > 1.0 else 1.0
-    weighs += max(long / goal.bears_J[j] - 1.0, 0.0)
-    weighs += FAIR_WEIGHT * max(long / goal.fair_J[j] - 1.0, 0.0)
-    return weighs
-
-
-@compiled_lean
-def cost_of(course: Course, goal: Goal) -> float:
-    """Return what a course costs; jobs that never end cost nothing, whatever the values."""
-    cost: float = goal.makespan_jobs * _last_end(course, len(goal.weight_J))
-    for j in range(len(goal.weight_J)):
-        if course.end_J[j] < np.inf:
-            late = max(course.end_J[j] - goal.due_J[j], 0.0)
-            past = max((goal.age_J[j] + course.end_J[j]) / goal.usual_s, 1.0)
-            # The integral of _second over the completion time.
-            long = goal.age_J[j] + course.end_J[j]
-            starved = max(long - goal.bears_J[j], 0.0) ** 2 / (2.0 * goal.bears_J[j])
-            starved += FAIR_WEIGHT * max(long - goal.fair_J[j], 0.0) ** 2 / (2.0 * goal.fair_J[j])
-            if past > 1.0:
-                long = goal.usual_s * (goal.tail + past ** (1.0 + goal.tail)) / (1.0 + goal.tail)
-            long += starved
-            cost += goal.weight_J[j] * (long + LATE_JOBS * late)
-    return cost
-
-
-@compiled_lean
-def weigh(course: Course, goal: Goal, weight_J: FloatArray, share_J: FloatArray) -> None:
-    """Write ω: what one second by which each job ends sooner takes off the goal. share_J: scratch."""
-    last, total = _last_end(course, len(goal.weight_J)), 0.0
-    for j in range(len(weight_J)):
-        weight_J[j], share_J[j] = goal.weight_J[j], 0.0
-        if course.end_J[j] == np.inf:
-            continue
-        if last > 0.0:
-            share_J[j] = np.exp((course.end_J[j] - last) / (LAST_SHARE * last))
-            total += share_J[j]
-        second = _second(course, goal, j)
-        if course.end_J[j] > goal.due_J[j]:
-            second += LATE_JOBS
-        weight_J[j] *= second
-    if total > 0.0:
-        for j in range(len(weight_J)):
-            weight_J[j] += goal.makespan_jobs * share_J[j] / total
-
-
 @compiled_lean
 def whole_ends(end_J: FloatArray, next_J: IntArray, whole_J: FloatArray) -> None:
     """Write the ends of whole jobs: each ends with the last that follows."""
@@ -447,6 +370,7 @@ def _settle(crowd: Crowd, flow: Flow, goal: Goal, turns: _Turns, num_plays: int)
                 goal.age_J,
                 goal.bears_J,
                 goal.fair_J,
+                goal.chance_J,
                 goal.makespan_jobs,
                 goal.tail,
                 usual_s,
@@ -482,7 +406,7 @@ def settle(crowd: Crowd, value_J: FloatArray, goal: Goal, num_plays: int) -> tup
 def play(crowd: Crowd, value_J: FloatArray) -> Course:
     """Return the course of a crowd at these values, part by part."""
     none, nobody, played = np.empty(0), Course.room(0, 1), Course.room(len(value_J), 1)
-    goal = Goal(none, none, none, none, none, makespan_jobs=0.0, tail=0.0, usual_s=1.0)
+    goal = Goal(none, none, none, none, none, none, makespan_jobs=0.0, tail=0.0, usual_s=1.0)
     best_J = np.empty(len(value_J))
     turns = _Turns(value_J, best_J, none, none, none, played, none, nobody)
     _settle(crowd, flow_of(crowd), goal, turns, variable(0))
