@@ -207,6 +207,20 @@ def test_what_is_said_of_a_day_is_judged_by_what_was_said_of_days() -> None:
     assert short.high_at - said_at < 400.0
 
 
+@pytest.mark.parametrize("took", [0.2, 5.0])
+def test_what_is_said_lies_in_its_interval_though_all_proved_wrong_to_one_side(took: float) -> None:
+    says = Predictions()
+    for number in range(40):
+        at = 1e5 * (number + 1)
+        says.predict(at, {"x": 3_000.0})
+        says.observe(at + took * 3_000.0, [])
+    says.predict(1e8, {"next": 3_000.0})
+    said = says.latest["next"]
+    assert said.low_at <= said.end_at <= said.high_at
+    far_s = said.low_at - 1e8 if took < 1.0 else said.high_at - 1e8
+    assert far_s == pytest.approx(took * 3_000.0, rel=0.2)
+
+
 def test_of_errors_the_latest_count() -> None:
     says = Predictions()
     for number in range(ERRORS_MAX + 50):

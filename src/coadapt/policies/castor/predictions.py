@@ -6,6 +6,7 @@
 # predictions that said about as much: nine of ten ends lie in it, as long as jobs to come are like jobs that
 # went. What is said of a day proves wrong otherwise than what is said of a minute, and is known much later:
 # until enough of it is, the interval is that of all, and no narrower than a factor of LONG_FACTOR either way.
+# What is said itself always lies in it: that all came sooner for hours proves nothing of the next.
 # Both sides get a round's length added, since ends are seen at rounds only.
 
 import math
@@ -114,7 +115,8 @@ class Predictions:
         low_s, high_s = said_s / ALIKE - SEEN_EVERY_S, said_s * ALIKE - SEEN_EVERY_S
         alike_E = error_E[(low_s <= said_E) & (said_E <= high_s)]
         if len(alike_E) >= ERRORS_MIN:
-            return _tails(alike_E, self.high)
+            low, high = _tails(alike_E, self.high)
+            return min(low, 0.0), max(high, 0.0)
         if len(error_E) < ERRORS_MIN:
             return -math.log(FIRST_FACTOR), math.log(FIRST_FACTOR)
         low, high = _tails(error_E, self.high)
