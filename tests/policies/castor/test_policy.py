@@ -20,9 +20,10 @@ from coadapt.model import (
 )
 from coadapt.policies import create_policy
 from coadapt.policies.castor import values
-from coadapt.policies.castor.arrivals import Silence
+from coadapt.policies.castor.arrivals import Arrivals, Expected, Silence
 from coadapt.policies.castor.cluster import standing
 from coadapt.policies.castor.fairness import ROUND_S, FairClocks
+from coadapt.policies.castor.fluid.crowd import Course
 from coadapt.policies.castor.lengths import Lengths
 from coadapt.policies.castor.policy import END_JOBS, Castor
 from coadapt.policies.castor.situation import situation
@@ -397,6 +398,42 @@ def test_who_may_use_one_gpu_type_only_is_foretold_to_wait_for_that() -> None:
     plan = policy.allocate(beside_eight(4, on_type_a("runs", on(a0=4)), on_type_a("waits", target=4e6)))
     assert counts(plan) == {"runs": 4}
     assert policy.starts["waits"].end_at == pytest.approx(policy.predictions["runs"].end_at, rel=0.05)
+
+
+def test_who_is_expected_in_part_counts_in_part() -> None:
+    """In the sum of completion times, for the last end, and for how soon somebody comes."""
+    seen = beside_eight(4, *[on_type_a(f"j{number}", target=1e6) for number in range(3)])
+    now = situation(seen, standing(seen), Lengths())
+    fluid = Fluid.of(now, np.array([4, 8]))
+    part = Expected(fluid.curves, 0.25 * now.left_J, np.array([40.0, 80.0, 120.0]), 0.25)
+    crowd, goal = values._crowd(now, fluid, part)
+    assert goal.weight_J.tolist() == [1.0] * 3 + [0.25] * 3
+    assert goal.chance_J.tolist() == [1.0] * 3 + [0.25] * 3
+    assert crowd.arrives_J[3:6].tolist() == [40.0, 80.0, 120.0]
+    course = Course(np.array([0.0, 0.0, 0.0, 40.0]), np.full(4, 900.0), np.zeros((4, 2)))
+    assert values.Outlook(np.ones(3), course, 0.25).calm_s == 160.0
+    assert values.Outlook(np.ones(3), course).calm_s == 40.0
+
+
+def test_on_several_gpu_types_all_of_two_hours_are_expected_until_nobody_comes_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[bool, bool]] = []
+    as_it_is = Arrivals.expected
+
+    def expected(self: Arrivals, at: float, *, in_part: bool, over: float) -> Expected | None:
+        found = as_it_is(self, at, in_part=in_part, over=over)
+        asked.append((in_part, found is None))
+        return found
+
+    monkeypatch.setattr(Arrivals, "expected", expected)
+    jobs = [timed(f"j{number}", target=1e7, at=60.0 * number, by_type=faster_a(3.0)) for number in range(60)]
+    several, one_type = Castor(), Castor()
+    for at in (3_600.0, 8_000.0):
+        several.allocate(replace(beside_eight(4, *jobs), at=at))
+        one_type.allocate(view(nodes(4, 4, kind="b", name="b"), *jobs, at=at))
+    assert asked == [(True, False), (False, False), (True, True), (False, False)]
+    assert one_type._memory.arrivals.silence.came == {}
 
 
 def test_a_gpu_type_that_is_lost_and_comes_back_leaves_who_is_expected_on_it() -> None:
