@@ -102,21 +102,22 @@ class Arrivals:
             return None
         span_s = min(MEMORY_S, max(at - self.began_at, SPAN_MIN_S))
         coming = len(past) * AHEAD_S / span_s * (1.0 - over)
-        in_time: float = round(coming)
-        if not in_time:
+        whole = round(coming)
+        if not whole:
             return None
-        count, part = min(round(coming), EXPECTED_MAX), 1.0
-        if in_part:
-            count = min(max(round(coming), len(past)), EXPECTED_MAX)
-            part = min(coming / count, 1.0)
-            in_time = coming / part
+        count = min(max(whole, len(past)) if in_part else whole, EXPECTED_MAX)
+        part = min(coming / count, 1.0) if in_part else 1.0
+        in_time = coming / part if in_part else whole
         again = [
             past[number * len(past) // count] if count <= len(past) else past[number % len(past)]
             for number in range(count)
         ]
         rows, gone, begin = self.rows, self.gone, len(self.past.first_J) - 1
         places = [begin + rows[job_id] if job_id in rows else gone[job_id] for job_id, _ in again]
-        curves, left_J = picked(self.past, self.curves, places), np.array([whole for _, (_, whole) in again])
+        curves, left_J = (
+            picked(self.past, self.curves, places),
+            np.array([length for _, (_, length) in again]),
+        )
         curves = curves._replace(gpus_V=part * curves.gpus_V, goodput_V=part * curves.goodput_V)
         arrives_J = np.linspace(0.5, count - 0.5, count) * AHEAD_S / in_time
         return Expected(curves, part * left_J, arrives_J, part)

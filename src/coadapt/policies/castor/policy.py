@@ -143,7 +143,7 @@ class Castor(CastorOptions):
         num_gpus = int(gpus_T.sum())
         bears_J = memory.waits.borne(view.at, now, num_gpus)
         fluid = Fluid.of(now, gpus_T, memory.gpu_types.of([kind.gpu_type for kind in fixed.kinds]))
-        over = memory.arrivals.silence.over(view.at, now.jobs) if len(fixed.kinds) > 1 else 0.0
+        over = memory.arrivals.silence.over(view.at, now.jobs) if fluid.several else 0.0
         crowd = (1.0 - over) * len(now.jobs) + over * END_JOBS
         dials = self.dials(median(now.rescale_s_J), fluid.unlike, crowd)
         wanted = Wanted(dials.makespan_jobs, dials.tail, bears_J)
@@ -209,8 +209,9 @@ class Castor(CastorOptions):
         memory = self._memory
         whole_J = np.where(now.timed_J, now.sources.done_J + now.left_J, 0.0)
         memory.arrivals.observe(view.at, now.jobs, fluid.curves, whole_J)
-        in_part = bool(np.count_nonzero(fluid.gpus_T) > 1)
-        expected = memory.arrivals.expected(view.at, in_part=in_part, over=over) if self.expect else None
+        expected = None
+        if self.expect:
+            expected = memory.arrivals.expected(view.at, in_part=fluid.several, over=over)
         outlook = memory.values.settle(now, fluid, expected, wanted)
         ends_s = outlook.course.end_J[: len(now.jobs)].tolist()
         timed = zip(now.jobs, ends_s, now.timed_J.tolist(), strict=True)

@@ -182,6 +182,11 @@ class Fluid:
     worth_T: FloatArray
     unlike: float
 
+    @property
+    def several(self) -> bool:
+        """Whether there are GPUs of several types."""
+        return int(np.count_nonzero(self.gpus_T)) > 1
+
     @classmethod
     def of(cls, now: Situation, gpus_T: IntArray, numbers: TypeNumbers | None = None) -> "Fluid":
         """Return the fluid of a round, of so many GPUs by type. numbers: of these types (None: 0, 1, ...)."""

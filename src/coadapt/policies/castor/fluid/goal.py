@@ -48,6 +48,15 @@ def _last_end(course: Course, chance_J: FloatArray) -> float:
 
 
 @lean_part
+def _near(course: Course, chance_J: FloatArray, j: int, last: float) -> float:
+    """Return by how much the end of job j stands for a last end then, 0 if it is later."""
+    if course.end_J[j] > last:
+        return 0.0
+    near: float = chance_J[j] * np.exp((course.end_J[j] - last) / (LAST_SHARE * last))
+    return near
+
+
+@lean_part
 def _share_last_end(course: Course, chance_J: FloatArray, share_J: FloatArray) -> None:
     """Write by how much the last end is that of each job."""
     share_J[:] = 0.0
@@ -56,14 +65,10 @@ def _share_last_end(course: Course, chance_J: FloatArray, share_J: FloatArray) -
         if j < 0 or left < SELDOM or course.end_J[j] <= 0.0:
             break
         last, total = course.end_J[j], 0.0
-        for turn in range(2):
-            for i in range(len(share_J)):
-                if course.end_J[i] <= last:
-                    near = chance_J[i] * np.exp((course.end_J[i] - last) / (LAST_SHARE * last))
-                    if turn == 0:
-                        total += near
-                    else:
-                        share_J[i] += left * chance_J[j] * near / total
+        for i in range(len(share_J)):
+            total += _near(course, chance_J, i, last)
+        for i in range(len(share_J)):
+            share_J[i] += left * chance_J[j] * _near(course, chance_J, i, last) / total
         left *= 1.0 - chance_J[j]
         j = _before(course, j)
 
