@@ -114,10 +114,8 @@ class Arrivals:
         ]
         rows, gone, begin = self.rows, self.gone, len(self.past.first_J) - 1
         places = [begin + rows[job_id] if job_id in rows else gone[job_id] for job_id, _ in again]
-        curves, left_J = (
-            picked(self.past, self.curves, places),
-            np.array([length for _, (_, length) in again]),
-        )
+        curves = picked(self.past, self.curves, places)
+        left_J = np.array([length for _, (_, length) in again])
         curves = curves._replace(gpus_V=part * curves.gpus_V, goodput_V=part * curves.goodput_V)
         arrives_J = np.linspace(0.5, count - 0.5, count) * AHEAD_S / in_time
         return Expected(curves, part * left_J, arrives_J, part)
