@@ -425,11 +425,11 @@ class Run:
         try:
             self._saver.wait()
         finally:
+            self._step_loop.trained.close()
             leave_group(self._session.group)
         # The last references: gloo's threads end here. One that lets go of a tensor while the interpreter is
         # taken down aborts the process ("terminate called without an active exception").
         self._session.group = replace(self._session.group, control=None)
-        self._step_loop.trained.close()
         if not self._training:
             # A notebook may go on for long, and begin other runs: this one's model is to be forgotten.
             atexit.unregister(self._at_exit)

@@ -34,8 +34,15 @@ def test_closing_ends_the_threads_of_all_groups(tmp_path: Path) -> None:
 
 
 def train_and_leave(shard: bool) -> None:
-    torch.set_num_threads(1)
     run = ct.init()
+    train(run, shard=shard)
+    assert gloo_threads()
+    run.close()
+    assert not gloo_threads()
+
+
+def train(run: ct.Run, *, shard: bool) -> None:
+    torch.set_num_threads(1)
     model = nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1))
     model, optimizer = run.prepare(model, torch.optim.Adam(model.parameters()), shard=shard)
     loader = run.loader(TensorDataset(torch.ones(32, 2)), batch_size=8)
@@ -44,9 +51,6 @@ def train_and_leave(shard: bool) -> None:
             model(x).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
-    assert gloo_threads()
-    run.close()
-    assert not gloo_threads()
 
 
 def gloo_threads() -> list[str]:
@@ -60,17 +64,20 @@ def test_so_does_a_model_that_was_trained_by_the_group(shard: bool, tmp_path: Pa
     assert run_replicas(train_and_leave, [shard, shard], tmp_path) == [0, 0]
 
 
-def leave_early(_argument: None) -> None:
+def leave_early(trains: bool) -> None:
     """The first leaves while the other has yet to answer it, its tensor held by gloo's thread alone."""
     run = ct.init()
+    if trains:
+        train(run, shard=False)
     late = run.rank > 0
     time.sleep(late)
-    control = run._session.group.control
-    dist.all_reduce(torch.ones(1), group=control, async_op=True)
-    del control
+    group = dist.group.WORLD if trains else run._session.group.control
+    dist.all_reduce(torch.ones(1), group=group, async_op=True)
+    del group
     time.sleep(late)
     run.close()
 
 
-def test_nobody_waits_for_a_thread_that_waits_for_the_interpreter(tmp_path: Path) -> None:
-    assert run_replicas(leave_early, [None, None], tmp_path) == [0, 0]
+@pytest.mark.parametrize("trains", [False, True])
+def test_nobody_waits_for_a_thread_that_waits_for_the_interpreter(trains: bool, tmp_path: Path) -> None:
+    assert run_replicas(leave_early, [trains, trains], tmp_path) == [0, 0]

@@ -166,6 +166,8 @@ class InPlaceRescaler(CheckpointRescaler):
             self._rendezvous.call(order, source_rank)
         if session.model_is_sharded:
             self._saver.wait()  # what all replicas write together ends before the group does
+        for model in self.models:
+            model.let_go()
         leave_group(old)
         if self._me not in staying:
             logger.info("no part of generation %d: leaves", order.generation)

@@ -88,7 +88,7 @@ class Sharding:
             self._forget_connections()
 
     def let_go(self, model: nn.Module) -> None:
-        """The group has ended: keep none of its connections, of which each unit has one noted."""
+        """The group is about to end: keep none of its connections, of which each unit has one noted."""
         for unit in model.modules():
             for group in param_groups(unit) if isinstance(unit, FSDPModule) else ():
                 noted = vars(group.mesh_info)

@@ -81,7 +81,11 @@ class ElasticModel(nn.Module):
             self._gradients.rebind(list(self.module.parameters()), None)
 
     def let_go(self) -> None:
-        """The group has ended, and nobody trains on: keep none of its connections."""
+        """The group is about to end: keep none of its connections.
+
+        Not once it has ended: who holds on to a group last waits for gloo's threads, and a wrapper does so
+        under the interpreter's lock, for which one of them may be waiting.
+        """
         self._replica.clear()
         if self._is_sharded:
             assert self._sharding is not None

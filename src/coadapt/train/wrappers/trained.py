@@ -192,7 +192,7 @@ class TrainedPairs:
                 self._session.noise_of(pair.name).add(norms, samples)
 
     def close(self) -> None:
-        """The group has ended: let go of what outlives it."""
+        """The group is about to end: let go of it, and of what outlives it."""
         for pair in self._pairs:
             pair.gradients.check.close()
             pair.model.let_go()
