@@ -283,6 +283,23 @@ def test_a_passing_failure_is_retried_and_a_refusal_is_not(caplog: pytest.LogCap
     assert caplog.text.count("not delivered to the scheduler") == 1
 
 
+def test_what_a_change_cost_is_told_once_the_scheduler_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BACKOFF_S", 0.001)
+    with serving() as scheduler:
+        scheduler.status = 503
+        reporter = Reporter(HttpChannel(scheduler.url, "", "job"), generation=3)
+        reporter.offer(1.5)
+        scheduler.wait("rescaled", module.ATTEMPTS)
+        scheduler.status = 200
+        for count in (1, 2):
+            reporter.offer(snapshot())
+            scheduler.wait("reports", count)
+        reporter.close()
+    paths = [path.rpartition("/")[2] for path, _, _ in scheduler.got]
+    assert paths == ["rescaled"] * (module.ATTEMPTS + 1) + ["reports"] * 2
+    assert scheduler.wait("rescaled")[-1] == {"generation": 3, "rescale_s": 1.5}
+
+
 def test_a_scheduler_that_is_gone_is_mentioned_once(caplog: pytest.LogCaptureFixture) -> None:
     with serving() as scheduler:
         url = scheduler.url

@@ -101,6 +101,8 @@ class Reporter:
         self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
+        # What the change cost is told once: until that came through, it goes before each report.
+        cost: dict[str, object] | None = None
         while True:
             with self._wake:
                 while not self._queue and not self._closing:
@@ -108,12 +110,14 @@ class Reporter:
                 if not self._queue:
                     return
                 item = self._queue.popleft()
+            if isinstance(item, Pause):
+                cost = {"rescale_s": item.total_s, "pause": item.parts}
+            elif not isinstance(item, RunSnapshot):
+                cost = {"rescale_s": item}
+            if cost is not None and self._send("rescaled", cost):
+                cost = None
             if isinstance(item, RunSnapshot):
                 self._report(item)
-            elif isinstance(item, Pause):
-                self._send("rescaled", {"rescale_s": item.total_s, "pause": item.parts})
-            else:
-                self._send("rescaled", {"rescale_s": item})
 
     def _report(self, item: RunSnapshot) -> None:
         try:
@@ -126,21 +130,23 @@ class Reporter:
             self._params, self._batch = tuning.params, tuning.batch
         self._send("reports", {"report": to_json(tuning.report)})
 
-    def _send(self, path: str, body: dict[str, object]) -> None:
+    def _send(self, path: str, body: dict[str, object]) -> bool:
+        """Return whether it is done with: delivered, or refused."""
         if self._channel is None:
-            return
+            return True
         for attempt in range(ATTEMPTS):
             try:
                 answer = self._channel.send(path, {"generation": self._generation, **body})
                 self._kin_times = told_of_kin(answer)
                 self._failed = False
-                return
+                return True
             except (OSError, http.client.HTTPException) as error:
                 refused = isinstance(error, urllib.error.HTTPError) and error.code in NO_RETRY
                 if refused or attempt == ATTEMPTS - 1 or self._closing:
                     self._log_once(path, error)
-                    return
+                    return refused
             time.sleep(BACKOFF_S * 2**attempt)
+        return False
 
     def _log_once(self, path: str, error: Exception) -> None:
         """Say that reports do not arrive when that begins, not for each report."""
