@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from coadapt.model import JobView, RescaleContract, Usage
 from coadapt.policies.castor.cluster import standing
-from coadapt.policies.castor.laxity import LAST_END_FIRST, TRIAL_S, owed_now
+from coadapt.policies.castor.fairness import OVERDUE, Fair
+from coadapt.policies.castor.laxity import ANY_TYPE, LAST_END_FIRST, NO_TYPE, TRIAL_S, Owed, owed_now
 from coadapt.policies.castor.lengths import Lengths
 from coadapt.policies.castor.policy import Castor
 from coadapt.policies.castor.situation import Situation, situation
@@ -119,3 +120,16 @@ def test_all_end_soon_after_the_least_last_end(hours: list[float]) -> None:
         left_s = {name: each for name, each in left_s.items() if each > 0.0}
         at += step_s
     assert at <= 1.18 * end_s + 4 * step_s
+
+
+def test_who_is_late_is_owed_its_share_and_who_is_overdue_what_its_clock_runs_at() -> None:
+    """The last two are overdue; the clock of the very last runs at what its share does."""
+    rho_max = 0.8
+    least_J = np.array([0.99, 1.01, 0.99 * OVERDUE, OVERDUE, OVERDUE]) * rho_max
+    goodput_J, rate_J = np.full(5, 10.0), np.array([16.0, 16.0, 16.0, 16.0, 10.0])
+    fair = Fair(np.full(5, 2), np.full(5, 1), goodput_J, rate_J, np.full(5, 900.0), least_J)
+    nothing = Owed(np.zeros(5, np.int64), np.full(5, ANY_TYPE), np.full(5, np.inf), np.ones(5))
+    shares = nothing.with_shares(fair, rho_max)
+    assert shares.replicas_J.tolist() == [0, 2, 2, 2, 2]
+    assert shares.type_J.tolist() == [ANY_TYPE, 1, 1, NO_TYPE, 1]
+    assert shares.goodput_J.tolist() == [np.inf, 10.0, 10.0, 16.0, 10.0]

@@ -11,7 +11,7 @@ from coadapt.policies.castor.arrays import FloatArray, IntArray
 from coadapt.policies.castor.cluster import standing
 from coadapt.policies.castor.explain import Told, duration, explained
 from coadapt.policies.castor.fairness import ROUND_S, FairClocks, Waits
-from coadapt.policies.castor.laxity import Owed
+from coadapt.policies.castor.laxity import ANY_TYPE, NO_TYPE, Owed
 from coadapt.policies.castor.lengths import Lengths
 from coadapt.policies.castor.noise import Stretches
 from coadapt.policies.castor.predictions import Predictions
@@ -139,7 +139,7 @@ def test_a_size_earns_what_is_left_of_its_horizon_after_a_change(seed: int) -> N
 def test_prices_are_what_others_gain_however_urgent_it_is_what_some_are_owed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    owed = Owed(np.array([4, 4, 0, 0]), np.full(4, -1), np.full(4, np.inf), np.ones(4))
+    owed = Owed(np.array([4, 4, 0, 0]), np.full(4, ANY_TYPE), np.full(4, np.inf), np.ones(4))
     served, priced = 0, 0
     for seed in range(60):
         now = drawn(seed)
@@ -159,6 +159,17 @@ def test_prices_are_what_others_gain_however_urgent_it_is_what_some_are_owed(
         priced += bool(one.price_T.any())
     assert served > 30
     assert priced > 10
+
+
+@seeds
+def test_who_is_owed_a_goodput_has_it_wherever_that_is(seed: int) -> None:
+    """One GPU of any type would not do, as it does for who is owed a number of them."""
+    now = drawn(seed)
+    outlook = Values().settle(now, Fluid.of(now, GPUS_T), None, Wanted(4.0, 0.5, np.full(4, 1e9)))
+    goodput_J = np.array([now.goodput_JC[0].max(), np.inf, np.inf, np.inf])
+    owed = Owed(np.array([1, 0, 0, 0]), np.array([NO_TYPE, *[ANY_TYPE] * 3]), goodput_J, np.ones(4))
+    sizes = choose(now, outlook, standing(SEEN), owed)
+    assert sizes_of(now, 0, sizes.types["j0"])[sizes.counts["j0"]] == goodput_J[0]
 
 
 @seeds

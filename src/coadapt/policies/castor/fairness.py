@@ -10,7 +10,9 @@
 #
 # `rho_max` acts on both. Seconds past FAIR_FROM x rho_max x T_fair weigh more in the plays, so that who will
 # be late is seen to in time. Who can count on rho_max or more only is owed its share, or GPUs of another type
-# that do as much, until the quotient is below again.
+# that do as much, until the quotient is below again. The share is of the commonest type, on which a job may
+# do a fraction of what its clock runs at: it has its share then, and is later with each round. So who can
+# count on OVERDUE x rho_max or more only is owed what its clock runs at, on whatever type that is.
 #
 # Guarantee. While the number of jobs n and the goodputs stay, and n <= GPUs: shares are floor(GPUs / n),
 # their sum fits, so every late job gets at least its share in the next round and the quotient rises no
@@ -31,19 +33,22 @@ from coadapt.policies.castor.rates import Configs
 from coadapt.policies.castor.situation import Situation
 
 FAIR_FROM = 0.5  # of rho_max: seconds past it weigh more (1)
+OVERDUE = 1.35  # times rho_max: who is later is owed more than its share (tried: 1.15, 1.3, 1.4, 1.5)
 ROUND_S = 60.0  # of waiting for a round, which nobody is spared (1)
 
 
 class Fair(NamedTuple):
     """What its share is to each job: replicas of the commonest GPU type, and its goodput there.
 
-    takes_s_J: its completion time on its share (T_fair); least_J: the least rho that it can count on. Of a
-    job of which nothing is known they are infinity and 0.
+    rate_J: the goodput that its clock runs at now; takes_s_J: its completion time on its share (T_fair);
+    least_J: the least rho that it can count on. Of a job of which nothing is known the last two are infinity
+    and 0.
     """
 
     gpus_J: IntArray
     type_J: IntArray
     goodput_J: FloatArray
+    rate_J: FloatArray
     takes_s_J: FloatArray
     least_J: FloatArray
 
@@ -57,7 +62,8 @@ class FairClocks:
 
     def move(self, at: float, now: Situation, gpus_T: IntArray) -> Fair:
         """Return what the share of each job is, and move the clocks on. gpus_T: GPUs by type."""
-        gpus_J, type_J, goodput_J, rate_J = _shares(now, gpus_T, now.goodput_JC)
+        shares = _shares(now, gpus_T, now.goodput_JC)
+        rate_J = shares.rate_J
         ahead_J = _ahead(now, rate_J, _shares(now, gpus_T, now.later_LC).rate_J)
         takes_s_J, least_J = np.full(len(now.jobs), np.inf), np.zeros(len(now.jobs))
         rows = np.flatnonzero(now.timed_J & (ahead_J > 0.0))
@@ -72,7 +78,7 @@ class FairClocks:
         takes_s_J[rows] = fair_s_R + 0.5 * ROUND_S + now.rescale_s_J[rows]
         least_J[rows] = (age_s_R + left_R / rate_R) / takes_s_J[rows]
         self.at, self.done = at, dict(zip(names, clock_R.tolist(), strict=True))
-        return Fair(gpus_J, type_J, goodput_J, takes_s_J, least_J)
+        return Fair(*shares, takes_s_J, least_J)
 
 
 # Where jobs outnumber GPUs there are no shares, and a sum of completion times puts last whoever needs many

@@ -20,7 +20,7 @@ import numpy as np
 
 from coadapt.model import JobSpec, RescaleContract
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
-from coadapt.policies.castor.fairness import ROUND_S, Fair
+from coadapt.policies.castor.fairness import OVERDUE, ROUND_S, Fair
 from coadapt.policies.castor.situation import REPORT_S, Situation
 
 NEAR_END = 0.95  # of E: who has as much left must run (tried: 0.9, 0.97)
@@ -34,11 +34,13 @@ TRIAL_S = 5.0 * REPORT_S  # from a job's first start: if no step was timed by th
 
 # Times as urgent as anything else that is owed: what `rho_max` guarantees holds beside it, too.
 SHARES_FIRST = 100.0
+ANY_TYPE, NO_TYPE = -1, -2
 
 
 class Owed(NamedTuple):
     """What the round owes its jobs. replicas_J: at least so many now, 0 if it may wait; type_J: of this GPU
-    type, -1: of any; goodput_J: or whatever does as much, infinity: nothing else.
+    type, ANY_TYPE, or NO_TYPE, of which nothing counts; goodput_J: or whatever does as much, infinity:
+    nothing else.
 
     urgency_J: what a GPU of them counts where not all fit.
     """
@@ -51,10 +53,13 @@ class Owed(NamedTuple):
     def with_shares(self, fair: Fair, rho_max: float) -> "Owed":
         """Return this, and their shares to all that are late by their fair clocks."""
         late_J = fair.least_J >= rho_max
+        overdue_J = (fair.least_J >= OVERDUE * rho_max) & (fair.rate_J > fair.goodput_J)
+        type_J = np.where(overdue_J, NO_TYPE, fair.type_J)
+        goodput_J = np.where(overdue_J, fair.rate_J, fair.goodput_J)
         return Owed(
             np.where(late_J, np.maximum(self.replicas_J, fair.gpus_J), self.replicas_J),
-            np.where(late_J & (self.replicas_J == 0), fair.type_J, self.type_J),
-            np.where(late_J, fair.goodput_J, self.goodput_J),
+            np.where(late_J & (self.replicas_J == 0), type_J, self.type_J),
+            np.where(late_J, goodput_J, self.goodput_J),
             np.where(late_J, SHARES_FIRST, self.urgency_J),
         )
 
@@ -63,7 +68,7 @@ def owed_now(now: Situation, at: float, bears_J: FloatArray, num_gpus: int, *, e
     """Return what jobs of one size are owed. bears_J: completion time, s. end_too: heed the last end."""
     num_jobs = len(now.jobs)
     replicas_J, urgency_J = np.zeros(num_jobs, dtype=np.int64), np.ones(num_jobs)
-    owed = Owed(replicas_J, np.full(num_jobs, -1), np.full(num_jobs, np.inf), urgency_J)
+    owed = Owed(replicas_J, np.full(num_jobs, ANY_TYPE), np.full(num_jobs, np.inf), urgency_J)
     sizes = [_only_size(job.spec) for job in now.jobs]
     if not any(sizes):
         return owed

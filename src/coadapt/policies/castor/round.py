@@ -26,7 +26,7 @@ from coadapt.goodput.compiled import compiled_lean
 from coadapt.model import JobId
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.castor.cluster import Standing
-from coadapt.policies.castor.laxity import Owed
+from coadapt.policies.castor.laxity import ANY_TYPE, Owed
 from coadapt.policies.castor.program.knapsack import Choice, prove, solve
 from coadapt.policies.castor.program.prices import NEVER, WAIT, Options, spare
 from coadapt.policies.castor.situation import Situation
@@ -114,7 +114,7 @@ def _served(now: Situation, owed: Owed, gpus_JO: IntArray, type_JO: IntArray) ->
     """Return what each option serves of what is owed, in GPUs by their urgency."""
     replicas_J1, type_J1 = owed.replicas_J[:, None], owed.type_J[:, None]
     goodput_JO = np.hstack((now.goodput_JC, now.here_J[:, None]))
-    serves_JO = (gpus_JO >= replicas_J1) & ((type_J1 < 0) | (type_JO == type_J1))
+    serves_JO = (gpus_JO >= replicas_J1) & ((type_J1 == ANY_TYPE) | (type_JO == type_J1))
     serves_JO |= goodput_JO >= owed.goodput_J[:, None]
     served_JO: FloatArray = serves_JO * (owed.urgency_J[:, None] * replicas_J1)
     return served_JO
