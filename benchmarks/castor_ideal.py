@@ -133,7 +133,8 @@ def _choose(here: Sequence[Job], rescale_s: float) -> None:
         np.full(len(here), rescale_s),
         calm_s=0.0,
     )
-    worth_JK, keep_J = worths(np.array([job.values[0] for job in here]), prospects)
+    worth_JO = worths(np.array([job.values[0] for job in here]), prospects)
+    worth_JK, keep_J = worth_JO[:, :-1].copy(), worth_JO[:, -1]
     worth_JK[every_J[runs_J], size_J[runs_J]] = keep_J[runs_J]
     sizes_JK, nobody_J = np.tile(SIZES, (len(here), 1)), np.full(len(here), -1)
     options = Options(worth_JK, sizes_JK, np.zeros_like(sizes_JK), nobody_J, np.array([NUM_GPUS]), 1)

@@ -55,11 +55,11 @@ def _job(index: int, done: float = 0.0) -> JobView:
 
 
 def _kin(number: int, done: float) -> JobView:
-    """Return one of some jobs of an application, which has reported a step."""
+    """Return one of some jobs of an application, which has reported a step, and is later than is fair."""
     one, batch = _job(4, done), BatchConfig(total=64, atomic=64, accumulation=0)
     spec = replace(one.spec, application="rehearsal")
     measured = replace(one.measured, batch=batch, step_time_s=0.1)
-    return replace(one, id=f"kin-{number}", spec=spec, measured=measured)
+    return replace(one, id=f"kin-{number}", spec=spec, measured=measured, submitted_at=-1e6)
 
 
 # What jobs hold is in the way of what they want, and Pollux's bound cannot be met: policies have to search.

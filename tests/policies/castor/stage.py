@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from coadapt.model import (
     WAITING,
     Allocation,
@@ -17,7 +19,8 @@ from coadapt.model import (
     TypeProfile,
     Usage,
 )
-from coadapt.policies.castor.lengths import Lengths, hinted
+from coadapt.policies.castor.arrays import FloatArray, JobRows
+from coadapt.policies.castor.lengths import Lengths, Reported, hinted
 
 PARAMS = ThroughputParams(
     alpha_c=0.05, beta_c=0.001, alpha_r=0.01, beta_r=0.001, alpha_n=0.03, beta_n=0.002, gamma=1.5
@@ -63,12 +66,18 @@ def timed(
     )
 
 
-def observe(lengths: Lengths, *jobs: JobView, alone: float = 1.0) -> None:
-    """Let `lengths` see these jobs and no others, each of this goodput on one GPU."""
-    lengths.observe(jobs, [alone] * len(jobs), [hinted(job) for job in jobs])
+def observe(lengths: Lengths, *jobs: JobView, alone: float = 1.0) -> FloatArray:
+    """Return what these jobs, each of this goodput on one GPU, have left by `lengths`; it sees no others."""
+    hints = [hinted(job) for job in jobs]
+    reported = Reported(
+        JobRows([job.id for job in jobs]),
+        np.array([job.measured.progress for job in jobs]),
+        np.full(len(jobs), alone),
+        np.array([np.inf if hint is None else hint for hint in hints]),
+    )
+    return lengths.left(jobs, reported)
 
 
 def left(lengths: Lengths, job: JobView, alone: float = 1.0) -> float:
     """Return what `job` has left by `lengths`, once it was seen."""
-    observe(lengths, job, alone=alone)
-    return lengths.left(job.id)
+    return float(observe(lengths, job, alone=alone)[0])

@@ -39,7 +39,7 @@ def test_who_is_expected_has_the_curve_that_it_had_last(seed: int) -> None:
             for row, whole in enumerate(expected.left_J.tolist()):
                 assert curve(expected.curves, row) == last[name_of[whole]]
                 found += 1
-        assert known.gone.keys() | known.rows.keys() == known.came.keys()
+        assert known.gone.keys() | known.rows.keys() == known.names
     assert found > 1_000
 
 

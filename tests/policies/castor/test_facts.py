@@ -88,8 +88,10 @@ def _changed(rng: np.random.Generator, one: JobView, names: tuple[str, ...]) -> 
 
 
 def _same(one: Situation, other: Situation) -> None:
-    for name in ("goodput_JC", "here_J", "left_J", "held_JX", "timed_J", "later_LC"):
+    for name in ("goodput_JC", "here_J", "left_J", "timed_J", "later_LC"):
         assert np.array_equal(getattr(one, name), getattr(other, name)), name
+    for mine, others in zip(one.sources.steps, other.sources.steps, strict=True):
+        assert np.array_equal(mine, others)
     for mine, others in zip((*one.configs, *one.later), (*other.configs, *other.later), strict=True):
         assert np.array_equal(mine, others)
 

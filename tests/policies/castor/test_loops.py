@@ -83,7 +83,7 @@ def test_a_fair_share_lasts_until_all_stretches_are_done(seed: int) -> None:
     rng, first, now = np.random.default_rng(seed), drawn(seed), drawn(seed + 100)
     job_L = np.array([0, 1, 1, 2])
     parts_L = rng.uniform(0.05, 0.45, 4)
-    later = Stretches(job_L, parts_L * first.left_J[job_L], np.ones(4))
+    later = Stretches(job_L, parts_L * first.left_J[job_L], np.ones(4), np.array([0, 1, 3, 4, 4]))
     cut = replace(first, later=later, later_LC=now.goodput_JC[[0, 1, 0, 2]])
 
     def seconds_of(each: Situation) -> FloatArray:
@@ -124,7 +124,8 @@ def test_a_size_earns_what_is_left_of_its_horizon_after_a_change(seed: int) -> N
     takes_s_JC, lasts_s_J = rng.uniform(1.0, 900.0, (5, 6)), rng.uniform(1.0, 900.0, 5)
     rescale_s_J, calm_s = rng.choice([0.3, 30.0, 250.0], 5), rng.choice([0.0, 3_000.0, np.inf])
     prospects = Prospects(goodput_JC, here_J, runs_J, takes_s_JC, lasts_s_J, rescale_s_J, float(calm_s))
-    worth_JC, keep_J = worths(value_J, prospects)
+    worth_JO = worths(value_J, prospects)
+    worth_JC, keep_J = worth_JO[:, :-1], worth_JO[:, -1]
     ahead_s_J = np.clip(0.5 * calm_s, 3.0 * rescale_s_J, 10.0 * rescale_s_J)
     horizon_s_J = np.maximum(HORIZON_S, ahead_s_J)
     again_J = value_J * here_J * np.minimum(rescale_s_J / np.clip(lasts_s_J, 60.0, horizon_s_J), 1.0)

@@ -20,6 +20,7 @@ from coadapt.model import (
     ThroughputParams,
     TypeProfile,
 )
+from coadapt.policies.castor.arrays import JobRows
 from coadapt.policies.castor.cluster import standing
 from coadapt.policies.castor.explain import durations
 from coadapt.policies.castor.fairness import Waits
@@ -168,15 +169,20 @@ def test_a_job_in_pieces_moves_when_a_node_is_free() -> None:
     assert placed(nodes(4, 4, 4), {"a": 4}, a=on(n0=2, n1=2))["a"].num_nodes == 1
 
 
+def foretell(says: Predictions, at: float, **ends_s: float) -> None:
+    """Let jobs end in so many seconds."""
+    says.predict(at, JobRows(ends_s), np.array(list(ends_s.values())))
+
+
 def test_a_record_of_errors_widens_the_interval() -> None:
     says = Predictions()
-    says.predict(0.0, {"first": 1000.0})
+    foretell(says, 0.0, first=1000.0)
     narrow = says.latest["first"]
     for number in range(40):
         at = 10_000.0 * (number + 1)
-        says.predict(at, {"x": 1000.0})
+        foretell(says, at, x=1000.0)
         says.observe(at + (5000.0 if number % 2 else 500.0), [])
-    says.predict(1e7, {"last": 1000.0})
+    foretell(says, 1e7, last=1000.0)
     wide = says.latest["last"]
     assert wide.high_at - wide.end_at > 3500.0 > narrow.high_at - narrow.end_at
     assert wide.low_at < wide.end_at < wide.high_at
@@ -186,18 +192,18 @@ def test_what_is_said_of_a_day_is_judged_by_what_was_said_of_days() -> None:
     says = Predictions()
     for number in range(60):  # of 100 s exactly as said; of 100,000 s it took 40 % only, known of 20 jobs
         at = 1e6 * (number + 1)
-        says.predict(at, {"short": 100.0})
+        foretell(says, at, short=100.0)
         says.observe(at + 130.0, [])
         says.observe(at + 200.0, [])
         if number == 30:
-            says.predict(at + 300.0, {"first": 100_000.0})
+            foretell(says, at + 300.0, first=100_000.0)
             unproven = says.latest["first"]
             says.made.clear()
         if number >= 40:
-            says.predict(at + 300.0, {"long": 100_000.0})
+            foretell(says, at + 300.0, long=100_000.0)
             says.observe(at + 40_300.0, [])
     said_at = 1e8
-    says.predict(said_at, {"short": 100.0, "long": 100_000.0})
+    foretell(says, said_at, short=100.0, long=100_000.0)
     short, long = says.latest["short"], says.latest["long"]
     assert (
         unproven.low_at - (31e6 + 300.0) < 0.51 * 100_000.0
@@ -212,9 +218,9 @@ def test_what_is_said_lies_in_its_interval_though_all_proved_wrong_to_one_side(t
     says = Predictions()
     for number in range(40):
         at = 1e5 * (number + 1)
-        says.predict(at, {"x": 3_000.0})
+        foretell(says, at, x=3_000.0)
         says.observe(at + took * 3_000.0, [])
-    says.predict(1e8, {"next": 3_000.0})
+    foretell(says, 1e8, next=3_000.0)
     said = says.latest["next"]
     assert said.low_at <= said.end_at <= said.high_at
     far_s = said.low_at - 1e8 if took < 1.0 else said.high_at - 1e8
@@ -224,7 +230,7 @@ def test_what_is_said_lies_in_its_interval_though_all_proved_wrong_to_one_side(t
 def test_of_errors_the_latest_count() -> None:
     says = Predictions()
     for number in range(ERRORS_MAX + 50):
-        says.predict(0.0, {"a": 600.0})
+        foretell(says, 0.0, a=600.0)
         says.observe(600.0 if number < 50 else 60.0, ["a"])
         says.observe(600.0 if number < 50 else 60.0, [])
     assert says.num_errors == ERRORS_MAX + 50
@@ -242,7 +248,7 @@ def test_times_are_worded_in_what_is_short_enough() -> None:
 
 def test_no_word_is_no_prediction() -> None:
     says = Predictions()
-    says.predict(0.0, {"never": math.inf})
+    foretell(says, 0.0, never=math.inf)
     assert says.latest == {}
 
 

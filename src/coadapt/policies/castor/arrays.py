@@ -1,7 +1,12 @@
-"""Short names for arrays; axes are told by the letters after the underscore."""
+"""Short names for arrays (axes are told by the letters after the underscore), and which row a job has."""
+
+from collections.abc import Iterable
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
+
+from coadapt.model import JobId
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -12,3 +17,34 @@ def median(values: FloatArray) -> float:
     """Return the median of some numbers: that of numpy takes eight times as long for 160 of them."""
     ordered = np.sort(values)
     return 0.5 * float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2])
+
+
+class JobRows:
+    """Who is in a round, and in which row: `row_of`, in the order of rows.
+
+    What is kept of jobs from round to round are arrays with such rows. Which row of the last round each job
+    had is found once, for all of them.
+    """
+
+    __slots__ = ("_before_J", "_earlier", "row_of")
+
+    def __init__(self, names: Iterable[JobId] = ()) -> None:
+        self.row_of = {name: row for row, name in enumerate(names)}
+        self._earlier: JobRows | None = None
+        self._before_J = np.empty(0, dtype=np.int64)
+
+    def before(self, earlier: "JobRows") -> IntArray:
+        """Return the row of each job in an earlier round, -1: it was not there."""
+        if self._earlier is not earlier:
+            rows = map(earlier.row_of.get, self.row_of, repeat(-1))
+            self._before_J = np.fromiter(rows, np.int64, len(self.row_of))
+            self._earlier, earlier._earlier = earlier, None  # no chain of all rounds
+        return self._before_J
+
+    def kept(self, earlier: "JobRows", value_XJ: FloatArray, otherwise: float | FloatArray) -> FloatArray:
+        """Return the values of each job in an earlier round, of who was not there what it is `otherwise`."""
+        before_J = self.before(earlier)
+        row_J = np.flatnonzero(before_J >= 0)
+        found_XJ = np.full((*value_XJ.shape[:-1], len(before_J)), otherwise)
+        found_XJ[..., row_J] = value_XJ[..., before_J[row_J]]
+        return found_XJ

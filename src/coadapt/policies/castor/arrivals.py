@@ -8,8 +8,12 @@
 # A stream of jobs ends one day. The longer nobody comes, against the rate before, the likelier that was it.
 
 import math
+from bisect import insort
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -56,16 +60,25 @@ class Silence:
         return END_CHANCE / (END_CHANCE + (1.0 - END_CHANCE) * math.exp(-missed))
 
 
+class _Came(NamedTuple):
+    """When a job came, and of which length in progress."""
+
+    at: float
+    job: JobId
+    whole: float
+
+
 @dataclass(slots=True)
 class Arrivals:
-    """came: who came lately, when, and of which length in progress. curves: of the last round; rows: who of
-    them was in it, and its row.
+    """came: who came lately, in the order of their coming; names: who they are. curves: of the last round;
+    rows: who of them was in it, and its row.
 
     gone: for each of the others, the row of its curve in `past`, which has theirs alone.
     """
 
     began_at: float | None = None
-    came: dict[JobId, tuple[float, float]] = field(default_factory=dict)
+    came: deque[_Came] = field(default_factory=deque)
+    names: set[JobId] = field(default_factory=set)
     curves: Curves | None = None
     rows: dict[JobId, int] = field(default_factory=dict)
     gone: dict[JobId, int] = field(default_factory=dict)
@@ -79,12 +92,16 @@ class Arrivals:
         came, since = self.came, at - MEMORY_S
         known = enumerate(zip(jobs, whole_J.tolist(), strict=True))
         rows = {job.id: row for row, (job, whole) in known if whole > 0.0 and job.submitted_at > since}
-        for job_id in [job_id for job_id in rows if job_id not in came]:
-            came[job_id] = jobs[rows[job_id]].submitted_at, float(whole_J[rows[job_id]])
-        for job_id in [job_id for job_id, (came_at, _) in came.items() if came_at <= since]:
-            del came[job_id]
+        for job_id in [job_id for job_id in rows if job_id not in self.names]:
+            row = rows[job_id]
+            insort(came, _Came(jobs[row].submitted_at, job_id, float(whole_J[row])), key=attrgetter("at"))
+            self.names.add(job_id)
+        while came and came[0].at <= since:
+            job_id = came.popleft().job
+            self.names.discard(job_id)
             self.gone.pop(job_id, None)
-        gone = {job_id: row for job_id, row in self.rows.items() if job_id not in rows and job_id in came}
+        lost = sorted(self.rows.keys() - rows.keys())
+        gone = {job_id: self.rows[job_id] for job_id in lost if job_id in self.names}
         if gone and self.curves is not None:
             begin = len(self.past.first_J) - 1
             rows_of_all = [*self.gone.values(), *[begin + row for row in gone.values()]]
@@ -97,7 +114,7 @@ class Arrivals:
 
         in_part: whether all of the last two hours are, each in part. over: as of Silence.
         """
-        past = sorted(self.came.items(), key=lambda each: each[1][0])
+        past = list(self.came)
         if not past or self.began_at is None or self.curves is None:
             return None
         span_s = min(MEMORY_S, max(at - self.began_at, SPAN_MIN_S))
@@ -113,9 +130,9 @@ class Arrivals:
             for number in range(count)
         ]
         rows, gone, begin = self.rows, self.gone, len(self.past.first_J) - 1
-        places = [begin + rows[job_id] if job_id in rows else gone[job_id] for job_id, _ in again]
+        places = [begin + rows[each.job] if each.job in rows else gone[each.job] for each in again]
         curves = picked(self.past, self.curves, places)
-        left_J = np.array([length for _, (_, length) in again])
+        left_J = np.array([each.whole for each in again])
         curves = curves._replace(gpus_V=part * curves.gpus_V, goodput_V=part * curves.goodput_V)
-        arrives_J = np.linspace(0.5, count - 0.5, count) * AHEAD_S / in_time
+        arrives_J = (np.arange(count, dtype=np.float64) + 0.5) * AHEAD_S / in_time
         return Expected(curves, part * left_J, arrives_J, part)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coadapt.goodput.compiled import compiled_lean
 from coadapt.model import Allocation, ClusterView, JobId, JobView, NodeId, RescaleContract
 from coadapt.policies.castor.arrays import BoolArray, IntArray
 from coadapt.policies.castor.facts import Known
@@ -55,7 +56,8 @@ def standing(view: ClusterView, known: Ground | None = None) -> Standing:
     """Return what of `view` stays, and what is left to plan with, by GPU type. known: an earlier ground."""
     ground = ground_of(view.nodes, known)
     quota_left = {tenant: float(quota) for tenant, quota in view.quotas().items()}
-    frozen = [job for job in view.jobs if job.spec.contract is RescaleContract.FROZEN and job.allocation]
+    runs = [job for job in view.jobs if job.grant.allocation.slots]  # few, where jobs are many
+    frozen = [job for job in runs if job.spec.contract is RescaleContract.FROZEN]
     kept: dict[JobId, Allocation] = {}
     stranded = set()
     free = FreeNodes(ground.by_id) if frozen else None
@@ -102,17 +104,11 @@ def configurations(kinds: Sequence[Kind], known: Known) -> tuple[Configs, BoolAr
     Sizes that no job shares (its least and its most) are there for that job alone. Sizes beyond what any job
     may have are not there: on a large cluster they are most of all.
     """
-    low_J1, high_J1 = known.span_J2[:, :1], known.span_J2[:, 1:]
     own = frozenset(known.span_J2.ravel().tolist())
     columns = _columns(tuple((kind.num_gpus, kind.node_gpus, kind.rack_gpus) for kind in kinds), own)
-    configs, gpus_C = columns.configs, columns.configs.gpus_C
-    may_JC = (gpus_C >= low_J1) & (gpus_C <= high_J1)
-    may_JC &= columns.common_C | (gpus_C == low_J1) | (gpus_C == high_J1)
-    if not known.timed_J.all():
-        may_JC &= known.timed_J[:, None] | (gpus_C <= columns.node_C) | (gpus_C == low_J1)
-    if not known.allowed_JT.all():
-        may_JC &= known.allowed_JT[:, configs.type_C]
-    return configs, may_JC
+    may_JC = np.empty((len(known.span_J2), len(columns.common_C)), dtype=np.bool_)
+    _allow(columns, known.span_J2, known.timed_J, known.allowed_JT, may_JC)
+    return columns.configs, may_JC
 
 
 class _Columns(NamedTuple):
@@ -121,6 +117,19 @@ class _Columns(NamedTuple):
     configs: Configs
     common_C: BoolArray
     node_C: IntArray
+
+
+@compiled_lean
+def _allow(
+    columns: _Columns, span_J2: IntArray, timed_J: BoolArray, allowed_JT: BoolArray, may_JC: BoolArray
+) -> None:
+    for j in range(len(may_JC)):
+        low, high = span_J2[j]
+        for c in range(may_JC.shape[1]):
+            size, of_type = columns.configs.gpus_C[c], columns.configs.type_C[c]
+            may = columns.common_C[c] or size == low or size == high
+            within = timed_J[j] or size <= columns.node_C[c] or size == low
+            may_JC[j, c] = may and within and low <= size <= high and allowed_JT[j, of_type]
 
 
 @lru_cache(maxsize=64)  # mostly those of the round before
@@ -158,15 +167,20 @@ def held_shapes(ground: Ground, jobs: Sequence[JobView]) -> IntArray:
     What is on lost nodes, of a forbidden type, mixed, out of limits or shared cannot be kept: this policy
     gives whole GPUs.
     """
-    held_JX = np.zeros((len(jobs), 4), dtype=np.int64)
-    held_JX[:, 1:3] = 1
+    rows: list[int] = []
+    shapes: list[tuple[int, int, int, int]] = []
     for row, job in enumerate(jobs):
         if not job.grant.allocation.slots:
             continue  # most, where jobs are many
-        held, spec = ground.shape_of(job.allocation), job.spec.replicas
+        held, spec = ground.shape_of(job.grant.allocation), job.spec.replicas
         if held is None:
             continue
         number, shape = held
         if spec.min <= shape.gpus <= spec.max and spec.allows_type(ground.pools[number].gpu_type):
-            held_JX[row] = (number, *shape)
+            rows.append(row)
+            shapes.append((number, *shape))
+    held_JX = np.zeros((len(jobs), 4), dtype=np.int64)
+    held_JX[:, 1:3] = 1
+    if rows:
+        held_JX[rows] = shapes
     return held_JX

@@ -42,19 +42,22 @@ class Told:
 
 def explained(told: Told) -> dict[JobId, str]:
     """Return a sentence for each job that could be moved."""
-    jobs, placed = told.now.jobs, told.placed
-    given = [row for row, job in enumerate(jobs) if job.id in placed]
-    left = [row for row, job in enumerate(jobs) if job.id not in placed]
-    ends, starts = _ends(told, [jobs[row].id for row in given]), _starts(told, [jobs[row].id for row in left])
+    now, placed = told.now, told.placed
+    given = sorted([now.job_rows.row_of[job] for job in placed])
+    left = [row for row, job in enumerate(now.job_rows.row_of) if job not in placed]
     why: dict[JobId, str] = {}
-    for row, more in zip(given, _more(told, given), strict=True):
-        job = jobs[row]
+    for row, ends, more in zip(given, _ends(told, given), _more(told, given), strict=True):
+        job = now.jobs[row]
         change = gets(job, placed[job.id], *_types(told, row, job.id))
-        why[job.id] = f"{change}{ends.get(job.id, '')}; {more}"
-    market = _market(told)
-    for row in left:
-        job = jobs[row]
-        why[job.id] = f"{_waits(told, row, market)}{starts.get(job.id, '')}"
+        why[job.id] = f"{change}{ends}; {more}"
+    likes = now.known.like_J[left].tolist()
+    needs_of = _needs_of(told, dict(zip(likes, left, strict=True)))
+    waiting = zip(left, likes, _earns(told, left), _starts(told, left), strict=True)
+    for row, like, earns, starts in waiting:
+        job, (needs, priced) = now.jobs[row], needs_of[like]
+        held = job.grant.allocation
+        change = f"gives up its {plural(held.num_replicas, 'GPU')} and waits" if held.slots else "waits"
+        why[job.id] = f"{change}: {needs}, it {earns}{starts}" if priced else f"{change}: {needs}{starts}"
     return why
 
 
@@ -63,7 +66,7 @@ def _types(told: Told, row: int, job: JobId) -> tuple[str, str]:
     kinds = told.standing.kinds
     if len(kinds) == 1:
         return "", ""
-    of_type, *_, replicas = told.now.held_JX[row].tolist()
+    of_type, *_, replicas = told.now.sources.steps.held_JX[row].tolist()
     return kinds[of_type].gpu_type if replicas else "", kinds[told.sizes.types[job]].gpu_type
 
 
@@ -118,24 +121,28 @@ class _Words(dict[int, str]):
 _WORDS = _Words()
 
 
-def _ends(told: Told, jobs: Sequence[JobId]) -> dict[JobId, str]:
+def _ends(told: Told, rows: Sequence[int]) -> list[str]:
     """Return when each of these jobs ends, where that was foretold."""
-    known, said_3J = told.predictions.said(jobs)
-    words = zip(known, *_in_rows(said_3J - told.at), strict=True)
-    return {job: f"; ends in about {after} (nine of ten: {low} to {high})" for job, after, low, high in words}
+    said_3R = told.predictions.said(rows) - told.at
+    words = zip(said_3R[0].tolist(), *_in_rows(said_3R), strict=True)
+    return [
+        f"; ends in about {after} (nine of ten: {low} to {high})" if after_s < math.inf else ""
+        for after_s, after, low, high in words
+    ]
 
 
-def _starts(told: Told, jobs: Sequence[JobId]) -> dict[JobId, str]:
+def _starts(told: Told, rows: Sequence[int]) -> list[str]:
     """Return when each of these jobs starts, likewise."""
-    known, said_3J = told.starts.said(jobs)
-    soon = (said_3J[0] - told.at <= ROUND_S).tolist()  # it would now, if others' changes cost nothing
-    words = zip(known, soon, *_in_rows(said_3J - told.at), strict=True)
-    return {
-        job: f"; starts soon (nine of ten: within {high})"
-        if is_soon
+    said_3R = told.starts.said(rows) - told.at
+    words = zip(said_3R[0].tolist(), *_in_rows(said_3R), strict=True)
+    return [
+        f"; starts soon (nine of ten: within {high})"  # it would now, if others' changes cost nothing
+        if after_s <= ROUND_S
         else f"; starts in about {after} (nine of ten: {low} to {high})"
-        for job, is_soon, after, low, high in words
-    }
+        if after_s < math.inf
+        else ""
+        for after_s, after, low, high in words
+    ]
 
 
 def _in_rows(seconds_XJ: FloatArray) -> list[list[str]]:
@@ -199,56 +206,39 @@ def _enlarge(
                 break
 
 
-@dataclass(frozen=True, slots=True)
-class _Market:
-    """free: how many GPUs are, and what an hour of one saves others; own: and what it saves each job.
-
-    held: GPUs by tenant. needs: what keeps jobs of these GPU types, least replicas and tenant waiting, and
-    whether it is what a GPU saves others.
-    """
-
-    free: str
-    own: list[str]
-    held: Mapping[str, int]
-    needs: dict[tuple[tuple[str, ...], int, TenantId], tuple[str, bool]]
-
-
-def _market(told: Told) -> _Market:
+def _earns(told: Told, rows: Sequence[int]) -> list[str]:
+    """Return what an hour of one GPU saves each of these jobs at most."""
     now, value_J = told.now, told.outlook.value_J
-    held: dict[str, int] = {}
-    for job in now.jobs:
-        if job.id in told.placed:
-            held[job.spec.tenant] = held.get(job.spec.tenant, 0) + told.placed[job.id].num_replicas
-    each_JC = now.goodput_JC / now.configs.gpus_C
+    each_RC = now.goodput_JC[rows] / now.configs.gpus_C
+    return durations(value_J[rows] * each_RC.max(axis=1, initial=0.0) * S_PER_HOUR)
+
+
+def _needs_of(told: Told, rows: Mapping[int, int]) -> dict[int, tuple[str, bool]]:
+    """Return what keeps jobs alike waiting, and whether it is what a GPU saves others. rows: one of each."""
+    now, held = told.now, dict[TenantId, int]()
+    for job, allocation in told.placed.items():
+        tenant = now.jobs[now.job_rows.row_of[job]].spec.tenant
+        held[tenant] = held.get(tenant, 0) + allocation.num_replicas
     idle = max(sum(kind.num_gpus for kind in told.standing.kinds) - sum(held.values()), 0)
     price = duration(float(told.sizes.price_T.max(initial=0.0)) * S_PER_HOUR)
-    own_J = value_J * each_JC.max(axis=1, initial=0.0) * S_PER_HOUR
-    free = f"{idle} {'is' if idle == 1 else 'are'} free"
-    return _Market(f"{free}; an hour of a GPU saves the others {price}", durations(own_J), held, {})
+    free = f"{idle} {'is' if idle == 1 else 'are'} free; an hour of a GPU saves the others {price}"
+    found: dict[int, tuple[str, bool]] = {}
+    for like, row in rows.items():
+        spec = now.jobs[row].spec
+        barred = _barred(told, spec, held.get(spec.tenant, 0))
+        needs = f"needs {plural(least(spec), 'GPU')}, {free}" if barred is None else barred
+        found[like] = needs, barred is None
+    return found
 
 
-def _waits(told: Told, row: int, market: _Market) -> str:
-    job = told.now.jobs[row]
-    spec, held = job.spec, job.grant.allocation
-    like = spec.replicas.gpu_types, least(spec), spec.tenant
-    known = market.needs.get(like)
-    if known is None:
-        known = market.needs[like] = _needs(told, spec, market)
-    needs, priced = known
-    change = f"gives up its {plural(held.num_replicas, 'GPU')} and waits" if held.slots else "waits"
-    return f"{change}: {needs}, it {market.own[row]}" if priced else f"{change}: {needs}"
-
-
-def _needs(told: Told, spec: JobSpec, market: _Market) -> tuple[str, bool]:
-    """Return what keeps a job like this waiting, and whether it is what a GPU saves others."""
+def _barred(told: Told, spec: JobSpec, held: int) -> str | None:
+    """Return what keeps a job waiting whatever a GPU saves others. held: GPUs that its tenant has now."""
     need, limits, kinds = least(spec), spec.replicas, told.standing.kinds
     most = max((kind.num_gpus for kind in kinds if limits.allows_type(kind.gpu_type)), default=-1)
     if most < 0:
-        return f"no live node has GPUs of {limits.types_in_words}", False
+        return f"no live node has GPUs of {limits.types_in_words}"
     wanted = plural(need, "GPU")
     if need > most:
-        return f"needs {wanted} of {limits.types_in_words}, and there are {most} to plan with", False
-    left = told.standing.quota_left.get(spec.tenant, math.inf) - market.held.get(spec.tenant, 0)
-    if left < need:
-        return f"needs {wanted}, tenant {spec.tenant} may hold {max(left, 0):g} more", False
-    return f"needs {wanted}, {market.free}", True
+        return f"needs {wanted} of {limits.types_in_words}, and there are {most} to plan with"
+    left = told.standing.quota_left.get(spec.tenant, math.inf) - held
+    return f"needs {wanted}, tenant {spec.tenant} may hold {max(left, 0):g} more" if left < need else None

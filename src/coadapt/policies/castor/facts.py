@@ -4,14 +4,13 @@ Axes: J jobs, T GPU types, X as said.
 """
 
 # Most of what a job tells is as it was a round before: its user's words always, its times and gradients
-# until it reports. Reading that of the same objects anew was a fifth of a decision. What follows from
-# progress is read in each round: limits of a batch that ramps up, efficiencies other than by a noise scale.
+# until it reports. Reading that of the same objects anew was a fifth of a decision. Even to look at what a
+# job told takes longer than to keep what follows from it, as it lies somewhere in memory. So rows of numbers
+# are kept, and of whom everything is the very object of the round before nothing is looked at.
 
 import math
-from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, repeat
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -21,23 +20,27 @@ from coadapt.goodput.batch import limits_in_use
 from coadapt.goodput.efficiency_models import NoiseScale, model_of_job
 from coadapt.goodput.throughput import PARAM_NAMES
 from coadapt.model import (
-    BatchConfig,
     EfficiencyKind,
-    GradStats,
-    JobId,
     JobSpec,
     JobView,
+    Measured,
     RescaleContract,
+    TenantId,
     TypeProfile,
 )
-from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
+from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray, JobRows
 from coadapt.policies.castor.lengths import hinted
 from coadapt.policies.castor.rates import Kept, Tried
 
 params_of = attrgetter(*PARAM_NAMES)
 NUM_COMPUTE = 2  # of these, the first are of a pass, the others of synchronisation and how both overlap
 NUM_LIMITS = 5  # of a batch: initial, requested, max_total, min_atomic, max_atomic (0: none)
-NUM_FLAGS = 8  # adaptive, accumulation, known, least, most, profiled, submitted, deadline
+# Numbers of a job, as of Known; what it told last in the middle. lasting: whether the others stay while it
+# tells no other times and, if it follows that, no other batch. partial: whether it was timed on some GPU
+# types only. Behind them, for each type, whether it may have that.
+ADAPTIVE, ACCUMULATES, KNOWN, LEAST, MOST, PROFILED, SIZE, SUBMITTED, DEADLINE = range(9)
+NOISE, PROGRESS, HINT, LIKE, LASTING, FOLLOWS, PARTIAL, NUM_NUMBERS = range(9, 17)
+LIKES_MAX = 1_000  # beyond so many kinds of jobs those that have gone are forgotten (1)
 # A job that was never timed starts within one node, on at most so many GPUs (tried: 1 with doubling, mean
 # completion time +5 %; 8 and 16, no gain).
 FIRST_GPUS = 4
@@ -45,30 +48,23 @@ FIRST_GPUS = 4
 OPTIMISM = 4
 
 
-class _Fact(NamedTuple):
-    """spec, by_type, and batch if it `follows` that: what `values` (numbers, packed) are from. lasting:
-    whether from nothing else, but for the noise scale, which is from `grad`. partial: whether it was timed on
-    some GPU types only.
-    """
+class Like(NamedTuple):
+    """What jobs have in common that wait for the same and count as much. gpu_types: none: any."""
 
-    spec: JobSpec
-    by_type: Mapping[str, TypeProfile]
-    batch: BatchConfig | None
-    follows: bool
-    values: bytes
-    grad: GradStats | None
-    noise: float
-    lasting: bool
-    partial: bool
+    gpu_types: tuple[str, ...]
+    least: int
+    tenant: TenantId
+    priority: int
 
 
 class Known(NamedTuple):
     """Facts of all jobs. params_JTX, batch_JTX, may_JX: as of `Steps`; params 0 where not told of the type.
 
     noise_J: noise scale, samples (inf: none). known_J: whether any step-time parameters are known.
-    allowed_JT: types that it may have. span_J2: as of `limits`. timed_J: whether any number of replicas was
-    timed. submitted_J, deadline_J: instants, s (inf: none). partial_J: rows of those that were timed on some
-    types only. hints: as of `hinted`. before_J: rows in the last round, -1: none.
+    allowed_JT: types that it may have. span_J2: as of `limits`; size_J: the only size, 0: there are several.
+    timed_J: whether any number of replicas was timed. submitted_J, deadline_J: instants, s (inf: none).
+    progress_J: done, hint_J: as of `hinted` (inf: none), samples. like_J: which of `likes` each is.
+    partial_J: rows of those that were timed on some types only. before_J: rows in the last round, -1: none.
     """
 
     params_JTX: FloatArray
@@ -78,28 +74,67 @@ class Known(NamedTuple):
     known_J: BoolArray
     allowed_JT: BoolArray
     span_J2: IntArray
+    size_J: IntArray
     timed_J: BoolArray
     submitted_J: FloatArray
     deadline_J: FloatArray
+    progress_J: FloatArray
+    hint_J: FloatArray
+    like_J: IntArray
+    likes: Sequence[Like]
     partial_J: list[int]
-    hints: Sequence[float | None]
+    job_rows: JobRows
     before_J: IntArray
+
+
+class _Round(NamedTuple):
+    """What the numbers of a round are from, by row, on these GPU types; and the numbers, as above."""
+
+    gpu_types: tuple[str, ...]
+    specs: Sequence[JobSpec]
+    told: Sequence[Measured]
+    params_JTX: FloatArray
+    batch_JTX: FloatArray
+    number_XJ: FloatArray
+
+    def next(self, jobs: Sequence[JobView], before_J: IntArray) -> "_Round":
+        """Return that of these jobs, with the numbers of those that were here; others' are to be written."""
+        params_JTX, batch_JTX = self.params_JTX[before_J], self.batch_JTX[before_J]
+        number_XJ, told = np.take(self.number_XJ, before_J, axis=1), [job.measured for job in jobs]
+        return _Round(self.gpu_types, [job.spec for job in jobs], told, params_JTX, batch_JTX, number_XJ)
+
+    def changed(self, last: "_Round", before_J: IntArray) -> list[tuple[int, int]]:
+        """Return the rows of jobs of whom anything is another object than before, now and in `last`."""
+        rows = enumerate(zip(before_J.tolist(), self.specs, self.told, strict=True))
+        return [
+            (row, earlier)
+            for row, (earlier, spec, told) in rows
+            if earlier < 0 or told is not last.told[earlier] or spec is not last.specs[earlier]
+        ]
+
+
+def _no_round(gpu_types: tuple[str, ...]) -> _Round:
+    """Return the round of one job, of which nothing is known."""
+    num_types = len(gpu_types)
+    params_JTX, batch_JTX = np.zeros((1, num_types, len(PARAM_NAMES))), np.zeros((1, num_types, NUM_LIMITS))
+    return _Round(gpu_types, (), (), params_JTX, batch_JTX, np.zeros((NUM_NUMBERS + num_types, 1)))
 
 
 @dataclass(slots=True)
 class Facts:
-    """Facts of the last round's jobs, on these GPU types. held: goodputs where they are, at the noise of now;
-    here, later: on all sizes, at that of the next minutes and of stretches. rows, begin_J: which row of these
-    each job was, and where its stretches began in `later` (last: how many there were).
+    """Facts of the last round. held: goodputs where jobs are, at the noise of now; here, later: on all sizes,
+    at that of the next minutes and of stretches. job_rows: which row of these each job was; begin_J: where
+    its stretches began in `later` (last: how many there were). likes, number_of: kinds of jobs, by number.
     """
 
-    gpu_types: tuple[str, ...] = ()
-    facts: dict[JobId, _Fact] = field(default_factory=dict)
     held: Kept = field(init=False)
     here: Kept = field(init=False)
     later: Kept = field(init=False)
-    rows: dict[JobId, int] = field(default_factory=dict)
+    job_rows: JobRows = field(default_factory=JobRows)
+    last: _Round = field(default_factory=lambda: _no_round(()))
     begin_J: IntArray = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
+    likes: list[Like] = field(default_factory=list)
+    number_of: dict[Like, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         tried = Tried.room()
@@ -107,38 +142,56 @@ class Facts:
 
     def of(self, jobs: Sequence[JobView], gpu_types: tuple[str, ...]) -> Known:
         """Return the facts of these jobs on these GPU types."""
-        before = self.facts if gpu_types == self.gpu_types else {}
-        facts, packed, noise, partial = {}, [], [], []
-        for row, job in enumerate(jobs):
-            told, spec, name = job.measured, job.spec, job.id
-            fact = before.get(name)
-            if (
-                fact is None
-                or not fact.lasting
-                or fact.spec is not spec
-                or fact.by_type is not told.by_type
-                or (fact.follows and fact.batch is not told.batch)
-            ):
-                fact = _fact(job, gpu_types)
-            elif fact.grad is not told.grad:
-                fact = fact._replace(grad=told.grad, noise=_noise_scale(job))
-            facts[name] = fact
-            packed.append(fact.values)
-            noise.append(fact.noise)
-            if fact.partial:
-                partial.append(row)
-        self.gpu_types, self.facts = gpu_types, facts
-        hints = [hinted(job) for job in jobs]
-        before_J = np.fromiter(map(self.rows.get, facts, repeat(-1)), np.int64, len(jobs))
-        return _unpacked(packed, np.array(noise), len(gpu_types), (partial, hints, before_J))
+        job_rows, last = JobRows([job.id for job in jobs]), self.last
+        before_J = known_J = job_rows.before(self.job_rows)
+        if gpu_types != last.gpu_types or not last.told or len(self.likes) > LIKES_MAX:
+            self.likes, self.number_of = [], {}
+            last, known_J = _no_round(gpu_types), np.full(len(jobs), -1)
+        now, rows, told_R3 = last.next(jobs, known_J), [], []
+        for row, earlier in now.changed(last, known_J):
+            job, before = jobs[row], last.told[earlier] if earlier >= 0 else None
+            if before is None or last.specs[earlier] is not job.spec or not _stays(now, row, before):
+                self._write(now, row, job)
+                before = None
+            same = before is not None and before.grad is job.measured.grad
+            rows.append(row)
+            noise = now.number_XJ[NOISE, row] if same else _noise_scale(job)
+            told_R3.append((noise, job.measured.progress, _hint(job)))
+        if rows:
+            now.number_XJ[NOISE : HINT + 1, rows] = np.array(told_R3).T
+        self.job_rows, self.last = job_rows, now
+        return _known(now, self.likes, job_rows, before_J)
 
-    def stretches_before(self, known: Known, job_L: IntArray) -> IntArray:
-        """Return which row of `later` each stretch of these jobs is likely to have been in the last round, if
-        there is such a row. What is where now is kept for the next.
+    def _write(self, now: _Round, row: int, job: JobView) -> None:
+        """Write the numbers of a job, but for those of its progress."""
+        spec, told = job.spec, job.measured.by_type
+        widest = max(told.values(), key=lambda each: each.num_replicas_profiled, default=None)
+        for number, gpu_type in enumerate(now.gpu_types):
+            profile, limit = told.get(gpu_type), limits_in_use(job, gpu_type)
+            now.params_JTX[row, number] = 0.0 if profile is None else _params(profile, widest or profile)
+            batch = limit.initial, limit.requested, limit.max_total, limit.min_atomic, limit.max_atomic or 0
+            now.batch_JTX[row, number] = batch
+        like = Like(spec.replicas.gpu_types, least(spec), spec.tenant, spec.priority)
+        if like not in self.number_of:
+            self.number_of[like] = len(self.likes)
+            self.likes.append(like)
+        by_noise = not spec.adaptive or spec.efficiency.kind is EfficiencyKind.NOISE_SCALE
+        deadline_at = math.inf if spec.deadline_at is None else spec.deadline_at
+        flags = spec.adaptive, spec.batch.accumulation, bool(told)
+        sizes = *limits(job), job.measured.num_replicas_profiled, _only_size(spec)
+        lasting = spec.batch.schedule is None and by_noise, spec.contract is RescaleContract.SELF
+        partial = bool(told) and not told.keys() >= set(now.gpu_types)
+        now.number_XJ[:NOISE, row] = *flags, *sizes, job.submitted_at, deadline_at
+        now.number_XJ[LIKE:NUM_NUMBERS, row] = self.number_of[like], *lasting, partial
+        now.number_XJ[NUM_NUMBERS:, row] = [spec.replicas.allows_type(each) for each in now.gpu_types]
+
+    def stretches_before(self, known: Known, job_L: IntArray, begin_J: IntArray) -> IntArray:
+        """Return which row of `later` each stretch is likely to have been in the last round, if there is such
+        a row. job_L, begin_J: as of Stretches. What is where now is kept for the next.
         """
-        begin_J = np.searchsorted(job_L, np.arange(len(known.before_J) + 1))
-        before_L = self.begin_J[known.before_J[job_L]] + np.arange(len(job_L)) - begin_J[job_L]
-        self.rows, self.begin_J = dict(zip(self.facts, range(len(self.facts)), strict=True)), begin_J
+        row_L = np.minimum(known.before_J[job_L], len(self.begin_J) - 1)  # a guess, as all that comes of it
+        before_L = self.begin_J[row_L] + np.arange(len(job_L)) - begin_J[job_L]
+        self.begin_J = begin_J
         return before_L
 
 
@@ -162,32 +215,24 @@ def least(spec: JobSpec) -> int:
     return spec.replicas.requested if spec.contract is RescaleContract.FROZEN else spec.replicas.min
 
 
-def _fact(job: JobView, gpu_types: Sequence[str]) -> _Fact:
-    spec, told = job.spec, job.measured.by_type
-    numbers: list[float] = []
-    widest = max(told.values(), key=lambda each: each.num_replicas_profiled, default=None)
-    for gpu_type in gpu_types:
-        profile = told.get(gpu_type)
-        numbers += [0.0] * len(PARAM_NAMES) if profile is None else _params(profile, widest or profile)
-    for gpu_type in gpu_types:
-        limit = limits_in_use(job, gpu_type)
-        numbers += limit.initial, limit.requested, limit.max_total, limit.min_atomic, limit.max_atomic or 0
-    numbers += [spec.replicas.allows_type(gpu_type) for gpu_type in gpu_types]
-    numbers += spec.adaptive, spec.batch.accumulation, bool(told), *limits(job)
-    numbers.append(job.measured.num_replicas_profiled)
-    numbers += job.submitted_at, math.inf if spec.deadline_at is None else spec.deadline_at
-    by_noise = not spec.adaptive or spec.efficiency.kind is EfficiencyKind.NOISE_SCALE
-    return _Fact(
-        spec,
-        told,
-        job.measured.batch,
-        spec.contract is RescaleContract.SELF,
-        array("d", numbers).tobytes(),
-        job.measured.grad,
-        _noise_scale(job),
-        spec.batch.schedule is None and by_noise,
-        bool(told) and not told.keys() >= set(gpu_types),
-    )
+def _stays(now: _Round, row: int, before: Measured) -> bool:
+    """Return whether the numbers of a job stay, but for its progress and noise, though it told something."""
+    told = now.told[row]
+    if not now.number_XJ[LASTING, row] or before.by_type is not told.by_type:
+        return False
+    return not now.number_XJ[FOLLOWS, row] or before.batch is told.batch
+
+
+def _only_size(spec: JobSpec) -> int:
+    """Return the one number of replicas that a job may have, 0 where it may have several."""
+    if spec.contract is RescaleContract.FROZEN:
+        return spec.replicas.requested
+    return spec.replicas.min if spec.replicas.min == spec.replicas.max else 0
+
+
+def _hint(job: JobView) -> float:
+    hint = hinted(job)
+    return math.inf if hint is None else hint
 
 
 def _params(profile: TypeProfile, widest: TypeProfile) -> Sequence[float]:
@@ -203,30 +248,27 @@ def _params(profile: TypeProfile, widest: TypeProfile) -> Sequence[float]:
     return values[:NUM_COMPUTE] + params_of(widest.params)[NUM_COMPUTE:]
 
 
-def _unpacked(
-    packed: Sequence[bytes],
-    noise_J: FloatArray,
-    num_types: int,
-    others: tuple[list[int], Sequence[float | None], IntArray],
-) -> Known:
-    """Return facts from numbers. others: partial_J, hints and before_J, as they are."""
-    width = num_types * (len(PARAM_NAMES) + NUM_LIMITS + 1) + NUM_FLAGS
-    number_JX = np.frombuffer(b"".join(packed)).reshape(-1, width)
-    ends = np.cumsum([0, num_types * len(PARAM_NAMES), num_types * NUM_LIMITS, num_types]).tolist()
-    params_JX, batch_JX, allowed_JT = (number_JX[:, begin:end] for begin, end in pairwise(ends))
-    flag_JX = number_JX[:, ends[-1] :]
+def _known(now: _Round, likes: Sequence[Like], job_rows: JobRows, before_J: IntArray) -> Known:
+    number_XJ = now.number_XJ
     return Known(
-        params_JX.reshape(-1, num_types, len(PARAM_NAMES)).copy(),
-        batch_JX.reshape(-1, num_types, NUM_LIMITS).copy(),
-        flag_JX[:, :2] != 0.0,
-        noise_J,
-        flag_JX[:, 2] != 0.0,
-        allowed_JT != 0.0,
-        flag_JX[:, 3:5].astype(np.int64),
-        flag_JX[:, 5] != 0.0,
-        flag_JX[:, 6],
-        flag_JX[:, 7],
-        *others,
+        now.params_JTX,  # of partial_J others may be guessed into it, in each round anew
+        now.batch_JTX,
+        np.ascontiguousarray(number_XJ[ADAPTIVE : ACCUMULATES + 1].T != 0.0),
+        number_XJ[NOISE],
+        number_XJ[KNOWN] != 0.0,
+        np.ascontiguousarray(number_XJ[NUM_NUMBERS:].T != 0.0),
+        number_XJ[LEAST : MOST + 1].T.astype(np.int64, order="C"),
+        number_XJ[SIZE].astype(np.int64),
+        number_XJ[PROFILED] != 0.0,
+        number_XJ[SUBMITTED],
+        number_XJ[DEADLINE],
+        number_XJ[PROGRESS],
+        number_XJ[HINT],
+        number_XJ[LIKE].astype(np.int64),
+        likes,
+        np.flatnonzero(number_XJ[PARTIAL]).tolist(),
+        job_rows,
+        before_J,
     )
 
 

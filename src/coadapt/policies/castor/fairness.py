@@ -27,8 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.goodput.compiled import compiled_lean
-from coadapt.model import JobId
-from coadapt.policies.castor.arrays import FloatArray, IntArray
+from coadapt.policies.castor.arrays import FloatArray, IntArray, JobRows
 from coadapt.policies.castor.rates import Configs
 from coadapt.policies.castor.situation import Situation
 
@@ -55,30 +54,60 @@ class Fair(NamedTuple):
 
 @dataclass(slots=True)
 class FairClocks:
-    """done: the progress that each job's clock had at instant `at`."""
+    """done_J: the progress that each job's clock had at instant `at` (below 0: it has none yet)."""
 
     at: float = 0.0
-    done: dict[JobId, float] = field(default_factory=dict)
+    job_rows: JobRows = field(default_factory=JobRows)
+    done_J: FloatArray = field(default_factory=lambda: np.empty(0))
 
     def move(self, at: float, now: Situation, gpus_T: IntArray) -> Fair:
         """Return what the share of each job is, and move the clocks on. gpus_T: GPUs by type."""
         shares = _shares(now, gpus_T, now.goodput_JC)
-        rate_J = shares.rate_J
-        ahead_J = _ahead(now, rate_J, _shares(now, gpus_T, now.later_LC).rate_J)
-        takes_s_J, least_J = np.full(len(now.jobs), np.inf), np.zeros(len(now.jobs))
-        rows = np.flatnonzero(now.timed_J & (ahead_J > 0.0))
-        names, done = [now.jobs[row].id for row in rows.tolist()], self.done
-        done_R = np.array([done.get(name, -1.0) for name in names])  # below 0: it has no clock yet
-        rate_R, left_R, age_s_R = ahead_J[rows], now.left_J[rows], now.stakes.age_J[rows]
-        ran_s_R = np.where(done_R < 0.0, age_s_R, max(at - self.at, 0.0))
-        clock_R = np.maximum(done_R, 0.0) + rate_J[rows] * ran_s_R
-        whole_R = left_R + now.sources.done_J[rows]
-        # On the fair share, too, a job waits for a round and pays a start.
-        fair_s_R = np.maximum(age_s_R + (whole_R - clock_R) / rate_R, 0.1 * whole_R / rate_R)
-        takes_s_J[rows] = fair_s_R + 0.5 * ROUND_S + now.rescale_s_J[rows]
-        least_J[rows] = (age_s_R + left_R / rate_R) / takes_s_J[rows]
-        self.at, self.done = at, dict(zip(names, clock_R.tolist(), strict=True))
+        ahead_J = _ahead(now, shares.rate_J, _shares(now, gpus_T, now.later_LC).rate_J)
+        clocks = _Clocks(
+            np.where(now.timed_J, ahead_J, 0.0),
+            shares.rate_J,
+            now.left_J,
+            now.sources.done_J,
+            now.stakes.age_J,
+            now.rescale_s_J,
+        )
+        takes_s_J, least_J = np.empty((2, len(now.jobs)))
+        self.done_J = now.job_rows.kept(self.job_rows, self.done_J, -1.0)
+        _move(clocks, max(at - self.at, 0.0), self.done_J, takes_s_J, least_J)
+        self.at, self.job_rows = at, now.job_rows
         return Fair(*shares, takes_s_J, least_J)
+
+
+class _Clocks(NamedTuple):
+    """What clocks follow from. ahead_J: mean goodput of each job on its share, 0: it has no clock; rate_J: of
+    now; left_J, did_J: to do and done; age_s_J: since it came.
+    """
+
+    ahead_J: FloatArray
+    rate_J: FloatArray
+    left_J: FloatArray
+    did_J: FloatArray
+    age_s_J: FloatArray
+    rescale_s_J: FloatArray
+
+
+@compiled_lean
+def _move(
+    jobs: _Clocks, ran_s: float, done_J: FloatArray, takes_s_J: FloatArray, least_J: FloatArray
+) -> None:
+    """Move the clocks on by `ran_s`; write what each job takes on its share, and its least rho."""
+    for j in range(len(done_J)):
+        ahead, age_s, clock = jobs.ahead_J[j], jobs.age_s_J[j], done_J[j]
+        done_J[j], takes_s_J[j], least_J[j] = -1.0, np.inf, 0.0
+        if ahead <= 0.0:
+            continue
+        done_J[j] = clock = max(clock, 0.0) + jobs.rate_J[j] * (age_s if clock < 0.0 else ran_s)
+        whole = jobs.left_J[j] + jobs.did_J[j]
+        # On the fair share, too, a job waits for a round and pays a start.
+        fair_s = max(age_s + (whole - clock) / ahead, 0.1 * whole / ahead)
+        takes_s_J[j] = fair_s + 0.5 * ROUND_S + jobs.rescale_s_J[j]
+        least_J[j] = (age_s + jobs.left_J[j] / ahead) / takes_s_J[j]
 
 
 # Where jobs outnumber GPUs there are no shares, and a sum of completion times puts last whoever needs many
@@ -89,22 +118,21 @@ BORNE_MIN = 0.1  # of the whole time by the present crowd: what a job bears at l
 
 @dataclass(slots=True)
 class Waits:
-    """fair_s: turns until instant `at`, s. since: what it was when each job came."""
+    """fair_s: turns until instant `at`, s. since_s_J: what it was when each job came."""
 
     at: float = 0.0
     fair_s: float = 0.0
-    since: dict[JobId, float] = field(default_factory=dict)
+    job_rows: JobRows = field(default_factory=JobRows)
+    since_s_J: FloatArray = field(default_factory=lambda: np.empty(0))
 
     def borne(self, at: float, now: Situation, num_gpus: int) -> FloatArray:
         """Return the completion time that each job bears, s, infinity if it cannot train; and move on."""
         crowded = max(len(now.jobs) / max(num_gpus, 1), 1.0)
         self.fair_s += max(at - self.at, 0.0) / crowded
-        age_J = now.stakes.age_J
-        came = zip(now.jobs, (self.fair_s - age_J / crowded).tolist(), strict=True)
-        self.since = {job.id: self.since.get(job.id, since) for job, since in came}
-        self.at = at
-        had_J = self.fair_s - np.array(list(self.since.values()))
-        whole_s_J = _at_least_s(now)
+        age_J, whole_s_J = now.stakes.age_J, _at_least_s(now)
+        self.since_s_J = now.job_rows.kept(self.job_rows, self.since_s_J, self.fair_s - age_J / crowded)
+        self.at, self.job_rows = at, now.job_rows
+        had_J = self.fair_s - self.since_s_J
         borne_J = np.maximum(age_J + (whole_s_J - had_J) * crowded, BORNE_MIN * whole_s_J * crowded)
         return borne_J + now.rescale_s_J + ROUND_S
 

@@ -186,7 +186,7 @@ class Applications:
         shape = len(jobs), len(configs.gpus_C) + 1
         curve_JX, ratio_JX = np.zeros(shape, dtype=np.int64), np.ones(shape)
         curves, num_curves = [AS_SAID], 1
-        held = held_JX.tolist()
+        held = held_JX.tolist() if self.members else []
         for number, gpu_type in enumerate(gpu_types if self.members else ()):
             begin, end = np.searchsorted(configs.type_C, (number, number + 1)).tolist()
             first_J, ratio_J = np.zeros(len(jobs), dtype=np.int64), np.ones(len(jobs))

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coadapt.model import JobSpec, RescaleContract
+from coadapt.goodput.compiled import compiled_lean
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.castor.fairness import OVERDUE, ROUND_S, Fair
 from coadapt.policies.castor.situation import REPORT_S, Situation
@@ -52,16 +52,22 @@ class Owed(NamedTuple):
 
     def with_shares(self, fair: Fair, rho_max: float) -> "Owed":
         """Return this, and their shares to all that are late by their fair clocks."""
-        late_J = fair.least_J >= rho_max
-        overdue_J = (fair.least_J >= OVERDUE * rho_max) & (fair.rate_J > fair.goodput_J)
-        type_J = np.where(overdue_J, NO_TYPE, fair.type_J)
-        goodput_J = np.where(overdue_J, fair.rate_J, fair.goodput_J)
-        return Owed(
-            np.where(late_J, np.maximum(self.replicas_J, fair.gpus_J), self.replicas_J),
-            np.where(late_J & (self.replicas_J == 0), type_J, self.type_J),
-            np.where(late_J, goodput_J, self.goodput_J),
-            np.where(late_J, SHARES_FIRST, self.urgency_J),
-        )
+        owed = Owed(self.replicas_J.copy(), self.type_J.copy(), self.goodput_J.copy(), self.urgency_J.copy())
+        _owe_shares(owed, fair, rho_max)
+        return owed
+
+
+@compiled_lean
+def _owe_shares(owed: Owed, fair: Fair, rho_max: float) -> None:
+    for j in range(len(fair.least_J)):
+        if fair.least_J[j] < rho_max:
+            continue
+        overdue = fair.least_J[j] >= OVERDUE * rho_max and fair.rate_J[j] > fair.goodput_J[j]
+        if owed.replicas_J[j] == 0:
+            owed.type_J[j] = NO_TYPE if overdue else fair.type_J[j]
+        owed.replicas_J[j] = max(owed.replicas_J[j], fair.gpus_J[j])
+        owed.goodput_J[j] = fair.rate_J[j] if overdue else fair.goodput_J[j]
+        owed.urgency_J[j] = SHARES_FIRST
 
 
 def owed_now(now: Situation, at: float, bears_J: FloatArray, num_gpus: int, *, end_too: bool) -> Owed:
@@ -69,10 +75,7 @@ def owed_now(now: Situation, at: float, bears_J: FloatArray, num_gpus: int, *, e
     num_jobs = len(now.jobs)
     replicas_J, urgency_J = np.zeros(num_jobs, dtype=np.int64), np.ones(num_jobs)
     owed = Owed(replicas_J, np.full(num_jobs, ANY_TYPE), np.full(num_jobs, np.inf), urgency_J)
-    sizes = [_only_size(job.spec) for job in now.jobs]
-    if not any(sizes):
-        return owed
-    size_J = np.array(sizes, dtype=np.int64)
+    size_J = now.known.size_J
     one_J = (size_J > 0) & (now.goodput_JC > 0.0).any(axis=1)
     if not one_J.any():
         return owed
@@ -96,18 +99,11 @@ def owed_now(now: Situation, at: float, bears_J: FloatArray, num_gpus: int, *, e
     return owed
 
 
-def _only_size(spec: JobSpec) -> int:
-    """Return the one number of replicas that a job may have, 0 where it may have several."""
-    if spec.contract is RescaleContract.FROZEN:
-        return spec.replicas.requested
-    return spec.replicas.min if spec.replicas.min == spec.replicas.max else 0
-
-
 def _takes_s(now: Situation) -> FloatArray:
     """Return how long each job takes from now on at its best, s; a start included where it holds nothing."""
     with np.errstate(divide="ignore"):
         train_s_J: FloatArray = now.left_J / now.goodput_JC.max(axis=1)
-    return train_s_J + np.where(now.held_JX[:, 3] > 0, 0.0, now.rescale_s_J)
+    return train_s_J + np.where(now.sources.steps.held_JX[:, 3] > 0, 0.0, now.rescale_s_J)
 
 
 def _until(now: Situation, bears_J: FloatArray) -> FloatArray:

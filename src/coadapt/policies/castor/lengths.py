@@ -23,8 +23,12 @@ from itertools import accumulate
 from statistics import fmean, median
 from typing import NamedTuple
 
+import numpy as np
+
+from coadapt.goodput.compiled import compiled_lean
 from coadapt.model import JobId, JobView
 from coadapt.model.tenant import TenantId
+from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray, JobRows
 from coadapt.policies.castor.kin import APPLICATIONS_MAX, Key, key_of
 from coadapt.policies.predictors.declared import declared_samples
 
@@ -47,74 +51,177 @@ def hinted(job: JobView) -> float | None:
     return told if told is not None and told > 0.0 else declared_samples(job)
 
 
-class _Living(NamedTuple):
+class Reported(NamedTuple):
+    """What jobs reported: progress and hint (infinity: none) in samples; alone_J: goodput on one GPU (0:
+    unknown).
+    """
+
+    job_rows: JobRows
+    progress_J: FloatArray
+    alone_J: FloatArray
+    hint_J: FloatArray
+
+
+class _Whose(NamedTuple):
     tenant: TenantId
     key: Key | None
-    hint: float | None
-    before: float
-    progress: float
-    alone: float
+
+
+@dataclass(slots=True)
+class Hints:
+    """How true hints proved. ratios: of truth to hint, per tenant. told_TR, count_T: these and those that a
+    tenant starts with, ascending, by the numbers of tenants; and how many.
+    """
+
+    ratios: dict[TenantId, deque[float]] = field(default_factory=dict)
+    number_of: dict[TenantId, int] = field(default_factory=dict)
+    told_TR: FloatArray = field(default_factory=lambda: np.empty((1, TRUST + RATIOS_MAX)))
+    count_T: IntArray = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
+
+    def learn(self, tenant: TenantId, ratio: float) -> None:
+        """Take in what one hint proved."""
+        self.ratios.setdefault(tenant, deque(maxlen=RATIOS_MAX)).append(ratio)
+        self._write(self.number(tenant), tenant)
+
+    def number(self, tenant: TenantId) -> int:
+        """Return the number of a tenant."""
+        number = self.number_of.get(tenant)
+        if number is None:
+            number = self.number_of[tenant] = len(self.number_of)
+            if number == len(self.count_T):
+                self.told_TR = np.concatenate((self.told_TR, np.empty_like(self.told_TR)))
+                self.count_T = np.concatenate((self.count_T, np.zeros_like(self.count_T)))
+            self._write(number, tenant)
+        return number
+
+    def of(self, tenant: TenantId) -> Sequence[float]:
+        """Return the ratios of a tenant, ascending."""
+        number = self.number(tenant)
+        ratios: list[float] = self.told_TR[number, : self.count_T[number]].tolist()
+        return ratios
+
+    def _write(self, number: int, tenant: TenantId) -> None:
+        told = sorted((*self.ratios.get(tenant, ()), *[1.0] * TRUST))
+        self.told_TR[number, : len(told)], self.count_T[number] = told, len(told)
+
+
+# What is kept of each job: what it reported last while its goodput was known, and progress before that; the
+# number of its tenant; whether it has an application.
+PROGRESS, ALONE, HINT, BEFORE, TENANT, KEY, NUM_KEPT = range(7)
+
+
+@compiled_lean
+def _note(
+    progress_J: FloatArray, alone_J: FloatArray, hint_J: FloatArray, kept_XJ: FloatArray, news_XJ: BoolArray
+) -> None:
+    """Write what jobs report; of whom the goodput is known, who is new, has a hint at last, or tells anything
+    else than before (others wait, or have not reported since).
+    """
+    for j in range(len(alone_J)):
+        news_XJ[0, j], new = alone_J[j] > 0.0, kept_XJ[ALONE, j] <= 0.0
+        news_XJ[1, j] = news_XJ[2, j] = news_XJ[3, j] = False
+        if alone_J[j] <= 0.0:
+            continue
+        further = kept_XJ[PROGRESS, j] != progress_J[j]
+        news_XJ[1, j], news_XJ[2, j] = new, hint_J[j] < np.inf and (new or kept_XJ[HINT, j] == np.inf)
+        news_XJ[3, j] = further or kept_XJ[ALONE, j] != alone_J[j] or kept_XJ[HINT, j] != hint_J[j]
+        if further:
+            kept_XJ[BEFORE, j] = kept_XJ[PROGRESS, j]
+        kept_XJ[PROGRESS, j], kept_XJ[ALONE, j], kept_XJ[HINT, j] = progress_J[j], alone_J[j], hint_J[j]
+
+
+@compiled_lean
+def _by_hints(kept_XJ: FloatArray, told_TR: FloatArray, count_T: IntArray, left_J: FloatArray) -> None:
+    """Write what each job has left by its hint. kept_XJ: as of Lengths."""
+    for j in range(len(left_J)):
+        done, hint, tenant, begin = kept_XJ[PROGRESS, j], kept_XJ[HINT, j], int(kept_XJ[TENANT, j]), 0
+        count = count_T[tenant]
+        while begin < count and told_TR[tenant, begin] * hint <= done:
+            begin += 1
+        if begin == count:
+            left_J[j] = OVERRUN * done
+            continue
+        middle = (begin + count) // 2
+        ratio = told_TR[tenant, middle]
+        if (count - begin) % 2 == 0:
+            ratio = 0.5 * (told_TR[tenant, middle - 1] + ratio)
+        left_J[j] = max(ratio * hint - done, NEARLY_DONE * hint)
 
 
 @dataclass(slots=True)
 class Lengths:
-    """The record. seen: whole lengths, 1-GPU seconds. ratios: of truth to hint, per tenant.
-
-    wholes: progress of ended jobs, per application; told: hints of its jobs. spreads: of these and of ratios,
-    by whose they are, until one of them changes. ordered: ratios, and lengths of an application, ascending,
-    likewise. rest: what each job has left, until it tells more or the record changes.
+    """The record. seen: whole lengths, 1-GPU seconds. wholes: progress of ended jobs, per application; told:
+    hints of its jobs. spreads: of these and of ratios, by whose they are, until one of them changes. ordered:
+    lengths of an application, ascending, likewise. rest: what a job has left by those alike (None: it goes by
+    its hint), until it tells more or the record changes. living, kept_XJ: jobs of the last round, as above.
     """
 
     seen: deque[float] = field(default_factory=lambda: deque(maxlen=SEEN_MAX))
-    ratios: dict[TenantId, deque[float]] = field(default_factory=dict)
+    hints: Hints = field(default_factory=Hints)
     wholes: dict[Key, deque[float]] = field(default_factory=dict)
     told: dict[Key, deque[float]] = field(default_factory=dict)
-    living: dict[JobId, _Living] = field(default_factory=dict)
+    living: dict[JobId, _Whose] = field(default_factory=dict)
     spreads: dict[Key | TenantId, float] = field(default_factory=dict)
-    ordered: dict[Key | TenantId, list[float]] = field(default_factory=dict)
-    rest: dict[JobId, float] = field(default_factory=dict)
+    ordered: dict[Key, list[float]] = field(default_factory=dict)
+    rest: dict[JobId, float | None] = field(default_factory=dict)
+    job_rows: JobRows = field(default_factory=JobRows)
+    kept_XJ: FloatArray = field(default_factory=lambda: np.zeros((NUM_KEPT, 0)))
 
-    def observe(self, jobs: Sequence[JobView], alone: Sequence[float], hints: Sequence[float | None]) -> None:
-        """Take in who is there, with their goodputs on one GPU (0: unknown), and learn from who has gone.
+    def left(self, jobs: Sequence[JobView], now: Reported) -> FloatArray:
+        """Return the progress that each job has before it, 0 where its goodput is unknown.
 
-        hints: as of `hinted`.
+        Takes in who is there, and learns from who has gone.
         """
-        here = {job.id for job in jobs}
-        for gone in [job for job in self.living if job not in here]:
-            self._learn(self.living.pop(gone))
-        for job, goodput, hint in zip(jobs, alone, hints, strict=True):
-            if goodput <= 0.0:
-                continue
-            last, progress = self.living.get(job.id), job.measured.progress
-            if last is not None and last.progress == progress and last.alone == goodput and last.hint == hint:
-                continue  # it waits, or has not reported since
-            key = key_of(job)
-            if hint is not None and (last is None or last.hint is None):
-                self.seen.append(hint / goodput)
-                self.spreads.clear()
-                self.rest.clear()
-                if key is not None:
-                    self._remember(self.told, key, hint)
-            before = 0.0 if last is None else last.before if last.progress == progress else last.progress
-            self.living[job.id] = _Living(job.spec.tenant, key, hint, before, progress, goodput)
-            self.rest.pop(job.id, None)
+        for gone in [job for job in self.living if job not in now.job_rows.row_of]:
+            self._learn(self.living.pop(gone), *self.kept_XJ[:TENANT, self.job_rows.row_of[gone]].tolist())
+        known_J = self._take_in(jobs, now)
+        kept_XJ, left_J = self.kept_XJ, np.empty(len(jobs))
+        _by_hints(kept_XJ, self.hints.told_TR, self.hints.count_T, left_J)
+        for row in np.flatnonzero(known_J & _have_alike(kept_XJ)).tolist():
+            name = jobs[row].id
+            if name not in self.rest:
+                self.rest[name] = self._by_alike(self.living[name], *kept_XJ[:BEFORE, row].tolist())
+            rest = self.rest[name]
+            if rest is not None:
+                left_J[row] = rest
+        left_J[~known_J] = 0.0
+        return left_J
 
-    def _learn(self, last: _Living) -> None:
+    def _take_in(self, jobs: Sequence[JobView], now: Reported) -> BoolArray:
+        """Take in what jobs report; return of whom the goodput is known."""
+        kept_XJ = now.job_rows.kept(self.job_rows, self.kept_XJ, 0.0)
+        known_J, new_J, hinted_J, changed_J = news_XJ = np.empty((4, len(jobs)), dtype=np.bool_)
+        _note(now.progress_J, now.alone_J, now.hint_J, kept_XJ, news_XJ)
+        for row in np.flatnonzero(new_J).tolist():
+            job, key = jobs[row], key_of(jobs[row])
+            self.living[job.id] = _Whose(job.spec.tenant, key)
+            kept_XJ[TENANT, row], kept_XJ[KEY, row] = self.hints.number(job.spec.tenant), key is not None
+        self.job_rows, self.kept_XJ = now.job_rows, kept_XJ
+        for row in np.flatnonzero(hinted_J).tolist():
+            _, alone, hint = kept_XJ[:BEFORE, row].tolist()
+            self.seen.append(hint / alone)
+            self.spreads.clear()
+            self.rest.clear()
+            key = self.living[jobs[row].id].key
+            if key is not None:
+                self._remember(self.told, key, hint)
+        for row in np.flatnonzero(changed_J & _have_alike(kept_XJ)).tolist():
+            self.rest.pop(jobs[row].id, None)
+        return known_J
+
+    def _learn(self, whose: _Whose, progress: float, alone: float, hint: float, before: float) -> None:
         self.spreads.clear()
         self.rest.clear()
-        # The last report comes before the end: by half of the time between two of them in the mean.
-        whole = last.progress + 0.5 * (last.progress - last.before)
-        ratio = None if last.hint is None else last.progress / last.hint
-        honest = ratio is not None and HONEST[0] <= ratio <= HONEST[1]
-        if last.key is not None and last.before > 0.0:
-            known = last.hint if honest and last.hint is not None else whole
-            self._remember(self.wholes, last.key, known)
-        if ratio is None:
-            self.seen.append(last.progress / last.alone)
-            return
-        ratio = 1.0 if honest else ratio
-        self.ratios.setdefault(last.tenant, deque(maxlen=RATIOS_MAX)).append(ratio)
-        self.ordered.pop(last.tenant, None)
+        ratio = progress / hint
+        honest = HONEST[0] <= ratio <= HONEST[1]
+        if whose.key is not None and before > 0.0:
+            # The last report comes before the end: by half of the time between two of them in the mean.
+            whole = hint if honest else progress + 0.5 * (progress - before)
+            self._remember(self.wholes, whose.key, whole)
+        if hint == math.inf:
+            self.seen.append(progress / alone)
+        else:
+            self.hints.learn(whose.tenant, 1.0 if honest else ratio)
 
     def typical_s(self, past_s: float = 0.0) -> float:
         """Return the 1-GPU seconds that jobs which did `past_s` have left: the median of those seen."""
@@ -131,49 +238,28 @@ class Lengths:
         means = (shows_s * len(known) + total for total in accumulate(known))
         return min(mean / count for count, mean in enumerate(means, 1))
 
-    def left(self, job: JobId) -> float:
-        """Return the progress that a job has before it that was just observed with a goodput."""
-        left = self.rest.get(job)
-        if left is None:
-            left = self.rest[job] = self._left(job)
-        return left
-
-    def _left(self, job: JobId) -> float:
-        tenant, key, hint, _, done, alone = self.living[job]
+    def _by_alike(self, whose: _Whose, done: float, alone: float, hint: float) -> float | None:
+        """Return the progress that a job has left by those alike; None: it goes by its hint."""
+        tenant, key = whose
         if key is not None:
-            alike = self._alike(key, hint)
-            if alike and (hint is None or (len(alike) >= TRUST and self._truer(key, alike, tenant))):
+            alike = self.wholes.get(key, ()) or (self.told.get(key, ()) if hint == math.inf else ())
+            if alike and (hint == math.inf or (len(alike) >= TRUST and self._truer(key, alike, tenant))):
                 wholes = self.ordered.get(key)
                 if wholes is None:
                     wholes = self.ordered[key] = sorted(alike)
                 begin = bisect_right(wholes, done)
                 rest = _middle(wholes, begin) - done if begin < len(wholes) else OVERRUN * done
                 return max(rest, NEARLY_DONE * alone)
-        if hint is None:
+        if hint == math.inf:
             return max(self.typical_s(done / alone) * alone, NEARLY_DONE * alone)
-        told = self.ordered.get(tenant) or self._told(tenant)
-        begin = bisect_right(told, done / hint)
-        while begin < len(told) and told[begin] * hint <= done:  # the quotient was rounded
-            begin += 1
-        while begin and told[begin - 1] * hint > done:
-            begin -= 1
-        if begin == len(told):
-            return OVERRUN * done
-        return max(_middle(told, begin) * hint - done, NEARLY_DONE * hint)
-
-    def _told(self, tenant: TenantId) -> Sequence[float]:
-        """Return the ratios of a tenant's hints and those of before them, ascending."""
-        told = self.ordered.get(tenant)
-        if told is None:
-            told = self.ordered[tenant] = sorted((*self.ratios.get(tenant, ()), *[1.0] * TRUST))
-        return told
+        return None
 
     def _truer(self, key: Key, alike: Sequence[float], tenant: TenantId) -> bool:
         """Return whether jobs alike differ by less than the truth from the hints of a tenant."""
         if key not in self.spreads:
             self.spreads[key] = _spread(alike)
         if tenant not in self.spreads:
-            self.spreads[tenant] = _spread(self._told(tenant), 1.0)
+            self.spreads[tenant] = _spread(self.hints.of(tenant), 1.0)
         return self.spreads[key] < self.spreads[tenant]
 
     def _remember(self, lengths: dict[Key, deque[float]], key: Key, length: float) -> None:
@@ -186,9 +272,11 @@ class Lengths:
             del lengths[longest_unseen]
             self.ordered.pop(longest_unseen, None)
 
-    def _alike(self, key: Key, hint: float | None) -> Sequence[float]:
-        """Return whole lengths (progress) of an application: of ended jobs, else as hints told."""
-        return self.wholes.get(key, ()) or (self.told.get(key, ()) if hint is None else ())
+
+def _have_alike(kept_XJ: FloatArray) -> BoolArray:
+    """Return whether each job may go by those alike: it has an application, or no hint."""
+    have_J: BoolArray = (kept_XJ[KEY] > 0.0) | (kept_XJ[HINT] == np.inf)
+    return have_J
 
 
 def _middle(ordered: Sequence[float], begin: int) -> float:

@@ -130,17 +130,22 @@ def ahead(trainings: Trainings, ahead_J: FloatArray, *, room: bool) -> FloatArra
 
 
 class Stretches(NamedTuple):
-    """Stretches of training to come, each job's in order: whose, of what progress, their noise scales."""
+    """Stretches of training to come, each job's in order: whose, of what progress, their noise scales.
+
+    begin_J: where those of each job begin (last: how many there are).
+    """
 
     job_L: IntArray
     left_L: FloatArray
     noise_L: FloatArray
+    begin_J: IntArray
 
 
 @compiled_lean
 def _stretch(trainings: Trainings, left_J: FloatArray, first_J: FloatArray, room: Stretches) -> int:
     many, end = len(room.job_L) // max(len(left_J), 1), 0
     for j in range(len(left_J)):
+        room.begin_J[j] = end
         rest = left_J[j] - first_J[j]
         if not trainings.grows_J[j] or rest < REST_MIN * first_J[j]:
             continue
@@ -154,6 +159,7 @@ def _stretch(trainings: Trainings, left_J: FloatArray, first_J: FloatArray, room
             growth = _growth_over(trainings, j, begin + rest * number / parts, rest / parts, False)
             room.noise_L[end] = trainings.noise_J[j] * growth
             end += 1
+    room.begin_J[len(left_J)] = end
     return end
 
 
@@ -161,7 +167,7 @@ def stretches(trainings: Trainings, left_J: FloatArray, first_J: FloatArray, man
     """Cut what each job has left past the next `first_J` into one part for each time that its noise doubles
     (or halves) until then, `many` at most.
     """
-    most = len(left_J) * many
-    room = Stretches(np.empty(most, dtype=np.int64), np.empty(most), np.empty(most))
+    most, begin_J = len(left_J) * many, np.empty(len(left_J) + 1, dtype=np.int64)
+    room = Stretches(np.empty(most, dtype=np.int64), np.empty(most), np.empty(most), begin_J)
     end = _stretch(trainings, left_J, first_J, room)
-    return Stretches(room.job_L[:end], room.left_L[:end], room.noise_L[:end])
+    return Stretches(room.job_L[:end], room.left_L[:end], room.noise_L[:end], begin_J)

@@ -1,8 +1,8 @@
 """Castor as a policy: curves of what is known, values by plays, sizes by a program, places."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -126,7 +126,8 @@ class Castor(CastorOptions):
     def allocate(self, view: ClusterView) -> Plan:
         """Return the plan of this round."""
         memory = self._memory
-        memory.predictions.observe(view.at, [job.id for job in view.jobs])
+        here = {job.id for job in view.jobs}
+        memory.predictions.observe(view.at, here)
         held = memory.last.holds(view)
         if held is not None:
             return held
@@ -146,17 +147,17 @@ class Castor(CastorOptions):
         over = memory.arrivals.silence.over(view.at, now.jobs) if fluid.several else 0.0
         crowd = (1.0 - over) * len(now.jobs) + over * END_JOBS
         dials = self.dials(median(now.rescale_s_J), fluid.unlike, crowd)
-        wanted = Wanted(dials.makespan_jobs, dials.tail, bears_J)
-        owed = owed_now(now, view.at, bears_J, num_gpus, end_too=dials.makespan_jobs > 0.0)
+        owed, fair_J = owed_now(now, view.at, bears_J, num_gpus, end_too=dials.makespan_jobs > 0.0), None
         if dials.rho_max:
             fair = memory.clocks.move(view.at, now, gpus_T)
-            wanted = replace(wanted, fair_J=FAIR_FROM * dials.rho_max * fair.takes_s_J)
+            fair_J = FAIR_FROM * dials.rho_max * fair.takes_s_J
             owed = owed.with_shares(fair, dials.rho_max)
+        wanted = Wanted(dials.makespan_jobs, dials.tail, bears_J, fair_J)
         outlook = self._look_ahead(view, now, fluid, wanted, over)
         sizes = choose(now, outlook, fixed, owed)
         placed = _places(fixed, now, sizes, memory.floors)
         kin_times = _tell(memory.applications, now, fixed.ground, placed)
-        self._foretell_starts(view, now, outlook, placed)
+        self._foretell_starts(view.at, here, now, outlook, placed)
         told = Told(
             now=now,
             outlook=outlook,
@@ -184,19 +185,21 @@ class Castor(CastorOptions):
         return memory.last.note(view, fixed.ground, plan, room=sizes.room)
 
     def _foretell_starts(
-        self, view: ClusterView, now: Situation, outlook: Outlook, placed: Mapping[JobId, Allocation]
+        self,
+        at: float,
+        here: Set[JobId],
+        now: Situation,
+        outlook: Outlook,
+        placed: Mapping[JobId, Allocation],
     ) -> None:
         """Learn from the jobs that waited and start now, and say when the others will."""
-        starts, here = self._memory.starts, {job.id for job in view.jobs}
-        waits_s = {
-            job.id: start_s
-            for job, start_s in zip(now.jobs, outlook.course.start_J.tolist(), strict=False)
-            if job.id not in placed
-        }
+        starts, row_of = self._memory.starts, now.job_rows.row_of
         for job in starts.made.keys() - here:  # it was taken back
             starts.forget(job)
-        starts.observe(view.at, waits_s)
-        starts.predict(view.at, waits_s)
+        starts.observe(at, row_of.keys() - placed.keys())
+        start_J = outlook.course.start_J[: len(now.jobs)].copy()
+        start_J[[row_of[job] for job in placed]] = np.inf
+        starts.predict(at, now.job_rows, start_J)
 
     def rehearse_beside(self) -> None:
         """Call the kernels of the round's program, which `allocate` calls last."""
@@ -213,9 +216,8 @@ class Castor(CastorOptions):
         if self.expect:
             expected = memory.arrivals.expected(view.at, in_part=fluid.several, over=over)
         outlook = memory.values.settle(now, fluid, expected, wanted)
-        ends_s = outlook.course.end_J[: len(now.jobs)].tolist()
-        timed = zip(now.jobs, ends_s, now.timed_J.tolist(), strict=True)
-        memory.predictions.predict(view.at, {job.id: end_s for job, end_s, known in timed if known})
+        ends_s_J = np.where(now.timed_J, outlook.course.end_J[: len(now.jobs)], np.inf)
+        memory.predictions.predict(view.at, now.job_rows, ends_s_J)
         return outlook
 
 
@@ -238,7 +240,7 @@ def _places(
     fixed: Standing, now: Situation, sizes: Sizes, floors: dict[str, Floor]
 ) -> dict[JobId, Allocation]:
     """Return where each size stands, type by type. floors: of the last round, by GPU type; then of this."""
-    row_of = {job.id: row for row, job in enumerate(now.jobs)}
+    row_of = now.job_rows.row_of
     jobs = {job.id: job for job in now.jobs}
     placed: dict[JobId, Allocation] = {}
     for number, kind in enumerate(fixed.kinds):

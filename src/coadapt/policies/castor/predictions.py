@@ -10,14 +10,15 @@
 # Both sides get a round's length added, since ends are seen at rounds only.
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from coadapt.goodput.compiled import compiled_lean, lean_part
 from coadapt.model import JobId
 from coadapt.policies.base import Prediction
-from coadapt.policies.castor.arrays import FloatArray
+from coadapt.policies.castor.arrays import FloatArray, IntArray, JobRows
 
 ERRORS_MAX = 600
 ERRORS_MIN = 20  # below, the factor FIRST_FACTOR to each side stands for the record
@@ -30,100 +31,127 @@ LOW, HIGH = 0.05, 0.95
 # of what was said, so the record has too few of them (tried: at 0.95 17 % were outside, nearly all later, at
 # 0.98 10 %).
 STARTS_HIGH = 0.99
+NUM_OCTAVES = 64  # of seconds that are said
 
 
 @dataclass(slots=True)
 class Predictions:
-    """made: per job, (instant, predicted end) at times; again_at: when the next is due. errors_2E: the latest
-    errors, seconds said and log ratios, of `num_errors` in all; the oldest gives way.
+    """made: per job, (instant, predicted end) at times. errors_2E: the latest errors, seconds said and log
+    ratios, of `num_errors` in all; the oldest gives way. ascending_2E: by ratios, until another one is known.
 
-    at, left_s: of the last round, seconds to each job's end. spreads: the least and the most of a prediction
-    over it, by octave of what is said, until another error is known. high: the percentile of the most.
+    at, job_rows, left_s_J: of the last round, its jobs, seconds to each one's end (infinity: no word).
+    again_at_J: when the next prediction of each is due. high: the percentile of the most.
     """
 
     made: dict[JobId, list[tuple[float, float]]] = field(default_factory=dict)
-    again_at: dict[JobId, float] = field(default_factory=dict)
     errors_2E: FloatArray = field(default_factory=lambda: np.empty((2, ERRORS_MAX)))
     num_errors: int = 0
+    ascending_2E: FloatArray | None = None
     at: float = 0.0
-    left_s: dict[JobId, float] = field(default_factory=dict)
-    spreads: dict[int, tuple[float, float]] = field(default_factory=dict)
+    job_rows: JobRows = field(default_factory=JobRows)
+    left_s_J: FloatArray = field(default_factory=lambda: np.empty(0))
+    again_at_J: FloatArray = field(default_factory=lambda: np.empty(0))
     seen_at: float = 0.0
     high: float = HIGH
 
-    def observe(self, at: float, here: Iterable[JobId]) -> None:
+    def observe(self, at: float, here: Collection[JobId]) -> None:
         """Learn from the jobs that have gone since the last round."""
-        alive = set(here)
-        for job in [job for job in self.made if job not in alive]:
+        for job in [job for job in self.made if job not in here]:
             ended_at = max(0.5 * (self.seen_at + at), at - SEEN_EVERY_S)
             for said_at, end_at in self.forget(job):
                 took, said = max(ended_at - said_at, 0.0), end_at - said_at
                 error = math.log((took + SEEN_EVERY_S) / (said + SEEN_EVERY_S))
                 self.errors_2E[:, self.num_errors % ERRORS_MAX] = said, error
                 self.num_errors += 1
-                self.spreads.clear()
+                self.ascending_2E = None
         self.seen_at = at
 
-    def predict(self, at: float, ends_s: Mapping[JobId, float]) -> None:
+    def predict(self, at: float, job_rows: JobRows, left_s_J: FloatArray) -> None:
         """Take in the seconds to each job's end by the play (infinity: no word)."""
-        self.at, again_at = at, self.again_at
-        self.left_s = {job: left_s for job, left_s in ends_s.items() if left_s < math.inf}
-        for job in [job for job in self.left_s if again_at.get(job, at) <= at]:
-            left_s = self.left_s[job]
-            self.made.setdefault(job, []).append((at, at + left_s))
-            # Said anew once half of what was said is over: so early and late words weigh alike.
-            again_at[job] = at + 0.5 * left_s
+        self.again_at_J = job_rows.kept(self.job_rows, self.again_at_J, -np.inf)
+        self.at, self.job_rows, self.left_s_J = at, job_rows, left_s_J
+        rows = np.flatnonzero((self.again_at_J <= at) & (left_s_J < np.inf))
+        names = list(job_rows.row_of) if len(rows) else []
+        for row, left_s in zip(rows.tolist(), left_s_J[rows].tolist(), strict=True):
+            self.made.setdefault(names[row], []).append((at, at + left_s))
+        # Said anew once half of what was said is over: so early and late words weigh alike.
+        self.again_at_J[rows] = at + 0.5 * left_s_J[rows]
 
     def forget(self, job: JobId) -> list[tuple[float, float]]:
         """Forget what was said of `job`, and return it."""
-        self.left_s.pop(job, None)
-        del self.again_at[job]
+        row = self.job_rows.row_of.get(job)
+        if row is not None:
+            self.left_s_J[row], self.again_at_J[row] = np.inf, -np.inf
         return self.made.pop(job)
 
-    def said(self, jobs: Iterable[JobId]) -> tuple[list[JobId], FloatArray]:
-        """Return those of `jobs` of which the last round said something, and for each of them a `Prediction`
-        as a column of (3, jobs).
+    def said(self, rows: Sequence[int]) -> FloatArray:
+        """Return what the last round said of the jobs in these rows, each a `Prediction` as a column of
+        (3, rows), where it said anything; infinity elsewhere.
         """
-        told = [job for job in jobs if job in self.left_s]
-        left_s_J = np.array([self.left_s[job] for job in told])
-        around_J = left_s_J + SEEN_EVERY_S
-        octave_J = np.rint(np.log2(around_J)).astype(np.int64)
-        spread_O2 = np.ones((octave_J.max(initial=0) + 1, 2))
-        for octave in set(octave_J.tolist()):
-            spread_O2[octave] = self._spread_of(octave)
-        least_J, most_J = spread_O2[octave_J].T
-        low_s_J = np.maximum(around_J * least_J - 2 * SEEN_EVERY_S, 0.0)
-        return told, self.at + np.array((left_s_J, low_s_J, around_J * most_J))
+        if self.ascending_2E is None:
+            known_2E = self.errors_2E[:, : self.num_errors]
+            self.ascending_2E = known_2E[:, np.argsort(known_2E[1], kind="stable")]
+        said_3R = np.empty((3, len(rows)))
+        spread_O2 = np.zeros((NUM_OCTAVES, 2))
+        _say(self.left_s_J, np.array(rows, dtype=np.int64), self.ascending_2E, self.high, spread_O2, said_3R)
+        said_3R += self.at
+        return said_3R
 
     @property
     def latest(self) -> dict[JobId, Prediction]:
         """What the last round said of each job."""
-        told, said_3J = self.said(self.left_s)
-        return {job: Prediction(*each) for job, each in zip(told, said_3J.T.tolist(), strict=True)}
-
-    def _spread_of(self, octave: int) -> tuple[float, float]:
-        """Return what the least and the most are over what is said, of predictions of this octave."""
-        spread = self.spreads.get(octave)
-        if spread is None:
-            low, high = self._spread(2.0**octave)
-            spread = self.spreads[octave] = math.exp(low), math.exp(high)
-        return spread
-
-    def _spread(self, said_s: float) -> tuple[float, float]:
-        """Return the logarithms of what the least and the most of a prediction of `said_s` are over it."""
-        said_E, error_E = self.errors_2E[:, : self.num_errors]
-        low_s, high_s = said_s / ALIKE - SEEN_EVERY_S, said_s * ALIKE - SEEN_EVERY_S
-        alike_E = error_E[(low_s <= said_E) & (said_E <= high_s)]
-        if len(alike_E) >= ERRORS_MIN:
-            low, high = _tails(alike_E, self.high)
-            return min(low, 0.0), max(high, 0.0)
-        if len(error_E) < ERRORS_MIN:
-            return -math.log(FIRST_FACTOR), math.log(FIRST_FACTOR)
-        low, high = _tails(error_E, self.high)
-        return min(low, -math.log(LONG_FACTOR)), max(high, math.log(LONG_FACTOR))
+        said_R3 = self.said(range(len(self.left_s_J))).T.tolist()
+        told = zip(self.job_rows.row_of, said_R3, strict=True)
+        return {job: Prediction(*each) for job, each in told if each[0] < math.inf}
 
 
-def _tails(error_E: FloatArray, high: float) -> tuple[float, float]:
-    ordered_E = np.sort(error_E)
-    last = len(ordered_E) - 1
-    return float(ordered_E[math.floor(LOW * last)]), float(ordered_E[math.ceil(high * last)])
+@compiled_lean
+def _say(
+    left_s_J: FloatArray,
+    row_R: IntArray,
+    error_2E: FloatArray,
+    high: float,
+    spread_O2: FloatArray,
+    said_3R: FloatArray,
+) -> None:
+    """Write what each is said to take, at the least and at the most, s. spread_O2: scratch, of zeros."""
+    for r in range(len(row_R)):
+        left_s = left_s_J[row_R[r]]
+        said_3R[0, r] = said_3R[1, r] = said_3R[2, r] = left_s
+        if left_s == np.inf:
+            continue
+        around_s = left_s + SEEN_EVERY_S
+        octave = min(int(np.rint(np.log2(around_s))), NUM_OCTAVES - 1)
+        if spread_O2[octave, 0] == 0.0:
+            _spread(error_2E, 2.0**octave, high, spread_O2[octave])
+        said_3R[1, r] = max(around_s * spread_O2[octave, 0] - 2 * SEEN_EVERY_S, 0.0)
+        said_3R[2, r] = around_s * spread_O2[octave, 1]
+
+
+@lean_part
+def _spread(error_2E: FloatArray, said_s: float, high: float, spread_2: FloatArray) -> None:
+    """Write the least and the most over what is said, of predictions of `said_s`."""
+    low_s, high_s, num_errors = (
+        said_s / ALIKE - SEEN_EVERY_S,
+        said_s * ALIKE - SEEN_EVERY_S,
+        error_2E.shape[1],
+    )
+    alike = 0
+    for e in range(num_errors):
+        alike += low_s <= error_2E[0, e] <= high_s
+    least, most = -math.log(FIRST_FACTOR), math.log(FIRST_FACTOR)
+    if alike >= ERRORS_MIN:
+        first, last = math.floor(LOW * (alike - 1)), math.ceil(high * (alike - 1))
+        count = 0
+        for e in range(num_errors):
+            if low_s <= error_2E[0, e] <= high_s:
+                if count == first:
+                    least = min(error_2E[1, e], 0.0)
+                if count == last:
+                    most = max(error_2E[1, e], 0.0)
+                count += 1
+    elif num_errors >= ERRORS_MIN:
+        first, last = math.floor(LOW * (num_errors - 1)), math.ceil(high * (num_errors - 1))
+        least = min(error_2E[1, first], -math.log(LONG_FACTOR))
+        most = max(error_2E[1, last], math.log(LONG_FACTOR))
+    spread_2[0], spread_2[1] = math.exp(least), math.exp(most)

@@ -60,7 +60,7 @@ def choose(now: Situation, outlook: Outlook, standing: Standing, owed: Owed) -> 
     plain_JO, served_JO, somebody = worth_JO, np.zeros_like(worth_JO), bool(owed.replicas_J.any())
     if somebody:
         large = LARGE * (1.0 + plain_JO.max(axis=1, initial=0.0).sum())
-        served_JO = _served(now, owed, gpus_JO, type_JO) * (plain_JO > 0.0)
+        _serve(owed, plain_JO, gpus_JO, type_JO, now.goodput_JC, now.here_J, served_JO)
         worth_JO = plain_JO + large * served_JO
     tenants = sorted(standing.quota_left)
     index = {tenant: len(standing.kinds) + number for number, tenant in enumerate(tenants)}
@@ -110,14 +110,25 @@ def _beside(options: Options, option_J: IntArray, served_JO: FloatArray) -> tupl
     return max(bound - value, 0.0), price_R
 
 
-def _served(now: Situation, owed: Owed, gpus_JO: IntArray, type_JO: IntArray) -> FloatArray:
-    """Return what each option serves of what is owed, in GPUs by their urgency."""
-    replicas_J1, type_J1 = owed.replicas_J[:, None], owed.type_J[:, None]
-    goodput_JO = np.hstack((now.goodput_JC, now.here_J[:, None]))
-    serves_JO = (gpus_JO >= replicas_J1) & ((type_J1 == ANY_TYPE) | (type_JO == type_J1))
-    serves_JO |= goodput_JO >= owed.goodput_J[:, None]
-    served_JO: FloatArray = serves_JO * (owed.urgency_J[:, None] * replicas_J1)
-    return served_JO
+@compiled_lean
+def _serve(
+    owed: Owed,
+    worth_JO: FloatArray,
+    gpus_JO: IntArray,
+    type_JO: IntArray,
+    goodput_JC: FloatArray,
+    here_J: FloatArray,
+    served_JO: FloatArray,
+) -> None:
+    """Write what each option that earns anything serves of what is owed, in GPUs by their urgency."""
+    num_configs = goodput_JC.shape[1]
+    for j in range(len(here_J)):
+        replicas, of_type = owed.replicas_J[j], owed.type_J[j]
+        for o in range(num_configs + 1):
+            goodput = goodput_JC[j, o] if o < num_configs else here_J[j]
+            serves = gpus_JO[j, o] >= replicas and (of_type == ANY_TYPE or type_JO[j, o] == of_type)
+            if worth_JO[j, o] > 0.0 and (serves or goodput >= owed.goodput_J[j]):
+                served_JO[j, o] = owed.urgency_J[j] * replicas
 
 
 def rehearse_program() -> None:
@@ -143,49 +154,47 @@ class Prospects(NamedTuple):
     calm_s: float
 
 
-def worths(value_J: FloatArray, jobs: Prospects) -> tuple[FloatArray, FloatArray]:
-    """Return what each size earns per second of the horizon, and what keeping does; 0: that cannot be."""
-    worth_JC, keep_J = np.empty(jobs.goodput_JC.shape), np.empty(len(value_J))
-    _earn(value_J, jobs, worth_JC, keep_J)
-    return worth_JC, keep_J
+def worths(value_J: FloatArray, jobs: Prospects) -> FloatArray:
+    """Return what each size earns per second of the horizon, then what keeping does; 0: that cannot be."""
+    worth_JO = np.empty((len(value_J), jobs.goodput_JC.shape[1] + 1))
+    _earn(value_J, jobs, worth_JO)
+    return worth_JO
 
 
 @compiled_lean
-def _earn(value_J: FloatArray, jobs: Prospects, worth_JC: FloatArray, keep_J: FloatArray) -> None:
-    low, high = RESCALES_AHEAD
+def _earn(value_J: FloatArray, jobs: Prospects, worth_JO: FloatArray) -> None:
+    (low, high), num_configs = RESCALES_AHEAD, jobs.goodput_JC.shape[1]
     for j in range(len(value_J)):
         rescale_s, runs, wasted = jobs.rescale_s_J[j], jobs.runs_J[j], 0.0
         ahead_s = min(max(CALM_PART * jobs.calm_s, low * rescale_s), high * rescale_s)
         horizon_s = max(HORIZON_S, ahead_s)
-        keep_J[j] = 0.0
+        worth_JO[j, num_configs] = 0.0
         if runs:
             lasts_s = min(max(jobs.lasts_s_J[j], SOON_S), horizon_s)
             earns = value_J[j] * jobs.here_J[j]
             wasted = earns * min(rescale_s / lasts_s, 1.0)
-            keep_J[j] = earns + wasted
-        for c in range(worth_JC.shape[1]):
-            worth_JC[j, c] = 0.0
+            worth_JO[j, num_configs] = earns + wasted
+        for c in range(num_configs):
+            worth_JO[j, c] = 0.0
             if jobs.goodput_JC[j, c] <= 0.0:
                 continue
-            worth_JC[j, c] = value_J[j] * jobs.goodput_JC[j, c]
+            worth_JO[j, c] = value_J[j] * jobs.goodput_JC[j, c]
             if runs:
                 takes_s = min(jobs.takes_s_JC[j, c] + rescale_s, horizon_s)
                 kept = max(1.0 - rescale_s / takes_s, 0.0)
-                worth_JC[j, c] = worth_JC[j, c] * kept + wasted
+                worth_JO[j, c] = worth_JO[j, c] * kept + wasted
 
 
 def _options(now: Situation, outlook: Outlook) -> tuple[FloatArray, IntArray, IntArray]:
     """Return what each option earns, its replicas and its type: all configurations, then keeping."""
+    type_J, _, _, gpus_J = now.sources.steps.held_JX.T
     with np.errstate(divide="ignore", invalid="ignore"):
         takes_s_JC, lasts_s_J = now.left_J[:, None] / now.goodput_JC, now.left_J / now.here_J
-    runs_J = now.held_JX[:, 3] > 0
     prospects = Prospects(
-        now.goodput_JC, now.here_J, runs_J, takes_s_JC, lasts_s_J, now.rescale_s_J, outlook.calm_s
+        now.goodput_JC, now.here_J, gpus_J > 0, takes_s_JC, lasts_s_J, now.rescale_s_J, outlook.calm_s
     )
-    worth_JC, keep_J = worths(outlook.value_J, prospects)
-    shape = len(now.jobs), len(now.configs.gpus_C) + 1
-    worth_JO, gpus_JO, type_JO = np.empty(shape), np.empty(shape, np.int64), np.empty(shape, np.int64)
-    worth_JO[:, :-1], worth_JO[:, -1] = worth_JC, keep_J
-    gpus_JO[:, :-1], gpus_JO[:, -1] = now.configs.gpus_C, now.held_JX[:, 3]
-    type_JO[:, :-1], type_JO[:, -1] = now.configs.type_C, now.held_JX[:, 0]
+    worth_JO = worths(outlook.value_J, prospects)
+    gpus_JO, type_JO = np.empty(worth_JO.shape, np.int64), np.empty(worth_JO.shape, np.int64)
+    gpus_JO[:, :-1], gpus_JO[:, -1] = now.configs.gpus_C, gpus_J
+    type_JO[:, :-1], type_JO[:, -1] = now.configs.type_C, type_J
     return worth_JO, gpus_JO, type_JO

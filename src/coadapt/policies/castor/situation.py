@@ -3,7 +3,6 @@
 Axes: J jobs in view order (without frozen ones that run), C configurations, K replicas in one node's number.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,15 +10,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coadapt.goodput.compiled import compiled_lean
 from coadapt.model import ClusterView, JobView, TenantId, TypeProfile
-from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
+from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray, JobRows
 from coadapt.policies.castor.cluster import Kind, Standing, configurations, held_shapes
 from coadapt.policies.castor.facts import Facts, Known, least, params_of
 from coadapt.policies.castor.ground import Ground
 from coadapt.policies.castor.kin import Applications
-from coadapt.policies.castor.lengths import Lengths
+from coadapt.policies.castor.lengths import Lengths, Reported
 from coadapt.policies.castor.noise import Stretches, Trainings, ahead, ahead_s, stretches
-from coadapt.policies.castor.rates import NO_CONFIGS, Configs, Rows, Steps, goodputs
+from coadapt.policies.castor.rates import NO_CONFIGS, Best, Configs, Rows, Steps, goodputs
 from coadapt.policies.castor.times import Shape
 
 # Of a job that was never timed: its goodput on k GPUs is k to this power, in units of its goodput on one.
@@ -58,22 +58,26 @@ class Sources(NamedTuple):
 class Situation:
     """goodput_JC: 0 where a job may not be; here_J: on what it holds; sources: what both follow from.
 
-    left_J: progress to do. held_JX: as of held_shapes. timed_J: whether anything was measured, of it or its
+    left_J: progress to do. timed_J: whether anything was measured, of it or its
     kin. later, later_LC: stretches past the work that goodput_JC looks at, and goodputs on them.
     """
 
     jobs: tuple[JobView, ...]
+    known: Known
     configs: Configs
     goodput_JC: FloatArray
     here_J: FloatArray
     sources: Sources
     left_J: FloatArray
     stakes: Stakes
-    held_JX: IntArray
     timed_J: BoolArray
     rescale_s_J: FloatArray
     later: Stretches
     later_LC: FloatArray
+
+    @property
+    def job_rows(self) -> JobRows:
+        return self.known.job_rows
 
     def spread(self, row: int, column: int) -> float:
         """Return the goodput of a job where what would fit one node is cut over two: asked for few."""
@@ -115,7 +119,7 @@ def situation(
     configs, may_JC = configurations(standing.kinds, known)
     held_JX = held_shapes(standing.ground, jobs)
     steps, trainings = _trainings(standing.kinds, jobs, known, held_JX, applications.curves(jobs))
-    alone_C, every_J = configs.gpus_C == 1, np.arange(len(jobs))
+    every_J = np.arange(len(jobs))
     slower = applications.slower(jobs, gpu_types, configs, held_JX)
     rows = Rows(every_J, trainings.noise_J, trainings.grows_J[:, None])
     held = facts.held.goodputs(known.before_J, steps, NO_CONFIGS, rows)
@@ -123,39 +127,70 @@ def situation(
     rescale_s_J = np.array([job.rescale_s for job in jobs])
     look_s_J = ahead_s(rescale_s_J, room=room)
     noise_J = ahead(trainings, look_s_J * rate_J, room=room)
-    wanted_JC = np.empty((len(jobs), len(alone_C) + 1), dtype=np.bool_)  # last: what is held
-    wanted_JC[:, :-1], wanted_JC[:, -1] = may_JC | alone_C, held_JX[:, 3] > 0
+    wanted_JC = np.empty((len(jobs), may_JC.shape[1] + 1), dtype=np.bool_)  # last: what is held
+    runs_J = held_JX[:, 3] > 0
+    wanted_JC[:, :-1], wanted_JC[:, -1] = may_JC | (configs.gpus_C == 1), runs_J
     here = facts.here.goodputs(known.before_J, steps, configs, Rows(every_J, noise_J, wanted_JC))
     slower_JX = slower.at(every_J, here.atomic_NC)
-    goodput_JX = here.goodput_NC / slower_JX
-    goodput_JC, here_J = goodput_JX[:, :-1], goodput_JX[:, -1]
-    alone_J = goodput_JC[:, alone_C].max(axis=1, initial=0.0)
-    goodput_JC[~may_JC] = 0.0
-    timed_J = steps.known_J & (goodput_JC > 0.0).any(axis=1)
-    left_J = _left(jobs, np.where(timed_J, alone_J, 0.0), known.hints, lengths)
-    untimed_JC = ~timed_J[:, None] & may_JC
-    rate_J = np.where(held_JX[:, 3] > 0, here_J, alone_J)
+    goodput_JC, (alone_J, here_J) = np.empty(may_JC.shape), np.empty((2, len(jobs)))
+    timed_J = steps.known_J.copy()
+    found = _Goodputs(goodput_JC, alone_J, here_J, timed_J)
+    _slow_down(here, slower_JX, may_JC, configs.gpus_C, found)
+    reported = Reported(known.job_rows, known.progress_J, np.where(timed_J, alone_J, 0.0), known.hint_J)
+    left_J = _left(jobs, reported, lengths)
+    rate_J = np.where(runs_J, here_J, alone_J)
     first_J = np.where(timed_J, np.minimum(left_J, look_s_J * rate_J), left_J)
     later = stretches(trainings, left_J, first_J, STRETCHES if len(jobs) <= STRETCHED_MAX else 0)
     wanted_JC[:, :-1], wanted_JC[:, -1] = may_JC, False
     parts = Rows(later.job_L, later.noise_L, wanted_JC[later.job_L])
-    then = facts.later.goodputs(facts.stretches_before(known, later.job_L), steps, configs, parts)
+    before_L = facts.stretches_before(known, later.job_L, later.begin_J)
+    then = facts.later.goodputs(before_L, steps, configs, parts)
     later_LX = then.goodput_NC / slower.at(later.job_L, then.atomic_NC)
-    guess_C, held_guess_J = configs.gpus_C**UNTIMED_EXPONENT, held_JX[:, 3] ** UNTIMED_EXPONENT
+    if not timed_J.all():
+        guess_C, held_guess_J = configs.gpus_C**UNTIMED_EXPONENT, held_JX[:, 3] ** UNTIMED_EXPONENT
+        goodput_JC = np.where(~timed_J[:, None] & may_JC, guess_C, goodput_JC)
+        here_J = np.where(timed_J, here_J, held_guess_J)
     return Situation(
         jobs=jobs,
+        known=known,
         configs=configs,
-        goodput_JC=np.where(untimed_JC, guess_C, goodput_JC),
-        here_J=np.where(timed_J, here_J, held_guess_J),
+        goodput_JC=goodput_JC,
+        here_J=here_J,
         sources=Sources(steps, trainings.progress_J, noise_J, slower_JX),
         left_J=left_J,
-        stakes=_stakes(view, jobs, known),
-        held_JX=held_JX,
+        stakes=_stakes(view, known),
         timed_J=timed_J,
         rescale_s_J=rescale_s_J,
         later=later,
         later_LC=later_LX[:, :-1],
     )
+
+
+class _Goodputs(NamedTuple):
+    """goodput_JC: 0 where a job may not be; alone_J: on one GPU; here_J: on its own. timed_J: if any."""
+
+    goodput_JC: FloatArray
+    alone_J: FloatArray
+    here_J: FloatArray
+    timed_J: BoolArray
+
+
+@compiled_lean
+def _slow_down(
+    best: Best, slower_JX: FloatArray, may_JC: BoolArray, gpus_C: IntArray, found: _Goodputs
+) -> None:
+    """Write the goodputs of jobs whose steps take so many times longer. timed_J: where any may be."""
+    num_configs = len(gpus_C)
+    for j in range(len(found.here_J)):
+        found.here_J[j] = best.goodput_NC[j, num_configs] / slower_JX[j, num_configs]
+        found.alone_J[j], some = 0.0, False
+        for c in range(num_configs):
+            goodput = best.goodput_NC[j, c] / slower_JX[j, c]
+            if gpus_C[c] == 1:
+                found.alone_J[j] = max(found.alone_J[j], goodput)
+            found.goodput_JC[j, c] = goodput if may_JC[j, c] else 0.0
+            some = some or found.goodput_JC[j, c] > 0.0
+        found.timed_J[j] = found.timed_J[j] and some
 
 
 def _held(ground: Ground, job: JobView) -> tuple[str, Shape] | None:
@@ -169,25 +204,19 @@ def _in_two(configs: Configs) -> Configs:
     return Configs(configs.type_C, np.maximum(configs.nodes_C, 2), configs.racks_C, configs.gpus_C)
 
 
-def _left(
-    jobs: Sequence[JobView], alone_J: FloatArray, hints: Sequence[float | None], lengths: Lengths
-) -> FloatArray:
-    """Return the progress that each job has left; 1-GPU seconds where alone_J is 0: unknown."""
-    alone = alone_J.tolist()
-    lengths.observe(jobs, alone, hints)
-    known = zip(jobs, alone, strict=True)
-    return np.array([lengths.left(job.id) if each > 0.0 else _unseen(job, lengths) for job, each in known])
+def _left(jobs: Sequence[JobView], reported: Reported, lengths: Lengths) -> FloatArray:
+    """Return the progress that each job has left; 1-GPU seconds where nothing was timed of it."""
+    left_J = lengths.left(jobs, reported)
+    for row in np.flatnonzero(reported.alone_J <= 0.0).tolist():
+        job = jobs[row]
+        shows_s = (REPORT_S + job.rescale_s) * least(job.spec) ** UNTIMED_EXPONENT
+        left_J[row] = lengths.unseen_s(shows_s)
+    return left_J
 
 
-def _unseen(job: JobView, lengths: Lengths) -> float:
-    """Return what a job that nothing was timed of counts as, in 1-GPU seconds."""
-    return lengths.unseen_s((REPORT_S + job.rescale_s) * least(job.spec) ** UNTIMED_EXPONENT)
-
-
-def _stakes(view: ClusterView, jobs: Sequence[JobView], known: Known) -> Stakes:
-    keys = [(job.spec.tenant, job.spec.priority) for job in jobs]
-    weights = {key: _weight(view, *key) for key in set(keys)}
-    weight_J = np.array([weights[key] for key in keys])
+def _stakes(view: ClusterView, known: Known) -> Stakes:
+    weights = [_weight(view, like.tenant, like.priority) for like in known.likes]
+    weight_J = np.array(weights, dtype=np.float64)[known.like_J]
     return Stakes(weight_J, known.deadline_J - view.at, np.maximum(view.at - known.submitted_J, 0.0))
 
 
@@ -212,11 +241,9 @@ def _trainings(
                 if kind.gpu_type not in told:
                     known.params_JTX[row, number] = _params_on(number, kinds, told, factor_TT)
     steps = Steps(known.params_JTX, known.known_J, known.batch_JTX, known.may_JX, held_JX)
-    progress_J = np.array([job.measured.progress for job in jobs])
-    hint_J = np.array([math.inf if hint is None else hint for hint in known.hints])
-    left_J = np.maximum(hint_J - progress_J, 0.0)
+    left_J = np.maximum(known.hint_J - known.progress_J, 0.0)
     grows_J = known.known_J & known.may_JX[:, 0] & (known.noise_J < np.inf)
-    return steps, Trainings(grows_J, known.noise_J, progress_J, left_J, *curves)
+    return steps, Trainings(grows_J, known.noise_J, known.progress_J, left_J, *curves)
 
 
 def _type_factors(kinds: Sequence[Kind], jobs: Sequence[JobView]) -> FloatArray:

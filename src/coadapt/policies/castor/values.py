@@ -10,14 +10,14 @@
 # Prices in turn follow from the values by a play. So: play, take each job's value at the price of its own
 # end, half of the way in logarithms, and again; keep what cost least. The last round's values begin.
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from coadapt.model import JobId
-from coadapt.policies.castor.arrays import FloatArray, IntArray, median
+from coadapt.goodput.compiled import compiled_lean, variable
+from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray, JobRows, median
 from coadapt.policies.castor.arrivals import Expected
 from coadapt.policies.castor.fluid.crowd import Course, Crowd, Curves, Goal, joined, type_majorants
 from coadapt.policies.castor.fluid.goal import LATE_JOBS
@@ -32,7 +32,6 @@ PLAYS, FEW_PLAYS, MANY_PIECES = 10, 4, 2_000
 # Values begin with a job's length to this power: the order of shortest remaining time, where there is nothing
 # else to go by.
 SHORTER_FIRST = -0.3
-NOBODY = slice(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +63,22 @@ class Wanted:
     fair_J: FloatArray | None = None
 
 
+class _Last(NamedTuple):
+    """Values of one round, by row: now (0: unknown), and behind all of these on later stretches.
+
+    begin_J: where each job's begin there (last: how many there are).
+    """
+
+    value_P: FloatArray
+    begin_J: IntArray
+
+
 @dataclass(slots=True)
 class Values:
-    """The values of the last round, by job: now and on its later stretches."""
+    """The values of the last round, and whose they are."""
 
-    last: dict[JobId, tuple[float, ...]] = field(default_factory=dict)
+    job_rows: JobRows = field(default_factory=JobRows)
+    last: _Last = field(default_factory=lambda: _Last(np.empty(0), np.zeros(1, dtype=np.int64)))
 
     def settle(self, now: Situation, fluid: "Fluid", expected: Expected | None, wanted: Wanted) -> Outlook:
         """Return the values of this round."""
@@ -81,55 +91,54 @@ class Values:
         goal = goal._replace(
             bears_J=bears_J, fair_J=fair_J, makespan_jobs=wanted.makespan_jobs, tail=wanted.tail
         )
-        after = _after(now.later.job_L.tolist(), num_jobs)
-        start_J = self._begin(now, crowd, goal, fluid.worth_T, after)
+        start_P = _begin(now, crowd, goal, fluid.worth_T)
+        begin_J = now.later.begin_J
+        _go_on(
+            self.last, now.job_rows.before(self.job_rows), now.timed_J, begin_J, variable(num_jobs), start_P
+        )
         one_type = len(crowd.gpus_T) == 1
         few = not one_type or len(crowd.curves.gpus_V) > MANY_PIECES
         settled, plays = settle if one_type else settle_types, FEW_PLAYS if few else PLAYS
-        value_J, course, _ = settled(crowd, start_J, goal, plays)
-        value, timed = value_J.tolist(), now.timed_J.tolist()
-        self.last = {
-            job.id: (value[row], *value[after[row]]) if row in after else (value[row],)
-            for row, job in enumerate(now.jobs)
-            if timed[row]
-        }
-        return Outlook(value_J[:num_here], course, 1.0 if expected is None else expected.part)
-
-    def _begin(
-        self, now: Situation, crowd: Crowd, goal: Goal, worth_T: FloatArray, after: Mapping[int, slice]
-    ) -> FloatArray:
-        """Return the values to begin with: of the last round where they are known. worth_T: as of Fluid."""
-        num_here, num_jobs = len(now.jobs), len(goal.weight_J)
-        whose = np.append(np.arange(num_jobs), now.later.job_L)
-        # Where all prices were alike, a GPU would be worth about this.
-        price = 0.5 * goal.weight_J[:num_here].sum() / max(float(crowd.gpus_T @ worth_T), 1.0)
-        # With few plays nobody would find out that who was put last ends past its deadline.
-        weight_J = goal.weight_J * np.where(np.isfinite(goal.due_J), 1.0 + LATE_JOBS, 1.0)
-        start_J = at_price(crowd.curves, weight_J[whose], price * worth_T)
-        start_J *= _shorter_first(crowd, num_jobs, now.later.job_L)[whose]
-        start = start_J.tolist()
-        for row, (job, timed) in enumerate(zip(now.jobs, now.timed_J.tolist(), strict=True)):
-            known = self.last.get(job.id)
-            if known is None or known[0] <= 0.0 or not timed:
-                continue
-            parts = after.get(row, NOBODY)
-            if parts is NOBODY and len(known) == 1:
-                start[row] = known[0]
-            elif len(known) == 1 + parts.stop - parts.start:
-                start[row], *start[parts] = known
-            elif start[row] > 0.0:
-                factor = known[0] / start[row]
-                start[row] *= factor
-                start[parts] = [each * factor for each in start[parts]]
-        return np.array(start)
+        value_P, course, _ = settled(crowd, start_P, goal, plays)
+        value_J = value_P[:num_here]
+        self.job_rows = now.job_rows
+        self.last = _Last(np.concatenate((np.where(now.timed_J, value_J, 0.0), value_P[num_jobs:])), begin_J)
+        return Outlook(value_J, course, 1.0 if expected is None else expected.part)
 
 
-def _after(later: Sequence[int], num_jobs: int) -> dict[int, slice]:
-    """Return where the stretches of each job that has any stand behind `num_jobs`. later: whose they are."""
-    after: dict[int, slice] = {}
-    for place, row in enumerate(later, num_jobs):
-        after[row] = slice(after[row].start if row in after else place, place + 1)
-    return after
+def _begin(now: Situation, crowd: Crowd, goal: Goal, worth_T: FloatArray) -> FloatArray:
+    """Return the values to begin with where those of the last round are not known. worth_T: as of Fluid."""
+    num_here, num_jobs = len(now.jobs), len(goal.weight_J)
+    whose_P = np.concatenate((np.arange(num_jobs), now.later.job_L))
+    # Where all prices were alike, a GPU would be worth about this.
+    price = 0.5 * goal.weight_J[:num_here].sum() / max(float(crowd.gpus_T @ worth_T), 1.0)
+    # With few plays nobody would find out that who was put last ends past its deadline.
+    weight_J = goal.weight_J * np.where(goal.due_J < np.inf, 1.0 + LATE_JOBS, 1.0)
+    start_P = at_price(crowd.curves, weight_J[whose_P], price * worth_T)
+    start_P *= _shorter_first(crowd, num_jobs, now.later.job_L)[whose_P]
+    return start_P
+
+
+@compiled_lean
+def _go_on(
+    last: _Last, before_J: IntArray, timed_J: BoolArray, begin_J: IntArray, num_jobs: int, start_P: FloatArray
+) -> None:
+    """Write the values of the last round where they are known: of who is cut otherwise now, in proportion."""
+    num_before = len(last.begin_J) - 1
+    for j in range(len(before_J)):
+        row, first, count = before_J[j], num_jobs + begin_J[j], begin_J[j + 1] - begin_J[j]
+        if row < 0 or not timed_J[j] or last.value_P[row] <= 0.0:
+            continue
+        known = num_before + last.begin_J[row]
+        if last.begin_J[row + 1] - last.begin_J[row] == count:
+            start_P[j] = last.value_P[row]
+            for part in range(count):
+                start_P[first + part] = last.value_P[known + part]
+        elif start_P[j] > 0.0:
+            factor = last.value_P[row] / start_P[j]
+            start_P[j] *= factor
+            for part in range(count):
+                start_P[first + part] *= factor
 
 
 def _shorter_first(crowd: Crowd, num_jobs: int, later_L: IntArray) -> FloatArray:
@@ -137,14 +146,24 @@ def _shorter_first(crowd: Crowd, num_jobs: int, later_L: IntArray) -> FloatArray
 
     later_L: whose the parts beyond `num_jobs` are.
     """
-    first_J = crowd.curves.first_J[:-1]
-    alone_J = crowd.curves.goodput_V[first_J] / crowd.curves.gpus_V[first_J]
-    with np.errstate(divide="ignore"):
-        lasts_J = np.clip(crowd.left_J / alone_J, 1.0, 1e9)
-    whole_J = lasts_J[:num_jobs].copy()
-    np.add.at(whole_J, later_L, lasts_J[num_jobs:])
-    factor_J: FloatArray = np.clip((whole_J / median(whole_J)) ** SHORTER_FIRST, 0.01, 100.0)
-    return factor_J
+    whole_s_J = np.empty(num_jobs)
+    _last_alone(crowd, later_L, whole_s_J)
+    factor_J: FloatArray = (whole_s_J / median(whole_s_J)) ** SHORTER_FIRST
+    return np.minimum(np.maximum(factor_J, 0.01), 100.0)
+
+
+@compiled_lean
+def _last_alone(crowd: Crowd, later_L: IntArray, whole_s_J: FloatArray) -> None:
+    """Write how long each job lasts on the first corners of its curves, s."""
+    num_jobs = len(whole_s_J)
+    for part in range(num_jobs + len(later_L)):
+        corner = crowd.curves.first_J[part]
+        alone = crowd.curves.goodput_V[corner] / crowd.curves.gpus_V[corner]
+        lasts_s = min(max(crowd.left_J[part] / alone, 1.0), 1e9)
+        if part < num_jobs:
+            whole_s_J[part] = lasts_s
+        else:
+            whole_s_J[later_L[part - num_jobs]] += lasts_s
 
 
 class TypeNumbers(NamedTuple):
@@ -192,9 +211,11 @@ class Fluid:
         """Return the fluid of a round, of so many GPUs by type. numbers: of these types (None: 0, 1, ...)."""
         configs, num_types = now.configs, len(gpus_T)
         number_T, ever = numbers or TypeNumbers(tuple(range(num_types)), num_types)
-        worth_T = _type_worths(configs.type_C, configs.gpus_C, now.goodput_JC, num_types)
-        unlike_T = np.abs(np.log(worth_T / worth_T[gpus_T.argmax()]))
-        unlike = float(gpus_T @ unlike_T) / max(gpus_T.sum(), 1)
+        worth_T, unlike = np.ones(1), 0.0
+        if num_types > 1:
+            worth_T = _type_worths(configs.type_C, configs.gpus_C, now.goodput_JC, num_types)
+            unlike_T = np.abs(np.log(worth_T / worth_T[gpus_T.argmax()]))
+            unlike = float(gpus_T @ unlike_T) / max(gpus_T.sum(), 1)
         here, later = (
             type_majorants(each, configs.gpus_C, configs.type_C, number_T)
             for each in (now.goodput_JC, now.later_LC)
@@ -231,17 +252,16 @@ def _crowd(now: Situation, fluid: Fluid, expected: Expected | None) -> tuple[Cro
         left_J.append(expected.left_J)
         arrives_J.append(expected.arrives_J)
         stakes = Stakes(
-            np.append(stakes.weight_J, np.full(more, expected.part * stakes.weight_J.mean())),
-            np.append(stakes.due_J, np.full(more, np.inf)),
-            np.append(stakes.age_J, -expected.arrives_J),
+            np.concatenate((stakes.weight_J, np.full(more, expected.part * stakes.weight_J.mean()))),
+            np.concatenate((stakes.due_J, np.full(more, np.inf))),
+            np.concatenate((stakes.age_J, -expected.arrives_J)),
         )
     num_jobs = len(stakes.weight_J)
     chance_J = np.ones(num_jobs)
     chance_J[count:] = 1.0 if expected is None else expected.part
     next_J = np.full(num_jobs + len(later.job_L), -1, dtype=np.int64)
-    last = np.arange(count)
-    for place, row in enumerate(later.job_L.tolist()):
-        next_J[last[row]] = last[row] = num_jobs + place
+    place_L = np.arange(num_jobs, len(next_J))
+    next_J[np.where(place_L == num_jobs + later.begin_J[later.job_L], later.job_L, place_L - 1)] = place_L
     crowd = Crowd(
         joined([*curves, fluid.later]),
         np.concatenate([*left_J, later.left_L]),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coadapt.goodput.compiled import compiled_lean
+from coadapt.goodput.compiled import compiled_lean, variable
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 
 # Worths are sorted by two digits of so many bits, and by comparing what is alike in them (tried: 8 to 10).
@@ -90,14 +90,22 @@ class Goal(NamedTuple):
 
 def joined(several: Sequence[Curves]) -> Curves:
     """Return these curves one after the other."""
-    before = np.cumsum([0, *(each.first_J[-1] for each in several)])
-    first = [each.first_J[1:] + begin for each, begin in zip(several, before[:-1], strict=True)]
-    return Curves(
-        np.concatenate([np.zeros(1, dtype=np.int64), *first]),
-        np.concatenate([each.gpus_V for each in several]),
-        np.concatenate([each.goodput_V for each in several]),
-        np.concatenate([each.type_V for each in several]),
-    )
+    num_jobs, num_corners = (sum([len(each[axis]) for each in several]) for axis in (0, 1))
+    first_J, gpus_V, goodput_V = np.empty(num_jobs - len(several) + 1, np.int64), *np.empty((2, num_corners))
+    found, job, corner = Curves(first_J, gpus_V, goodput_V, np.empty(num_corners, np.int64)), 0, 0
+    for each in several:
+        _copy(each, variable(job), variable(corner), found)
+        job, corner = job + len(each.first_J) - 1, corner + len(each.gpus_V)
+    return found
+
+
+@compiled_lean
+def _copy(some: Curves, job: int, corner: int, found: Curves) -> None:
+    for j in range(len(some.first_J)):
+        found.first_J[job + j] = corner + some.first_J[j]
+    for v in range(len(some.gpus_V)):
+        found.gpus_V[corner + v], found.goodput_V[corner + v] = some.gpus_V[v], some.goodput_V[v]
+        found.type_V[corner + v] = some.type_V[v]
 
 
 def picked(some: Curves, others: Curves, rows: Sequence[int]) -> Curves:
@@ -182,12 +190,12 @@ def type_majorants(
     goodput_JC: FloatArray, gpus_C: IntArray, type_C: IntArray, number_T: Sequence[int]
 ) -> Curves:
     """Return the majorants on each GPU type, whose numbers are number_T. gpus_C ascends on each."""
+    if len(number_T) == 1:
+        return majorants(np.ascontiguousarray(goodput_JC), gpus_C.astype(np.float64), number_T[0])
     several = [
         majorants(np.ascontiguousarray(goodput_JC[:, type_C == row]), gpus_C[type_C == row] * 1.0, number)
         for row, number in enumerate(number_T)
     ]
-    if len(several) == 1:
-        return several[0]
     num_jobs = len(goodput_JC)
     whose_V = np.concatenate([np.repeat(np.arange(num_jobs), np.diff(each.first_J)) for each in several])
     gpus_V, goodput_V, type_V = (
@@ -233,14 +241,10 @@ class Flow(NamedTuple):
 def flow_of(crowd: Crowd) -> Flow:
     """Return room for the plays of a crowd, with the straight pieces of all curves in it."""
     curves, num_jobs = crowd.curves, len(crowd.left_J)
-    num_pieces, begin_J = len(curves.gpus_V), curves.first_J[:-1]
+    num_pieces = len(curves.gpus_V)
     piece_PX = np.empty((num_pieces, 4))
-    for corner_V, column in ((curves.gpus_V, WIDTH), (curves.goodput_V, SLOPE)):
-        np.subtract(corner_V[1:], corner_V[:-1], out=piece_PX[1:, column])
-        piece_PX[begin_J, column] = corner_V[begin_J]
-    piece_PX[:, SLOPE] /= piece_PX[:, WIDTH]
-    whose_P = np.repeat(np.arange(num_jobs), np.diff(curves.first_J))
-    order_P, sorted_P, rank_P, whose_R = np.empty((4, num_pieces), dtype=np.int64)
+    whose_P, order_P, sorted_P, rank_P, whose_R = np.empty((5, num_pieces), dtype=np.int64)
+    _cut(curves, piece_PX, whose_P)
     return Flow(
         piece_PX,
         whose_P,
@@ -256,3 +260,13 @@ def flow_of(crowd: Crowd) -> Flow:
         np.argsort(crowd.arrives_J, kind="stable"),
         np.zeros(1, dtype=np.int64),
     )
+
+
+@compiled_lean
+def _cut(curves: Curves, piece_PX: FloatArray, whose_P: IntArray) -> None:
+    for j in range(len(curves.first_J) - 1):
+        gpus, goodput = 0.0, 0.0
+        for p in range(curves.first_J[j], curves.first_J[j + 1]):
+            piece_PX[p, WIDTH] = curves.gpus_V[p] - gpus
+            piece_PX[p, SLOPE] = (curves.goodput_V[p] - goodput) / piece_PX[p, WIDTH]
+            gpus, goodput, whose_P[p] = curves.gpus_V[p], curves.goodput_V[p], j
