@@ -1,20 +1,37 @@
 """Who is expected: the curves of jobs that have gone stay theirs, however they are kept."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
 from coadapt.model import JobView
-from coadapt.policies.castor.arrivals import AHEAD_S, END_CHANCE, EXPECTED_MAX, MEMORY_S, Arrivals, Silence
+from coadapt.policies.castor.arrays import FloatArray, JobRows
+from coadapt.policies.castor.arrivals import (
+    AHEAD_S,
+    END_CHANCE,
+    EXPECTED_MAX,
+    MEMORY_S,
+    Arrivals,
+    Here,
+    Silence,
+)
 from coadapt.policies.castor.fluid.crowd import Curves, majorants
 from tests.policies.castor.stage import timed
 
 SIZES = np.array([1.0, 2.0, 4.0])
 
 
+def here(jobs: Sequence[JobView], whole_J: FloatArray) -> Here:
+    """Return these jobs, of such lengths."""
+    came_at_J = np.array([job.submitted_at for job in jobs])
+    return Here(JobRows([job.id for job in jobs]), came_at_J, whole_J)
+
+
 def curve(curves: Curves, row: int) -> list[list[float]]:
     """Return the corners of one job."""
-    here = slice(*curves.first_J[row : row + 2].tolist())
-    return [each[here].tolist() for each in (curves.gpus_V, curves.goodput_V, curves.type_V)]
+    corners = slice(*curves.first_J[row : row + 2].tolist())
+    return [each[corners].tolist() for each in (curves.gpus_V, curves.goodput_V, curves.type_V)]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -28,7 +45,7 @@ def test_who_is_expected_has_the_curve_that_it_had_last(seed: int) -> None:
         jobs += [timed(f"j{number:03d}{each}", at=at) for each in range(rng.integers(0, 3))]
         goodput_JK = rng.uniform(1.0, 2.0, (len(jobs), 3)) * SIZES ** rng.uniform(0.1, 1.0, (len(jobs), 1))
         curves, whole_J = majorants(goodput_JK, SIZES), rng.uniform(-0.2, 1.0, len(jobs))
-        known.observe(at, jobs, curves, whole_J)
+        known.observe(at, here(jobs, whole_J), curves)
         for row, (job, whole) in enumerate(zip(jobs, whole_J.tolist(), strict=True)):
             if whole > 0.0:
                 last[job.id] = curve(curves, row)
@@ -49,7 +66,7 @@ def test_who_is_expected_comes_as_often_as_jobs_came_and_of_many_the_first(hourl
     instants = (np.arange(count) + 0.5) * MEMORY_S / count
     jobs = [timed(f"j{number:03d}", at=at) for number, at in enumerate(instants.tolist())]
     known, whole_J = Arrivals(), np.arange(1.0, count + 1.0)
-    known.observe(MEMORY_S, jobs, majorants(np.ones((count, 3)) * SIZES**0.5, SIZES), whole_J)
+    known.observe(MEMORY_S, here(jobs, whole_J), majorants(np.ones((count, 3)) * SIZES**0.5, SIZES))
     expected = known.expected(MEMORY_S)
     assert expected is not None
     assert len(expected.left_J) == min(hourly, EXPECTED_MAX)
@@ -66,7 +83,7 @@ def test_in_part_all_of_two_hours_are_expected_as_much_in_sum(hourly: int, count
     instants = (np.arange(came) + 0.5) * MEMORY_S / came
     jobs = [timed(f"j{number:03d}", at=at) for number, at in enumerate(instants.tolist())]
     known, curves = Arrivals(), majorants(np.ones((came, 3)) * SIZES**0.5, SIZES)
-    known.observe(MEMORY_S, jobs, curves, np.full(came, 8.0))
+    known.observe(MEMORY_S, here(jobs, np.full(came, 8.0)), curves)
     expected = known.expected(MEMORY_S, in_part=True)
     assert expected is not None
     assert (len(expected.left_J), expected.part) == (count, pytest.approx(part, rel=0.02))
@@ -80,7 +97,7 @@ def test_in_part_all_of_two_hours_are_expected_as_much_in_sum(hourly: int, count
 
 def test_nobody_is_expected_where_it_is_likely_over() -> None:
     known, jobs = Arrivals(), [timed(f"j{number}", at=60.0 * number) for number in range(60)]
-    known.observe(3_600.0, jobs, majorants(np.ones((60, 3)) * SIZES, SIZES), np.ones(60))
+    known.observe(3_600.0, here(jobs, np.ones(60)), majorants(np.ones((60, 3)) * SIZES, SIZES))
     whole, half, none = [known.expected(3_600.0, in_part=True, over=over) for over in (0.0, 0.5, 0.999)]
     assert whole is not None
     assert half is not None

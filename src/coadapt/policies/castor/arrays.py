@@ -26,25 +26,30 @@ class JobRows:
     had is found once, for all of them.
     """
 
-    __slots__ = ("_before_J", "_earlier", "row_of")
+    __slots__ = ("_before_J", "_earlier", "_found", "row_of")
 
     def __init__(self, names: Iterable[JobId] = ()) -> None:
         self.row_of = {name: row for row, name in enumerate(names)}
         self._earlier: JobRows | None = None
         self._before_J = np.empty(0, dtype=np.int64)
+        self._found = self._before_J, self._before_J
 
     def before(self, earlier: "JobRows") -> IntArray:
         """Return the row of each job in an earlier round, -1: it was not there."""
         if self._earlier is not earlier:
             rows = map(earlier.row_of.get, self.row_of, repeat(-1))
             self._before_J = np.fromiter(rows, np.int64, len(self.row_of))
+            (found,) = (self._before_J >= 0).nonzero()
+            self._found = found, self._before_J[found]
             self._earlier, earlier._earlier = earlier, None  # no chain of all rounds
         return self._before_J
 
     def kept(self, earlier: "JobRows", value_XJ: FloatArray, otherwise: float | FloatArray) -> FloatArray:
         """Return the values of each job in an earlier round, of who was not there what it is `otherwise`."""
-        before_J = self.before(earlier)
-        row_J = np.flatnonzero(before_J >= 0)
-        found_XJ = np.full((*value_XJ.shape[:-1], len(before_J)), otherwise)
-        found_XJ[..., row_J] = value_XJ[..., before_J[row_J]]
-        return found_XJ
+        num_jobs = len(self.before(earlier))
+        found, before = self._found
+        kept_XJ = np.empty((*value_XJ.shape[:-1], num_jobs))
+        if len(found) < num_jobs:
+            kept_XJ[...] = otherwise
+        kept_XJ[..., found] = value_XJ[..., before]
+        return kept_XJ

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.model import JobId, JobView
-from coadapt.policies.castor.arrays import FloatArray
+from coadapt.policies.castor.arrays import FloatArray, JobRows
 from coadapt.policies.castor.fluid.crowd import NO_CURVES, Curves, picked
 
 MEMORY_S = 7_200.0
@@ -60,6 +60,14 @@ class Silence:
         return END_CHANCE / (END_CHANCE + (1.0 - END_CHANCE) * math.exp(-missed))
 
 
+class Here(NamedTuple):
+    """Jobs that are there: which row each has, when it came, and its length in progress (0: unknown)."""
+
+    job_rows: JobRows
+    came_at_J: FloatArray
+    whole_J: FloatArray
+
+
 class _Came(NamedTuple):
     """When a job came, and of which length in progress."""
 
@@ -85,16 +93,20 @@ class Arrivals:
     past: Curves = NO_CURVES
     silence: Silence = field(default_factory=Silence)
 
-    def observe(self, at: float, jobs: Sequence[JobView], curves: Curves, whole_J: FloatArray) -> None:
-        """Take in jobs whose length `whole_J` (progress) is known (> 0); forget those of long ago."""
+    def observe(self, at: float, jobs: Here, curves: Curves) -> None:
+        """Take in jobs whose length is known (> 0); forget those of long ago."""
         if self.began_at is None:
-            self.began_at = min([at, *(job.submitted_at for job in jobs)])
-        came, since = self.came, at - MEMORY_S
-        known = enumerate(zip(jobs, whole_J.tolist(), strict=True))
-        rows = {job.id: row for row, (job, whole) in known if whole > 0.0 and job.submitted_at > since}
-        for job_id in [job_id for job_id in rows if job_id not in self.names]:
+            self.began_at = min(at, float(jobs.came_at_J.min(initial=np.inf)))
+        came, since, rows = self.came, at - MEMORY_S, jobs.job_rows.row_of
+        lately_J = (jobs.whole_J > 0.0) & (jobs.came_at_J > since)
+        if not lately_J.all():
+            rows = {
+                job_id: row for (job_id, row), lately in zip(rows.items(), lately_J, strict=True) if lately
+            }
+        for job_id in sorted(rows.keys() - self.names, key=rows.__getitem__):
             row = rows[job_id]
-            insort(came, _Came(jobs[row].submitted_at, job_id, float(whole_J[row])), key=attrgetter("at"))
+            new = _Came(float(jobs.came_at_J[row]), job_id, float(jobs.whole_J[row]))
+            insort(came, new, key=attrgetter("at"))
             self.names.add(job_id)
         while came and came[0].at <= since:
             job_id = came.popleft().job

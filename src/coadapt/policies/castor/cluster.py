@@ -127,7 +127,7 @@ def _allow(
         low, high = span_J2[j]
         for c in range(may_JC.shape[1]):
             size, of_type = columns.configs.gpus_C[c], columns.configs.type_C[c]
-            may = columns.common_C[c] or size == low or size == high
+            may = columns.common_C[c] or size in (low, high)
             within = timed_J[j] or size <= columns.node_C[c] or size == low
             may_JC[j, c] = may and within and low <= size <= high and allowed_JT[j, of_type]
 

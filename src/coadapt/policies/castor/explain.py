@@ -216,10 +216,11 @@ def _earns(told: Told, rows: Sequence[int]) -> list[str]:
 def _needs_of(told: Told, rows: Mapping[int, int]) -> dict[int, tuple[str, bool]]:
     """Return what keeps jobs alike waiting, and whether it is what a GPU saves others. rows: one of each."""
     now, held = told.now, dict[TenantId, int]()
-    for job, allocation in told.placed.items():
+    for job, allocation in told.placed.items() if told.standing.quota_left else ():
         tenant = now.jobs[now.job_rows.row_of[job]].spec.tenant
         held[tenant] = held.get(tenant, 0) + allocation.num_replicas
-    idle = max(sum(kind.num_gpus for kind in told.standing.kinds) - sum(held.values()), 0)
+    busy = sum([allocation.num_replicas for allocation in told.placed.values()])
+    idle = max(sum([kind.num_gpus for kind in told.standing.kinds]) - busy, 0)
     price = duration(float(told.sizes.price_T.max(initial=0.0)) * S_PER_HOUR)
     free = f"{idle} {'is' if idle == 1 else 'are'} free; an hour of a GPU saves the others {price}"
     found: dict[int, tuple[str, bool]] = {}

@@ -119,7 +119,8 @@ def ahead_s(rescale_s_J: FloatArray, *, room: bool) -> FloatArray:
 
     room: whether each job had its best size in the last round, as of Sizes.
     """
-    return np.clip((ROOM_RESCALES if room else AHEAD_RESCALES) * rescale_s_J, *AHEAD_S)
+    least_s, most_s = AHEAD_S
+    return np.minimum(np.maximum((ROOM_RESCALES if room else AHEAD_RESCALES) * rescale_s_J, least_s), most_s)
 
 
 def ahead(trainings: Trainings, ahead_J: FloatArray, *, room: bool) -> FloatArray:

@@ -10,7 +10,7 @@ import numpy as np
 from coadapt.model import Allocation, ClusterView, JobId, KinTimes, Plan
 from coadapt.policies.base import PolicyCard, Prediction
 from coadapt.policies.castor.arrays import median
-from coadapt.policies.castor.arrivals import Arrivals
+from coadapt.policies.castor.arrivals import Arrivals, Here
 from coadapt.policies.castor.cluster import Standing, standing
 from coadapt.policies.castor.explain import Told, explained, stands
 from coadapt.policies.castor.facts import Facts
@@ -211,7 +211,7 @@ class Castor(CastorOptions):
         """Return values and course. over: as of Silence."""
         memory = self._memory
         whole_J = np.where(now.timed_J, now.sources.done_J + now.left_J, 0.0)
-        memory.arrivals.observe(view.at, now.jobs, fluid.curves, whole_J)
+        memory.arrivals.observe(view.at, Here(now.job_rows, now.known.submitted_J, whole_J), fluid.curves)
         expected = None
         if self.expect:
             expected = memory.arrivals.expected(view.at, in_part=fluid.several, over=over)
@@ -241,7 +241,7 @@ def _places(
 ) -> dict[JobId, Allocation]:
     """Return where each size stands, type by type. floors: of the last round, by GPU type; then of this."""
     row_of = now.job_rows.row_of
-    jobs = {job.id: job for job in now.jobs}
+    jobs = {job: now.jobs[row_of[job]] for job in sizes.counts}
     placed: dict[JobId, Allocation] = {}
     for number, kind in enumerate(fixed.kinds):
         columns = np.flatnonzero(now.configs.type_C == number)
