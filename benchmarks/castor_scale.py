@@ -50,7 +50,7 @@ def decision_ms(policy: str, num_gpus: int, num_jobs: int) -> float:
 
 
 def loop_ms() -> float:
-    """Return the median CPU time of a loop of 300,000 turns in Python, ms: what this machine does just now."""
+    """Return the median CPU time of 300,000 turns of a loop in Python, ms: what this machine does now."""
     spent_s = []
     for _ in range(9):
         began_s, number = time.process_time(), 0

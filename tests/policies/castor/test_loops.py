@@ -9,7 +9,7 @@ import pytest
 from coadapt.policies.castor import round as program
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 from coadapt.policies.castor.cluster import standing
-from coadapt.policies.castor.explain import Told, duration, explained
+from coadapt.policies.castor.explain import Told, durations, explained
 from coadapt.policies.castor.fairness import ROUND_S, FairClocks, Waits
 from coadapt.policies.castor.laxity import ANY_TYPE, NO_TYPE, Owed
 from coadapt.policies.castor.lengths import Lengths
@@ -199,7 +199,7 @@ def test_it_tells_what_the_next_size_saves_and_costs(seed: int) -> None:
         else:
             extra = min(more) - held[job]
             gain = sizes[min(more)] - sizes.get(held[job], float(now.here_J[row]))
-            saves = duration(3_600.0 * float(outlook.value_J[row]) * gain)
-            costs = duration(3_600.0 * float(price_T[types[job]]) * extra)
+            seconds_2 = 3_600.0 * np.array([float(outlook.value_J[row]) * gain, price_T[types[job]] * extra])
+            saves, costs = durations(seconds_2)
             gpus = re.escape(f"{extra} more GPU{'s' if extra > 1 else ''}")
             assert re.search(f"; {gpus} for an hour would save it {saves} and cost the others {costs}$", why)

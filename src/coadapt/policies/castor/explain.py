@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -45,19 +46,24 @@ def explained(told: Told) -> dict[JobId, str]:
     now, placed = told.now, told.placed
     given = sorted([now.job_rows.row_of[job] for job in placed])
     left = [row for row, job in enumerate(now.job_rows.row_of) if job not in placed]
+    ends_s_3G, starts_s_3L = told.predictions.said(given) - told.at, told.starts.said(left) - told.at
+    larger, price_s = _larger(told, given), told.sizes.price_T.max(initial=0.0) * S_PER_HOUR
+    seconds = *ends_s_3G, larger.saves_s_G, larger.costs_s_G, *starts_s_3L, _earns_s(told, left)
+    words = in_words(*seconds, np.array([price_s]))
+    ends, more = _ends(ends_s_3G, words[:3]), _more(told, given, larger, words[3:5])
     why: dict[JobId, str] = {}
-    for row, ends, more in zip(given, _ends(told, given), _more(told, given), strict=True):
+    for row, end, next_size in zip(given, ends, more, strict=True):
         job = now.jobs[row]
         change = gets(job, placed[job.id], *_types(told, row, job.id))
-        why[job.id] = f"{change}{ends}; {more}"
+        why[job.id] = f"{change}{end}; {next_size}"
+    starts, earns, (price,) = _starts(starts_s_3L, words[5:8]), words[8], words[9]
     likes = now.known.like_J[left].tolist()
-    needs_of = _needs_of(told, dict(zip(likes, left, strict=True)))
-    waiting = zip(left, likes, _earns(told, left), _starts(told, left), strict=True)
-    for row, like, earns, starts in waiting:
+    needs_of = _needs_of(told, dict(zip(likes, left, strict=True)), price)
+    for row, like, start, saves in zip(left, likes, starts, earns, strict=True):
         job, (needs, priced) = now.jobs[row], needs_of[like]
         held = job.grant.allocation
         change = f"gives up its {plural(held.num_replicas, 'GPU')} and waits" if held.slots else "waits"
-        why[job.id] = f"{change}: {needs}, it {earns}{starts}" if priced else f"{change}: {needs}{starts}"
+        why[job.id] = f"{change}: {needs}, it {saves}{start}" if priced else f"{change}: {needs}{start}"
     return why
 
 
@@ -96,10 +102,10 @@ def _count(seconds_X: FloatArray, count_X: IntArray) -> None:
         count_X[x] = int(minutes)
 
 
-def duration(seconds: float) -> str:
-    """Return the same for one."""
-    (words,) = durations(np.array([seconds]))
-    return words
+def in_words(*several: FloatArray) -> list[list[str]]:
+    """Return what `durations` does of each of these: asked for at once, it takes half as long."""
+    words, ends = durations(np.concatenate(several)), list(accumulate(map(len, several)))
+    return [words[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
 
 
 class _Words(dict[int, str]):
@@ -121,79 +127,80 @@ class _Words(dict[int, str]):
 _WORDS = _Words()
 
 
-def _ends(told: Told, rows: Sequence[int]) -> list[str]:
-    """Return when each of these jobs ends, where that was foretold."""
-    said_3R = told.predictions.said(rows) - told.at
-    words = zip(said_3R[0].tolist(), *_in_rows(said_3R), strict=True)
+def _ends(seconds_3G: FloatArray, words: Sequence[Sequence[str]]) -> list[str]:
+    """Return when each job ends, in about, at the least and at the most, where that was foretold."""
     return [
         f"; ends in about {after} (nine of ten: {low} to {high})" if after_s < math.inf else ""
-        for after_s, after, low, high in words
+        for after_s, after, low, high in zip(seconds_3G[0].tolist(), *words, strict=True)
     ]
 
 
-def _starts(told: Told, rows: Sequence[int]) -> list[str]:
-    """Return when each of these jobs starts, likewise."""
-    said_3R = told.starts.said(rows) - told.at
-    words = zip(said_3R[0].tolist(), *_in_rows(said_3R), strict=True)
+def _starts(seconds_3L: FloatArray, words: Sequence[Sequence[str]]) -> list[str]:
+    """Return when each job starts, likewise."""
     return [
         f"; starts soon (nine of ten: within {high})"  # it would now, if others' changes cost nothing
         if after_s <= ROUND_S
         else f"; starts in about {after} (nine of ten: {low} to {high})"
         if after_s < math.inf
         else ""
-        for after_s, after, low, high in words
+        for after_s, after, low, high in zip(seconds_3L[0].tolist(), *words, strict=True)
     ]
-
-
-def _in_rows(seconds_XJ: FloatArray) -> list[list[str]]:
-    """Return what `durations` does of each row."""
-    words, length = durations(seconds_XJ.ravel()), seconds_XJ.shape[1]
-    return [words[row * length : (row + 1) * length] for row in range(len(seconds_XJ))]
 
 
 class _Given(NamedTuple):
     """Jobs that are placed: rows, replicas, and the index of their GPU type."""
 
-    row_R: IntArray
-    count_R: IntArray
-    type_R: IntArray
+    row_G: IntArray
+    count_G: IntArray
+    type_G: IntArray
 
 
 class _Larger(NamedTuple):
-    """The next larger size of jobs that are placed: replicas more, 0 if there is none, and goodput more."""
+    """The next larger size of jobs that are placed. extra_G: replicas more, 0: there is none. saves_s_G: what
+    an hour on it saves the job; costs_s_G: and costs the others, at the price of a GPU.
+    """
 
-    extra_R: IntArray
-    gain_R: FloatArray
+    extra_G: IntArray
+    saves_s_G: FloatArray
+    costs_s_G: FloatArray
 
 
-def _more(told: Told, rows: Sequence[int]) -> list[str]:
-    """Return what the next size would save each of these jobs, and cost the others at the price of a GPU."""
-    names = [told.now.jobs[row].id for row in rows]
-    counts = [told.placed[name].num_replicas for name in names]
-    types = [told.sizes.types.get(name, 0) for name in names]
+def _larger(told: Told, rows: Sequence[int]) -> _Larger:
+    counts = [told.placed[told.now.jobs[row].id].num_replicas for row in rows]
+    types = [told.sizes.types.get(told.now.jobs[row].id, 0) for row in rows]
     given = _Given(*np.array((rows, counts, types), dtype=np.int64))
-    larger = _Larger(np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows)))
-    _enlarge(told.now.goodput_JC, told.now.here_J, told.now.configs, given, larger)
-    saves_R = told.outlook.value_J[given.row_R] * larger.gain_R
-    costs_R = told.sizes.price_T[given.type_R] * larger.extra_R
-    numbers = counts, told.now.timed_J[given.row_R].tolist(), larger.extra_R.tolist()
-    words = zip(*numbers, *_in_rows(np.array((saves_R, costs_R)) * S_PER_HOUR), strict=True)
+    extra_G, gain_G = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows))
+    _enlarge(told.now.goodput_JC, told.now.here_J, told.now.configs, given, extra_G, gain_G)
+    saves_s_G = told.outlook.value_J[given.row_G] * gain_G * S_PER_HOUR
+    return _Larger(extra_G, saves_s_G, told.sizes.price_T[given.type_G] * extra_G * S_PER_HOUR)
+
+
+def _more(told: Told, rows: Sequence[int], larger: _Larger, words: Sequence[Sequence[str]]) -> list[str]:
+    """Return what the next size would save each of these jobs, and cost the others."""
+    counts = [told.placed[told.now.jobs[row].id].num_replicas for row in rows]
+    numbers = counts, told.now.timed_J[list(rows)].tolist(), larger.extra_G.tolist()
     return [
         "more is decided once its first steps were timed"
         if not timed
         else f"{plural(extra, 'more GPU')} for an hour would save it {saves} and cost the others {costs}"
         if extra
         else f"{count} is the most that it may hold now"
-        for count, timed, extra, saves, costs in words
+        for count, timed, extra, saves, costs in zip(*numbers, *words, strict=True)
     ]
 
 
 @compiled_lean
 def _enlarge(
-    goodput_JC: FloatArray, here_J: FloatArray, configs: Configs, given: _Given, larger: _Larger
+    goodput_JC: FloatArray,
+    here_J: FloatArray,
+    configs: Configs,
+    given: _Given,
+    extra_G: IntArray,
+    gain_G: FloatArray,
 ) -> None:
-    for r in range(len(given.row_R)):
-        row, count, of_type = given.row_R[r], given.count_R[r], given.type_R[r]
+    """Write how many replicas more the next larger size has, and how much goodput."""
+    for g in range(len(given.row_G)):
+        row, count, of_type = given.row_G[g], given.count_G[g], given.type_G[g]
         goodput = here_J[row]
         for c in range(len(configs.gpus_C)):  # sizes of a type ascend
             if configs.type_C[c] != of_type or goodput_JC[row, c] <= 0.0:
@@ -201,27 +208,29 @@ def _enlarge(
             if configs.gpus_C[c] == count:
                 goodput = goodput_JC[row, c]
             elif configs.gpus_C[c] > count:
-                larger.extra_R[r] = configs.gpus_C[c] - count
-                larger.gain_R[r] = goodput_JC[row, c] - goodput
+                extra_G[g], gain_G[g] = configs.gpus_C[c] - count, goodput_JC[row, c] - goodput
                 break
 
 
-def _earns(told: Told, rows: Sequence[int]) -> list[str]:
-    """Return what an hour of one GPU saves each of these jobs at most."""
+def _earns_s(told: Told, rows: Sequence[int]) -> FloatArray:
+    """Return what an hour of one GPU saves each of these jobs at most, s."""
     now, value_J = told.now, told.outlook.value_J
     each_RC = now.goodput_JC[rows] / now.configs.gpus_C
-    return durations(value_J[rows] * each_RC.max(axis=1, initial=0.0) * S_PER_HOUR)
+    earns_s_R: FloatArray = value_J[rows] * each_RC.max(axis=1, initial=0.0) * S_PER_HOUR
+    return earns_s_R
 
 
-def _needs_of(told: Told, rows: Mapping[int, int]) -> dict[int, tuple[str, bool]]:
-    """Return what keeps jobs alike waiting, and whether it is what a GPU saves others. rows: one of each."""
+def _needs_of(told: Told, rows: Mapping[int, int], price: str) -> dict[int, tuple[str, bool]]:
+    """Return what keeps jobs alike waiting, and whether it is what a GPU saves others: `price`.
+
+    rows: one of each.
+    """
     now, held = told.now, dict[TenantId, int]()
     for job, allocation in told.placed.items() if told.standing.quota_left else ():
         tenant = now.jobs[now.job_rows.row_of[job]].spec.tenant
         held[tenant] = held.get(tenant, 0) + allocation.num_replicas
     busy = sum([allocation.num_replicas for allocation in told.placed.values()])
     idle = max(sum([kind.num_gpus for kind in told.standing.kinds]) - busy, 0)
-    price = duration(float(told.sizes.price_T.max(initial=0.0)) * S_PER_HOUR)
     free = f"{idle} {'is' if idle == 1 else 'are'} free; an hour of a GPU saves the others {price}"
     found: dict[int, tuple[str, bool]] = {}
     for like, row in rows.items():
