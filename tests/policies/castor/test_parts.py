@@ -248,6 +248,7 @@ def test_times_are_worded_in_what_is_short_enough() -> None:
 
 def test_no_word_is_no_prediction() -> None:
     says = Predictions()
+    assert says.said([0, 3]).tolist() == [[math.inf, math.inf]] * 3  # of a round that it was not told of
     foretell(says, 0.0, never=math.inf)
     assert says.latest == {}
 

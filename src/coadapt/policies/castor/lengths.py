@@ -192,11 +192,11 @@ class Lengths:
         kept_XJ = now.job_rows.kept(self.job_rows, self.kept_XJ, 0.0)
         known_J, new_J, hinted_J, changed_J = news_XJ = np.empty((4, len(jobs)), dtype=np.bool_)
         _note(now.progress_J, now.alone_J, now.hint_J, kept_XJ, news_XJ)
+        self.job_rows, self.kept_XJ = now.job_rows, kept_XJ
         for row in np.flatnonzero(new_J).tolist():
             job, key = jobs[row], key_of(jobs[row])
             self.living[job.id] = _Whose(job.spec.tenant, key)
             kept_XJ[TENANT, row], kept_XJ[KEY, row] = self.hints.number(job.spec.tenant), key is not None
-        self.job_rows, self.kept_XJ = now.job_rows, kept_XJ
         for row in np.flatnonzero(hinted_J).tolist():
             _, alone, hint = kept_XJ[:BEFORE, row].tolist()
             self.seen.append(hint / alone)

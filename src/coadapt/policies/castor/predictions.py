@@ -116,7 +116,7 @@ def _say(
 ) -> None:
     """Write what each is said to take, at the least and at the most, s. spread_O2: scratch, of zeros."""
     for r in range(len(row_R)):
-        left_s = left_s_J[row_R[r]]
+        left_s = left_s_J[row_R[r]] if row_R[r] < len(left_s_J) else np.inf
         said_3R[0, r] = said_3R[1, r] = said_3R[2, r] = left_s
         if left_s == np.inf:
             continue
