@@ -23,7 +23,8 @@ from coadapt.policies import create_policy
 RESULTS = Path(__file__).parent / "results" / "castor_scale.json"
 PICTURE = Path(__file__).parents[1] / "docs" / "policies" / "castor-scale.svg"
 SIZES = ((16, 40), (64, 160), (256, 250), (1024, 400), (4096, 2000), (16384, 10000))  # GPUs, jobs
-ROUNDS, FEW_ROUNDS, FEW_FROM = 26, 4, 1_000  # fewer from so many jobs on; the first loads code and compiles
+ROUNDS, FEW_ROUNDS, FEW_FROM = 26, 4, 1_000  # fewer from so many jobs on; the first is not counted
+REPLAYS, REPLAYS_S = 20, 10.0  # of all rounds, until so much CPU time is spent
 LIMIT_S = 2.0  # CPU seconds of a decision: larger clusters are left out after that
 COLOURS = {
     "castor": "#0b6e4f",
@@ -38,15 +39,25 @@ Timed = dict[str, float]
 
 
 def decision_ms(policy: str, num_gpus: int, num_jobs: int) -> float:
-    """Return the median CPU time of a decision, ms; of fewer rounds where one takes longer than the limit."""
-    chosen, spent_s = create_policy(policy), [math.inf]
-    for view in crowded_views(num_gpus, num_jobs, FEW_ROUNDS if num_jobs >= FEW_FROM else ROUNDS):
-        began_s = time.process_time()
-        chosen.allocate(view)
-        spent_s.append(time.process_time() - began_s)
-        if spent_s[-1] > LIMIT_S:
-            return round(1e3 * spent_s[-1], 1)
-    return round(1e3 * statistics.median(spent_s[2:]), 2)
+    """Return the CPU time of a decision, ms: of each the least over replays, of these the median over rounds.
+
+    A neighbour on the same core makes a decision up to twice as long, and never shorter. Where one takes
+    longer than the limit, return that.
+    """
+    views = list(crowded_views(num_gpus, num_jobs, FEW_ROUNDS if num_jobs >= FEW_FROM else ROUNDS))
+    least_s, began_s = [math.inf] * len(views), time.process_time()
+    for _ in range(REPLAYS):
+        chosen = create_policy(policy)
+        for number, view in enumerate(views):
+            asked_s = time.process_time()
+            chosen.allocate(view)
+            spent_s = time.process_time() - asked_s
+            least_s[number] = min(least_s[number], spent_s)
+            if number and spent_s > LIMIT_S:
+                return round(1e3 * spent_s, 1)
+        if time.process_time() - began_s > REPLAYS_S:
+            break
+    return round(1e3 * statistics.median(least_s[1:]), 2)
 
 
 def loop_ms() -> float:
@@ -134,7 +145,7 @@ def draw(timed: dict[str, Timed]) -> str:
             continue
         last_y = max(y + 4, last_y + APART)
         lines.append(text(x + 14, last_y, policy, **style))
-    title = "CPU time of one decision (median); bars: castor's goals"
+    title = "CPU time of one decision (median of rounds); bars: castor's goals"
     lines.append(text(LEFT, 24, title, font_size="15", font_weight="bold"))
     return picture(WIDTH, HEIGHT, title, lines)
 
