@@ -135,7 +135,7 @@ def test_a_round_without_jobs_is_no_hindrance() -> None:
 
 
 def test_kinds_of_jobs_that_have_gone_are_forgotten_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "LIKES_MAX", 3)
+    monkeypatch.setattr(facts, "LIKES_MAX", 1)
     memory = Lengths(), Applications(), Facts()
     stays = timed("stays", tenant="a", priority=1)
     for number in range(9):

@@ -49,14 +49,14 @@ def explained(told: Told) -> dict[JobId, str]:
     ends_s_3G, starts_s_3L = told.predictions.said(given) - told.at, told.starts.said(left) - told.at
     larger, price_s = _larger(told, given), told.sizes.price_T.max(initial=0.0) * S_PER_HOUR
     seconds = *ends_s_3G, larger.saves_s_G, larger.costs_s_G, *starts_s_3L, _earns_s(told, left)
-    words = in_words(*seconds, np.array([price_s]))
-    ends, more = _ends(ends_s_3G, words[:3]), _more(told, given, larger, words[3:5])
+    *words, earns, (price,) = in_words(*seconds, np.array([price_s]))
+    ends, more = _ends(ends_s_3G, words[:3]), _more(now, given, larger, words[3:5])
     why: dict[JobId, str] = {}
     for row, end, next_size in zip(given, ends, more, strict=True):
         job = now.jobs[row]
         change = gets(job, placed[job.id], *_types(told, row, job.id))
         why[job.id] = f"{change}{end}; {next_size}"
-    starts, earns, (price,) = _starts(starts_s_3L, words[5:8]), words[8], words[9]
+    starts = _starts(starts_s_3L, words[5:])
     likes = now.known.like_J[left].tolist()
     needs_of = _needs_of(told, dict(zip(likes, left, strict=True)), price)
     for row, like, start, saves in zip(left, likes, starts, earns, strict=True):
@@ -103,7 +103,7 @@ def _count(seconds_X: FloatArray, count_X: IntArray) -> None:
 
 
 def in_words(*several: FloatArray) -> list[list[str]]:
-    """Return what `durations` does of each of these: asked for at once, it takes half as long."""
+    """Return what `durations` does of each of these: asking once costs less than each time."""
     words, ends = durations(np.concatenate(several)), list(accumulate(map(len, several)))
     return [words[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
 
@@ -156,10 +156,12 @@ class _Given(NamedTuple):
 
 
 class _Larger(NamedTuple):
-    """The next larger size of jobs that are placed. extra_G: replicas more, 0: there is none. saves_s_G: what
-    an hour on it saves the job; costs_s_G: and costs the others, at the price of a GPU.
+    """The next larger size of jobs that are placed. count_G: replicas now; extra_G: more, 0: there is none.
+
+    saves_s_G: what an hour on it saves the job; costs_s_G: and costs the others, at the price of a GPU.
     """
 
+    count_G: IntArray
     extra_G: IntArray
     saves_s_G: FloatArray
     costs_s_G: FloatArray
@@ -172,13 +174,13 @@ def _larger(told: Told, rows: Sequence[int]) -> _Larger:
     extra_G, gain_G = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows))
     _enlarge(told.now.goodput_JC, told.now.here_J, told.now.configs, given, extra_G, gain_G)
     saves_s_G = told.outlook.value_J[given.row_G] * gain_G * S_PER_HOUR
-    return _Larger(extra_G, saves_s_G, told.sizes.price_T[given.type_G] * extra_G * S_PER_HOUR)
+    costs_s_G = told.sizes.price_T[given.type_G] * extra_G * S_PER_HOUR
+    return _Larger(given.count_G, extra_G, saves_s_G, costs_s_G)
 
 
-def _more(told: Told, rows: Sequence[int], larger: _Larger, words: Sequence[Sequence[str]]) -> list[str]:
+def _more(now: Situation, rows: list[int], larger: _Larger, words: Sequence[Sequence[str]]) -> list[str]:
     """Return what the next size would save each of these jobs, and cost the others."""
-    counts = [told.placed[told.now.jobs[row].id].num_replicas for row in rows]
-    numbers = counts, told.now.timed_J[list(rows)].tolist(), larger.extra_G.tolist()
+    numbers = larger.count_G.tolist(), now.timed_J[rows].tolist(), larger.extra_G.tolist()
     return [
         "more is decided once its first steps were timed"
         if not timed

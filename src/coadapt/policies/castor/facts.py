@@ -40,7 +40,7 @@ NUM_LIMITS = 5  # of a batch: initial, requested, max_total, min_atomic, max_ato
 # types only. Behind them, for each type, whether it may have that.
 ADAPTIVE, ACCUMULATES, KNOWN, LEAST, MOST, PROFILED, SIZE, SUBMITTED, DEADLINE = range(9)
 NOISE, PROGRESS, HINT, LIKE, LASTING, FOLLOWS, PARTIAL, NUM_NUMBERS = range(9, 17)
-LIKES_MAX = 1_000  # beyond so many kinds of jobs those that have gone are forgotten (1)
+LIKES_MAX = 100  # more kinds than jobs that are there: then those that have gone are forgotten (1)
 # A job that was never timed starts within one node, on at most so many GPUs (tried: 1 with doubling, mean
 # completion time +5 %; 8 and 16, no gain).
 FIRST_GPUS = 4
@@ -144,7 +144,7 @@ class Facts:
         """Return the facts of these jobs on these GPU types."""
         job_rows, last = JobRows([job.id for job in jobs]), self.last
         before_J = known_J = job_rows.before(self.job_rows)
-        if gpu_types != last.gpu_types or not last.told or len(self.likes) > LIKES_MAX:
+        if gpu_types != last.gpu_types or not last.told or len(self.likes) > LIKES_MAX + len(jobs):
             self.likes, self.number_of = [], {}
             last, known_J = _no_round(gpu_types), np.full(len(jobs), -1)
         now, rows, told_R3 = last.next(jobs, known_J), [], []

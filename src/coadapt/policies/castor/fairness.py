@@ -73,9 +73,9 @@ class FairClocks:
             now.rescale_s_J,
         )
         takes_s_J, least_J = np.empty((2, len(now.jobs)))
-        self.done_J = now.job_rows.kept(self.job_rows, self.done_J, -1.0)
-        _move(clocks, max(at - self.at, 0.0), self.done_J, takes_s_J, least_J)
-        self.at, self.job_rows = at, now.job_rows
+        done_J = now.job_rows.kept(self.job_rows, self.done_J, -1.0)
+        _move(clocks, max(at - self.at, 0.0), done_J, takes_s_J, least_J)
+        self.at, self.job_rows, self.done_J = at, now.job_rows, done_J
         return Fair(*shares, takes_s_J, least_J)
 
 

@@ -58,8 +58,8 @@ class Sources(NamedTuple):
 class Situation:
     """goodput_JC: 0 where a job may not be; here_J: on what it holds; sources: what both follow from.
 
-    left_J: progress to do. timed_J: whether anything was measured, of it or its
-    kin. later, later_LC: stretches past the work that goodput_JC looks at, and goodputs on them.
+    left_J: progress to do. timed_J: whether anything was measured, of it or its kin. later, later_LC:
+    stretches past the work that goodput_JC looks at, and goodputs on them.
     """
 
     jobs: tuple[JobView, ...]
