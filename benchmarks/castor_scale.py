@@ -1,9 +1,10 @@
 """CPU time of one decision against the size of the cluster: castor and four others, as a table and a picture.
 
 `python -m benchmarks.castor_scale` times each policy on crowded clusters (castor_views.py) of growing size,
-until a decision takes longer than LIMIT_S: of each decision the least CPU time over several replays counts,
-which is what it takes where no neighbour has part of the core. `--policy NAME` times one policy. What it finds
-goes to benchmarks/results/castor_scale.json and, drawn, to docs/policies/castor-scale.svg; `--draw` draws only.
+until a decision takes longer than LIMIT_S. Of each decision the least CPU time over several replays counts:
+that is what it takes where no neighbour has part of the core. `--policy NAME` times one policy. What it finds
+goes to benchmarks/results/castor_scale.json and, drawn, to docs/policies/castor-scale.svg; `--draw` draws
+only.
 """
 
 import argparse
