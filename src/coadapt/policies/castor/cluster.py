@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.goodput.compiled import compiled_lean
-from coadapt.model import Allocation, ClusterView, JobId, JobView, NodeId, RescaleContract
+from coadapt.model import Allocation, ClusterView, JobId, NodeId, RescaleContract
 from coadapt.policies.castor.arrays import BoolArray, IntArray
-from coadapt.policies.castor.facts import Known
+from coadapt.policies.castor.facts import Numbers
 from coadapt.policies.castor.ground import Ground, Pool, ground_of
 from coadapt.policies.castor.rates import Configs
 from coadapt.policies.giving.capacity import FreeNodes, gpu_type_held
@@ -98,7 +98,7 @@ def _kind(pool: Pool, taken: Mapping[NodeId, int]) -> Kind:
     )
 
 
-def configurations(kinds: Sequence[Kind], known: Known) -> tuple[Configs, BoolArray]:
+def configurations(kinds: Sequence[Kind], known: Numbers) -> tuple[Configs, BoolArray]:
     """Return all configurations, by type and size, and which of them each job may have (jobs, configs).
 
     Sizes that no job shares (its least and its most) are there for that job alone. Sizes beyond what any job
@@ -159,28 +159,3 @@ def _sizes(num_gpus: int, node_gpus: int) -> list[int]:
         sizes.append(count * node_gpus)
         count = count + 1 if count < EACH_NODE_UPTO else int(np.ceil(count * GROWTH))
     return sizes
-
-
-def held_shapes(ground: Ground, jobs: Sequence[JobView]) -> IntArray:
-    """Return type, nodes, racks and replicas that each job holds, (num_jobs, 4); replicas 0: nothing to keep.
-
-    What is on lost nodes, of a forbidden type, mixed, out of limits or shared cannot be kept: this policy
-    gives whole GPUs.
-    """
-    rows: list[int] = []
-    shapes: list[tuple[int, int, int, int]] = []
-    for row, job in enumerate(jobs):
-        if not job.grant.allocation.slots:
-            continue  # most, where jobs are many
-        held, spec = ground.shape_of(job.grant.allocation), job.spec.replicas
-        if held is None:
-            continue
-        number, shape = held
-        if spec.min <= shape.gpus <= spec.max and spec.allows_type(ground.pools[number].gpu_type):
-            rows.append(row)
-            shapes.append((number, *shape))
-    held_JX = np.zeros((len(jobs), 4), dtype=np.int64)
-    held_JX[:, 1:3] = 1
-    if rows:
-        held_JX[rows] = shapes
-    return held_JX

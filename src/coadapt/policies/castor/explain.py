@@ -57,7 +57,7 @@ def explained(told: Told) -> dict[JobId, str]:
         change = gets(job, placed[job.id], *_types(told, row, job.id))
         why[job.id] = f"{change}{end}; {next_size}"
     starts = _starts(starts_s_3L, words[5:])
-    likes = now.known.like_J[left].tolist()
+    likes = now.known.numbers.like_J[left].tolist()
     needs_of = _needs_of(told, dict(zip(likes, left, strict=True)), price)
     for row, like, start, saves in zip(left, likes, starts, earns, strict=True):
         job, (needs, priced) = now.jobs[row], needs_of[like]

@@ -17,9 +17,11 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.goodput.batch import limits_in_use
+from coadapt.goodput.compiled import compiled_lean
 from coadapt.goodput.efficiency_models import NoiseScale, model_of_job
 from coadapt.goodput.throughput import PARAM_NAMES
 from coadapt.model import (
+    Allocation,
     EfficiencyKind,
     JobSpec,
     JobView,
@@ -29,17 +31,22 @@ from coadapt.model import (
     TypeProfile,
 )
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray, JobRows
+from coadapt.policies.castor.ground import Ground
 from coadapt.policies.castor.lengths import hinted
 from coadapt.policies.castor.rates import Kept, Tried
 
 params_of = attrgetter(*PARAM_NAMES)
 NUM_COMPUTE = 2  # of these, the first are of a pass, the others of synchronisation and how both overlap
+NO_PARAMS = (0.0,) * len(PARAM_NAMES)
 NUM_LIMITS = 5  # of a batch: initial, requested, max_total, min_atomic, max_atomic (0: none)
-# Numbers of a job, as of Known; what it told last in the middle. lasting: whether the others stay while it
-# tells no other times and, if it follows that, no other batch. partial: whether it was timed on some GPU
-# types only. Behind them, for each type, whether it may have that.
-ADAPTIVE, ACCUMULATES, KNOWN, LEAST, MOST, PROFILED, SIZE, SUBMITTED, DEADLINE = range(9)
-NOISE, PROGRESS, HINT, LIKE, LASTING, FOLLOWS, PARTIAL, NUM_NUMBERS = range(9, 17)
+# Numbers of a job, as of Known. lasting: whether all but what it holds and told last stay while it tells no
+# other times and, if it follows that, no other batch. partial: whether it was timed on some GPU types only.
+# Behind them, type by type: whether it may have that, then its parameters, then its limits.
+HELD, NUM_HELD = 0, 4  # what it holds: type, nodes, racks, replicas
+NOISE, PROGRESS, HINT = range(NUM_HELD, 7)  # what it told last
+ADAPTIVE, ACCUMULATES, KNOWN, PROFILED, LEAST, MOST, SIZE, SUBMITTED, DEADLINE = range(7, 16)
+LIKE, LASTING, FOLLOWS, PARTIAL, NUM_NUMBERS = range(16, 21)
+NOTHING_HELD = 0, 1, 1, 0
 LIKES_MAX = 100  # more kinds than jobs that are there: then those that have gone are forgotten (1)
 # A job that was never timed starts within one node, on at most so many GPUs (tried: 1 with doubling, mean
 # completion time +5 %; 8 and 16, no gain).
@@ -57,67 +64,96 @@ class Like(NamedTuple):
     priority: int
 
 
-class Known(NamedTuple):
+class Numbers(NamedTuple):
     """Facts of all jobs. params_JTX, batch_JTX, may_JX: as of `Steps`; params 0 where not told of the type.
 
-    noise_J: noise scale, samples (inf: none). known_J: whether any step-time parameters are known.
-    allowed_JT: types that it may have. span_J2: as of `limits`; size_J: the only size, 0: there are several.
-    timed_J: whether any number of replicas was timed. submitted_J, deadline_J: instants, s (inf: none).
-    progress_J: done, hint_J: as of `hinted` (inf: none), samples. like_J: which of `likes` each is.
-    partial_J: rows of those that were timed on some types only. before_J: rows in the last round, -1: none.
+    held_JX: type, nodes, racks and replicas that each holds; replicas 0: nothing to keep. allowed_JT: types
+    that it may have. span_J2: as of `limits`; size_J: the only size, 0: there are several. noise_J: noise
+    scale, samples (inf: none). progress_J: done, hint_J: as of `hinted` (inf: none), samples. submitted_J,
+    deadline_J: instants, s (inf: none). known_J: whether any step-time parameters are known; timed_J: whether
+    any number of replicas was timed. like_J: which of the round's kinds of jobs each is.
     """
 
     params_JTX: FloatArray
     batch_JTX: FloatArray
+    held_JX: IntArray
     may_JX: BoolArray
-    noise_J: FloatArray
-    known_J: BoolArray
     allowed_JT: BoolArray
     span_J2: IntArray
     size_J: IntArray
-    timed_J: BoolArray
-    submitted_J: FloatArray
-    deadline_J: FloatArray
+    like_J: IntArray
+    noise_J: FloatArray
     progress_J: FloatArray
     hint_J: FloatArray
-    like_J: IntArray
+    submitted_J: FloatArray
+    deadline_J: FloatArray
+    known_J: BoolArray
+    timed_J: BoolArray
+
+    @classmethod
+    def room(cls, num_jobs: int, num_types: int) -> "Numbers":
+        """Return room for so many jobs, timed on so many GPU types."""
+        return cls(
+            np.empty((num_jobs, num_types, len(PARAM_NAMES))),
+            np.empty((num_jobs, num_types, NUM_LIMITS)),
+            np.empty((num_jobs, NUM_HELD), dtype=np.int64),
+            np.empty((num_jobs, 2), dtype=np.bool_),
+            np.empty((num_jobs, num_types), dtype=np.bool_),
+            np.empty((num_jobs, 2), dtype=np.int64),
+            *np.empty((2, num_jobs), dtype=np.int64),
+            *np.empty((5, num_jobs)),
+            *np.empty((2, num_jobs), dtype=np.bool_),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of all jobs of a round. likes: kinds of them. partial: rows of those that were timed on
+    some types only. before_J: rows in the last round, -1: none.
+    """
+
+    numbers: Numbers
     likes: Sequence[Like]
-    partial_J: list[int]
+    partial: list[int]
     job_rows: JobRows
     before_J: IntArray
 
 
 class _Round(NamedTuple):
-    """What the numbers of a round are from, by row, on these GPU types; and the numbers, as above."""
+    """What the numbers of a round are from, by row; and the numbers, as above."""
 
-    gpu_types: tuple[str, ...]
+    ground: Ground | None
     specs: Sequence[JobSpec]
     told: Sequence[Measured]
-    params_JTX: FloatArray
-    batch_JTX: FloatArray
-    number_XJ: FloatArray
+    held: Sequence[Allocation | None]
+    number_JX: FloatArray
 
-    def next(self, jobs: Sequence[JobView], before_J: IntArray) -> "_Round":
+    def next(self, ground: Ground, jobs: Sequence[JobView], before_J: IntArray) -> "_Round":
         """Return that of these jobs, with the numbers of those that were here; others' are to be written."""
-        params_JTX, batch_JTX = self.params_JTX[before_J], self.batch_JTX[before_J]
-        number_XJ, told = np.take(self.number_XJ, before_J, axis=1), [job.measured for job in jobs]
-        return _Round(self.gpu_types, [job.spec for job in jobs], told, params_JTX, batch_JTX, number_XJ)
+        held = [each if each.slots else None for each in map(_allocation, jobs)]
+        specs, told = [job.spec for job in jobs], [job.measured for job in jobs]
+        return _Round(ground, specs, told, held, self.number_JX[before_J])
 
     def changed(self, last: "_Round", before_J: IntArray) -> list[tuple[int, int]]:
         """Return the rows of jobs of whom anything is another object than before, now and in `last`."""
-        rows = enumerate(zip(before_J.tolist(), self.specs, self.told, strict=True))
+        rows = enumerate(zip(before_J.tolist(), self.specs, self.told, self.held, strict=True))
         return [
-            (row, earlier)
-            for row, (earlier, spec, told) in rows
-            if earlier < 0 or told is not last.told[earlier] or spec is not last.specs[earlier]
+            (row, before)
+            for row, (before, spec, told, held) in rows
+            if before < 0
+            or told is not last.told[before]
+            or held is not last.held[before]
+            or spec is not last.specs[before]
         ]
 
 
-def _no_round(gpu_types: tuple[str, ...]) -> _Round:
+_allocation = attrgetter("grant.allocation")
+
+
+def _no_round(num_types: int = 0) -> _Round:
     """Return the round of one job, of which nothing is known."""
-    num_types = len(gpu_types)
-    params_JTX, batch_JTX = np.zeros((1, num_types, len(PARAM_NAMES))), np.zeros((1, num_types, NUM_LIMITS))
-    return _Round(gpu_types, (), (), params_JTX, batch_JTX, np.zeros((NUM_NUMBERS + num_types, 1)))
+    columns = NUM_NUMBERS + num_types * (1 + len(PARAM_NAMES) + NUM_LIMITS)
+    return _Round(None, (), (), (), np.zeros((1, columns)))
 
 
 @dataclass(slots=True)
@@ -131,7 +167,7 @@ class Facts:
     here: Kept = field(init=False)
     later: Kept = field(init=False)
     job_rows: JobRows = field(default_factory=JobRows)
-    last: _Round = field(default_factory=lambda: _no_round(()))
+    last: _Round = field(default_factory=_no_round)
     begin_J: IntArray = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
     likes: list[Like] = field(default_factory=list)
     number_of: dict[Like, int] = field(default_factory=dict)
@@ -140,50 +176,66 @@ class Facts:
         tried = Tried.room()
         self.held, self.here, self.later = Kept(tried), Kept(tried), Kept(tried)
 
-    def of(self, jobs: Sequence[JobView], gpu_types: tuple[str, ...]) -> Known:
-        """Return the facts of these jobs on these GPU types."""
+    def of(self, jobs: Sequence[JobView], ground: Ground) -> Known:
+        """Return the facts of these jobs on the GPU types of this ground."""
         job_rows, last = JobRows([job.id for job in jobs]), self.last
         before_J = known_J = job_rows.before(self.job_rows)
-        if gpu_types != last.gpu_types or not last.told or len(self.likes) > LIKES_MAX + len(jobs):
+        known_types = last.ground.gpu_types if last.ground is not None and last.told else None
+        if known_types != ground.gpu_types or len(self.likes) > LIKES_MAX + len(jobs):
             self.likes, self.number_of = [], {}
-            last, known_J = _no_round(gpu_types), np.full(len(jobs), -1)
-        now, rows, told_R3 = last.next(jobs, known_J), [], []
+            last, known_J = _no_round(len(ground.pools)), np.full(len(jobs), -1)
+        elif last.ground is not ground:
+            last = last._replace(held=[Allocation()] * len(last.held))  # nobody holds that
+        now = last.next(ground, jobs, known_J)
+        lasting, follows = now.number_JX[:, LASTING : FOLLOWS + 1].T.tolist()
         for row, earlier in now.changed(last, known_J):
-            job, before = jobs[row], last.told[earlier] if earlier >= 0 else None
-            if before is None or last.specs[earlier] is not job.spec or not _stays(now, row, before):
-                self._write(now, row, job)
+            told, job, number_X = now.told[row], jobs[row], now.number_JX[row]
+            before = last.told[earlier] if earlier >= 0 and last.specs[earlier] is job.spec else None
+            stays = before is not None and lasting[row] and before.by_type is told.by_type
+            if before is None or not stays or (follows[row] and before.batch is not told.batch):
+                self._write(ground, number_X, job)
                 before = None
-            same = before is not None and before.grad is job.measured.grad
-            rows.append(row)
-            noise = now.number_XJ[NOISE, row] if same else _noise_scale(job)
-            told_R3.append((noise, job.measured.progress, _hint(job)))
-        if rows:
-            now.number_XJ[NOISE : HINT + 1, rows] = np.array(told_R3).T
+            if before is None or before.grad is not told.grad:
+                number_X[NOISE] = _noise_scale(job)
+            number_X[PROGRESS] = told.progress
+            if before is None or before.progress_target != told.progress_target:
+                number_X[HINT] = _hint(job)
+            if before is None or now.held[row] is not last.held[earlier]:
+                number_X[HELD:NUM_HELD] = _held(job, ground)
         self.job_rows, self.last = job_rows, now
-        return _known(now, self.likes, job_rows, before_J)
+        numbers = Numbers.room(len(jobs), len(ground.pools))
+        _lay_out(now.number_JX, numbers)
+        partial = np.flatnonzero(now.number_JX[:, PARTIAL]).tolist()
+        return Known(numbers, self.likes, partial, job_rows, before_J)
 
-    def _write(self, now: _Round, row: int, job: JobView) -> None:
-        """Write the numbers of a job, but for those of its progress."""
-        spec, told = job.spec, job.measured.by_type
+    def _write(self, ground: Ground, number_X: FloatArray, job: JobView) -> None:
+        """Write the numbers of a job, but for what it holds and told last."""
+        spec, told, gpu_types = job.spec, job.measured.by_type, ground.gpu_types
         widest = max(told.values(), key=lambda each: each.num_replicas_profiled, default=None)
-        for number, gpu_type in enumerate(now.gpu_types):
-            profile, limit = told.get(gpu_type), limits_in_use(job, gpu_type)
-            now.params_JTX[row, number] = 0.0 if profile is None else _params(profile, widest or profile)
-            batch = limit.initial, limit.requested, limit.max_total, limit.min_atomic, limit.max_atomic or 0
-            now.batch_JTX[row, number] = batch
         like = Like(spec.replicas.gpu_types, least(spec), spec.tenant, spec.priority)
         if like not in self.number_of:
             self.number_of[like] = len(self.likes)
             self.likes.append(like)
         by_noise = not spec.adaptive or spec.efficiency.kind is EfficiencyKind.NOISE_SCALE
         deadline_at = math.inf if spec.deadline_at is None else spec.deadline_at
-        flags = spec.adaptive, spec.batch.accumulation, bool(told)
-        sizes = *limits(job), job.measured.num_replicas_profiled, _only_size(spec)
+        flags = spec.adaptive, spec.batch.accumulation, bool(told), job.measured.num_replicas_profiled > 0
+        sizes = *limits(job), _only_size(spec)
         lasting = spec.batch.schedule is None and by_noise, spec.contract is RescaleContract.SELF
-        partial = bool(told) and not told.keys() >= set(now.gpu_types)
-        now.number_XJ[:NOISE, row] = *flags, *sizes, job.submitted_at, deadline_at
-        now.number_XJ[LIKE:NUM_NUMBERS, row] = self.number_of[like], *lasting, partial
-        now.number_XJ[NUM_NUMBERS:, row] = [spec.replicas.allows_type(each) for each in now.gpu_types]
+        partial = bool(told) and not told.keys() >= set(gpu_types)
+        numbers = [*flags, *sizes, job.submitted_at, deadline_at, self.number_of[like], *lasting, partial]
+        numbers += [spec.replicas.allows_type(each) for each in gpu_types]
+        for profile in map(told.get, gpu_types):
+            numbers += NO_PARAMS if profile is None else _params(profile, widest or profile)
+        for gpu_type in gpu_types:
+            limit = limits_in_use(job, gpu_type)
+            numbers += (
+                limit.initial,
+                limit.requested,
+                limit.max_total,
+                limit.min_atomic,
+                limit.max_atomic or 0,
+            )
+        number_X[ADAPTIVE:] = numbers
 
     def stretches_before(self, known: Known, job_L: IntArray, begin_J: IntArray) -> IntArray:
         """Return which row of `later` each stretch is likely to have been in the last round, if there is such
@@ -215,14 +267,6 @@ def least(spec: JobSpec) -> int:
     return spec.replicas.requested if spec.contract is RescaleContract.FROZEN else spec.replicas.min
 
 
-def _stays(now: _Round, row: int, before: Measured) -> bool:
-    """Return whether the numbers of a job stay, but for its progress and noise, though it told something."""
-    told = now.told[row]
-    if not now.number_XJ[LASTING, row] or before.by_type is not told.by_type:
-        return False
-    return not now.number_XJ[FOLLOWS, row] or before.batch is told.batch
-
-
 def _only_size(spec: JobSpec) -> int:
     """Return the one number of replicas that a job may have, 0 where it may have several."""
     if spec.contract is RescaleContract.FROZEN:
@@ -248,28 +292,42 @@ def _params(profile: TypeProfile, widest: TypeProfile) -> Sequence[float]:
     return values[:NUM_COMPUTE] + params_of(widest.params)[NUM_COMPUTE:]
 
 
-def _known(now: _Round, likes: Sequence[Like], job_rows: JobRows, before_J: IntArray) -> Known:
-    number_XJ = now.number_XJ
-    return Known(
-        now.params_JTX,  # of partial_J others may be guessed into it, in each round anew
-        now.batch_JTX,
-        np.ascontiguousarray(number_XJ[ADAPTIVE : ACCUMULATES + 1].T != 0.0),
-        number_XJ[NOISE],
-        number_XJ[KNOWN] != 0.0,
-        np.ascontiguousarray(number_XJ[NUM_NUMBERS:].T != 0.0),
-        number_XJ[LEAST : MOST + 1].T.astype(np.int64, order="C"),
-        number_XJ[SIZE].astype(np.int64),
-        number_XJ[PROFILED] != 0.0,
-        number_XJ[SUBMITTED],
-        number_XJ[DEADLINE],
-        number_XJ[PROGRESS],
-        number_XJ[HINT],
-        number_XJ[LIKE].astype(np.int64),
-        likes,
-        np.flatnonzero(number_XJ[PARTIAL]).tolist(),
-        job_rows,
-        before_J,
-    )
+def _held(job: JobView, ground: Ground) -> tuple[int, int, int, int]:
+    """Return what a job holds. What is on lost nodes, of a forbidden type, mixed, out of limits or shared
+    cannot be kept: this policy gives whole GPUs.
+    """
+    held, spec = ground.shape_of(job.grant.allocation), job.spec.replicas
+    if held is None:
+        return NOTHING_HELD
+    number, shape = held
+    lawful = spec.min <= shape.gpus <= spec.max and spec.allows_type(ground.gpu_types[number])
+    return (number, *shape) if lawful else NOTHING_HELD
+
+
+@compiled_lean
+def _lay_out(number_JX: FloatArray, to: Numbers) -> None:
+    for j in range(len(number_JX)):
+        number_X = number_JX[j]
+        for x in range(NUM_HELD):
+            to.held_JX[j, x] = int(number_X[x])
+        to.noise_J[j], to.progress_J[j], to.hint_J[j] = number_X[NOISE], number_X[PROGRESS], number_X[HINT]
+        to.may_JX[j, 0], to.may_JX[j, 1] = number_X[ADAPTIVE] != 0.0, number_X[ACCUMULATES] != 0.0
+        to.known_J[j], to.timed_J[j] = number_X[KNOWN] != 0.0, number_X[PROFILED] != 0.0
+        to.span_J2[j, 0], to.span_J2[j, 1] = int(number_X[LEAST]), int(number_X[MOST])
+        to.size_J[j], to.like_J[j] = int(number_X[SIZE]), int(number_X[LIKE])
+        to.submitted_J[j], to.deadline_J[j] = number_X[SUBMITTED], number_X[DEADLINE]
+        num_types, begin = to.allowed_JT.shape[1], NUM_NUMBERS
+        for t in range(num_types):
+            to.allowed_JT[j, t] = number_X[begin + t] != 0.0
+        begin += num_types
+        for t in range(num_types):
+            for x in range(to.params_JTX.shape[2]):
+                to.params_JTX[j, t, x] = number_X[begin + x]
+            begin += to.params_JTX.shape[2]
+        for t in range(num_types):
+            for x in range(NUM_LIMITS):
+                to.batch_JTX[j, t, x] = number_X[begin + x]
+            begin += NUM_LIMITS
 
 
 def _noise_scale(job: JobView) -> float:

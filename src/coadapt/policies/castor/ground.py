@@ -39,6 +39,7 @@ class Ground:
     nodes: tuple[Node, ...]
     by_id: Mapping[NodeId, Node]
     pools: tuple[Pool, ...]
+    gpu_types: tuple[str, ...]
     place: Mapping[NodeId, tuple[int, str]]
     shapes: dict[tuple[tuple[NodeId, int], ...], tuple[int, Shape] | None] = field(default_factory=dict)
 
@@ -75,6 +76,7 @@ def ground_of(nodes: tuple[Node, ...], known: Ground | None = None) -> Ground:
         nodes=nodes,
         by_id={node.id: node for node in nodes},
         pools=pools,
+        gpu_types=tuple([pool.gpu_type for pool in pools]),
         place={node.id: (number, node.rack) for number, pool in enumerate(pools) for node in pool.nodes},
     )
 

@@ -181,7 +181,7 @@ class Applications:
     ) -> Slower:
         """Return what steps take over what the model that was lent says, of jobs that have one, else 1.
 
-        On all configurations, then on what each holds (held_shapes).
+        On all configurations, then on what each holds.
         """
         shape = len(jobs), len(configs.gpus_C) + 1
         curve_JX, ratio_JX = np.zeros(shape, dtype=np.int64), np.ones(shape)

@@ -75,7 +75,7 @@ def owed_now(now: Situation, at: float, bears_J: FloatArray, num_gpus: int, *, e
     num_jobs = len(now.jobs)
     replicas_J, urgency_J = np.zeros(num_jobs, dtype=np.int64), np.ones(num_jobs)
     owed = Owed(replicas_J, np.full(num_jobs, ANY_TYPE), np.full(num_jobs, np.inf), urgency_J)
-    size_J = now.known.size_J
+    size_J = now.known.numbers.size_J
     one_J = (size_J > 0) & (now.goodput_JC > 0.0).any(axis=1)
     if not one_J.any():
         return owed

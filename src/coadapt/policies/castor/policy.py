@@ -211,7 +211,9 @@ class Castor(CastorOptions):
         """Return values and course. over: as of Silence."""
         memory = self._memory
         whole_J = np.where(now.timed_J, now.sources.done_J + now.left_J, 0.0)
-        memory.arrivals.observe(view.at, Here(now.job_rows, now.known.submitted_J, whole_J), fluid.curves)
+        memory.arrivals.observe(
+            view.at, Here(now.job_rows, now.known.numbers.submitted_J, whole_J), fluid.curves
+        )
         expected = None
         if self.expect:
             expected = memory.arrivals.expected(view.at, in_part=fluid.several, over=over)

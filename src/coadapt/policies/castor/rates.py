@@ -26,10 +26,9 @@ ROUNDING_SLACK = 1e-8  # samples, as in goodput/batch.py
 BOUND_SLACK = 1e-9  # of a bound, so that no rounding hides a batch
 STEP_TIME_MIN_S = 1e-9  # as in goodput/throughput.py
 ATOMIC, PASSES, TOTAL = range(3)  # columns of a batch
-ALIKE = 3  # so many of the limits of a batch tell jobs alike: initial, requested, max_total
 GAMMA = 8  # of ThroughputParams: how steps overlap
 NUM_SLOTS, FEW_SLOTS, MIX = 2_048, 256, 1_000_003  # powers of 2; what mixes the numbers that tell a slot (1)
-NUM_PLAIN = 8  # numbers that a goodput follows from besides those of types and of sizes, as in _recall
+NUM_PLAIN = 8  # numbers that a goodput follows from besides those of types and of sizes, as in _note
 
 
 class Configs(NamedTuple):
@@ -60,25 +59,16 @@ class Steps(NamedTuple):
     held_JX: IntArray
 
 
-class Asked(NamedTuple):
-    """Rows as in `Rows`; order_N: which of them, in turn."""
-
-    job_N: IntArray
-    noise_N: FloatArray
-    wanted_NC: BoolArray
-    order_N: IntArray
-
-
 class Tried(NamedTuple):
     """Batches that are tried, and what they were made for.
 
     limits_SX: initial, max_total, min_atomic and max_atomic, as in Steps, accumulation, replicas. count_S:
-    how many; batch_SBX. Scratch: bound_B; tangent_T2.
+    how many; batch_SXB: samples of a pass, passes and samples of each. Scratch: bound_B; tangent_T2.
     """
 
     limits_SX: FloatArray
     count_S: IntArray
-    batch_SBX: FloatArray
+    batch_SXB: FloatArray
     bound_B: FloatArray
     tangent_T2: FloatArray
 
@@ -88,9 +78,9 @@ class Tried(NamedTuple):
         return cls(
             np.full((num_slots, 6), -1.0),
             np.zeros(num_slots, dtype=np.int64),
-            np.empty((num_slots, NUM_TRIED, 3)),
+            np.empty((num_slots, 3, NUM_TRIED)),
             np.empty(NUM_TRIED),
-            np.empty((NUM_TANGENTS, 2)),
+            np.zeros((NUM_TANGENTS + 1, 2)),
         )
 
 
@@ -137,9 +127,9 @@ class Kept:
         if not alike:
             before_N = np.full(num_rows, -1)
         from_NX, best = np.empty((num_rows, width)), Best.room(num_rows, num_columns)
-        anew_N = np.empty(num_rows, dtype=np.bool_)
-        _recall(steps, rows, _Before(before_N, self.from_NX, *self.best), from_NX, best, anew_N)
-        _fill(steps, configs, Asked(*rows, np.flatnonzero(anew_N)), self.tried, best)
+        _work_out(
+            steps, configs, rows, _Before(before_N, self.from_NX, *self.best), self.tried, from_NX, best
+        )
         self.configs, self.from_NX, self.best = configs, from_NX, best
         return best
 
@@ -149,18 +139,8 @@ def goodputs(steps: Steps, configs: Configs, rows: Rows) -> Best:
 
     The last column is what the job of the row holds, or one GPU. Jobs whose step time is not known have 0.
     """
-    best = Best.room(*rows.wanted_NC.shape)
-    _fill(steps, configs, Asked(*rows, np.arange(len(rows.job_N))), Tried.room(FEW_SLOTS), best)
-    return best
-
-
-def _fill(steps: Steps, configs: Configs, asked: Asked, tried: Tried, best: Best) -> None:
-    """Write the goodputs of these rows."""
-    which_N = asked.order_N
-    if len(which_N):
-        # Jobs alike come one after the other: their batches are at hand, and kin share tangents.
-        order_N = which_N[np.lexsort(steps.batch_JTX[asked.job_N[which_N], 0, :ALIKE].T)]
-        _work_out(steps, configs, asked._replace(order_N=order_N), tried, best)
+    nobody_N = np.full(len(rows.job_N), -1)
+    return Kept(Tried.room(FEW_SLOTS)).goodputs(nobody_N, steps, configs, rows)
 
 
 class _Before(NamedTuple):
@@ -170,38 +150,6 @@ class _Before(NamedTuple):
     from_NX: FloatArray
     goodput_NC: FloatArray
     atomic_NC: FloatArray
-
-
-@compiled_lean
-def _recall(
-    steps: Steps, rows: Rows, before: _Before, from_NX: FloatArray, best: Best, anew_N: BoolArray
-) -> None:
-    """Write the numbers that each row follows from, its goodputs where these are as before, else `anew_N`."""
-    for n in range(len(anew_N)):
-        j, end = rows.job_N[n], 0
-        for of_type in range(steps.params_JTX.shape[1]):
-            for x in range(steps.params_JTX.shape[2]):
-                from_NX[n, end + x] = steps.params_JTX[j, of_type, x]
-            end += steps.params_JTX.shape[2]
-            for x in range(steps.batch_JTX.shape[2]):
-                from_NX[n, end + x] = steps.batch_JTX[j, of_type, x]
-            end += steps.batch_JTX.shape[2]
-        for x in range(4):
-            from_NX[n, end + x] = steps.held_JX[j, x]
-        from_NX[n, end + 4], from_NX[n, end + 5] = steps.may_JX[j, 0], steps.may_JX[j, 1]
-        from_NX[n, end + 6], from_NX[n, end + 7] = steps.known_J[j], rows.noise_N[n]
-        end += NUM_PLAIN
-        for c in range(rows.wanted_NC.shape[1]):
-            from_NX[n, end + c] = rows.wanted_NC[n, c]
-        row = before.row_N[n]
-        anew_N[n] = row < 0 or row >= len(before.from_NX)
-        if not anew_N[n]:
-            for x in range(from_NX.shape[1]):
-                anew_N[n] |= from_NX[n, x] != before.from_NX[row, x]
-        if not anew_N[n]:
-            for c in range(best.goodput_NC.shape[1]):
-                best.goodput_NC[n, c] = before.goodput_NC[row, c]
-                best.atomic_NC[n, c] = before.atomic_NC[row, c]
 
 
 @lean_part
@@ -227,8 +175,14 @@ def _per_step(params_X: FloatArray, sync_s: float, atomic: float, passes: float)
 
 
 @lean_part
-def _draw_tangents(gamma: float, tangent_T2: FloatArray) -> None:
-    """Write tangents of f in the middles of equal parts of 0 <= r <= 1: f(0) by each, its slope."""
+def _draw_tangents(gamma: float, tried: Tried) -> None:
+    """Write tangents of f in the middles of equal parts of 0 <= r <= 1: f(0) by each, its slope; where that
+    is not done.
+    """
+    tangent_T2 = tried.tangent_T2
+    if tangent_T2[NUM_TANGENTS, 0] == gamma:
+        return
+    tangent_T2[NUM_TANGENTS, 0] = gamma
     for part in range(NUM_TANGENTS):
         middle = (part + 0.5) / NUM_TANGENTS
         power = middle**gamma
@@ -266,6 +220,7 @@ def _try(tried: Tried, batch_X: FloatArray, accumulates: bool, replicas: int) ->
         return slot
     made_X[0], made_X[1], made_X[2], made_X[3] = initial, max_total, min_atomic, max_atomic
     made_X[4], made_X[5] = accumulates, replicas
+    batch_XB = tried.batch_SXB[slot]
     smallest, largest = max(initial, min_atomic * replicas), max_total
     if not accumulates:
         if max_atomic > 0.0:
@@ -284,38 +239,40 @@ def _try(tried: Tried, batch_X: FloatArray, accumulates: bool, replicas: int) ->
             atomic, passes = _cut(batch_X, accumulates, replicas, tried_share)
             if atomic < min_atomic or (max_atomic > 0.0 and atomic > max_atomic):
                 continue
-            last_X = tried.batch_SBX[slot, count - 1]
-            if count and last_X[ATOMIC] == atomic and last_X[PASSES] == passes:
+            if count and batch_XB[ATOMIC, count - 1] == atomic and batch_XB[PASSES, count - 1] == passes:
                 continue
-            batch = tried.batch_SBX[slot, count]
-            batch[ATOMIC], batch[PASSES], batch[TOTAL] = atomic, passes, replicas * atomic * passes
+            batch_XB[ATOMIC, count], batch_XB[PASSES, count] = atomic, passes
+            batch_XB[TOTAL, count] = replicas * atomic * passes
             count += 1
     tried.count_S[slot] = count
     return slot
 
 
 @lean_part
-def _bound(
-    params_X: FloatArray, tried: Tried, slot: int, noise: float, initial: float, sync_s: float
-) -> tuple[int, float]:
-    """Write what the goodput of each batch is at most; return the batch of the highest, and that."""
-    first, highest = -1, 0.0
-    for b in range(tried.count_S[slot]):
-        batch_X = tried.batch_SBX[slot, b]
-        total = batch_X[TOTAL]
-        compute_s = params_X[0] + params_X[1] * batch_X[ATOMIC]
+def _bound(params_X: FloatArray, tried: Tried, slot: int, noise: float, initial: float, sync_s: float) -> int:
+    """Write what the goodput of each batch is at most; return the batch of the highest, -1: there is none."""
+    count, batch_XB, bound_B = tried.count_S[slot], tried.batch_SXB[slot], tried.bound_B
+    alpha_s, beta_s = params_X[0], params_X[1]
+    for b in range(count):
+        compute_s = alpha_s + beta_s * batch_XB[ATOMIC, b]
         longest_s, shortest_s = max(compute_s, sync_s, STEP_TIME_MIN_S), min(compute_s, sync_s)
-        part = min(int(NUM_TANGENTS * (shortest_s / longest_s)), NUM_TANGENTS - 1)
-        least_s = tried.tangent_T2[part, 0] * longest_s + tried.tangent_T2[part, 1] * shortest_s
-        least_s = max(least_s, longest_s) + (batch_X[PASSES] - 1.0) * compute_s
-        if noise == np.inf:
-            bound = total / least_s
-        else:
-            bound = total * (noise + initial) / ((noise + total) * least_s)
-        tried.bound_B[b] = bound * (1.0 + BOUND_SLACK)
-        if bound > highest:
-            first, highest = b, bound
-    return first, highest
+        least_s = longest_s
+        for t in range(NUM_TANGENTS):
+            at_none, slope = tried.tangent_T2[t, 0], tried.tangent_T2[t, 1]
+            least_s = max(least_s, at_none * longest_s + slope * shortest_s)
+        bound_B[b] = least_s + (batch_XB[PASSES, b] - 1.0) * compute_s
+    if noise == np.inf:
+        for b in range(count):
+            bound_B[b] = batch_XB[TOTAL, b] / bound_B[b]
+    else:
+        for b in range(count):
+            total = batch_XB[TOTAL, b]
+            bound_B[b] = total * (noise + initial) / ((noise + total) * bound_B[b])
+    first, highest = -1, 0.0
+    for b in range(count):
+        if bound_B[b] > highest:
+            first, highest = b, bound_B[b]
+    return first
 
 
 @lean_part
@@ -323,18 +280,18 @@ def _goodput(
     params_X: FloatArray, batch_X: FloatArray, tried: Tried, slot: int, noise: float, sync_s: float
 ) -> tuple[float, float]:
     """Return the best goodput of an adaptive job with the batches in a slot, and samples of a pass."""
-    initial, best, atomic = batch_X[0], 0.0, 1.0
-    first, _ = _bound(params_X, tried, slot, noise, initial, sync_s)
+    initial, best, atomic, batch_XB = batch_X[0], 0.0, 1.0, tried.batch_SXB[slot]
+    first = _bound(params_X, tried, slot, noise, initial, sync_s)
     for b in range(-1, tried.count_S[slot]):
-        if first < 0 or (b >= 0 and (b == first or tried.bound_B[b] <= best)):
+        if first < 0 or (b >= 0 and (b == first or tried.bound_B[b] * (1.0 + BOUND_SLACK) <= best)):
             continue
-        each_X = tried.batch_SBX[slot, first if b < 0 else b]
-        total = each_X[TOTAL]
+        each = first if b < 0 else b
+        total = batch_XB[TOTAL, each]
         efficiency = 1.0 if noise == np.inf else (noise + initial) / (noise + total)
-        seconds = _per_step(params_X, sync_s, each_X[ATOMIC], each_X[PASSES])
+        seconds = _per_step(params_X, sync_s, batch_XB[ATOMIC, each], batch_XB[PASSES, each])
         goodput = total * efficiency / seconds
         if goodput > best:
-            best, atomic = goodput, each_X[ATOMIC]
+            best, atomic = goodput, batch_XB[ATOMIC, each]
     return best, atomic
 
 
@@ -352,31 +309,73 @@ def _as_asked(params_X: FloatArray, batch_X: FloatArray, replicas: int, sync_s: 
     return requested / _per_step(params_X, sync_s, atomic, passes), atomic
 
 
-@compiled_lean
-def _work_out(steps: Steps, configs: Configs, asked: Asked, tried: Tried, best: Best) -> None:
-    own, gamma = len(configs.gpus_C), -1.0
-    for n in asked.order_N:
-        j = asked.job_N[n]
-        if not steps.known_J[j]:
+@lean_part
+def _row(steps: Steps, configs: Configs, rows: Rows, n: int, tried: Tried, best: Best) -> None:
+    """Write the goodputs of one row."""
+    own, j = len(configs.gpus_C), rows.job_N[n]
+    if not steps.known_J[j]:
+        return
+    for c in range(own + 1):
+        if not rows.wanted_NC[n, c]:
             continue
-        for c in range(own + 1):
-            if not asked.wanted_NC[n, c]:
-                continue
-            if c < own:
-                of_type, nodes = configs.type_C[c], configs.nodes_C[c]
-                racks, replicas = configs.racks_C[c], configs.gpus_C[c]
-            else:
-                of_type, nodes = steps.held_JX[j, 0], steps.held_JX[j, 1]
-                racks, replicas = steps.held_JX[j, 2], max(steps.held_JX[j, 3], 1)
-            params_X, batch_X = steps.params_JTX[j, of_type], steps.batch_JTX[j, of_type]
-            sync_s = _sync_s(params_X, nodes, racks, replicas)
-            if not steps.may_JX[j, 0]:
-                best.goodput_NC[n, c], best.atomic_NC[n, c] = _as_asked(params_X, batch_X, replicas, sync_s)
-                continue
-            if params_X[GAMMA] != gamma:
-                gamma = params_X[GAMMA]
-                _draw_tangents(gamma, tried.tangent_T2)
-            slot = _try(tried, batch_X, steps.may_JX[j, 1], replicas)
-            best.goodput_NC[n, c], best.atomic_NC[n, c] = _goodput(
-                params_X, batch_X, tried, slot, asked.noise_N[n], sync_s
-            )
+        if c < own:
+            of_type, nodes = configs.type_C[c], configs.nodes_C[c]
+            racks, replicas = configs.racks_C[c], configs.gpus_C[c]
+        else:
+            of_type, nodes = steps.held_JX[j, 0], steps.held_JX[j, 1]
+            racks, replicas = steps.held_JX[j, 2], max(steps.held_JX[j, 3], 1)
+        params_X, batch_X = steps.params_JTX[j, of_type], steps.batch_JTX[j, of_type]
+        sync_s = _sync_s(params_X, nodes, racks, replicas)
+        if not steps.may_JX[j, 0]:
+            best.goodput_NC[n, c], best.atomic_NC[n, c] = _as_asked(params_X, batch_X, replicas, sync_s)
+            continue
+        _draw_tangents(params_X[GAMMA], tried)
+        slot = _try(tried, batch_X, steps.may_JX[j, 1], replicas)
+        best.goodput_NC[n, c], best.atomic_NC[n, c] = _goodput(
+            params_X, batch_X, tried, slot, rows.noise_N[n], sync_s
+        )
+
+
+@lean_part
+def _note(steps: Steps, rows: Rows, n: int, from_X: FloatArray) -> None:
+    """Write the numbers that a row follows from."""
+    j, end = rows.job_N[n], 0
+    for of_type in range(steps.params_JTX.shape[1]):
+        for x in range(steps.params_JTX.shape[2]):
+            from_X[end + x] = steps.params_JTX[j, of_type, x]
+        end += steps.params_JTX.shape[2]
+        for x in range(steps.batch_JTX.shape[2]):
+            from_X[end + x] = steps.batch_JTX[j, of_type, x]
+        end += steps.batch_JTX.shape[2]
+    for x in range(4):
+        from_X[end + x] = steps.held_JX[j, x]
+    from_X[end + 4], from_X[end + 5] = steps.may_JX[j, 0], steps.may_JX[j, 1]
+    from_X[end + 6], from_X[end + 7] = steps.known_J[j], rows.noise_N[n]
+    end += NUM_PLAIN
+    for c in range(rows.wanted_NC.shape[1]):
+        from_X[end + c] = rows.wanted_NC[n, c]
+
+
+@compiled_lean
+def _work_out(
+    steps: Steps,
+    configs: Configs,
+    rows: Rows,
+    before: _Before,
+    tried: Tried,
+    from_NX: FloatArray,
+    best: Best,
+) -> None:
+    """Write goodputs: those of the round before where a row follows from the same numbers; and these."""
+    for n in range(len(from_NX)):
+        _note(steps, rows, n, from_NX[n])
+        row = before.row_N[n]
+        same = 0 <= row < len(before.from_NX)
+        for x in range(from_NX.shape[1] if same else 0):
+            same &= from_NX[n, x] == before.from_NX[row, x]
+        if not same:
+            _row(steps, configs, rows, n, tried, best)
+            continue
+        for c in range(best.goodput_NC.shape[1]):
+            best.goodput_NC[n, c] = before.goodput_NC[row, c]
+            best.atomic_NC[n, c] = before.atomic_NC[row, c]

@@ -13,7 +13,7 @@ import numpy as np
 from coadapt.goodput.compiled import compiled_lean
 from coadapt.model import ClusterView, JobView, TenantId, TypeProfile
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray, JobRows
-from coadapt.policies.castor.cluster import Kind, Standing, configurations, held_shapes
+from coadapt.policies.castor.cluster import Kind, Standing, configurations
 from coadapt.policies.castor.facts import Facts, Known, least, params_of
 from coadapt.policies.castor.ground import Ground
 from coadapt.policies.castor.kin import Applications
@@ -114,13 +114,11 @@ def situation(
     moved = [job for job in view.jobs if job.id not in stay] if stay else view.jobs
     applications.observe(view.jobs, partial(_held, standing.ground))
     jobs = tuple([applications.lend(job) for job in moved] if applications.members else moved)
-    gpu_types = tuple([kind.gpu_type for kind in standing.kinds])
-    known = facts.of(jobs, gpu_types)
-    configs, may_JC = configurations(standing.kinds, known)
-    held_JX = held_shapes(standing.ground, jobs)
-    steps, trainings = _trainings(standing.kinds, jobs, known, held_JX, applications.curves(jobs))
-    every_J = np.arange(len(jobs))
-    slower = applications.slower(jobs, gpu_types, configs, held_JX)
+    known, every_J = facts.of(jobs, standing.ground), np.arange(len(jobs))
+    numbers, gpu_types = known.numbers, standing.ground.gpu_types
+    configs, may_JC = configurations(standing.kinds, numbers)
+    steps, trainings = _trainings(standing.kinds, jobs, known, applications.curves(jobs))
+    slower = applications.slower(jobs, gpu_types, configs, numbers.held_JX)
     rows = Rows(every_J, trainings.noise_J, trainings.grows_J[:, None])
     held = facts.held.goodputs(known.before_J, steps, NO_CONFIGS, rows)
     rate_J = (held.goodput_NC / slower.held(held.atomic_NC))[:, 0]
@@ -128,7 +126,7 @@ def situation(
     look_s_J = ahead_s(rescale_s_J, room=room)
     noise_J = ahead(trainings, look_s_J * rate_J, room=room)
     wanted_JC = np.empty((len(jobs), may_JC.shape[1] + 1), dtype=np.bool_)  # last: what is held
-    runs_J = held_JX[:, 3] > 0
+    runs_J = numbers.held_JX[:, 3] > 0
     wanted_JC[:, :-1], wanted_JC[:, -1] = may_JC | (configs.gpus_C == 1), runs_J
     here = facts.here.goodputs(known.before_J, steps, configs, Rows(every_J, noise_J, wanted_JC))
     slower_JX = slower.at(every_J, here.atomic_NC)
@@ -136,7 +134,7 @@ def situation(
     timed_J = steps.known_J.copy()
     found = _Goodputs(goodput_JC, alone_J, here_J, timed_J)
     _slow_down(here, slower_JX, may_JC, configs.gpus_C, found)
-    reported = Reported(known.job_rows, known.progress_J, np.where(timed_J, alone_J, 0.0), known.hint_J)
+    reported = Reported(known.job_rows, numbers.progress_J, np.where(timed_J, alone_J, 0.0), numbers.hint_J)
     left_J = _left(jobs, reported, lengths)
     rate_J = np.where(runs_J, here_J, alone_J)
     first_J = np.where(timed_J, np.minimum(left_J, look_s_J * rate_J), left_J)
@@ -147,7 +145,7 @@ def situation(
     then = facts.later.goodputs(before_L, steps, configs, parts)
     later_LX = then.goodput_NC / slower.at(later.job_L, then.atomic_NC)
     if not timed_J.all():
-        guess_C, held_guess_J = configs.gpus_C**UNTIMED_EXPONENT, held_JX[:, 3] ** UNTIMED_EXPONENT
+        guess_C, held_guess_J = configs.gpus_C**UNTIMED_EXPONENT, numbers.held_JX[:, 3] ** UNTIMED_EXPONENT
         goodput_JC = np.where(~timed_J[:, None] & may_JC, guess_C, goodput_JC)
         here_J = np.where(timed_J, here_J, held_guess_J)
     return Situation(
@@ -216,8 +214,9 @@ def _left(jobs: Sequence[JobView], reported: Reported, lengths: Lengths) -> Floa
 
 def _stakes(view: ClusterView, known: Known) -> Stakes:
     weights = [_weight(view, like.tenant, like.priority) for like in known.likes]
-    weight_J = np.array(weights, dtype=np.float64)[known.like_J]
-    return Stakes(weight_J, known.deadline_J - view.at, np.maximum(view.at - known.submitted_J, 0.0))
+    numbers = known.numbers
+    weight_J = np.array(weights, dtype=np.float64)[numbers.like_J]
+    return Stakes(weight_J, numbers.deadline_J - view.at, np.maximum(view.at - numbers.submitted_J, 0.0))
 
 
 def _weight(view: ClusterView, of_tenant: TenantId, priority: int) -> float:
@@ -230,20 +229,20 @@ def _trainings(
     kinds: Sequence[Kind],
     jobs: Sequence[JobView],
     known: Known,
-    held_JX: IntArray,
     curves: tuple[FloatArray, IntArray],
 ) -> tuple[Steps, Trainings]:
-    if known.partial_J:
+    numbers = known.numbers
+    if known.partial:
         factor_TT = _type_factors(kinds, jobs)
-        for row in known.partial_J:
+        for row in known.partial:
             told = jobs[row].measured.by_type
             for number, kind in enumerate(kinds):
                 if kind.gpu_type not in told:
-                    known.params_JTX[row, number] = _params_on(number, kinds, told, factor_TT)
-    steps = Steps(known.params_JTX, known.known_J, known.batch_JTX, known.may_JX, held_JX)
-    left_J = np.maximum(known.hint_J - known.progress_J, 0.0)
-    grows_J = known.known_J & known.may_JX[:, 0] & (known.noise_J < np.inf)
-    return steps, Trainings(grows_J, known.noise_J, known.progress_J, left_J, *curves)
+                    numbers.params_JTX[row, number] = _params_on(number, kinds, told, factor_TT)
+    steps = Steps(numbers.params_JTX, numbers.known_J, numbers.batch_JTX, numbers.may_JX, numbers.held_JX)
+    left_J = np.maximum(numbers.hint_J - numbers.progress_J, 0.0)
+    grows_J = numbers.known_J & numbers.may_JX[:, 0] & (numbers.noise_J < np.inf)
+    return steps, Trainings(grows_J, numbers.noise_J, numbers.progress_J, left_J, *curves)
 
 
 def _type_factors(kinds: Sequence[Kind], jobs: Sequence[JobView]) -> FloatArray:
