@@ -131,7 +131,8 @@ def halve_by_asking_all(options: Options) -> float:
 def test_halving_that_asks_few_finds_what_asking_all_does(seed: int) -> None:
     drawn = crowd(30, [7, 11, 5][: 1 + seed % 3]) if seed < 3 else draw(seed, 1 + seed % 3, seed % 3)
     search = search_of(drawn, np.zeros(len(drawn.capacity_R)))
-    assert halve(drawn, search) == pytest.approx(halve_by_asking_all(drawn))
+    at_none = at_prices(drawn, search.price_R, np.empty_like(drawn.tenant_J))
+    assert halve(drawn, search, at_none) == pytest.approx(halve_by_asking_all(drawn))
     proven = at_prices(drawn, search.best_R, np.empty_like(drawn.tenant_J))
     assert proven == pytest.approx(halve_by_asking_all(drawn))
 
@@ -145,7 +146,7 @@ def test_a_job_that_is_owed_gpus_does_not_blur_the_price_for_the_others() -> Non
     prices = []
     for options in (plain, owed):
         search = search_of(options, np.zeros(1))
-        halve(options, search)
+        halve(options, search, np.inf)
         prices.append(search.price_R[0])
     assert prices[0] > 0.1
     assert prices[1] == pytest.approx(prices[0], rel=1e-11)

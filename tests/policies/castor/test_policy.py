@@ -406,7 +406,7 @@ def test_who_is_expected_in_part_counts_in_part() -> None:
     now = situation(seen, standing(seen), Lengths())
     fluid = Fluid.of(now, np.array([4, 8]))
     part = Expected(fluid.curves, 0.25 * now.left_J, np.array([40.0, 80.0, 120.0]), 0.25)
-    crowd, goal = values._crowd(now, fluid, part)
+    crowd, goal = values._crowd(now, fluid, part, values.Wanted(0.0, 0.0, np.full(3, np.inf)))
     assert goal.weight_J.tolist() == [1.0] * 3 + [0.25] * 3
     assert goal.chance_J.tolist() == [1.0] * 3 + [0.25] * 3
     assert crowd.arrives_J[3:6].tolist() == [40.0, 80.0, 120.0]

@@ -26,8 +26,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coadapt.goodput.compiled import compiled_lean
-from coadapt.policies.castor.arrays import FloatArray, IntArray, JobRows
+from coadapt.goodput.compiled import compiled_lean, lean_part
+from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray, JobRows
+from coadapt.policies.castor.noise import Stretches
 from coadapt.policies.castor.rates import Configs
 from coadapt.policies.castor.situation import Situation
 
@@ -63,42 +64,57 @@ class FairClocks:
     def move(self, at: float, now: Situation, gpus_T: IntArray) -> Fair:
         """Return what the share of each job is, and move the clocks on. gpus_T: GPUs by type."""
         shares = _shares(now, gpus_T, now.goodput_JC)
-        ahead_J = _ahead(now, shares.rate_J, _shares(now, gpus_T, now.later_LC).rate_J)
+        later_rate_L = _shares(now, gpus_T, now.later_LC).rate_J
+        did_J, age_s_J = now.sources.done_J, now.stakes.age_J
         clocks = _Clocks(
-            np.where(now.timed_J, ahead_J, 0.0),
-            shares.rate_J,
-            now.left_J,
-            now.sources.done_J,
-            now.stakes.age_J,
-            now.rescale_s_J,
+            now.timed_J, shares.rate_J, later_rate_L, now.left_J, did_J, age_s_J, now.rescale_s_J
         )
         takes_s_J, least_J = np.empty((2, len(now.jobs)))
         done_J = now.job_rows.kept(self.job_rows, self.done_J, -1.0)
-        _move(clocks, max(at - self.at, 0.0), done_J, takes_s_J, least_J)
+        _move(clocks, now.later, max(at - self.at, 0.0), done_J, takes_s_J, least_J)
         self.at, self.job_rows, self.done_J = at, now.job_rows, done_J
         return Fair(*shares, takes_s_J, least_J)
 
 
 class _Clocks(NamedTuple):
-    """What clocks follow from. ahead_J: mean goodput of each job on its share, 0: it has no clock; rate_J: of
-    now; left_J, did_J: to do and done; age_s_J: since it came.
+    """What clocks follow from. timed_J: who has one; rate_J: goodput of each job on its share now, rate_L: on
+    later stretches; left_J, did_J: to do and done; age_s_J: since it came.
     """
 
-    ahead_J: FloatArray
+    timed_J: BoolArray
     rate_J: FloatArray
+    rate_L: FloatArray
     left_J: FloatArray
     did_J: FloatArray
     age_s_J: FloatArray
     rescale_s_J: FloatArray
 
 
+@lean_part
+def _mean(jobs: _Clocks, later: Stretches, j: int) -> float:
+    """Return the mean goodput that a job has on its share until its end; 0: it has no clock."""
+    if not jobs.timed_J[j] or jobs.rate_J[j] <= 0.0 or jobs.left_J[j] <= 0.0:
+        return 0.0
+    first, seconds = jobs.left_J[j], 0.0
+    for stretch in range(later.begin_J[j], later.begin_J[j + 1]):
+        first -= later.left_L[stretch]
+        seconds += later.left_L[stretch] / jobs.rate_L[stretch]
+    mean: float = jobs.left_J[j] / (seconds + first / jobs.rate_J[j])
+    return mean
+
+
 @compiled_lean
 def _move(
-    jobs: _Clocks, ran_s: float, done_J: FloatArray, takes_s_J: FloatArray, least_J: FloatArray
+    jobs: _Clocks,
+    later: Stretches,
+    ran_s: float,
+    done_J: FloatArray,
+    takes_s_J: FloatArray,
+    least_J: FloatArray,
 ) -> None:
     """Move the clocks on by `ran_s`; write what each job takes on its share, and its least rho."""
     for j in range(len(done_J)):
-        ahead, age_s, clock = jobs.ahead_J[j], jobs.age_s_J[j], done_J[j]
+        ahead, age_s, clock = _mean(jobs, later, j), jobs.age_s_J[j], done_J[j]
         done_J[j], takes_s_J[j], least_J[j] = -1.0, np.inf, 0.0
         if ahead <= 0.0:
             continue
@@ -129,31 +145,49 @@ class Waits:
         """Return the completion time that each job bears, s, infinity if it cannot train; and move on."""
         crowded = max(len(now.jobs) / max(num_gpus, 1), 1.0)
         self.fair_s += max(at - self.at, 0.0) / crowded
-        age_J, whole_s_J = now.stakes.age_J, _at_least_s(now)
-        self.since_s_J = now.job_rows.kept(self.job_rows, self.since_s_J, self.fair_s - age_J / crowded)
+        age_s_J = now.stakes.age_J
+        self.since_s_J = now.job_rows.kept(self.job_rows, self.since_s_J, self.fair_s - age_s_J / crowded)
         self.at, self.job_rows = at, now.job_rows
-        had_J = self.fair_s - self.since_s_J
-        borne_J = np.maximum(age_J + (whole_s_J - had_J) * crowded, BORNE_MIN * whole_s_J * crowded)
-        return borne_J + now.rescale_s_J + ROUND_S
+        waits = _Waiting(
+            now.goodput_JC, now.left_J, now.sources.done_J, now.timed_J, age_s_J, now.rescale_s_J
+        )
+        borne_s_J = np.empty(len(age_s_J))
+        _bear(waits, now.configs.gpus_C, self.fair_s, self.since_s_J, crowded, borne_s_J)
+        return borne_s_J
 
 
-def _at_least_s(now: Situation) -> FloatArray:
-    """Return how long each job would take on its fewest GPUs of its slowest type, s; infinity: it cannot."""
-    whole_J = now.left_J + np.where(now.timed_J, now.sources.done_J, 0.0)
-    seconds_J = np.empty(len(whole_J))
-    _on_fewest(now.goodput_JC, now.configs.gpus_C, whole_J, seconds_J)
-    return seconds_J
+class _Waiting(NamedTuple):
+    """What jobs bear follows from this: goodputs, progress to do and done; seconds since they came."""
+
+    goodput_JC: FloatArray
+    left_J: FloatArray
+    done_J: FloatArray
+    timed_J: BoolArray
+    age_s_J: FloatArray
+    rescale_s_J: FloatArray
 
 
 @compiled_lean
-def _on_fewest(goodput_JC: FloatArray, gpus_C: IntArray, whole_J: FloatArray, seconds_J: FloatArray) -> None:
-    for j in range(len(whole_J)):
+def _bear(
+    jobs: _Waiting,
+    gpus_C: IntArray,
+    fair_s: float,
+    since_s_J: FloatArray,
+    crowded: float,
+    borne_s_J: FloatArray,
+) -> None:
+    """Write what each job bears: its whole time on its fewest GPUs of its slowest type, in turns."""
+    for j in range(len(borne_s_J)):
         fewest, slowest = np.inf, 0.0
         for c in range(len(gpus_C)):
-            goodput = goodput_JC[j, c]
+            goodput = jobs.goodput_JC[j, c]
             if goodput > 0.0 and (gpus_C[c] < fewest or (gpus_C[c] == fewest and goodput < slowest)):
                 fewest, slowest = gpus_C[c], goodput
-        seconds_J[j] = whole_J[j] / slowest if slowest > 0.0 else np.inf
+        whole = jobs.left_J[j] + (jobs.done_J[j] if jobs.timed_J[j] else 0.0)
+        whole_s = whole / slowest if slowest > 0.0 else np.inf
+        rest_s = (whole_s - (fair_s - since_s_J[j])) * crowded
+        borne_s = max(jobs.age_s_J[j] + rest_s, BORNE_MIN * whole_s * crowded)
+        borne_s_J[j] = borne_s + jobs.rescale_s_J[j] + ROUND_S
 
 
 class _Shares(NamedTuple):
@@ -200,30 +234,3 @@ def _share(goodput_JC: FloatArray, configs: Configs, gpus_T: IntArray, equal: fl
                 shares.rate_J[j] = rate
         if may > 0:
             shares.rate_J[j] = max(shares.rate_J[j], done / may)
-
-
-def _ahead(now: Situation, rate_J: FloatArray, later_rate_L: FloatArray) -> FloatArray:
-    """Return the mean goodput that each job has on its share until its end, whose stretches have these."""
-    later, mean_J = now.later, np.zeros(len(rate_J))
-    _average(now.left_J, rate_J, later.job_L, later.left_L, later_rate_L, mean_J)
-    return mean_J
-
-
-@compiled_lean
-def _average(
-    left_J: FloatArray,
-    rate_J: FloatArray,
-    job_L: IntArray,
-    left_L: FloatArray,
-    rate_L: FloatArray,
-    mean_J: FloatArray,
-) -> None:
-    stretch = 0
-    for j in range(len(left_J)):
-        first, seconds = left_J[j], 0.0
-        while stretch < len(job_L) and job_L[stretch] == j:
-            first -= left_L[stretch]
-            seconds += left_L[stretch] / rate_L[stretch]
-            stretch += 1
-        if rate_J[j] > 0.0 and left_J[j] > 0.0:
-            mean_J[j] = left_J[j] / (seconds + first / rate_J[j])

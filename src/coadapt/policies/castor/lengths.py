@@ -172,8 +172,9 @@ class Lengths:
 
         Takes in who is there, and learns from who has gone.
         """
-        for gone in [job for job in self.living if job not in now.job_rows.row_of]:
-            self._learn(self.living.pop(gone), *self.kept_XJ[:TENANT, self.job_rows.row_of[gone]].tolist())
+        gone = self.living.keys() - now.job_rows.row_of.keys()
+        for job in [job for job in self.living if job in gone] if gone else ():
+            self._learn(self.living.pop(job), *self.kept_XJ[:TENANT, self.job_rows.row_of[job]].tolist())
         known_J = self._take_in(jobs, now)
         kept_XJ, left_J = self.kept_XJ, np.empty(len(jobs))
         _by_hints(kept_XJ, self.hints.told_TR, self.hints.count_T, left_J)

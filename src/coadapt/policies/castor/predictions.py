@@ -10,7 +10,7 @@
 # Both sides get a round's length added, since ends are seen at rounds only.
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -54,9 +54,10 @@ class Predictions:
     seen_at: float = 0.0
     high: float = HIGH
 
-    def observe(self, at: float, here: Collection[JobId]) -> None:
+    def observe(self, at: float, here: Set[JobId]) -> None:
         """Learn from the jobs that have gone since the last round."""
-        for job in [job for job in self.made if job not in here]:
+        gone = self.made.keys() - here
+        for job in [job for job in self.made if job in gone] if gone else ():
             ended_at = max(0.5 * (self.seen_at + at), at - SEEN_EVERY_S)
             for said_at, end_at in self.forget(job):
                 took, said = max(ended_at - said_at, 0.0), end_at - said_at

@@ -28,7 +28,7 @@ from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.castor.cluster import Standing
 from coadapt.policies.castor.laxity import ANY_TYPE, Owed
 from coadapt.policies.castor.program.knapsack import Choice, prove, solve
-from coadapt.policies.castor.program.prices import NEVER, WAIT, Options, spare
+from coadapt.policies.castor.program.prices import NEVER, WAIT, Options
 from coadapt.policies.castor.situation import Situation
 from coadapt.policies.castor.values import Outlook
 
@@ -98,16 +98,34 @@ def _beside(options: Options, option_J: IntArray, served_JO: FloatArray) -> tupl
     """Return the prices for all others, beside those whose choice serves what they are owed; and by how much
     the others' could be worth more than it is, at most.
     """
-    every_J = np.arange(len(option_J))
-    gets_J = (option_J != WAIT) & (served_JO[every_J, option_J] > 0.0)
-    left_R = np.empty_like(options.capacity_R)
-    spare(options, np.where(gets_J, option_J, WAIT), left_R)
     others = options._replace(
-        value_JO=np.where(gets_J[:, None], NEVER, options.value_JO), capacity_R=np.maximum(left_R, 0)
+        value_JO=np.empty_like(options.value_JO), capacity_R=np.empty_like(options.capacity_R)
     )
-    value = spare(others, np.where(gets_J, WAIT, option_J), left_R)
+    value = _set_aside(options, option_J, served_JO, others)
     bound, price_R = prove(others)
     return max(bound - value, 0.0), price_R
+
+
+@compiled_lean
+def _set_aside(options: Options, option_J: IntArray, served_JO: FloatArray, others: Options) -> float:
+    """Write the options of all others, and what is left to them; return what they chose is worth."""
+    left_R, value = others.capacity_R, 0.0
+    for r in range(len(left_R)):
+        left_R[r] = options.capacity_R[r]
+    for j in range(len(option_J)):
+        chosen = option_J[j]
+        gets = chosen != WAIT and served_JO[j, chosen] > 0.0
+        for o in range(options.value_JO.shape[1]):
+            others.value_JO[j, o] = NEVER if gets else options.value_JO[j, o]
+        if gets:
+            left_R[options.type_JO[j, chosen]] -= options.gpus_JO[j, chosen]
+            if options.tenant_J[j] >= 0:
+                left_R[options.tenant_J[j]] -= options.gpus_JO[j, chosen]
+        elif chosen != WAIT:
+            value += options.value_JO[j, chosen]
+    for r in range(len(left_R)):
+        left_R[r] = max(left_R[r], 0)
+    return value
 
 
 @compiled_lean

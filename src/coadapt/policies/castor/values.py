@@ -19,10 +19,11 @@ import numpy as np
 from coadapt.goodput.compiled import compiled_lean, variable
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray, JobRows, median
 from coadapt.policies.castor.arrivals import Expected
-from coadapt.policies.castor.fluid.crowd import Course, Crowd, Curves, Goal, joined, type_majorants
+from coadapt.policies.castor.fluid.crowd import NO_CURVES, Course, Crowd, Curves, Goal, joined, type_majorants
 from coadapt.policies.castor.fluid.goal import LATE_JOBS
 from coadapt.policies.castor.fluid.market import settle_types
 from coadapt.policies.castor.fluid.play import at_price, settle
+from coadapt.policies.castor.noise import Stretches
 from coadapt.policies.castor.situation import Situation, Stakes
 
 # Values begin where those of the last round ended, so few plays do; more are for jobs that are new. Few where
@@ -82,15 +83,8 @@ class Values:
 
     def settle(self, now: Situation, fluid: "Fluid", expected: Expected | None, wanted: Wanted) -> Outlook:
         """Return the values of this round."""
-        crowd, goal = _crowd(now, fluid, expected)
+        crowd, goal = _crowd(now, fluid, expected, wanted)
         num_here, num_jobs = len(now.jobs), len(goal.weight_J)
-        bears_J, fair_J = np.full((2, num_jobs), np.inf)
-        bears_J[:num_here] = wanted.bears_J
-        if wanted.fair_J is not None:
-            fair_J[:num_here] = wanted.fair_J
-        goal = goal._replace(
-            bears_J=bears_J, fair_J=fair_J, makespan_jobs=wanted.makespan_jobs, tail=wanted.tail
-        )
         start_P = _begin(now, crowd, goal, fluid.worth_T)
         begin_J = now.later.begin_J
         _go_on(
@@ -240,42 +234,58 @@ def _type_worths(type_C: IntArray, gpus_C: IntArray, goodput_JC: FloatArray, num
     return worth_T
 
 
-def _crowd(now: Situation, fluid: Fluid, expected: Expected | None) -> tuple[Crowd, Goal]:
-    """Return jobs that are here, those expected, then later stretches; and the goal without its dials."""
-    count, later, stakes = len(now.jobs), now.later, now.stakes
-    next_left_J = now.left_J.copy()
-    np.subtract.at(next_left_J, later.job_L, later.left_L)
-    curves, left_J, arrives_J = [fluid.curves], [next_left_J], [np.zeros(count)]
+class _More(NamedTuple):
+    """Jobs that are expected: lengths, seconds until they come; weight of each, and its chance to come."""
+
+    left_J: FloatArray
+    arrives_J: FloatArray
+    weight: float
+    chance: float
+
+
+def _crowd(now: Situation, fluid: Fluid, expected: Expected | None, wanted: Wanted) -> tuple[Crowd, Goal]:
+    """Return jobs that are here, those expected, then later stretches; and the goal."""
+    curves, more = NO_CURVES, _More(np.empty(0), np.empty(0), 0.0, 1.0)
     if expected is not None:
-        more = len(expected.left_J)
-        curves.append(expected.curves)
-        left_J.append(expected.left_J)
-        arrives_J.append(expected.arrives_J)
-        stakes = Stakes(
-            np.concatenate((stakes.weight_J, np.full(more, expected.part * stakes.weight_J.mean()))),
-            np.concatenate((stakes.due_J, np.full(more, np.inf))),
-            np.concatenate((stakes.age_J, -expected.arrives_J)),
-        )
-    num_jobs = len(stakes.weight_J)
-    chance_J = np.ones(num_jobs)
-    chance_J[count:] = 1.0 if expected is None else expected.part
-    next_J = np.full(num_jobs + len(later.job_L), -1, dtype=np.int64)
-    place_L = np.arange(num_jobs, len(next_J))
-    next_J[np.where(place_L == num_jobs + later.begin_J[later.job_L], later.job_L, place_L - 1)] = place_L
-    crowd = Crowd(
-        joined([*curves, fluid.later]),
-        np.concatenate([*left_J, later.left_L]),
-        np.concatenate([*arrives_J, np.full(len(later.job_L), np.inf)]),
-        next_J,
-        fluid.gpus_T,
-    )
-    goal = Goal(
-        *stakes,
-        bears_J=np.empty(0),
-        fair_J=np.empty(0),
-        chance_J=chance_J,
-        makespan_jobs=0.0,
-        tail=0.0,
-        usual_s=0.0,
-    )
+        weight = expected.part * float(now.stakes.weight_J.mean())
+        curves, more = expected.curves, _More(expected.left_J, expected.arrives_J, weight, expected.part)
+    num_jobs = len(now.jobs) + len(more.left_J)
+    num_parts = num_jobs + len(now.later.job_L)
+    left_P, arrives_P = np.empty((2, num_parts))
+    next_P = np.empty(num_parts, dtype=np.int64)
+    crowd = Crowd(joined([fluid.curves, curves, fluid.later]), left_P, arrives_P, next_P, fluid.gpus_T)
+    weight_J, due_J, age_J, bears_J, fair_J, chance_J = np.empty((6, num_jobs))
+    dials = wanted.makespan_jobs, wanted.tail
+    goal = Goal(weight_J, due_J, age_J, bears_J, fair_J, chance_J, *dials, usual_s=0.0)
+    own_fair_J = np.full(len(now.jobs), np.inf) if wanted.fair_J is None else wanted.fair_J
+    _gather(now.left_J, now.stakes, wanted.bears_J, own_fair_J, more, now.later, crowd, goal)
     return crowd, goal
+
+
+@compiled_lean
+def _gather(
+    left_J: FloatArray,
+    stakes: Stakes,
+    bears_J: FloatArray,
+    fair_J: FloatArray,
+    more: _More,
+    later: Stretches,
+    crowd: Crowd,
+    goal: Goal,
+) -> None:
+    """Write lengths, arrivals and followers of a crowd, and what counts of its jobs."""
+    num_here, num_jobs = len(left_J), len(goal.weight_J)
+    for j in range(num_here):
+        crowd.left_J[j], crowd.arrives_J[j], crowd.next_J[j] = left_J[j], 0.0, -1
+        goal.weight_J[j], goal.due_J[j], goal.age_J[j] = stakes.weight_J[j], stakes.due_J[j], stakes.age_J[j]
+        goal.bears_J[j], goal.fair_J[j], goal.chance_J[j] = bears_J[j], fair_J[j], 1.0
+    for j in range(num_here, num_jobs):
+        arrives_s = more.arrives_J[j - num_here]
+        crowd.left_J[j], crowd.arrives_J[j], crowd.next_J[j] = more.left_J[j - num_here], arrives_s, -1
+        goal.weight_J[j], goal.due_J[j], goal.age_J[j] = more.weight, np.inf, -arrives_s
+        goal.bears_J[j], goal.fair_J[j], goal.chance_J[j] = np.inf, np.inf, more.chance
+    for stretch in range(len(later.job_L)):
+        j, part = later.job_L[stretch], num_jobs + stretch
+        crowd.left_J[j] -= later.left_L[stretch]
+        crowd.left_J[part], crowd.arrives_J[part], crowd.next_J[part] = later.left_L[stretch], np.inf, -1
+        crowd.next_J[j if stretch == later.begin_J[j] else part - 1] = part

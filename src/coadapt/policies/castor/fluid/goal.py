@@ -57,8 +57,8 @@ def _near(course: Course, chance_J: FloatArray, j: int, last: float) -> float:
 
 
 @lean_part
-def _share_last_end(course: Course, chance_J: FloatArray, share_J: FloatArray) -> None:
-    """Write by how much the last end is that of each job."""
+def _share_last_end(course: Course, chance_J: FloatArray, share_J: FloatArray, near_J: FloatArray) -> None:
+    """Write by how much the last end is that of each job. near_J: scratch."""
     share_J[:] = 0.0
     j, left = _before(course, -1), 1.0
     for _ in range(LATEST_MAX):
@@ -66,9 +66,10 @@ def _share_last_end(course: Course, chance_J: FloatArray, share_J: FloatArray) -
             break
         last, total = course.end_J[j], 0.0
         for i in range(len(share_J)):
-            total += _near(course, chance_J, i, last)
+            near_J[i] = _near(course, chance_J, i, last)
+            total += near_J[i]
         for i in range(len(share_J)):
-            share_J[i] += left * chance_J[j] * _near(course, chance_J, i, last) / total
+            share_J[i] += left * chance_J[j] * near_J[i] / total
         left *= 1.0 - chance_J[j]
         j = _before(course, j)
 
@@ -118,7 +119,7 @@ def cost_of(course: Course, goal: Goal) -> float:
 @compiled_lean
 def weigh(course: Course, goal: Goal, weight_J: FloatArray, share_J: FloatArray) -> None:
     """Write ω: what one second by which each job ends sooner takes off the goal. share_J: scratch."""
-    _share_last_end(course, goal.chance_J, share_J)
+    _share_last_end(course, goal.chance_J, share_J, weight_J)
     for j in range(len(weight_J)):
         weight_J[j] = goal.weight_J[j]
         if course.end_J[j] == np.inf:

@@ -201,7 +201,7 @@ def prove(options: Options) -> tuple[float, FloatArray]:
     if left_R.min() >= 0:  # each job has its best: GPUs cost nothing
         return bound, free_R
     search = search_of(options, free_R)
-    return halve(options, search), search.best_R
+    return halve(options, search, bound), search.best_R
 
 
 def solve(options: Options) -> Choice:

@@ -198,14 +198,15 @@ def _halve_one(options: Options, search: Search, r: int, highest: float) -> None
 
 
 @compiled_lean
-def halve(options: Options, search: Search) -> float:
-    """Search prices by halving from 0 on; return the least bound that was met on the way to them."""
-    bound = at_prices(options, search.price_R, search.option_J)
+def halve(options: Options, search: Search, bound: float) -> float:
+    """Search prices by halving from 0 on; return the least bound that was met on the way to them, or the one
+    that 0 proves.
+    """
     highest = 0.0
     for j in range(options.value_JO.shape[0]):
         for o in range(options.value_JO.shape[1]):
-            if options.value_JO[j, o] > 0.0:
-                highest = max(highest, options.value_JO[j, o] / options.gpus_JO[j, o])
+            if options.value_JO[j, o] > highest * options.gpus_JO[j, o]:
+                highest = options.value_JO[j, o] / options.gpus_JO[j, o]
     num_resources = len(search.price_R)
     for _ in range(1 if num_resources == 1 else TURNS):
         for r in range(num_resources):
