@@ -14,6 +14,7 @@
 
 from collections.abc import Callable
 from importlib import import_module
+from pickle import UnpicklingError
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -26,6 +27,7 @@ except ImportError:
 Function = TypeVar("Function", bound=Callable[..., object])
 
 HAS_COMPILER = _njit is not None
+UNREADABLE = AttributeError, ImportError, EOFError, UnpicklingError
 
 
 def variable(value: int) -> int:
@@ -63,6 +65,31 @@ def _compiled(function: Function, **options: bool) -> Function:
     # A C function around each kernel would be called by nobody.
     given: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, **options}
     try:
-        return cast(Function, _njit(cache=True, **given)(function))
+        kept = _njit(cache=True, **given)(function)
     except RuntimeError:  # no folder to keep it in
         return cast(Function, _njit(**given)(function))
+    _begin_anew_if_unreadable(getattr(kept, "_cache", None))
+    return cast(Function, kept)
+
+
+def _begin_anew_if_unreadable(cache: Any) -> None:
+    """Let a cache that cannot be read be begun anew, where numba would raise.
+
+    It names the classes of arguments. Where one of them has another name in this version of Coadapt, what an
+    earlier one kept (pip leaves it there) cannot be read, not even to see that it is of other code.
+    """
+    load = getattr(cache, "load_overload", None)
+    if load is None:  # another numba
+        return
+
+    def load_overload(signature: object, context: object) -> object:
+        try:
+            return load(signature, context)
+        except UNREADABLE:
+            try:
+                cache.flush()
+            except OSError:  # others may write there
+                cache.disable()
+            return None
+
+    cache.load_overload = load_overload

@@ -187,7 +187,6 @@ def test_it_tells_what_the_next_size_saves_and_costs(seed: int) -> None:
         standing=standing(SEEN),
         predictions=Predictions(),
         starts=Predictions(),
-        at=0.0,
     )
     for row, (job, why) in enumerate(explained(told).items()):
         sizes = sizes_of(now, row, types[job])

@@ -38,7 +38,6 @@ class Told:
     standing: Standing
     predictions: Predictions
     starts: Predictions
-    at: float
 
 
 def explained(told: Told) -> dict[JobId, str]:
@@ -46,7 +45,7 @@ def explained(told: Told) -> dict[JobId, str]:
     now, placed = told.now, told.placed
     given = sorted([now.job_rows.row_of[job] for job in placed])
     left = [row for row, job in enumerate(now.job_rows.row_of) if job not in placed]
-    ends_s_3G, starts_s_3L = told.predictions.said(given) - told.at, told.starts.said(left) - told.at
+    ends_s_3G, starts_s_3L = told.predictions.said(given), told.starts.said(left)
     larger, price_s = _larger(told, given), told.sizes.price_T.max(initial=0.0) * S_PER_HOUR
     seconds = *ends_s_3G, larger.saves_s_G, larger.costs_s_G, *starts_s_3L, _earns_s(told, left)
     *words, earns, (price,) = in_words(*seconds, np.array([price_s]))
@@ -155,6 +154,15 @@ class _Given(NamedTuple):
     type_G: IntArray
 
 
+class _Worth(NamedTuple):
+    """What GPUs are worth now: goodputs, on all sizes and on what each job holds; values; prices."""
+
+    goodput_JC: FloatArray
+    here_J: FloatArray
+    value_J: FloatArray
+    price_T: FloatArray
+
+
 class _Larger(NamedTuple):
     """The next larger size of jobs that are placed. count_G: replicas now; extra_G: more, 0: there is none.
 
@@ -167,15 +175,17 @@ class _Larger(NamedTuple):
     costs_s_G: FloatArray
 
 
+def _worth(told: Told) -> _Worth:
+    return _Worth(told.now.goodput_JC, told.now.here_J, told.outlook.value_J, told.sizes.price_T)
+
+
 def _larger(told: Told, rows: Sequence[int]) -> _Larger:
-    counts = [told.placed[told.now.jobs[row].id].num_replicas for row in rows]
-    types = [told.sizes.types.get(told.now.jobs[row].id, 0) for row in rows]
-    given = _Given(*np.array((rows, counts, types), dtype=np.int64))
-    extra_G, gain_G = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows))
-    _enlarge(told.now.goodput_JC, told.now.here_J, told.now.configs, given, extra_G, gain_G)
-    saves_s_G = told.outlook.value_J[given.row_G] * gain_G * S_PER_HOUR
-    costs_s_G = told.sizes.price_T[given.type_G] * extra_G * S_PER_HOUR
-    return _Larger(given.count_G, extra_G, saves_s_G, costs_s_G)
+    names, types = [told.now.jobs[row].id for row in rows], told.sizes.types
+    counts = [told.placed[name].num_replicas for name in names]
+    given = _Given(*np.array((rows, counts, [types.get(name, 0) for name in names]), dtype=np.int64))
+    larger = _Larger(given.count_G, np.empty_like(given.count_G), *np.empty((2, len(rows))))
+    _enlarge(_worth(told), told.now.configs, given, larger)
+    return larger
 
 
 def _more(now: Situation, rows: list[int], larger: _Larger, words: Sequence[Sequence[str]]) -> list[str]:
@@ -192,34 +202,37 @@ def _more(now: Situation, rows: list[int], larger: _Larger, words: Sequence[Sequ
 
 
 @compiled_lean
-def _enlarge(
-    goodput_JC: FloatArray,
-    here_J: FloatArray,
-    configs: Configs,
-    given: _Given,
-    extra_G: IntArray,
-    gain_G: FloatArray,
-) -> None:
-    """Write how many replicas more the next larger size has, and how much goodput."""
+def _enlarge(worth: _Worth, configs: Configs, given: _Given, larger: _Larger) -> None:
     for g in range(len(given.row_G)):
         row, count, of_type = given.row_G[g], given.count_G[g], given.type_G[g]
-        goodput = here_J[row]
+        goodput, extra, gain = worth.here_J[row], 0, 0.0
         for c in range(len(configs.gpus_C)):  # sizes of a type ascend
-            if configs.type_C[c] != of_type or goodput_JC[row, c] <= 0.0:
+            if configs.type_C[c] != of_type or worth.goodput_JC[row, c] <= 0.0:
                 continue
             if configs.gpus_C[c] == count:
-                goodput = goodput_JC[row, c]
+                goodput = worth.goodput_JC[row, c]
             elif configs.gpus_C[c] > count:
-                extra_G[g], gain_G[g] = configs.gpus_C[c] - count, goodput_JC[row, c] - goodput
+                extra, gain = configs.gpus_C[c] - count, worth.goodput_JC[row, c] - goodput
                 break
+        larger.extra_G[g] = extra
+        larger.saves_s_G[g] = worth.value_J[row] * gain * S_PER_HOUR
+        larger.costs_s_G[g] = worth.price_T[of_type] * extra * S_PER_HOUR
 
 
 def _earns_s(told: Told, rows: Sequence[int]) -> FloatArray:
     """Return what an hour of one GPU saves each of these jobs at most, s."""
-    now, value_J = told.now, told.outlook.value_J
-    each_RC = now.goodput_JC[rows] / now.configs.gpus_C
-    earns_s_R: FloatArray = value_J[rows] * each_RC.max(axis=1, initial=0.0) * S_PER_HOUR
+    earns_s_R = np.empty(len(rows))
+    _earn(_worth(told), told.now.configs.gpus_C, np.array(rows, dtype=np.int64), earns_s_R)
     return earns_s_R
+
+
+@compiled_lean
+def _earn(worth: _Worth, gpus_C: IntArray, row_R: IntArray, earns_s_R: FloatArray) -> None:
+    for r in range(len(row_R)):
+        most = 0.0
+        for c in range(len(gpus_C)):
+            most = max(most, worth.goodput_JC[row_R[r], c] / gpus_C[c])
+        earns_s_R[r] = worth.value_J[row_R[r]] * most * S_PER_HOUR
 
 
 def _needs_of(told: Told, rows: Mapping[int, int], price: str) -> dict[int, tuple[str, bool]]:

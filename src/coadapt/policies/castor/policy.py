@@ -166,7 +166,6 @@ class Castor(CastorOptions):
             standing=fixed,
             predictions=memory.predictions,
             starts=memory.starts,
-            at=view.at,
         )
         end_s = outlook.course.end_J[: len(now.jobs)]
         last_s = float(end_s[np.isfinite(end_s)].max(initial=0.0))

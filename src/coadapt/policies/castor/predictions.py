@@ -71,12 +71,11 @@ class Predictions:
         """Take in the seconds to each job's end by the play (infinity: no word)."""
         self.again_at_J = job_rows.kept(self.job_rows, self.again_at_J, -np.inf)
         self.at, self.job_rows, self.left_s_J = at, job_rows, left_s_J
-        rows = np.flatnonzero((self.again_at_J <= at) & (left_s_J < np.inf))
-        names = list(job_rows.row_of) if len(rows) else []
-        for row, left_s in zip(rows.tolist(), left_s_J[rows].tolist(), strict=True):
-            self.made.setdefault(names[row], []).append((at, at + left_s))
-        # Said anew once half of what was said is over: so early and late words weigh alike.
-        self.again_at_J[rows] = at + 0.5 * left_s_J[rows]
+        row_R = np.empty(len(left_s_J), dtype=np.int64)
+        rows = row_R[: _fall_due(at, left_s_J, self.again_at_J, row_R)].tolist()
+        names = list(job_rows.row_of) if rows else []
+        for row in rows:
+            self.made.setdefault(names[row], []).append((at, at + float(left_s_J[row])))
 
     def forget(self, job: JobId) -> list[tuple[float, float]]:
         """Forget what was said of `job`, and return it."""
@@ -86,8 +85,8 @@ class Predictions:
         return self.made.pop(job)
 
     def said(self, rows: Sequence[int]) -> FloatArray:
-        """Return what the last round said of the jobs in these rows, each a `Prediction` as a column of
-        (3, rows), where it said anything; infinity elsewhere.
+        """Return the seconds that the last round said of the jobs in these rows: of each, a `Prediction` as a
+        column of (3, rows); infinity where it said nothing.
         """
         if self.ascending_2E is None:
             known_2E = self.errors_2E[:, : self.num_errors]
@@ -95,15 +94,28 @@ class Predictions:
         said_3R = np.empty((3, len(rows)))
         spread_O2 = np.zeros((NUM_OCTAVES, 2))
         _say(self.left_s_J, np.array(rows, dtype=np.int64), self.ascending_2E, self.high, spread_O2, said_3R)
-        said_3R += self.at
         return said_3R
 
     @property
     def latest(self) -> dict[JobId, Prediction]:
         """What the last round said of each job."""
-        said_R3 = self.said(range(len(self.left_s_J))).T.tolist()
+        said_R3 = (self.at + self.said(range(len(self.left_s_J)))).T.tolist()
         told = zip(self.job_rows.row_of, said_R3, strict=True)
         return {job: Prediction(*each) for job, each in told if each[0] < math.inf}
+
+
+@compiled_lean
+def _fall_due(at: float, left_s_J: FloatArray, again_at_J: FloatArray, row_R: IntArray) -> int:
+    """Write of whom something is to be said now, and when again: once half of what is said is over, so early
+    and late words weigh alike. Return how many they are.
+    """
+    count = 0
+    for j in range(len(left_s_J)):
+        if again_at_J[j] <= at and left_s_J[j] < np.inf:
+            again_at_J[j] = at + 0.5 * left_s_J[j]
+            row_R[count] = j
+            count += 1
+    return count
 
 
 @compiled_lean

@@ -26,6 +26,7 @@ ROUNDING_SLACK = 1e-8  # samples, as in goodput/batch.py
 BOUND_SLACK = 1e-9  # of a bound, so that no rounding hides a batch
 STEP_TIME_MIN_S = 1e-9  # as in goodput/throughput.py
 ATOMIC, PASSES, TOTAL = range(3)  # columns of a batch
+MANY_ROWS, ALIKE = 1_000, 3  # alike are jobs in so many of their limits: initial, requested, max_total
 GAMMA = 8  # of ThroughputParams: how steps overlap
 NUM_SLOTS, FEW_SLOTS, MIX = 2_048, 256, 1_000_003  # powers of 2; what mixes the numbers that tell a slot (1)
 NUM_PLAIN = 8  # numbers that a goodput follows from besides those of types and of sizes, as in _note
@@ -127,9 +128,8 @@ class Kept:
         if not alike:
             before_N = np.full(num_rows, -1)
         from_NX, best = np.empty((num_rows, width)), Best.room(num_rows, num_columns)
-        _work_out(
-            steps, configs, rows, _Before(before_N, self.from_NX, *self.best), self.tried, from_NX, best
-        )
+        before = _Before(_in_turn(steps, rows), before_N, self.from_NX, *self.best)
+        _work_out(steps, configs, rows, before, self.tried, from_NX, best)
         self.configs, self.from_NX, self.best = configs, from_NX, best
         return best
 
@@ -143,9 +143,19 @@ def goodputs(steps: Steps, configs: Configs, rows: Rows) -> Best:
     return Kept(Tried.room(FEW_SLOTS)).goodputs(nobody_N, steps, configs, rows)
 
 
-class _Before(NamedTuple):
-    """Rows of the round before, and which of them each row is likely to be, if any."""
+def _in_turn(steps: Steps, rows: Rows) -> IntArray:
+    """Return the rows in turn: of many, jobs alike come one by one, while their batches are at hand."""
+    if len(rows.job_N) < MANY_ROWS:
+        return np.arange(len(rows.job_N))
+    return np.lexsort(steps.batch_JTX[rows.job_N, 0, :ALIKE].T)
 
+
+class _Before(NamedTuple):
+    """order_N: rows in turn. The others: rows of the round before, and which of them each is likely to be, if
+    any.
+    """
+
+    order_N: IntArray
     row_N: IntArray
     from_NX: FloatArray
     goodput_NC: FloatArray
@@ -367,7 +377,7 @@ def _work_out(
     best: Best,
 ) -> None:
     """Write goodputs: those of the round before where a row follows from the same numbers; and these."""
-    for n in range(len(from_NX)):
+    for n in before.order_N:
         _note(steps, rows, n, from_NX[n])
         row = before.row_N[n]
         same = 0 <= row < len(before.from_NX)

@@ -29,6 +29,7 @@ from coadapt.policies.castor.cluster import Standing
 from coadapt.policies.castor.laxity import ANY_TYPE, Owed
 from coadapt.policies.castor.program.knapsack import Choice, prove, solve
 from coadapt.policies.castor.program.prices import NEVER, WAIT, Options
+from coadapt.policies.castor.rates import Configs
 from coadapt.policies.castor.situation import Situation
 from coadapt.policies.castor.values import Outlook
 
@@ -205,14 +206,31 @@ def _earn(value_J: FloatArray, jobs: Prospects, worth_JO: FloatArray) -> None:
 
 def _options(now: Situation, outlook: Outlook) -> tuple[FloatArray, IntArray, IntArray]:
     """Return what each option earns, its replicas and its type: all configurations, then keeping."""
-    type_J, _, _, gpus_J = now.sources.steps.held_JX.T
-    with np.errstate(divide="ignore", invalid="ignore"):
-        takes_s_JC, lasts_s_J = now.left_J[:, None] / now.goodput_JC, now.left_J / now.here_J
-    prospects = Prospects(
-        now.goodput_JC, now.here_J, gpus_J > 0, takes_s_JC, lasts_s_J, now.rescale_s_J, outlook.calm_s
+    num_jobs, num_configs = now.goodput_JC.shape
+    gpus_JO, type_JO = np.empty((2, num_jobs, num_configs + 1), dtype=np.int64)
+    takes_s_JC, lasts_s_J = np.empty((num_jobs, num_configs)), np.empty(num_jobs)
+    runs_J = np.empty(num_jobs, dtype=np.bool_)
+    jobs = Prospects(
+        now.goodput_JC, now.here_J, runs_J, takes_s_JC, lasts_s_J, now.rescale_s_J, outlook.calm_s
     )
-    worth_JO = worths(outlook.value_J, prospects)
-    gpus_JO, type_JO = np.empty(worth_JO.shape, np.int64), np.empty(worth_JO.shape, np.int64)
-    gpus_JO[:, :-1], gpus_JO[:, -1] = now.configs.gpus_C, gpus_J
-    type_JO[:, :-1], type_JO[:, -1] = now.configs.type_C, type_J
-    return worth_JO, gpus_JO, type_JO
+    _look_at(now.left_J, now.configs, now.sources.steps.held_JX, jobs, gpus_JO, type_JO)
+    return worths(outlook.value_J, jobs), gpus_JO, type_JO
+
+
+@compiled_lean
+def _look_at(
+    left_J: FloatArray,
+    configs: Configs,
+    held_JX: IntArray,
+    jobs: Prospects,
+    gpus_JO: IntArray,
+    type_JO: IntArray,
+) -> None:
+    """Write what each option takes, and how long jobs would last on it."""
+    num_configs = len(configs.gpus_C)
+    for j in range(len(left_J)):
+        jobs.runs_J[j], jobs.lasts_s_J[j] = held_JX[j, 3] > 0, left_J[j] / jobs.here_J[j]
+        for c in range(num_configs):
+            jobs.takes_s_JC[j, c] = left_J[j] / jobs.goodput_JC[j, c]
+            gpus_JO[j, c], type_JO[j, c] = configs.gpus_C[c], configs.type_C[c]
+        gpus_JO[j, num_configs], type_JO[j, num_configs] = held_JX[j, 3], held_JX[j, 0]
