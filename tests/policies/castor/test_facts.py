@@ -57,7 +57,7 @@ def _new(rng: np.random.Generator, name: str) -> JobView:
 
 def _changed(rng: np.random.Generator, one: JobView, names: tuple[str, ...]) -> JobView:
     told = one.measured
-    match rng.integers(10):
+    match rng.integers(11):
         case 0:
             told = replace(told, grad=GradStats(sqr=1.0, var=float(rng.uniform(1.0, 90.0))))
         case 1:
@@ -82,6 +82,8 @@ def _changed(rng: np.random.Generator, one: JobView, names: tuple[str, ...]) -> 
         case 7:
             batch = replace(one.spec.batch, accumulation=not one.spec.batch.accumulation)
             return replace(one, spec=replace(one.spec, batch=batch))
+        case 8:
+            told = replace(told, progress_target=float(rng.uniform(1e4, 1e7)))
         case _:
             return one
     return replace(one, measured=told)
@@ -90,7 +92,9 @@ def _changed(rng: np.random.Generator, one: JobView, names: tuple[str, ...]) -> 
 def _same(one: Situation, other: Situation) -> None:
     for name in ("goodput_JC", "here_J", "left_J", "timed_J", "later_LC"):
         assert np.array_equal(getattr(one, name), getattr(other, name)), name
-    for mine, others in zip(one.sources.steps, other.sources.steps, strict=True):
+    for mine, others in zip(
+        one.sources.steps[:-1], other.sources.steps[:-1], strict=True
+    ):  # but for versions
         assert np.array_equal(mine, others)
     for mine, others in zip((*one.configs, *one.later), (*other.configs, *other.later), strict=True):
         assert np.array_equal(mine, others)
@@ -106,6 +110,7 @@ def test_what_is_kept_is_what_would_be_worked_out(seed: int, num_slots: int) -> 
     jobs = [_new(rng, f"j{number}") for number in range(12)]
     for number in range(ROUNDS):
         cluster = nodes(4, 4, 4) + (nodes(8, kind="other", name="o") if number // 10 % 2 else ())
+        cluster = cluster[number % 5 // 4 :]  # in each fifth round one node is away
         seen: ClusterView = view(cluster, *jobs, at=60.0 * number)
         kept, anew = (
             situation(seen, standing(seen), *memory, each)

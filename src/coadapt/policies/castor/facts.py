@@ -41,11 +41,12 @@ NO_PARAMS = (0.0,) * len(PARAM_NAMES)
 NUM_LIMITS = 5  # of a batch: initial, requested, max_total, min_atomic, max_atomic (0: none)
 # Numbers of a job, as of Known. lasting: whether all but what it holds and told last stay while it tells no
 # other times and, if it follows that, no other batch. partial: whether it was timed on some GPU types only.
+# version: of all that is written where these change.
 # Behind them, type by type: whether it may have that, then its parameters, then its limits.
 HELD, NUM_HELD = 0, 4  # what it holds: type, nodes, racks, replicas
 NOISE, PROGRESS, HINT = range(NUM_HELD, 7)  # what it told last
 ADAPTIVE, ACCUMULATES, KNOWN, PROFILED, LEAST, MOST, SIZE, SUBMITTED, DEADLINE = range(7, 16)
-LIKE, LASTING, FOLLOWS, PARTIAL, NUM_NUMBERS = range(16, 21)
+LIKE, LASTING, FOLLOWS, PARTIAL, VERSION, NUM_NUMBERS = range(16, 22)
 NOTHING_HELD = 0, 1, 1, 0
 LIKES_MAX = 100  # more kinds than jobs that are there: then those that have gone are forgotten (1)
 # A job that was never timed starts within one node, on at most so many GPUs (tried: 1 with doubling, mean
@@ -72,6 +73,7 @@ class Numbers(NamedTuple):
     scale, samples (inf: none). progress_J: done, hint_J: as of `hinted` (inf: none), samples. submitted_J,
     deadline_J: instants, s (inf: none). known_J: whether any step-time parameters are known; timed_J: whether
     any number of replicas was timed. like_J: which of the round's kinds of jobs each is.
+    version_J: as of `Steps`: what is guessed on types that a job was not timed on is another in each round.
     """
 
     params_JTX: FloatArray
@@ -87,6 +89,7 @@ class Numbers(NamedTuple):
     hint_J: FloatArray
     submitted_J: FloatArray
     deadline_J: FloatArray
+    version_J: FloatArray
     known_J: BoolArray
     timed_J: BoolArray
 
@@ -101,7 +104,7 @@ class Numbers(NamedTuple):
             np.empty((num_jobs, num_types), dtype=np.bool_),
             np.empty((num_jobs, 2), dtype=np.int64),
             *np.empty((2, num_jobs), dtype=np.int64),
-            *np.empty((5, num_jobs)),
+            *np.empty((6, num_jobs)),
             *np.empty((2, num_jobs), dtype=np.bool_),
         )
 
@@ -171,6 +174,7 @@ class Facts:
     begin_J: IntArray = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
     likes: list[Like] = field(default_factory=list)
     number_of: dict[Like, int] = field(default_factory=dict)
+    version: int = 0
 
     def __post_init__(self) -> None:
         tried = Tried.room()
@@ -222,7 +226,9 @@ class Facts:
         sizes = *limits(job), _only_size(spec)
         lasting = spec.batch.schedule is None and by_noise, spec.contract is RescaleContract.SELF
         partial = bool(told) and not told.keys() >= set(gpu_types)
-        numbers = [*flags, *sizes, job.submitted_at, deadline_at, self.number_of[like], *lasting, partial]
+        self.version += 1
+        lasts = *lasting, partial, self.version
+        numbers = [*flags, *sizes, job.submitted_at, deadline_at, self.number_of[like], *lasts]
         numbers += [spec.replicas.allows_type(each) for each in gpu_types]
         for profile in map(told.get, gpu_types):
             numbers += NO_PARAMS if profile is None else _params(profile, widest or profile)
@@ -316,6 +322,7 @@ def _lay_out(number_JX: FloatArray, to: Numbers) -> None:
         to.span_J2[j, 0], to.span_J2[j, 1] = int(number_X[LEAST]), int(number_X[MOST])
         to.size_J[j], to.like_J[j] = int(number_X[SIZE]), int(number_X[LIKE])
         to.submitted_J[j], to.deadline_J[j] = number_X[SUBMITTED], number_X[DEADLINE]
+        to.version_J[j] = np.nan if number_X[PARTIAL] != 0.0 else number_X[VERSION]
         num_types, begin = to.allowed_JT.shape[1], NUM_NUMBERS
         for t in range(num_types):
             to.allowed_JT[j, t] = number_X[begin + t] != 0.0

@@ -29,7 +29,7 @@ ATOMIC, PASSES, TOTAL = range(3)  # columns of a batch
 MANY_ROWS, ALIKE = 1_000, 3  # alike are jobs in so many of their limits: initial, requested, max_total
 GAMMA = 8  # of ThroughputParams: how steps overlap
 NUM_SLOTS, FEW_SLOTS, MIX = 2_048, 256, 1_000_003  # powers of 2; what mixes the numbers that tell a slot (1)
-NUM_PLAIN = 8  # numbers that a goodput follows from besides those of types and of sizes, as in _note
+NUM_PLAIN = 6  # numbers that a goodput follows from besides which sizes are wanted, as in _note
 
 
 class Configs(NamedTuple):
@@ -50,7 +50,7 @@ class Steps(NamedTuple):
     params_JTX: step-time parameters per GPU type, in the order of ThroughputParams. known_J: whether there
     are any. batch_JTX: initial, requested, max_total, min_atomic, max_atomic (0: none), with the memory of
     each type; may_JX: adaptive, accumulation. held_JX: type, nodes, racks, replicas that it holds (replicas
-    0: none).
+    0: none). version_J: where it is as it was, so is all but what a job holds (NaN: unknown).
     """
 
     params_JTX: FloatArray
@@ -58,6 +58,7 @@ class Steps(NamedTuple):
     batch_JTX: FloatArray
     may_JX: BoolArray
     held_JX: IntArray
+    version_J: FloatArray
 
 
 class Tried(NamedTuple):
@@ -121,9 +122,8 @@ class Kept:
         """Return what `goodputs` does. before_N: which row of the last round each is likely to be (-1: none);
         those that follow from the same numbers as that are known.
         """
-        _, num_types, num_params = steps.params_JTX.shape
-        num_limits, num_rows, num_columns = steps.batch_JTX.shape[2], *rows.wanted_NC.shape
-        width = num_types * (num_params + num_limits) + NUM_PLAIN + num_columns
+        num_rows, num_columns = rows.wanted_NC.shape
+        width = NUM_PLAIN + num_columns
         alike = configs is self.configs and width == self.from_NX.shape[1]
         if not alike:
             before_N = np.full(num_rows, -1)
@@ -349,21 +349,12 @@ def _row(steps: Steps, configs: Configs, rows: Rows, n: int, tried: Tried, best:
 @lean_part
 def _note(steps: Steps, rows: Rows, n: int, from_X: FloatArray) -> None:
     """Write the numbers that a row follows from."""
-    j, end = rows.job_N[n], 0
-    for of_type in range(steps.params_JTX.shape[1]):
-        for x in range(steps.params_JTX.shape[2]):
-            from_X[end + x] = steps.params_JTX[j, of_type, x]
-        end += steps.params_JTX.shape[2]
-        for x in range(steps.batch_JTX.shape[2]):
-            from_X[end + x] = steps.batch_JTX[j, of_type, x]
-        end += steps.batch_JTX.shape[2]
+    j = rows.job_N[n]
+    from_X[0], from_X[1] = steps.version_J[j], rows.noise_N[n]
     for x in range(4):
-        from_X[end + x] = steps.held_JX[j, x]
-    from_X[end + 4], from_X[end + 5] = steps.may_JX[j, 0], steps.may_JX[j, 1]
-    from_X[end + 6], from_X[end + 7] = steps.known_J[j], rows.noise_N[n]
-    end += NUM_PLAIN
+        from_X[2 + x] = steps.held_JX[j, x]
     for c in range(rows.wanted_NC.shape[1]):
-        from_X[end + c] = rows.wanted_NC[n, c]
+        from_X[NUM_PLAIN + c] = rows.wanted_NC[n, c]
 
 
 @compiled_lean

@@ -239,7 +239,14 @@ def _trainings(
             for number, kind in enumerate(kinds):
                 if kind.gpu_type not in told:
                     numbers.params_JTX[row, number] = _params_on(number, kinds, told, factor_TT)
-    steps = Steps(numbers.params_JTX, numbers.known_J, numbers.batch_JTX, numbers.may_JX, numbers.held_JX)
+    steps = Steps(
+        numbers.params_JTX,
+        numbers.known_J,
+        numbers.batch_JTX,
+        numbers.may_JX,
+        numbers.held_JX,
+        numbers.version_J,
+    )
     left_J = np.maximum(numbers.hint_J - numbers.progress_J, 0.0)
     grows_J = numbers.known_J & numbers.may_JX[:, 0] & (numbers.noise_J < np.inf)
     return steps, Trainings(grows_J, numbers.noise_J, numbers.progress_J, left_J, *curves)
