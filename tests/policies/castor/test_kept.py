@@ -95,6 +95,15 @@ def test_intervals_are_percentiles_of_errors_of_those_alike(seed: int, num_error
         assert said_s_3.tolist() == pytest.approx([left_s, least_s, most_s])
 
 
+def test_something_is_said_anew_once_half_of_what_was_said_is_over() -> None:
+    says, rows = Predictions(), JobRows("abc")
+    for at in (0.0, 40.0, 50.0, 60.0, 75.0):
+        says.predict(at, rows, np.array([100.0 - at, np.inf, 10.0]))
+    assert says.made["a"] == [(0.0, 100.0), (50.0, 100.0), (75.0, 100.0)]
+    assert says.made["c"] == [(at, at + 10.0) for at in (0.0, 40.0, 50.0, 60.0, 75.0)]
+    assert "b" not in says.made
+
+
 @seeds
 def test_values_go_on_by_name_and_in_proportion_where_stretches_differ(seed: int) -> None:
     rng, last, known = np.random.default_rng(seed), JobRows(), dict[str, list[float]]()

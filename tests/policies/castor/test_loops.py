@@ -7,18 +7,24 @@ import numpy as np
 import pytest
 
 from coadapt.policies.castor import round as program
+from coadapt.policies.castor import values
 from coadapt.policies.castor.arrays import FloatArray, IntArray
+from coadapt.policies.castor.arrivals import Expected
 from coadapt.policies.castor.cluster import standing
 from coadapt.policies.castor.explain import Told, durations, explained
 from coadapt.policies.castor.fairness import ROUND_S, FairClocks, Waits
+from coadapt.policies.castor.fluid.crowd import picked
 from coadapt.policies.castor.laxity import ANY_TYPE, NO_TYPE, Owed
 from coadapt.policies.castor.lengths import Lengths
 from coadapt.policies.castor.noise import Stretches
 from coadapt.policies.castor.predictions import Predictions
+from coadapt.policies.castor.program.knapsack import prove, solve
+from coadapt.policies.castor.program.prices import WAIT
 from coadapt.policies.castor.round import HORIZON_S, Prospects, Sizes, choose, worths
 from coadapt.policies.castor.situation import Situation, situation
 from coadapt.policies.castor.values import Fluid, Values, Wanted
 from tests.policies.castor.stage import timed
+from tests.policies.castor.test_knapsack import draw
 from tests.policies.stage import nodes, on, view
 
 SEEN = view(
@@ -202,3 +208,78 @@ def test_it_tells_what_the_next_size_saves_and_costs(seed: int) -> None:
             saves, costs = durations(seconds_2)
             gpus = re.escape(f"{extra} more GPU{'s' if extra > 1 else ''}")
             assert re.search(f"; {gpus} for an hour would save it {saves} and cost the others {costs}$", why)
+
+
+@seeds
+def test_it_tells_what_a_gpu_would_save_who_waits(seed: int) -> None:
+    now, rng = drawn(seed), np.random.default_rng(seed)
+    outlook = Values().settle(now, Fluid.of(now, GPUS_T), None, Wanted(4.0, 0.5, np.full(4, 1e9)))
+    price_T = rng.uniform(0.0, 1.0, 2)
+    nobody, says = Sizes({}, {}, 1.0, 1.0, price_T, room=False), Predictions()
+    told = Told(
+        now=now,
+        outlook=outlook,
+        sizes=nobody,
+        placed={},
+        standing=standing(SEEN),
+        predictions=says,
+        starts=says,
+    )
+    for row, why in enumerate(explained(told).values()):
+        most = max(
+            [each / gpus for of in range(2) for gpus, each in sizes_of(now, row, of).items()], default=0.0
+        )
+        saves, others = durations(3_600.0 * np.array([float(outlook.value_J[row]) * most, price_T.max()]))
+        assert why.endswith(f"an hour of a GPU saves the others {others}, it {saves}")
+
+
+@seeds
+def test_a_crowd_has_each_stretch_after_the_one_before_and_who_is_expected_behind_who_is_here(
+    seed: int,
+) -> None:
+    rng, plain = np.random.default_rng(seed), drawn(seed)
+    job_L, left_L = np.array([0, 1, 1, 1, 3]), rng.uniform(1.0, 9.0, 5)
+    later = Stretches(job_L, left_L, np.ones(5), np.array([0, 1, 4, 4, 5]))
+    now = replace(plain, later=later, later_LC=plain.goodput_JC[job_L])
+    fluid, more_left_J, arrives_J = Fluid.of(now, GPUS_T), rng.uniform(1.0, 9.0, 3), rng.uniform(0.0, 99.0, 3)
+    expected = Expected(picked(fluid.curves, fluid.curves, [0, 2, 1]), more_left_J, arrives_J, 0.25)
+    wanted = Wanted(4.0, 0.5, rng.uniform(1.0, 9.0, 4), rng.uniform(1.0, 9.0, 4) if seed % 2 else None)
+    crowd, goal = values._crowd(now, fluid, expected, wanted)
+    for row in range(7):
+        parts, part = [], row
+        while (part := int(crowd.next_J[part])) >= 0:
+            parts.append(float(crowd.left_J[part]))
+            assert crowd.arrives_J[part] == np.inf
+        assert parts == left_L[job_L == row].tolist()
+        whole = now.left_J[row] if row < 4 else more_left_J[row - 4]
+        assert crowd.left_J[row] + sum(parts) == pytest.approx(whole)
+    assert len(crowd.left_J) == 12
+    assert crowd.arrives_J[:7].tolist() == [0.0] * 4 + arrives_J.tolist()
+    assert goal.age_J.tolist() == now.stakes.age_J.tolist() + (-arrives_J).tolist()
+    assert goal.due_J.tolist() == now.stakes.due_J.tolist() + [np.inf] * 3
+    assert goal.weight_J.tolist() == now.stakes.weight_J.tolist() + [0.25] * 3
+    assert goal.bears_J.tolist() == wanted.bears_J.tolist() + [np.inf] * 3
+    fair_J = np.full(4, np.inf) if wanted.fair_J is None else wanted.fair_J
+    assert goal.fair_J.tolist() == fair_J.tolist() + [np.inf] * 3
+    assert goal.chance_J.tolist() == [1.0] * 4 + [0.25] * 3
+    assert (goal.makespan_jobs, goal.tail) == (4.0, 0.5)
+
+
+@seeds
+def test_prices_beside_who_is_served_are_of_all_others_on_what_those_leave(seed: int) -> None:
+    options, rng = draw(seed, 1 + seed % 3, seed % 2), np.random.default_rng(seed)
+    every_J, option_J = np.arange(len(options.tenant_J)), solve(options).option_J
+    served_JO = rng.integers(0, 2, options.value_JO.shape).astype(np.float64)
+    gets_J = (option_J != WAIT) & (served_JO[every_J, option_J] > 0.0)
+    left_R, value = options.capacity_R.copy(), 0.0
+    for j, o in enumerate(option_J):
+        if gets_J[j]:
+            for r in {int(options.type_JO[j, o]), int(options.tenant_J[j])} - {-1}:
+                left_R[r] -= options.gpus_JO[j, o]
+        elif o != WAIT:
+            value += float(options.value_JO[j, o])
+    value_JO = np.where(gets_J[:, None], -1.0, options.value_JO)
+    bound, price_R = prove(options._replace(value_JO=value_JO, capacity_R=left_R))
+    found, prices_R = program._beside(options, option_J, served_JO)
+    assert found == pytest.approx(max(bound - value, 0.0))
+    assert prices_R.tolist() == price_R.tolist()

@@ -124,8 +124,6 @@ def _set_aside(options: Options, option_J: IntArray, served_JO: FloatArray, othe
                 left_R[options.tenant_J[j]] -= options.gpus_JO[j, chosen]
         elif chosen != WAIT:
             value += options.value_JO[j, chosen]
-    for r in range(len(left_R)):
-        left_R[r] = max(left_R[r], 0)
     return value
 
 
