@@ -92,9 +92,8 @@ def _changed(rng: np.random.Generator, one: JobView, names: tuple[str, ...]) -> 
 def _same(one: Situation, other: Situation) -> None:
     for name in ("goodput_JC", "here_J", "left_J", "timed_J", "later_LC"):
         assert np.array_equal(getattr(one, name), getattr(other, name)), name
-    for mine, others in zip(
-        one.sources.steps[:-1], other.sources.steps[:-1], strict=True
-    ):  # but for versions
+    steps, other_steps = one.sources.steps[:-1], other.sources.steps[:-1]  # all but versions
+    for mine, others in zip(steps, other_steps, strict=True):
         assert np.array_equal(mine, others)
     for mine, others in zip((*one.configs, *one.later), (*other.configs, *other.later), strict=True):
         assert np.array_equal(mine, others)

@@ -227,8 +227,10 @@ def _look_at(
     """Write what each option takes, and how long jobs would last on it."""
     num_configs = len(configs.gpus_C)
     for j in range(len(left_J)):
-        jobs.runs_J[j], jobs.lasts_s_J[j] = held_JX[j, 3] > 0, left_J[j] / jobs.here_J[j]
+        here = jobs.here_J[j]
+        jobs.runs_J[j], jobs.lasts_s_J[j] = held_JX[j, 3] > 0, left_J[j] / here if here > 0.0 else np.inf
         for c in range(num_configs):
-            jobs.takes_s_JC[j, c] = left_J[j] / jobs.goodput_JC[j, c]
+            goodput = jobs.goodput_JC[j, c]
+            jobs.takes_s_JC[j, c] = left_J[j] / goodput if goodput > 0.0 else np.inf
             gpus_JO[j, c], type_JO[j, c] = configs.gpus_C[c], configs.type_C[c]
         gpus_JO[j, num_configs], type_JO[j, num_configs] = held_JX[j, 3], held_JX[j, 0]

@@ -210,8 +210,6 @@ class Slower(NamedTuple):
 
     def held(self, atomic_J1: FloatArray) -> FloatArray:
         """Return it for all jobs on what they hold alone, the last of X, (num_jobs, 1)."""
-        if len(self.error_KG) == 1:
-            return self.ratio_JX[:, -1:]
         own = Slower(self.error_KG, self.curve_JX[:, -1:].copy(), self.ratio_JX[:, -1:].copy())
         return own.at(np.arange(len(atomic_J1)), atomic_J1)
 
