@@ -41,7 +41,8 @@ NO_PARAMS = (0.0,) * len(PARAM_NAMES)
 NUM_LIMITS = 5  # of a batch: initial, requested, max_total, min_atomic, max_atomic (0: none)
 # Numbers of a job, as of Numbers. lasting: whether all but what it holds and told last stay while it tells no
 # other times and, if it follows that, no other batch. partial: whether it was timed on some GPU types only.
-# version: of all that is written where these change. Behind them, type by type: whether it may have that, then its parameters, then its limits.
+# version: of all that is written where these change. Behind them, type by type: whether it may have that,
+# then its parameters, then its limits.
 HELD, NUM_HELD = 0, 4  # what it holds: type, nodes, racks, replicas
 NOISE, PROGRESS, HINT = range(NUM_HELD, 7)  # what it told last
 ADAPTIVE, ACCUMULATES, KNOWN, PROFILED, LEAST, MOST, SIZE, SUBMITTED, DEADLINE = range(7, 16)
