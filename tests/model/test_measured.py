@@ -149,3 +149,13 @@ def test_a_report_of_the_profiles_that_are_known_leaves_them_the_same_object() -
     assert known.after(replace(told, progress=2.0), 1.0).by_type is known.by_type
     newer = replace(profile, num_replicas_profiled=2)
     assert known.after(replace(told, by_type={"a100": newer}), 1.0).by_type == {"a100": newer}
+
+
+@given(st.lists(profiles(), min_size=1, max_size=4))
+def test_profiles_that_tell_nothing_new_leave_those_that_are_known(told: list[TypeProfile]) -> None:
+    """Also where reports before knew more, and where they come over a wire: an equal profile is another."""
+    known = Measured()
+    for each in told:
+        known = known.after(TrainingReport(progress=1.0, by_type={"a100": each}), 0.0)
+    again = TrainingReport(progress=2.0, by_type={"a100": replace(told[-1])})
+    assert known.after(again, 1.0).by_type is known.by_type

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from coadapt.goodput.batch import Candidates, candidates, split_total
 from coadapt.goodput.efficiency import FloatArray, efficiency_at
 from coadapt.goodput.efficiency_models import EfficiencyModel
@@ -56,7 +54,7 @@ class BatchSearch:
         else:
             gain_B = efficiency_model(self.choices.total).expected
         goodput_B = self.rate_B * gain_B
-        best = int(np.argmax(goodput_B))
+        best = int(goodput_B.argmax())
         return BatchChoice(float(goodput_B[best]), self.choices.config(best))
 
 

@@ -134,14 +134,19 @@ class TypeProfile:
             raise ValueError(f"TypeProfile.max_atomic must be >= 1, got {self.max_atomic}")
 
     def after(self, before: "TypeProfile | None") -> "TypeProfile":
-        """Return this newer profile without forgetting what `before` knew besides."""
-        if before is None or before is self:  # most reports tell what the one before told
+        """Return this newer profile without forgetting what `before` knew besides; `before` if all is old.
+
+        Most reports tell what the one before told, and what follows from a profile is worked out again
+        wherever that is another object.
+        """
+        if before is None or before is self:
             return self
-        return TypeProfile(
+        both = TypeProfile(
             params=self.params,
             num_replicas_profiled=max(self.num_replicas_profiled, before.num_replicas_profiled),
             max_atomic=before.max_atomic if self.max_atomic is None else self.max_atomic,
         )
+        return before if both == before else both
 
 
 @quick_init

@@ -29,7 +29,10 @@ from coadapt.policies.castor.rates import Configs
 from coadapt.policies.castor.situation import Situation, situation
 from coadapt.policies.castor.times import (
     AS_SAID,
+    BATCHES,
     CARRIED,
+    LOG_ATOMIC_G,
+    NUM_STEPS,
     SHAPES_MAX,
     TOLD_MAX,
     Shape,
@@ -512,7 +515,26 @@ def test_of_step_times_the_latest_batches_and_shapes_are_kept() -> None:
     assert Shape(1, 1, 9) not in times.taken
 
 
-@given(slower=st.floats(0.3, 3.0), gpus=st.integers(1, 8), atomic=st.lists(st.integers(1, 64), min_size=1))
+def test_a_step_that_is_timed_again_and_took_as_long_is_nothing_new() -> None:
+    """What jobs were told is the same object, unless another batch was timed since: then it is the latest."""
+    times, shape = StepTimes(), Shape(1, 1, 2)
+    for atomic in range(1, BATCHES + 2):
+        times.note((shape, atomic, 0), math.log(0.1 * atomic))
+    error_G, told = times.on(PARAMS, shape)[0], times.tell("gpu", PARAMS, shape)
+    times.note((shape, BATCHES + 1, 0), math.log(0.1 * (BATCHES + 1)))
+    assert times.tell("gpu", PARAMS, shape) is told
+    assert np.shares_memory(times.on(PARAMS, shape), error_G)
+    times.note((shape, 1, 0), math.log(0.1))
+    assert next(reversed(times.taken[shape])) == (shape, 1, 0)
+    assert times.on(PARAMS, shape)[0].tolist() != error_G.tolist()
+    times.note((shape, 1, 0), math.log(0.4))
+    assert times.taken[shape][shape, 1, 0][0] == pytest.approx(math.log(0.2))
+
+
+MANY = st.lists(st.integers(1, 64), min_size=1, max_size=TOLD_MAX)  # of more the first are forgotten
+
+
+@given(slower=st.floats(0.3, 3.0), gpus=st.integers(1, 8), atomic=MANY)
 def test_times_of_kin_that_are_all_off_by_one_factor_are_off_by_most_of_it_nearby_and_by_a_part_far_off(
     slower: float, gpus: int, atomic: list[int]
 ) -> None:
@@ -529,6 +551,14 @@ def test_times_of_kin_that_are_all_off_by_one_factor_are_off_by_most_of_it_nearb
     curve_G = times.on(PARAMS, shape)[0]
     for packed_G in times.packed(PARAMS, np.array([1, gpus, 64])):
         assert packed_G == pytest.approx(curve_G)
+
+
+@given(st.lists(st.floats(-1.0, 1.0), min_size=NUM_STEPS, max_size=NUM_STEPS), st.integers(1, 100_000))
+def test_between_two_samples_of_a_pass_errors_lie_on_a_line(errors: list[float], atomic: int) -> None:
+    shape = Shape(1, 1, 2)
+    times = StepTimes(taken={shape: {}}, params=PARAMS, errors={shape: np.array(errors)})
+    line = np.interp(math.log(atomic), LOG_ATOMIC_G, errors)
+    assert times.error(PARAMS, (shape, atomic, 0)) == line
 
 
 def test_a_model_that_is_off_for_large_passes_is_corrected_there() -> None:
@@ -561,7 +591,9 @@ def test_errors_that_are_kept_are_those_worked_out_anew(reports: list[tuple[int,
         anew = StepTimes(times.taken)
         assert times.on(params, shape) == pytest.approx(anew.on(params, shape), rel=1e-12)
         every = np.arange(1, 6)
-        assert times.packed(params, every) == pytest.approx(anew.packed(params, every), rel=1e-12)
+        for model in (params, other, PARAMS):
+            anew = StepTimes(times.taken)
+            assert times.packed(model, every) == pytest.approx(anew.packed(model, every), rel=1e-12)
 
 
 @given(st.dictionaries(st.integers(1, 64), st.floats(0.3, 3.0), min_size=1, max_size=6))

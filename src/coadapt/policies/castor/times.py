@@ -13,6 +13,7 @@ Axes: J jobs, C configurations (numbers of GPUs), X these and what is held, G sa
 # latest batches. A size that nobody trained on has what lies between its neighbours.
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -35,6 +36,7 @@ SHAPES_MAX = 256  # the longest unseen are forgotten
 SAID_MAX = 2 * TOLD_MAX * SHAPES_MAX  # beyond so many all that the model said is worked out again
 
 LOG_ATOMIC_G = LOG_STEP * np.arange(NUM_STEPS)
+LOG_ATOMIC: list[float] = LOG_ATOMIC_G.tolist()
 AS_SAID = np.zeros((1, NUM_STEPS))  # the errors of a model that is right
 
 
@@ -78,8 +80,12 @@ class StepTimes:
         shape, atomic, accumulation = setting
         latest = self.taken.pop(shape, {})
         self.taken[shape] = latest
-        before = latest.pop(setting, None)
-        log_s = log_s if before is None else 0.5 * (before[0] + log_s)
+        before = latest.get(setting)
+        if before is not None:
+            log_s = 0.5 * (before[0] + log_s)
+            if log_s == before[0] and next(reversed(latest)) == setting:
+                return  # nothing new
+            del latest[setting]
         latest[setting] = (
             log_s,
             TimedStep(atomic=atomic, accumulation=accumulation, seconds=math.exp(log_s)),
@@ -98,7 +104,14 @@ class StepTimes:
     def error(self, params: ThroughputParams, setting: Setting) -> float:
         """Return the logarithm of step times over what `params` say of them, in this setting."""
         shape, atomic, _ = setting
-        return float(np.interp(math.log(atomic), LOG_ATOMIC_G, self.on(params, shape)[0]))
+        error_G, place = self.on(params, shape)[0], math.log(atomic)
+        after = bisect_right(LOG_ATOMIC, place)
+        if after == NUM_STEPS:
+            return float(error_G[-1])
+        low, high = error_G[after - 1 : after + 1].tolist()
+        begin, end = LOG_ATOMIC[after - 1 : after + 1]
+        error: float = (high - low) / (end - begin) * (place - begin) + low
+        return error
 
     def on(self, params: ThroughputParams, shape: Shape) -> FloatArray:
         """Return the same over LOG_ATOMIC_G, on this shape, (1, NUM_STEPS)."""
@@ -141,10 +154,10 @@ class StepTimes:
         return self.said
 
     def _curve(self, params: ThroughputParams) -> tuple[FloatArray, FloatArray]:
-        self._work_out(params, self.taken)
         if not self.taken:
             return np.zeros(1), AS_SAID
-        if self.curve is None:
+        if params is not self.params or self.curve is None:
+            self._work_out(params, self.taken)
             packed: dict[int, Shape] = {}
             for shape in self.taken:
                 packed[shape.gpus] = min(shape, packed.get(shape.gpus, shape))
