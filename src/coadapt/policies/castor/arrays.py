@@ -1,4 +1,10 @@
-"""Short names for arrays (axes are told by the letters after the underscore), and which row a job has."""
+"""Short names for arrays (axes are told by the letters after the underscore), which row a job has, and exp,
+log and power to the same bits on all machines.
+"""
+
+# numpy has an exp, log and power of its own for processors with AVX-512, whose last bits are not those of the
+# C library. Sizes that are alike are told apart by less, and a run that takes another of two becomes another
+# run. Compiled loops call the C library everywhere.
 
 from collections.abc import Iterable
 from itertools import repeat
@@ -6,6 +12,7 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
+from coadapt.goodput.compiled import compiled_lean
 from coadapt.model import JobId
 
 FloatArray = NDArray[np.float64]
@@ -17,6 +24,45 @@ def median(values: FloatArray) -> float:
     """Return the median of some numbers: that of numpy takes eight times as long for 160 of them."""
     ordered = np.sort(values)
     return 0.5 * float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2])
+
+
+def exp(values_N: FloatArray) -> FloatArray:
+    """Return the exponentials of some numbers."""
+    found_N = np.empty(len(values_N))
+    _exp(values_N, found_N)
+    return found_N
+
+
+def log(values_N: FloatArray) -> FloatArray:
+    """Return the logarithms of some numbers > 0."""
+    found_N = np.empty(len(values_N))
+    _log(values_N, found_N)
+    return found_N
+
+
+def power(values_N: FloatArray, exponent: float) -> FloatArray:
+    """Return some numbers to the power of another."""
+    found_N = np.empty(len(values_N))
+    _power(values_N, exponent, found_N)
+    return found_N
+
+
+@compiled_lean
+def _exp(values_N: FloatArray, found_N: FloatArray) -> None:
+    for n in range(len(values_N)):
+        found_N[n] = np.exp(values_N[n])
+
+
+@compiled_lean
+def _log(values_N: FloatArray, found_N: FloatArray) -> None:
+    for n in range(len(values_N)):
+        found_N[n] = np.log(values_N[n])
+
+
+@compiled_lean
+def _power(values_N: FloatArray, exponent: float, found_N: FloatArray) -> None:
+    for n in range(len(values_N)):
+        found_N[n] = values_N[n] ** exponent
 
 
 class JobRows:

@@ -33,9 +33,8 @@ from coadapt.model import (
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray, JobRows
 from coadapt.policies.castor.ground import Ground
 from coadapt.policies.castor.lengths import hinted
-from coadapt.policies.castor.rates import Kept, Tried
+from coadapt.policies.castor.rates import Kept, Tried, params_of
 
-params_of = attrgetter(*PARAM_NAMES)
 NUM_COMPUTE = 2  # of these, the first are of a pass, the others of synchronisation and how both overlap
 NO_PARAMS = (0.0,) * len(PARAM_NAMES)
 NUM_LIMITS = 5  # of a batch: initial, requested, max_total, min_atomic, max_atomic (0: none)

@@ -12,11 +12,14 @@ them, T tangents.
 # of thirteen.
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 
 from coadapt.goodput.compiled import compiled_lean, lean_part
+from coadapt.goodput.throughput import PARAM_NAMES
+from coadapt.model import ThroughputParams
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 
 NUM_TRIED = 50  # geometric batches, as in goodput/batch.py
@@ -30,6 +33,8 @@ MANY_ROWS, ALIKE = 1_000, 3  # alike are jobs in so many of their limits: initia
 GAMMA = 8  # of ThroughputParams: how steps overlap
 NUM_SLOTS, FEW_SLOTS, MIX = 2_048, 256, 1_000_003  # powers of 2; what mixes the numbers that tell a slot (1)
 NUM_PLAIN = 6  # numbers that a goodput follows from besides which sizes are wanted, as in _note
+
+params_of = attrgetter(*PARAM_NAMES)
 
 
 class Configs(NamedTuple):
@@ -143,6 +148,16 @@ def goodputs(steps: Steps, configs: Configs, rows: Rows) -> Best:
     return Kept(Tried.room(FEW_SLOTS)).goodputs(nobody_N, steps, configs, rows)
 
 
+def log_steps_s(params: ThroughputParams, settings_NX: FloatArray) -> FloatArray:
+    """Return the logarithms of what steps take, s, to the same bits on all machines (as in arrays.py).
+
+    settings_NX: nodes, racks, replicas, samples of a pass, passes accumulated.
+    """
+    found_N = np.empty(len(settings_NX))
+    _log_steps_s(np.array(params_of(params)), settings_NX, found_N)
+    return found_N
+
+
 def _in_turn(steps: Steps, rows: Rows) -> IntArray:
     """Return the rows in turn: of many, jobs alike come one by one, while their batches are at hand."""
     if len(rows.job_N) < MANY_ROWS:
@@ -182,6 +197,14 @@ def _per_step(params_X: FloatArray, sync_s: float, atomic: float, passes: float)
         overlapped_s *= (1.0 + ratio**gamma) ** (1.0 / gamma)
     seconds: float = overlapped_s + (passes - 1.0) * compute_s
     return seconds
+
+
+@compiled_lean
+def _log_steps_s(params_X: FloatArray, settings_NX: FloatArray, found_N: FloatArray) -> None:
+    for n in range(len(found_N)):
+        nodes, racks, replicas = int(settings_NX[n, 0]), int(settings_NX[n, 1]), int(settings_NX[n, 2])
+        sync_s = _sync_s(params_X, nodes, racks, replicas)
+        found_N[n] = np.log(_per_step(params_X, sync_s, settings_NX[n, 3], settings_NX[n, 4] + 1.0))
 
 
 @lean_part

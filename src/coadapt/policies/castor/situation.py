@@ -12,14 +12,14 @@ import numpy as np
 
 from coadapt.goodput.compiled import compiled_lean
 from coadapt.model import ClusterView, JobView, TenantId, TypeProfile
-from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray, JobRows
+from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray, JobRows, power
 from coadapt.policies.castor.cluster import Kind, Standing, configurations
-from coadapt.policies.castor.facts import Facts, Known, least, params_of
+from coadapt.policies.castor.facts import Facts, Known, least
 from coadapt.policies.castor.ground import Ground
 from coadapt.policies.castor.kin import Applications
 from coadapt.policies.castor.lengths import Lengths, Reported
 from coadapt.policies.castor.noise import Stretches, Trainings, ahead, ahead_s, stretches
-from coadapt.policies.castor.rates import NO_CONFIGS, Best, Configs, Rows, Steps, goodputs
+from coadapt.policies.castor.rates import NO_CONFIGS, Best, Configs, Rows, Steps, goodputs, params_of
 from coadapt.policies.castor.times import Shape
 
 # Of a job that was never timed: its goodput on k GPUs is k to this power, in units of its goodput on one.
@@ -145,7 +145,7 @@ def situation(
     then = facts.later.goodputs(before_L, steps, configs, parts)
     later_LX = then.goodput_NC / slower.at(later.job_L, then.atomic_NC)
     if not timed_J.all():
-        guess_C, held_guess_J = configs.gpus_C**UNTIMED_EXPONENT, numbers.held_JX[:, 3] ** UNTIMED_EXPONENT
+        guess_C, held_guess_J = map(_guessed, (configs.gpus_C, numbers.held_JX[:, 3]))
         goodput_JC = np.where(~timed_J[:, None] & may_JC, guess_C, goodput_JC)
         here_J = np.where(timed_J, here_J, held_guess_J)
     return Situation(
@@ -189,6 +189,11 @@ def _slow_down(
             found.goodput_JC[j, c] = goodput if may_JC[j, c] else 0.0
             some = some or found.goodput_JC[j, c] > 0.0
         found.timed_J[j] = found.timed_J[j] and some
+
+
+def _guessed(gpus_X: IntArray) -> FloatArray:
+    """Return the goodput on so many GPUs of a job that was never timed."""
+    return power(gpus_X.astype(np.float64), UNTIMED_EXPONENT)
 
 
 def _held(ground: Ground, job: JobView) -> tuple[str, Shape] | None:

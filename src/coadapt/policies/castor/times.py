@@ -22,9 +22,9 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.goodput.compiled import compiled_lean
-from coadapt.goodput.throughput import Shapes, step_time
 from coadapt.model import KinTimes, Placement, ThroughputParams, TimedStep
-from coadapt.policies.castor.arrays import FloatArray, IntArray
+from coadapt.policies.castor.arrays import FloatArray, IntArray, exp, log
+from coadapt.policies.castor.rates import log_steps_s
 
 BATCHES = 6  # of a shape, the latest, whose mean error is carried (1)
 TOLD_MAX = 24  # batches of a shape that are kept for jobs to choose by
@@ -125,7 +125,7 @@ class StepTimes:
     def packed(self, params: ThroughputParams, gpus_C: IntArray) -> FloatArray:
         """Return the same of so many GPUs, packed, (num_configs, NUM_STEPS)."""
         error_CG = np.empty((len(gpus_C), NUM_STEPS))
-        _pack(np.log(gpus_C), *self._curve(params), error_CG)
+        _pack(log(gpus_C.astype(np.float64)), *self._curve(params), error_CG)
         return error_CG
 
     def tell(self, gpu_type: str, params: ThroughputParams, shape: Shape) -> KinTimes | None:
@@ -148,9 +148,7 @@ class StepTimes:
         missing = [each for each in settings if each not in self.said]
         if missing:
             rows = np.array([(*shape, *batch) for shape, *batch in missing], dtype=np.float64)
-            nodes, racks, gpus, atomic, accumulation = rows.T
-            said_s = step_time(params, Shapes(nodes, racks, gpus), atomic, accumulation)
-            self.said.update(zip(missing, np.log(said_s).tolist(), strict=True))
+            self.said.update(zip(missing, log_steps_s(params, rows).tolist(), strict=True))
         return self.said
 
     def _curve(self, params: ThroughputParams) -> tuple[FloatArray, FloatArray]:
@@ -162,7 +160,10 @@ class StepTimes:
             for shape in self.taken:
                 packed[shape.gpus] = min(shape, packed.get(shape.gpus, shape))
             sizes = sorted(packed)
-            self.curve = np.log(sizes), np.array([self.errors[packed[size]] for size in sizes])
+            self.curve = (
+                log(np.array(sizes, dtype=np.float64)),
+                np.array([self.errors[packed[size]] for size in sizes]),
+            )
         return self.curve
 
     def _work_out(self, params: ThroughputParams, shapes: Iterable[Shape]) -> None:
@@ -184,7 +185,8 @@ def _near(atomic_B: tuple[int, ...]) -> tuple[FloatArray, FloatArray]:
     """Return how near each of LOG_ATOMIC_G is to these samples of a pass, (NUM_STEPS, num_batches), and what
     all that counts there weighs. Not to be written to.
     """
-    near_GB = np.exp(-0.5 * ((LOG_ATOMIC_G[:, None] - np.log(atomic_B)) / NEAR) ** 2)
+    apart_GB = (LOG_ATOMIC_G[:, None] - log(np.array(atomic_B, dtype=np.float64))) / NEAR
+    near_GB = exp((-0.5 * apart_GB**2).ravel()).reshape(apart_GB.shape)
     return near_GB, near_GB.sum(axis=1) + CARRIED_WEIGHT
 
 

@@ -10,6 +10,7 @@
 # Prices in turn follow from the values by a play. So: play, take each job's value at the price of its own
 # end, half of the way in logarithms, and again; keep what cost least. The last round's values begin.
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.goodput.compiled import compiled_lean, variable
-from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray, JobRows, median
+from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray, JobRows, log, median, power
 from coadapt.policies.castor.arrivals import Expected
 from coadapt.policies.castor.fluid.crowd import NO_CURVES, Course, Crowd, Curves, Goal, joined, type_majorants
 from coadapt.policies.castor.fluid.goal import LATE_JOBS
@@ -142,7 +143,7 @@ def _shorter_first(crowd: Crowd, num_jobs: int, later_L: IntArray) -> FloatArray
     """
     whole_s_J = np.empty(num_jobs)
     _last_alone(crowd, later_L, whole_s_J)
-    factor_J: FloatArray = (whole_s_J / median(whole_s_J)) ** SHORTER_FIRST
+    factor_J = power(whole_s_J / median(whole_s_J), SHORTER_FIRST)
     return np.minimum(np.maximum(factor_J, 0.01), 100.0)
 
 
@@ -208,7 +209,7 @@ class Fluid:
         worth_T, unlike = np.ones(1), 0.0
         if num_types > 1:
             worth_T = _type_worths(configs.type_C, configs.gpus_C, now.goodput_JC, num_types)
-            unlike_T = np.abs(np.log(worth_T / worth_T[gpus_T.argmax()]))
+            unlike_T = np.abs(log(worth_T / worth_T[gpus_T.argmax()]))
             unlike = float(gpus_T @ unlike_T) / max(gpus_T.sum(), 1)
         here, later = (
             type_majorants(each, configs.gpus_C, configs.type_C, number_T)
@@ -228,9 +229,9 @@ def _type_worths(type_C: IntArray, gpus_C: IntArray, goodput_JC: FloatArray, num
             first_J = goodput_JC[:, (type_C == 0) & (gpus_C == size)][:, 0]
             other_J = goodput_JC[:, (type_C == number) & (gpus_C == size)][:, 0]
             both_J = (first_J > 0.0) & (other_J > 0.0)
-            ratios.append(np.log(other_J[both_J] / first_J[both_J]))
+            ratios.append(log(other_J[both_J] / first_J[both_J]))
         found = np.concatenate(ratios) if ratios else np.empty(0)
-        worth_T[number] = float(np.exp(found.mean())) if len(found) else 1.0
+        worth_T[number] = math.exp(found.mean()) if len(found) else 1.0
     return worth_T
 
 
