@@ -11,7 +11,9 @@ def main() -> int:
     for path in sorted(Path(__file__).parent.glob("[!_]*.py")):
         if '__name__ == "__main__"' in path.read_text(encoding="utf-8"):
             print(f"==> {path.stem}", flush=True)
-            if subprocess.run([sys.executable, "-m", f"benchmarks.{path.stem}"], check=False).returncode:
+            if subprocess.run(
+                [sys.executable, "-m", f"benchmarks.{path.stem}"], check=False
+            ).returncode:
                 failed.append(path.stem)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)

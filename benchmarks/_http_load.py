@@ -39,12 +39,17 @@ def live_service(folder: Path) -> Iterator[tuple["Service", float]]:
     """Serve the state directory `folder`; give the service, and how long it took to answer (s)."""
     begun = time.perf_counter()
     (folder / "connection.json").unlink(missing_ok=True)
-    process = subprocess.Popen([sys.executable, "-m", "benchmarks._live_service", str(folder)])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks._live_service", str(folder)]
+    )
     try:
         url = _address(folder, process)
         asyncio.run(_answers(url))
         token = (folder / "token").read_text().strip()
-        yield Service(url=url, token=token, pid=process.pid), time.perf_counter() - begun
+        yield (
+            Service(url=url, token=token, pid=process.pid),
+            time.perf_counter() - begun,
+        )
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(PATIENCE_S)
@@ -77,7 +82,9 @@ async def _answers(url: str) -> None:
 class Connection:
     """One kept-alive connection, which asks one thing after the other."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str
+    ) -> None:
         self._reader = reader
         self._writer = writer
         self._head = f"HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
@@ -91,11 +98,19 @@ class Connection:
         """Return the status of the answer, once all of it is here."""
         method, path, body = request
         content = b"" if body is None else json.dumps(body).encode()
-        kind = f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n" if content else ""
+        kind = (
+            f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
+            if content
+            else ""
+        )
         self._writer.write(f"{method} {path} {self._head}{kind}\r\n".encode() + content)
         head = await self._reader.readuntil(b"\r\n\r\n")
         lines = head.lower().split(b"\r\n")
-        length = next(int(line.partition(b":")[2]) for line in lines if line.startswith(b"content-length"))
+        length = next(
+            int(line.partition(b":")[2])
+            for line in lines
+            if line.startswith(b"content-length")
+        )
         await self._reader.readexactly(length)
         return int(head.split(b" ", 2)[1])
 
@@ -103,7 +118,9 @@ class Connection:
         self._writer.close()
 
 
-async def _ask_all(url: str, token: str, requests: Sequence[Request], num_connections: int) -> list[float]:
+async def _ask_all(
+    url: str, token: str, requests: Sequence[Request], num_connections: int
+) -> list[float]:
     waiting, taken_s = iter(requests), list[float]()
 
     async def one_after_the_other(connection: Connection) -> None:
@@ -120,14 +137,18 @@ async def _ask_all(url: str, token: str, requests: Sequence[Request], num_connec
     return taken_s
 
 
-def measure(service: Service, requests: Sequence[Request], num_connections: int = 1) -> JsonObject:
+def measure(
+    service: Service, requests: Sequence[Request], num_connections: int = 1
+) -> JsonObject:
     """Return how long the answers took (ms), and how many came per second over all connections.
 
     cpu_ms: of the scheduler's process per answer, its rounds of that time included; client_cpu_ms: of this
     one, which shares the cores. On a machine that others use they tell more than the wall time does.
     """
     begun, cpu_s, own_cpu_s = time.perf_counter(), service.cpu_s(), time.process_time()
-    taken_s = sorted(asyncio.run(_ask_all(service.url, service.token, requests, num_connections)))
+    taken_s = sorted(
+        asyncio.run(_ask_all(service.url, service.token, requests, num_connections))
+    )
     cpu_s, own_cpu_s = service.cpu_s() - cpu_s, time.process_time() - own_cpu_s
     wall_s = time.perf_counter() - begun
     return {
@@ -147,8 +168,17 @@ def verb(folder: Path, *arguments: str, times: int = 5) -> JsonObject:
     taken_s = []
     environ = {**os.environ, "COADAPT_STATE": str(folder)}
     for _ in range(times):
-        command = [sys.executable, "-c", "from coadapt.cli.main import main; main()", *arguments]
+        command = [
+            sys.executable,
+            "-c",
+            "from coadapt.cli.main import main; main()",
+            *arguments,
+        ]
         begun = time.perf_counter()
         subprocess.run(command, env=environ, check=True, stdout=subprocess.DEVNULL)
         taken_s.append(time.perf_counter() - begun)
-    return {"num_requests": times, "p50_ms": 1e3 * median(taken_s), "max_ms": 1e3 * max(taken_s)}
+    return {
+        "num_requests": times,
+        "p50_ms": 1e3 * median(taken_s),
+        "max_ms": 1e3 * max(taken_s),
+    }

@@ -20,7 +20,13 @@ from coadapt.cli.local_socket import listening_here
 from coadapt.cli.state_dir import StateDir
 from coadapt.core.commands import JobCommand, RetractRescale, Stop
 from coadapt.core.config import SchedulerConfig
-from coadapt.core.events import Event, Outcome, ReplicasExited, ReplicasKept, ReplicasStarted
+from coadapt.core.events import (
+    Event,
+    Outcome,
+    ReplicasExited,
+    ReplicasKept,
+    ReplicasStarted,
+)
 from coadapt.core.scheduler import Scheduler
 from coadapt.executors.processes.job_files import StateDirFiles
 from coadapt.model import JobId, Node, NodeId
@@ -83,7 +89,9 @@ class YesExecutor:
     def _answer(self, order: JobCommand) -> Event:
         at, job, generation = self._clock.now(), order.job, order.generation
         if isinstance(order, Stop):
-            return ReplicasExited(at=at, job=job, generation=generation, outcome=Outcome.STOPPED)
+            return ReplicasExited(
+                at=at, job=job, generation=generation, outcome=Outcome.STOPPED
+            )
         kind = ReplicasKept if isinstance(order, RetractRescale) else ReplicasStarted
         return kind(at=at, job=job, generation=generation)
 
@@ -95,7 +103,10 @@ def serve(folder: Path) -> None:
     writer, tally = IndexWriter(index, journal.whole, CONFIG), Tally()
     latencies = Latencies(tally.registry)
     store = SnapshotsAside(journal, latencies.commit)
-    executor, solver = YesExecutor(clock), ProcessSolver(partial(create_policy, POLICY), clock.now)
+    executor, solver = (
+        YesExecutor(clock),
+        ProcessSolver(partial(create_policy, POLICY), clock.now),
+    )
     loop = LiveLoop(
         Scheduler(CONFIG),
         clock=clock,
@@ -122,7 +133,11 @@ def serve(folder: Path) -> None:
         credentials=Credentials.load(state_dir.token, state_dir.job_key),
     )
     with listening("127.0.0.1", [0]) as tcp, listening_here(state_dir.socket) as here:
-        address = {"url": f"http://127.0.0.1:{tcp.getsockname()[1]}", "pid": os.getpid(), "policy": POLICY}
+        address = {
+            "url": f"http://127.0.0.1:{tcp.getsockname()[1]}",
+            "pid": os.getpid(),
+            "policy": POLICY,
+        }
         state_dir.connection.write_text(json.dumps(address))
         server = http_server(service)
         parts = (loop.run, partial(executor.run, loop.post), solver.run)

@@ -49,7 +49,9 @@ def main(address: str, folder: str, least: int, most: int) -> None:
             resources_per_worker={"CPU": 1},
             **elastic,
         ),
-        run_config=RunConfig(storage_path=f"{folder}/ray", failure_config=FailureConfig(max_failures=-1)),
+        run_config=RunConfig(
+            storage_path=f"{folder}/ray", failure_config=FailureConfig(max_failures=-1)
+        ),
     )
     trainer.fit()
 

@@ -13,7 +13,9 @@ import torch
 T = TypeVar("T")
 
 
-def on_two_replicas(target: Callable[[argparse.Namespace], T], options: argparse.Namespace) -> T:
+def on_two_replicas(
+    target: Callable[[argparse.Namespace], T], options: argparse.Namespace
+) -> T:
     """Return what `target(options)`, a function of a module, returns on the first of two replicas."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -21,7 +23,9 @@ def on_two_replicas(target: Callable[[argparse.Namespace], T], options: argparse
     context = multiprocessing.get_context("spawn")
     result = context.Queue()
     processes = [
-        context.Process(target=_replica, args=(rank, port, target, options, result), daemon=True)
+        context.Process(
+            target=_replica, args=(rank, port, target, options, result), daemon=True
+        )
         for rank in range(2)
     ]
     for process in processes:
@@ -44,7 +48,12 @@ def _replica(
     result: "multiprocessing.Queue[T]",
 ) -> None:
     torch.set_num_threads(1)
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {
+        "RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
     found = target(options)
     torch.distributed.destroy_process_group()
     if rank == 0:

@@ -22,11 +22,19 @@ NUM_SAMPLES = 12_000
 NUM_EPOCHS = 10_000  # until it is ended
 
 
-def parts(device: torch.device) -> tuple[nn.Module, torch.optim.Optimizer, TensorDataset]:
+def parts(
+    device: torch.device,
+) -> tuple[nn.Module, torch.optim.Optimizer, TensorDataset]:
     torch.manual_seed(0)
-    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(NUM_LAYERS))).to(device)
+    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(NUM_LAYERS))).to(
+        device
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    return model, optimizer, TensorDataset(torch.randn(NUM_SAMPLES, 1).expand(-1, WIDTH))
+    return (
+        model,
+        optimizer,
+        TensorDataset(torch.randn(NUM_SAMPLES, 1).expand(-1, WIDTH)),
+    )
 
 
 def done(device: torch.device) -> None:
@@ -57,7 +65,9 @@ def device_of(name: str) -> torch.device:
     """Return this replica's own GPU, or one that it shares where there are too few; else the CPU."""
     if name == "cpu":
         return torch.device("cpu")
-    return torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    return torch.device(
+        "cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()
+    )
 
 
 def train_plain(log: Log, device: torch.device) -> None:

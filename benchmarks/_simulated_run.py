@@ -53,7 +53,9 @@ def rigid_workload(num_jobs: int) -> Workload:
             contract=RescaleContract.FIXED,
         )
         at = float(draw.randrange(DAY_S))
-        jobs.append(TraceJob(id=f"{index:06}", at=at, application=application.name, spec=spec))
+        jobs.append(
+            TraceJob(id=f"{index:06}", at=at, application=application.name, spec=spec)
+        )
     jobs.sort(key=lambda job: (job.at, job.id))
     return Workload(name=f"rigid:{num_jobs}", jobs=tuple(jobs))
 
@@ -67,11 +69,18 @@ def main(policy: str, what: str) -> None:
         num_jobs = int(what.split(":")[1])
         workload, applications = rigid_workload(num_jobs), dict(BUILTIN_APPLICATIONS)
         num_nodes = max(round(num_jobs / JOBS_PER_NODE), 1)
-        cluster = tuple(Node(id=f"node-{index:03}", num_gpus=GPUS_PER_NODE) for index in range(num_nodes))
-    options = {"figures_only": True} if hasattr(ExperimentConfig, "figures_only") else {}
+        cluster = tuple(
+            Node(id=f"node-{index:03}", num_gpus=GPUS_PER_NODE)
+            for index in range(num_nodes)
+        )
+    options = (
+        {"figures_only": True} if hasattr(ExperimentConfig, "figures_only") else {}
+    )
     if what.count(":") > 1:
         options["report_s"] = float(what.split(":")[2])
-    result = simulate(workload, applications, cluster, policy, config=ExperimentConfig(**options))
+    result = simulate(
+        workload, applications, cluster, policy, config=ExperimentConfig(**options)
+    )
     told = {
         "cpu_s": time.process_time() - begun_s,
         "peak_rss_mb": result.peak_rss_mb,

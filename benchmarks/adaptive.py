@@ -47,7 +47,13 @@ def arms() -> list[Arm]:
     while batch <= LARGEST:
         found.append(Arm(name=f"fixed {batch}", batch=batch, rate=RATE))
         if batch > INITIAL:
-            found.append(Arm(name=f"fixed {batch}, rate scaled", batch=batch, rate=RATE * batch / INITIAL))
+            found.append(
+                Arm(
+                    name=f"fixed {batch}, rate scaled",
+                    batch=batch,
+                    rate=RATE * batch / INITIAL,
+                )
+            )
         batch *= 2
     return found
 
@@ -58,10 +64,14 @@ def train(arm: Arm, seed: int, target: float, example: ModuleType) -> dict[str, 
     contract = "fixed" if arm.max_batch is None else "adaptive"
     run = ct.init(contract=contract, seed=seed, report_every_s=1.0)
     model = example.make_model()
-    model, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=arm.rate, momentum=MOMENTUM))
+    model, optimizer = run.prepare(
+        model, torch.optim.SGD(model.parameters(), lr=arm.rate, momentum=MOMENTUM)
+    )
     training = example.draw(NUM_SAMPLES, seed)
     assert isinstance(training, TensorDataset)
-    loader = run.loader(training, batch_size=arm.batch, max_batch_size=arm.max_batch, shuffle=True)
+    loader = run.loader(
+        training, batch_size=arm.batch, max_batch_size=arm.max_batch, shuffle=True
+    )
     pictures, labels = example.draw(example.NUM_VALIDATION, 100 + seed).tensors
     spent_s = 0.0
     for epoch in run.epochs(MAX_EPOCHS):
@@ -102,11 +112,18 @@ def main(argv: list[str] | None = None) -> None:
     """Measure, print and store."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--target", type=float, default=0.95, help="validation accuracy")
-    parser.add_argument("--no-store", action="store_true", help="leave benchmarks/results as it is")
+    parser.add_argument(
+        "--target", type=float, default=0.95, help="validation accuracy"
+    )
+    parser.add_argument(
+        "--no-store", action="store_true", help="leave benchmarks/results as it is"
+    )
     options = parser.parse_args(argv)
     found = on_two_replicas(run_arms, options)
-    medians = {name: statistics.median(each["seconds"] for each in rows) for name, rows in found.items()}
+    medians = {
+        name: statistics.median(each["seconds"] for each in rows)
+        for name, rows in found.items()
+    }
     fixed = {name: value for name, value in medians.items() if name != "adaptive"}
     best = min(fixed, key=fixed.__getitem__)
     result = {
@@ -124,7 +141,9 @@ def main(argv: list[str] | None = None) -> None:
         },
         "best_fixed": best,
         "adaptive_over_best_fixed": round(medians["adaptive"] / fixed[best], 3),
-        "adaptive_over_initial_batch": round(medians["adaptive"] / fixed[f"fixed {INITIAL}"], 3),
+        "adaptive_over_initial_batch": round(
+            medians["adaptive"] / fixed[f"fixed {INITIAL}"], 3
+        ),
     }
     if not options.no_store:
         RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -38,9 +38,15 @@ TWICE = ("osdi21-2.0/6",)  # of twice the load
 FOLDERS = {"osdi21": "workloads", "osdi21-2.0": "workloads-2.0"}
 BUILTIN = ("default/0", "default/1", "default/2", "busy/0", "busy/1")
 FIGURES = ("jct", "p99", "makespan", "rho")
-SIZES = ((64, 160, 21), (1024, 400, 11), (16384, 10000, 4))  # GPUs, jobs, rounds: all but the first count
+SIZES = (
+    (64, 160, 21),
+    (1024, 400, 11),
+    (16384, 10000, 4),
+)  # GPUs, jobs, rounds: all but the first count
 
-IN_PLACE_S = 0.3  # a rescale in place: median of benchmarks/rescale.py on a machine of two cores
+IN_PLACE_S = (
+    0.3  # a rescale in place: median of benchmarks/rescale.py on a machine of two cores
+)
 OWN = " castor"  # in the key of a run
 
 Run = dict[str, float]
@@ -58,10 +64,18 @@ class Bench:
         source, _, rest = name.partition("/")
         if source in FOLDERS:
             folder = self.traces / "osdi21"
-            return load_trace(folder / FOLDERS[source] / f"workload-{rest}.csv", folder / "traces")
+            return load_trace(
+                folder / FOLDERS[source] / f"workload-{rest}.csv", folder / "traces"
+            )
         return builtin_workload(source, 160, int(rest))
 
-    def run(self, name: str, policy: str, rescale_s: float = 30.0, reaction_s: float | None = None) -> Run:
+    def run(
+        self,
+        name: str,
+        policy: str,
+        rescale_s: float = 30.0,
+        reaction_s: float | None = None,
+    ) -> Run:
         key = f"{name} {policy} {rescale_s:g} {reaction_s}"
         if key not in self.runs:
             config = ExperimentConfig(rescale_s=rescale_s, reaction_s=reaction_s)
@@ -69,7 +83,9 @@ class Bench:
             print(key, self.runs[key], flush=True)
         return self.runs[key]
 
-    def play(self, name: str, policy: Policy, config: ExperimentConfig) -> tuple[Run, History]:
+    def play(
+        self, name: str, policy: Policy, config: ExperimentConfig
+    ) -> tuple[Run, History]:
         workload, applications = self.load(name)
         simulation = compose(workload, applications, self.cluster, policy, config)
         simulation.run()
@@ -81,7 +97,9 @@ class Bench:
             round_s=config.round_s,
             rescale_s=config.rescale_s,
         )
-        found = measure(history, job_outcomes(history, facts), simulation.solver.decision_s, facts)
+        found = measure(
+            history, job_outcomes(history, facts), simulation.solver.decision_s, facts
+        )
         run = {
             "jct": found.jct_mean_s,
             "p99": found.jct_p99_s,
@@ -98,11 +116,15 @@ class Bench:
         rivals = [self.run(name, "pollux") for name in names]
         means = {
             figure: statistics.mean(
-                run[figure] / rival[figure] for run, rival in zip(runs, rivals, strict=True)
+                run[figure] / rival[figure]
+                for run, rival in zip(runs, rivals, strict=True)
             )
             for figure in FIGURES
         }
-        counts = {figure: statistics.mean(run[figure] for run in runs) for figure in ("unfair", "rescales")}
+        counts = {
+            figure: statistics.mean(run[figure] for run in runs)
+            for figure in ("unfair", "rescales")
+        }
         return {name: round(value, 3) for name, value in (means | counts).items()}
 
 
@@ -115,12 +137,19 @@ def quality(bench: Bench) -> dict[str, object]:
         "30 s, makespan_jobs=12": ("castor(makespan_jobs=12.0)", 30.0, None),
         "30 s, rounds alone": ("castor", 30.0, math.inf),
         "in place": ("castor", IN_PLACE_S, 0.0),
-        "in place, makespan_jobs=4, tail=0.5": ("castor(makespan_jobs=4.0,tail=0.5)", IN_PLACE_S, 0.0),
+        "in place, makespan_jobs=4, tail=0.5": (
+            "castor(makespan_jobs=4.0,tail=0.5)",
+            IN_PLACE_S,
+            0.0,
+        ),
     }
     found: dict[str, object] = {
-        name: bench.ratios((name,), [bench.run(name, "castor")]) for name in NAMED + TWICE
+        name: bench.ratios((name,), [bench.run(name, "castor")])
+        for name in NAMED + TWICE
     }
-    found["in place, " + TWICE[0]] = bench.ratios(TWICE, [bench.run(TWICE[0], *ways["in place"])])
+    found["in place, " + TWICE[0]] = bench.ratios(
+        TWICE, [bench.run(TWICE[0], *ways["in place"])]
+    )
     for way, how in ways.items():
         found[way] = bench.ratios(NAMED, [bench.run(name, *how) for name in NAMED])
     return found
@@ -130,12 +159,17 @@ def dials(bench: Bench) -> dict[str, object]:
     """The dials on the built-in workloads."""
     names = BUILTIN[:3]
     options = [f"castor(makespan_jobs={value})" for value in (1.0, 8.0)]
-    return {each: bench.ratios(names, [bench.run(name, each) for name in names]) for each in options}
+    return {
+        each: bench.ratios(names, [bench.run(name, each) for name in names])
+        for each in options
+    }
 
 
 def builtin(bench: Bench) -> dict[str, object]:
     """The built-in mixes as they are."""
-    return {"castor": bench.ratios(BUILTIN, [bench.run(name, "castor") for name in BUILTIN])}
+    return {
+        "castor": bench.ratios(BUILTIN, [bench.run(name, "castor") for name in BUILTIN])
+    }
 
 
 @dataclass(slots=True)
@@ -154,7 +188,9 @@ class Misled:
     castor: Castor = field(default_factory=Castor)
 
     def allocate(self, view: ClusterView) -> Plan:
-        return self.castor.allocate(replace(view, jobs=tuple(self._mislead(job) for job in view.jobs)))
+        return self.castor.allocate(
+            replace(view, jobs=tuple(self._mislead(job) for job in view.jobs))
+        )
 
     def _mislead(self, job: JobView) -> JobView:
         rng = np.random.default_rng(list(job.id.encode()))
@@ -162,7 +198,11 @@ class Misled:
         def factor(most: float) -> float:
             return float(np.exp(rng.uniform(-1.0, 1.0) * np.log(most)))
 
-        target, wrong, missing = job.measured.progress_target, factor(self.wrong), rng.random() < self.missing
+        target, wrong, missing = (
+            job.measured.progress_target,
+            factor(self.wrong),
+            rng.random() < self.missing,
+        )
         noise, times = factor(self.noise), [factor(self.fits) for _ in TIMES]
         told, grad = job.measured, job.measured.grad
         by_type = {
@@ -184,7 +224,10 @@ TIMES = [name for name in PARAM_NAMES if name != "gamma"]
 
 
 def _scaled(params: ThroughputParams, factors: list[float]) -> ThroughputParams:
-    times = {name: getattr(params, name) * factor for name, factor in zip(TIMES, factors, strict=True)}
+    times = {
+        name: getattr(params, name) * factor
+        for name, factor in zip(TIMES, factors, strict=True)
+    }
     return replace(params, **times)
 
 
@@ -198,16 +241,23 @@ def lengths(bench: Bench) -> dict[str, object]:
         "noise scale 2 x off": Misled(noise=2.0),
     }
     found: dict[str, object] = {
-        "as the traces tell": bench.ratios(NAMED, [bench.run(name, "castor") for name in NAMED])
+        "as the traces tell": bench.ratios(
+            NAMED, [bench.run(name, "castor") for name in NAMED]
+        )
     }
     for case, how in cases.items():
-        runs = [bench.play(name, replace(how, castor=Castor()), ExperimentConfig())[0] for name in NAMED]
+        runs = [
+            bench.play(name, replace(how, castor=Castor()), ExperimentConfig())[0]
+            for name in NAMED
+        ]
         found[case] = bench.ratios(NAMED, runs)
         print(case, found[case], flush=True)
     return found
 
 
-Said = tuple[str, float, float, float, float]  # job, instant, end, and the interval of it
+Said = tuple[
+    str, float, float, float, float
+]  # job, instant, end, and the interval of it
 
 
 @dataclass(slots=True)
@@ -226,12 +276,18 @@ class Recorded:
             for job, each in self.castor.predictions.items()
         ]
         self.starts += [
-            (job, view.at, each.end_at, each.low_at, each.high_at) for job, each in self.castor.starts.items()
+            (job, view.at, each.end_at, each.low_at, each.high_at)
+            for job, each in self.castor.starts.items()
         ]
         return plan
 
 
-LEFT_S = (600.0, 3_600.0, 14_400.0, np.inf)  # groups of predictions, by what they say is left
+LEFT_S = (
+    600.0,
+    3_600.0,
+    14_400.0,
+    np.inf,
+)  # groups of predictions, by what they say is left
 
 
 def predictions(bench: Bench) -> dict[str, object]:
@@ -257,27 +313,42 @@ def told_truly(played: Iterable[tuple[Recorded, History]]) -> dict[str, object]:
                 continue
             inside = low_at <= ended_at <= high_at
             within.setdefault(job, []).append(inside)
-            errors.append(abs(end_at - ended_at) / max(ended_at - history.jobs[job].submitted_at, 1.0))
+            errors.append(
+                abs(end_at - ended_at)
+                / max(ended_at - history.jobs[job].submitted_at, 1.0)
+            )
             bound = next(each for each in LEFT_S if end_at - at < each)
             groups[bound].append((inside, (ended_at - at) / max(end_at - at, 60.0)))
-        shares.append(statistics.mean(statistics.mean(each) for each in within.values()))
+        shares.append(
+            statistics.mean(statistics.mean(each) for each in within.values())
+        )
         starts += [_started(history, *word) for word in policy.starts]
     every = [inside for told in groups.values() for inside, _ in told]
     return {
         "within, all": round(statistics.mean(every), 3),
-        "starts": {"predictions": len(starts), "within": round(statistics.mean(starts), 3)},
+        "starts": {
+            "predictions": len(starts),
+            "within": round(statistics.mean(starts), 3),
+        },
         "within, per workload": [round(each, 3) for each in shares],
         "median error": round(statistics.median(errors), 3),
         "by what was said to be left": {
-            f"below {bound:g} s": _calibration(told) for bound, told in groups.items() if told
+            f"below {bound:g} s": _calibration(told)
+            for bound, told in groups.items()
+            if told
         },
     }
 
 
-def _started(history: History, job: str, at: float, _: float, low_at: float, high_at: float) -> bool:
+def _started(
+    history: History, job: str, at: float, _: float, low_at: float, high_at: float
+) -> bool:
     """Return whether a job that waited at an instant got GPUs when it was said to."""
     spans = history.jobs[job].spans
-    starts_at = next((max(each.start, at) for each in spans if each.num_gpus and each.end > at), math.inf)
+    starts_at = next(
+        (max(each.start, at) for each in spans if each.num_gpus and each.end > at),
+        math.inf,
+    )
     return low_at <= starts_at <= high_at
 
 
@@ -287,12 +358,16 @@ def _calibration(told: list[tuple[bool, float]]) -> dict[str, object]:
     return {
         "predictions": len(told),
         "within": round(statistics.mean(inside for inside, _ in told), 3),
-        "left / said, 5 %, median, 95 %": [round(float(each), 2) for each in (low, middle, high)],
+        "left / said, 5 %, median, 95 %": [
+            round(float(each), 2) for each in (low, middle, high)
+        ],
     }
 
 
 KIN = "castor, kin"  # where all jobs have an application, and tell of another batch in each round
-TYPES = "castor, types"  # where GPUs are of three types, and all jobs were timed on each
+TYPES = (
+    "castor, types"  # where GPUs are of three types, and all jobs were timed on each
+)
 
 
 def decisions(_: Bench) -> dict[str, object]:
@@ -302,13 +377,21 @@ def decisions(_: Bench) -> dict[str, object]:
     found: dict[str, object] = {}
     for num_gpus, num_jobs, rounds in SIZES:
         row: dict[str, float] = {}
-        makers: dict[str, Callable[[], Policy]] = {"castor": Castor, KIN: Castor, TYPES: Castor}
+        makers: dict[str, Callable[[], Policy]] = {
+            "castor": Castor,
+            KIN: Castor,
+            TYPES: Castor,
+        }
         if num_gpus <= 1024:
             makers["pollux"] = lambda: create_policy("pollux")
         for name, make in makers.items():
             policy, spent, gaps = make(), [], []
             views = crowded_views(
-                num_gpus, num_jobs, rounds, kin=name == KIN, types=3 if name == TYPES else 1
+                num_gpus,
+                num_jobs,
+                rounds,
+                kin=name == KIN,
+                types=3 if name == TYPES else 1,
             )
             for view in views:
                 began_s = time.process_time()
@@ -341,18 +424,24 @@ def main(argv: list[str] | None = None) -> None:
     """Play the sections, print them and store them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--traces", type=Path, default=os.environ.get("COADAPT_TRACES"))
-    parser.add_argument("--resume", action="store_true", help="keep stored runs of castor, too")
+    parser.add_argument(
+        "--resume", action="store_true", help="keep stored runs of castor, too"
+    )
     parser.add_argument("--only", action="append", choices=list(SECTIONS))
     options = parser.parse_args(argv)
     if options.traces is None or not Path(options.traces, "osdi21").is_dir():
-        parser.error("--traces or COADAPT_TRACES must name the folder that holds osdi21")
+        parser.error(
+            "--traces or COADAPT_TRACES must name the folder that holds osdi21"
+        )
     stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     kept = stored.get("runs", {})
     bench = Bench(Path(options.traces), known_runs(kept, options.resume))
     for section in options.only or SECTIONS:
         stored[section] = SECTIONS[section](bench)
         stored["runs"] = {**kept, **bench.runs}
-        RESULTS.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        RESULTS.write_text(
+            json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8"
+        )
         print(json.dumps({section: stored[section]}, indent=1), flush=True)
 
 

@@ -22,7 +22,14 @@ from benchmarks.castor import CLUSTER, IN_PLACE_S, NAMED, Bench
 from benchmarks.castor import RESULTS as RUNS
 from benchmarks.castor_gap import clairvoyant
 from benchmarks.epochs import REFERENCE, Setting, epochs_of
-from benchmarks.job_at_prices import Phase, add_used, from_starts, job_of, price_out, room_of
+from benchmarks.job_at_prices import (
+    Phase,
+    add_used,
+    from_starts,
+    job_of,
+    price_out,
+    room_of,
+)
 from coadapt.model import JobSpec
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 from coadapt.policies.castor.fluid.crowd import majorants
@@ -35,7 +42,9 @@ WIDTH_S = 120.0  # for which a price stays
 STEPS = 40  # of the search for prices
 MEAN_ALONE = 0.0, 0.0  # dials of the plan that is told beside: makespan_jobs, tail
 FIRST_PRICE, PRICE_MIN = 0.02, 1e-4  # of a GPU-second, in seconds of completion time
-ROUNDING_S = 0.5  # by which an epoch may end sooner: a simulated one takes whole seconds
+ROUNDING_S = (
+    0.5  # by which an epoch may end sooner: a simulated one takes whole seconds
+)
 
 
 class Jobs(NamedTuple):
@@ -57,7 +66,9 @@ def in_parts(
     scale about alike.
     """
     with np.errstate(divide="ignore"):
-        rate_EO = work_E[:, None] / np.maximum(work_E[:, None] / rate_EO - ROUNDING_S, 1e-9)
+        rate_EO = work_E[:, None] / np.maximum(
+            work_E[:, None] / rate_EO - ROUNDING_S, 1e-9
+        )
     seconds_E = work_E / rate_EO[:, reference]
     share_E = (np.cumsum(seconds_E) - 0.5 * seconds_E) / seconds_E.sum()
     part_E = np.minimum((share_E * num_parts).astype(np.int64), num_parts - 1)
@@ -71,9 +82,13 @@ def in_parts(
 def phases_of(work_E: FloatArray, rate_EK: FloatArray) -> list[Phase]:
     """Return the job as few parts, with the corners of what they do over GPUs."""
     may_K = np.flatnonzero((rate_EK > 0.0).all(axis=0))
-    reference = int(may_K[min(int(np.searchsorted(may_K, REFERENCE - 1)), len(may_K) - 1)])
+    reference = int(
+        may_K[min(int(np.searchsorted(may_K, REFERENCE - 1)), len(may_K) - 1)]
+    )
     found, gpus_K = [], np.arange(1.0, rate_EK.shape[1] + 1.0)
-    for seconds, rate_K in zip(*in_parts(work_E, rate_EK, reference, PHASES), strict=True):
+    for seconds, rate_K in zip(
+        *in_parts(work_E, rate_EK, reference, PHASES), strict=True
+    ):
         curve = majorants(rate_K[None, :], gpus_K)
         found.append(Phase(float(seconds), curve.gpus_V, curve.goodput_V))
     return found
@@ -85,10 +100,14 @@ def alike(spec: JobSpec) -> JobSpec:
     if spec.adaptive:  # it is not kept to what its user asked for
         limits = replace(limits, requested=limits.initial)
     replicas = replace(spec.replicas, requested=spec.replicas.min)
-    return replace(spec, name="any", tenant="any", launch=None, batch=limits, replicas=replicas)
+    return replace(
+        spec, name="any", tenant="any", launch=None, batch=limits, replicas=replicas
+    )
 
 
-def jobs_of(workload: Workload, applications: Mapping[str, Application], setting: Setting) -> Jobs:
+def jobs_of(
+    workload: Workload, applications: Mapping[str, Application], setting: Setting
+) -> Jobs:
     """Return the jobs of a workload as the bound takes them."""
     kinds: dict[tuple[str, JobSpec], int] = {}
     phases: list[list[Phase]] = []
@@ -97,8 +116,12 @@ def jobs_of(workload: Workload, applications: Mapping[str, Application], setting
         key = job.application, alike(job.spec)
         if key not in kinds:
             kinds[key] = len(phases)
-            phases.append(phases_of(*epochs_of(applications[job.application], key[1], setting)))
-        starts.append(job.at + (setting.rescale_s if job.rescale_s is None else job.rescale_s))
+            phases.append(
+                phases_of(*epochs_of(applications[job.application], key[1], setting))
+            )
+        starts.append(
+            job.at + (setting.rescale_s if job.rescale_s is None else job.rescale_s)
+        )
         kind_J.append(kinds[key])
     return Jobs(np.array(starts), np.array(kind_J), phases)
 
@@ -107,8 +130,13 @@ class Dual:
     """What all jobs cost at given prices, at least. horizon_s: until when there are prices."""
 
     def __init__(self, jobs: Jobs, num_gpus: int, horizon_s: float) -> None:
-        self.num_gpus, self.num_intervals = num_gpus, max(math.ceil(horizon_s / WIDTH_S), 1)
-        self._start_J = [jobs.starts_J[jobs.kind_J == kind] for kind in range(len(jobs.kinds))]
+        self.num_gpus, self.num_intervals = (
+            num_gpus,
+            max(math.ceil(horizon_s / WIDTH_S), 1),
+        )
+        self._start_J = [
+            jobs.starts_J[jobs.kind_J == kind] for kind in range(len(jobs.kinds))
+        ]
         self._kinds = [job_of(phases, WIDTH_S) for phases in jobs.kinds]
         self._rooms = [room_of(job, self.num_intervals) for job in self._kinds]
 
@@ -116,8 +144,13 @@ class Dual:
         """Return what completion times from the starts on sum to at least, s, and about how many GPUs are
         used. price_I: of a GPU-second in each interval, whatever it is, but >= 0; free beyond.
         """
-        used_I, total = np.zeros(self.num_intervals), -self.num_gpus * WIDTH_S * float(price_I.sum())
-        for job, start_J, room in zip(self._kinds, self._start_J, self._rooms, strict=True):
+        used_I, total = (
+            np.zeros(self.num_intervals),
+            -self.num_gpus * WIDTH_S * float(price_I.sum()),
+        )
+        for job, start_J, room in zip(
+            self._kinds, self._start_J, self._rooms, strict=True
+        ):
             price_out(job, price_I, room)
             total += float(from_starts(job, start_J, price_I, room).sum())
             add_used(job, start_J, room, used_I)
@@ -139,12 +172,17 @@ def search(dual: Dual, steps: int = STEPS) -> tuple[float, FloatArray]:
         if proven > best:
             best, best_I = proven, tried_I
         pull_I = np.clip(used_I / dual.num_gpus - 1.0, -1.0, 1.5)
-        price_I = np.maximum(price_I * np.exp(0.5 / (1.0 + step / 15) * pull_I), PRICE_MIN)
+        price_I = np.maximum(
+            price_I * np.exp(0.5 / (1.0 + step / 15) * pull_I), PRICE_MIN
+        )
     return best, best_I
 
 
 def bounded(
-    workload: Workload, applications: Mapping[str, Application], setting: Setting, horizon_s: float
+    workload: Workload,
+    applications: Mapping[str, Application],
+    setting: Setting,
+    horizon_s: float,
 ) -> float:
     """Return a mean completion time, s, that no schedule of the workload is below."""
     jobs = jobs_of(workload, applications, setting)
@@ -160,13 +198,21 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--traces", type=Path, default=os.environ.get("COADAPT_TRACES"))
     parser.add_argument("--only", action="append", choices=NAMED)
-    parser.add_argument("--in-place", action="store_true", help="with starts and rescales in place")
+    parser.add_argument(
+        "--in-place", action="store_true", help="with starts and rescales in place"
+    )
     options = parser.parse_args(argv)
     if options.traces is None or not Path(options.traces, "osdi21").is_dir():
-        parser.error("--traces or COADAPT_TRACES must name the folder that holds osdi21")
-    bench = Bench(Path(options.traces), json.loads(RUNS.read_text(encoding="utf-8"))["runs"])
+        parser.error(
+            "--traces or COADAPT_TRACES must name the folder that holds osdi21"
+        )
+    bench = Bench(
+        Path(options.traces), json.loads(RUNS.read_text(encoding="utf-8"))["runs"]
+    )
     stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    kind, rescale_s, reaction_s = (", in place", IN_PLACE_S, 0.0) if options.in_place else ("", 30.0, None)
+    kind, rescale_s, reaction_s = (
+        (", in place", IN_PLACE_S, 0.0) if options.in_place else ("", 30.0, None)
+    )
     for name in options.only or NAMED:
         workload, applications = bench.load(name)
         pollux = bench.run(name, "pollux")
@@ -178,11 +224,17 @@ def main(argv: list[str] | None = None) -> None:
         stored[name + kind] = {
             "bound_s": round(least_s, 1),
             "over pollux": round(least_s / pollux["jct"], 3),
-            "best plan of the fluid over pollux": round(fluid["jct"] / pollux["jct"], 3),
-            "over castor": round(least_s / bench.run(name, "castor", rescale_s, reaction_s)["jct"], 3),
+            "best plan of the fluid over pollux": round(
+                fluid["jct"] / pollux["jct"], 3
+            ),
+            "over castor": round(
+                least_s / bench.run(name, "castor", rescale_s, reaction_s)["jct"], 3
+            ),
             "cpu_s": round(time.process_time() - began_s, 1),
         }
-        RESULTS.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        RESULTS.write_text(
+            json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8"
+        )
         print(name + kind, stored[name + kind], flush=True)
 
 

@@ -22,7 +22,9 @@ DIALS = {
 }
 DEFAULTS = {"makespan_jobs": 4.0, "rho_max": 2.0}
 
-Point = dict[str, float]  # over pollux: jct, makespan; rho: the worst; late: part of the jobs
+Point = dict[
+    str, float
+]  # over pollux: jct, makespan; rho: the worst; late: part of the jobs
 Curve = dict[str, Point]  # by the value of the dial
 
 
@@ -31,7 +33,8 @@ def at(bench: Drawn, dial: str, value: float) -> Point:
     policy = "castor" if value == DEFAULTS[dial] else f"castor({dial}={value})"
     runs = [(bench.run(name, policy), bench.run(name, "pollux")) for name in NAMES]
     point = {
-        name: statistics.mean(run[name] / rival[name] for run, rival in runs) for name in ("jct", "makespan")
+        name: statistics.mean(run[name] / rival[name] for run, rival in runs)
+        for name in ("jct", "makespan")
     }
     point |= {"rho": statistics.mean(run["rho"] for run, _ in runs)}
     point |= {"late": statistics.mean(run["unfair"] for run, _ in runs)}
@@ -54,7 +57,9 @@ WIDTH, HEIGHT, TOP, BOTTOM, SIDE = 860, 420, 88, 54, 330  # px; SIDE: of a panel
 MEAN_LOW, MEAN_HIGH, MEAN_STEP = 0.80, 0.96, 0.04
 PANELS = (
     Panel("makespan_jobs", 70, "makespan", "makespan over pollux", 0.90, 1.10, 0.05),
-    Panel("rho_max", 490, "late", "jobs later than on their fair share", 0.0, 0.3, 0.05),
+    Panel(
+        "rho_max", 490, "late", "jobs later than on their fair share", 0.0, 0.3, 0.05
+    ),
 )
 COLOUR = "#0b6e4f"
 # Where the name of a value stands, px from its point, where left and below would be on the curve.
@@ -71,11 +76,18 @@ def draw(found: Mapping[str, Curve]) -> str:
     """Return both curves as SVG."""
     lines = [
         text(70, 24, "What castor's dials trade", font_size="15", font_weight="bold"),
-        text(70, 44, "each point is a value of the dial; ringed: the default", fill="#666"),
+        text(
+            70,
+            44,
+            "each point is a value of the dial; ringed: the default",
+            fill="#666",
+        ),
     ]
     for panel in PANELS:
         lines += _panel(panel, found[panel.dial])
-    return picture(WIDTH, HEIGHT, "mean completion time against makespan and late jobs", lines)
+    return picture(
+        WIDTH, HEIGHT, "mean completion time against makespan and late jobs", lines
+    )
 
 
 def _panel(panel: Panel, curve: Curve) -> list[str]:
@@ -96,20 +108,35 @@ def _panel(panel: Panel, curve: Curve) -> list[str]:
         name = f"{tick:.0%}" if panel.figure == "late" else f"{tick:.2f}"
         lines.append(text(panel.left - 8, y(tick) + 4, name, text_anchor="end"))
     lines.append(
-        text(panel.left + SIDE / 2, bottom + 38, "mean completion time over pollux", text_anchor="middle")
+        text(
+            panel.left + SIDE / 2,
+            bottom + 38,
+            "mean completion time over pollux",
+            text_anchor="middle",
+        )
     )
     places = [(x(point["jct"]), y(point[panel.figure])) for point in curve.values()]
     joined = " ".join(f"{left:.1f},{up:.1f}" for left, up in places)
-    lines.append(f'<polyline points="{joined}" fill="none" stroke="{COLOUR}" stroke-width="2"/>')
+    lines.append(
+        f'<polyline points="{joined}" fill="none" stroke="{COLOUR}" stroke-width="2"/>'
+    )
     for (left, up), value in zip(places, curve, strict=True):
         default = float(value) == DEFAULTS[panel.dial]
         if default:
-            lines.append(f'<circle cx="{left:.1f}" cy="{up:.1f}" r="8" fill="none" stroke="{COLOUR}"/>')
+            lines.append(
+                f'<circle cx="{left:.1f}" cy="{up:.1f}" r="8" fill="none" stroke="{COLOUR}"/>'
+            )
         lines.append(f'<circle cx="{left:.1f}" cy="{up:.1f}" r="3.5" fill="{COLOUR}"/>')
-        name = "off" if panel.dial == "rho_max" and not float(value) else f"{float(value):g}"
+        name = (
+            "off"
+            if panel.dial == "rho_max" and not float(value)
+            else f"{float(value):g}"
+        )
         across, down = SIDES.get((panel.dial, value), (-10, 16))
         anchor = "end" if across < 0 else "start"
-        lines.append(text(left + across, up + down, name, fill=COLOUR, text_anchor=anchor))
+        lines.append(
+            text(left + across, up + down, name, fill=COLOUR, text_anchor=anchor)
+        )
     return lines
 
 

@@ -57,18 +57,27 @@ def over_pollux(bench: Drawn, name: str, place: Place) -> dict[str, list[float]]
         for policy in (OWN.strip(), "pollux"):
             key = f"{name}, {seed} {policy}"
             if key not in bench.runs:
-                played, _ = bench.play(f"{place.num_jobs}/{seed}", create_policy(policy), place.config)
+                played, _ = bench.play(
+                    f"{place.num_jobs}/{seed}", create_policy(policy), place.config
+                )
                 bench.runs[key] = played
             runs.append(bench.runs[key])
         ratios.append({figure: runs[0][figure] / runs[1][figure] for figure in FIGURES})
-    return {figure: mean_and_error([each[figure] for each in ratios]) for figure in FIGURES}
+    return {
+        figure: mean_and_error([each[figure] for each in ratios]) for figure in FIGURES
+    }
 
 
 def table(found: Mapping[str, Mapping[str, list[float]]]) -> str:
     """Return the figures as Markdown."""
-    lines = ["| | mean completion time | p99 | makespan | worst ρ |", "|---|---|---|---|---|"]
+    lines = [
+        "| | mean completion time | p99 | makespan | worst ρ |",
+        "|---|---|---|---|---|",
+    ]
     for name, figures in found.items():
-        cells = " | ".join(f"{mean:.3f} ± {error:.3f}" for mean, error in figures.values())
+        cells = " | ".join(
+            f"{mean:.3f} ± {error:.3f}" for mean, error in figures.values()
+        )
         lines.append(f"| {name} | {cells} |")
     return "\n".join(lines)
 
@@ -81,7 +90,9 @@ def main(argv: list[str] | None = None) -> None:
         found[name] = over_pollux(bench, name, place)
         print(name, found[name], flush=True)
         told = {"over pollux": found, "runs": bench.runs}
-        RESULTS.write_text(json.dumps(told, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        RESULTS.write_text(
+            json.dumps(told, indent=1, sort_keys=True) + "\n", encoding="utf-8"
+        )
     print(table(found))
 
 

@@ -50,12 +50,18 @@ class Options(NamedTuple):
     rate_PO: FloatArray
 
 
-def options_of(application: Application, spec: JobSpec, cluster: Sequence[Node]) -> Options:
+def options_of(
+    application: Application, spec: JobSpec, cluster: Sequence[Node]
+) -> Options:
     """Return what no schedule of the job is faster than, as of in_parts; spec: as of alike."""
     rates, work_E = [], np.empty(0)
     types, gpus = list[int](), list[float]()
     for number, (gpu_type, count) in enumerate(gpus_by_type(cluster).items()):
-        setting = Setting(num_gpus=count, node_gpus=gpus_per_node(cluster, gpu_type), gpu_type=gpu_type)
+        setting = Setting(
+            num_gpus=count,
+            node_gpus=gpus_per_node(cluster, gpu_type),
+            gpu_type=gpu_type,
+        )
         work_E, rate_EK = epochs_of(application, spec, setting)
         may_K = np.flatnonzero((rate_EK > 0.0).all(axis=0))
         rates.append(rate_EK[:, may_K])
@@ -66,9 +72,13 @@ def options_of(application: Application, spec: JobSpec, cluster: Sequence[Node])
     corner_O = np.zeros(len(gpus_O), dtype=np.bool_)
     for number in set(types):
         mine_O = type_O == number
-        corners = majorants(np.ascontiguousarray(rate_PO[:, mine_O]), gpus_O[mine_O]).gpus_V
+        corners = majorants(
+            np.ascontiguousarray(rate_PO[:, mine_O]), gpus_O[mine_O]
+        ).gpus_V
         corner_O[mine_O] = np.isin(gpus_O[mine_O], corners)
-    return Options(type_O[corner_O].tolist(), gpus_O[corner_O], seconds_P, rate_PO[:, corner_O])
+    return Options(
+        type_O[corner_O].tolist(), gpus_O[corner_O], seconds_P, rate_PO[:, corner_O]
+    )
 
 
 class _Rows:
@@ -90,7 +100,9 @@ class _Rows:
         self.value.append(value)
 
 
-def needed(jobs: Sequence[tuple[Options, float, float]], gpus_T: Sequence[int]) -> float:
+def needed(
+    jobs: Sequence[tuple[Options, float, float]], gpus_T: Sequence[int]
+) -> float:
     """Return the least part of all GPUs, of the type that is short most, on which these jobs can end in time;
     infinity: a job cannot, even alone. jobs: options, when it may begin, by when it has to end, s.
     """
@@ -103,7 +115,9 @@ def needed(jobs: Sequence[tuple[Options, float, float]], gpus_T: Sequence[int]) 
             rows.put(row, 0, -float(gpus))
     for (types, gpus_O, seconds_P, rate_PO), begin, end in jobs:
         done_P = [rows.new(-1.0) for _ in seconds_P]
-        for interval in range(int(begin // WIDTH_S), min(math.ceil(end / WIDTH_S), num_intervals)):
+        for interval in range(
+            int(begin // WIDTH_S), min(math.ceil(end / WIDTH_S), num_intervals)
+        ):
             open_s = min(end, (interval + 1) * WIDTH_S) - max(begin, interval * WIDTH_S)
             if open_s <= 0.0:
                 continue
@@ -111,15 +125,21 @@ def needed(jobs: Sequence[tuple[Options, float, float]], gpus_T: Sequence[int]) 
             for part, seconds in enumerate(seconds_P.tolist()):
                 for option, of_type in enumerate(types):
                     rows.put(time, column, 1.0)
-                    rows.put(done_P[part], column, -rate_PO[part, option] * WIDTH_S / seconds)
+                    rows.put(
+                        done_P[part], column, -rate_PO[part, option] * WIDTH_S / seconds
+                    )
                     rows.put(room_TI[of_type][interval], column, float(gpus_O[option]))
                     column += 1
-    matrix = sparse.csr_matrix((rows.value, (rows.row, rows.column)), shape=(len(rows.most), column))
+    matrix = sparse.csr_matrix(
+        (rows.value, (rows.row, rows.column)), shape=(len(rows.most), column)
+    )
     cost = np.zeros(column)
     cost[0] = 1.0
     found = linprog(cost, A_ub=matrix, b_ub=np.array(rows.most), method="highs-ipm")
     if found.status not in (0, 2):
-        raise RuntimeError(f"the program of {column} columns was not solved: {found.message}")
+        raise RuntimeError(
+            f"the program of {column} columns was not solved: {found.message}"
+        )
     return float(found.fun) if found.status == 0 else math.inf
 
 
@@ -145,7 +165,11 @@ class Bound(NamedTuple):
         below = 0.0
         while above - below > NEAR:
             middle = 0.5 * (below + above)
-            below, above = (middle, above) if self.needed(middle, makespan_s) > 1.0 else (below, middle)
+            below, above = (
+                (middle, above)
+                if self.needed(middle, makespan_s) > 1.0
+                else (below, middle)
+            )
         return below
 
 
@@ -167,9 +191,13 @@ def bound_of(
             kinds[key] = options_of(applications[job.application], key[1], cluster)
         options.append(kinds[key])
     at_J = np.array([job.at for job in jobs])
-    start_J = np.array([rescale_s if job.rescale_s is None else job.rescale_s for job in jobs])
+    start_J = np.array(
+        [rescale_s if job.rescale_s is None else job.rescale_s for job in jobs]
+    )
     fair_s_J = np.array([fair_s[job.id] for job in jobs])
-    return Bound(options, at_J, at_J + start_J, fair_s_J, list(gpus_by_type(cluster).values()))
+    return Bound(
+        options, at_J, at_J + start_J, fair_s_J, list(gpus_by_type(cluster).values())
+    )
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -196,11 +224,15 @@ def main(argv: list[str] | None = None) -> None:
             "castor": {"rho": round(rho, 3), "makespan": makespan_s},
             "of all GPUs, as castor ends": round(bound.needed(rho, makespan_s), 3),
             "least rho": {
-                f"{part:g} of its makespan": round(bound.least_rho(rho, part * makespan_s), 3)
+                f"{part:g} of its makespan": round(
+                    bound.least_rho(rho, part * makespan_s), 3
+                )
                 for part in MAKESPANS
             },
         }
-        RESULTS.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        RESULTS.write_text(
+            json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8"
+        )
         print(name, stored[name], flush=True)
 
 

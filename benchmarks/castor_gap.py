@@ -33,7 +33,11 @@ NAMES = ("160/300", "160/301", "160/302", "160/303")
 NUM_GPUS = 64
 SIZES = np.array([1, 2, 3, *range(4, 65, 4)])  # that castor may give of 16 x 4 GPUs
 PHASES, PLAYS = 8, 60  # of a job; of the fixed point (tried: 600 plays, within 0.5 %)
-PRICES = (0.002, 0.01, 0.05)  # of a GPU, at which values begin; the plan of the least cost counts
+PRICES = (
+    0.002,
+    0.01,
+    0.05,
+)  # of a GPU, at which values begin; the plan of the least cost counts
 # Rescale time, s, and reaction to arrivals and exits, s (None: as castor wants it).
 WAYS = {
     "castor": (30.0, None),
@@ -41,7 +45,11 @@ WAYS = {
     "no rescale": (0.0, None),
     "no rescale, rounds alone": (0.0, math.inf),
 }
-DIALS = {"fluid": (4.0, 0.5), "fluid, tail=0": (4.0, 0.0), "fluid, mean alone": (0.0, 0.0)}
+DIALS = {
+    "fluid": (4.0, 0.5),
+    "fluid, tail=0": (4.0, 0.0),
+    "fluid, mean alone": (0.0, 0.0),
+}
 
 
 class Phase(NamedTuple):
@@ -53,8 +61,12 @@ class Phase(NamedTuple):
 
 def phases_of(application: Application, spec: JobSpec) -> list[Phase]:
     """Return a job as phases of equal time, its best batch in each epoch."""
-    work_E, rate_EK = epochs_of(application, spec, Setting(num_gpus=NUM_GPUS, node_gpus=4))
-    rate_EK = rate_EK[:, [size - 1 for size in SIZES.tolist() if size <= rate_EK.shape[1]]]
+    work_E, rate_EK = epochs_of(
+        application, spec, Setting(num_gpus=NUM_GPUS, node_gpus=4)
+    )
+    rate_EK = rate_EK[
+        :, [size - 1 for size in SIZES.tolist() if size <= rate_EK.shape[1]]
+    ]
     may_K = np.flatnonzero((rate_EK > 0.0).all(axis=0))
     near = may_K[np.abs(SIZES[may_K] - REFERENCE).argmin()]
     seconds_E = work_E / rate_EK[:, near]
@@ -69,7 +81,9 @@ def phases_of(application: Application, spec: JobSpec) -> list[Phase]:
     return found
 
 
-def kinds_of(workload: Workload, applications: Mapping[str, Application]) -> dict[str, list[Phase]]:
+def kinds_of(
+    workload: Workload, applications: Mapping[str, Application]
+) -> dict[str, list[Phase]]:
     """Return the phases of the applications of a workload."""
     kinds: dict[str, list[Phase]] = {}
     for job in workload.jobs:
@@ -82,11 +96,17 @@ def kinds_of(workload: Workload, applications: Mapping[str, Application]) -> dic
     return kinds
 
 
-def crowd_of(phases: Sequence[Sequence[Phase]], arrives_J: FloatArray) -> tuple[Crowd, list[tuple[int, int]]]:
+def crowd_of(
+    phases: Sequence[Sequence[Phase]], arrives_J: FloatArray
+) -> tuple[Crowd, list[tuple[int, int]]]:
     """Return jobs of these phases as a crowd, and of each of its parts the job and which phase it is."""
     num_jobs = len(phases)
     parts = [(row, 0) for row in range(num_jobs)]
-    parts += [(row, number) for row, each in enumerate(phases) for number in range(1, len(each))]
+    parts += [
+        (row, number)
+        for row, each in enumerate(phases)
+        for number in range(1, len(each))
+    ]
     next_P, last = np.full(len(parts), -1, dtype=np.int64), list(range(num_jobs))
     for place, (row, _) in enumerate(parts[num_jobs:], num_jobs):
         next_P[last[row]] = last[row] = place
@@ -98,14 +118,26 @@ def crowd_of(phases: Sequence[Sequence[Phase]], arrives_J: FloatArray) -> tuple[
 
 
 def clairvoyant(
-    workload: Workload, applications: Mapping[str, Application], dials: tuple[float, float], usual_s: float
+    workload: Workload,
+    applications: Mapping[str, Application],
+    dials: tuple[float, float],
+    usual_s: float,
 ) -> Run:
     """Return the figures of the best plan found for the fluid. dials, usual_s: as in Goal."""
     kinds = kinds_of(workload, applications)
     at_J, num_jobs = np.array([job.at for job in workload.jobs]), len(workload.jobs)
     crowd, _ = crowd_of([kinds[job.application] for job in workload.jobs], at_J)
     never_J = np.full(num_jobs, np.inf)
-    goal = Goal(np.ones(num_jobs), never_J, -at_J, never_J, never_J, np.ones(num_jobs), *dials, usual_s)
+    goal = Goal(
+        np.ones(num_jobs),
+        never_J,
+        -at_J,
+        never_J,
+        never_J,
+        np.ones(num_jobs),
+        *dials,
+        usual_s,
+    )
     plans = []
     for price in PRICES:
         start_P = at_price(crowd.curves, np.ones(len(crowd.left_J)), np.array([price]))
@@ -122,30 +154,43 @@ def clairvoyant(
 
 def held_to(bench: Drawn, name: str, dials: tuple[float, float]) -> Run:
     """Return `clairvoyant` of a named workload."""
-    return clairvoyant(*bench.load(name), dials, usual_s=bench.run(name, "castor")["jct"])
+    return clairvoyant(
+        *bench.load(name), dials, usual_s=bench.run(name, "castor")["jct"]
+    )
 
 
 def mean_and_error(values: Sequence[float]) -> list[float]:
     """Return the mean and its standard error."""
-    return [round(statistics.mean(values), 3), round(statistics.stdev(values) / len(values) ** 0.5, 3)]
+    return [
+        round(statistics.mean(values), 3),
+        round(statistics.stdev(values) / len(values) ** 0.5, 3),
+    ]
 
 
 def bench_of(told: str | None, argv: list[str] | None, results: Path) -> Drawn:
     """Return the bench of a command line that names the traces, with stored runs as of `known_runs`."""
     parser = argparse.ArgumentParser(description=(told or "").split("\n")[0])
     parser.add_argument("--traces", type=Path, default=os.environ.get("COADAPT_TRACES"))
-    parser.add_argument("--resume", action="store_true", help="keep stored runs of castor, too")
+    parser.add_argument(
+        "--resume", action="store_true", help="keep stored runs of castor, too"
+    )
     options = parser.parse_args(argv)
     if options.traces is None or not Path(options.traces, "osdi21").is_dir():
-        parser.error("--traces or COADAPT_TRACES must name the folder that holds osdi21")
+        parser.error(
+            "--traces or COADAPT_TRACES must name the folder that holds osdi21"
+        )
     stored = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
-    return Drawn(Path(options.traces), known_runs(stored.get("runs", {}), options.resume))
+    return Drawn(
+        Path(options.traces), known_runs(stored.get("runs", {}), options.resume)
+    )
 
 
 def store(results: Path, found: Mapping[str, object], bench: Drawn) -> None:
     """Write what was found, and the runs that it was found from."""
     told = {"gpus": NUM_GPUS, "over pollux": found, "runs": bench.runs}
-    results.write_text(json.dumps(told, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    results.write_text(
+        json.dumps(told, indent=1, sort_keys=True) + "\n", encoding="utf-8"
+    )
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -155,10 +200,23 @@ def main(argv: list[str] | None = None) -> None:
     for way in (*WAYS, *DIALS):
         ratios = []
         for name in NAMES:
-            run = bench.run(name, "castor", *WAYS[way]) if way in WAYS else held_to(bench, name, DIALS[way])
+            run = (
+                bench.run(name, "castor", *WAYS[way])
+                if way in WAYS
+                else held_to(bench, name, DIALS[way])
+            )
             rival = bench.run(name, "pollux")
-            ratios.append({figure: run[figure] / rival[figure] for figure in FIGURES if figure in run})
-        found[way] = {figure: mean_and_error([each[figure] for each in ratios]) for figure in ratios[0]}
+            ratios.append(
+                {
+                    figure: run[figure] / rival[figure]
+                    for figure in FIGURES
+                    if figure in run
+                }
+            )
+        found[way] = {
+            figure: mean_and_error([each[figure] for each in ratios])
+            for figure in ratios[0]
+        }
         store(RESULTS, found, bench)
         print(way, found[way], flush=True)
 

@@ -24,7 +24,13 @@ from coadapt.sim.workload import Workload
 RESULTS = Path(__file__).parent / "results" / "castor_generated.json"
 JOBS = (160, 80, 240, 320)  # load 1, 0.5, 1.5 and 2
 SEEDS = 10
-T_95 = {3: 4.30, 5: 2.78, 10: 2.26, 20: 2.09, 40: 2.02}  # Student's t for so many values, two sides
+T_95 = {
+    3: 4.30,
+    5: 2.78,
+    10: 2.26,
+    20: 2.09,
+    40: 2.02,
+}  # Student's t for so many values, two sides
 
 
 class Drawn(Bench):
@@ -38,7 +44,9 @@ class Drawn(Bench):
             folder.mkdir(exist_ok=True)
             recipe = Recipe(num_jobs=int(num_jobs), seed=int(seed))
             log = list(read_log(profiles / "philly.csv"))
-            write_jobs(path, generate(log, requests_of(applications_in(profiles)), recipe))
+            write_jobs(
+                path, generate(log, requests_of(applications_in(profiles)), recipe)
+            )
         return load_trace(path, profiles)
 
 
@@ -51,7 +59,10 @@ def interval(values: Sequence[float]) -> list[float]:
     return [round(statistics.mean(values), 3), round(half, 3)]
 
 
-WAYS = {"": None, ", rounds alone": math.inf}  # from an arrival or exit to a round, s; None: as castor wants
+WAYS = {
+    "": None,
+    ", rounds alone": math.inf,
+}  # from an arrival or exit to a round, s; None: as castor wants
 
 
 def compared(bench: Bench, names: Sequence[str]) -> dict[str, object]:
@@ -63,12 +74,18 @@ def compared(bench: Bench, names: Sequence[str]) -> dict[str, object]:
     for way, reaction_s in WAYS.items():
         ratios: dict[str, Run] = {}
         for name in names:
-            castor, pollux = bench.run(name, "castor", reaction_s=reaction_s), bench.run(name, "pollux")
-            ratios[name] = {figure: castor[figure] / pollux[figure] for figure in FIGURES}
+            castor, pollux = (
+                bench.run(name, "castor", reaction_s=reaction_s),
+                bench.run(name, "pollux"),
+            )
+            ratios[name] = {
+                figure: castor[figure] / pollux[figure] for figure in FIGURES
+            }
         for group, members in groups.items():
             if members:
                 found[group + way] = {
-                    figure: interval([ratios[name][figure] for name in members]) for figure in FIGURES
+                    figure: interval([ratios[name][figure] for name in members])
+                    for figure in FIGURES
                 } | {"workloads": len(members)}
     return found
 
@@ -78,17 +95,31 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--traces", type=Path, default=os.environ.get("COADAPT_TRACES"))
     parser.add_argument("--count", type=int, default=len(JOBS) * SEEDS)
-    parser.add_argument("--resume", action="store_true", help="keep stored runs of castor, too")
+    parser.add_argument(
+        "--resume", action="store_true", help="keep stored runs of castor, too"
+    )
     options = parser.parse_args(argv)
     if options.traces is None or not Path(options.traces, "osdi21").is_dir():
-        parser.error("--traces or COADAPT_TRACES must name the folder that holds osdi21")
+        parser.error(
+            "--traces or COADAPT_TRACES must name the folder that holds osdi21"
+        )
     stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    bench = Drawn(Path(options.traces), known_runs(stored.get("runs", {}), options.resume))
-    names = [f"{jobs}/{seed}" for seed in range(SEEDS) for jobs in JOBS][: options.count]
+    bench = Drawn(
+        Path(options.traces), known_runs(stored.get("runs", {}), options.resume)
+    )
+    names = [f"{jobs}/{seed}" for seed in range(SEEDS) for jobs in JOBS][
+        : options.count
+    ]
     for number in range(1, len(names) + 1):
         found = compared(bench, names[:number])
-        told = {"gpus": sum(node.num_gpus for node in CLUSTER), "compared": found, "runs": bench.runs}
-        RESULTS.write_text(json.dumps(told, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        told = {
+            "gpus": sum(node.num_gpus for node in CLUSTER),
+            "compared": found,
+            "runs": bench.runs,
+        }
+        RESULTS.write_text(
+            json.dumps(told, indent=1, sort_keys=True) + "\n", encoding="utf-8"
+        )
     print(json.dumps(found, indent=1), flush=True)
 
 

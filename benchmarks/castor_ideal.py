@@ -36,7 +36,11 @@ from coadapt.policies.castor.values import PLAYS
 RESULTS = Path(__file__).parent / "results" / "castor_ideal.json"
 LOADS = {"load 0.5": 80, "load 1": 160, "load 2": 320}
 SEEDS = (300, 301, 302, 303)
-DIALS = {"as castor": (4.0, 0.5), "tail=0": (4.0, 0.0), "makespan_jobs=1, tail=0": (1.0, 0.0)}
+DIALS = {
+    "as castor": (4.0, 0.5),
+    "tail=0": (4.0, 0.0),
+    "makespan_jobs=1, tail=0": (1.0, 0.0),
+}
 ROUND_S = 60.0
 DONE_S = 1e-6  # of a phase: less is rounding
 
@@ -62,7 +66,9 @@ class Job:
     def takes_s(self) -> FloatArray:
         """Return how long the rest takes on each size."""
         with np.errstate(divide="ignore"):
-            seconds: FloatArray = np.sum([phase.work / phase.goodput_K for phase in self.phases], axis=0)
+            seconds: FloatArray = np.sum(
+                [phase.work / phase.goodput_K for phase in self.phases], axis=0
+            )
         return seconds
 
     def train(self, now: float, seconds: float) -> None:
@@ -89,7 +95,11 @@ def ideal(jobs: Sequence[Job], dials: tuple[float, float], rescale_s: float) -> 
             if here:
                 _settle(here, now, dials)
                 _choose(here, rescale_s)
-        ends = [now + job.delay_s + job.phases[0].work / job.rate for job in here if job.rate > 0.0]
+        ends = [
+            now + job.delay_s + job.phases[0].work / job.rate
+            for job in here
+            if job.rate > 0.0
+        ]
         after = min([next_round, *ends])
         for job in here:
             if job.size >= 0:
@@ -112,7 +122,16 @@ def _settle(here: Sequence[Job], now: float, dials: tuple[float, float]) -> None
         if here[row].values:
             value_P[part] = here[row].values[number]
     age_J = np.array([now - job.at for job in here])
-    goal = Goal(np.ones(num_jobs), never_J, age_J, never_J, never_J, np.ones(num_jobs), *dials, usual_s=0.0)
+    goal = Goal(
+        np.ones(num_jobs),
+        never_J,
+        age_J,
+        never_J,
+        never_J,
+        np.ones(num_jobs),
+        *dials,
+        usual_s=0.0,
+    )
     value_P, _, _ = settle(crowd, value_P, goal, PLAYS)
     for job in here:
         job.values = [0.0] * len(job.phases)
@@ -137,7 +156,9 @@ def _choose(here: Sequence[Job], rescale_s: float) -> None:
     worth_JK, keep_J = worth_JO[:, :-1].copy(), worth_JO[:, -1]
     worth_JK[every_J[runs_J], size_J[runs_J]] = keep_J[runs_J]
     sizes_JK, nobody_J = np.tile(SIZES, (len(here), 1)), np.full(len(here), -1)
-    options = Options(worth_JK, sizes_JK, np.zeros_like(sizes_JK), nobody_J, np.array([NUM_GPUS]), 1)
+    options = Options(
+        worth_JK, sizes_JK, np.zeros_like(sizes_JK), nobody_J, np.array([NUM_GPUS]), 1
+    )
     for job, size in zip(here, solve(options).option_J.tolist(), strict=True):
         if size != job.size and size != WAIT:
             job.delay_s = rescale_s
@@ -157,13 +178,22 @@ def main(argv: list[str] | None = None) -> None:
             plays = {"castor": bench.run(name, "castor", reaction_s=math.inf)}
             for rescale_s in (30.0, 0.0):
                 for dial, dials in DIALS.items():
-                    jobs = [Job(job.at, list(kinds[job.application])) for job in workload.jobs]
-                    plays[f"ideal jobs, {rescale_s:g} s, {dial}"] = ideal(jobs, dials, rescale_s)
+                    jobs = [
+                        Job(job.at, list(kinds[job.application]))
+                        for job in workload.jobs
+                    ]
+                    plays[f"ideal jobs, {rescale_s:g} s, {dial}"] = ideal(
+                        jobs, dials, rescale_s
+                    )
             for way, run in plays.items():
-                figures = {each: run[each] / rival[each] for each in ("jct", "p99", "makespan")}
+                figures = {
+                    each: run[each] / rival[each] for each in ("jct", "p99", "makespan")
+                }
                 ratios.setdefault(way, []).append(figures)
         for way, runs in ratios.items():
-            figures = {each: mean_and_error([run[each] for run in runs]) for each in runs[0]}
+            figures = {
+                each: mean_and_error([run[each] for run in runs]) for each in runs[0]
+            }
             found[f"{load}, {way}"] = figures
             print(load, way, figures, flush=True)
         store(RESULTS, found, bench)

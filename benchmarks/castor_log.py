@@ -40,7 +40,9 @@ BAR = 40  # characters
 def load(traces: Path, part: slice) -> tuple[Workload, Mapping[str, Application]]:
     """Return a part of the log with what was drawn for its jobs, the first of which comes at 0 s."""
     profiles = traces / "osdi21" / "traces"
-    jobs = whole(list(read_log(profiles / "philly.csv")), requests_of(applications_in(profiles)))
+    jobs = whole(
+        list(read_log(profiles / "philly.csv")), requests_of(applications_in(profiles))
+    )
     jobs = jobs[part]
     jobs = [job._replace(time=job.time - jobs[0].time) for job in jobs]
     with tempfile.TemporaryDirectory() as folder:
@@ -62,7 +64,9 @@ def draw_bar(now_s: float, ended: int, num_jobs: int, began_s: float) -> None:
 def run(traces: Path, policy: str, part: slice, config: ExperimentConfig) -> RunResult:
     """Simulate a part of the log, with a bar on a terminal and a line now and then elsewhere."""
     workload, applications = load(traces, part)
-    cluster = tuple(Node(id=f"n{number:04}", num_gpus=GPUS_PER_NODE) for number in range(NODES))
+    cluster = tuple(
+        Node(id=f"n{number:04}", num_gpus=GPUS_PER_NODE) for number in range(NODES)
+    )
     began_s, shown_s = time.process_time(), 0.0
     every_s = 0.5 if sys.stderr.isatty() else 20.0
 
@@ -72,7 +76,9 @@ def run(traces: Path, policy: str, part: slice, config: ExperimentConfig) -> Run
             shown_s = time.monotonic()
             draw_bar(now_s, ended, len(workload.jobs), began_s)
 
-    result = simulate(workload, applications, cluster, policy, config=config, on_progress=on_progress)
+    result = simulate(
+        workload, applications, cluster, policy, config=config, on_progress=on_progress
+    )
     draw_bar(result.metrics.makespan_s, len(result.jobs), len(workload.jobs), began_s)
     sys.stderr.write("\n")
     return result
@@ -97,7 +103,9 @@ def figures(result: RunResult) -> dict[str, object]:
         "rescales": found.num_rescales,
         "decision_ms_p50": round(found.decision_ms_p50, 3),
         "decision_ms_max": round(found.decision_ms_max, 1),
-        "applications": dict(sorted(Counter(each.application for each in result.jobs).items())),
+        "applications": dict(
+            sorted(Counter(each.application for each in result.jobs).items())
+        ),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
     }
 
@@ -106,18 +114,30 @@ def main(argv: list[str] | None = None) -> None:
     """Run, print and store the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--traces", type=Path, default=os.environ.get("COADAPT_TRACES"))
-    parser.add_argument("--skip", type=int, default=0, help="so many jobs at the beginning of the log")
+    parser.add_argument(
+        "--skip", type=int, default=0, help="so many jobs at the beginning of the log"
+    )
     parser.add_argument("--jobs", type=int, help="so many jobs only")
     parser.add_argument("--policy", default="castor")
     parser.add_argument("--round", type=float, default=60.0, help="seconds")
     parser.add_argument(
-        "--reaction", type=float, help="seconds from an arrival or exit to a round; inf: none"
+        "--reaction",
+        type=float,
+        help="seconds from an arrival or exit to a round; inf: none",
     )
-    parser.add_argument("--reports", type=float, help="seconds between a job's reports; default: a round")
-    parser.add_argument("--profile", action="store_true", help="tell where the time goes; store nothing")
+    parser.add_argument(
+        "--reports",
+        type=float,
+        help="seconds between a job's reports; default: a round",
+    )
+    parser.add_argument(
+        "--profile", action="store_true", help="tell where the time goes; store nothing"
+    )
     options = parser.parse_args(argv)
     if options.traces is None or not Path(options.traces, "osdi21").is_dir():
-        parser.error("--traces or COADAPT_TRACES must name the folder that holds osdi21")
+        parser.error(
+            "--traces or COADAPT_TRACES must name the folder that holds osdi21"
+        )
     config = ExperimentConfig(
         round_s=options.round,
         reaction_s=options.reaction,
@@ -125,7 +145,9 @@ def main(argv: list[str] | None = None) -> None:
         figures_only=True,
         horizon_s=HORIZON_S,
     )
-    part = slice(options.skip, None if options.jobs is None else options.skip + options.jobs)
+    part = slice(
+        options.skip, None if options.jobs is None else options.skip + options.jobs
+    )
     asked = (Path(options.traces), options.policy, part, config)
     if options.profile:
         profile = cProfile.Profile()
@@ -140,7 +162,9 @@ def main(argv: list[str] | None = None) -> None:
     skipped = f" after {options.skip}" if options.skip else ""
     settings = f"round {options.round:g} s{rounds}{reports}"
     stored[f"{options.policy} {told['jobs']} jobs{skipped}, {settings}"] = told
-    RESULTS.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    RESULTS.write_text(
+        json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8"
+    )
     print(json.dumps(told, indent=1))
 
 

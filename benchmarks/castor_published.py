@@ -38,14 +38,18 @@ Stored = dict[str, Any]  # what RESULTS holds
 def on_sias_cluster(traces: Path, name: str, policy: str) -> Run:
     """Return the figures of a workload of Sia's artifact."""
     source, number = name.split("/")
-    return _as_sia(traces, traces / "sia" / "workloads" / source / f"workload-{number}.csv", policy)
+    return _as_sia(
+        traces, traces / "sia" / "workloads" / source / f"workload-{number}.csv", policy
+    )
 
 
 def _as_sia(traces: Path, path: Path, policy: str) -> Run:
     """Return the figures of a workload on Sia's cluster: rounds of 60 s, each model's own rescale time."""
     workload, applications = load_trace(path, traces / "sia" / "traces")
     config = ExperimentConfig(figures_only=True)
-    result = simulate(workload, applications, parse_cluster(SIA_CLUSTER), policy, config=config)
+    result = simulate(
+        workload, applications, parse_cluster(SIA_CLUSTER), policy, config=config
+    )
     return figures(result) | {"rho": round(result.metrics.rho_max, 3)}
 
 
@@ -57,7 +61,9 @@ def drawn(traces: Path, seed: int) -> Path:
         profiles = traces / "osdi21" / "traces"
         requests = requests_of(applications_in(profiles))
         requests["ncf"] = requests["cifar10"]
-        jobs = generate(list(read_log(profiles / "philly.csv")), requests, Recipe(seed=seed))
+        jobs = generate(
+            list(read_log(profiles / "philly.csv")), requests, Recipe(seed=seed)
+        )
         write_jobs(path, map(_without_ncf, jobs))
     return path
 
@@ -73,8 +79,16 @@ def on_shockwaves_trace(traces: Path, _: str, policy: str) -> Run:
     folder = traces / "shockwave"
     workload, applications = load(folder / "120_jobs_32_gpus.trace", folder)
     config = ExperimentConfig(round_s=120.0, rescale_s=20.0, figures_only=True)
-    result = simulate(workload, applications, parse_cluster(f"1x{SHOCKWAVE_GPUS}"), policy, config=config)
-    alone_s = {job.id: applications[job.application].exclusive_s for job in workload.jobs}
+    result = simulate(
+        workload,
+        applications,
+        parse_cluster(f"1x{SHOCKWAVE_GPUS}"),
+        policy,
+        config=config,
+    )
+    alone_s = {
+        job.id: applications[job.application].exclusive_s for job in workload.jobs
+    }
     rho = static_fairness(result.history, alone_s, SHOCKWAVE_GPUS).values()
     return figures(result) | {
         "rho": round(max(rho), 3),
@@ -96,22 +110,32 @@ def figures(result: RunResult) -> Run:
     }
 
 
-def play_published(stored: Stored, traces: Path, names: Iterable[str], policies: Sequence[str]) -> None:
+def play_published(
+    stored: Stored, traces: Path, names: Iterable[str], policies: Sequence[str]
+) -> None:
     """Play the setups of these names; no policies: castor and its rival."""
     for name in names:
-        play, rival = on_shockwaves_trace if name == SHOCKWAVE else on_sias_cluster, RIVALS[name]
+        play, rival = (
+            on_shockwaves_trace if name == SHOCKWAVE else on_sias_cluster,
+            RIVALS[name],
+        )
         runs = stored.setdefault("runs", {}).setdefault(name, {})
         for policy in policies or ("castor", rival):
             runs[policy] = play(traces, name, policy)
             print(name, policy, runs[policy], flush=True)
         if {"castor", rival} <= runs.keys():
-            ratios = {figure: round(runs["castor"][figure] / runs[rival][figure], 3) for figure in FIGURES}
+            ratios = {
+                figure: round(runs["castor"][figure] / runs[rival][figure], 3)
+                for figure in FIGURES
+            }
             stored.setdefault("castor over its rival", {})[name] = ratios
             print(name, ratios, flush=True)
         _store(stored)
 
 
-def play_drawn(stored: Stored, traces: Path, count: int, policies: Sequence[str]) -> None:
+def play_drawn(
+    stored: Stored, traces: Path, count: int, policies: Sequence[str]
+) -> None:
     """Play `count` drawn workloads on Sia's cluster; stored runs of `sia` are not made again."""
     runs = stored.setdefault("drawn runs", {})
     for seed in range(count):
@@ -119,7 +143,9 @@ def play_drawn(stored: Stored, traces: Path, count: int, policies: Sequence[str]
         for policy in policies or ("castor", "sia"):
             if policy != "sia" or policy not in of_seed:
                 run = _as_sia(traces, drawn(traces, seed), policy)
-                of_seed[policy] = {each: run[each] for each in (*FIGURES, "unfair", "rescales")}
+                of_seed[policy] = {
+                    each: run[each] for each in (*FIGURES, "unfair", "rescales")
+                }
             print(seed, policy, of_seed[policy], flush=True)
         stored["drawn, over sia"] = _over_sia(runs.values())
         _store(stored)
@@ -134,7 +160,13 @@ def play_predictions(stored: Stored, traces: Path, count: int) -> None:
             Recorded(),
             load_trace(drawn(traces, seed), traces / "sia" / "traces"),
         )
-        simulation = compose(workload, applications, parse_cluster(SIA_CLUSTER), policy, ExperimentConfig())
+        simulation = compose(
+            workload,
+            applications,
+            parse_cluster(SIA_CLUSTER),
+            policy,
+            ExperimentConfig(),
+        )
         simulation.run()
         played.append((policy, simulation.recorder.history))
     stored["predictions"] = told_truly(played)
@@ -146,16 +178,25 @@ def _over_sia(runs: Iterable[Mapping[str, Run]]) -> dict[str, object]:
     """Return each policy's figures over those of `sia`, as means with 95 % intervals."""
     compared = [played for played in runs if "sia" in played]
     found: dict[str, object] = {}
-    for policy in sorted({policy for played in compared for policy in played} - {"sia"}):
-        both = [(played[policy], played["sia"]) for played in compared if policy in played]
-        over = {figure: interval([own[figure] / sia[figure] for own, sia in both]) for figure in FIGURES}
+    for policy in sorted(
+        {policy for played in compared for policy in played} - {"sia"}
+    ):
+        both = [
+            (played[policy], played["sia"]) for played in compared if policy in played
+        ]
+        over = {
+            figure: interval([own[figure] / sia[figure] for own, sia in both])
+            for figure in FIGURES
+        }
         found[policy] = over | {"workloads": len(both)}
     return found
 
 
 def _store(stored: Stored) -> None:
     stored["machine"] = f"{platform.machine()}, {os.cpu_count()} cores"
-    RESULTS.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    RESULTS.write_text(
+        json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8"
+    )
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -164,23 +205,39 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--traces", type=Path, default=os.environ.get("COADAPT_TRACES"))
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--only", action="append", choices=[*SIA, SHOCKWAVE])
-    which.add_argument("--drawn", type=int, default=0, metavar="N", help="so many drawn workloads")
-    which.add_argument("--predictions", type=int, default=0, metavar="N", help="of so many drawn workloads")
+    which.add_argument(
+        "--drawn", type=int, default=0, metavar="N", help="so many drawn workloads"
+    )
+    which.add_argument(
+        "--predictions",
+        type=int,
+        default=0,
+        metavar="N",
+        help="of so many drawn workloads",
+    )
     parser.add_argument("--policy", action="append", default=[])
     options = parser.parse_args(argv)
     if options.traces is None or not Path(options.traces, "sia").is_dir():
-        parser.error("--traces or COADAPT_TRACES must name the folder that holds sia and shockwave")
-    if (options.drawn or options.predictions) and not Path(options.traces, "osdi21").is_dir():
+        parser.error(
+            "--traces or COADAPT_TRACES must name the folder that holds sia and shockwave"
+        )
+    if (options.drawn or options.predictions) and not Path(
+        options.traces, "osdi21"
+    ).is_dir():
         parser.error(
             "--drawn and --predictions draw from Philly's log, which is in the folder osdi21 of --traces"
         )
-    stored: Stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    stored: Stored = (
+        json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    )
     if options.drawn:
         play_drawn(stored, Path(options.traces), options.drawn, options.policy)
     elif options.predictions:
         play_predictions(stored, Path(options.traces), options.predictions)
     else:
-        play_published(stored, Path(options.traces), options.only or RIVALS, options.policy)
+        play_published(
+            stored, Path(options.traces), options.only or RIVALS, options.policy
+        )
 
 
 if __name__ == "__main__":

@@ -24,8 +24,19 @@ from coadapt.policies import create_policy
 
 RESULTS = Path(__file__).parent / "results" / "castor_scale.json"
 PICTURE = Path(__file__).parents[1] / "docs" / "policies" / "castor-scale.svg"
-SIZES = ((16, 40), (64, 160), (256, 250), (1024, 400), (4096, 2000), (16384, 10000))  # GPUs, jobs
-ROUNDS, FEW_ROUNDS, FEW_FROM = 26, 4, 1_000  # fewer from so many jobs on; the first is not counted
+SIZES = (
+    (16, 40),
+    (64, 160),
+    (256, 250),
+    (1024, 400),
+    (4096, 2000),
+    (16384, 10000),
+)  # GPUs, jobs
+ROUNDS, FEW_ROUNDS, FEW_FROM = (
+    26,
+    4,
+    1_000,
+)  # fewer from so many jobs on; the first is not counted
 REPLAYS, REPLAYS_S = 20, 10.0  # of all rounds, until so much CPU time is spent
 LIMIT_S = 2.0  # CPU seconds of a decision: larger clusters are left out after that
 COLOURS = {
@@ -46,7 +57,11 @@ def decision_ms(policy: str, num_gpus: int, num_jobs: int) -> float:
     A neighbour on the same core makes a decision up to twice as long, and never shorter. Where one takes
     longer than the limit, return that.
     """
-    views = list(crowded_views(num_gpus, num_jobs, FEW_ROUNDS if num_jobs >= FEW_FROM else ROUNDS))
+    views = list(
+        crowded_views(
+            num_gpus, num_jobs, FEW_ROUNDS if num_jobs >= FEW_FROM else ROUNDS
+        )
+    )
     least_s, began_s = [math.inf] * len(views), time.process_time()
     for _ in range(REPLAYS):
         chosen = create_policy(policy)
@@ -78,7 +93,9 @@ def measure(policy: str) -> Timed:
     found: Timed = {}
     decision_ms(policy, 16, 8)  # so that no compiling is timed
     for num_gpus, num_jobs in SIZES:
-        ms = found[f"{num_gpus} GPUs, {num_jobs} jobs"] = decision_ms(policy, num_gpus, num_jobs)
+        ms = found[f"{num_gpus} GPUs, {num_jobs} jobs"] = decision_ms(
+            policy, num_gpus, num_jobs
+        )
         print(policy, num_gpus, num_jobs, ms, flush=True)
         if ms > 1e3 * LIMIT_S:
             break
@@ -99,7 +116,9 @@ def _x(num_gpus: float) -> float:
 
 def _y(ms: float) -> float:
     low, high = math.log(LOWEST_MS), math.log(HIGHEST_MS)
-    return HEIGHT - BOTTOM - (math.log(ms) - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
+    return (
+        HEIGHT - BOTTOM - (math.log(ms) - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
+    )
 
 
 def _grid() -> list[str]:
@@ -109,10 +128,21 @@ def _grid() -> list[str]:
         x = _x(num_gpus)
         lines.append(f'<path d="M{x:.0f} {TOP}V{bottom}" stroke="#e3e3e3"/>')
         lines.append(text(x, bottom + 18, f"{num_gpus:,}", text_anchor="middle"))
-        lines.append(text(x, bottom + 35, f"{num_jobs:,}", text_anchor="middle", fill="#666"))
-    names = {0.1: "0.1 ms", 1.0: "1 ms", 10.0: "10 ms", 100.0: "100 ms", 1e3: "1 s", 1e4: "10 s"}
+        lines.append(
+            text(x, bottom + 35, f"{num_jobs:,}", text_anchor="middle", fill="#666")
+        )
+    names = {
+        0.1: "0.1 ms",
+        1.0: "1 ms",
+        10.0: "10 ms",
+        100.0: "100 ms",
+        1e3: "1 s",
+        1e4: "10 s",
+    }
     for ms, name in (names | {6e4: "1 min"}).items():
-        lines.append(f'<path d="M{LEFT} {_y(ms):.0f}H{WIDTH - RIGHT}" stroke="#e3e3e3"/>')
+        lines.append(
+            f'<path d="M{LEFT} {_y(ms):.0f}H{WIDTH - RIGHT}" stroke="#e3e3e3"/>'
+        )
         lines.append(text(LEFT - 8, _y(ms) + 4, name, text_anchor="end"))
     lines.append(text(LEFT - 22, bottom + 18, "GPUs", text_anchor="end"))
     lines.append(text(LEFT - 22, bottom + 35, "jobs", text_anchor="end", fill="#666"))
@@ -124,7 +154,10 @@ def _curve(policy: str, found: Timed) -> tuple[list[str], tuple[float, float]]:
     points = [(_x(int(size.split()[0])), _y(ms)) for size, ms in found.items()]
     path, colour = " ".join(f"{x:.1f},{y:.1f}" for x, y in points), COLOURS[policy]
     line = f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
-    dots = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>' for x, y in points]
+    dots = [
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>'
+        for x, y in points
+    ]
     return [line, *dots], points[-1]
 
 
@@ -133,7 +166,9 @@ def draw(timed: dict[str, Timed]) -> str:
     lines = _grid()
     for num_gpus, ms in GOALS_MS.items():
         x, y = _x(num_gpus), _y(ms)
-        lines.append(f'<path d="M{x - 9:.0f} {y:.0f}h18" stroke="{COLOURS["castor"]}" stroke-width="3"/>')
+        lines.append(
+            f'<path d="M{x - 9:.0f} {y:.0f}h18" stroke="{COLOURS["castor"]}" stroke-width="3"/>'
+        )
     ends = []
     for policy, found in timed.items():
         curve, (x, y) = _curve(policy, found)
@@ -156,15 +191,26 @@ def main(argv: list[str] | None = None) -> None:
     """Time, store and draw."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--policy", action="append", choices=list(COLOURS))
-    parser.add_argument("--draw", action="store_true", help="draw what is stored; time nothing")
+    parser.add_argument(
+        "--draw", action="store_true", help="draw what is stored; time nothing"
+    )
     options = parser.parse_args(argv)
-    stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"ms": {}}
+    stored = (
+        json.loads(RESULTS.read_text(encoding="utf-8"))
+        if RESULTS.exists()
+        else {"ms": {}}
+    )
     for policy in () if options.draw else options.policy or COLOURS:
         stored["ms"][policy] = measure(policy)
-        stored["machine"] = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+        stored["machine"] = (
+            f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+        )
         stored.setdefault("loop_ms", {})[policy] = loop_ms()
         RESULTS.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
-    PICTURE.write_text(draw({name: stored["ms"][name] for name in COLOURS if name in stored["ms"]}), "utf-8")
+    PICTURE.write_text(
+        draw({name: stored["ms"][name] for name in COLOURS if name in stored["ms"]}),
+        "utf-8",
+    )
 
 
 if __name__ == "__main__":

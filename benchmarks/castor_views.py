@@ -48,7 +48,10 @@ def crowded_views(
         Node(id=f"n{number:05d}", num_gpus=8, gpu_type=GPU_TYPES[number % types])
         for number in range(num_gpus // 8)
     )
-    kinds = [_job(np.random.default_rng(number), f"a{number}", 0.0) for number in range(NUM_APPLICATIONS)]
+    kinds = [
+        _job(np.random.default_rng(number), f"a{number}", 0.0)
+        for number in range(NUM_APPLICATIONS)
+    ]
 
     def new_job(name: str, at: float) -> JobView:
         job = _job(rng, name, at)
@@ -62,7 +65,10 @@ def crowded_views(
         view = ClusterView(at=at, nodes=nodes, jobs=tuple(jobs))
         yield view
         plan = guide.allocate(view)
-        jobs = [_later(job, plan.allocations.get(job.id), rng if kin else None) for job in jobs]
+        jobs = [
+            _later(job, plan.allocations.get(job.id), rng if kin else None)
+            for job in jobs
+        ]
         for new in range(num_jobs // 50):
             jobs.pop(int(rng.integers(len(jobs))))
             jobs.append(new_job(f"k{number:03d}{new:06d}", at))
@@ -70,7 +76,9 @@ def crowded_views(
 
 def _of(kind: JobView, job: JobView) -> JobView:
     spec = replace(job.spec, application=kind.id, batch=kind.spec.batch)
-    return replace(job, spec=spec, measured=replace(job.measured, by_type=kind.measured.by_type))
+    return replace(
+        job, spec=spec, measured=replace(job.measured, by_type=kind.measured.by_type)
+    )
 
 
 def _on(others: Sequence[str], job: JobView, rng: np.random.Generator) -> JobView:
@@ -80,25 +88,33 @@ def _on(others: Sequence[str], job: JobView, rng: np.random.Generator) -> JobVie
     for gpu_type in others:
         passes = 1.0 / float(rng.uniform(*FASTER))
         params = replace(
-            profile.params, alpha_c=profile.params.alpha_c * passes, beta_c=profile.params.beta_c * passes
+            profile.params,
+            alpha_c=profile.params.alpha_c * passes,
+            beta_c=profile.params.beta_c * passes,
         )
         profile = by_type[gpu_type] = replace(profile, params=params)
     return replace(job, measured=replace(job.measured, by_type=by_type))
 
 
-def _later(job: JobView, held: Allocation | None, rng: np.random.Generator | None) -> JobView:
+def _later(
+    job: JobView, held: Allocation | None, rng: np.random.Generator | None
+) -> JobView:
     """Return `job` a round later; rng: it tells of some batch and its step time."""
     if held is None:
         return replace(job, grant=Grant())
     told = replace(job.measured, progress=1.02 * job.measured.progress)
     if rng is not None:
         limits, (profile,) = job.spec.batch, told.by_type.values()
-        most = min(limits.max_total // held.num_replicas, limits.max_atomic or limits.max_total)
+        most = min(
+            limits.max_total // held.num_replicas, limits.max_atomic or limits.max_total
+        )
         atomic = int(rng.integers(limits.min_atomic, most + 1))
         batch = BatchConfig(total=atomic * held.num_replicas, atomic=atomic)
         placement = Placement(tuple(gpus for _, gpus in held.slots))
         said_s = float(step_time(profile.params, placement, atomic))
-        told = replace(told, batch=batch, step_time_s=said_s * float(rng.uniform(0.8, 1.2)))
+        told = replace(
+            told, batch=batch, step_time_s=said_s * float(rng.uniform(0.8, 1.2))
+        )
     return replace(job, grant=Grant(allocation=held), measured=told)
 
 
@@ -118,7 +134,12 @@ def _job(rng: np.random.Generator, name: str, at: float) -> JobView:
         id=name,
         spec=JobSpec(
             name=name,
-            batch=BatchLimits(initial=initial, max_total=initial * 32, min_atomic=8, max_atomic=initial * 4),
+            batch=BatchLimits(
+                initial=initial,
+                max_total=initial * 32,
+                min_atomic=8,
+                max_atomic=initial * 4,
+            ),
             replicas=ReplicaLimits(min=1, max=64),
             contract=RescaleContract.ADAPTIVE,
         ),
@@ -126,10 +147,15 @@ def _job(rng: np.random.Generator, name: str, at: float) -> JobView:
         measured=Measured(
             progress=whole * float(rng.uniform(0.05, 0.9)),
             progress_target=whole,
-            by_type={"gpu": TypeProfile(params=params, num_replicas_profiled=int(2 ** rng.integers(0, 6)))},
+            by_type={
+                "gpu": TypeProfile(
+                    params=params, num_replicas_profiled=int(2 ** rng.integers(0, 6))
+                )
+            },
             grad=GradStats(sqr=1.0, var=float(rng.lognormal(2.0, 1.0))),
             forecast=Forecast(  # for policies that go by one
-                remaining_steps=whole / initial, step_time_s=(params.alpha_c + params.beta_c * initial,)
+                remaining_steps=whole / initial,
+                step_time_s=(params.alpha_c + params.beta_c * initial,),
             ),
         ),
     )

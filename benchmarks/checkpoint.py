@@ -27,7 +27,9 @@ def main(argv: list[str] | None = None) -> None:
     """Measure, print and store."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--no-store", action="store_true", help="leave benchmarks/results as it is")
+    parser.add_argument(
+        "--no-store", action="store_true", help="leave benchmarks/results as it is"
+    )
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(NUM_LAYERS)))

@@ -59,7 +59,14 @@ from coadapt.runtime.job_index import JobIndex
 from coadapt.runtime.journal import Journal
 from coadapt.runtime.snapshot import cluster_snapshot
 from coadapt.runtime.snapshots_aside import picture_of
-from coadapt.service.listing import JobQuery, ended_jobs, find_job, find_live, job_page, live_jobs
+from coadapt.service.listing import (
+    JobQuery,
+    ended_jobs,
+    find_job,
+    find_live,
+    job_page,
+    live_jobs,
+)
 
 RESULTS = Path(__file__).parent / "results" / "control_plane.json"
 GPUS_PER_NODE = 8
@@ -67,7 +74,12 @@ NUM_TIMES = 50
 NUM_NODES = 5
 
 # What the review measured over HTTP (ms, answers per second), and the goals of issue 9.
-GOAL_OF_READS_MS, GOAL_OF_VERBS_MS, GOAL_OF_REPORTS_PER_S, GOAL_OF_RESTART_S = 50.0, 1_000.0, 2_000.0, 3.0
+GOAL_OF_READS_MS, GOAL_OF_VERBS_MS, GOAL_OF_REPORTS_PER_S, GOAL_OF_RESTART_S = (
+    50.0,
+    1_000.0,
+    2_000.0,
+    3.0,
+)
 NUM_READS = 500  # of 100 the 99th percentile is the worst one
 
 # (figure of before in ms, goal in ms); None: not given.
@@ -119,7 +131,9 @@ class Bench:
         self.journal = Journal.at_path(folder / "journal.sqlite")
         self.index = JobIndex(folder / "jobs.sqlite")
         self.scheduler = Scheduler(SchedulerConfig())
-        self.writer = IndexWriter(self.index, self.journal.numbered_events, SchedulerConfig())
+        self.writer = IndexWriter(
+            self.index, self.journal.numbered_events, SchedulerConfig()
+        )
         self.number = 0
         self.plan = Plan()
 
@@ -141,12 +155,18 @@ class Bench:
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
         before, goal = BEFORE_AND_GOAL[what]
         figure = Figure(
-            what=what, cpu_ms=1e3 * cpu / calls, wall_ms=1e3 * wall / calls, before_ms=before, goal_ms=goal
+            what=what,
+            cpu_ms=1e3 * cpu / calls,
+            wall_ms=1e3 * wall / calls,
+            before_ms=before,
+            goal_ms=goal,
         )
         self.figures.append(figure)
         print(_row(figure))
 
-    def repeat(self, what: str, call: Callable[[], object], times: int = NUM_TIMES) -> None:
+    def repeat(
+        self, what: str, call: Callable[[], object], times: int = NUM_TIMES
+    ) -> None:
         with self.timed(what, times):
             for _ in range(times):
                 call()
@@ -154,7 +174,11 @@ class Bench:
     def fill(self) -> None:
         """Bring all jobs in; four fifths of them get GPUs, and all report once."""
         for index in range(-(-self.num_jobs // GPUS_PER_NODE)):
-            self.handle(NodeJoined(at=self.at, node=Node(id=f"n{index}", num_gpus=GPUS_PER_NODE)))
+            self.handle(
+                NodeJoined(
+                    at=self.at, node=Node(id=f"n{index}", num_gpus=GPUS_PER_NODE)
+                )
+            )
         last = self.num_jobs - NUM_TIMES
         for index in range(last):
             self._submit(index)
@@ -164,7 +188,9 @@ class Bench:
         self._plan(int(0.8 * self.num_jobs))
 
     def _submit(self, index: int) -> None:
-        spec = JobSpec(name=f"job {index}", batch=BatchLimits(initial=32, max_total=512))
+        spec = JobSpec(
+            name=f"job {index}", batch=BatchLimits(initial=32, max_total=512)
+        )
         self.handle(JobSubmitted(at=self.at, job=f"job-{index:06}", spec=spec))
 
     def _plan(self, num_running: int) -> None:
@@ -183,7 +209,11 @@ class Bench:
             for job in running[:NUM_TIMES]:
                 self._first_step(job)
         self._round(120.0, plan, "round: plan taken in, 8,000 jobs have started")
-        for after_s in (180.0, 240.0, 300.0):  # three: jobs are asked after when they were silent for as long
+        for after_s in (
+            180.0,
+            240.0,
+            300.0,
+        ):  # three: jobs are asked after when they were silent for as long
             for job in running:
                 self.handle(self.report_of(job))
             self._round(after_s, plan, "round: plan taken in, none changes")
@@ -204,7 +234,10 @@ class Bench:
             f"job-{index:06}": Allocation(slots=((f"n{index // GPUS_PER_NODE}", 1),))
             for index in range(num_running)
         }
-        waits = {f"job-{index:06}": "waits: no GPU is free" for index in range(num_running, self.num_jobs)}
+        waits = {
+            f"job-{index:06}": "waits: no GPU is free"
+            for index in range(num_running, self.num_jobs)
+        }
         return Plan(allocations=allocations, reasons=waits)
 
     def _started(self, job: str) -> None:
@@ -226,13 +259,21 @@ class Bench:
 
     def events(self) -> None:
         self.at = self.began_at + 310.0
-        self.repeat("event: training report", lambda: self.handle(self.report_of("job-000000")), 1_000)
+        self.repeat(
+            "event: training report",
+            lambda: self.handle(self.report_of("job-000000")),
+            1_000,
+        )
         ends = iter(range(NUM_TIMES))
-        self.repeat("event: replicas exited", lambda: self.handle(self._end(next(ends))))
+        self.repeat(
+            "event: replicas exited", lambda: self.handle(self._end(next(ends)))
+        )
         waiting = iter(range(self.num_jobs - 2 * NUM_TIMES, self.num_jobs - NUM_TIMES))
         cancel = lambda: CancelRequested(at=self.at, job=f"job-{next(waiting):06}")  # noqa: E731 - once
         self.repeat("event: cancel requested", lambda: self.handle(cancel()))
-        idle = sorted(self.state.nodes.values(), key=lambda node: int(node.id[1:]))[-NUM_NODES:]
+        idle = sorted(self.state.nodes.values(), key=lambda node: int(node.id[1:]))[
+            -NUM_NODES:
+        ]
         with self.timed("event: node lost", NUM_NODES):
             for node in idle:
                 self.handle(NodeLost(at=self.at, node=node.id))
@@ -242,12 +283,19 @@ class Bench:
 
     def _end(self, index: int) -> Event:
         job = f"job-{index:06}"
-        return ReplicasExited(at=self.at, job=job, generation=1, outcome=Outcome.SUCCEEDED)
+        return ReplicasExited(
+            at=self.at, job=job, generation=1, outcome=Outcome.SUCCEEDED
+        )
 
     def reads(self) -> None:
         self.repeat("list: a page of 200 jobs", lambda: self._list(JobQuery(limit=200)))
-        self.repeat("list: all jobs", lambda: self._list(JobQuery(limit=self.num_jobs)), 3)
-        picture = lambda: json.dumps(cluster_snapshot(self.scheduler.state, self.at, 200))  # noqa: E731 - once
+        self.repeat(
+            "list: all jobs", lambda: self._list(JobQuery(limit=self.num_jobs)), 3
+        )
+
+        def picture() -> str:
+            return json.dumps(cluster_snapshot(self.scheduler.state, self.at, 200))
+
         self.repeat("cluster picture of 200 jobs", picture)
         self.repeat("describe", self._describe)
         self.repeat("story", lambda: story_of(self.index, "job-000000"))
@@ -257,7 +305,9 @@ class Bench:
         return json.dumps(job_page(live, ended_jobs(self.index, query), query, self.at))
 
     def _describe(self) -> None:
-        job = find_job(find_live(self.scheduler.state, "job-000500"), self.index, "job-000500")
+        job = find_job(
+            find_live(self.scheduler.state, "job-000500"), self.index, "job-000500"
+        )
         latest_decisions(self.index, job.id, 10)
         latest_spans(self.index, job.id, self.at, 10)
 
@@ -267,7 +317,9 @@ class Bench:
             picture = picture_of(self.state)
         with self.timed("snapshot written"):
             self.journal.save_snapshot(picture, 1)
-        tail = [self.report_of(f"job-{100 + index % 1_000:06}") for index in range(5_000)]
+        tail = [
+            self.report_of(f"job-{100 + index % 1_000:06}") for index in range(5_000)
+        ]
         with self.timed("report, journaled in groups of 100", len(tail)):
             for first in range(0, len(tail), 100):
                 group = tail[first : first + 100]
@@ -301,7 +353,13 @@ class Bench:
         what = "replay of 1,000,000 events"
         before, goal = BEFORE_AND_GOAL[what]
         scale = 1e3 * 1e6 / done
-        figure = Figure(what=what, cpu_ms=cpu * scale, wall_ms=wall * scale, before_ms=before, goal_ms=goal)
+        figure = Figure(
+            what=what,
+            cpu_ms=cpu * scale,
+            wall_ms=wall * scale,
+            before_ms=before,
+            goal_ms=goal,
+        )
         self.figures.append(figure)
         print(_row(figure), f"(scaled from {done})")
 
@@ -328,26 +386,60 @@ def over_http(folder: Path, num_jobs: int, num_reports: int) -> JsonObject:
         }
         for name, paths in reads.items():
             times = NUM_READS // 20 if name == "metrics" else NUM_READS
-            asked: list[Request] = [("GET", paths[n % len(paths)], None) for n in range(times)]
-            found[f"GET {name}"] = {**measure(service, asked), "goal_p99_ms": GOAL_OF_READS_MS}
+            asked: list[Request] = [
+                ("GET", paths[n % len(paths)], None) for n in range(times)
+            ]
+            found[f"GET {name}"] = {
+                **measure(service, asked),
+                "goal_p99_ms": GOAL_OF_READS_MS,
+            }
             _print_http(f"GET {name}", found)
-        body = {"name": "b", "run": "true", "workdir": "/", "batch": {"initial": 8}, "resources": {"gpus": 1}}
-        submits: list[Request] = [("POST", "/v1/jobs", {**body, "name": f"b{n}"}) for n in range(200)]
-        found["POST a job"] = {**measure(service, submits), "goal_p99_ms": GOAL_OF_VERBS_MS}
+        body = {
+            "name": "b",
+            "run": "true",
+            "workdir": "/",
+            "batch": {"initial": 8},
+            "resources": {"gpus": 1},
+        }
+        submits: list[Request] = [
+            ("POST", "/v1/jobs", {**body, "name": f"b{n}"}) for n in range(200)
+        ]
+        found["POST a job"] = {
+            **measure(service, submits),
+            "goal_p99_ms": GOAL_OF_VERBS_MS,
+        }
         _print_http("POST a job", found)
-        report = {"progress": 200.0, "samples": 200.0, "step_time_s": 0.1, "metrics": {"loss": 1.0}}
+        report = {
+            "progress": 200.0,
+            "samples": 200.0,
+            "step_time_s": 0.1,
+            "metrics": {"loss": 1.0},
+        }
         running = [f"job-{index:06}" for index in range(NUM_TIMES, int(0.8 * num_jobs))]
         told: list[Request] = [
-            ("POST", f"/v1/jobs/{running[n % len(running)]}/reports", {"generation": 1, "report": report})
+            (
+                "POST",
+                f"/v1/jobs/{running[n % len(running)]}/reports",
+                {"generation": 1, "report": report},
+            )
             for n in range(num_reports)
         ]
         for num_connections in (1, 64):
             name = f"POST reports, {num_connections} connections"
             some = told[: num_reports // 20] if num_connections == 1 else told
             goal = GOAL_OF_REPORTS_PER_S if num_connections > 1 else None
-            found[name] = {**measure(service, some, num_connections), "goal_per_s": goal}
+            found[name] = {
+                **measure(service, some, num_connections),
+                "goal_per_s": goal,
+            }
             _print_http(name, found)
-        verbs = [("ls",), ("ls", "--json"), ("top", "--once"), ("describe", ids[0]), ("story", ids[0])]
+        verbs = [
+            ("ls",),
+            ("ls", "--json"),
+            ("top", "--once"),
+            ("describe", ids[0]),
+            ("story", ids[0]),
+        ]
         for given in [*verbs, ("logs", ids[0]), ("cancel", ids[-1]), ("tenant", "ls")]:
             name = f"coadapt {' '.join(given)}"
             found[name] = {**verb(folder, *given), "goal_max_ms": GOAL_OF_VERBS_MS}
@@ -364,7 +456,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--reports", type=int, default=50_000, help="to replay")
-    parser.add_argument("--sent", type=int, default=10_000, help="reports to send over HTTP")
+    parser.add_argument(
+        "--sent", type=int, default=10_000, help="reports to send over HTTP"
+    )
     given = parser.parse_args()
     spare_readers()  # as `coadapt up` does: else a plan of 8,000 starts is half collector
     print(f"{'milliseconds':48}{'CPU':>12}{'wall':>12}{'before':>10}{'goal':>10}")

@@ -26,7 +26,9 @@ class Setting:
     gpu_type: str = DEFAULT_GPU_TYPE
 
 
-def epochs_of(application: Application, spec: JobSpec, setting: Setting) -> tuple[FloatArray, FloatArray]:
+def epochs_of(
+    application: Application, spec: JobSpec, setting: Setting
+) -> tuple[FloatArray, FloatArray]:
     """Return the progress of each epoch, and the most progress per second in it, (epochs, GPUs from 1 on).
 
     As measured, on as few nodes as can be, with any batch that the job may have.
@@ -34,18 +36,25 @@ def epochs_of(application: Application, spec: JobSpec, setting: Setting) -> tupl
     limits = spec.batch
     most = min(spec.replicas.max, setting.num_gpus)
     num_epochs = application.num_epochs
-    work_E = np.diff([application.progress_at(epoch) for epoch in range(num_epochs + 1)])
+    work_E = np.diff(
+        [application.progress_at(epoch) for epoch in range(num_epochs + 1)]
+    )
     rate_EK = np.zeros((num_epochs, most))
     if spec.contract is not RescaleContract.ADAPTIVE:
         for count in range(1, min(most, limits.requested // limits.min_atomic) + 1):
             batch = kept_batch(limits, count)
-            rate_EK[:, count - 1] = _gains(application, batch.total, limits.initial) / step_s(
+            rate_EK[:, count - 1] = _gains(
+                application, batch.total, limits.initial
+            ) / step_s(
                 application, packed(count, setting.node_gpus, setting.gpu_type), batch
             )
         return work_E, rate_EK
     totals = np.geomspace(limits.initial, limits.max_total, TOTALS)
     gain_ME = np.array(
-        [_gains(application, _whole(total, limits.max_total), limits.initial) for total in totals]
+        [
+            _gains(application, _whole(total, limits.max_total), limits.initial)
+            for total in totals
+        ]
     )
     for count in range(max(spec.replicas.min, 1), most + 1):
         fastest_M = _fastest(application, spec, setting, count, totals)
@@ -59,12 +68,18 @@ def _whole(total: float, most: int) -> int:
 
 def _gains(application: Application, total: int, initial: int) -> FloatArray:
     """Return the progress of a step of `total` samples in each epoch."""
-    grads = [application.grad_stats(total, epoch) for epoch in range(application.num_epochs)]
+    grads = [
+        application.grad_stats(total, epoch) for epoch in range(application.num_epochs)
+    ]
     return np.array([gain(total / initial, grad.sqr, grad.var) for grad in grads])
 
 
 def _fastest(
-    application: Application, spec: JobSpec, setting: Setting, count: int, totals: FloatArray
+    application: Application,
+    spec: JobSpec,
+    setting: Setting,
+    count: int,
+    totals: FloatArray,
 ) -> FloatArray:
     """Return the least seconds of a step between each two of `totals`, infinity where no batch is."""
     where = packed(count, setting.node_gpus, setting.gpu_type)
@@ -75,10 +90,21 @@ def _fastest(
             whole_s, sync_s = application.step_time(where, atomic)
         except UnmeasuredError:
             continue
-        passes = np.arange(1, (limits.max_total // (count * atomic) if limits.accumulation else 1) + 1)
+        passes = np.arange(
+            1, (limits.max_total // (count * atomic) if limits.accumulation else 1) + 1
+        )
         total_A = count * atomic * passes
-        passes, total_A = passes[total_A >= limits.initial], total_A[total_A >= limits.initial]
+        passes, total_A = (
+            passes[total_A >= limits.initial],
+            total_A[total_A >= limits.initial],
+        )
         keep = total_A <= limits.max_total
-        place_A = np.clip(np.searchsorted(totals, total_A[keep], side="right") - 1, 0, len(fastest_M) - 1)
-        np.minimum.at(fastest_M, place_A, whole_s + (passes[keep] - 1) * (whole_s - sync_s))
+        place_A = np.clip(
+            np.searchsorted(totals, total_A[keep], side="right") - 1,
+            0,
+            len(fastest_M) - 1,
+        )
+        np.minimum.at(
+            fastest_M, place_A, whole_s + (passes[keep] - 1) * (whole_s - sync_s)
+        )
     return fastest_M

@@ -18,7 +18,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from benchmarks.fit_reference import PolluxLoss, fit_with_scipy, measured_profiles, synthetic_profiles
+from benchmarks.fit_reference import (
+    PolluxLoss,
+    fit_with_scipy,
+    measured_profiles,
+    synthetic_profiles,
+)
 from coadapt.goodput.fit import fit_throughput
 from coadapt.goodput.profile import Profile
 
@@ -34,7 +39,9 @@ def main(argv: list[str] | None = None) -> None:
     """Measure, and print a table or (`--json`) one object."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--traces", type=Path, default=os.environ.get("COADAPT_TRACES"))
-    parser.add_argument("--profiles", type=int, default=300, help="profiles of each kind")
+    parser.add_argument(
+        "--profiles", type=int, default=300, help="profiles of each kind"
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
     kinds = {"synthetic": list(synthetic_profiles(options.profiles, SEED))}
@@ -45,7 +52,11 @@ def main(argv: list[str] | None = None) -> None:
     measured_by_kind = {kind: measure(profiles) for kind, profiles in kinds.items()}
     if options.json:
         machine = f"{platform.machine()}, {os.cpu_count()} cores"
-        about = {"python": platform.python_version(), "machine": machine, "first_fit_ms": first_ms}
+        about = {
+            "python": platform.python_version(),
+            "machine": machine,
+            "first_fit_ms": first_ms,
+        }
         print(json.dumps({**about, "profiles": measured_by_kind}, indent=2))
     else:
         print(_table(measured_by_kind))
@@ -53,12 +64,18 @@ def main(argv: list[str] | None = None) -> None:
 
 def measure(profiles: Sequence[Profile]) -> dict[str, float]:
     """Return milliseconds of CPU per fit by each way, and how the losses compare."""
-    ours_ms, params = zip(*(_timed(fit_throughput, each) for each in profiles), strict=True)
-    analytic_ms, xs = zip(*(_timed(fit_with_scipy, each) for each in profiles), strict=True)
+    ours_ms, params = zip(
+        *(_timed(fit_throughput, each) for each in profiles), strict=True
+    )
+    analytic_ms, xs = zip(
+        *(_timed(fit_with_scipy, each) for each in profiles), strict=True
+    )
     numeric = partial(fit_with_scipy, analytic=False)
     numeric_ms = [_timed(numeric, each)[0] for each in profiles]
     losses = [PolluxLoss(each) for each in profiles]
-    reached = np.array([loss.of(each) for loss, each in zip(losses, params, strict=True)])
+    reached = np.array(
+        [loss.of(each) for loss, each in zip(losses, params, strict=True)]
+    )
     scipy_reached = np.array([loss(x) for loss, x in zip(losses, xs, strict=True)])
     ratios = np.maximum(reached, LOSS_MIN) / np.maximum(scipy_reached, LOSS_MIN)
     return {
@@ -83,7 +100,10 @@ def _timed(fit: Callable[[Profile], Result], profile: Profile) -> tuple[float, R
 def _table(kinds: Mapping[str, Mapping[str, float]]) -> str:
     names = next(iter(kinds.values()))
     lines = [" " * 26 + "".join(f"{kind:>12}" for kind in kinds)]
-    lines += [f"{name:<26}" + "".join(f"{kind[name]:12.4g}" for kind in kinds.values()) for name in names]
+    lines += [
+        f"{name:<26}" + "".join(f"{kind[name]:12.4g}" for kind in kinds.values())
+        for name in names
+    ]
     return "\n".join(lines)
 
 

@@ -59,8 +59,13 @@ class PolluxLoss:
         alphas, betas = np.array([LOW, *x[2:8:2]]), np.array([0.0, *x[3:8:2]])
         extra = np.maximum(profile.num_replicas - 2.0, 0.0)
         sync_s = alphas[self.levels] + betas[self.levels] * extra
-        log_step = np.logaddexp(gamma * np.log(compute_s), gamma * np.log(sync_s)) / gamma
-        errors = np.log(compute_s / profile.compute_s), log_step - np.log(profile.step_s)
+        log_step = (
+            np.logaddexp(gamma * np.log(compute_s), gamma * np.log(sync_s)) / gamma
+        )
+        errors = (
+            np.log(compute_s / profile.compute_s),
+            log_step - np.log(profile.step_s),
+        )
         ratios = x[3:8:2][self.free[2:8:2]] / x[2:8:2][self.free[2:8:2]]
         rmses = [float(np.sqrt(np.mean(error**2))) for error in errors]
         return float(sum(rmses) + 1e-3 * (gamma - 1.0) ** 2 + 1e-2 * np.sum(ratios**2))
@@ -85,7 +90,8 @@ def fit_with_scipy(profile: Profile, *, analytic: bool = True) -> FloatArray:
     start = PolluxLoss(profile).start
     limits = [(LOW, np.inf)] * 8 + [(1.0, 10.0)]
     bounds = [
-        limit if is_free else (x, x) for limit, is_free, x in zip(limits, problem.free, start, strict=True)
+        limit if is_free else (x, x)
+        for limit, is_free, x in zip(limits, problem.free, start, strict=True)
     ]
     target = (lambda x: (loss(x), grad)) if analytic else loss
     found: FloatArray = scipy.optimize.minimize(
@@ -108,27 +114,43 @@ def synthetic_profiles(count: int, seed: int) -> Iterator[Profile]:
 
 def _observe(params: ThroughputParams, rng: np.random.Generator) -> Profile:
     noise, builder = 10.0 ** rng.uniform(-4.0, -0.5), ProfileBuilder()
-    num_nodes_max, one_batch, one_rack = rng.integers(1, 7), rng.random() < 0.1, rng.random() < 0.6
+    num_nodes_max, one_batch, one_rack = (
+        rng.integers(1, 7),
+        rng.random() < 0.1,
+        rng.random() < 0.6,
+    )
     for _ in range(rng.integers(1, 60)):
         num_nodes = int(rng.integers(1, num_nodes_max + 1))
         replicas = tuple(int(count) for count in rng.integers(1, 5, num_nodes))
-        placement = Placement(replicas, 1 if one_rack or num_nodes == 1 else int(rng.integers(1, 3)))
-        atomic = 32 if one_batch else int(rng.choice([8, 16, 24, 32, 48, 64, 100, 128, 200]))
+        placement = Placement(
+            replicas, 1 if one_rack or num_nodes == 1 else int(rng.integers(1, 3))
+        )
+        atomic = (
+            32 if one_batch else int(rng.choice([8, 16, 24, 32, 48, 64, 100, 128, 200]))
+        )
         compute_s = params.alpha_c + params.beta_c * atomic
         step_s = float(step_time(params, placement, float(atomic)))
         noise_c, noise_t = np.exp(noise * rng.standard_normal(2))
-        builder.add(placement, atomic, compute_s * noise_c, max(step_s * noise_t, compute_s * noise_c))
+        builder.add(
+            placement,
+            atomic,
+            compute_s * noise_c,
+            max(step_s * noise_t, compute_s * noise_c),
+        )
     return builder.build()
 
 
-def measured_profiles(folder: Path, count: int, seed: int) -> Iterator[tuple[str, Profile]]:
+def measured_profiles(
+    folder: Path, count: int, seed: int
+) -> Iterator[tuple[str, Profile]]:
     """Yield (application, profile) of steps in `folder`, Pollux's `traces`, as jobs that grow would see them.
 
     Replica counts at most double beyond the largest one seen, as under Pollux's rule of growth.
     """
     rng = random.Random(seed)
     tables = {
-        application: _placements(folder / application / "placements.csv") for application in APPLICATIONS
+        application: _placements(folder / application / "placements.csv")
+        for application in APPLICATIONS
     }
     for _ in range(count):
         application, builder = rng.choice(APPLICATIONS), ProfileBuilder()

@@ -26,16 +26,21 @@ TIMEOUT_S = 600
 
 def names() -> list[str]:
     """Return the names of the pairs."""
-    return sorted(path.name.removesuffix("_plain.py") for path in GALLERY.glob("*_plain.py"))
+    return sorted(
+        path.name.removesuffix("_plain.py") for path in GALLERY.glob("*_plain.py")
+    )
 
 
 def lines_changed(name: str) -> tuple[int, int]:
     """Return how many lines the diff adds and removes."""
     plain, converted = (
-        (GALLERY / f"{name}{ending}.py").read_text().splitlines() for ending in ("_plain", "")
+        (GALLERY / f"{name}{ending}.py").read_text().splitlines()
+        for ending in ("_plain", "")
     )
     diff = [line for line in difflib.ndiff(plain, converted) if line[2:].strip()]
-    return sum(line.startswith("+ ") for line in diff), sum(line.startswith("- ") for line in diff)
+    return sum(line.startswith("+ ") for line in diff), sum(
+        line.startswith("- ") for line in diff
+    )
 
 
 def distance_alone(name: str) -> float:
@@ -44,12 +49,22 @@ def distance_alone(name: str) -> float:
         states = []
         for script in (f"{name}_plain.py", f"{name}.py"):
             saved = Path(folder) / f"{script}.pt"
-            subprocess.run([sys.executable, str(GALLERY / script), str(saved)], check=True, timeout=TIMEOUT_S)
+            subprocess.run(
+                [sys.executable, str(GALLERY / script), str(saved)],
+                check=True,
+                timeout=TIMEOUT_S,
+            )
             states.append(torch.load(saved, weights_only=True))
     plain, converted = states
     assert plain.keys() == converted.keys()
-    gap = sum(float((plain[key].double() - converted[key].double()).square().sum()) for key in plain)
-    return float((gap / sum(float(value.double().square().sum()) for value in plain.values())) ** 0.5)
+    gap = sum(
+        float((plain[key].double() - converted[key].double()).square().sum())
+        for key in plain
+    )
+    return float(
+        (gap / sum(float(value.double().square().sum()) for value in plain.values()))
+        ** 0.5
+    )
 
 
 def checked(name: str, *options: str) -> dict[str, object]:
@@ -64,7 +79,10 @@ def checked(name: str, *options: str) -> dict[str, object]:
 
 def table(rows: list[dict[str, object]]) -> str:
     """Return the rows as Markdown."""
-    lines = ["| script | lines + / - | alone against plain | under changes | |", "|---|---|---|---|---|"]
+    lines = [
+        "| script | lines + / - | alone against plain | under changes | |",
+        "|---|---|---|---|---|",
+    ]
     for row in rows:
         alone = row["alone_against_plain"]
         assert isinstance(alone, float)
@@ -82,7 +100,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*", default=names())
     parser.add_argument("--no-store", action="store_true")
-    parser.add_argument("--table", action="store_true", help="print the stored results as Markdown")
+    parser.add_argument(
+        "--table", action="store_true", help="print the stored results as Markdown"
+    )
     options = parser.parse_args()
     if options.table:
         print(table(json.loads(RESULTS.read_text())))

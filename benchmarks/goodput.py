@@ -61,13 +61,21 @@ def measure_best_batch() -> float:
     """Return milliseconds of one call."""
     rng = random.Random(0)
     jobs = [_job(number, rng, own_limits=False) for number in range(50)]
-    placements = [packed_placement(num_replicas, GPUS_PER_NODE) for num_replicas in (1, 2, 4, 7, 16)]
+    placements = [
+        packed_placement(num_replicas, GPUS_PER_NODE)
+        for num_replicas in (1, 2, 4, 7, 16)
+    ]
 
     def choose() -> None:
         for job in jobs:
             assert job.measured.grad is not None
             for placement in placements:
-                best_batch(job.spec.batch, job.measured.by_type["gpu"].params, job.measured.grad, placement)
+                best_batch(
+                    job.spec.batch,
+                    job.measured.by_type["gpu"].params,
+                    job.measured.grad,
+                    placement,
+                )
 
     return _median_ms(choose) / (len(jobs) * len(placements))
 
@@ -79,7 +87,9 @@ def measure_table(num_gpus: int, num_jobs: int, own_limits: bool) -> float:
     one_node = list(range(1, GPUS_PER_NODE + 1))
     several = list(range(2, num_gpus + 1))[: NUM_CONFIGS_MAX - len(one_node)]
     num_nodes = [1] * len(one_node) + [2] * len(several)
-    return _median_ms(lambda: goodput_table(jobs, num_nodes, one_node + several, gpu_type="gpu"))
+    return _median_ms(
+        lambda: goodput_table(jobs, num_nodes, one_node + several, gpu_type="gpu")
+    )
 
 
 def _job(number: int, rng: random.Random, own_limits: bool) -> JobView:

@@ -54,7 +54,9 @@ class Rows(Dataset[tuple[Tensor, Tensor]]):
         self.x = torch.randn(num_samples, 24, generator=own)
         right = (torch.tanh(self.x @ first / 24**0.5) @ second).argmax(1)
         drawn = torch.randint(0, 10, (num_samples,), generator=own)
-        self.y = torch.where(torch.rand(num_samples, generator=own) < wrong, drawn, right)
+        self.y = torch.where(
+            torch.rand(num_samples, generator=own) < wrong, drawn, right
+        )
 
     def __len__(self) -> int:
         return len(self.x)
@@ -70,20 +72,30 @@ def same(item: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     return item
 
 
-def train(contract: str, batch: int, rate: str, seed: int, *, until: float = 0.0) -> list[Point]:
+def train(
+    contract: str, batch: int, rate: str, seed: int, *, until: float = 0.0
+) -> list[Point]:
     """Return the points of one training run, which ends early once a loss of `until` is met."""
     torch.manual_seed(seed)
     run = ct.init(contract=contract, seed=seed, report_every_s=1.0)
     model: nn.Module = nn.Sequential(
-        nn.Linear(24, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
+        nn.Linear(24, 128),
+        nn.ReLU(),
+        nn.Linear(128, 128),
+        nn.ReLU(),
+        nn.Linear(128, 10),
     )
     scale = math.sqrt(batch / INITIAL)
-    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=RATE * scale, momentum=MOMENTUM)
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(
+        model.parameters(), lr=RATE * scale, momentum=MOMENTUM
+    )
     model, optimizer = run.prepare(model, optimizer)
     data = Rows(NUM_SAMPLES, wrong=WRONG_SHARE, seed=seed)
     validation = Rows(NUM_VALIDATION, wrong=WRONG_SHARE, seed=seed + 1000)
     largest = LARGEST if contract == "adaptive" else None
-    loader = run.loader(data, batch_size=batch, max_batch_size=largest, shuffle=True, collate_fn=same)
+    loader = run.loader(
+        data, batch_size=batch, max_batch_size=largest, shuffle=True, collate_fn=same
+    )
     points, spent, due = [], 0.0, EVERY
     began = time.process_time()
     for _ in run.epochs(NUM_EPOCHS):
@@ -97,9 +109,16 @@ def train(contract: str, batch: int, rate: str, seed: int, *, until: float = 0.0
             if run.progress.samples >= due:
                 spent += time.process_time() - began
                 with torch.no_grad():
-                    loss = float(nn.functional.cross_entropy(model(validation.x), validation.y))
+                    loss = float(
+                        nn.functional.cross_entropy(model(validation.x), validation.y)
+                    )
                 points.append(
-                    Point(cpu_s=spent, samples=run.progress.samples, loss=loss, batch=run.batch.total)
+                    Point(
+                        cpu_s=spent,
+                        samples=run.progress.samples,
+                        loss=loss,
+                        batch=run.batch.total,
+                    )
                 )
                 due += EVERY
                 if loss <= until:
@@ -115,10 +134,14 @@ def easy(rate: str, seed: int) -> dict[str, list[float | None]]:
     found: dict[str, list[list[Point]]] = {"fixed": [], "adaptive": []}
     for turn in range(TURNS):
         for contract in sorted(found, reverse=bool(turn % 2)):
-            found[contract].append(train(contract, INITIAL, rate, seed, until=min(EASY_TARGETS)))
+            found[contract].append(
+                train(contract, INITIAL, rate, seed, until=min(EASY_TARGETS))
+            )
     return {
         str(target): [
-            finite(statistics.median(reached(points, target) for points in found[contract]))
+            finite(
+                statistics.median(reached(points, target) for points in found[contract])
+            )
             for contract in ("fixed", "adaptive")
         ]
         for target in EASY_TARGETS
@@ -142,7 +165,9 @@ def compare(rate: str, seed: int) -> dict[str, object]:
         "adaptive": train("adaptive", INITIAL, rate, seed),
         "largest": train("fixed", LARGEST, rate, seed),
     }
-    best = {name: min(points, key=lambda point: point.loss) for name, points in arms.items()}
+    best = {
+        name: min(points, key=lambda point: point.loss) for name, points in arms.items()
+    }
     rises = [
         after.loss - before.loss
         for before, after in zip(arms["adaptive"], arms["adaptive"][1:], strict=False)
@@ -152,7 +177,8 @@ def compare(rate: str, seed: int) -> dict[str, object]:
         "seed": seed,
         "best_loss": {name: round(point.loss, 4) for name, point in best.items()},
         "cpu_s_to_fixed_best": {
-            name: finite(reached(points, best["fixed"].loss)) for name, points in arms.items()
+            name: finite(reached(points, best["fixed"].loss))
+            for name, points in arms.items()
         },
         "easy_cpu_s_fixed_adaptive": easy(rate, seed),
         "batches": sorted({point.batch for point in arms["adaptive"]}),

@@ -89,13 +89,17 @@ def job_of(phases: list[Phase], width_s: float) -> Job:
     """Return a job as the programme takes it; steps divide intervals of `width_s` seconds."""
     alone_s = sum(phase.work / phase.goodput_V[-1] for phase in phases)
     step_s = float(width_s / np.ceil(width_s / max(alone_s / STEPS_ALONE, STEP_MIN_S)))
-    num_places = int(np.clip(PLACES_PER_STEP * alone_s / step_s, PLACES_MIN, PLACES_MAX))
+    num_places = int(
+        np.clip(PLACES_PER_STEP * alone_s / step_s, PLACES_MIN, PLACES_MAX)
+    )
     edge_B = np.cumsum([phase.work for phase in phases])
     edge_B *= num_places / edge_B[-1]
     place = sum(phase.work for phase in phases) / num_places
     fastest = max(phase.goodput_V[-1] for phase in phases) / place
     reach = int(np.ceil(step_s * fastest)) + 1
-    before_M = np.arange(num_places) - 1.0  # the place before, from which lines lead here
+    before_M = (
+        np.arange(num_places) - 1.0
+    )  # the place before, from which lines lead here
     touched_M2 = _touched(edge_B, before_M, before_M + reach + 3.0)
     spans, curve_M = np.unique(touched_M2, axis=0, return_inverse=True)
     curves = [_above(phases[first : last + 1], place) for first, last in spans.tolist()]
@@ -115,7 +119,9 @@ def room_of(job: Job, num_intervals: int) -> Room:
 def _touched(edge_B: FloatArray, low_M: FloatArray, high_M: FloatArray) -> IntArray:
     """Return the first and the last phase between places, (places, 2)."""
     last = len(edge_B) - 1
-    first_M = np.searchsorted(edge_B, np.maximum(low_M, 0.0) * (1.0 - 1e-12), side="right")
+    first_M = np.searchsorted(
+        edge_B, np.maximum(low_M, 0.0) * (1.0 - 1e-12), side="right"
+    )
     last_M = np.searchsorted(edge_B, high_M * (1.0 + 1e-12), side="left")
     return np.minimum(np.stack([first_M, last_M], axis=1), last)
 
@@ -132,7 +138,10 @@ def _above(phases: list[Phase], place: float) -> tuple[FloatArray, FloatArray]:
 
 
 def _moves(
-    curves: list[tuple[FloatArray, FloatArray]], curve_M: IntArray, step_s: float, reach: int
+    curves: list[tuple[FloatArray, FloatArray]],
+    curve_M: IntArray,
+    step_s: float,
+    reach: int,
 ) -> Moves:
     first, by, gpus = [0], [], []
     corners = np.zeros((2, len(curves), max(len(each) for each, _ in curves)))
@@ -140,7 +149,9 @@ def _moves(
         corners[:, number, : len(gpus_V)] = goodput_V, gpus_V
         by_V = step_s * goodput_V
         places = np.arange(np.ceil(by_V[-1]))
-        by_Q = np.unique(np.concatenate([by_V, places, places + KINK, places + 1.0 - KINK]))
+        by_Q = np.unique(
+            np.concatenate([by_V, places, places + KINK, places + 1.0 - KINK])
+        )
         by_Q = by_Q[(by_Q > 0.0) & (by_Q <= by_V[-1])]
         by.append(by_Q)
         gpus.append(np.interp(by_Q, np.append(0.0, by_V), np.append(0.0, gpus_V)))
@@ -215,7 +226,10 @@ def price_out(job: Job, price_I: FloatArray, room: Room) -> None:
                     by = (m - last) / moves.goodput_CV[c, v]
             for q in range(moves.first_C[c], moves.first_C[c + 1]):
                 n, part = m + moves.whole_Q[q], moves.part_Q[q]
-                cost = step_s * (1.0 + price * moves.gpus_Q[q]) - moves.loses_Q[q] * kink_M[n]
+                cost = (
+                    step_s * (1.0 + price * moves.gpus_Q[q])
+                    - moves.loses_Q[q] * kink_M[n]
+                )
                 cost += _at(next_M, n, part)
                 if cost < least:
                     least, by, gpus = cost, moves.whole_Q[q] + part, moves.gpus_Q[q]
@@ -223,10 +237,16 @@ def price_out(job: Job, price_I: FloatArray, room: Room) -> None:
 
 
 @compiled
-def from_starts(job: Job, start_J: FloatArray, price_I: FloatArray, room: Room) -> FloatArray:
+def from_starts(
+    job: Job, start_J: FloatArray, price_I: FloatArray, room: Room
+) -> FloatArray:
     """Return what jobs that may train from these instants on cost from there, at least, s."""
     moves, step_s, low_IM = job.moves, job.step_s, room.low_IM
-    per, low_J, last = round(job.width_s / step_s), np.empty(len(start_J)), len(job.alone_M) - 1
+    per, low_J, last = (
+        round(job.width_s / step_s),
+        np.empty(len(start_J)),
+        len(job.alone_M) - 1,
+    )
     c = moves.curve_M[0]
     for j in range(len(start_J)):
         i = int(start_J[j] / step_s)
@@ -243,11 +263,15 @@ def from_starts(job: Job, start_J: FloatArray, price_I: FloatArray, room: Room) 
         for q in range(moves.first_C[c], moves.first_C[c + 1]):
             next_by = (moves.whole_Q[q] + moves.part_Q[q]) * seconds / step_s
             slope = (moves.gpus_Q[q] - gpus) / (next_by - by)
-            for n in range(int(by) + 1, int(next_by) + 1):  # places on the way from one move to the next
+            for n in range(
+                int(by) + 1, int(next_by) + 1
+            ):  # places on the way from one move to the next
                 used = gpus + slope * (n - by)
                 low = min(low, seconds * (1.0 + price * used) + _at(next_M, n, 0.0))
             by, gpus = next_by, moves.gpus_Q[q]
-            low = min(low, seconds * (1.0 + price * gpus) + _at(next_M, int(by), by - int(by)))
+            low = min(
+                low, seconds * (1.0 + price * gpus) + _at(next_M, int(by), by - int(by))
+            )
         low_J[j] = low
     return low_J
 
@@ -259,7 +283,11 @@ def add_used(job: Job, start_J: FloatArray, room: Room, used_I: FloatArray) -> N
     for j in range(len(start_J)):
         i, at = int(np.ceil(start_J[j] / job.step_s)), 0.0
         while i < len(room.by_IM) and at < last:
-            by, gpus, seconds = room.by_IM[i, int(at)], room.gpus_IM[i, int(at)], job.step_s
+            by, gpus, seconds = (
+                room.by_IM[i, int(at)],
+                room.gpus_IM[i, int(at)],
+                job.step_s,
+            )
             if by < 0.0:
                 by, seconds = float(last), min(-by, seconds)
             at += by

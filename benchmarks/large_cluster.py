@@ -114,7 +114,9 @@ class Cluster:
         until = self.at + 60.0 * minutes
         while self._coming and self._coming[0][0] < until:
             before, self.at = self.at, self._coming[0][0]
-            running = sum(bool(job.trains_on) for job in self.scheduler.state.jobs.values())
+            running = sum(
+                bool(job.trains_on) for job in self.scheduler.state.jobs.values()
+            )
             self.job_hours += (self.at - before) / 3600.0 * running
             self._take(self._group(), timed=True)
 
@@ -157,14 +159,21 @@ class Cluster:
                     began = _now()
                     plan = self.policy.allocate(command.view)
                     self.decisions_s.append(_since(began))
-                    self._post(self.at, PlanReady(at=self.at, round=command.round, plan=plan))
+                    self._post(
+                        self.at, PlanReady(at=self.at, round=command.round, plan=plan)
+                    )
                 case Stop():
                     ended = {"job": command.job, "generation": command.generation}
-                    self._post(self.at, ReplicasExited(at=self.at, outcome=Outcome.STOPPED, **ended))
+                    self._post(
+                        self.at,
+                        ReplicasExited(at=self.at, outcome=Outcome.STOPPED, **ended),
+                    )
                 case RetractRescale():
                     self._post(
                         self.at,
-                        ReplicasKept(at=self.at, job=command.job, generation=command.generation),
+                        ReplicasKept(
+                            at=self.at, job=command.job, generation=command.generation
+                        ),
                     )
                 case _:
                     about = {"job": command.job, "generation": command.generation}
@@ -181,7 +190,10 @@ class Cluster:
         job = self.scheduler.state.jobs.get(event.job)
         if job is None or job.running.generation != event.generation:
             return
-        at, about = self.at + REPORT_S, {"job": event.job, "generation": event.generation}
+        at, about = (
+            self.at + REPORT_S,
+            {"job": event.job, "generation": event.generation},
+        )
         if self._draw.random() < REPORT_S / JOB_S:
             self._post(at, ReplicasExited(at=at, outcome=Outcome.SUCCEEDED, **about))
         else:
@@ -210,9 +222,16 @@ class Cluster:
             samples=before * own.uniform(1.0, 1.5),
             step_time_s=own.uniform(0.1, 0.3) * noise[1],
             batch=BatchConfig(total=128 * num_replicas, atomic=128),
-            grad=GradStats(sqr=own.uniform(0.1, 1.0) * noise[2], var=own.uniform(1.0, 100.0)),
-            by_type={"gpu": TypeProfile(params=params, num_replicas_profiled=num_replicas)},
-            metrics={"loss": 4.0 * self._draw.random(), "accuracy": self._draw.random()},
+            grad=GradStats(
+                sqr=own.uniform(0.1, 1.0) * noise[2], var=own.uniform(1.0, 100.0)
+            ),
+            by_type={
+                "gpu": TypeProfile(params=params, num_replicas_profiled=num_replicas)
+            },
+            metrics={
+                "loss": 4.0 * self._draw.random(),
+                "accuracy": self._draw.random(),
+            },
         )
 
     def _submission(self) -> Event:
@@ -238,7 +257,9 @@ def _figures(times_s: Sequence[Times]) -> dict[str, float]:
     for clock, each in zip(("wall", "cpu"), zip(*times_s, strict=True), strict=True):
         ordered = sorted(each)
         for name, part in {"p50": 0.5, "p99": 0.99, "worst": 1.0}.items():
-            told[f"{clock}_{name}_ms"] = round(1e3 * ordered[int(part * (len(ordered) - 1))], 3)
+            told[f"{clock}_{name}_ms"] = round(
+                1e3 * ordered[int(part * (len(ordered) - 1))], 3
+            )
     return told
 
 
@@ -254,7 +275,12 @@ def measure(folder: Path, minutes: float, policy: str, seed: int) -> dict[str, o
     bytes_before = _journal_bytes(folder)
     cluster.run(minutes)
     jobs = cluster.scheduler.state.jobs.values()
-    rest = [each for kind, times in cluster.times_s.items() if kind not in ROUND for each in times]
+    rest = [
+        each
+        for kind, times in cluster.times_s.items()
+        if kind not in ROUND
+        for each in times
+    ]
     return {
         "nodes": NODES,
         "gpus": NODES * GPUS_PER_NODE,
@@ -263,15 +289,22 @@ def measure(folder: Path, minutes: float, policy: str, seed: int) -> dict[str, o
         "gpus_held": sum(job.ordered.num_replicas for job in jobs),
         "virtual_minutes": minutes,
         "policy": policy,
-        "all_events": _figures([each for times in cluster.times_s.values() for each in times]),
+        "all_events": _figures(
+            [each for times in cluster.times_s.values() for each in times]
+        ),
         "goal_p99_ms": EVENT_P99_GOAL_MS,
         "without_rounds": _figures(rest),
-        "events": {kind: _figures(times) for kind, times in sorted(cluster.times_s.items())},
+        "events": {
+            kind: _figures(times) for kind, times in sorted(cluster.times_s.items())
+        },
         "commit_of_a_group": _figures(cluster.commits_s),
         "decision": _figures(cluster.decisions_s),
-        "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MEBIBYTE,
+        "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        * 1024
+        / MEBIBYTE,
         "job_hours": cluster.job_hours,
-        "journal_bytes_per_job_hour": (_journal_bytes(folder) - bytes_before) / cluster.job_hours,
+        "journal_bytes_per_job_hour": (_journal_bytes(folder) - bytes_before)
+        / cluster.job_hours,
     }
 
 
@@ -291,7 +324,9 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         result = measure(Path(folder), given.minutes, given.policy, given.seed)
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    machine = (
+        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    )
     RESULTS.write_text(json.dumps({"machine": machine, **result}, indent=1) + "\n")
     print(json.dumps({"machine": machine, **result}, indent=1))
 

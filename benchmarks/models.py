@@ -46,7 +46,8 @@ class Bottleneck(nn.Module):
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs)
+                nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False),
+                nn.BatchNorm2d(outputs),
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -88,7 +89,9 @@ class GPTSize:
 
 
 GPT_SMALL = GPTSize(vocabulary=256, context=64, width=128, num_layers=4, num_heads=4)
-GPT_124M = GPTSize(vocabulary=50304, context=1024, width=768, num_layers=12, num_heads=12)
+GPT_124M = GPTSize(
+    vocabulary=50304, context=1024, width=768, num_layers=12, num_heads=12
+)
 
 
 class Block(nn.Module):
@@ -101,12 +104,16 @@ class Block(nn.Module):
         self.qkv = nn.Linear(size.width, 3 * size.width)
         self.out = nn.Linear(size.width, size.width)
         self.mlp = nn.Sequential(
-            nn.Linear(size.width, 4 * size.width), nn.GELU(), nn.Linear(4 * size.width, size.width)
+            nn.Linear(size.width, 4 * size.width),
+            nn.GELU(),
+            nn.Linear(4 * size.width, size.width),
         )
 
     def forward(self, x: Tensor) -> Tensor:
         parts = self.qkv(self.norm_1(x)).chunk(3, dim=-1)
-        q, k, v = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts)
+        q, k, v = (
+            part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts
+        )
         seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(seen.transpose(1, 2).flatten(2))
         return x + self.mlp(self.norm_2(x))
@@ -123,5 +130,7 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(size.width)
 
     def forward(self, ids: Tensor) -> Tensor:
-        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
+        x = self.tokens(ids) + self.positions(
+            torch.arange(ids.shape[1], device=ids.device)
+        )
         return self.norm(self.blocks(x)) @ self.tokens.weight.T

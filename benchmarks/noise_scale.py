@@ -34,8 +34,18 @@ BATCH, DIM, POPULATION = 32, 10, 1024
 Z_90 = 1.645
 FORMULA_TRIALS = 2000
 BY_FORMULA = ("passes by formula", "norm_layers by formula")
-WITH_LAYERS = ("norm_layers passes", "norm_layers differenced", "norm_layers by formula")
-ESTIMATORS = ("passes", "passes by formula", "differenced", "preconditioned", *WITH_LAYERS)
+WITH_LAYERS = (
+    "norm_layers passes",
+    "norm_layers differenced",
+    "norm_layers by formula",
+)
+ESTIMATORS = (
+    "passes",
+    "passes by formula",
+    "differenced",
+    "preconditioned",
+    *WITH_LAYERS,
+)
 CONTEXT, VOCABULARY, WIDTH = 8, 16, 16
 
 
@@ -98,13 +108,19 @@ class SmallTransformer(nn.Module):
         block = nn.TransformerEncoderLayer(
             WIDTH, 2, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True
         )
-        self.body = nn.TransformerEncoder(block, 2, norm=nn.LayerNorm(WIDTH), enable_nested_tensor=False)
+        self.body = nn.TransformerEncoder(
+            block, 2, norm=nn.LayerNorm(WIDTH), enable_nested_tensor=False
+        )
         self.head = nn.Linear(WIDTH, VOCABULARY)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         mask = nn.Transformer.generate_square_subsequent_mask(CONTEXT)
-        out = self.head(self.body(self.tokens(x) + self.positions, mask=mask, is_causal=True))
-        return nn.functional.cross_entropy(out.transpose(1, 2), y, reduction="none").mean(1)
+        out = self.head(
+            self.body(self.tokens(x) + self.positions, mask=mask, is_causal=True)
+        )
+        return nn.functional.cross_entropy(
+            out.transpose(1, 2), y, reduction="none"
+        ).mean(1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,14 +144,20 @@ class Problem:
         Preconditioned: each coordinate is divided by the root of its second moment.
         """
         mean, var = self.mean, self.var
-        metric = mean.square() + var / BATCH if estimator == "preconditioned" else torch.ones(())
+        metric = (
+            mean.square() + var / BATCH
+            if estimator == "preconditioned"
+            else torch.ones(())
+        )
         return float((var / metric).sum() / (mean.square() / metric).sum())
 
     @property
     def layers_over_whole(self) -> float:
         """Return the noise scale of the normalisation layers' own parameters over that of all."""
         assert self.in_norms is not None
-        of_layers = self.var[self.in_norms].sum() / self.mean[self.in_norms].square().sum()
+        of_layers = (
+            self.var[self.in_norms].sum() / self.mean[self.in_norms].square().sum()
+        )
         return float(of_layers) / self.noise_scale("")
 
 
@@ -143,7 +165,9 @@ def quadratic() -> Problem:
     mean, spread = torch.linspace(0.05, 0.5, DIM), torch.linspace(1.5, 0.3, DIM)
 
     def draw(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        return mean + spread * torch.randn(count, DIM, generator=generator), torch.zeros(count)
+        return mean + spread * torch.randn(
+            count, DIM, generator=generator
+        ), torch.zeros(count)
 
     return Problem(model=Centre(), draw=draw, mean=mean, var=spread.square())
 
@@ -179,11 +203,21 @@ def by_brute_force(model: nn.Module, x: Tensor, y: Tensor) -> Problem:
     for index in range(POPULATION):
         model.zero_grad()
         model(x[index : index + 1], y[index : index + 1]).sum().backward()
-        grads.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+        grads.append(
+            torch.cat(
+                [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+            )
+        )
     each = torch.stack(grads).double()
-    layers = [layer for layer in model.modules() if isinstance(layer, nn.LayerNorm | nn.GroupNorm)]
+    layers = [
+        layer
+        for layer in model.modules()
+        if isinstance(layer, nn.LayerNorm | nn.GroupNorm)
+    ]
     norms = {p for layer in layers for p in layer.parameters()}
-    in_norms = torch.cat([torch.full((p.numel(),), p in norms) for p in model.parameters()])
+    in_norms = torch.cat(
+        [torch.full((p.numel(),), p in norms) for p in model.parameters()]
+    )
 
     def draw(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         ids = torch.randint(POPULATION, (count,), generator=generator)
@@ -199,7 +233,12 @@ def by_brute_force(model: nn.Module, x: Tensor, y: Tensor) -> Problem:
     )
 
 
-PROBLEMS = {"quadratic": quadratic, "cnn": cnn, "normalised cnn": normalised_cnn, "transformer": transformer}
+PROBLEMS = {
+    "quadratic": quadratic,
+    "cnn": cnn,
+    "normalised cnn": normalised_cnn,
+    "transformer": transformer,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +272,9 @@ def trial(problem: Problem, estimator: str, num_steps: int, seed: int) -> Measur
     return measured(run.grad_stats, run.noise_scale_interval)
 
 
-def trials_by_formula(problem: Problem, estimator: str, num_steps: int) -> list[Measured]:
+def trials_by_formula(
+    problem: Problem, estimator: str, num_steps: int
+) -> list[Measured]:
     """Return what `trial` would with two passes per step, on draws from the population."""
     assert problem.each is not None
     wholes, rows = problem.each @ problem.each.T, None
@@ -271,20 +312,35 @@ def norms_of(products: Tensor, size: int) -> GradNorms:
 def measured(stats: GradStats | None, interval: tuple[float, float] | None) -> Measured:
     assert stats is not None
     assert interval is not None
-    stderr = float("inf") if stats.noise_scale_stderr is None else stats.noise_scale_stderr
-    return Measured(noise_scale=stats.noise_scale(BATCH), stderr=stderr, low=interval[0], high=interval[1])
+    stderr = (
+        float("inf") if stats.noise_scale_stderr is None else stats.noise_scale_stderr
+    )
+    return Measured(
+        noise_scale=stats.noise_scale(BATCH),
+        stderr=stderr,
+        low=interval[0],
+        high=interval[1],
+    )
 
 
-def summary(problem: Problem, estimator: str, trials: list[Measured]) -> dict[str, float]:
+def summary(
+    problem: Problem, estimator: str, trials: list[Measured]
+) -> dict[str, float]:
     truth = problem.noise_scale(estimator)
     layers = {}
     if estimator in WITH_LAYERS:
         layers["layers_over_whole"] = round(problem.layers_over_whole, 3)
     return layers | {
         "truth": round(truth, 2),
-        "mean_over_truth": round(statistics.fmean(each.noise_scale for each in trials) / truth, 4),
-        "median_over_truth": round(statistics.median(each.noise_scale for each in trials) / truth, 4),
-        "interval_covers": statistics.fmean(each.low <= truth <= each.high for each in trials),
+        "mean_over_truth": round(
+            statistics.fmean(each.noise_scale for each in trials) / truth, 4
+        ),
+        "median_over_truth": round(
+            statistics.median(each.noise_scale for each in trials) / truth, 4
+        ),
+        "interval_covers": statistics.fmean(
+            each.low <= truth <= each.high for each in trials
+        ),
         "stderr_covers": statistics.fmean(
             abs(each.noise_scale - truth) <= Z_90 * each.stderr for each in trials
         ),
@@ -307,26 +363,38 @@ def run_cases(
                 continue
             trials = trials_by_formula(problem, estimator, num_steps)
         else:
-            trials = [trial(problem, estimator, num_steps, seed) for seed in range(num_trials)]
+            trials = [
+                trial(problem, estimator, num_steps, seed) for seed in range(num_trials)
+            ]
         results[estimator] = summary(problem, estimator, trials)
     return results
 
 
 def run_replicas(options: argparse.Namespace) -> dict[str, dict[str, dict[str, float]]]:
     """Be one of two replicas for all trials of all problems."""
-    return {name: run_cases(name, ("replicas",), options.trials, options.steps) for name in PROBLEMS}
+    return {
+        name: run_cases(name, ("replicas",), options.trials, options.steps)
+        for name in PROBLEMS
+    }
 
 
 def main(argv: list[str] | None = None) -> None:
     """Measure, print and store."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--trials", type=int, default=100)
-    parser.add_argument("--steps", type=int, default=150, help="optimiser steps per trial")
+    parser.add_argument(
+        "--steps", type=int, default=150, help="optimiser steps per trial"
+    )
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
-    parser.add_argument("--no-store", action="store_true", help="leave benchmarks/results as it is")
+    parser.add_argument(
+        "--no-store", action="store_true", help="leave benchmarks/results as it is"
+    )
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
-    found = {name: run_cases(name, ESTIMATORS, options.trials, options.steps) for name in PROBLEMS}
+    found = {
+        name: run_cases(name, ESTIMATORS, options.trials, options.steps)
+        for name in PROBLEMS
+    }
     for name, cases in on_two_replicas(run_replicas, options).items():
         found[name] |= cases
     result = {
@@ -344,7 +412,10 @@ def main(argv: list[str] | None = None) -> None:
         return
     for name, cases in found.items():
         for estimator, row in cases.items():
-            print(f"{name:14} {estimator:23}", *(f"{key} {value:g}" for key, value in row.items()))
+            print(
+                f"{name:14} {estimator:23}",
+                *(f"{key} {value:g}" for key, value in row.items()),
+            )
 
 
 if __name__ == "__main__":

@@ -45,7 +45,9 @@ def s3_bucket() -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     os.environ |= {**KEYS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
     try:
         _wait_for(f"http://127.0.0.1:{port}/moto-api/")
@@ -73,7 +75,9 @@ def _wait_for(url: str) -> None:
             return
 
 
-def once(store: CheckpointStore | ObjectStore, state: dict[str, object]) -> dict[str, float]:
+def once(
+    store: CheckpointStore | ObjectStore, state: dict[str, object]
+) -> dict[str, float]:
     """Save `state` and load it; return the seconds of each, and those of this process's processor."""
     began, cpu = time.perf_counter(), time.process_time()
     store.save(state)
@@ -96,7 +100,9 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     turns = parser.parse_args().turns
     torch.set_num_threads(1)
-    state: dict[str, object] = {str(number): torch.randn(WIDTH, WIDTH) for number in range(NUM_TENSORS)}
+    state: dict[str, object] = {
+        str(number): torch.randn(WIDTH, WIDTH) for number in range(NUM_TENSORS)
+    }
     size_mb = NUM_TENSORS * WIDTH * WIDTH * 4 / 1e6
     found: dict[str, list[dict[str, float]]] = {"file": [], "s3": [], "memory": []}
     with tempfile.TemporaryDirectory() as folder, s3_bucket() as bucket:

@@ -50,7 +50,14 @@ class Case:
 
 CASES = {
     "cpu": (
-        Case(name="cnn", make=ConvNet, shape=(3, 32, 32), num_classes=10, batch_per_replica=32, adam=False),
+        Case(
+            name="cnn",
+            make=ConvNet,
+            shape=(3, 32, 32),
+            num_classes=10,
+            batch_per_replica=32,
+            adam=False,
+        ),
         Case(
             name="gpt",
             make=lambda: GPT(GPT_SMALL),
@@ -94,7 +101,9 @@ class Made(Dataset[int]):
         self._num_samples = num_samples
         distinct = 256
         if case.tokens:
-            x = torch.randint(case.num_classes, (distinct, *case.shape), generator=generator)
+            x = torch.randint(
+                case.num_classes, (distinct, *case.shape), generator=generator
+            )
             y = x.roll(-1, 1)
         else:
             x = torch.randn(distinct, *case.shape, generator=generator)
@@ -120,12 +129,16 @@ class HookedNorms:
         self._optimizer = optimizer
         self._small: list[Tensor] = []
         for parameter in self._parameters:
-            parameter.register_hook(lambda grad, of=parameter: self._small.append(self._norm(grad, of)))
+            parameter.register_hook(
+                lambda grad, of=parameter: self._small.append(self._norm(grad, of))
+            )
 
     def read(self) -> tuple[float, float]:
         """Return the step's norms: of the local gradients and of their mean."""
         small = torch.stack(self._small).sum()
-        big = torch.stack([self._norm(p.grad, p) for p in self._parameters if p.grad is not None]).sum()
+        big = torch.stack(
+            [self._norm(p.grad, p) for p in self._parameters if p.grad is not None]
+        ).sum()
         self._small = []
         if torch.distributed.is_initialized():
             torch.distributed.all_reduce(small)
@@ -138,7 +151,9 @@ class HookedNorms:
         return grad.detach().double().square().sum()
 
 
-def step_of(data: Made, model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[Tensor], None]:
+def step_of(
+    data: Made, model: nn.Module, optimizer: torch.optim.Optimizer
+) -> Callable[[Tensor], None]:
     """Return one step of a plain loop."""
 
     def step(indices: Tensor) -> None:
@@ -228,20 +243,29 @@ def _wait(run: ct.Run) -> None:
 
 def _ratios(seconds: dict[str, list[float]], way: str) -> dict[str, float]:
     """Return the median of the turns' ratios to plain with its 90 % interval, and the ratio of medians."""
-    ratios = sorted(one / plain for one, plain in zip(seconds[way], seconds["plain"], strict=True))
+    ratios = sorted(
+        one / plain for one, plain in zip(seconds[way], seconds["plain"], strict=True)
+    )
     half = round(1.645 * len(ratios) ** 0.5 / 2.0)
     middle = len(ratios) // 2
     return {
         "median": round(statistics.median(ratios), 4),
         "low": round(ratios[max(middle - half, 0)], 4),
         "high": round(ratios[min(middle + half, len(ratios) - 1)], 4),
-        "of_medians": round(statistics.median(seconds[way]) / statistics.median(seconds["plain"]), 4),
+        "of_medians": round(
+            statistics.median(seconds[way]) / statistics.median(seconds["plain"]), 4
+        ),
     }
 
 
 def run_cases(options: argparse.Namespace) -> dict[str, object]:
-    cases = [case for case in CASES[options.device] if options.case in (None, case.name)]
-    return {case.name: measure(case, ct.init(device=options.device), options.turns) for case in cases}
+    cases = [
+        case for case in CASES[options.device] if options.case in (None, case.name)
+    ]
+    return {
+        case.name: measure(case, ct.init(device=options.device), options.turns)
+        for case in cases
+    }
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -251,12 +275,16 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--case", help="only the model of that name")
     parser.add_argument("--turns", type=int, default=100)
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
-    parser.add_argument("--no-store", action="store_true", help="leave benchmarks/results as it is")
+    parser.add_argument(
+        "--no-store", action="store_true", help="leave benchmarks/results as it is"
+    )
     options = parser.parse_args(argv)
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda needs a GPU that torch can use")
     result = {
-        "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu, 2 replicas, gloo",
+        "device": torch.cuda.get_device_name()
+        if options.device == "cuda"
+        else "cpu, 2 replicas, gloo",
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
         "torch": torch.__version__,
         "turns": options.turns,
@@ -266,7 +294,9 @@ def main(argv: list[str] | None = None) -> None:
     }
     if not options.no_store and options.case is None:
         RESULTS.mkdir(exist_ok=True)
-        (RESULTS / f"overhead-{options.device}.json").write_text(json.dumps(result, indent=1) + "\n")
+        (RESULTS / f"overhead-{options.device}.json").write_text(
+            json.dumps(result, indent=1) + "\n"
+        )
     print(json.dumps(result, indent=None if options.json else 1))
 
 

@@ -30,17 +30,27 @@ BATCH = 32
 
 
 def tiny() -> tuple[nn.Module, Tensor]:
-    return nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 10)), torch.randn(BATCH, 20)
+    return nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 10)), torch.randn(
+        BATCH, 20
+    )
 
 
 def small() -> tuple[nn.Module, Tensor]:
     net = nn.Sequential(
-        nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(18432, 10)
+        nn.Conv2d(1, 16, 3),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(18432, 10),
     )
     return net, torch.randn(BATCH, 1, 28, 28)
 
 
-CASES: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {"tiny": tiny, "small": small}
+CASES: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
+    "tiny": tiny,
+    "small": small,
+}
 
 
 def data_of(x: Tensor, num_steps: int) -> TensorDataset:
@@ -48,7 +58,9 @@ def data_of(x: Tensor, num_steps: int) -> TensorDataset:
     return TensorDataset(x.repeat(num_steps, *[1] * (x.dim() - 1)), y.repeat(num_steps))
 
 
-def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
+def step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor
+) -> None:
     optimizer.zero_grad()
     functional.cross_entropy(model(x), y).backward()
     optimizer.step()
@@ -94,14 +106,19 @@ def measure(name: str, num_turns: int) -> dict[str, float]:
             took_s = cpu_s(ways[way], TURN_STEPS)
             if turn >= WARMUP_TURNS:
                 seconds[way].append(took_s)
-    ratios = [ours_s / plain_s for ours_s, plain_s in zip(seconds["coadapt"], seconds["plain"], strict=True)]
+    ratios = [
+        ours_s / plain_s
+        for ours_s, plain_s in zip(seconds["coadapt"], seconds["plain"], strict=True)
+    ]
     low, middle, high = statistics.quantiles(ratios, n=4)
     return {
         "ratio": round(middle, 3),
         "quartile_low": round(low, 3),
         "quartile_high": round(high, 3),
         "plain_ms": round(1e3 * statistics.median(seconds["plain"]) / TURN_STEPS, 4),
-        "coadapt_ms": round(1e3 * statistics.median(seconds["coadapt"]) / TURN_STEPS, 4),
+        "coadapt_ms": round(
+            1e3 * statistics.median(seconds["coadapt"]) / TURN_STEPS, 4
+        ),
     }
 
 
@@ -109,8 +126,14 @@ def main() -> None:
     """Measure, print and store."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--turns", type=int, default=60)
-    parser.add_argument("--no-store", action="store_true", help="leave benchmarks/results as it is")
-    parser.add_argument("--profile", action="store_true", help="where the tiny model's steps go, and no more")
+    parser.add_argument(
+        "--no-store", action="store_true", help="leave benchmarks/results as it is"
+    )
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="where the tiny model's steps go, and no more",
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.profile:
@@ -120,7 +143,10 @@ def main() -> None:
             cpu_s(steps, 3000)
         pstats.Stats(profile).sort_stats("tottime").print_stats("coadapt", 40)
         return
-    results = {"torch": torch.__version__, **{name: measure(name, options.turns) for name in CASES}}
+    results = {
+        "torch": torch.__version__,
+        **{name: measure(name, options.turns) for name in CASES},
+    }
     print(json.dumps(results, indent=1))
     if not options.no_store:
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")

@@ -94,7 +94,9 @@ def measure(size: Size) -> dict[str, float | int | None]:
             if size.searched:
                 found, ms = decide(view, search)
                 searched_ms.append(ms)
-                ratios.append(found.diagnostics["objective"] / plan.diagnostics["bound"])
+                ratios.append(
+                    found.diagnostics["objective"] / plan.diagnostics["bound"]
+                )
             view = a_minute_later(view, plan)
     reference_s = REFERENCES.get((size.num_gpus, size.num_jobs))
     return {
@@ -105,7 +107,9 @@ def measure(size: Size) -> dict[str, float | int | None]:
         "ms_allowed": size.ms_max,
         "gap_mean": round(statistics.mean(gaps), 5),
         "gap_largest": round(max(gaps), 5),
-        "search_ms_median": round(statistics.median(searched_ms), 1) if searched_ms else None,
+        "search_ms_median": round(statistics.median(searched_ms), 1)
+        if searched_ms
+        else None,
         "search_gap_mean": round(1.0 - statistics.mean(ratios), 5) if ratios else None,
         "artifact_ms": None if reference_s is None else reference_s * 1000.0,
     }
@@ -124,7 +128,9 @@ def cluster(size: Size, seed: int) -> ClusterView:
     """Return a round in which all jobs ran before and wait now; applications are the built-in ones."""
     rng = np.random.default_rng(seed)
     workload, applications = builtin_workload(num_jobs=size.num_jobs, seed=seed)
-    nodes = tuple(Node(id=f"n{index:04d}", num_gpus=4) for index in range(size.num_gpus // 4))
+    nodes = tuple(
+        Node(id=f"n{index:04d}", num_gpus=4) for index in range(size.num_gpus // 4)
+    )
     jobs = []
     for job in workload.jobs:
         application = applications[job.application]
@@ -135,18 +141,25 @@ def cluster(size: Size, seed: int) -> ClusterView:
     return ClusterView(at=NOW_S, nodes=nodes, jobs=tuple(jobs))
 
 
-def trained(name: str, spec: JobSpec, params: object, grad: GradStats, rng: np.random.Generator) -> JobView:
+def trained(
+    name: str, spec: JobSpec, params: object, grad: GradStats, rng: np.random.Generator
+) -> JobView:
     """Return a job that has run for a while, with step times up to 20 % off its application's."""
     age_s = float(rng.exponential(3000.0)) + 120.0
     scale = float(rng.lognormal(0.0, 0.2))
-    slower = {key: getattr(params, key) * scale for key in ("alpha_c", "beta_c", "alpha_r", "alpha_n")}
+    slower = {
+        key: getattr(params, key) * scale
+        for key in ("alpha_c", "beta_c", "alpha_r", "alpha_n")
+    }
     profile = TypeProfile(
         params=replace(params, **slower),  # type: ignore[type-var]
         num_replicas_profiled=int(2 ** rng.integers(0, 6)),
     )
     return JobView(
         id=name,
-        spec=replace(spec, replicas=ReplicaLimits(max=64), contract=RescaleContract.ADAPTIVE),
+        spec=replace(
+            spec, replicas=ReplicaLimits(max=64), contract=RescaleContract.ADAPTIVE
+        ),
         submitted_at=NOW_S - age_s,
         usage=Usage(
             started_at=NOW_S - age_s + 60.0,
@@ -166,7 +179,13 @@ def a_minute_later(view: ClusterView, plan: Plan) -> ClusterView:
 
 def table(rows: list[dict[str, float | int | None]]) -> str:
     """Return the results as text."""
-    lines = [list(rows[0]), *(["-" if cell is None else str(cell) for cell in row.values()] for row in rows)]
+    lines = [
+        list(rows[0]),
+        *(
+            ["-" if cell is None else str(cell) for cell in row.values()]
+            for row in rows
+        ),
+    ]
     return "\n".join("".join(cell.rjust(18) for cell in line) for line in lines)
 
 

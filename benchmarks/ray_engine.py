@@ -42,7 +42,10 @@ RESULTS = Path(__file__).parent / "results" / "ray_engine.json"
 TURNS = RESULTS.with_name("ray_engine_turns.json")
 PAUSE_GOAL_S, RATIO_GOAL, LATER_GOAL_S = 0.7, 10.0, 1.0
 NODES = ("node-0", "node-1", "node-2")
-ENVS = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+ENVS = {
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+}
 
 
 class RayNodes:
@@ -79,13 +82,18 @@ class CoadaptOnRay(Way):
     def __init__(self, folder: Path, ray: RayNodes, src: str = "") -> None:
         """`src`: where replicas find the package, if not where this process does."""
         super().__init__(folder, "cpu")
-        self.envs = {**ENVS, "PYTHONPATH": os.pathsep.join(filter(None, (src, ENVS["PYTHONPATH"])))}
+        self.envs = {
+            **ENVS,
+            "PYTHONPATH": os.pathsep.join(filter(None, (src, ENVS["PYTHONPATH"]))),
+        }
         self.events: list[Event] = []
         self.generation = 0
         connect = prepare_executor("ray", {"address": ray.address, "slots": 1})
         self.executor = connect(Host(state_dir=folder, stop_grace_s=10.0))
         self.executor.announce({}, self.events.append)
-        self.thread = threading.Thread(target=self.executor.run, args=(self.events.append,))
+        self.thread = threading.Thread(
+            target=self.executor.run, args=(self.events.append,)
+        )
         self.thread.start()
 
     def start(self) -> None:
@@ -96,7 +104,11 @@ class CoadaptOnRay(Way):
 
     def _order(self, kind: type[Start] | type[Rescale], num_replicas: int) -> None:
         self.generation += 1
-        launch = Launch(run=command_of(self.folder), workdir=str(self.folder), envs=tuple(self.envs.items()))
+        launch = Launch(
+            run=command_of(self.folder),
+            workdir=str(self.folder),
+            envs=tuple(self.envs.items()),
+        )
         spec = JobSpec(name="rescaled", batch=BatchLimits(initial=12), launch=launch)
         share = Allocation(slots=tuple((node, 1) for node in NODES[:num_replicas]))
         order = kind(job="a", generation=self.generation, spec=spec, allocation=share)
@@ -150,7 +162,9 @@ def end(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-def pauses(make: Callable[[Path, RayNodes], Way], num_nodes: int, rounds: int) -> dict[str, object]:
+def pauses(
+    make: Callable[[Path, RayNodes], Way], num_nodes: int, rounds: int
+) -> dict[str, object]:
     """Return what `measure` tells of a run on so many nodes."""
     ray = RayNodes(num_nodes)
     try:
@@ -165,26 +179,41 @@ def starts(rounds: int) -> dict[str, object]:
     ray, found = RayNodes(2), {"coadapt": [], "ray_train": []}  # type: dict[str, list[float]]
     try:
         with folder_of("ray-starts-") as place:
-            options = [f"--executor-option=address={ray.address}", "--executor-option=slots=1"]
+            options = [
+                f"--executor-option=address={ray.address}",
+                "--executor-option=slots=1",
+            ]
             scheduler = LiveScheduler(place, ["--executor", "ray", *options])
             scheduler.start()
             try:
                 for number in range(rounds):
-                    found["coadapt"].append(_start_of_ours(scheduler, place / f"ours-{number}"))
-                    found["ray_train"].append(_start_of_theirs(ray, place / f"theirs-{number}"))
+                    found["coadapt"].append(
+                        _start_of_ours(scheduler, place / f"ours-{number}")
+                    )
+                    found["ray_train"].append(
+                        _start_of_theirs(ray, place / f"theirs-{number}")
+                    )
             finally:
                 scheduler.stop()
     finally:
         ray.cluster.shutdown()
     return {
-        name: {"median_s": statistics.median(each), "each_s": [round(one, 2) for one in each]}
+        name: {
+            "median_s": statistics.median(each),
+            "each_s": [round(one, 2) for one in each],
+        }
         for name, each in found.items()
     }
 
 
 def _start_of_ours(scheduler: LiveScheduler, folder: Path) -> float:
     folder.mkdir()
-    body = {"name": "start", "run": command_of(folder), "resources": {"gpus": 2}, "batch": {"initial": 12}}
+    body = {
+        "name": "start",
+        "run": command_of(folder),
+        "resources": {"gpus": 2},
+        "batch": {"initial": 12},
+    }
     file = folder / "job.yaml"
     file.write_text(json.dumps({**body, "envs": ENVS}))  # which is YAML too
     began = time.time()
@@ -214,7 +243,10 @@ def _first_step(folder: Path) -> float:
             raise TimeoutError(f"no first step within {WAIT_MAX_S:g} s")
         time.sleep(0.02)
     rows = run.rows()
-    return max(min(float(str(row["at"])) for row in rows if row["rank"] == rank) for rank in range(2))
+    return max(
+        min(float(str(row["at"])) for row in rows if row["rank"] == rank)
+        for rank in range(2)
+    )
 
 
 def turns(src: str, count: int, rounds: int) -> dict[str, object]:
@@ -229,7 +261,12 @@ def turns(src: str, count: int, rounds: int) -> dict[str, object]:
         found["after"].append(pauses(CoadaptOnRay, 3, rounds))
         print(json.dumps(found), file=sys.stderr, flush=True)
     machine = f"{platform.machine()}, {os.cpu_count()} cores"
-    return {"machine": machine, "parameters": 25_010_000, "load": os.getloadavg()[0], **found}
+    return {
+        "machine": machine,
+        "parameters": 25_010_000,
+        "load": os.getloadavg()[0],
+        **found,
+    }
 
 
 def main() -> None:
@@ -237,10 +274,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=3, help="2 -> 3 -> 2 changes in place")
-    parser.add_argument("--restarts", type=int, default=1, help="of the same with Ray Train")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="2 -> 3 -> 2 changes in place"
+    )
+    parser.add_argument(
+        "--restarts", type=int, default=1, help="of the same with Ray Train"
+    )
     parser.add_argument("--starts", type=int, default=3)
-    parser.add_argument("--before", help="only compare the pauses with those of the package in this folder")
+    parser.add_argument(
+        "--before",
+        help="only compare the pauses with those of the package in this folder",
+    )
     parser.add_argument("--turns", type=int, default=2, help="of --before")
     given = parser.parse_args()
     os.environ.update(ENVS, RAY_USAGE_STATS_ENABLED="0")
@@ -263,12 +307,21 @@ def main() -> None:
     print(json.dumps(result), file=sys.stderr, flush=True)
     result["ray_train_elastic"] = pauses(RayTrain, 2, given.restarts)
     print(json.dumps(result), file=sys.stderr, flush=True)
-    ours, theirs = (float(result[name]["median_s"]) for name in ("coadapt_in_place", "ray_train_elastic"))
+    ours, theirs = (
+        float(result[name]["median_s"])
+        for name in ("coadapt_in_place", "ray_train_elastic")
+    )
     result["times_shorter"] = theirs / ours
     result["submit_to_first_step"] = starts(given.starts)
-    medians = {name: each["median_s"] for name, each in result["submit_to_first_step"].items()}
+    medians = {
+        name: each["median_s"] for name, each in result["submit_to_first_step"].items()
+    }
     result["later_than_ray_train_s"] = medians["coadapt"] - medians["ray_train"]
-    result["goals"] = {"pause_s": PAUSE_GOAL_S, "times_shorter": RATIO_GOAL, "later_s": LATER_GOAL_S}
+    result["goals"] = {
+        "pause_s": PAUSE_GOAL_S,
+        "times_shorter": RATIO_GOAL,
+        "later_s": LATER_GOAL_S,
+    }
     RESULTS.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))
 

@@ -50,8 +50,12 @@ APART = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
 def main(argv: list[str] | None = None) -> None:
     """Measure, print a table or (`--json`) the results, and store them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=5, help="2 -> 3 -> 2 changes in place")
-    parser.add_argument("--restarts", type=int, default=1, help="of the same by the two other ways")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="2 -> 3 -> 2 changes in place"
+    )
+    parser.add_argument(
+        "--restarts", type=int, default=1, help="of the same by the two other ways"
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
@@ -64,16 +68,22 @@ def main(argv: list[str] | None = None) -> None:
         with folder_of("rescale-") as folder:
             ways[name] = measure(way(folder, options.device), rounds)
     result = {
-        "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu, gloo",
+        "device": torch.cuda.get_device_name()
+        if options.device == "cuda"
+        else "cpu, gloo",
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "load": os.getloadavg()[0],
         "parameters": 25_010_000,
         "ways": ways,
-        "times_shorter_than_torchrun": _median(ways, "torchrun") / _median(ways, "in_place"),
-        "times_shorter_than_restart": _median(ways, "checkpoint_restart") / _median(ways, "in_place"),
+        "times_shorter_than_torchrun": _median(ways, "torchrun")
+        / _median(ways, "in_place"),
+        "times_shorter_than_restart": _median(ways, "checkpoint_restart")
+        / _median(ways, "in_place"),
     }
     RESULTS.mkdir(exist_ok=True)
-    name = "rescale.json" if options.device == "cpu" else f"rescale-{options.device}.json"
+    name = (
+        "rescale.json" if options.device == "cpu" else f"rescale-{options.device}.json"
+    )
     (RESULTS / name).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(result) if options.json else table(result))
 
@@ -124,7 +134,9 @@ class Way:
         rows = []
         for path in self.folder.glob("steps-*.jsonl"):
             rows += [
-                json.loads(line) for line in path.read_text().splitlines(keepends=True) if line[-1] == "\n"
+                json.loads(line)
+                for line in path.read_text().splitlines(keepends=True)
+                if line[-1] == "\n"
             ]
         return sorted(rows, key=lambda row: float(row["at"]))
 
@@ -153,9 +165,13 @@ class InPlace(Way):
     def change(self, num_replicas: int) -> None:
         self.generation += 1
         joining = range(len(self.members), num_replicas)
-        self.members = self.members[:num_replicas] + [member_name(self.generation, rank) for rank in joining]
+        self.members = self.members[:num_replicas] + [
+            member_name(self.generation, rank) for rank in joining
+        ]
         order = RescaleOrder(
-            generation=self.generation, members=tuple(self.members), placement=(num_replicas,)
+            generation=self.generation,
+            members=tuple(self.members),
+            placement=(num_replicas,),
         )
         beside = self.board / "order.new"
         beside.write_text(json.dumps(to_json(order)))
@@ -182,7 +198,10 @@ class CheckpointRestart(Way):
     def _begin(self, world: int) -> None:
         port, count = str(free_port()), len(self.processes)
         for rank in range(world):
-            envs = {"MASTER_PORT": port, ENV_CHECKPOINT_DIR: str(self.folder / "checkpoints")}
+            envs = {
+                "MASTER_PORT": port,
+                ENV_CHECKPOINT_DIR: str(self.folder / "checkpoints"),
+            }
             self.replica(f"{count}-{rank}", rank, world, envs)
 
 
@@ -206,13 +225,28 @@ class Torchrun(Way):
     def _agent(self) -> None:
         self.count += 1
         host = "true" if self.count == 1 else "false"
-        command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2:3", "--nproc-per-node=1"]
-        command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}", "--rdzv-id=bench"]
-        command += [f"--rdzv-conf=last_call_timeout=1,is_host={host}", "--local-addr=127.0.0.1"]
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nnodes=2:3",
+            "--nproc-per-node=1",
+        ]
+        command += [
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint=127.0.0.1:{self.port}",
+            "--rdzv-id=bench",
+        ]
+        command += [
+            f"--rdzv-conf=last_call_timeout=1,is_host={host}",
+            "--local-addr=127.0.0.1",
+        ]
         command += ["--max-restarts=20", "--monitor-interval=0.1"]
         log = str(self.folder / f"steps-{self.count}.jsonl")
         envs = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-        self.spawn(str(self.count), [*command, str(JOB), log, "plain", self.device], envs)
+        self.spawn(
+            str(self.count), [*command, str(JOB), log, "plain", self.device], envs
+        )
 
 
 @contextlib.contextmanager
@@ -222,8 +256,17 @@ def folder_of(name: str) -> Iterator[Path]:
     try:
         yield folder
     except TimeoutError:
-        for path in sorted((*folder.glob("output-*"), *folder.glob("*.log"), *folder.glob("jobs/*/logs/*"))):
-            print(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}", file=sys.stderr)
+        for path in sorted(
+            (
+                *folder.glob("output-*"),
+                *folder.glob("*.log"),
+                *folder.glob("jobs/*/logs/*"),
+            )
+        ):
+            print(
+                f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}",
+                file=sys.stderr,
+            )
         raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -244,9 +287,13 @@ def measure(run: Way, rounds: int) -> dict[str, object]:
             run.change(num_replicas)
             steady(run, num_replicas, asked_at)
             before, after = around(run.rows(), num_replicas, asked_at)
-            found[num_replicas].append((float(after["at"]) - float(before["at"]), after["pause"]))
+            found[num_replicas].append(
+                (float(after["at"]) - float(before["at"]), after["pause"])
+            )
             lost += max(int(before["step"]) + 1 - int(after["step"]), 0)
-            print(f"{type(run).__name__} to {num_replicas}", file=sys.stderr, flush=True)
+            print(
+                f"{type(run).__name__} to {num_replicas}", file=sys.stderr, flush=True
+            )
         rows = [row for row in run.rows() if row["rank"] == 0]
     finally:
         run.close()
@@ -254,13 +301,17 @@ def measure(run: Way, rounds: int) -> dict[str, object]:
     result: dict[str, object] = {
         "median_step_s": {str(number): median_step_s(rows, number) for number in found},
         "median_s": statistics.median(pauses[3] + pauses[2]),
-        **{f"to_{number}_s": [round(pause, 3) for pause in each] for number, each in pauses.items()},
+        **{
+            f"to_{number}_s": [round(pause, 3) for pause in each]
+            for number, each in pauses.items()
+        },
         "steps_lost": lost if run.counts_steps else None,
     }
     for number, each in found.items():
         if parts := [part for _, part in each if part]:
             result[f"to_{number}_median_parts_s"] = {
-                name: round(statistics.median(part[name] for part in parts), 4) for name in parts[0]
+                name: round(statistics.median(part[name] for part in parts), 4)
+                for name in parts[0]
             }
     return result
 
@@ -286,7 +337,9 @@ def around(
     )
     after = rows[index]
     # A row is written within its step, whose pause is told from the next one on.
-    named = [row for row in rows[index:] if row["world"] == num_replicas and row["rank"] == 0]
+    named = [
+        row for row in rows[index:] if row["world"] == num_replicas and row["rank"] == 0
+    ]
     return rows[index - 1], {**after, "pause": named[1]["pause"]}
 
 
@@ -294,11 +347,17 @@ def steady(run: Way, num_replicas: int, since: float) -> None:
     """Wait until replicas in that number have trained for some steps."""
     deadline = time.monotonic() + WAIT_MAX_S
     while time.monotonic() < deadline:
-        rows = [row for row in run.rows() if float(row["at"]) > since and row["world"] == num_replicas]
+        rows = [
+            row
+            for row in run.rows()
+            if float(row["at"]) > since and row["world"] == num_replicas
+        ]
         if sum(row["rank"] == 0 for row in rows) >= STEADY_STEPS:
             return
         time.sleep(0.1)
-    raise TimeoutError(f"no {STEADY_STEPS} steps on {num_replicas} replicas within {WAIT_MAX_S:g} s")
+    raise TimeoutError(
+        f"no {STEADY_STEPS} steps on {num_replicas} replicas within {WAIT_MAX_S:g} s"
+    )
 
 
 def free_port() -> int:
@@ -324,8 +383,12 @@ def table(result: dict[str, object]) -> str:
         told = ", ".join(f"{name[:-2]} {1e3 * s:.0f} ms" for name, s in parts)
         lines.append(f"in place to {number} replicas, medians: {told}")
     lines.append(f"steps lost in place: {result['ways']['in_place']['steps_lost']}")
-    lines.append(f"{result['times_shorter_than_torchrun']:.0f} x shorter than torchrun (goal {RATIO_MIN:g})")
-    lines.append(f"{result['times_shorter_than_restart']:.0f} x shorter than checkpoint and restart")
+    lines.append(
+        f"{result['times_shorter_than_torchrun']:.0f} x shorter than torchrun (goal {RATIO_MIN:g})"
+    )
+    lines.append(
+        f"{result['times_shorter_than_restart']:.0f} x shorter than checkpoint and restart"
+    )
     lines.append(f"goal of the pause: {PAUSE_MAX_S} s")
     return "\n".join(lines)
 

@@ -27,7 +27,9 @@ def main() -> None:
     for policy in ("fifo", "srtf"):
         for workload in (f"rigid:{NUM_JOBS}:{REPORTS_S}", f"rigid:{NUM_JOBS}"):
             told = one_run(sys.executable, policy, workload)
-            row = {"policy": policy, "workload": workload} | {key: round(told[key], 2) for key in told}
+            row = {"policy": policy, "workload": workload} | {
+                key: round(told[key], 2) for key in told
+            }
             print(row, flush=True)
             rows.append(row)
     result = {

@@ -41,7 +41,9 @@ def draw_trace(seed: int, rates: dict[tuple[str, int, int], float]) -> str:
     at, lines = 0.0, []
     while len(lines) < NUM_JOBS:
         model = str(rng.choice(list(DATASET)))
-        width = 1 if model == "Recommendation" else int(rng.choice(WIDTHS, p=WIDTH_SHARES))
+        width = (
+            1 if model == "Recommendation" else int(rng.choice(WIDTHS, p=WIDTH_SHARES))
+        )
         batch = int(rng.choice(BATCHES[model]))
         needed = [each for each in BATCHES[model] if each >= batch]
         if any(rates.get((model, each, width), 0.0) <= 0.0 for each in needed):
@@ -68,20 +70,31 @@ def draw_trace(seed: int, rates: dict[tuple[str, int, int], float]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def figures(trace: Path, table: Path, options: dict[str, object]) -> tuple[float, float, float, float]:
+def figures(
+    trace: Path, table: Path, options: dict[str, object]
+) -> tuple[float, float, float, float]:
     """Return makespan and mean completion time in s, the largest ρ and the share of jobs above 1.05."""
     workload, applications = load(trace, table)
     cluster = (Node(id="cluster", num_gpus=NUM_GPUS),)
     config = ExperimentConfig(round_s=120.0, rescale_s=20.0)
-    simulation = compose(workload, applications, cluster, create_policy("shockwave", **options), config)
+    simulation = compose(
+        workload, applications, cluster, create_policy("shockwave", **options), config
+    )
     simulation.run()
     history = simulation.recorder.history
-    alone_s = {job.id: applications[job.application].exclusive_s for job in workload.jobs}
+    alone_s = {
+        job.id: applications[job.application].exclusive_s for job in workload.jobs
+    }
     rho = list(static_fairness(history, alone_s, NUM_GPUS).values())
     jobs = history.jobs.values()
     ends = [job.ended_at or 0.0 for job in jobs]
     jct_s = mean(end - job.submitted_at for end, job in zip(ends, jobs, strict=True))
-    return max(ends), jct_s, max(rho), sum(each > UNFAIR_ABOVE for each in rho) / len(rho)
+    return (
+        max(ends),
+        jct_s,
+        max(rho),
+        sum(each > UNFAIR_ABOVE for each in rho) / len(rho),
+    )
 
 
 def main(arguments: list[str]) -> int:
@@ -99,7 +112,9 @@ def main(arguments: list[str]) -> int:
             started_s = time.process_time()
             options = {"num_rounds": num_rounds, "replan_rounds": replan}
             found = [figures(trace, given.table, options) for trace in traces]
-            makespan, jct, rho, unfair = (mean(column) for column in zip(*found, strict=True))
+            makespan, jct, rho, unfair = (
+                mean(column) for column in zip(*found, strict=True)
+            )
             spent_s = (time.process_time() - started_s) / given.seeds
             sys.stdout.write(
                 f"rounds {num_rounds:3} replan {replan}: makespan {makespan:8.0f} s, mean JCT {jct:7.0f} s, "

@@ -17,7 +17,11 @@ import numpy as np
 
 from coadapt.model import BatchLimits, JobSpec, Node, ReplicaLimits, RescaleContract
 from coadapt.sim.experiment import ExperimentConfig, simulate
-from coadapt.sim.library.profiles import BUILTIN_APPLICATIONS, NoiseCurve, ParametricApplication
+from coadapt.sim.library.profiles import (
+    BUILTIN_APPLICATIONS,
+    NoiseCurve,
+    ParametricApplication,
+)
 from coadapt.sim.workload import TraceJob, Workload
 
 RESULTS = Path(__file__).parent / "results" / "short_jobs.json"
@@ -39,10 +43,14 @@ def short(name: str, epoch_s: float, *, free: bool) -> ParametricApplication:
     step_s = known.params.alpha_c + known.params.beta_c * known.limits.initial
     samples = round(epoch_s / step_s * known.limits.initial)
     noise = FREE if free else known.noise
-    return replace(known, name=name, num_epochs=NUM_EPOCHS, samples_per_epoch=samples, noise=noise)
+    return replace(
+        known, name=name, num_epochs=NUM_EPOCHS, samples_per_epoch=samples, noise=noise
+    )
 
 
-def workload(seed: int, *, free: bool) -> tuple[Workload, dict[str, ParametricApplication]]:
+def workload(
+    seed: int, *, free: bool
+) -> tuple[Workload, dict[str, ParametricApplication]]:
     """Return the jobs that `seed` draws, and what they train."""
     rng = np.random.default_rng(seed)
     jobs, applications = [], {}
@@ -76,11 +84,15 @@ def main() -> None:
         means = {}
         for policy in POLICIES:
             each = [
-                simulate(*workload(seed, free=free), NODES, policy, seed=seed, config=CONFIG).metrics
+                simulate(
+                    *workload(seed, free=free), NODES, policy, seed=seed, config=CONFIG
+                ).metrics
                 for seed in SEEDS
             ]
             means[policy] = round(mean(metrics.jct_mean_s for metrics in each), 1)
-        ratios = {policy: round(means[policy] / means["ones"], 2) for policy in POLICIES}
+        ratios = {
+            policy: round(means[policy] / means["ones"], 2) for policy in POLICIES
+        }
         result[kind] = {"jct_mean_s": means, "to_ones": ratios}
         print(kind, means, ratios, flush=True)
     RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

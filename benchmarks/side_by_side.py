@@ -19,8 +19,20 @@ from coadapt.policies import POLICIES
 
 RESULTS = Path(__file__).parent / "results" / "side_by_side.json"
 PAGE = Path(__file__).parents[1] / "docs" / "policies" / "side-by-side.md"
-BEGIN, END = "<!-- table: written by python -m benchmarks.side_by_side -->\n", "<!-- end of table -->\n"
-COLUMNS = ("mean", "median", "p90", "makespan", "worst ρ", "unfair", "rescales", "decision, ms")
+BEGIN, END = (
+    "<!-- table: written by python -m benchmarks.side_by_side -->\n",
+    "<!-- end of table -->\n",
+)
+COLUMNS = (
+    "mean",
+    "median",
+    "p90",
+    "makespan",
+    "worst ρ",
+    "unfair",
+    "rescales",
+    "decision, ms",
+)
 HEAD = f"| | {' | '.join(COLUMNS)} |\n" + "|---" * 9 + "|\n"
 
 Row = dict[str, float]
@@ -33,8 +45,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--parallel", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args(argv)
     if options.traces is None or not (options.traces / WORKLOAD).is_file():
-        parser.error(f"--traces or COADAPT_TRACES must name the folder that holds {WORKLOAD}")
-    rows = sorted(figures(options.traces, options.parallel), key=lambda row: row["jct_mean_s"])
+        parser.error(
+            f"--traces or COADAPT_TRACES must name the folder that holds {WORKLOAD}"
+        )
+    rows = sorted(
+        figures(options.traces, options.parallel), key=lambda row: row["jct_mean_s"]
+    )
     cpu_s = sum(row["cpu_s"] for row in rows)
     result = {
         "workload": WORKLOAD,
@@ -45,17 +61,28 @@ def main(argv: list[str] | None = None) -> None:
         "policies": rows,
     }
     RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8"), table(rows)), encoding="utf-8")
+    PAGE.write_text(
+        renewed(PAGE.read_text(encoding="utf-8"), table(rows)), encoding="utf-8"
+    )
     print(table(rows) + f"{len(rows)} runs took {cpu_s:.0f} s of CPU time")
 
 
 def figures(traces: Path, parallel: int) -> list[Row]:
     """Return what `coadapt simulate` tells of each policy, the trace's name left out."""
-    workload = [str(traces / WORKLOAD), "--profiles", str(traces / PROFILES), "--cluster", CLUSTER]
+    workload = [
+        str(traces / WORKLOAD),
+        "--profiles",
+        str(traces / PROFILES),
+        "--cluster",
+        CLUSTER,
+    ]
     asked = ["--policy", ",".join(POLICIES), "--parallel", str(parallel), "--json"]
     command = [sys.executable, "-m", "coadapt.cli.research.simulate", *workload, *asked]
     told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-    return [{key: row[key] for key in row if key != "trace"} for row in json.loads(told)["results"]]
+    return [
+        {key: row[key] for key in row if key != "trace"}
+        for row in json.loads(told)["results"]
+    ]
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -44,10 +44,27 @@ class Case:
 
 
 CASES = (
-    Case(policy="tiresias", num_runs=5, cpu_max_s=2.0, beyond_max_s=0.5, artifact=(18.0, 220.0, 3469.694)),
-    Case(policy="optimus", num_runs=5, cpu_max_s=2.0, beyond_max_s=0.8, artifact=(57.0, 199.0, 5301.875)),
+    Case(
+        policy="tiresias",
+        num_runs=5,
+        cpu_max_s=2.0,
+        beyond_max_s=0.5,
+        artifact=(18.0, 220.0, 3469.694),
+    ),
+    Case(
+        policy="optimus",
+        num_runs=5,
+        cpu_max_s=2.0,
+        beyond_max_s=0.8,
+        artifact=(57.0, 199.0, 5301.875),
+    ),
     Case(policy="pollux", num_runs=3, cpu_max_s=10.0),
-    Case(policy="pollux-genetic", num_runs=1, cpu_max_s=90.0, artifact=(1434.0, 189.0, 2446.1)),
+    Case(
+        policy="pollux-genetic",
+        num_runs=1,
+        cpu_max_s=90.0,
+        artifact=(1434.0, 189.0, 2446.1),
+    ),
 )
 
 
@@ -83,7 +100,9 @@ def main(argv: list[str] | None = None) -> None:
     """Measure, print a table or (`--json`) the results, and store them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--traces", type=Path, default=os.environ.get("COADAPT_TRACES"))
-    parser.add_argument("--policy", action="append", choices=[case.policy for case in CASES])
+    parser.add_argument(
+        "--policy", action="append", choices=[case.policy for case in CASES]
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--against", help="the Python of another version's environment")
     options = parser.parse_args(argv)
@@ -91,8 +110,14 @@ def main(argv: list[str] | None = None) -> None:
         compare(options.against)
         return
     if options.traces is None or not (options.traces / WORKLOAD).is_file():
-        parser.error(f"--traces or COADAPT_TRACES must name the folder that holds {WORKLOAD}")
-    cases = [case for case in CASES if options.policy is None or case.policy in options.policy]
+        parser.error(
+            f"--traces or COADAPT_TRACES must name the folder that holds {WORKLOAD}"
+        )
+    cases = [
+        case
+        for case in CASES
+        if options.policy is None or case.policy in options.policy
+    ]
     rows = [measure(case, options.traces) for case in cases]
     result = {
         "workload": WORKLOAD,
@@ -113,7 +138,11 @@ def measure(case: Case, traces: Path) -> dict[str, object]:
     runs = [run(case.policy, traces) for _ in range(case.num_runs)]
     cpu_s = statistics.median(each_cpu_s for each_cpu_s, _ in runs)
     imports_s = imports_cpu_s(case, traces)
-    artifact_cpu_s, artifact_rss_mb, artifact_jct_s = case.artifact or (None, None, None)
+    artifact_cpu_s, artifact_rss_mb, artifact_jct_s = case.artifact or (
+        None,
+        None,
+        None,
+    )
     return {
         "policy": case.policy,
         "cpu_s": round(cpu_s, 2),
@@ -126,7 +155,9 @@ def measure(case: Case, traces: Path) -> dict[str, object]:
         "artifact_rss_mb": artifact_rss_mb,
         "jct_mean_s": round(runs[0][1]["jct_mean_s"], 3),
         "artifact_jct_s": artifact_jct_s,
-        "decision_ms_p50": round(statistics.median(each["decision_ms_p50"] for _, each in runs), 3),
+        "decision_ms_p50": round(
+            statistics.median(each["decision_ms_p50"] for _, each in runs), 3
+        ),
     }
 
 
@@ -140,8 +171,14 @@ def run(policy: str, traces: Path) -> tuple[float, dict[str, float]]:
 
 def imports_cpu_s(case: Case, traces: Path) -> float:
     """Return the CPU seconds of Python's start and of importing all that one run of `case` imports."""
-    names = _counted(["-c", TELL_MODULES, *_arguments(case.policy, traces)])[1].splitlines()[-1].split()
-    return statistics.median(_counted(["-c", IMPORT_MODULES, *names])[0] for _ in range(case.num_runs))
+    names = (
+        _counted(["-c", TELL_MODULES, *_arguments(case.policy, traces)])[1]
+        .splitlines()[-1]
+        .split()
+    )
+    return statistics.median(
+        _counted(["-c", IMPORT_MODULES, *names])[0] for _ in range(case.num_runs)
+    )
 
 
 def _arguments(policy: str, traces: Path) -> list[str]:
@@ -154,9 +191,14 @@ def _counted(arguments: list[str]) -> tuple[float, str]:
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout
+    return (
+        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        done.stdout,
+    )
 
 
 def compare(other: str) -> None:
@@ -175,7 +217,9 @@ def compare(other: str) -> None:
             "before_cpu_s": round(statistics.median(before), 2),
             "cpu_s": round(statistics.median(now), 2),
             "ratio": round(statistics.median(now) / statistics.median(before), 2),
-            "peak_rss_mb": round(max(run["peak_rss_mb"] for run in runs[sys.executable]), 1),
+            "peak_rss_mb": round(
+                max(run["peak_rss_mb"] for run in runs[sys.executable]), 1
+            ),
             "same_results": same,
         }
         print(row, flush=True)
@@ -191,7 +235,9 @@ def compare(other: str) -> None:
 def one_run(python: str, policy: str, workload: str) -> dict[str, float]:
     """Return what one run told of itself."""
     command = [python, str(ONE_RUN), policy, workload]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ONE_RUN.parent)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, cwd=ONE_RUN.parent
+    )
     told: dict[str, float] = json.loads(done.stdout)
     return told
 
@@ -212,7 +258,13 @@ def table(rows: list[dict[str, object]]) -> str:
         "artifact",
         "ms",
     )
-    lines = [head, *(["-" if cell is None else str(cell) for cell in row.values()] for row in rows)]
+    lines = [
+        head,
+        *(
+            ["-" if cell is None else str(cell) for cell in row.values()]
+            for row in rows
+        ),
+    ]
     return "\n".join("".join(cell.rjust(15) for cell in line) for line in lines)
 
 

@@ -33,9 +33,17 @@ HONESTLY = """\
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make demo DEMO_ARGS=…", description=__doc__)
-    parser.add_argument("--keep", action="store_true", help="leave the scheduler running at the end")
-    parser.add_argument("--json", action="store_true", help="print one JSON object; all else goes to stderr")
-    parser.add_argument("--kill", action="store_true", help="kill -9 a job and the scheduler on the way")
+    parser.add_argument(
+        "--keep", action="store_true", help="leave the scheduler running at the end"
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON object; all else goes to stderr",
+    )
+    parser.add_argument(
+        "--kill", action="store_true", help="kill -9 a job and the scheduler on the way"
+    )
     arguments = parser.parse_args()
     # However the demo is told to end, nothing of it is left running.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -75,10 +83,14 @@ def main() -> int:
 def demo(console: Console, scheduler: LiveScheduler, *, kill: bool) -> list[Verdict]:
     """Return how each job did. Raises DemoError where the demo cannot go on."""
     scheduler.start()
-    console.rule("1. Each script alone, without the scheduler: what its job has to reach")
+    console.rule(
+        "1. Each script alone, without the scheduler: what its job has to reach"
+    )
     plain = run_plain(
         JOBS,
-        lambda job, result: console.print(f"  {job.name:<13} {job.file.run}: {result[0]} {result[1]:.4f}"),
+        lambda job, result: console.print(
+            f"  {job.name:<13} {job.file.run}: {result[0]} {result[1]:.4f}"
+        ),
     )
     console.rule(f"2. The same scripts as four jobs on {NUM_SLOTS} CPU slots")
     console.print(HONESTLY.format(slots=NUM_SLOTS, cores=len(os.sched_getaffinity(0))))
@@ -86,19 +98,27 @@ def demo(console: Console, scheduler: LiveScheduler, *, kill: bool) -> list[Verd
     console.rule("3. What became of them")
     verdicts = [_verdict(scheduler, course, job, plain[job.name]) for job in JOBS]
     console.print(_table(verdicts))
-    tolerances = ", ".join(f"{verdict.job.name} {verdict.job.tolerance:g}" for verdict in verdicts)
-    console.print(f"good: succeeded, and worse than alone by no more than: {tolerances}")
+    tolerances = ", ".join(
+        f"{verdict.job.name} {verdict.job.tolerance:g}" for verdict in verdicts
+    )
+    console.print(
+        f"good: succeeded, and worse than alone by no more than: {tolerances}"
+    )
     console.rule("4. Why: the scheduler's own words")
     for verdict in verdicts:
         console.print(f"  [bold]{verdict.id}[/]")
         for text in _reasons(scheduler, verdict.id):
-            console.print(f"    {text}", markup=False, overflow="ellipsis", no_wrap=True)
+            console.print(
+                f"    {text}", markup=False, overflow="ellipsis", no_wrap=True
+            )
     return verdicts
 
 
 def _watch(console: Console, scheduler: LiveScheduler, kill: bool) -> Course:
     def tell(at_s: float, text: str) -> None:
-        console.print(f"  {at_s:5.1f} s  {text}", markup=False, overflow="ellipsis", no_wrap=True)
+        console.print(
+            f"  {at_s:5.1f} s  {text}", markup=False, overflow="ellipsis", no_wrap=True
+        )
 
     if not console.is_terminal:
         return Timeline(scheduler, JOBS, tell, lambda _: None).run(kill)
@@ -111,13 +131,18 @@ def _watch(console: Console, scheduler: LiveScheduler, kill: bool) -> Course:
         return Timeline(scheduler, JOBS, tell, show).run(kill)
 
 
-def _verdict(scheduler: LiveScheduler, course: Course, job: DemoJob, plain: Result) -> Verdict:
+def _verdict(
+    scheduler: LiveScheduler, course: Course, job: DemoJob, plain: Result
+) -> Verdict:
     picture = course.job(job.name)
     assert picture is not None
     job_id = course.ids[job.name]
     result = find_result(scheduler.coadapt("logs", job_id))
     submitted = cast(float, picture["submitted_at"])
-    started, ended = cast("float | None", picture["started_at"]), cast(float, picture["ended_at"])
+    started, ended = (
+        cast("float | None", picture["started_at"]),
+        cast(float, picture["ended_at"]),
+    )
     batch = cast("JsonObject | None", picture["batch"])
     return Verdict(
         job=job,
@@ -141,13 +166,25 @@ def _reasons(scheduler: LiveScheduler, job: str) -> list[str]:
     return [
         line.split(maxsplit=1)[1]
         for line in lines
-        if re.search(r"starting; |(stopping|rescaling); (?!batch|starts|keeps)|in place|lost|failed", line)
+        if re.search(
+            r"starting; |(stopping|rescaling); (?!batch|starts|keeps)|in place|lost|failed",
+            line,
+        )
     ]
 
 
 def _table(verdicts: list[Verdict]) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("JOB", "CONTRACT, GPUS", "HELD", "BATCH", "TOOK", "RESULT", "ALONE", ""):
+    for heading in (
+        "JOB",
+        "CONTRACT, GPUS",
+        "HELD",
+        "BATCH",
+        "TOOK",
+        "RESULT",
+        "ALONE",
+        "",
+    ):
         table.add_column(heading, no_wrap=True)
     for verdict in verdicts:
         job = verdict.job
@@ -160,7 +197,9 @@ def _table(verdicts: list[Verdict]) -> Table:
             f"{verdict.total_s:.0f} s",
             f"{verdict.metric} {result}",
             f"{verdict.plain:.4f}",
-            "[green]good[/]" if verdict.good else f"[bold red]{verdict.state}, worse[/]",
+            "[green]good[/]"
+            if verdict.good
+            else f"[bold red]{verdict.state}, worse[/]",
         )
     return table
 

@@ -40,8 +40,12 @@ class DemoJob:
 JOBS = (
     DemoJob(name="shapes", at_s=0.0, higher_is_better=True, tolerance=0.03),  # accuracy
     DemoJob(name="shapes-fixed", at_s=22.0, higher_is_better=True, tolerance=0.01),
-    DemoJob(name="tiny-gpt", at_s=30.0, higher_is_better=False, tolerance=0.01),  # bits per letter
-    DemoJob(name="factorise", at_s=38.0, higher_is_better=False, tolerance=0.02),  # error of a rating
+    DemoJob(
+        name="tiny-gpt", at_s=30.0, higher_is_better=False, tolerance=0.01
+    ),  # bits per letter
+    DemoJob(
+        name="factorise", at_s=38.0, higher_is_better=False, tolerance=0.02
+    ),  # error of a rating
 )
 
 
@@ -96,4 +100,9 @@ def as_json(verdicts: list[Verdict], wall_s: float, report: str) -> dict[str, ob
         }
         for verdict in verdicts
     ]
-    return {"good": all(v.good for v in verdicts), "wall_s": round(wall_s, 1), "report": report, "jobs": jobs}
+    return {
+        "good": all(v.good for v in verdicts),
+        "wall_s": round(wall_s, 1),
+        "report": report,
+        "jobs": jobs,
+    }

@@ -28,7 +28,9 @@ class DemoError(RuntimeError):
     """The demo cannot go on; the text says why."""
 
 
-def run_plain(jobs: Sequence[DemoJob], done: Callable[[DemoJob, Result], None]) -> dict[str, Result]:
+def run_plain(
+    jobs: Sequence[DemoJob], done: Callable[[DemoJob, Result], None]
+) -> dict[str, Result]:
     """Run each job's command by itself, without the scheduler, in one process; return its figure by job name.
 
     `done` is called with each result. Raises DemoError if a script fails.
@@ -40,7 +42,14 @@ def run_plain(jobs: Sequence[DemoJob], done: Callable[[DemoJob, Result], None]) 
             while waiting and len(running) < NUM_PLAIN_AT_ONCE:
                 job = waiting.pop(0)
                 running[job.name] = (job, _start_plain(job))
-            name = next((name for name, (_, process) in running.items() if process.poll() is not None), None)
+            name = next(
+                (
+                    name
+                    for name, (_, process) in running.items()
+                    if process.poll() is not None
+                ),
+                None,
+            )
             if name is None:
                 time.sleep(0.05)
                 continue
@@ -48,7 +57,9 @@ def run_plain(jobs: Sequence[DemoJob], done: Callable[[DemoJob, Result], None]) 
             output, errors = process.communicate(timeout=PLAIN_TIMEOUT_S)
             result = find_result(output)
             if process.returncode or result is None:
-                raise DemoError(f"{job.file.run}, by itself, failed: {errors.strip()[-500:]}")
+                raise DemoError(
+                    f"{job.file.run}, by itself, failed: {errors.strip()[-500:]}"
+                )
             results[name] = result
             done(job, result)
     finally:
@@ -88,7 +99,9 @@ class LiveScheduler:
         deadline = time.monotonic() + UP_TIMEOUT_S
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise DemoError(f"the scheduler did not start: {self.log.read_text()[-500:]}")
+                raise DemoError(
+                    f"the scheduler did not start: {self.log.read_text()[-500:]}"
+                )
             time.sleep(0.1)
 
     def client(self) -> Client:
@@ -153,7 +166,10 @@ def _start_plain(job: DemoJob) -> subprocess.Popen[str]:
     return subprocess.Popen(
         ["bash", "-c", f"exec {job.file.run}"],
         cwd=job.file.workdir,
-        env={**environment, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"},
+        env={
+            **environment,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}",
+        },
         text=True,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -164,7 +180,11 @@ def _start_plain(job: DemoJob) -> subprocess.Popen[str]:
 
 def _clean_environment() -> Mapping[str, str]:
     """This process' environment without settings of Coadapt's; one thread per process, as in a CPU slot."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("COADAPT_")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("COADAPT_")
+    }
     return {**kept, "OMP_NUM_THREADS": "1"}
 
 

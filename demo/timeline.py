@@ -11,7 +11,10 @@ from coadapt.cli.jobs.job_table import done
 from demo.plan import DemoJob
 from demo.processes import DemoError, LiveScheduler
 
-KILL_JOB_AT, KILL_SCHEDULER_AT = 0.3, 0.3  # share of the job's progress that is done by then
+KILL_JOB_AT, KILL_SCHEDULER_AT = (
+    0.3,
+    0.3,
+)  # share of the job's progress that is done by then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +45,9 @@ class Course:
 
     def ended(self, jobs: Sequence[DemoJob]) -> bool:
         pictures = [self.job(job.name) for job in jobs]
-        return all(picture is not None and picture["state"] in ENDED for picture in pictures)
+        return all(
+            picture is not None and picture["state"] in ENDED for picture in pictures
+        )
 
 
 class Timeline:
@@ -97,16 +102,26 @@ class Timeline:
 
     def _note(self, name: str, picture: JsonObject) -> None:
         """Tell what is new about a job."""
-        num_gpus, batch = cast(int, picture["num_gpus"]), cast("JsonObject | None", picture["batch"])
+        num_gpus, batch = (
+            cast(int, picture["num_gpus"]),
+            cast("JsonObject | None", picture["batch"]),
+        )
         total = batch["total"] if batch else None
         before = self._last.get(name, (None, 0, None))
         now = (picture["state"], num_gpus, total)
         self._last[name] = now
-        if now[0] == "running" and num_gpus and self.course.held.get(name, [0])[-1] != num_gpus:
+        if (
+            now[0] == "running"
+            and num_gpus
+            and self.course.held.get(name, [0])[-1] != num_gpus
+        ):
             self.course.held.setdefault(name, []).append(num_gpus)
         if now[:2] != before[:2]:
             gpus = f"{num_gpus} GPU{'s' * (num_gpus != 1)}"
-            self._say(name, f"{picture['state']}, {gpus}: {str(picture['explanation']).splitlines()[0]}")
+            self._say(
+                name,
+                f"{picture['state']}, {gpus}: {str(picture['explanation']).splitlines()[0]}",
+            )
         elif total != before[2] and before[2] is not None:
             self._say(name, f"batch {before[2]} → {total}")
 
@@ -124,7 +139,10 @@ class Timeline:
         """Kill the scheduler while the rigid job runs, and start it again."""
         if not self._is_on_its_way("tiny-gpt", KILL_SCHEDULER_AT):
             return False
-        self._say("scheduler", f"KILL -9 of the scheduler, process {self._scheduler.kill()}; jobs run on")
+        self._say(
+            "scheduler",
+            f"KILL -9 of the scheduler, process {self._scheduler.kill()}; jobs run on",
+        )
         time.sleep(self._pace.down_s)
         self._scheduler.start()
         self._say("scheduler", "started again on the same state directory")
@@ -132,7 +150,11 @@ class Timeline:
 
     def _is_on_its_way(self, name: str, share: float) -> bool:
         picture = self.course.job(name)
-        return picture is not None and picture["state"] == "running" and (done(picture) or 0.0) >= share
+        return (
+            picture is not None
+            and picture["state"] == "running"
+            and (done(picture) or 0.0) >= share
+        )
 
     def _say(self, name: str, text: str) -> None:
         self._tell(self._elapsed(), f"{name:<13} {text}")

@@ -27,13 +27,18 @@ class MyPolicy:
     def allocate(self, view: ClusterView) -> Plan:
         capacity = Capacity(view)
         waiting = {}
-        order = sorted(view.jobs, key=lambda job: view.service_gpu_s(job) // self._quantum_gpu_s)
+        order = sorted(
+            view.jobs, key=lambda job: view.service_gpu_s(job) // self._quantum_gpu_s
+        )
         for job in order:
             fewest = span(job)[0]
             # A frozen job that runs has its GPUs already: Capacity sees to what the law demands.
             if job.id not in capacity.counts and not capacity.give(job, fewest):
                 waiting[job.id] = waits(
-                    job, fewest, capacity, go_first(len(capacity.counts), "with less service")
+                    job,
+                    fewest,
+                    capacity,
+                    go_first(len(capacity.counts), "with less service"),
                 )
         weights = {job.id: view.tenant(job.spec.tenant).weight for job in order}
         shares = [
@@ -45,7 +50,13 @@ class MyPolicy:
         while shares:
             _, rank, job = heapq.heappop(shares)
             if capacity.grow(job):
-                heapq.heappush(shares, (capacity.counts[job.id] / weights[job.id], rank, job))
+                heapq.heappush(
+                    shares, (capacity.counts[job.id] / weights[job.id], rank, job)
+                )
         allocations = pack(view, capacity.counts, capacity.gpu_types)
-        running = {job.id: gets(job, allocations[job.id]) for job in view.jobs if job.id in allocations}
+        running = {
+            job.id: gets(job, allocations[job.id])
+            for job in view.jobs
+            if job.id in allocations
+        }
         return Plan(allocations=allocations, reasons=waiting | running)

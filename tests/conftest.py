@@ -10,13 +10,17 @@ from hypothesis import settings
 
 TRACES = "COADAPT_TRACES"  # folder of the public traces; tests marked `papers` skip without it
 ENGINES = "COADAPT_ENGINES"  # set by `make engines-test`: the engines of which no test may skip
-REQUIRE_PAPERS = "COADAPT_REQUIRE_PAPERS"  # set in CI: a skipped `papers` test fails there
+REQUIRE_PAPERS = (
+    "COADAPT_REQUIRE_PAPERS"  # set in CI: a skipped `papers` test fails there
+)
 APISERVER = "COADAPT_KUBE_APISERVER"  # a kube-apiserver, where `make engines-test` is not to build one
 KEPT = (TRACES, ENGINES, REQUIRE_PAPERS, APISERVER)
 SAID = {"passed": "reproduced", "failed": "failed", "skipped": "skipped"}
 
 # Shared machines stall for seconds: pytest-timeout guards against hangs, not hypothesis' deadline.
-settings.register_profile("coadapt", deadline=None, derandomize="CI" in os.environ, print_blob=True)
+settings.register_profile(
+    "coadapt", deadline=None, derandomize="CI" in os.environ, print_blob=True
+)
 settings.load_profile("coadapt")
 
 
@@ -50,12 +54,16 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Turn the skip of a papers test, or of an engine's, into a failure where it is required."""
     report = yield
     if report.skipped and (setting := _required_by(item)):
         report.outcome = "failed"
-        report.longrepr = f"{item.nodeid} was skipped, but {setting} is set: {report.longrepr}"
+        report.longrepr = (
+            f"{item.nodeid} was skipped, but {setting} is set: {report.longrepr}"
+        )
     return report
 
 
@@ -77,7 +85,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(report.longreprtext)
     counts = {
         outcome: sum(
-            "papers" in getattr(report, "keywords", ()) for report in terminalreporter.stats.get(outcome, ())
+            "papers" in getattr(report, "keywords", ())
+            for report in terminalreporter.stats.get(outcome, ())
         )
         for outcome in SAID
     }
@@ -88,7 +97,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_gpu_below(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_gpu_below(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Hide the machine's GPUs from the processes that a test starts, unless it is about them."""
     if request.node.get_closest_marker("gpu") is None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

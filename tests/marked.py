@@ -14,7 +14,9 @@ def pids_of(checkpoints: Path, *, launcher: bool) -> list[int]:
     """Return the job's processes that are its launcher, or all that are not."""
     found = []
     for pid in marked_processes(checkpoints):
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended by itself
+        with suppress(
+            FileNotFoundError, ProcessLookupError
+        ):  # it has just ended by itself
             if (LAUNCHER in Path(f"/proc/{pid}/cmdline").read_bytes()) == launcher:
                 found.append(pid)
     return found

@@ -58,11 +58,30 @@ def test_left():
 def outcome(folder: Path, sample: str = SAMPLE, **environment: str) -> str:
     shutil.copy(Path(__file__).parent / "conftest.py", folder)
     (folder / "test_sample.py").write_text(sample)
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n papers\n engine\n processes\n")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("COADAPT_")}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
+    (folder / "pytest.ini").write_text(
+        "[pytest]\nmarkers =\n papers\n engine\n processes\n"
+    )
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("COADAPT_")
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        str(folder),
+    ]
     run = subprocess.run(
-        command, check=False, cwd=folder, env=clean | environment, capture_output=True, text=True
+        command,
+        check=False,
+        cwd=folder,
+        env=clean | environment,
+        capture_output=True,
+        text=True,
     )
     return run.stdout
 
@@ -70,7 +89,10 @@ def outcome(folder: Path, sample: str = SAMPLE, **environment: str) -> str:
 @pytest.mark.processes
 def test_without_traces_papers_skip_and_that_is_said(tmp_path: Path) -> None:
     text = outcome(tmp_path)
-    assert "papers: 0 reproduced, 0 failed, 2 skipped (set COADAPT_TRACES to run them)" in text
+    assert (
+        "papers: 0 reproduced, 0 failed, 2 skipped (set COADAPT_TRACES to run them)"
+        in text
+    )
     assert "3 skipped" in text.splitlines()[-1]
 
 
@@ -90,7 +112,9 @@ def test_a_test_of_an_engine_that_was_named_must_not_skip(tmp_path: Path) -> Non
 
 
 @pytest.mark.processes
-def test_of_the_shells_settings_only_what_a_skip_names_reaches_a_test(tmp_path: Path) -> None:
+def test_of_the_shells_settings_only_what_a_skip_names_reaches_a_test(
+    tmp_path: Path,
+) -> None:
     settings = {"COADAPT_STATE": "/somewhere", "COADAPT_KUBE_APISERVER": "/a/server"}
     assert "1 passed" in outcome(tmp_path, LEFT, **settings).splitlines()[-1]
 

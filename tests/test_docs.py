@@ -14,7 +14,13 @@ from coadapt.executors import EXECUTORS, executor_options
 from coadapt.service.jobfile import read_job_file
 from tools.house_rules import ROOT
 
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "examples").rglob("*.md"),
+    ]
+)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 # Of options: name, meaning, default.
 OPTIONS = re.compile(r"^\| option \|.*\n\|[-|]+\n((?:\|.*\n)+)", re.M)
@@ -24,12 +30,17 @@ SNIPPET = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.S | re.M)
 def anchors(page: Path) -> set[str]:
     """Return the anchors of `page`'s headings, as code hosts make them."""
     headings = re.findall(r"^#+ +(.*)$", page.read_text(encoding="utf-8"), re.M)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        for heading in headings
+    }
 
 
 def broken_links(page: Path) -> list[str]:
     broken = []
-    for target in LINK.findall(re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)):
+    for target in LINK.findall(
+        re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
+    ):
         if re.match(r"[a-z]+:", target):
             continue
         path, _, anchor = target.partition("#")
@@ -42,7 +53,9 @@ def broken_links(page: Path) -> list[str]:
 def snippets(*languages: str) -> list[tuple[str, str]]:
     found = []
     for page in PAGES:
-        for number, (language, text) in enumerate(SNIPPET.findall(page.read_text(encoding="utf-8")), start=1):
+        for number, (language, text) in enumerate(
+            SNIPPET.findall(page.read_text(encoding="utf-8")), start=1
+        ):
             if language in languages:
                 found.append((f"{page.relative_to(ROOT)}#{number}", text))
     return found
@@ -61,7 +74,9 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
     assert broken_links(page) == ["gone.md", "#gone"]
 
 
-@pytest.mark.parametrize(("place", "text"), snippets("python"), ids=lambda value: value[:60].split("\n")[0])
+@pytest.mark.parametrize(
+    ("place", "text"), snippets("python"), ids=lambda value: value[:60].split("\n")[0]
+)
 def test_python_snippets_run(place: str, text: str) -> None:
     """Snippets that need a scheduler or a training loop around them at least compile."""
     ast.parse(text)
@@ -70,10 +85,14 @@ def test_python_snippets_run(place: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "text"), snippets("sh", "bash"), ids=lambda value: value[:60].split("\n")[0]
+    ("place", "text"),
+    snippets("sh", "bash"),
+    ids=lambda value: value[:60].split("\n")[0],
 )
 def test_shell_snippets_parse(place: str, text: str) -> None:
-    run = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        ["bash", "-n"], input=text, capture_output=True, text=True, check=False
+    )
     assert (run.returncode, run.stderr) == (0, ""), place
 
 
@@ -88,7 +107,11 @@ def test_job_files_in_the_docs_are_lawful(tmp_path: Path) -> None:
 def test_make_targets_in_the_docs_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, re.M))
-    named = {name for page in PAGES for name in re.findall(r"\bmake ([a-z-]+)\b", code_of(page))}
+    named = {
+        name
+        for page in PAGES
+        for name in re.findall(r"\bmake ([a-z-]+)\b", code_of(page))
+    }
     assert named <= targets
     assert {"demo", "test"} <= named
     assert set(re.findall(r"^\.PHONY: (.*)$", makefile, re.M)[0].split()) == targets
@@ -97,20 +120,28 @@ def test_make_targets_in_the_docs_exist() -> None:
 def test_commands_in_the_docs_exist() -> None:
     verbs = set(getattr(typer.main.get_command(app), "commands", {}))
     named = {
-        name for page in PAGES for name in re.findall(r"(?:^|\W)coadapt ([a-z][a-z-]*)\b", code_of(page))
+        name
+        for page in PAGES
+        for name in re.findall(r"(?:^|\W)coadapt ([a-z][a-z-]*)\b", code_of(page))
     }
     assert named <= verbs
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_the_options_of_an_executor_are_in_one_table_with_their_defaults(executor: str) -> None:
+def test_the_options_of_an_executor_are_in_one_table_with_their_defaults(
+    executor: str,
+) -> None:
     page = (ROOT / "docs" / "engines" / f"{executor}.md").read_text(encoding="utf-8")
     [table] = OPTIONS.findall(page)
     rows = [line.strip("|").split("|") for line in table.splitlines()]
     told = {row[0].split("`")[1]: row[-1].strip() for row in rows}
     options = executor_options(executor)
     assert told.keys() == options.keys()
-    known = {name: f"{each:g}" for name, each in options.items() if type(each) in (int, float)}
+    known = {
+        name: f"{each:g}"
+        for name, each in options.items()
+        if type(each) in (int, float)
+    }
     assert {name: told[name].partition(":")[0] for name in known} == known
     assert set(re.findall(r"--executor-option[= ]([a-z_]+)=", page)) <= options.keys()
 
@@ -118,7 +149,9 @@ def test_the_options_of_an_executor_are_in_one_table_with_their_defaults(executo
 def code_of(page: Path) -> str:
     """Return what stands in code spans and shell blocks of `page`."""
     text = page.read_text(encoding="utf-8")
-    blocks = [body for language, body in SNIPPET.findall(text) if language in ("sh", "bash")]
+    blocks = [
+        body for language, body in SNIPPET.findall(text) if language in ("sh", "bash")
+    ]
     return "\n".join([*re.findall(r"`([^`\n]+)`", text), *blocks])
 
 
@@ -127,15 +160,24 @@ def test_decisions_are_numbered_and_listed() -> None:
     pages = sorted(page.name for page in folder.glob("[0-9]*.md"))
     numbers = [int(name[:4]) for name in pages]
     assert len(set(numbers)) == len(numbers)
-    assert re.findall(r"\((\d{4}-[^)]*)\)", (folder / "README.md").read_text(encoding="utf-8")) == pages
+    assert (
+        re.findall(
+            r"\((\d{4}-[^)]*)\)", (folder / "README.md").read_text(encoding="utf-8")
+        )
+        == pages
+    )
     for number, name in zip(numbers, pages, strict=True):
         text = (folder / name).read_text(encoding="utf-8")
         assert text.startswith(f"# {number}. ")
-        assert all(f"**{part}.**" in text for part in ("Context", "Decision", "Cost")), name
+        assert all(
+            f"**{part}.**" in text for part in ("Context", "Decision", "Cost")
+        ), name
 
 
 def test_the_version_stands_in_one_place() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     assert project["dynamic"] == ["version"]
 
 
@@ -147,11 +189,18 @@ def rows_without_tests(page: str) -> list[str]:
     bad = []
     for line in page.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) != 4 or cells[3] == "shown by" or set(cells[3]) == {"-"} or not any(cells[1:]):
+        if (
+            len(cells) != 4
+            or cells[3] == "shown by"
+            or set(cells[3]) == {"-"}
+            or not any(cells[1:])
+        ):
             continue
         named = NAMED_TEST.findall(cells[3])
         files = {path: ROOT / path for path, _ in named}
-        texts = {path: file.read_text() for path, file in files.items() if file.is_file()}
+        texts = {
+            path: file.read_text() for path, file in files.items() if file.is_file()
+        }
         there = [f"def {name}(" in texts.get(path, "") for path, name in named]
         if not named or not all(there) or NAMED_TEST.sub("", cells[3]).strip(", "):
             bad.append(cells[0])
@@ -173,7 +222,13 @@ def test_every_claim_names_tests_that_exist() -> None:
 
 
 @pytest.mark.parametrize(
-    "shown", ["", "it is plain", "`tests/test_docs.py::test_of_nobody`", "`tests/gone.py::test_a`"]
+    "shown",
+    [
+        "",
+        "it is plain",
+        "`tests/test_docs.py::test_of_nobody`",
+        "`tests/gone.py::test_a`",
+    ],
 )
 def test_a_row_without_a_test_is_found(shown: str) -> None:
     page = f"| who | can | cannot | shown by |\n|---|---|---|---|\n| me | a | b | {shown} |"

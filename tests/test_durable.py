@@ -65,9 +65,18 @@ def test_content_is_flushed_before_the_rename_and_the_name_after_it(
         return Path(os.readlink(f"/proc/self/fd/{handle}")).name
 
     flush, rename = os.fsync, os.replace
-    monkeypatch.setattr(os, "fsync", lambda handle: (done.append(f"flush {name_of(handle)}"), flush(handle)))
     monkeypatch.setattr(
-        os, "replace", lambda a, b: (done.append(f"{Path(a).stat().st_size} bytes to {b.name}"), rename(a, b))
+        os,
+        "fsync",
+        lambda handle: (done.append(f"flush {name_of(handle)}"), flush(handle)),
+    )
+    monkeypatch.setattr(
+        os,
+        "replace",
+        lambda a, b: (
+            done.append(f"{Path(a).stat().st_size} bytes to {b.name}"),
+            rename(a, b),
+        ),
     )
     write_whole(tmp_path / "a.json", "abc")
     beside = f".a.json.{os.getpid()}-"
@@ -86,7 +95,9 @@ def test_a_folder_is_put_in_place_too(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["place"]
 
 
-def test_a_reader_never_sees_half_a_file_also_if_the_writer_is_killed(tmp_path: Path) -> None:
+def test_a_reader_never_sees_half_a_file_also_if_the_writer_is_killed(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "state"
     write_whole(path, "a" * 300_000)
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)])

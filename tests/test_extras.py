@@ -9,7 +9,9 @@ import pytest
 def run_without(module: str, code: str) -> subprocess.CompletedProcess[str]:
     """Run `code` where `module` cannot be imported."""
     hide = f"import sys; sys.modules[{module!r}] = None\n"
-    return subprocess.run([sys.executable, "-c", hide + code], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", hide + code], capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -21,7 +23,10 @@ def run_without(module: str, code: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_a_command_says_which_extra_it_needs(module: str, arguments: list[str]) -> None:
-    done = run_without(module, f"sys.argv[1:] = {arguments!r}; from coadapt.cli.main import main; main()")
+    done = run_without(
+        module,
+        f"sys.argv[1:] = {arguments!r}; from coadapt.cli.main import main; main()",
+    )
     said = f"error: this needs {module}, which is not installed: pip install 'coadapt[service]'\n"
     assert (done.returncode, done.stderr) == (1, said)
 

@@ -45,14 +45,18 @@ CROSSINGS = [
 def broken_contracts(folder: Path) -> set[str]:
     """Lint the copy of the package in `folder`; return the contracts that it breaks."""
     shutil.copy(ROOT / "pyproject.toml", folder)
-    program = (
-        "import sys; sys.path.insert(0, 'src'); from importlinter.cli import lint_imports_command as c; c()"
-    )
+    program = "import sys; sys.path.insert(0, 'src'); from importlinter.cli import lint_imports_command as c; c()"
     run = subprocess.run(
-        [sys.executable, "-c", program, "--no-cache"], cwd=folder, capture_output=True, text=True, check=False
+        [sys.executable, "-c", program, "--no-cache"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     contracts = [
-        line.rsplit(" ", 1) for line in run.stdout.splitlines() if line.endswith((" KEPT", " BROKEN"))
+        line.rsplit(" ", 1)
+        for line in run.stdout.splitlines()
+        if line.endswith((" KEPT", " BROKEN"))
     ]
     assert len(contracts) == 5, run.stdout + run.stderr
     return {name for name, verdict in contracts if verdict == "BROKEN"}
@@ -63,8 +67,12 @@ def test_the_floors_hold(tmp_path: Path) -> None:
     assert broken_contracts(tmp_path) == set()
 
 
-@pytest.mark.parametrize(("floor", "statement", "contract"), CROSSINGS, ids=lambda value: str(value)[:30])
-def test_each_contract_bites(tmp_path: Path, floor: str, statement: str, contract: str) -> None:
+@pytest.mark.parametrize(
+    ("floor", "statement", "contract"), CROSSINGS, ids=lambda value: str(value)[:30]
+)
+def test_each_contract_bites(
+    tmp_path: Path, floor: str, statement: str, contract: str
+) -> None:
     for package in (
         "",
         "model",
@@ -90,12 +98,26 @@ def test_each_contract_bites(tmp_path: Path, floor: str, statement: str, contrac
             (train / path.name / "__init__.py").touch()
         elif path.suffix == ".py":
             (train / path.name).touch()
-    where = floor if "/" in floor or floor in ("durable", "objects") else f"{floor}/crossing"
+    where = (
+        floor
+        if "/" in floor or floor in ("durable", "objects")
+        else f"{floor}/crossing"
+    )
     (tmp_path / "src" / "coadapt" / f"{where}.py").write_text(f"{statement}\n")
     assert broken_contracts(tmp_path) == {contract}
 
 
-HEAVY = ("torch", "fastapi", "uvicorn", "sqlalchemy", "plotly", "numba", "scipy", "pydantic", "httpx")
+HEAVY = (
+    "torch",
+    "fastapi",
+    "uvicorn",
+    "sqlalchemy",
+    "plotly",
+    "numba",
+    "scipy",
+    "pydantic",
+    "httpx",
+)
 
 
 @pytest.mark.parametrize(
@@ -110,5 +132,7 @@ HEAVY = ("torch", "fastapi", "uvicorn", "sqlalchemy", "plotly", "numba", "scipy"
 )
 def test_importing_is_light(module: str, heavy: tuple[str, ...]) -> None:
     program = f"import sys, {module}; print(*sorted(set({heavy!r}) & set(sys.modules)))"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert run.stdout.split() == []

@@ -20,12 +20,18 @@ def folder() -> Iterator[ObjectFolder]:
     folder.remove("")
 
 
-def test_objects_are_written_read_listed_and_removed(folder: ObjectFolder, tmp_path: Path) -> None:
+def test_objects_are_written_read_listed_and_removed(
+    folder: ObjectFolder, tmp_path: Path
+) -> None:
     assert folder.names() == []
     assert folder.get("a") is None
     folder.put("a", b"1")
     with folder.create("b/c") as file:
-        assert (file.write(b"12"), file.write(memoryview(b"345")), file.tell()) == (2, 3, 5)
+        assert (file.write(b"12"), file.write(memoryview(b"345")), file.tell()) == (
+            2,
+            3,
+            5,
+        )
     assert folder.names() == ["a", "b"]
     assert folder.fetch("b/c", tmp_path / "c") == file.digest()
     assert (tmp_path / "c").read_bytes() == b"12345"
@@ -75,9 +81,16 @@ def test_the_doctor_tries_a_store_and_says_what_is_missing(tmp_path: Path) -> No
             f"objects    below {bucket}/runs can be written, read and removed from here\n",
         ), done
         assert ObjectFolder(f"{bucket}/runs").names() == []
-        done = run_cli("doctor", "--checkpoints", "s3://no-such-bucket/runs", state=state)
+        done = run_cli(
+            "doctor", "--checkpoints", "s3://no-such-bucket/runs", state=state
+        )
         assert done.returncode == 1
-        assert done.stdout.startswith("objects    below s3://no-such-bucket/runs cannot be written: ")
+        assert done.stdout.startswith(
+            "objects    below s3://no-such-bucket/runs cannot be written: "
+        )
     done = run_cli("doctor", "--checkpoints", "gs://bucket/runs", state=state)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--checkpoints: got 'gs://bucket/runs'; allowed: it once its driver is installed" in done.stderr
+    assert (
+        "--checkpoints: got 'gs://bucket/runs'; allowed: it once its driver is installed"
+        in done.stderr
+    )

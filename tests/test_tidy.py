@@ -8,7 +8,13 @@ import tomllib
 import pytest
 
 from coadapt.executors import EXECUTORS, executor_options
-from coadapt.policies import POLICIES, create_policy, policy_card, policy_option_texts, policy_options
+from coadapt.policies import (
+    POLICIES,
+    create_policy,
+    policy_card,
+    policy_option_texts,
+    policy_options,
+)
 from coadapt.sim.traces import FORMATS
 from tools import house_shape, public_surface, state_diagram
 from tools.house_rules import (
@@ -16,7 +22,6 @@ from tools.house_rules import (
     PACKAGE,
     ROOT,
     RULES,
-    WIDE_VALUES,
     Module,
     check,
     copies,
@@ -41,10 +46,6 @@ def test_no_function_stands_in_two_places() -> None:
     assert [str(violation) for violation in copies(MODULES)] == []
 
 
-def test_functions_are_short_as_a_whole() -> None:
-    assert house_shape.p95(house_shape.function_lines(MODULES)) <= house_shape.MAX_P95_FUNCTION_LINES
-
-
 def test_no_folder_is_a_heap() -> None:
     full = {
         folder: count
@@ -52,11 +53,6 @@ def test_no_folder_is_a_heap() -> None:
         if count > house_shape.MAX_FILES_PER_FOLDER
     }
     assert full == {}, "give it inner walls: a folder for each idea"
-
-
-def test_the_core_stays_small() -> None:
-    core = [module for module in MODULES if house_shape.room(module) == "core"]
-    assert sum(map(house_shape.code_lines, core)) <= house_shape.MAX_CORE_CODE_LINES
 
 
 def test_the_shape_is_measured_as_it_is_said() -> None:
@@ -67,19 +63,15 @@ def test_the_shape_is_measured_as_it_is_said() -> None:
     module = Module.parse("core/a/b.py", text)
     assert house_shape.code_lines(module) == 5
     assert house_shape.function_lines([module]) == [9]
-    assert house_shape.files_per_folder([module, Module.parse("core/a/__init__.py", "")]) == {"core/a": 1}
+    assert house_shape.files_per_folder(
+        [module, Module.parse("core/a/__init__.py", "")]
+    ) == {"core/a": 1}
     assert house_shape.p95(range(1, 101)) == 95
     assert (house_shape.p95([7]), house_shape.p95([])) == (7, 0)
 
 
-def function(num_lines: int) -> str:
-    return DOC + "def work() -> None:\n" + "    x = 1\n" * (num_lines - 1)
-
-
 # rule, path of the sample, what keeps it, what breaks it
 SAMPLES: list[tuple[str, str, str, str]] = [
-    ("file-length", "sim/a.py", DOC + "x = 1\n" * 499, DOC + "x = 1\n" * 500),
-    ("function-length", "sim/a.py", function(70), function(71)),
     ("parameters", "sim/a.py", "def f(self, a, b, c, d, e, *, g, h, i): ...", "def f(a, b, c, d, e, g): ..."),
     ("parameters", "sim/a.py", f"def f(*, {SIX}, h, i): 1", f"def f(*, {SIX}, h, i, j): 1"),
     ("parameters", "sim/a.py", f"@numba.njit(cache=True)\ndef f({SIX}): 1", f"def f({SIX}): 1"),
@@ -89,18 +81,6 @@ SAMPLES: list[tuple[str, str, str, str]] = [
         "cli/a.py",
         "def f(a: Annotated[int, 1], b: Annotated[int, 1], c, d, e, g, h): ...",
         "def f(a, b, c, d, e, g): ...",
-    ),
-    (
-        "attributes",
-        "sim/a.py",
-        "class A:\n    def __init__(self):\n" + "".join(f"        self.a{i} = 0\n" for i in range(10)),
-        "class A:\n    def __init__(self):\n" + "".join(f"        self.a{i} = 0\n" for i in range(11)),
-    ),
-    (
-        "fields",
-        "sim/a.py",
-        VALUE + "class A:\n" + "".join(f"    a{i}: int\n" for i in range(12)) + "    b: ClassVar[int] = 0\n",
-        VALUE + "class A:\n" + "".join(f"    a{i}: int\n" for i in range(13)),
     ),
     ("module-docstring", "sim/a.py", DOC + "# why\n" * 40, "x = 1\n"),
     ("module-docstring", "sim/a.py", '"""1\n2\n3\n4\n5\n"""\n', "x = 1\n"),
@@ -156,10 +136,14 @@ def test_each_rule_bites(rule: str, path: str, kept: str, broken: str) -> None:
         assert len(list(RULES[rule](Module.parse(path, broken)))) == 1
 
 
-@pytest.mark.parametrize("path", ["sim/utils.py", "train/common/loss.py", "core/manager.py"])
+@pytest.mark.parametrize(
+    "path", ["sim/utils.py", "train/common/loss.py", "core/manager.py"]
+)
 def test_a_vague_file_name_is_found(path: str) -> None:
     assert len(list(RULES["file-name"](Module.parse(path, DOC)))) == 1
-    assert list(RULES["file-name"](Module.parse("sim/memory_manager_unit.py", DOC))) == []
+    assert (
+        list(RULES["file-name"](Module.parse("sim/memory_manager_unit.py", DOC))) == []
+    )
 
 
 def test_the_vocabulary_is_that_of_the_page() -> None:
@@ -172,7 +156,7 @@ def test_the_vocabulary_is_that_of_the_page() -> None:
 
 
 def test_every_exception_is_needed() -> None:
-    """A word that nobody uses, or a value that is not wide, needs no exception."""
+    """A word that nobody uses needs no exception."""
     names: dict[str, str] = {}
     for module in MODULES:
         for place in OTHER_MEANINGS:
@@ -181,8 +165,6 @@ def test_every_exception_is_needed() -> None:
     for place, words in OTHER_MEANINGS.items():
         assert [word for word in words if word not in names.get(place, "")] == [], place
         assert set(words) <= unwanted_words().keys(), place
-    sources = "\n".join(module.source for module in MODULES)
-    assert [name for name in WIDE_VALUES if f"class {name}:" not in sources] == []
 
 
 def test_every_rule_has_a_sample() -> None:
@@ -194,7 +176,9 @@ def test_a_copy_is_found() -> None:
     one = Module.parse("sim/a.py", f"def f():\n{body}")
     two = Module.parse("sim/b.py", f"def g():\n    'Other words.'\n{body}")
     other = Module.parse("sim/c.py", f"def f():\n{body}    y = 1\n")
-    assert [violation.text for violation in copies([one, two, other])] == ["g is a copy of sim/a.py: f"]
+    assert [violation.text for violation in copies([one, two, other])] == [
+        "g is a copy of sim/a.py: f"
+    ]
 
 
 # -- tracked text ---------------------------------------------------------------------------------------
@@ -206,40 +190,65 @@ REGISTRY = re.compile(
 
 
 def tracked_text() -> list[tuple[str, str]]:
-    run = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     if run.returncode:
         pytest.skip("not a git checkout")
-    names = [name for name in run.stdout.split("\0") if name and (ROOT / name).is_file()]
-    return [(name, (ROOT / name).read_text(encoding="utf-8", errors="ignore")) for name in names]
+    names = [
+        name for name in run.stdout.split("\0") if name and (ROOT / name).is_file()
+    ]
+    return [
+        (name, (ROOT / name).read_text(encoding="utf-8", errors="ignore"))
+        for name in names
+    ]
 
 
 def test_tracked_files_name_no_path_of_one_machine() -> None:
     assert MACHINE_PATH.search("cd " + "/tmp/x")
     assert not MACHINE_PATH.search("sys/tmp/x")
     found = [
-        name for name, text in tracked_text() if not name.startswith("tests/") and MACHINE_PATH.search(text)
+        name
+        for name, text in tracked_text()
+        if not name.startswith("tests/") and MACHINE_PATH.search(text)
     ]
     assert found == []
 
 
 def test_tracked_files_name_no_package_registry() -> None:
     assert REGISTRY.search("pip install --index-url x")
-    found = [name for name, text in tracked_text() if name != "tests/test_tidy.py" and REGISTRY.search(text)]
+    found = [
+        name
+        for name, text in tracked_text()
+        if name != "tests/test_tidy.py" and REGISTRY.search(text)
+    ]
     assert found == []
 
 
 def test_constraints_are_exact_versions_without_addresses() -> None:
-    rows = [row for row in (ROOT / "constraints.txt").read_text().splitlines() if not row.startswith("#")]
-    assert [row for row in rows if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*", row)] == []
+    rows = [
+        row
+        for row in (ROOT / "constraints.txt").read_text().splitlines()
+        if not row.startswith("#")
+    ]
+    assert [
+        row
+        for row in rows
+        if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*", row)
+    ] == []
 
 
 def test_every_direct_dependency_is_pinned() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     needed = project["dependencies"] + [
         row for extra in project["optional-dependencies"].values() for row in extra
     ]
     pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    assert {distribution(row) for row in needed} - {distribution(row) for row in pinned} == {"coadapt"}
+    assert {distribution(row) for row in needed} - {
+        distribution(row) for row in pinned
+    } == {"coadapt"}
 
 
 def distribution(requirement: str) -> str:
@@ -274,7 +283,9 @@ def test_every_policy_of_ours_is_registered() -> None:
         for module in MODULES
         if module.path.startswith("policies/")
         and re.search(
-            r"^    def allocate\(self, view: ClusterView\) -> Plan:\n(?!.*\n +\.\.\.)", module.source, re.M
+            r"^    def allocate\(self, view: ClusterView\) -> Plan:\n(?!.*\n +\.\.\.)",
+            module.source,
+            re.M,
         )
     }
     assert written - {"coadapt.policies.base"} == rows
@@ -286,7 +297,9 @@ def test_a_trace_format_has_its_row_its_file_and_its_page(name: str) -> None:
     assert callable(importer.recognises)
     assert callable(importer.load)
     page = ROOT / "docs" / "traces" / f"{name}.md"
-    assert page.is_file() or f"| `{name}` |" in (ROOT / "docs" / "traces.md").read_text(encoding="utf-8")
+    assert page.is_file() or f"| `{name}` |" in (ROOT / "docs" / "traces.md").read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.mark.parametrize("name", EXECUTORS)
@@ -303,14 +316,21 @@ def test_only_the_registry_names_an_executor() -> None:
     named = {
         module.path
         for module in MODULES
-        if not module.path.startswith("executors/") and any(each in module.source for each in modules)
+        if not module.path.startswith("executors/")
+        and any(each in module.source for each in modules)
     }
-    assert named == {"cli/jobs/sbatch.py", "cli/jobs/in_allocation.py", "cli/cluster/elastic_jobs.py"}
+    assert named == {
+        "cli/jobs/sbatch.py",
+        "cli/jobs/in_allocation.py",
+        "cli/cluster/elastic_jobs.py",
+    }
 
 
 def test_the_public_surface_is_the_golden_list() -> None:
     golden = public_surface.GOLDEN.read_text(encoding="utf-8").splitlines()
-    assert public_surface.lines() == golden, "if the change is meant: make golden, and say why in the commit"
+    assert public_surface.lines() == golden, (
+        "if the change is meant: make golden, and say why in the commit"
+    )
 
 
 def test_the_state_diagram_is_drawn_from_the_table() -> None:

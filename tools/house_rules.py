@@ -16,11 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "coadapt"
 
-MAX_FILE_LINES = 500
-MAX_FUNCTION_LINES = 70
 MAX_POSITIONAL = 5  # besides self; then a config dataclass
 MAX_PARAMETERS = 8  # keyword-only ones included
-MAX_ATTRIBUTES = 10  # of a class that is not a plain record
 MAX_DOCSTRING_LINES = 5  # of a module
 MIN_COPY_LINES = 8  # shorter functions may look alike by chance
 
@@ -30,23 +27,24 @@ IMPURE_MODULES = frozenset({
     "asyncio", "threading", "multiprocessing", "concurrent", "subprocess",
     "socket", "http", "urllib", "sqlite3", "logging",
 })  # fmt: skip
-VAGUE_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "misc", "manager"})
+VAGUE_NAMES = frozenset(
+    {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
+)
 # Executors pass the environment on to the replicas that they start.
 ENVIRONMENT_READERS = ("cli/", "train/env.py", "executors/")
 VALUE_MODULES = ("model/", "core/events.py", "core/commands.py")
 # A key of hot dictionaries, built by the ten thousand per simulation and read as a plain tuple: positional.
 POSITIONAL_VALUES = frozenset({"Placement"})
-SEEDED = frozenset({"default_rng", "Generator", "SeedSequence", "PCG64", "BitGenerator"})
+SEEDED = frozenset(
+    {"default_rng", "Generator", "SeedSequence", "PCG64", "BitGenerator"}
+)
 MUTATORS = frozenset({
     "append", "add", "extend", "insert", "pop", "popitem", "remove", "discard", "clear", "update",
     "setdefault", "write", "send",
 })  # fmt: skip
-REASONED = re.compile(r"(noqa:\s*[A-Z]+\d+(,\s*[A-Z]+\d+)*|type:\s*ignore\[[^\]]+\])\W+\w")
-MAX_FIELDS = 12  # of a dataclass
-WIDE_VALUES = {
-    "RoundProblem": "a compiled kernel's arrays side by side, each explained, never copied or changed",
-    "Metrics": "one row of a results table: a column each, written and read as a whole",
-}
+REASONED = re.compile(
+    r"(noqa:\s*[A-Z]+\d+(,\s*[A-Z]+\d+)*|type:\s*ignore\[[^\]]+\])\W+\w"
+)
 VOCABULARY = ROOT / "docs" / "vocabulary.md"
 # Where a word of the table's last column means another thing than the one that it must not name. Path or
 # beginning of one -> words; each with its reason.
@@ -72,13 +70,19 @@ OTHER_MEANINGS: dict[str, dict[str, str]] = {
         "assignment": "what an agent was given, and how its world sees it: more than an allocation",
         "speed": "a factor on measured step times, 1 without neighbours: no samples per second",
     },
-    "core/reasons.py": {"restart": "of an executor that cannot rescale in place: it does start again"},
-    "policies/pollux/local_search.py": {"account": "the verb: to book a move in the costs"},
+    "core/reasons.py": {
+        "restart": "of an executor that cannot rescale in place: it does start again"
+    },
+    "policies/pollux/local_search.py": {
+        "account": "the verb: to book a move in the costs"
+    },
     "train/noise/": {"interval": "of confidence"},
     "train/run.py": {"interval": "of confidence"},
     "train/checkpoint/writer.py": {"host": "host memory, as opposed to a device's"},
     "train/rescale/": {"host": "of an address: host and port"},
-    "train/loading/loader.py": {"worker": "`num_workers`, as scripts ask torch's DataLoader for it"},
+    "train/loading/loader.py": {
+        "worker": "`num_workers`, as scripts ask torch's DataLoader for it"
+    },
 }
 
 
@@ -110,19 +114,6 @@ Found = Iterator[tuple[int, str]]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def file_length(module: Module) -> Found:
-    lines = len(module.source.splitlines())
-    if lines > MAX_FILE_LINES:
-        yield lines, f"{lines} lines, allowed {MAX_FILE_LINES}"
-
-
-def function_length(module: Module) -> Found:
-    for function in _functions(module.tree):
-        lines = (function.end_lineno or function.lineno) - function.lineno + 1
-        if lines > MAX_FUNCTION_LINES:
-            yield function.lineno, f"{function.name} has {lines} lines, allowed {MAX_FUNCTION_LINES}"
-
-
 def parameters(module: Module) -> Found:
     """At most five by position and eight in all.
 
@@ -131,49 +122,33 @@ def parameters(module: Module) -> Found:
     Compiled kernels are exempt: numba passes arrays and scalars, not config objects.
     """
     for function in _functions(module.tree):
-        names = [ast.unparse(decorator).split("(")[0] for decorator in function.decorator_list]
+        names = [
+            ast.unparse(decorator).split("(")[0]
+            for decorator in function.decorator_list
+        ]
         if any(name.endswith(("jit", "compiled", "_part", "_lean")) for name in names):
             continue
         if function.returns is not None and ast.unparse(function.returns) == "Connect":
             continue
         arguments = function.args
-        positional = [a for a in arguments.posonlyargs + arguments.args if a.arg not in ("self", "cls")]
+        positional = [
+            a
+            for a in arguments.posonlyargs + arguments.args
+            if a.arg not in ("self", "cls")
+        ]
         counted = [
             [a for a in group if not (module.path.startswith("cli/") and _is_flag(a))]
             for group in (positional, positional + arguments.kwonlyargs)
         ]
-        for group, allowed in zip(counted, (MAX_POSITIONAL, MAX_PARAMETERS), strict=True):
+        for group, allowed in zip(
+            counted, (MAX_POSITIONAL, MAX_PARAMETERS), strict=True
+        ):
             if len(group) > allowed:
-                yield function.lineno, f"{function.name} takes {len(group)} parameters, allowed {allowed}"
+                yield (
+                    function.lineno,
+                    f"{function.name} takes {len(group)} parameters, allowed {allowed}",
+                )
                 break
-
-
-def attributes(module: Module) -> Found:
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.ClassDef):
-            names = {
-                target.attr
-                for target in ast.walk(node)
-                if isinstance(target, ast.Attribute)
-                and isinstance(target.ctx, ast.Store)
-                and isinstance(target.value, ast.Name)
-                and target.value.id == "self"
-            }
-            if len(names) > MAX_ATTRIBUTES and not _dataclass_keywords(node):
-                yield node.lineno, f"{node.name} has {len(names)} attributes, allowed {MAX_ATTRIBUTES}"
-
-
-def fields(module: Module) -> Found:
-    """A value of more fields has a smaller one inside of it. `WIDE_VALUES` may be wider."""
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.ClassDef) and _dataclass_keywords(node) is not None:
-            own = [
-                step
-                for step in node.body
-                if isinstance(step, ast.AnnAssign) and "ClassVar" not in ast.unparse(step.annotation)
-            ]
-            if len(own) > MAX_FIELDS and node.name not in WIDE_VALUES:
-                yield node.lineno, f"{node.name} has {len(own)} fields, allowed {MAX_FIELDS}"
 
 
 def module_docstring(module: Module) -> Found:
@@ -182,7 +157,10 @@ def module_docstring(module: Module) -> Found:
     if module.source.strip() and not text:
         yield 1, "the module does not say what lives here"
     elif text and len(text.splitlines()) > MAX_DOCSTRING_LINES:
-        yield 1, f"the module's docstring has {len(text.splitlines())} lines, allowed {MAX_DOCSTRING_LINES}"
+        yield (
+            1,
+            f"the module's docstring has {len(text.splitlines())} lines, allowed {MAX_DOCSTRING_LINES}",
+        )
 
 
 def file_name(module: Module) -> Found:
@@ -204,14 +182,23 @@ def environment(module: Module) -> Found:
             if isinstance(node, ast.Attribute | ast.Name):
                 name = node.attr if isinstance(node, ast.Attribute) else node.id
                 if name in ("environ", "getenv", "putenv"):
-                    yield node.lineno, f"{name}: only {', '.join(ENVIRONMENT_READERS)} touch the environment"
+                    yield (
+                        node.lineno,
+                        f"{name}: only {', '.join(ENVIRONMENT_READERS)} touch the environment",
+                    )
 
 
 def seeded_randomness(module: Module) -> Found:
     for node in ast.walk(module.tree):
-        if isinstance(node, ast.Attribute) and _dotted(node.value) in ("np.random", "numpy.random"):
+        if isinstance(node, ast.Attribute) and _dotted(node.value) in (
+            "np.random",
+            "numpy.random",
+        ):
             if node.attr not in SEEDED:
-                yield node.lineno, f"np.random.{node.attr} draws from the global generator"
+                yield (
+                    node.lineno,
+                    f"np.random.{node.attr} draws from the global generator",
+                )
         elif (
             isinstance(node, ast.Call)
             and _dotted(node.func).endswith("default_rng")
@@ -223,8 +210,13 @@ def seeded_randomness(module: Module) -> Found:
 def swallowed_errors(module: Module) -> Found:
     for node in ast.walk(module.tree):
         if isinstance(node, ast.ExceptHandler):
-            broad = node.type is None or _dotted(node.type) in ("Exception", "BaseException")
-            silent = all(isinstance(step, ast.Pass | ast.Continue) for step in node.body)
+            broad = node.type is None or _dotted(node.type) in (
+                "Exception",
+                "BaseException",
+            )
+            silent = all(
+                isinstance(step, ast.Pass | ast.Continue) for step in node.body
+            )
             if node.type is None:
                 yield node.lineno, "bare except"
             elif broad and silent:
@@ -236,24 +228,42 @@ def assert_effects(module: Module) -> Found:
         if isinstance(node, ast.Assert):
             for part in ast.walk(node.test):
                 called = (
-                    isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr
+                    isinstance(part, ast.Call)
+                    and isinstance(part.func, ast.Attribute)
+                    and part.func.attr
                 )
-                if isinstance(part, ast.NamedExpr | ast.Await | ast.Yield) or called in MUTATORS:
-                    yield node.lineno, "an assert that does something is lost under python -O"
+                if (
+                    isinstance(part, ast.NamedExpr | ast.Await | ast.Yield)
+                    or called in MUTATORS
+                ):
+                    yield (
+                        node.lineno,
+                        "an assert that does something is lost under python -O",
+                    )
                     break
 
 
 def policy_blindness(module: Module) -> Found:
     """Nobody asks which policy it is: not by type, not by name."""
     for node in ast.walk(module.tree):
-        if isinstance(node, ast.Call) and _dotted(node.func) == "isinstance" and len(node.args) == 2:
+        if (
+            isinstance(node, ast.Call)
+            and _dotted(node.func) == "isinstance"
+            and len(node.args) == 2
+        ):
             subject, kind = (ast.unparse(argument) for argument in node.args)
             if re.search(r"\bpolicy\b", subject) or re.search(r"Policy\b", kind):
                 yield node.lineno, f"isinstance({subject}, {kind})"
         elif isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
-            texts = [s for s in sides if isinstance(s, ast.Constant) and isinstance(s.value, str)]
-            if texts and any(_dotted(s).split(".")[-1] in ("policy", "policy_name") for s in sides):
+            texts = [
+                s
+                for s in sides
+                if isinstance(s, ast.Constant) and isinstance(s.value, str)
+            ]
+            if texts and any(
+                _dotted(s).split(".")[-1] in ("policy", "policy_name") for s in sides
+            ):
                 yield node.lineno, f"a test of a policy's name: {ast.unparse(node)}"
 
 
@@ -267,23 +277,34 @@ def one_code_path(module: Module) -> Found:
 def vocabulary(module: Module) -> Found:
     """Names go by docs/vocabulary.md, except where `OTHER_MEANINGS` says that a word names another thing."""
     allowed = {
-        word for place, words in OTHER_MEANINGS.items() if module.path.startswith(place) for word in words
+        word
+        for place, words in OTHER_MEANINGS.items()
+        if module.path.startswith(place)
+        for word in words
     }
     for line, name in _own_identifiers(module.tree):
         for word, instead in unwanted_words().items():
-            if word not in allowed and re.search(rf"(?:^|_){word}s?(?:_|$)", _snake(name)):
+            if word not in allowed and re.search(
+                rf"(?:^|_){word}s?(?:_|$)", _snake(name)
+            ):
                 yield line, f"{name}: say {instead}, not {word}"
 
 
 def frozen_values(module: Module) -> Found:
     if module.path.startswith(VALUE_MODULES):
         for node in ast.walk(module.tree):
-            if isinstance(node, ast.ClassDef) and (given := _dataclass_keywords(node)) is not None:
+            if (
+                isinstance(node, ast.ClassDef)
+                and (given := _dataclass_keywords(node)) is not None
+            ):
                 wanted = {"frozen", "slots"} | (
                     {"kw_only"} - {"kw_only" if node.name in POSITIONAL_VALUES else ""}
                 )
                 if wanted - given:
-                    yield node.lineno, f"dataclass {node.name} lacks {', '.join(sorted(wanted - given))}"
+                    yield (
+                        node.lineno,
+                        f"dataclass {node.name} lacks {', '.join(sorted(wanted - given))}",
+                    )
 
 
 def public_any(module: Module) -> Found:
@@ -291,7 +312,10 @@ def public_any(module: Module) -> Found:
         if function.name.startswith("_"):
             continue
         arguments = function.args
-        annotations = [a.annotation for a in arguments.posonlyargs + arguments.args + arguments.kwonlyargs]
+        annotations = [
+            a.annotation
+            for a in arguments.posonlyargs + arguments.args + arguments.kwonlyargs
+        ]
         for annotation in [*annotations, function.returns]:
             if annotation is not None and any(
                 _dotted(part) in ("Any", "typing.Any") for part in ast.walk(annotation)
@@ -313,9 +337,14 @@ def printing(module: Module) -> Found:
 def suppressions(module: Module) -> Found:
     """`# noqa: BLE001  # why` and `# type: ignore[misc]  # why`: the rule, then the reason."""
     for token in tokenize.generate_tokens(io.StringIO(module.source).readline):
-        suppresses = token.type == tokenize.COMMENT and re.search(r"noqa|type:\s*ignore", token.string)
+        suppresses = token.type == tokenize.COMMENT and re.search(
+            r"noqa|type:\s*ignore", token.string
+        )
         if suppresses and not REASONED.search(token.string):
-            yield token.start[0], f"{token.string.strip()}: name the rule and, after it, the reason"
+            yield (
+                token.start[0],
+                f"{token.string.strip()}: name the rule and, after it, the reason",
+            )
 
 
 @cache
@@ -333,7 +362,12 @@ def words_of_table(page: str) -> dict[str, str]:
     for line in page.partition("|---")[2].splitlines()[1:]:
         if not line.startswith("|"):
             break
-        rows.append([re.sub(r"\(.*?\)|\*.*?\*|`", "", cell) for cell in line.strip("|").split("|")])
+        rows.append(
+            [
+                re.sub(r"\(.*?\)|\*.*?\*|`", "", cell)
+                for cell in line.strip("|").split("|")
+            ]
+        )
     right = {_as_name(word) for row in rows for word in row[0].split(",")}
     return {
         _as_name(word): _as_name(row[0].split(",")[0])
@@ -350,11 +384,7 @@ def _as_name(word: str) -> str:
 RULES: dict[str, Callable[[Module], Found]] = {
     rule.__name__.replace("_", "-"): rule
     for rule in (
-        file_length,
-        function_length,
         parameters,
-        attributes,
-        fields,
         module_docstring,
         file_name,
         pure_floors,
@@ -388,20 +418,28 @@ def copies(modules: list[Module]) -> list[Violation]:
     found = []
     for module in modules:
         for function in _functions(module.tree):
-            if (function.end_lineno or 0) - function.lineno + 1 < MIN_COPY_LINES:
+            body = "\n".join(
+                ast.unparse(step) for step in function.body if not _is_docstring(step)
+            )
+            if body.count("\n") + 1 < MIN_COPY_LINES:
                 continue
-            body = "\n".join(ast.dump(step) for step in function.body if not _is_docstring(step))
             place = f"{module.path}: {function.name}"
             if (first := seen.setdefault(body, place)) is not place:
                 text = f"{function.name} is a copy of {first}"
-                found.append(Violation(rule="copies", path=module.path, line=function.lineno, text=text))
+                found.append(
+                    Violation(
+                        rule="copies", path=module.path, line=function.lineno, text=text
+                    )
+                )
     return found
 
 
 def package_modules() -> list[Module]:
     """Return all modules of src/coadapt, in path order."""
     return [
-        Module.parse(path.relative_to(PACKAGE).as_posix(), path.read_text(encoding="utf-8"))
+        Module.parse(
+            path.relative_to(PACKAGE).as_posix(), path.read_text(encoding="utf-8")
+        )
         for path in sorted(PACKAGE.rglob("*.py"))
     ]
 
@@ -475,7 +513,9 @@ def _snake(name: str) -> str:
 
 def main() -> int:
     modules = package_modules()
-    violations = [violation for module in modules for violation in check(module)] + copies(modules)
+    violations = [
+        violation for module in modules for violation in check(module)
+    ] + copies(modules)
     for violation in violations:
         print(violation)
     return 1 if violations else 0

@@ -62,12 +62,27 @@ def caught(mutant: Mutant, marks: str) -> bool:
     """Return whether a test with these marks fails when the package is the mutant."""
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(PACKAGE, Path(folder) / "coadapt")
-        (Path(folder) / "coadapt" / mutant.path).write_text(mutant.source, encoding="utf-8")
+        (Path(folder) / "coadapt" / mutant.path).write_text(
+            mutant.source, encoding="utf-8"
+        )
         near = ROOT / "tests" / mutant.path.split("/")[0]
         first = [str(near)] if near.is_dir() else []
         for places in (first, [str(ROOT / "tests")]):
-            command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", marks]
-            deselect = [f"--ignore={ROOT / 'tests' / name}" for name in ("test_tidy.py", "test_docs.py")]
+            command = [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-x",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                "-m",
+                marks,
+            ]
+            deselect = [
+                f"--ignore={ROOT / 'tests' / name}"
+                for name in ("test_tidy.py", "test_docs.py")
+            ]
             environment = {**os.environ, "PYTHONPATH": folder}
             if not places:
                 continue
@@ -85,7 +100,11 @@ def caught(mutant: Mutant, marks: str) -> bool:
 
 def _sites(tree: ast.Module) -> Iterator[ast.AST]:
     for node in ast.walk(tree):
-        compared = isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _SWAPPED
+        compared = (
+            isinstance(node, ast.Compare)
+            and len(node.ops) == 1
+            and type(node.ops[0]) in _SWAPPED
+        )
         computed = isinstance(node, ast.BinOp) and type(node.op) in _OTHER
         negated = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
         if compared or computed or negated or isinstance(node, ast.BoolOp):
@@ -123,14 +142,19 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.mutants")
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rooms", default="model,goodput,core,policies,runtime,sim,service,executors,cli")
+    parser.add_argument(
+        "--rooms",
+        default="model,goodput,core,policies,runtime,sim,service,executors,cli",
+    )
     parser.add_argument("--marks", default=QUICK)
     parser.add_argument("--survivors", default="", help="only these, by their numbers")
     parser.add_argument("--show", action="store_true")
     given = parser.parse_args(arguments)
     only = [int(number) for number in given.survivors.split(",") if number]
     num_caught, num_tried = 0, 0
-    for number, mutant in enumerate(draw(given.count, given.seed, tuple(given.rooms.split(",")))):
+    for number, mutant in enumerate(
+        draw(given.count, given.seed, tuple(given.rooms.split(",")))
+    ):
         if only and number not in only:
             continue
         if given.show:

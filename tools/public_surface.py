@@ -48,15 +48,24 @@ def _python_names() -> Iterator[str]:
     Each module of train/integrations is a surface of its own: it needs its own library. What a registry names
     is found there, whatever it exports.
     """
-    registered = {row.split(":")[0] for row in (*EXECUTORS.values(), *POLICIES.values())}
-    for path in sorted({*PACKAGE.rglob("__init__.py"), *PACKAGE.glob("train/integrations/*.py")}):
+    registered = {
+        row.split(":")[0] for row in (*EXECUTORS.values(), *POLICIES.values())
+    }
+    for path in sorted(
+        {*PACKAGE.rglob("__init__.py"), *PACKAGE.glob("train/integrations/*.py")}
+    ):
         module = path.parent if path.name == "__init__.py" else path.with_suffix("")
         package = ".".join(("coadapt", *module.relative_to(PACKAGE).parts))
         if package in registered:
             continue
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-                yield from (f"python {package}.{name}" for name in ast.literal_eval(node.value))
+            if (
+                isinstance(node, ast.Assign)
+                and ast.unparse(node.targets[0]) == "__all__"
+            ):
+                yield from (
+                    f"python {package}.{name}" for name in ast.literal_eval(node.value)
+                )
 
 
 def _wire_keys() -> Iterator[str]:
@@ -70,7 +79,11 @@ def _wire_keys() -> Iterator[str]:
 
 def _environment_names() -> Iterator[str]:
     for module in (contract_env, state_dir):
-        yield from (f"env {value}" for name, value in vars(module).items() if name.startswith("ENV_"))
+        yield from (
+            f"env {value}"
+            for name, value in vars(module).items()
+            if name.startswith("ENV_")
+        )
 
 
 def _cli_flags() -> Iterator[str]:
@@ -90,18 +103,26 @@ def _flags_of(command: Any, path: str) -> Iterator[str]:
 def _http_routes() -> Iterator[str]:
     for route in router.routes:
         if isinstance(route, APIRoute):
-            yield from (f"http {method} {route.path}" for method in sorted(route.methods or ()))
+            yield from (
+                f"http {method} {route.path}" for method in sorted(route.methods or ())
+            )
 
 
 def _job_file_keys() -> Iterator[str]:
-    for prefix, section in (("", JobFile), ("resources.", ResourcesSection), ("batch.", BatchSection)):
+    for prefix, section in (
+        ("", JobFile),
+        ("resources.", ResourcesSection),
+        ("batch.", BatchSection),
+    ):
         yield from (f"job-file {prefix}{name}" for name in section.model_fields)
 
 
 def _metric_names() -> Iterator[str]:
     """Prometheus metrics, wherever they are declared."""
     for path in sorted(PACKAGE.rglob("*.py")):
-        for name in re.findall(r"\"(coadapt_[a-z0-9_]+)\"", path.read_text(encoding="utf-8")):
+        for name in re.findall(
+            r"\"(coadapt_[a-z0-9_]+)\"", path.read_text(encoding="utf-8")
+        ):
             yield f"metric {name}"
 
 

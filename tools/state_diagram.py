@@ -22,7 +22,9 @@ def diagram() -> str:
         arrows.setdefault((before, after), []).append(trigger)
     lines = ["stateDiagram-v2", f"    [*] --> {JobState.PENDING}"]
     order = {state: index for index, state in enumerate(JobState)}
-    for (before, after), triggers in sorted(arrows.items(), key=lambda row: tuple(order[s] for s in row[0])):
+    for (before, after), triggers in sorted(
+        arrows.items(), key=lambda row: tuple(order[s] for s in row[0])
+    ):
         lines.append(f"    {before} --> {after}: {', '.join(triggers)}")
     lines += [f"    {state} --> [*]" for state in JobState if state in ENDED]
     return "```mermaid\n" + "\n".join(lines) + "\n```\n"
@@ -39,6 +41,8 @@ def with_diagram(page: str) -> str:
 
 if __name__ == "__main__":
     if "--write" in sys.argv[1:]:
-        PAGE.write_text(with_diagram(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        PAGE.write_text(
+            with_diagram(PAGE.read_text(encoding="utf-8")), encoding="utf-8"
+        )
     else:
         print(diagram(), end="")

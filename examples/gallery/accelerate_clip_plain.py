@@ -15,7 +15,9 @@ model = nn.Sequential(nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, 2))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=20)
 loader = DataLoader(dataset, batch_size=24)
-model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+model, optimizer, loader, scheduler = accelerator.prepare(
+    model, optimizer, loader, scheduler
+)
 for epoch in range(4):
     for inputs, targets in loader:
         optimizer.zero_grad()

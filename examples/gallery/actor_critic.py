@@ -20,7 +20,10 @@ for seeds in run.steps(60, batch_size=8):
     states = torch.stack([torch.randn(3, generator=game) for game in games])
     chances = torch.softmax(actor(states), 1)
     moves = torch.stack(
-        [torch.multinomial(row, 1, generator=game) for row, game in zip(chances.detach(), games)]
+        [
+            torch.multinomial(row, 1, generator=game)
+            for row, game in zip(chances.detach(), games)
+        ]
     )
     rewards = states.gather(1, moves)
     advantage = rewards - critic(states)
@@ -32,6 +35,9 @@ for seeds in run.steps(60, batch_size=8):
     critic_optimizer.step()
 if run.is_first:
     torch.save(
-        {**actor.state_dict(), **{f"critic.{key}": value for key, value in critic.state_dict().items()}},
+        {
+            **actor.state_dict(),
+            **{f"critic.{key}": value for key, value in critic.state_dict().items()},
+        },
         sys.argv[1],
     )

@@ -17,7 +17,10 @@ for step in range(60):
     states = torch.stack([torch.randn(3, generator=game) for game in games])
     chances = torch.softmax(actor(states), 1)
     moves = torch.stack(
-        [torch.multinomial(row, 1, generator=game) for row, game in zip(chances.detach(), games)]
+        [
+            torch.multinomial(row, 1, generator=game)
+            for row, game in zip(chances.detach(), games)
+        ]
     )
     rewards = states.gather(1, moves)
     advantage = rewards - critic(states)
@@ -28,6 +31,9 @@ for step in range(60):
     actor_optimizer.step()
     critic_optimizer.step()
 torch.save(
-    {**actor.state_dict(), **{f"critic.{key}": value for key, value in critic.state_dict().items()}},
+    {
+        **actor.state_dict(),
+        **{f"critic.{key}": value for key, value in critic.state_dict().items()},
+    },
     sys.argv[1],
 )

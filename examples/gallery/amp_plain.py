@@ -12,19 +12,29 @@ torch.manual_seed(7)
 class Residual(nn.Module):
     def __init__(self, width):
         super().__init__()
-        self.first, self.second = (nn.Conv2d(width, width, 3, padding=1, bias=False) for _ in range(2))
+        self.first, self.second = (
+            nn.Conv2d(width, width, 3, padding=1, bias=False) for _ in range(2)
+        )
         self.one, self.two = nn.GroupNorm(2, width), nn.GroupNorm(2, width)
 
     def forward(self, x):
-        return torch.relu(x + self.two(self.second(torch.relu(self.one(self.first(x))))))
+        return torch.relu(
+            x + self.two(self.second(torch.relu(self.one(self.first(x)))))
+        )
 
 
 x = torch.randn(160, 3, 8, 8)
 dataset = TensorDataset(x, (x.mean((1, 2, 3)) > 0).long())
 model = nn.Sequential(
-    nn.Conv2d(3, 8, 3, padding=1), Residual(8), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)
+    nn.Conv2d(3, 8, 3, padding=1),
+    Residual(8),
+    nn.AdaptiveAvgPool2d(1),
+    nn.Flatten(),
+    nn.Linear(8, 2),
 )
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
+optimizer = torch.optim.SGD(
+    model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4
+)
 scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
 loader = DataLoader(dataset, batch_size=16)
 for epoch in range(4):

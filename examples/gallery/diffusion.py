@@ -32,9 +32,13 @@ class Noised(Dataset):
 
 run = ct.init()
 torch.manual_seed(14)
-model = nn.Sequential(nn.Linear(3, 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 2))
+model = nn.Sequential(
+    nn.Linear(3, 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 2)
+)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
-scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 20))
+scheduler = torch.optim.lr_scheduler.LambdaLR(
+    optimizer, lambda step: min(1.0, (step + 1) / 20)
+)
 model, optimizer = run.prepare(model, optimizer)
 scheduler = run.prepare_scheduler(scheduler)
 loader = run.loader(Noised(), batch_size=16, num_workers=1)

@@ -29,9 +29,13 @@ class Noised(Dataset):
 
 
 torch.manual_seed(14)
-model = nn.Sequential(nn.Linear(3, 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 2))
+model = nn.Sequential(
+    nn.Linear(3, 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 2)
+)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
-scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 20))
+scheduler = torch.optim.lr_scheduler.LambdaLR(
+    optimizer, lambda step: min(1.0, (step + 1) / 20)
+)
 loader = DataLoader(Noised(), batch_size=16, num_workers=1)
 for epoch in range(3):
     for noisy, time, noise in loader:

@@ -34,7 +34,9 @@ class Layers(nn.Module):
                 for h in (true.detach(), false.detach())
             )
             good, bad = (h.square().mean(1) for h in (true, false))
-            losses.append(nn.functional.softplus(torch.cat([2.0 - good, bad - 2.0])).mean())
+            losses.append(
+                nn.functional.softplus(torch.cat([2.0 - good, bad - 2.0])).mean()
+            )
         return torch.stack(losses).sum()
 
 

@@ -13,7 +13,9 @@ torch.manual_seed(9)
 NODES = 192
 classes = torch.arange(NODES) % 3
 features = torch.randn(NODES, 8) + nn.functional.one_hot(classes, 8)
-near = (torch.rand(NODES, NODES) < 0.02 + 0.1 * (classes[:, None] == classes)).float() + torch.eye(NODES)
+near = (
+    torch.rand(NODES, NODES) < 0.02 + 0.1 * (classes[:, None] == classes)
+).float() + torch.eye(NODES)
 graph = (near / near.sum(1, keepdim=True)).to(run.device)
 features = features.to(run.device)
 

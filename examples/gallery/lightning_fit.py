@@ -13,7 +13,9 @@ from coadapt.train.integrations.lightning import CoadaptCallback
 class Classifier(pl.LightningModule):
     def __init__(self):
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(10, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 3))
+        self.net = nn.Sequential(
+            nn.Linear(10, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 3)
+        )
 
     def training_step(self, batch, _index):
         inputs, targets = batch
@@ -22,7 +24,10 @@ class Classifier(pl.LightningModule):
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 80)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
 
 
 pl.seed_everything(5)

@@ -47,6 +47,8 @@ for epoch in run.epochs(3):
     with torch.no_grad():
         for images, labels in test_loader:
             run.sum(correct=(model(images).argmax(1) == labels).sum())
-    print(f"epoch {epoch}: {test_loader.totals()['correct']:.0f} of {len(test_dataset)}")
+    print(
+        f"epoch {epoch}: {test_loader.totals()['correct']:.0f} of {len(test_dataset)}"
+    )
 if run.is_first:
     torch.save(model.state_dict(), sys.argv[1])

@@ -19,11 +19,19 @@ class Block(nn.Module):
     def __init__(self):
         super().__init__()
         self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.qkv, self.out = (
+            nn.Linear(width, 3 * width, bias=False),
+            nn.Linear(width, width),
+        )
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def forward(self, x):
-        q, k, v = (part.unflatten(2, (4, 8)).transpose(1, 2) for part in self.qkv(self.first(x)).chunk(3, 2))
+        q, k, v = (
+            part.unflatten(2, (4, 8)).transpose(1, 2)
+            for part in self.qkv(self.first(x)).chunk(3, 2)
+        )
         y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(y.transpose(1, 2).flatten(2))
         return x + self.mlp(self.second(x))
@@ -32,9 +40,15 @@ class Block(nn.Module):
 class GPT(nn.Module):
     def __init__(self):
         super().__init__()
-        self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(block_size, width)
+        self.tokens, self.places = (
+            nn.Embedding(vocabulary, width),
+            nn.Embedding(block_size, width),
+        )
         self.blocks = nn.Sequential(Block(), Block())
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+        self.norm, self.head = (
+            nn.LayerNorm(width),
+            nn.Linear(width, vocabulary, bias=False),
+        )
         self.tokens.weight = self.head.weight
 
     def forward(self, ids, targets):
@@ -54,7 +68,9 @@ dataset = TensorDataset(text[:, :-1], text[:, 1:])
 model = GPT()
 decay = [p for p in model.parameters() if p.dim() >= 2]
 other = [p for p in model.parameters() if p.dim() < 2]
-optimizer = torch.optim.AdamW([{"params": decay}, {"params": other, "weight_decay": 0.0}], lr=learning_rate)
+optimizer = torch.optim.AdamW(
+    [{"params": decay}, {"params": other, "weight_decay": 0.0}], lr=learning_rate
+)
 model, optimizer = run.prepare(model, optimizer)
 loader = run.loader(dataset, batch_size=12)
 state = run.state(iter_num=0)

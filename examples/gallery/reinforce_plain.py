@@ -20,7 +20,9 @@ def episode(seed):
         state = state + 0.3 * torch.tensor([state[1], 2.0 * action - 1.0])
         rewards.append(-float(state.abs().sum()))
     returns = [sum(rewards[t:]) for t in range(8)]
-    return -torch.stack([p * (r + 20.0) for p, r in zip(log_probs, returns, strict=True)]).mean()
+    return -torch.stack(
+        [p * (r + 20.0) for p, r in zip(log_probs, returns, strict=True)]
+    ).mean()
 
 
 for step in range(60):

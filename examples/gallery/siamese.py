@@ -40,7 +40,9 @@ for epoch in run.epochs(3):
     for a, b, same in loader:
         optimizer.zero_grad()
         distance = model(a, b)
-        loss = (same * distance**2 + (1 - same) * torch.relu(2.0 - distance) ** 2).mean()
+        loss = (
+            same * distance**2 + (1 - same) * torch.relu(2.0 - distance) ** 2
+        ).mean()
         loss.backward()
         optimizer.step()
 if run.is_first:

@@ -36,7 +36,9 @@ for epoch in range(3):
     for a, b, same in loader:
         optimizer.zero_grad()
         distance = model(a, b)
-        loss = (same * distance**2 + (1 - same) * torch.relu(2.0 - distance) ** 2).mean()
+        loss = (
+            same * distance**2 + (1 - same) * torch.relu(2.0 - distance) ** 2
+        ).mean()
         loss.backward()
         optimizer.step()
 torch.save(model.state_dict(), sys.argv[1])

@@ -15,7 +15,11 @@ torch.manual_seed(1)
 class VAE(nn.Module):
     def __init__(self):
         super().__init__()
-        self.fc1, self.fc21, self.fc22 = nn.Linear(64, 32), nn.Linear(32, 4), nn.Linear(32, 4)
+        self.fc1, self.fc21, self.fc22 = (
+            nn.Linear(64, 32),
+            nn.Linear(32, 4),
+            nn.Linear(32, 4),
+        )
         self.fc3, self.fc4 = nn.Linear(4, 32), nn.Linear(32, 64)
 
     def forward(self, x, eps):

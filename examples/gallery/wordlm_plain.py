@@ -34,7 +34,9 @@ for epoch in range(4):
     for words, following in loader:
         optimizer.zero_grad()
         scores = model(words)
-        nn.functional.cross_entropy(scores.flatten(0, 1), following.flatten()).backward()
+        nn.functional.cross_entropy(
+            scores.flatten(0, 1), following.flatten()
+        ).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 0.25)
         optimizer.step()
         scheduler.step()

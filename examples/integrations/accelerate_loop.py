@@ -20,7 +20,9 @@ def make_data() -> TensorDataset:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(NUM_SAMPLES, NUM_FEATURES, generator=generator)
     y = x @ torch.randn(NUM_FEATURES, 1, generator=generator)
-    return TensorDataset(x, y + NOISE * torch.randn(NUM_SAMPLES, 1, generator=generator))
+    return TensorDataset(
+        x, y + NOISE * torch.randn(NUM_SAMPLES, 1, generator=generator)
+    )
 
 
 def main() -> None:
@@ -36,8 +38,12 @@ def main() -> None:
     accelerator = CoadaptAccelerator(run)  # (coadapt) was Accelerator()
     model = nn.Linear(NUM_FEATURES, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    model, optimizer = run.prepare(model, optimizer)  # (coadapt) was accelerator.prepare
-    loader = run.loader(make_data(), batch_size=args.batch_size, shuffle=True)  # (coadapt)
+    model, optimizer = run.prepare(
+        model, optimizer
+    )  # (coadapt) was accelerator.prepare
+    loader = run.loader(
+        make_data(), batch_size=args.batch_size, shuffle=True
+    )  # (coadapt)
     for _ in run.epochs(args.epochs):  # (coadapt)
         for x, y in loader:
             optimizer.zero_grad()

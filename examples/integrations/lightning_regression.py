@@ -19,7 +19,9 @@ def make_data() -> TensorDataset:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(NUM_SAMPLES, NUM_FEATURES, generator=generator)
     y = x @ torch.randn(NUM_FEATURES, 1, generator=generator)
-    return TensorDataset(x, y + NOISE * torch.randn(NUM_SAMPLES, 1, generator=generator))
+    return TensorDataset(
+        x, y + NOISE * torch.randn(NUM_SAMPLES, 1, generator=generator)
+    )
 
 
 class Regression(pl.LightningModule):
@@ -45,7 +47,9 @@ def main() -> None:
     torch.set_num_threads(1)
     pl.seed_everything(0)
     elastic = CoadaptCallback(batch_size=args.batch_size)  # (coadapt)
-    loader = elastic.loader(make_data(), shuffle=True)  # (coadapt) was DataLoader(make_data(), ...)
+    loader = elastic.loader(
+        make_data(), shuffle=True
+    )  # (coadapt) was DataLoader(make_data(), ...)
     model = Regression()
     trainer = pl.Trainer(
         max_epochs=args.epochs,
@@ -56,7 +60,9 @@ def main() -> None:
         enable_model_summary=False,
         **elastic.arguments(),  # (coadapt)
     )
-    trainer.fit(model, loader, ckpt_path=elastic.last_checkpoint())  # (coadapt) ckpt_path
+    trainer.fit(
+        model, loader, ckpt_path=elastic.last_checkpoint()
+    )  # (coadapt) ckpt_path
     if trainer.is_global_zero:
         x, y = make_data().tensors
         with torch.no_grad():

@@ -25,16 +25,22 @@ def make_tracker(kind: str, run: ct.Run, folder: Path) -> Tracker:
     elif kind == "mlflow":
         # MLflow wants to hear that files are meant; a server or a database needs nothing.
         os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
-        tracker = mlflow.track(run, "regression", tracking_uri=f"file://{folder.absolute()}")
+        tracker = mlflow.track(
+            run, "regression", tracking_uri=f"file://{folder.absolute()}"
+        )
     else:
-        tracker = wandb.track(run, project="regression", mode="offline", dir=str(folder))
+        tracker = wandb.track(
+            run, project="regression", mode="offline", dir=str(folder)
+        )
     return tracker
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--tracker", choices=("tensorboard", "mlflow", "wandb"), default="tensorboard")
+    parser.add_argument(
+        "--tracker", choices=("tensorboard", "mlflow", "wandb"), default="tensorboard"
+    )
     parser.add_argument("--folder", type=Path, default=Path("runs"))
     args = parser.parse_args()
 
@@ -44,9 +50,13 @@ def main() -> None:
     x = torch.randn(NUM_SAMPLES, NUM_FEATURES)
     y = x @ torch.randn(NUM_FEATURES, 1) + NOISE * torch.randn(NUM_SAMPLES, 1)
     run = ct.init()
-    tracker = make_tracker(args.tracker, run, args.folder)  # (tracker) was SummaryWriter(args.folder)
+    tracker = make_tracker(
+        args.tracker, run, args.folder
+    )  # (tracker) was SummaryWriter(args.folder)
     net = nn.Linear(NUM_FEATURES, 1)
-    model, optimizer = run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9))
+    model, optimizer = run.prepare(
+        net, torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    )
     loader = run.loader(TensorDataset(x, y), batch_size=24, shuffle=True)
     for epoch in run.epochs(args.epochs):
         for inputs, targets in loader:
@@ -54,7 +64,9 @@ def main() -> None:
             loss = nn.functional.mse_loss(model(inputs), targets)
             loss.backward()
             optimizer.step()
-            tracker.log(loss=loss)  # (tracker) was writer.add_scalar("loss", loss, step)
+            tracker.log(
+                loss=loss
+            )  # (tracker) was writer.add_scalar("loss", loss, step)
         if run.is_first:
             print(f"epoch {epoch}: loss {loss.item():.4f}", flush=True)
 

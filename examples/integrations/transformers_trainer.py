@@ -10,7 +10,13 @@ import os
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
 
 from coadapt.train.integrations.transformers import CoadaptCallback  # (coadapt)
 
@@ -39,14 +45,25 @@ def main() -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     elastic = CoadaptCallback(batch_size=args.batch_size)  # (coadapt)
     set_seed(0)
-    sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": LENGTH, "vocab_size": NUM_TOKENS}
+    sizes = {
+        "n_embd": 32,
+        "n_layer": 1,
+        "n_head": 2,
+        "n_positions": LENGTH,
+        "vocab_size": NUM_TOKENS,
+    }
     dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    model = GPT2LMHeadModel(GPT2Config(**sizes, **dropout, bos_token_id=0, eos_token_id=0))
+    model = GPT2LMHeadModel(
+        GPT2Config(**sizes, **dropout, bos_token_id=0, eos_token_id=0)
+    )
     arguments = {"output_dir": "trainer-output", "optim": "sgd", "learning_rate": 0.5}
     trainer = Trainer(
         model=model,
         args=TrainingArguments(
-            **{**arguments, **elastic.arguments()},  # (coadapt) was **arguments and a batch size
+            **{
+                **arguments,
+                **elastic.arguments(),
+            },  # (coadapt) was **arguments and a batch size
             num_train_epochs=args.epochs,
             report_to="none",
             use_cpu=True,

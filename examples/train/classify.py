@@ -27,7 +27,12 @@ def draw(num_pictures: int, seed: int) -> TensorDataset:
     far = (dx.square() + dy.square()).sqrt()
     inside = torch.maximum(dx, dy) <= radius
     shapes = torch.stack(
-        [far <= radius, inside, (far <= radius) & (far >= radius - 2), inside & (torch.minimum(dx, dy) <= 1)]
+        [
+            far <= radius,
+            inside,
+            (far <= radius) & (far >= radius - 2),
+            inside & (torch.minimum(dx, dy) <= 1),
+        ]
     )
     pictures = shapes[labels, torch.arange(num_pictures)].float()
     pictures += 0.4 * torch.randn(pictures.shape, generator=generator)
@@ -64,7 +69,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--max-batch-size", type=int)
-    parser.add_argument("--batch-rule", help="with contract self: accordion or noise-scale")
+    parser.add_argument(
+        "--batch-rule", help="with contract self: accordion or noise-scale"
+    )
     parser.add_argument("--contract", help="fixed, adaptive, self, frozen or schedule")
     args = parser.parse_args()
 
@@ -74,7 +81,10 @@ def main() -> None:
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     model, optimizer = run.prepare(model, optimizer)  # (coadapt)
-    training, validation = draw(args.samples, args.seed), draw(NUM_VALIDATION, args.seed + 1)
+    training, validation = (
+        draw(args.samples, args.seed),
+        draw(NUM_VALIDATION, args.seed + 1),
+    )
     loader = run.loader(  # (coadapt)
         training,
         batch_size=args.batch_size,
@@ -87,12 +97,17 @@ def main() -> None:
     for epoch in run.epochs(args.epochs):  # (coadapt)
         for x, y in loader:
             optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(x.to(run.device)), y.to(run.device))
+            loss = nn.functional.cross_entropy(
+                model(x.to(run.device)), y.to(run.device)
+            )
             loss.backward()
             optimizer.step()
         run.log(loss=loss, accuracy=accuracy(model, pictures, labels))  # (coadapt)
         if run.is_first:
-            print(f"epoch {epoch}: loss {loss.item():.4f}, batch {loader.batch_size}", flush=True)
+            print(
+                f"epoch {epoch}: loss {loss.item():.4f}, batch {loader.batch_size}",
+                flush=True,
+            )
 
     final = accuracy(model, pictures, labels)
     run.log(accuracy=final)

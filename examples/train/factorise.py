@@ -66,7 +66,10 @@ def main() -> None:
     training = TensorDataset(*(column[NUM_VALIDATION:] for column in ratings))
     validation = [column[:NUM_VALIDATION].to(run.device) for column in ratings]
     loader = run.loader(  # (coadapt)
-        training, batch_size=args.batch_size, max_batch_size=args.max_batch_size, shuffle=True
+        training,
+        batch_size=args.batch_size,
+        max_batch_size=args.max_batch_size,
+        shuffle=True,
     )
 
     for epoch in run.epochs(args.epochs):  # (coadapt)

@@ -17,7 +17,13 @@ import coadapt.train as ct  # (coadapt)
 CONTEXT, WIDTH, HEADS, LAYERS = 32, 48, 4, 2
 LETTERS = " .abcdefghijklmnopqrstuvwxyz"
 NUM_VALIDATION = 256
-SUBJECTS = ("the old cat", "a green bird", "my small robot", "the quiet king", "our friend")
+SUBJECTS = (
+    "the old cat",
+    "a green bird",
+    "my small robot",
+    "the quiet king",
+    "our friend",
+)
 VERBS = ("sees", "follows", "paints", "forgets", "sings for")
 OBJECTS = ("the moon", "a river", "some bread", "the tall tower", "nobody")
 ENDS = ("", " at night", " in the rain", " once more")
@@ -28,9 +34,13 @@ def write(num_windows: int, seed: int) -> Tensor:
     draw = random.Random(seed)
     text = ""
     while len(text) <= num_windows * CONTEXT:
-        text += " ".join((draw.choice(SUBJECTS), draw.choice(VERBS), draw.choice(OBJECTS)))
+        text += " ".join(
+            (draw.choice(SUBJECTS), draw.choice(VERBS), draw.choice(OBJECTS))
+        )
         text += draw.choice(ENDS) + ". "
-    letters = torch.tensor([LETTERS.index(letter) for letter in text[: num_windows * CONTEXT + 1]])
+    letters = torch.tensor(
+        [LETTERS.index(letter) for letter in text[: num_windows * CONTEXT + 1]]
+    )
     return letters.unfold(0, CONTEXT + 1, CONTEXT)
 
 
@@ -40,15 +50,25 @@ class TinyGpt(nn.Module):
         self.letters = nn.Embedding(len(LETTERS), WIDTH)
         self.places = nn.Parameter(0.02 * torch.randn(CONTEXT, WIDTH))
         layer = nn.TransformerEncoderLayer(
-            WIDTH, HEADS, 4 * WIDTH, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+            WIDTH,
+            HEADS,
+            4 * WIDTH,
+            dropout=0.0,
+            activation="gelu",
+            batch_first=True,
+            norm_first=True,
         )
         self.layers = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, len(LETTERS))
-        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(CONTEXT))
+        self.register_buffer(
+            "mask", nn.Transformer.generate_square_subsequent_mask(CONTEXT)
+        )
 
     def forward(self, letters: Tensor) -> Tensor:
-        hidden = self.layers(self.letters(letters) + self.places, mask=self.mask, is_causal=True)
+        hidden = self.layers(
+            self.letters(letters) + self.places, mask=self.mask, is_causal=True
+        )
         return self.head(self.norm(hidden))
 
 
@@ -95,7 +115,9 @@ def main() -> None:
             loss = loss_of(model, windows.to(run.device))
             loss.backward()
             optimizer.step()
-        run.log(loss=loss, bits_per_letter=bits_per_letter(model, validation))  # (coadapt)
+        run.log(
+            loss=loss, bits_per_letter=bits_per_letter(model, validation)
+        )  # (coadapt)
         if run.is_first:
             print(f"epoch {epoch}: loss {loss.item():.4f}", flush=True)
 

@@ -15,7 +15,9 @@ from pathlib import Path
 DEFAULT_MODE = 0o666
 
 
-def write_whole(path: Path, data: str | bytes, *, mode: int = DEFAULT_MODE, durable: bool = True) -> None:
+def write_whole(
+    path: Path, data: str | bytes, *, mode: int = DEFAULT_MODE, durable: bool = True
+) -> None:
     """Make `data` (text as UTF-8) the content of `path`, in one instant for whoever reads it.
 
     mode: of the file. durable: it is on the disk when this returns. Raises OSError; then the file is as it
@@ -23,7 +25,9 @@ def write_whole(path: Path, data: str | bytes, *, mode: int = DEFAULT_MODE, dura
     """
     beside = beside_of(path)
     try:
-        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
+        handle = os.open(
+            beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode
+        )
         with open(handle, "wb") as file:
             file.write(data.encode() if isinstance(data, str) else data)
         put_in_place(beside, path, durable=durable)

@@ -90,7 +90,10 @@ class ObjectFolder:
     def fetch(self, name: str, to: Path) -> str | None:
         """Copy an object into a file; return the SHA-256 of what came, None if there is no such object."""
         try:
-            with self._fs.open(self._path(name), "rb") as source, open(to, "wb") as file:
+            with (
+                self._fs.open(self._path(name), "rb") as source,
+                open(to, "wb") as file,
+            ):
                 hashing = HashingFile(file)
                 while piece := source.read(PIECE_BYTES):
                     hashing.write(piece)
@@ -132,17 +135,25 @@ def _file_system(url: str, field: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
     except ModuleNotFoundError:
-        raise InputError(field, url, f"object stores once fsspec is installed: {EXTRA}") from None
+        raise InputError(
+            field, url, f"object stores once fsspec is installed: {EXTRA}"
+        ) from None
     check_scheme(url, field)
     try:
         return url_to_fs(url)  # type: ignore[no-any-return]  # fsspec has no types
     except (ImportError, ValueError) as error:
-        raise InputError(field, url, f"it once its driver is installed: {error!s:.200}") from None
+        raise InputError(
+            field, url, f"it once its driver is installed: {error!s:.200}"
+        ) from None
 
 
 def _discard(file: Any) -> None:
     """Take back what was written of an object so far, as far as its store can."""
-    with suppress(Exception):  # nobody reads it without a manifest, and the next sweep takes it
+    with suppress(
+        Exception
+    ):  # nobody reads it without a manifest, and the next sweep takes it
         file.discard()
     if hasattr(file, "buffer"):
-        file.closed = True  # else the end of the process would write what there is of it
+        file.closed = (
+            True  # else the end of the process would write what there is of it
+        )

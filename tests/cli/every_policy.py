@@ -17,7 +17,13 @@ from tests.cli.live_cluster import LiveCluster, until
 EXAMPLES = Path(__file__).parents[2] / "examples" / "train"
 SECONDS = 120.0
 # What the scheduler writes where a policy failed: it has the word for it, and nothing else here.
-COMPLAINTS = ("has no plan", "policy fails", "kept the old allocations", "set aside", "Traceback")
+COMPLAINTS = (
+    "has no plan",
+    "policy fails",
+    "kept the old allocations",
+    "set aside",
+    "Traceback",
+)
 
 
 def live_round(folder: Path, policy: str, *, trained: bool = True) -> list[str]:
@@ -31,25 +37,42 @@ def live_round(folder: Path, policy: str, *, trained: bool = True) -> list[str]:
     try:
         cluster.up()
         training = [_submit_training(cluster)] if trained else []
-        counters = [cluster.submit(f"counter-{index}", TARGET=1, GATE=str(gate)) for index in range(4)]
-        rigid = cluster.submit("rigid", f"until [ -e {gate} ]; do sleep 0.1; done", gpus="2")
+        counters = [
+            cluster.submit(f"counter-{index}", TARGET=1, GATE=str(gate))
+            for index in range(4)
+        ]
+        rigid = cluster.submit(
+            "rigid", f"until [ -e {gate} ]; do sleep 0.1; done", gpus="2"
+        )
         until(lambda: any(cluster.trace(job) for job in counters), "a counter runs")
         cluster.kill()
         gate.touch()
         cluster.up()
         if trained:
-            until(lambda: _reports(cluster, training[0]), "the training reports", within_s=SECONDS)
+            until(
+                lambda: _reports(cluster, training[0]),
+                "the training reports",
+                within_s=SECONDS,
+            )
             cluster.kill()
             cluster.up()
         jobs = [*training, *counters, rigid]
         for job in jobs:
             ended = cluster.wait_for(job, "succeeded", "failed", within_s=SECONDS)
-            assert (ended["state"], ended["num_failures"]) == ("succeeded", 0), ended["decisions"]
+            assert (ended["state"], ended["num_failures"]) == ("succeeded", 0), ended[
+                "decisions"
+            ]
         for job in counters:
             assert not [line for line in cluster.trace(job) if "two lives" in line]
         log = (folder / "up.log").read_text()
-        assert not [line for line in log.splitlines() if any(each in line for each in COMPLAINTS)], log
-        return [f"{each['name']} {each['num_starts']}" for each in map(cluster.job, jobs)]
+        assert not [
+            line
+            for line in log.splitlines()
+            if any(each in line for each in COMPLAINTS)
+        ], log
+        return [
+            f"{each['name']} {each['num_starts']}" for each in map(cluster.job, jobs)
+        ]
     finally:
         cluster.close()
 

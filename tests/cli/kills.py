@@ -61,8 +61,12 @@ class Load:
         while not self.over.is_set():
             try:
                 if what == "cancel":
-                    return str(self.cluster.client.post(f"/v1/jobs/{name}/cancel")["id"])
-                answer = self.cluster.client.post("/v1/jobs", body, {"Idempotency-Key": name})  # type: ignore[arg-type]
+                    return str(
+                        self.cluster.client.post(f"/v1/jobs/{name}/cancel")["id"]
+                    )
+                answer = self.cluster.client.post(
+                    "/v1/jobs", body, {"Idempotency-Key": name}
+                )  # type: ignore[arg-type]
                 self.repeated += tries > 0
                 return str(answer["id"])
             except (UnreachableError, RefusedError):
@@ -82,7 +86,10 @@ def verdict(cluster: LiveCluster, load: Load) -> Counter[str]:
     deadline = time.monotonic() + END_WAIT_S
     while time.monotonic() < deadline:
         jobs = {str(job["id"]): job for job in cluster.client.jobs()}
-        if all(job["state"] in ("succeeded", "failed", "cancelled") for job in jobs.values()):
+        if all(
+            job["state"] in ("succeeded", "failed", "cancelled")
+            for job in jobs.values()
+        ):
             break
         time.sleep(0.5)
     else:
@@ -95,8 +102,14 @@ def verdict(cluster: LiveCluster, load: Load) -> Counter[str]:
     for job, record in jobs.items():
         trace = cluster.trace(job)
         starts = [line for line in trace if " starts at " in line]
-        found["doubled"] += any("two lives" in line for line in trace) or len(set(starts)) < len(starts)
-        found["not ended"] += record["state"] not in ("succeeded", "failed", "cancelled")
+        found["doubled"] += any("two lives" in line for line in trace) or len(
+            set(starts)
+        ) < len(starts)
+        found["not ended"] += record["state"] not in (
+            "succeeded",
+            "failed",
+            "cancelled",
+        )
         found["failed"] += record["state"] == "failed"
         found["cancelled"] += record["state"] == "cancelled"
         asked = job in load.cancelled
@@ -138,7 +151,11 @@ def main() -> None:
                 flush=True,
             )
             assert (
-                found["lost"] == found["doubled"] == found["not ended"] == found["cancelled by nobody"] == 0
+                found["lost"]
+                == found["doubled"]
+                == found["not ended"]
+                == found["cancelled by nobody"]
+                == 0
             )
         finally:
             cluster.close()

@@ -9,7 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
-from coadapt.cli.client import Client, JsonObject, RefusedError, UnreachableError, find_client
+from coadapt.cli.client import (
+    Client,
+    JsonObject,
+    RefusedError,
+    UnreachableError,
+    find_client,
+)
 from coadapt.executors.processes.job_processes import kill_marked
 from coadapt.model.wire import Json
 from tests.marked import kill_of
@@ -34,14 +40,23 @@ echo "generation $COADAPT_GENERATION ends at $n" >> trace
 """
 
 
-def run_cli(*arguments: str, state: Path | None = None) -> "subprocess.CompletedProcess[str]":
+def run_cli(
+    *arguments: str, state: Path | None = None
+) -> "subprocess.CompletedProcess[str]":
     environ = {**os.environ, **({"COADAPT_STATE": str(state)} if state else {})}
     return subprocess.run(
-        [*COMMAND, *arguments], env=environ, capture_output=True, text=True, timeout=120, check=False
+        [*COMMAND, *arguments],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
 
 
-def until(condition: Callable[[], bool], what: str, *, within_s: float = PATIENCE_S) -> None:
+def until(
+    condition: Callable[[], bool], what: str, *, within_s: float = PATIENCE_S
+) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
@@ -51,7 +66,9 @@ def until(condition: Callable[[], bool], what: str, *, within_s: float = PATIENC
 class LiveCluster:
     """A scheduler on four CPU slots in `folder`, which can be killed and started again."""
 
-    def __init__(self, folder: Path, policy: str = "fifo", engine: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, folder: Path, policy: str = "fifo", engine: tuple[str, ...] = ()
+    ) -> None:
         """`engine`: options of `coadapt up` that name another executor than the local one."""
         self.folder = folder
         self.state = folder / "state"
@@ -70,8 +87,24 @@ class LiveCluster:
 
     def up(self, slots: int = 4, *, round_s: int = 1, in_place: bool = True) -> None:
         port = [] if (self.state / "connection.json").exists() else ["--port", "0"]
-        timing = ["--round", str(round_s), "--reaction", "0.1", "--settle", "0", "--grace", "5"]
-        where = ["--slots", str(slots), "--state", str(self.state), "--policy", self.policy]
+        timing = [
+            "--round",
+            str(round_s),
+            "--reaction",
+            "0.1",
+            "--settle",
+            "0",
+            "--grace",
+            "5",
+        ]
+        where = [
+            "--slots",
+            str(slots),
+            "--state",
+            str(self.state),
+            "--policy",
+            self.policy,
+        ]
         arguments = [
             "up",
             *where,
@@ -81,8 +114,13 @@ class LiveCluster:
             "--in-place" if in_place else "--no-in-place",
         ]
         with (self.folder / "up.log").open("ab") as log:
-            self._process = subprocess.Popen([*COMMAND, *arguments], stdout=log, stderr=log)
-        until(self._answers, f"the scheduler answers: {(self.folder / 'up.log').read_text()}")
+            self._process = subprocess.Popen(
+                [*COMMAND, *arguments], stdout=log, stderr=log
+            )
+        until(
+            self._answers,
+            f"the scheduler answers: {(self.folder / 'up.log').read_text()}",
+        )
 
     def kill(self, number: int = signal.SIGKILL) -> int:
         """End the scheduler's process; return its exit code."""
@@ -98,7 +136,9 @@ class LiveCluster:
         for job in (self.state / "jobs").glob("*"):
             kill_marked(job / "checkpoints")
 
-    def submit(self, name: str, run: str = COUNTER, gpus: str = "1", **envs: object) -> str:
+    def submit(
+        self, name: str, run: str = COUNTER, gpus: str = "1", **envs: object
+    ) -> str:
         job = {
             "name": name,
             "run": run,
@@ -112,7 +152,9 @@ class LiveCluster:
     def job(self, job: str) -> JsonObject:
         return self.client.get(f"/v1/jobs/{job}")
 
-    def wait_for(self, job: str, *states: str, within_s: float = PATIENCE_S) -> JsonObject:
+    def wait_for(
+        self, job: str, *states: str, within_s: float = PATIENCE_S
+    ) -> JsonObject:
         told = f"{job} is {states}: {self.job(job)['explanation']}"
         until(lambda: self.job(job)["state"] in states, told, within_s=within_s)
         return self.job(job)

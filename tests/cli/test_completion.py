@@ -39,9 +39,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def script_for(shell: str) -> str:
     environ = {**os.environ, "_COADAPT_COMPLETE": f"source_{shell}"}
-    code = "import sys; sys.argv[0] = 'coadapt'; from coadapt.cli.main import main; main()"
+    code = (
+        "import sys; sys.argv[0] = 'coadapt'; from coadapt.cli.main import main; main()"
+    )
     return subprocess.run(
-        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
 
 
@@ -71,7 +77,9 @@ def offered(folder: Path, *words: str, state: Path | None = None) -> list[str]:
 def test_there_is_a_script_for_each_shell(shell: str) -> None:
     script = script_for(shell)
     assert f"_COADAPT_COMPLETE=complete_{shell}" in script
-    assert {"bash": "complete -o", "zsh": "compdef", "fish": "complete --command"}[shell] in script
+    assert {"bash": "complete -o", "zsh": "compdef", "fish": "complete --command"}[
+        shell
+    ] in script
 
 
 def test_bash_completes_verbs_options_and_states(folder: Path) -> None:
@@ -80,7 +88,9 @@ def test_bash_completes_verbs_options_and_states(folder: Path) -> None:
     assert "--tenant" in offered(folder, "ls", "--t")
     assert offered(folder, "ls", "--in", "running,su") == ["running,succeeded"]
     assert offered(folder, "up", "--policy", "poll") == ["pollux", "pollux-genetic"]
-    assert offered(folder, "describe", "") == []  # no scheduler: nothing, and no error on the line
+    assert (
+        offered(folder, "describe", "") == []
+    )  # no scheduler: nothing, and no error on the line
 
 
 # What zsh does at <TAB>, but for its line editor, which it has on a terminal only: it calls the function that
@@ -111,7 +121,9 @@ def asked_of(folder: Path, command: list[str], shell: str) -> str:
         "HOME": str(folder),
         "COADAPT_STATE": str(folder / "none"),
     }
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=120, check=False
+    )
     assert (done.returncode, done.stderr) == (0, ""), done
     return done.stdout
 
@@ -128,11 +140,20 @@ def asked_of(folder: Path, command: list[str], shell: str) -> str:
 def test_zsh_and_fish_complete_verbs_options_and_policies(
     folder: Path, words: tuple[str, ...], names: set[str]
 ) -> None:
-    told_zsh = asked_of(folder, ["zsh", "-f", "-c", ASK_ZSH.format(), "zsh", "coadapt", *words], "zsh")
+    told_zsh = asked_of(
+        folder, ["zsh", "-f", "-c", ASK_ZSH.format(), "zsh", "coadapt", *words], "zsh"
+    )
     assert names <= set(re.findall(r"[\w-]+", told_zsh))
     line = " ".join(("coadapt", *words))
     told = asked_of(
-        folder, ["fish", "--no-config", "-c", f"source $SCRIPT; complete --do-complete '{line}'"], "fish"
+        folder,
+        [
+            "fish",
+            "--no-config",
+            "-c",
+            f"source $SCRIPT; complete --do-complete '{line}'",
+        ],
+        "fish",
     )
     assert names <= {row.split("\t")[0] for row in told.splitlines()}
 
@@ -147,7 +168,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
 
 @pytest.mark.processes
 def test_bash_completes_ids_of_jobs(folder: Path, cluster: LiveCluster) -> None:
-    first, other = cluster.submit("first", "sleep 600"), cluster.submit("other", "sleep 600")
+    first, other = (
+        cluster.submit("first", "sleep 600"),
+        cluster.submit("other", "sleep 600"),
+    )
     assert offered(folder, "describe", "fi", state=cluster.state) == [first]
     assert set(offered(folder, "cancel", "", state=cluster.state)) == {first, other}
-    assert re.fullmatch(r"other-\w+", offered(folder, "wait", first, "o", state=cluster.state)[0])
+    assert re.fullmatch(
+        r"other-\w+", offered(folder, "wait", first, "o", state=cluster.state)[0]
+    )

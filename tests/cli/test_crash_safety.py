@@ -24,8 +24,13 @@ def test_a_killed_scheduler_comes_back_to_its_jobs(cluster: LiveCluster) -> None
     """Of five jobs one ends while no scheduler lives, three run through, and one waits all the time."""
     gate, long_gate = cluster.folder / "gate", cluster.folder / "long-gate"
     short = cluster.submit("short", TARGET=1, GATE=str(gate))
-    long = [cluster.submit(f"long-{index}", TARGET=1, GATE=str(long_gate)) for index in range(3)]
-    waiting = cluster.submit("waiting", 'echo $RANK >> "$COADAPT_CHECKPOINT_DIR/trace"', gpus="4")
+    long = [
+        cluster.submit(f"long-{index}", TARGET=1, GATE=str(long_gate))
+        for index in range(3)
+    ]
+    waiting = cluster.submit(
+        "waiting", 'echo $RANK >> "$COADAPT_CHECKPOINT_DIR/trace"', gpus="4"
+    )
     for job in (short, *long):
         cluster.wait_for(job, "running")
     cluster.kill()
@@ -42,7 +47,11 @@ def test_a_killed_scheduler_comes_back_to_its_jobs(cluster: LiveCluster) -> None
     long_gate.touch()
     for job in (*long, waiting):
         assert cluster.wait_for(job, "succeeded", "failed")["state"] == "succeeded"
-    assert [entry["id"] for entry in cluster.client.jobs()][-5:] == [short, *long, waiting]
+    assert [entry["id"] for entry in cluster.client.jobs()][-5:] == [
+        short,
+        *long,
+        waiting,
+    ]
     assert sorted(cluster.trace(waiting)) == ["0", "1", "2", "3"]
     for job in (short, *long):
         starts, ends = cluster.trace(job)
@@ -51,7 +60,9 @@ def test_a_killed_scheduler_comes_back_to_its_jobs(cluster: LiveCluster) -> None
 
 
 @pytest.mark.parametrize("launcher", [False, True], ids=["replica", "launcher"])
-def test_a_killed_job_goes_on_from_its_checkpoint(cluster: LiveCluster, launcher: bool) -> None:
+def test_a_killed_job_goes_on_from_its_checkpoint(
+    cluster: LiveCluster, launcher: bool
+) -> None:
     job = cluster.submit("counter", TARGET=30)
     until(lambda: cluster.count(job) >= 5, "the job is under way")
     cluster.kill_job(job, launcher=launcher)
@@ -99,12 +110,18 @@ def test_ctrl_c_ends_the_scheduler_and_leaves_its_jobs(cluster: LiveCluster) -> 
 
 def test_jobs_move_onto_the_slots_that_are_left(cluster: LiveCluster) -> None:
     gate = cluster.folder / "moving-gate"
-    jobs = [cluster.submit(f"moving-{index}", TARGET=1, GATE=str(gate)) for index in range(4)]
+    jobs = [
+        cluster.submit(f"moving-{index}", TARGET=1, GATE=str(gate))
+        for index in range(4)
+    ]
     for job in jobs:
         cluster.wait_for(job, "running")
     cluster.kill()
     cluster.up(slots=2, round_s=2)
-    until(lambda: cluster.client.get("/v1/cluster")["num_gpus"] == 2, "the node is smaller")
+    until(
+        lambda: cluster.client.get("/v1/cluster")["num_gpus"] == 2,
+        "the node is smaller",
+    )
     for job in jobs[:2]:
         until(lambda: len(cluster.trace(job)) == 2, "the job starts again")  # noqa: B023 - called at once
     for job in jobs[2:]:
@@ -125,9 +142,7 @@ def test_a_lost_journal_beside_living_jobs_is_refused(cluster: LiveCluster) -> N
         path.unlink()
     done = run_cli("up", "--slots", "4", "--policy", "fifo", state=cluster.state)
     assert done.returncode == 1
-    line = (
-        f"error: the journal is empty, but 1 of its jobs run here ({job}): bring back the file from a backup"
-    )
+    line = f"error: the journal is empty, but 1 of its jobs run here ({job}): bring back the file from a backup"
     assert done.stderr.startswith(line)
     assert marked_processes(cluster.checkpoints(job)) != []
     done = run_cli("doctor", "--end-jobs", state=cluster.state)

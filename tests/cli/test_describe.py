@@ -18,7 +18,10 @@ def facts(metrics: dict[str, float]) -> dict[str, str]:
 
 def test_a_straggler_has_a_line_of_its_own() -> None:
     found = facts({"loss": 0.5, RANK: 1.0, RATIO: 1.6})
-    assert found["Straggler"] == "rank 1 on n1 computes 1.6 times as long as the median of its peers"
+    assert (
+        found["Straggler"]
+        == "rank 1 on n1 computes 1.6 times as long as the median of its peers"
+    )
     assert found["Metrics"] == "loss 0.5"
 
 

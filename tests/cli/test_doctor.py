@@ -44,7 +44,9 @@ def test_a_harmed_journal_is_refused_named_repaired_and_kept(state: Path) -> Non
     repaired = run_cli("doctor", "--repair", state=state)
     assert repaired.returncode == 0, repaired
     (copy,) = state.glob("journal.sqlite.2*[0-9]")
-    assert sqlite3.connect(copy).execute("SELECT count(*) FROM events").fetchone() == (97,)
+    assert sqlite3.connect(copy).execute("SELECT count(*) FROM events").fetchone() == (
+        97,
+    )
     assert list(Journal.at_path(path).events()) == EVENTS[:39] + EVENTS[42:]
     assert run_cli("doctor", state=state).returncode == 0
 
@@ -53,7 +55,10 @@ def test_what_is_set_aside_is_named(state: Path) -> None:
     journal = Journal.at_path(state / "journal.sqlite")
     journal.refuse(7, "OverflowError: too large", "Traceback …")
     journal.close()
-    assert "event 7 is set aside: OverflowError: too large" in run_cli("doctor", state=state).stdout
+    assert (
+        "event 7 is set aside: OverflowError: too large"
+        in run_cli("doctor", state=state).stdout
+    )
 
 
 @pytest.mark.parametrize("content", [b"", b"noise" * 1000])

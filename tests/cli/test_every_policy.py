@@ -9,7 +9,14 @@ from tests.cli.every_policy import live_round
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("policy", ["castor", "gavel(objective=ftf)", "ones", "shockwave"])
-def test_all_jobs_end_though_the_scheduler_is_killed(tmp_path: Path, policy: str) -> None:
+@pytest.mark.parametrize(
+    "policy", ["castor", "gavel(objective=ftf)", "ones", "shockwave"]
+)
+def test_all_jobs_end_though_the_scheduler_is_killed(
+    tmp_path: Path, policy: str
+) -> None:
     lives = live_round(tmp_path, policy, trained=False)
-    assert [life.split()[0] for life in lives] == [*(f"counter-{index}" for index in range(4)), "rigid"]
+    assert [life.split()[0] for life in lives] == [
+        *(f"counter-{index}" for index in range(4)),
+        "rigid",
+    ]

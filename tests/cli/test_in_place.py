@@ -46,12 +46,19 @@ class Training:
         (self.folder / "gpus").write_text(str(num_gpus))
 
     def await_changes(self, count: int) -> None:
-        until(lambda: self.cluster.job(self.job)["num_in_place"] == count, f"{count} changes: {self.told()}")
+        until(
+            lambda: self.cluster.job(self.job)["num_in_place"] == count,
+            f"{count} changes: {self.told()}",
+        )
 
     def pid(self, member: str) -> int:
         """Return the process that was started under a name."""
         generation, rank = member.split("-")
-        marks = {f"COADAPT_GENERATION={generation}", f"RANK={rank}", f"COADAPT_JOB={self.job}"}
+        marks = {
+            f"COADAPT_GENERATION={generation}",
+            f"RANK={rank}",
+            f"COADAPT_JOB={self.job}",
+        }
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
@@ -60,35 +67,53 @@ class Training:
                 command = (entry / "cmdline").read_bytes()
             except (OSError, UnicodeDecodeError):
                 continue
-            if marks <= set(environ) and b"run_toy" in command and b"bash" not in command:
+            if (
+                marks <= set(environ)
+                and b"run_toy" in command
+                and b"bash" not in command
+            ):
                 return int(entry.name)
         raise AssertionError(f"{member} does not live")
 
     def finish(self) -> None:
         (self.folder / "fast").touch()
-        assert self.cluster.wait_for(self.job, "succeeded", "failed")["state"] == "succeeded", self.told()
+        assert (
+            self.cluster.wait_for(self.job, "succeeded", "failed")["state"]
+            == "succeeded"
+        ), self.told()
 
     def told(self) -> str:
         lines = self.cluster.client.get(f"/v1/jobs/{self.job}/story")["lines"]
         return "\n".join(str(line) for line in lines)  # type: ignore[union-attr]
 
 
-def test_an_operator_may_have_none_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operator_may_have_none_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A script that cannot change in place shows what the scheduler ordered, and starts anew both times."""
     monkeypatch.setenv("COADAPT_TEST_GPUS", str(tmp_path / "gpus"))
     (tmp_path / "gpus").write_text("1")
     cluster = LiveCluster(tmp_path, policy=POLICY)
     try:
         cluster.up(in_place=False)
-        job = cluster.submit("sleeper", "trap 'exit 75' TERM; while true; do sleep 0.05; done", gpus="1..4")
+        job = cluster.submit(
+            "sleeper",
+            "trap 'exit 75' TERM; while true; do sleep 0.05; done",
+            gpus="1..4",
+        )
         cluster.wait_for(job, "running")
         for generation, orders in ((2, ["stopping"]), (3, ["stopping", "rescaling"])):
             (tmp_path / "gpus").write_text(str(generation))
-            until(lambda count=generation: cluster.job(job)["generation"] == count, "it is changed")  # type: ignore[misc]
+            until(
+                lambda count=generation: cluster.job(job)["generation"] == count,
+                "it is changed",
+            )  # type: ignore[misc]
             cluster.wait_for(job, "running")
             lines = cluster.client.get(f"/v1/jobs/{job}/story")["lines"]
             told = [str(line["text"]).split("; ")[0] for line in lines]  # type: ignore[index, union-attr]
-            assert [order for order in told if order in ("stopping", "rescaling")] == orders
+            assert [
+                order for order in told if order in ("stopping", "rescaling")
+            ] == orders
             cluster.kill()
             cluster.up()
     finally:
@@ -100,18 +125,29 @@ def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Traini
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
     monkeypatch.setenv("COADAPT_TEST_GPUS", str(tmp_path / "gpus"))
     (tmp_path / "gpus").write_text("1")
-    toy = Toy(folder=str(tmp_path), num_epochs=60, pace_s=0.4, checkpoint_every_s=0.5, double=True)
+    toy = Toy(
+        folder=str(tmp_path),
+        num_epochs=60,
+        pace_s=0.4,
+        checkpoint_every_s=0.5,
+        double=True,
+    )
     training = Training(tmp_path, toy)
     yield training
     training.cluster.close()
 
 
-def test_a_job_grows_and_shrinks_in_place_even_if_the_scheduler_dies_meanwhile(training: Training) -> None:
+def test_a_job_grows_and_shrinks_in_place_even_if_the_scheduler_dies_meanwhile(
+    training: Training,
+) -> None:
     first = training.pid("1-0")
     training.give(2)
     training.await_changes(1)
     training.give(3)
-    until(lambda: training.cluster.job(training.job)["state"] == "rescaling", "the change is ordered")
+    until(
+        lambda: training.cluster.job(training.job)["state"] == "rescaling",
+        "the change is ordered",
+    )
     training.cluster.kill()
     training.cluster.up()
     training.await_changes(2)
@@ -120,7 +156,9 @@ def test_a_job_grows_and_shrinks_in_place_even_if_the_scheduler_dies_meanwhile(t
     assert training.pid("1-0") == first
     described = run_cli("describe", training.job, state=training.cluster.state).stdout
     assert "3 of them in place" in described
-    assert re.search(r"Last pause  +\d+ ms, no step lost \(.*first step \d+ ms", described)
+    assert re.search(
+        r"Last pause  +\d+ ms, no step lost \(.*first step \d+ ms", described
+    )
     assert "rescaled 3 -> 1 in place, pause 0." in described
     training.finish()
     assert_same_run(training.toy)
@@ -132,15 +170,26 @@ def test_a_job_grows_and_shrinks_in_place_even_if_the_scheduler_dies_meanwhile(t
     assert story.count("replicas of generation") == 1
 
 
-def test_a_replica_killed_in_a_change_or_while_all_train_costs_steps_only(training: Training) -> None:
+def test_a_replica_killed_in_a_change_or_while_all_train_costs_steps_only(
+    training: Training,
+) -> None:
     training.give(2)
-    until((training.generations / "1" / "rescale" / "2-1.ready").exists, "the change begins")
+    until(
+        (training.generations / "1" / "rescale" / "2-1.ready").exists,
+        "the change begins",
+    )
     os.kill(training.pid("1-0"), signal.SIGKILL)
-    until(lambda: training.cluster.job(training.job)["generation"] == 3, "the job starts anew")
+    until(
+        lambda: training.cluster.job(training.job)["generation"] == 3,
+        "the job starts anew",
+    )
     training.cluster.wait_for(training.job, "running")
     # One of two that train, without any change under way, is no other case to the job.
     os.kill(training.pid("3-1"), signal.SIGKILL)
-    until(lambda: training.cluster.job(training.job)["generation"] == 4, "the job starts once more")
+    until(
+        lambda: training.cluster.job(training.job)["generation"] == 4,
+        "the job starts once more",
+    )
     training.cluster.wait_for(training.job, "running")
     training.finish()
     assert_same_parameters(training.toy)
@@ -148,30 +197,46 @@ def test_a_replica_killed_in_a_change_or_while_all_train_costs_steps_only(traini
         assert f"replicas of generation {generation} ended: lost" in training.told()
 
 
-def test_another_plan_or_one_that_fails_to_join_costs_the_training_nothing(training: Training) -> None:
+def test_another_plan_or_one_that_fails_to_join_costs_the_training_nothing(
+    training: Training,
+) -> None:
     first = training.pid("1-0")
     (training.folder / "slow").touch()
     training.give(3)
     until((training.generations / "2" / "order.json").exists, "others prepare to join")
     training.give(2)
-    until(lambda: "the change of generation 2 was taken back in time" in training.told(), "it is taken back")
+    until(
+        lambda: "the change of generation 2 was taken back in time" in training.told(),
+        "it is taken back",
+    )
     (training.folder / "slow").unlink()
     training.await_changes(1)
     (training.folder / "broken").touch()
     training.give(3)
-    until(lambda: "which was to join, exited with code 1: RuntimeError: boom" in training.told(), "one fails")
+    until(
+        lambda: (
+            "which was to join, exited with code 1: RuntimeError: boom"
+            in training.told()
+        ),
+        "one fails",
+    )
     assert training.pid("1-0") == first
     training.give(2)
     training.finish()
     assert_same_run(training.toy)
     told = training.told()
-    assert "trains on with 2 GPUs, a later round may try again: the change to 3 failed: replica 2" in told
+    assert (
+        "trains on with 2 GPUs, a later round may try again: the change to 3 failed: replica 2"
+        in told
+    )
     assert "rescaled 1 -> 2 in place" in told
     assert training.cluster.job(training.job)["num_rescales"] == 1
     assert training.cluster.job(training.job)["num_failures"] == 0
 
 
-def test_another_plan_that_comes_too_late_follows_after_the_change(training: Training) -> None:
+def test_another_plan_that_comes_too_late_follows_after_the_change(
+    training: Training,
+) -> None:
     training.give(2)
     board = training.generations / "1" / "rescale"
     until((board / "2-1.ready").exists, "the change may begin")
@@ -179,7 +244,9 @@ def test_another_plan_that_comes_too_late_follows_after_the_change(training: Tra
     os.kill(joiner, signal.SIGSTOP)
     until((board / "2.begun").exists, "the change begins")
     training.give(3)
-    until((training.generations / "2" / "retract").exists, "the order is to be taken back")
+    until(
+        (training.generations / "2" / "retract").exists, "the order is to be taken back"
+    )
     os.kill(joiner, signal.SIGCONT)
     training.await_changes(2)
     training.finish()

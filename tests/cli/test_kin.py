@@ -64,7 +64,10 @@ def _told_both(folder: Path, jobs: dict[str, str]) -> set[str]:
     """Return what every one of the jobs was told."""
     paths = [folder / name / "told" for name in jobs]
     return set.intersection(
-        *(set(path.read_text().splitlines()) if path.exists() else set() for path in paths)
+        *(
+            set(path.read_text().splitlines()) if path.exists() else set()
+            for path in paths
+        )
     )
 
 
@@ -73,5 +76,7 @@ def _batches(folder: Path, jobs: dict[str, str]) -> set[int]:
     counts = set()
     for name in jobs:
         for path in (folder / name).glob("ids-*.jsonl"):
-            counts |= {len(json.loads(line)[3]) for line in path.read_text().splitlines()}
+            counts |= {
+                len(json.loads(line)[3]) for line in path.read_text().splitlines()
+            }
     return counts

@@ -18,9 +18,13 @@ def cluster(tmp_path: Path) -> Iterator[LiveCluster]:
     cluster.close()
 
 
-def test_prune_forgets_ended_jobs_and_leaves_living_ones_and_checkpoints(cluster: LiveCluster) -> None:
+def test_prune_forgets_ended_jobs_and_leaves_living_ones_and_checkpoints(
+    cluster: LiveCluster,
+) -> None:
     cluster.up()
-    ended = [cluster.submit(f"short-{number}", "echo hello", TARGET=1) for number in range(2)]
+    ended = [
+        cluster.submit(f"short-{number}", "echo hello", TARGET=1) for number in range(2)
+    ]
     kept = cluster.submit("counts", TARGET=1)
     living = cluster.submit("long", TARGET=100_000)
     for job in (*ended, kept):
@@ -36,7 +40,9 @@ def test_prune_forgets_ended_jobs_and_leaves_living_ones_and_checkpoints(cluster
     assert cluster.job(living)["state"] == "running"
     cluster.kill()
     again = run_cli("prune", "--keep-days", "0", state=cluster.state)
-    assert again.stdout.startswith("deleted: 0 ended jobs, logs of 0 more, 0.0 MiB of files, 0 events")
+    assert again.stdout.startswith(
+        "deleted: 0 ended jobs, logs of 0 more, 0.0 MiB of files, 0 events"
+    )
     left = {
         path.name: sorted(entry.name for entry in path.iterdir())
         for path in (cluster.state / "jobs").iterdir()

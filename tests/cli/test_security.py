@@ -64,20 +64,26 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
 
 
 @pytest.mark.processes
-def test_whoever_takes_the_port_while_no_scheduler_runs_gets_no_token(cluster: LiveCluster) -> None:
+def test_whoever_takes_the_port_while_no_scheduler_runs_gets_no_token(
+    cluster: LiveCluster,
+) -> None:
     port = int(cluster.client.url.rpartition(":")[2])
     cluster.kill()
     with squatted(port) as heard:
         for verb in (["ls"], ["describe", "x"], ["cancel", "x"], ["top", "--once"]):
             done = run_cli(*verb, state=cluster.state)
             assert done.returncode == 1
-            assert done.stderr.startswith(f"error: no scheduler answers at {cluster.state / 'socket'}")
+            assert done.stderr.startswith(
+                f"error: no scheduler answers at {cluster.state / 'socket'}"
+            )
         assert heard == []
     cluster.up()
 
 
 @pytest.mark.processes
-def test_no_job_finds_the_operators_token_in_its_environment(cluster: LiveCluster) -> None:
+def test_no_job_finds_the_operators_token_in_its_environment(
+    cluster: LiveCluster,
+) -> None:
     job = cluster.submit("curious", 'env > "$COADAPT_CHECKPOINT_DIR/env"')
     cluster.wait_for(job, "succeeded", "failed")
     environment = (cluster.checkpoints(job) / "env").read_text()
@@ -86,7 +92,9 @@ def test_no_job_finds_the_operators_token_in_its_environment(cluster: LiveCluste
 
 
 @pytest.mark.processes
-def test_a_new_token_serves_the_verbs_at_once_and_running_jobs_keep_theirs(cluster: LiveCluster) -> None:
+def test_a_new_token_serves_the_verbs_at_once_and_running_jobs_keep_theirs(
+    cluster: LiveCluster,
+) -> None:
     before = (cluster.state / "token").read_text()
     assert run_cli("rotate-token", state=cluster.state).returncode == 0
     assert (cluster.state / "token").read_text() != before
@@ -100,13 +108,18 @@ def test_a_new_token_serves_the_verbs_at_once_and_running_jobs_keep_theirs(clust
 
 
 @pytest.mark.processes
-def test_a_scheduler_that_is_stopped_keeps_no_verb_waiting_for_long(cluster: LiveCluster) -> None:
+def test_a_scheduler_that_is_stopped_keeps_no_verb_waiting_for_long(
+    cluster: LiveCluster,
+) -> None:
     job = cluster.submit("long", "sleep 600")
     os.kill(cluster.pid, signal.SIGSTOP)
     begun = time.monotonic()
     done = run_cli("wait", "--timeout", "1", job, state=cluster.state)
     waited_s = time.monotonic() - begun
-    with pytest.raises(UnreachableError, match=r"within 1 s: it is busy or stopped; it may still do what"):
+    with pytest.raises(
+        UnreachableError,
+        match=r"within 1 s: it is busy or stopped; it may still do what",
+    ):
         find_client(cluster.state, 1.0).post(f"/v1/jobs/{job}/cancel")
     (cluster.state / "lock").unlink()
     second = run_cli("up", "--slots", "1", state=cluster.state)
@@ -127,20 +140,28 @@ def test_the_socket_is_its_owners_alone(cluster: LiveCluster) -> None:
 def state_of(tmp_path: Path) -> Path:
     state = tmp_path / "state"
     state.mkdir(mode=0o700)
-    (state / "connection.json").write_text('{"url": "http://127.0.0.1:1", "policy": "fifo"}')
+    (state / "connection.json").write_text(
+        '{"url": "http://127.0.0.1:1", "policy": "fifo"}'
+    )
     (state / "token").touch(0o600)
     (state / "token").write_text(TOKEN)
     return state
 
 
 @pytest.mark.parametrize(
-    "name", ["token", "job-key", "lock", "journal.sqlite", "jobs.sqlite", "journal.reserve"]
+    "name",
+    ["token", "job-key", "lock", "journal.sqlite", "jobs.sqlite", "journal.reserve"],
 )
-def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(
+    tmp_path: Path, name: str
+) -> None:
     state = tmp_path / "state"
     state.mkdir(mode=0o700)
     os.mkfifo(state / name, 0o600)
-    with pytest.raises(InputError, match=rf"{name}'; allowed: a plain file"), StateDir(state).locked():
+    with (
+        pytest.raises(InputError, match=rf"{name}'; allowed: a plain file"),
+        StateDir(state).locked(),
+    ):
         pass
 
 
@@ -157,14 +178,19 @@ def test_a_scheduler_that_lost_its_lock_file_keeps_others_out(tmp_path: Path) ->
     directory = StateDir(state)
     with directory.locked(), listening_here(directory.socket):
         directory.lock.unlink()
-        with pytest.raises(InputError, match="although somebody removed its lock file"), directory.locked():
+        with (
+            pytest.raises(InputError, match="although somebody removed its lock file"),
+            directory.locked(),
+        ):
             pass
     with directory.locked():  # what it left of its socket keeps nobody out
         pass
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o702, 0o1777])
-def test_a_state_directory_that_others_may_write_is_refused(tmp_path: Path, mode: int) -> None:
+def test_a_state_directory_that_others_may_write_is_refused(
+    tmp_path: Path, mode: int
+) -> None:
     state = state_of(tmp_path)
     state.chmod(mode)
     line = f"error: --state: got '{state} with mode {mode:04o}'; allowed: one that only you may write"
@@ -191,7 +217,9 @@ def test_a_connection_that_others_may_write_is_refused(tmp_path: Path) -> None:
         find_client(state)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a while")
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root can be another user for a while"
+)
 def test_a_socket_that_another_user_listens_on_gets_no_token(tmp_path: Path) -> None:
     state = state_of(tmp_path)
     os.chmod(tmp_path, 0o755)
@@ -229,7 +257,9 @@ def test_a_broken_connection_file_is_one_line(tmp_path: Path, text: str) -> None
     (state / "connection.json").write_bytes(text.encode("latin-1"))
     done = run_cli("ls", state=state)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"error: --state: got '{state}/connection.json'; allowed: a file that")
+    assert done.stderr.startswith(
+        f"error: --state: got '{state}/connection.json'; allowed: a file that"
+    )
 
 
 def test_a_foreign_server_is_one_line() -> None:
@@ -237,7 +267,9 @@ def test_a_foreign_server_is_one_line() -> None:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            with pytest.raises(UnreachableError, match=r"is no scheduler of Coadapt \(a list\)"):
+            with pytest.raises(
+                UnreachableError, match=r"is no scheduler of Coadapt \(a list\)"
+            ):
                 Client(f"http://127.0.0.1:{server.server_port}", "x").get("/v1/jobs")
         finally:
             server.shutdown()
@@ -246,7 +278,9 @@ def test_a_foreign_server_is_one_line() -> None:
 
 def asked(url: str, token: str, method: str, path: str, body: object = None) -> int:
     """Return the status of an answer that came over the port."""
-    request = urllib.request.Request(url + path, method=method, headers={"Authorization": f"Bearer {token}"})
+    request = urllib.request.Request(
+        url + path, method=method, headers={"Authorization": f"Bearer {token}"}
+    )
     if body is not None:
         request.data = json.dumps(body).encode()
         request.add_header("Content-Type", "application/json")
@@ -258,13 +292,22 @@ def asked(url: str, token: str, method: str, path: str, body: object = None) -> 
 
 
 @pytest.mark.processes
-def test_code_in_a_job_reaches_its_own_job_and_no_neighbour_on_a_real_server(cluster: LiveCluster) -> None:
+def test_code_in_a_job_reaches_its_own_job_and_no_neighbour_on_a_real_server(
+    cluster: LiveCluster,
+) -> None:
     """By the token that it finds in its environment, over the port."""
-    run = 'env > "$COADAPT_CHECKPOINT_DIR/env.new"; mv "$COADAPT_CHECKPOINT_DIR/env.new" '
-    own = cluster.submit("curious", f'{run} "$COADAPT_CHECKPOINT_DIR/env"; exec sleep 600')
+    run = (
+        'env > "$COADAPT_CHECKPOINT_DIR/env.new"; mv "$COADAPT_CHECKPOINT_DIR/env.new" '
+    )
+    own = cluster.submit(
+        "curious", f'{run} "$COADAPT_CHECKPOINT_DIR/env"; exec sleep 600'
+    )
     other = cluster.submit("neighbour", "exec sleep 600")
     until((cluster.checkpoints(own) / "env").exists, "the job has told its environment")
-    for job in (own, other):  # its launcher says so after the job may have told its environment
+    for job in (
+        own,
+        other,
+    ):  # its launcher says so after the job may have told its environment
         cluster.wait_for(job, "running")
     lines = (cluster.checkpoints(own) / "env").read_text().splitlines()
     envs = dict(line.split("=", 1) for line in lines if "=" in line)
@@ -280,7 +323,11 @@ def test_code_in_a_job_reaches_its_own_job_and_no_neighbour_on_a_real_server(clu
         ("POST", f"/v1/jobs/{other}/cancel", None),
         ("POST", f"/v1/jobs/{own}/cancel", None),
         ("GET", "/v1/jobs", None),
-        ("POST", "/v1/jobs", {"name": "more", "run": "true", "workdir": "/", "batch": {"initial": 8}}),
+        (
+            "POST",
+            "/v1/jobs",
+            {"name": "more", "run": "true", "workdir": "/", "batch": {"initial": 8}},
+        ),
         ("GET", "/v1/cluster", None),
         ("GET", "/metrics", None),
     ):
@@ -317,26 +364,36 @@ def listening(pids: set[int]) -> set[str]:
         with suppress(FileNotFoundError, ProcessLookupError):
             for entry in Path(f"/proc/{pid}/fd").iterdir():
                 with suppress(FileNotFoundError):
-                    inodes.add(os.readlink(entry).removeprefix("socket:[").removesuffix("]"))
+                    inodes.add(
+                        os.readlink(entry).removeprefix("socket:[").removesuffix("]")
+                    )
     rows = [
         line.split()
         for name in ("tcp", "tcp6")
         for line in Path(f"/proc/net/{name}").read_text().splitlines()
     ]
-    return {row[1].partition(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}
+    return {
+        row[1].partition(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes
+    }
 
 
 @pytest.mark.processes
 @pytest.mark.train
 @pytest.mark.slow
-def test_nothing_of_a_scheduler_and_its_replicas_listens_beyond_loopback(cluster: LiveCluster) -> None:
+def test_nothing_of_a_scheduler_and_its_replicas_listens_beyond_loopback(
+    cluster: LiveCluster,
+) -> None:
     """Two replicas that train: torch's own store would listen everywhere, gloo at the name of the machine."""
     pytest.importorskip("torch")
     (cluster.folder / "listens.py").write_text(TRAINING)
     job = cluster.submit("listens", f"{sys.executable} listens.py", gpus="2")
     until((cluster.folder / "trains-2-1").exists, "two replicas train", within_s=120.0)
     pids = set(marked_processes(cluster.checkpoints(job)))
-    pids |= set().union(*(parents(pid) for pid in pids)) - parents(os.getpid()) - {os.getpid()}
+    pids |= (
+        set().union(*(parents(pid) for pid in pids))
+        - parents(os.getpid())
+        - {os.getpid()}
+    )
     assert len(pids) > 3
     loopback = {"0100007F", "0" * 24 + "01000000", "0000000000000000FFFF00000100007F"}
     assert listening(pids | {cluster.pid}) <= loopback
@@ -346,7 +403,21 @@ def test_nothing_of_a_scheduler_and_its_replicas_listens_beyond_loopback(cluster
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
-def test_a_port_that_others_reach_is_opened_on_demand_only(tmp_path: Path, host: str) -> None:
-    done = run_cli("up", "--slots", "1", "--policy", "fifo", "--host", host, state=tmp_path / "state")
+def test_a_port_that_others_reach_is_opened_on_demand_only(
+    tmp_path: Path, host: str
+) -> None:
+    done = run_cli(
+        "up",
+        "--slots",
+        "1",
+        "--policy",
+        "fifo",
+        "--host",
+        host,
+        state=tmp_path / "state",
+    )
     assert done.returncode == 2
-    assert f"--host: got '{host}'; allowed: a loopback address such as 127.0.0.1, or --expose" in done.stderr
+    assert (
+        f"--host: got '{host}'; allowed: a loopback address such as 127.0.0.1, or --expose"
+        in done.stderr
+    )

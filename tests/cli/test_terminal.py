@@ -23,7 +23,9 @@ def test_a_printable_text_is_clean_and_what_was_clean_is_kept(text: str) -> None
         assert made == text
     made.encode()
     assert {*made} - {*text} <= set("\\xu0123456789abcdef")
-    assert LINE_ENDS - {"\r"} >= {character for character in made if ord(character) < 0x20}
+    assert LINE_ENDS - {"\r"} >= {
+        character for character in made if ord(character) < 0x20
+    }
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
 def test_a_jobs_last_words_cannot_drive_the_terminal(cluster: LiveCluster) -> None:
     job = cluster.submit("evil", EVIL)
     cluster.wait_for(job, "failed")
-    shown = [run_cli(verb, job, state=cluster.state).stdout for verb in ("describe", "story")]
+    shown = [
+        run_cli(verb, job, state=cluster.state).stdout for verb in ("describe", "story")
+    ]
     shown += [
         run_cli("ls", "--all", state=cluster.state).stdout,
         run_cli("top", "--once", state=cluster.state).stdout,
@@ -68,14 +72,20 @@ def test_several_files_and_stdin_are_submitted_or_none_is(cluster: LiveCluster) 
     done = run_cli("submit", str(one), str(two), state=cluster.state)
     assert [line.rpartition("-")[0] for line in done.stdout.split()] == ["one", "two"]
     command = [*COMMAND, "submit", "-", "--state", str(cluster.state)]
-    piped = subprocess.run(command, input=text.format("piped"), capture_output=True, text=True, check=True)
+    piped = subprocess.run(
+        command, input=text.format("piped"), capture_output=True, text=True, check=True
+    )
     assert piped.stdout.startswith("piped-")
 
 
 @pytest.mark.processes
-def test_a_job_of_another_machine_is_not_looked_for_on_this_one(cluster: LiveCluster) -> None:
+def test_a_job_of_another_machine_is_not_looked_for_on_this_one(
+    cluster: LiveCluster,
+) -> None:
     path = cluster.folder / "far.yaml"
-    path.write_text("name: far\nrun: python train.py\nworkdir: /only/there\nbatch: {initial: 8}\n")
+    path.write_text(
+        "name: far\nrun: python train.py\nworkdir: /only/there\nbatch: {initial: 8}\n"
+    )
     here = run_cli("submit", str(path), state=cluster.state)
     assert "workdir: got '/only/there'; allowed: a directory that exists" in here.stderr
     # The scheduler looks on its own disk, which is this one too.

@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Protocol
 
 from coadapt.core.commands import Rescale, RetractRescale, Start, Stop
-from coadapt.core.events import Event, Outcome, ReplicasExited, ReplicasKept, ReplicasStarted
+from coadapt.core.events import (
+    Event,
+    Outcome,
+    ReplicasExited,
+    ReplicasKept,
+    ReplicasStarted,
+)
 from coadapt.model import Allocation, BatchLimits, JobSpec, Launch, ReplicaLimits
 from coadapt.runtime.ports import Executor
 
@@ -46,7 +52,9 @@ class Inbox:
     def wait(self, *wanted: Event) -> None:
         """Wait until exactly `wanted` came since the last call, `at` and `detail` aside."""
         with self._changed:
-            came = self._changed.wait_for(lambda: len(self.events) >= len(wanted), PATIENCE_S)
+            came = self._changed.wait_for(
+                lambda: len(self.events) >= len(wanted), PATIENCE_S
+            )
             got, self.events = [_plain(event) for event in self.events], []
         assert came, f"waited {PATIENCE_S} s for {wanted}, got {got}"
         assert got == list(wanted), got
@@ -63,7 +71,9 @@ class Inbox:
 
 
 def _plain(event: Event) -> Event:
-    return replace(event, at=0.0, **({"detail": ""} if isinstance(event, ReplicasExited) else {}))
+    return replace(
+        event, at=0.0, **({"detail": ""} if isinstance(event, ReplicasExited) else {})
+    )
 
 
 def started(job: str, generation: int) -> ReplicasStarted:
@@ -93,10 +103,14 @@ def until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None
 class ExecutorContract:
     """The suite. Fixtures: `site` from the subclass."""
 
-    def start(self, site: Site, run: str, *counts: int, job: str = "a", generation: int = 1) -> Start:
+    def start(
+        self, site: Site, run: str, *counts: int, job: str = "a", generation: int = 1
+    ) -> Start:
         allocation = Allocation(slots=tuple(zip(NODES, counts or (1,), strict=False)))
         job_spec = spec(run, site.folder)
-        return Start(job=job, generation=generation, spec=job_spec, allocation=allocation)
+        return Start(
+            job=job, generation=generation, spec=job_spec, allocation=allocation
+        )
 
     def sleeper(self, site: Site) -> str:
         """Say on disk that it runs, and run until it is told to stop; then say so too."""
@@ -120,10 +134,14 @@ class ExecutorContract:
         inbox = Inbox()
         names = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE COADAPT_JOB COADAPT_GENERATION COADAPT_PLACEMENT"
         line = " ".join(f"${name}" for name in names.split())
-        run = f'echo "{line} ${{MASTER_ADDR:+addr}} ${{MASTER_PORT:+port}}" > place-$RANK'
+        run = (
+            f'echo "{line} ${{MASTER_ADDR:+addr}} ${{MASTER_PORT:+port}}" > place-$RANK'
+        )
         site.executor().execute(self.start(site, run, 2, 1), inbox.post)
         inbox.wait(started("a", 1), exited("a", 1, Outcome.SUCCEEDED))
-        assert [(site.folder / f"place-{rank}").read_text().split() for rank in range(3)] == [
+        assert [
+            (site.folder / f"place-{rank}").read_text().split() for rank in range(3)
+        ] == [
             ["0", "0", "3", "2", "a", "1", "2,1", "addr", "port"],
             ["1", "1", "3", "2", "a", "1", "2,1", "addr", "port"],
             ["2", "0", "3", "1", "a", "1", "2,1", "addr", "port"],
@@ -158,7 +176,9 @@ class ExecutorContract:
         site.kill_replicas("a")
         inbox.wait(exited("a", 1, Outcome.LOST))
 
-    def test_repeated_orders_get_the_present_fate_and_start_nothing(self, site: Site) -> None:
+    def test_repeated_orders_get_the_present_fate_and_start_nothing(
+        self, site: Site
+    ) -> None:
         inbox, executor = Inbox(), site.executor()
         order = self.start(site, self.sleeper(site))
         for _ in range(3):
@@ -192,10 +212,14 @@ class ExecutorContract:
         executor.execute(self.start(site, self.sleeper(site)), inbox.post)
         assert _plain(inbox.one()) == exited("a", 1, Outcome.STOPPED)
         time.sleep(0.3)
-        assert {_plain(event) for event in inbox.events} <= {exited("a", 1, Outcome.STOPPED)}
+        assert {_plain(event) for event in inbox.events} <= {
+            exited("a", 1, Outcome.STOPPED)
+        }
         assert self.lives(site) == []
 
-    def test_a_newer_generation_waits_until_the_older_one_is_gone(self, site: Site) -> None:
+    def test_a_newer_generation_waits_until_the_older_one_is_gone(
+        self, site: Site
+    ) -> None:
         inbox, executor = Inbox(), site.executor()
         executor.execute(self.start(site, self.sleeper(site)), inbox.post)
         inbox.wait(started("a", 1))
@@ -207,7 +231,9 @@ class ExecutorContract:
         executor.execute(Stop(job="a", generation=2), inbox.post)
         inbox.wait(exited("a", 2, Outcome.STOPPED))
 
-    def test_a_retraction_keeps_what_runs_and_forbids_its_order(self, site: Site) -> None:
+    def test_a_retraction_keeps_what_runs_and_forbids_its_order(
+        self, site: Site
+    ) -> None:
         inbox, executor = Inbox(), site.executor()
         order = self.start(site, self.sleeper(site))
         executor.execute(order, inbox.post)
@@ -216,8 +242,14 @@ class ExecutorContract:
         kept = ReplicasKept(at=0.0, job="a", generation=2)
         executor.execute(RetractRescale(job="a", generation=2), inbox.post)
         inbox.wait(kept)
-        rescale = Rescale(job="a", generation=2, spec=order.spec, allocation=order.allocation)
-        for repeated in (rescale, replace(order, generation=2), RetractRescale(job="a", generation=2)):
+        rescale = Rescale(
+            job="a", generation=2, spec=order.spec, allocation=order.allocation
+        )
+        for repeated in (
+            rescale,
+            replace(order, generation=2),
+            RetractRescale(job="a", generation=2),
+        ):
             executor.execute(repeated, inbox.post)
             inbox.wait(kept)
         executor.execute(RetractRescale(job="a", generation=1), inbox.post)
@@ -229,16 +261,26 @@ class ExecutorContract:
     def test_a_job_without_a_command_fails(self, site: Site) -> None:
         inbox = Inbox()
         order = self.start(site, "true")
-        site.executor().execute(replace(order, spec=replace(order.spec, launch=None)), inbox.post)
+        site.executor().execute(
+            replace(order, spec=replace(order.spec, launch=None)), inbox.post
+        )
         inbox.wait(exited("a", 1, Outcome.FAILED))
 
     def test_setup_runs_once_and_before_the_replicas(self, site: Site) -> None:
         inbox, executor = Inbox(), site.executor()
         for generation in (1, 2):
-            order = self.start(site, "cat trace > seen-$COADAPT_GENERATION", generation=generation)
-            setup = spec("cat trace > seen-$COADAPT_GENERATION", site.folder, "echo set up >> trace")
+            order = self.start(
+                site, "cat trace > seen-$COADAPT_GENERATION", generation=generation
+            )
+            setup = spec(
+                "cat trace > seen-$COADAPT_GENERATION",
+                site.folder,
+                "echo set up >> trace",
+            )
             executor.execute(replace(order, spec=setup), inbox.post)
-            inbox.wait(started("a", generation), exited("a", generation, Outcome.SUCCEEDED))
+            inbox.wait(
+                started("a", generation), exited("a", generation, Outcome.SUCCEEDED)
+            )
         assert (site.folder / "seen-1").read_text() == "set up\n"
         assert (site.folder / "seen-2").read_text() == "set up\n"
 
@@ -278,7 +320,9 @@ class ExecutorContract:
         before, inbox = Inbox(), Inbox()
         site.executor().execute(self.start(site, "true", generation=2), before.post)
         before.wait(started("a", 2), exited("a", 2, Outcome.SUCCEEDED))
-        site.executor().execute(self.start(site, self.sleeper(site), generation=1), inbox.post)
+        site.executor().execute(
+            self.start(site, self.sleeper(site), generation=1), inbox.post
+        )
         inbox.stays_empty()
         assert self.lives(site) == []
 

@@ -59,7 +59,11 @@ class Stage:
     """A scheduler with nodes n0 and n1 of four GPUs; the clock is `at`."""
 
     def __init__(
-        self, config: SchedulerConfig | None = None, num_nodes: int = 2, *, settle_s: float = 0.0
+        self,
+        config: SchedulerConfig | None = None,
+        num_nodes: int = 2,
+        *,
+        settle_s: float = 0.0,
     ) -> None:
         """Plans change jobs that have not taken a step yet, unless `settle_s` says otherwise."""
         self.scheduler = Scheduler()
@@ -100,10 +104,16 @@ class Stage:
         batches: dict[str, BatchConfig] | None = None,
         set_aside: dict[str, float] | None = None,
     ) -> list[Command]:
-        plan = Plan(allocations=allocations, batches=batches or {}, set_aside=set_aside or {})
-        return self.handle(PlanReady(at=self.at, round=self.scheduler.state.round, plan=plan))
+        plan = Plan(
+            allocations=allocations, batches=batches or {}, set_aside=set_aside or {}
+        )
+        return self.handle(
+            PlanReady(at=self.at, round=self.scheduler.state.round, plan=plan)
+        )
 
-    def round(self, at: float, allocations: dict[str, Allocation], **plan: object) -> list[Command]:
+    def round(
+        self, at: float, allocations: dict[str, Allocation], **plan: object
+    ) -> list[Command]:
         """Let the timer fire and answer the Solve; return what follows from the plan."""
         assert any(isinstance(command, Solve) for command in self.timer(at))
         return self.plan(allocations, **plan)  # type: ignore[arg-type]
@@ -111,20 +121,36 @@ class Stage:
     def started(self, job: str = "a", generation: int = 1) -> list[Command]:
         return self.handle(ReplicasStarted(at=self.at, job=job, generation=generation))
 
-    def kept(self, job: str = "a", generation: int = 2, detail: str = "") -> list[Command]:
-        return self.handle(ReplicasKept(at=self.at, job=job, generation=generation, detail=detail))
+    def kept(
+        self, job: str = "a", generation: int = 2, detail: str = ""
+    ) -> list[Command]:
+        return self.handle(
+            ReplicasKept(at=self.at, job=job, generation=generation, detail=detail)
+        )
 
     def exited(
         self, outcome: Outcome, job: str = "a", generation: int = 1, detail: str = ""
     ) -> list[Command]:
         return self.handle(
-            ReplicasExited(at=self.at, job=job, generation=generation, outcome=outcome, detail=detail)
+            ReplicasExited(
+                at=self.at,
+                job=job,
+                generation=generation,
+                outcome=outcome,
+                detail=detail,
+            )
         )
 
-    def reported(self, report: TrainingReport, job: str = "a", generation: int = 1) -> list[Command]:
-        return self.handle(TrainingReported(at=self.at, job=job, generation=generation, report=report))
+    def reported(
+        self, report: TrainingReport, job: str = "a", generation: int = 1
+    ) -> list[Command]:
+        return self.handle(
+            TrainingReported(at=self.at, job=job, generation=generation, report=report)
+        )
 
-    def running(self, job: str = "a", allocation: Allocation | None = None, at: float = 60.0) -> None:
+    def running(
+        self, job: str = "a", allocation: Allocation | None = None, at: float = 60.0
+    ) -> None:
         """Submit one job and bring it to RUNNING in the round at `at`."""
         self.submit(job)
         self.round(at, {job: allocation or on(n0=2)})

@@ -38,7 +38,11 @@ def test_a_silent_job_is_stopped_and_starts_again_at_once() -> None:
     assert job.explanation == (
         "is being stopped, to start again: it has not reported for 11 min, its hang_timeout is 10 min"
     )
-    (start,) = (command for command in stage.exited(Outcome.STOPPED) if isinstance(command, Start))
+    (start,) = (
+        command
+        for command in stage.exited(Outcome.STOPPED)
+        if isinstance(command, Start)
+    )
     assert (start.generation, start.allocation) == (2, on(n0=2))
     assert stage.job().explanation == (
         "restarts, from a checkpoint if it saved one: it had not reported for too long"
@@ -61,7 +65,9 @@ def test_one_that_hangs_again_and_again_is_given_up() -> None:
     assert (stage.job().state, stage.job().usage.num_failures) == (JobState.FAILED, 2)
 
 
-@pytest.mark.parametrize("stage", [training(None), training(reports=False)], ids=["never", "no report yet"])
+@pytest.mark.parametrize(
+    "stage", [training(None), training(reports=False)], ids=["never", "no report yet"]
+)
 def test_who_is_not_watched_is_let_be(stage: Stage) -> None:
     assert not stops(stage, 86_400.0)
     assert stage.job().state is JobState.RUNNING

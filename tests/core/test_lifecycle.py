@@ -60,12 +60,16 @@ def test_every_state_meets_every_trigger(state: JobState, trigger: Trigger) -> N
     if after is not None:
         assert advance(state, trigger) is after
     else:
-        with pytest.raises(IllegalTransitionError, match=f"^{trigger} is not legal in state {state}$"):
+        with pytest.raises(
+            IllegalTransitionError, match=f"^{trigger} is not legal in state {state}$"
+        ):
             advance(state, trigger)
 
 
 def test_the_table_has_no_other_rows() -> None:
-    assert {(s, t): after for s, row in LEGAL.items() for t, after in row.items()} == TRANSITIONS
+    assert {
+        (s, t): after for s, row in LEGAL.items() for t, after in row.items()
+    } == TRANSITIONS
 
 
 def test_states_are_pending_holding_or_ended() -> None:
@@ -78,7 +82,10 @@ def test_an_ended_state_is_final() -> None:
 
 
 def test_every_state_is_reachable_and_every_live_state_can_end() -> None:
-    after = {state: {TRANSITIONS[row] for row in TRANSITIONS if row[0] is state} for state in S}
+    after = {
+        state: {TRANSITIONS[row] for row in TRANSITIONS if row[0] is state}
+        for state in S
+    }
 
     def reachable(start: JobState) -> set[JobState]:
         seen = {start}
@@ -95,7 +102,9 @@ def test_every_state_is_reachable_and_every_live_state_can_end() -> None:
 
 
 @given(st.lists(st.sampled_from(Trigger), max_size=30))
-def test_no_sequence_of_triggers_leaves_the_table_or_brings_back_the_dead(triggers: list[Trigger]) -> None:
+def test_no_sequence_of_triggers_leaves_the_table_or_brings_back_the_dead(
+    triggers: list[Trigger],
+) -> None:
     state = S.PENDING
     for trigger in triggers:
         try:

@@ -17,22 +17,36 @@ def test_a_job_says_what_became_of_its_node(why: str) -> None:
     stage = Stage()
     stage.running()
     event = (
-        NodeLost(at=stage.at, node="n0") if why == "was lost" else NodeLost(at=stage.at, node="n0", why=why)
+        NodeLost(at=stage.at, node="n0")
+        if why == "was lost"
+        else NodeLost(at=stage.at, node="n0", why=why)
     )
     assert Stop(job="a", generation=1) in stage.handle(event)
-    assert (stage.job().reason, stage.job().explanation) == (Reason.NODE_LOST, f"stopped: node n0 {why}")
+    assert (stage.job().reason, stage.job().explanation) == (
+        Reason.NODE_LOST,
+        f"stopped: node n0 {why}",
+    )
 
 
-def test_a_job_that_waits_says_what_the_cluster_has_now_though_the_plan_says_the_same() -> None:
+def test_a_job_that_waits_says_what_the_cluster_has_now_though_the_plan_says_the_same() -> (
+    None
+):
     stage = Stage()
     stage.submit(job_spec=spec((6, 8)))
     told = list[str]()
-    for at, event in ((60.0, None), (120.0, NodeLost(at=61.0, node="n1")), (180.0, N1_JOINED)):
+    for at, event in (
+        (60.0, None),
+        (120.0, NodeLost(at=61.0, node="n1")),
+        (180.0, N1_JOINED),
+    ):
         if event is not None:
             stage.handle(event)
         stage.round(at, {})
         told.append(stage.job().explanation)
-    waits, impossible = "waits: the policy gave it no GPU this round", "waits: needs at least 6 GPUs"
+    waits, impossible = (
+        "waits: the policy gave it no GPU this round",
+        "waits: needs at least 6 GPUs",
+    )
     assert [told[0], told[1][: len(impossible)], told[2]] == [waits, impossible, waits]
 
 
@@ -48,7 +62,9 @@ def test_a_node_that_comes_back_is_full_of_those_who_have_not_ended_there() -> N
     assert [command.job for command in commands if isinstance(command, Start)] == ["b"]
 
 
-def test_a_job_that_ended_just_before_its_node_was_lost_gives_nothing_back_to_the_next() -> None:
+def test_a_job_that_ended_just_before_its_node_was_lost_gives_nothing_back_to_the_next() -> (
+    None
+):
     stage = Stage()
     stage.running(allocation=on(n0=3))
     stage.submit("b")
@@ -75,7 +91,9 @@ def test_a_known_node_that_joins_again_stops_its_jobs_if_it_is_another_or_too_sm
     stage = Stage()
     stage.running()
     joined = stage.handle(NodeJoined(at=80.0, node=now))
-    assert [each for each in joined if isinstance(each, Stop)] == [Stop(job="a", generation=1)] * stops
+    assert [each for each in joined if isinstance(each, Stop)] == [
+        Stop(job="a", generation=1)
+    ] * stops
 
 
 def test_a_node_that_got_smaller_gives_what_it_has_left() -> None:
@@ -93,12 +111,16 @@ def test_a_node_that_got_smaller_gives_what_it_has_left() -> None:
     assert standing_of(stage.scheduler.view()).free.whole == {"n0": 2, "n1": 3}
 
 
-def test_who_was_to_start_on_a_node_that_got_too_small_waits_for_the_next_plan() -> None:
+def test_who_was_to_start_on_a_node_that_got_too_small_waits_for_the_next_plan() -> (
+    None
+):
     stage = Stage()
     stage.running()
     stage.submit("b")
     stage.round(120.0, {"b": on(n0=4)})  # once `a` has ended
     assert stage.handle(NodeJoined(at=stage.at, node=Node(id="n0", num_gpus=3))) == []
-    assert [each for each in stage.exited(Outcome.STOPPED) if isinstance(each, Start)] == []
+    assert [
+        each for each in stage.exited(Outcome.STOPPED) if isinstance(each, Start)
+    ] == []
     stage.round(180.0, {"b": on(n0=3)})
     assert stage.job("b").state is JobState.STARTING

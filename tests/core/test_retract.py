@@ -11,8 +11,12 @@ from coadapt.model import Allocation, BatchConfig, TrainingReport
 from tests.core.stage import Stage, on, spec
 
 
-def rescale(generation: int, allocation: Allocation, batch: BatchConfig | None = None) -> Rescale:
-    return Rescale(job="a", generation=generation, spec=spec(), allocation=allocation, batch=batch)
+def rescale(
+    generation: int, allocation: Allocation, batch: BatchConfig | None = None
+) -> Rescale:
+    return Rescale(
+        job="a", generation=generation, spec=spec(), allocation=allocation, batch=batch
+    )
 
 
 @pytest.fixture
@@ -29,15 +33,25 @@ def test_what_still_trains_is_heard_while_others_prepare(stage: Stage) -> None:
     stage.reported(TrainingReport(progress=5.0, batch=BatchConfig(total=16, atomic=8)))
     stage.handle(TrainingResumed(at=131.0, job="a", generation=1, rescale_s=2.0))
     job = stage.job()
-    assert (job.measured.progress, job.heard_at, job.usage.costs.total_s) == (5.0, 131.0, 2.0)
-    assert (job.state, job.running.generation, job.generation) == (JobState.RESCALING, 1, 2)
+    assert (job.measured.progress, job.heard_at, job.usage.costs.total_s) == (
+        5.0,
+        131.0,
+        2.0,
+    )
+    assert (job.state, job.running.generation, job.generation) == (
+        JobState.RESCALING,
+        1,
+        2,
+    )
     stage.started("a", 2)
     stage.reported(TrainingReport(progress=9.0))
     assert (job.running.generation, job.measured.progress) == (2, 5.0)
 
 
 def test_another_plan_takes_the_order_back_and_the_next_follows(stage: Stage) -> None:
-    assert stage.round(180.0, {"a": on(n0=3)}) == [RetractRescale(job="a", generation=2)]
+    assert stage.round(180.0, {"a": on(n0=3)}) == [
+        RetractRescale(job="a", generation=2)
+    ]
     assert stage.round(240.0, {"a": on(n0=3)}) == []
     assert stage.job().state is JobState.RESCALING
     stage.at = 250.0
@@ -47,7 +61,10 @@ def test_another_plan_takes_the_order_back_and_the_next_follows(stage: Stage) ->
     stage.reported(TrainingReport(progress=5.0))
     assert (stage.job().running.generation, stage.job().measured.progress) == (1, 5.0)
     stage.started("a", 3)
-    assert (stage.job().usage.num_rescales, stage.job().running.num_replicas_before) == (1, 2)
+    assert (
+        stage.job().usage.num_rescales,
+        stage.job().running.num_replicas_before,
+    ) == (1, 2)
 
 
 def test_one_that_comes_too_late_continues_from_the_change(stage: Stage) -> None:
@@ -57,13 +74,17 @@ def test_one_that_comes_too_late_continues_from_the_change(stage: Stage) -> None
     assert stage.job().usage.num_rescales == 1
 
 
-def test_a_plan_that_wants_the_old_allocation_back_needs_no_other_order(stage: Stage) -> None:
+def test_a_plan_that_wants_the_old_allocation_back_needs_no_other_order(
+    stage: Stage,
+) -> None:
     stage.submit("b")
     both = {"a": on(n0=2), "b": on(n0=2)}
     assert stage.round(180.0, both) == [RetractRescale(job="a", generation=2)]
     stage.at = 190.0
     (start,) = stage.kept()
-    assert start == Start(job="b", generation=1, spec=spec(), allocation=on(n0=2), batch=None)
+    assert start == Start(
+        job="b", generation=1, spec=spec(), allocation=on(n0=2), batch=None
+    )
     job = stage.job()
     assert (job.state, job.reason, job.trains_on, job.ordered) == (
         JobState.RUNNING,
@@ -89,12 +110,17 @@ def test_a_dictated_batch_goes_back_with_its_order() -> None:
     first, second = BatchConfig(total=16, atomic=8), BatchConfig(total=32, atomic=16)
     stage.round(60.0, {"a": on(n0=2)}, batches={"a": first})
     stage.started()
-    assert stage.round(120.0, {"a": on(n0=2)}, batches={"a": second}) == [rescale(2, on(n0=2), second)]
+    assert stage.round(120.0, {"a": on(n0=2)}, batches={"a": second}) == [
+        rescale(2, on(n0=2), second)
+    ]
     assert stage.round(180.0, {"a": on(n0=2)}, batches={"a": first}) == [
         RetractRescale(job="a", generation=2)
     ]
     assert stage.kept() == []
-    assert (stage.job().order.grant.batch, stage.job().measured.batch_history) == (first, ((60.0, 16),))
+    assert (stage.job().order.grant.batch, stage.job().measured.batch_history) == (
+        first,
+        ((60.0, 16),),
+    )
 
 
 def test_a_retraction_is_repeated_until_it_is_answered(stage: Stage) -> None:
@@ -141,7 +167,11 @@ def test_a_change_that_failed_is_let_be_until_another_plan_asks(stage: Stage) ->
     stage.at = 130.0
     assert stage.kept(detail=FAILURE) == []
     job = stage.job()
-    assert (job.state, job.reason, job.ordered) == (JobState.RUNNING, Reason.RESCALE_FAILED, on(n0=2))
+    assert (job.state, job.reason, job.ordered) == (
+        JobState.RUNNING,
+        Reason.RESCALE_FAILED,
+        on(n0=2),
+    )
     assert job.explanation == (
         f"trains on with 2 GPUs, a later round may try again: the change to 4 failed: {FAILURE}"
     )
@@ -156,7 +186,9 @@ def test_one_that_wants_nothing_else_any_more_is_quiet_again(stage: Stage) -> No
     assert not stage.job().failed_rescales.waits_for_plan
 
 
-def test_a_failure_of_what_another_plan_replaced_is_followed_by_that(stage: Stage) -> None:
+def test_a_failure_of_what_another_plan_replaced_is_followed_by_that(
+    stage: Stage,
+) -> None:
     stage.round(180.0, {"a": on(n0=3)})
     assert stage.kept(detail=FAILURE) == [rescale(3, on(n0=3))]
 
@@ -180,7 +212,10 @@ def test_after_three_failures_in_a_row_it_is_stopped_and_started(stage: Stage) -
         order = rescale(generation + 1, on(n0=4))
         assert stage.round(60.0 * (generation + 1), {"a": on(n0=4)}) == [order]
     stage.kept(generation=4, detail=FAILURE)
-    assert "with 2 GPUs, a later round may restart it for that: the change" in stage.job().explanation
+    assert (
+        "with 2 GPUs, a later round may restart it for that: the change"
+        in stage.job().explanation
+    )
     assert stage.round(300.0, {"a": on(n0=2)}) == []
     assert stage.round(360.0, {"a": on(n0=4)}) == [Stop(job="a", generation=4)]
     assert stage.exited(Outcome.STOPPED, generation=4) == [
@@ -205,7 +240,11 @@ def test_a_failed_change_does_not_bring_the_next_round_forward() -> None:
     stage.running()
     stage.round(120.0, {"a": on(n0=4)})
     stage.at = 125.0
-    assert not [command for command in stage.kept(detail=FAILURE) if isinstance(command, SetAlarm)]
+    assert not [
+        command
+        for command in stage.kept(detail=FAILURE)
+        if isinstance(command, SetAlarm)
+    ]
 
 
 def test_a_journal_with_all_of_it_replays_to_an_equal_state(stage: Stage) -> None:

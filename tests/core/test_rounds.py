@@ -10,14 +10,18 @@ from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
 from tests.core.stage import Stage
 
-LENGTHS = st.floats(ROUND_S_MIN, 1e5) | st.integers(1, 2000).map(lambda tenths: tenths / 10)
+LENGTHS = st.floats(ROUND_S_MIN, 1e5) | st.integers(1, 2000).map(
+    lambda tenths: tenths / 10
+)
 
 
 @given(LENGTHS, st.floats(0.0, 2e9), st.floats(0.0, 2e9))
 def test_the_next_round_is_after_the_last_and_not_before_now(
     round_s: float, at: float, round_at: float
 ) -> None:
-    scheduler = Scheduler(SchedulerConfig(round_s=round_s), SchedulerState(at=at, round_at=round_at))
+    scheduler = Scheduler(
+        SchedulerConfig(round_s=round_s), SchedulerState(at=at, round_at=round_at)
+    )
     due_at = scheduler._next_round_at()
     assert due_at > round_at
     assert due_at >= at
@@ -29,9 +33,13 @@ def test_the_next_round_is_after_the_last_and_not_before_now(
 
 
 @given(LENGTHS, st.integers(0, 10**6))
-def test_a_round_at_a_whole_multiple_is_followed_by_the_next_multiple(round_s: float, index: int) -> None:
+def test_a_round_at_a_whole_multiple_is_followed_by_the_next_multiple(
+    round_s: float, index: int
+) -> None:
     at = index * round_s
-    scheduler = Scheduler(SchedulerConfig(round_s=round_s), SchedulerState(at=at, round_at=at))
+    scheduler = Scheduler(
+        SchedulerConfig(round_s=round_s), SchedulerState(at=at, round_at=at)
+    )
     assert scheduler._next_round_at() == (index + 1) * round_s
 
 

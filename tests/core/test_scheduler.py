@@ -81,13 +81,17 @@ def test_a_second_submission_of_the_same_id_changes_nothing() -> None:
 def test_in_place_growth_holds_old_and_new_until_it_is_answered() -> None:
     stage = Stage()
     stage.running()
-    rescale = Rescale(job="a", generation=2, spec=spec(), allocation=on(n1=3), batch=None)
+    rescale = Rescale(
+        job="a", generation=2, spec=spec(), allocation=on(n1=3), batch=None
+    )
     assert stage.round(120.0, {"a": on(n1=3)}) == [rescale]
     stage.submit("b")
     assert stage.round(180.0, {"a": on(n1=3), "b": on(n0=4)}) == []
     stage.at = 185.0
     commands = stage.started("a", 2)
-    assert commands == [Start(job="b", generation=1, spec=spec(), allocation=on(n0=4), batch=None)]
+    assert commands == [
+        Start(job="b", generation=1, spec=spec(), allocation=on(n0=4), batch=None)
+    ]
     assert stage.job().usage.num_rescales == 1
 
 
@@ -122,7 +126,9 @@ def test_two_jobs_that_swap_nodes_do_not_wait_for_each_other_for_ever() -> None:
     stage.round(60.0, {"a": on(n0=4), "b": on(n1=4)})
     stage.started("a")
     stage.started("b")
-    assert stage.round(120.0, {"a": on(n1=4), "b": on(n0=4)}) == [Stop(job="a", generation=1)]
+    assert stage.round(120.0, {"a": on(n1=4), "b": on(n0=4)}) == [
+        Stop(job="a", generation=1)
+    ]
     assert stage.exited(Outcome.STOPPED, "a") == [
         Rescale(job="b", generation=2, spec=spec(), allocation=on(n0=4), batch=None)
     ]
@@ -136,7 +142,9 @@ def test_a_change_of_mind_waits_until_the_start_was_answered() -> None:
     stage.submit()
     stage.round(60.0, {"a": on(n0=2)})
     assert stage.round(120.0, {"a": on(n0=4)}) == []
-    assert stage.started() == [Rescale(job="a", generation=2, spec=spec(), allocation=on(n0=4), batch=None)]
+    assert stage.started() == [
+        Rescale(job="a", generation=2, spec=spec(), allocation=on(n0=4), batch=None)
+    ]
 
 
 def test_a_dictated_batch_goes_with_the_order_and_its_change_is_a_rescale() -> None:
@@ -197,7 +205,9 @@ def test_a_cancelled_waiting_job_ends_at_once() -> None:
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-def test_a_cancelled_starting_job_is_stopped_and_ends_when_it_is_gone(in_place: bool) -> None:
+def test_a_cancelled_starting_job_is_stopped_and_ends_when_it_is_gone(
+    in_place: bool,
+) -> None:
     stage = Stage(SchedulerConfig(rescale_in_place=in_place))
     stage.submit()
     stage.round(60.0, {"a": on(n0=2)})
@@ -266,9 +276,15 @@ def test_a_plan_made_before_a_node_was_lost_is_void() -> None:
 
 @pytest.mark.parametrize(
     ("allocations", "error"),
-    [({"a": on(n0=5)}, "5 replicas"), ({"a": on(n9=1)}, "'n9'"), ({"ghost": on(n0=1)}, "'ghost'")],
+    [
+        ({"a": on(n0=5)}, "5 replicas"),
+        ({"a": on(n9=1)}, "'n9'"),
+        ({"ghost": on(n0=1)}, "'ghost'"),
+    ],
 )
-def test_an_unlawful_plan_changes_nothing_and_says_why(allocations: dict, error: str) -> None:
+def test_an_unlawful_plan_changes_nothing_and_says_why(
+    allocations: dict, error: str
+) -> None:
     stage = Stage()
     stage.running()
     assert stage.round(120.0, allocations) == []
@@ -332,7 +348,9 @@ def test_an_unanswered_order_is_repeated_with_the_same_generation() -> None:
     assert start in stage.timer(300.0)
 
 
-def test_a_silent_job_is_asked_by_repeating_its_order_and_a_report_is_a_sign_of_life() -> None:
+def test_a_silent_job_is_asked_by_repeating_its_order_and_a_report_is_a_sign_of_life() -> (
+    None
+):
     stage = Stage()
     stage.running()
     present = Start(job="a", generation=1, spec=spec(), allocation=on(n0=2), batch=None)
@@ -360,12 +378,16 @@ def test_a_restarted_scheduler_repeats_every_order_and_runs_a_round() -> None:
     ]
 
 
-def test_other_settings_count_from_the_event_on_and_bring_the_next_round_forward() -> None:
+def test_other_settings_count_from_the_event_on_and_bring_the_next_round_forward() -> (
+    None
+):
     stage = Stage()
     stage.running()
     stage.at = 130.0
     often = SchedulerConfig(round_s=15.0, rescale_in_place=False, settle_s=0.0)
-    assert stage.handle(SchedulerConfigured(at=130.0, config=often)) == [SetAlarm(at=135.0)]
+    assert stage.handle(SchedulerConfigured(at=130.0, config=often)) == [
+        SetAlarm(at=135.0)
+    ]
     assert stage.scheduler.config == often
     assert stage.round(135.0, {"a": on(n0=4)}) == [Stop(job="a", generation=1)]
     again = Scheduler()
@@ -376,7 +398,10 @@ def test_other_settings_count_from_the_event_on_and_bring_the_next_round_forward
 
 def test_other_settings_set_no_alarm_while_no_job_is_active() -> None:
     stage = Stage()
-    assert stage.handle(SchedulerConfigured(at=1.0, config=SchedulerConfig(round_s=15.0))) == []
+    assert (
+        stage.handle(SchedulerConfigured(at=1.0, config=SchedulerConfig(round_s=15.0)))
+        == []
+    )
 
 
 def test_attained_service_counts_every_second_that_gpus_are_held() -> None:
@@ -444,7 +469,10 @@ def test_a_job_larger_than_the_cluster_waits_and_says_so() -> None:
     stage.submit("a", spec((16, 16)))
     stage.round(60.0, {})
     assert stage.job().reason is Reason.IMPOSSIBLE
-    assert stage.job().explanation == "waits: needs at least 16 GPUs, the cluster has 8 of one type"
+    assert (
+        stage.job().explanation
+        == "waits: needs at least 16 GPUs, the cluster has 8 of one type"
+    )
 
 
 def test_the_view_is_ordered_and_leaves_out_what_is_on_its_way_out() -> None:
@@ -481,8 +509,16 @@ def test_a_replayed_journal_gives_an_equal_state() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"round_s": 0.0}, {"round_s": float("nan")}, {"round_s": 1e-4}, {"retry_s": -1.0}, {"reaction_s": -1.0}],
+    [
+        {"round_s": 0.0},
+        {"round_s": float("nan")},
+        {"round_s": 1e-4},
+        {"retry_s": -1.0},
+        {"reaction_s": -1.0},
+    ],
 )
-def test_a_configuration_that_cannot_work_is_refused(settings: dict[str, float]) -> None:
+def test_a_configuration_that_cannot_work_is_refused(
+    settings: dict[str, float],
+) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):
         SchedulerConfig(**settings)

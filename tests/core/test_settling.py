@@ -26,7 +26,9 @@ def took_step(stage: Stage, generation: int = 1) -> list[object]:
     return list(stage.handle(event))
 
 
-def test_a_policy_that_changes_its_mind_each_round_stops_nothing_before_the_first_step(stage: Stage) -> None:
+def test_a_policy_that_changes_its_mind_each_round_stops_nothing_before_the_first_step(
+    stage: Stage,
+) -> None:
     """22 stops in 130 s were seen."""
     stage.submit("b")
     orders = []
@@ -41,9 +43,14 @@ def test_a_policy_that_changes_its_mind_each_round_stops_nothing_before_the_firs
 def test_what_the_last_plan_wants_comes_about_with_the_first_step(stage: Stage) -> None:
     stage.started()
     assert stage.round(120.0, {"a": on(n0=4)}) == []
-    assert stage.job().explanation == "takes its first step before anything else: runs on 4 GPUs"
+    assert (
+        stage.job().explanation
+        == "takes its first step before anything else: runs on 4 GPUs"
+    )
     stage.at = 130.0
-    rescale = Rescale(job="a", generation=2, spec=spec(), allocation=on(n0=4), batch=None)
+    rescale = Rescale(
+        job="a", generation=2, spec=spec(), allocation=on(n0=4), batch=None
+    )
     assert took_step(stage) == [rescale]
     assert took_step(stage) == []
 
@@ -51,7 +58,10 @@ def test_what_the_last_plan_wants_comes_about_with_the_first_step(stage: Stage) 
 def test_a_job_that_is_to_give_way_gives_way_after_its_first_step(stage: Stage) -> None:
     stage.submit("b", spec((8, 8)))
     assert stage.round(120.0, {"b": on(n0=4, n1=4)}) == []
-    assert (stage.job().state, stage.job().reason) == (JobState.STARTING, Reason.ALLOCATED)
+    assert (stage.job().state, stage.job().reason) == (
+        JobState.STARTING,
+        Reason.ALLOCATED,
+    )
     stage.started()
     assert took_step(stage) == [Stop(job="a", generation=1)]
 

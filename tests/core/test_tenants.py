@@ -19,7 +19,9 @@ VISION = Tenant(id="vision", quota_gpus=2, weight=2.0, priority=1)
 
 
 def owned(stage: Stage, job: str, tenant: str, gpus: int) -> None:
-    stage.handle(JobSubmitted(at=stage.at, job=job, spec=spec((gpus, gpus), tenant=tenant)))
+    stage.handle(
+        JobSubmitted(at=stage.at, job=job, spec=spec((gpus, gpus), tenant=tenant))
+    )
 
 
 def configured(stage: Stage, tenant: Tenant) -> list[object]:
@@ -30,7 +32,10 @@ def test_a_tenant_nobody_configured_has_weight_one_and_no_quota() -> None:
     stage = Stage()
     stage.submit()
     view = stage.scheduler.view()
-    assert (view.tenants, view.tenant("default")) == ({}, Tenant(id="default", weight=1.0))
+    assert (view.tenants, view.tenant("default")) == (
+        {},
+        Tenant(id="default", weight=1.0),
+    )
     assert (view.tenant("x").quota_gpus, view.tenant("x").priority) == (None, 0)
 
 
@@ -54,7 +59,10 @@ def test_a_plan_made_for_other_quotas_is_void_and_one_beyond_them_is_refused() -
     assert stage.plan({"a": on(n0=3)}) == []
     assert stage.scheduler.state.plan_error == ""
     assert stage.round(120.0, {"a": on(n0=3)}) == []
-    assert stage.scheduler.state.plan_error == "tenant 'vision': 3 GPUs given, its quota is 2"
+    assert (
+        stage.scheduler.state.plan_error
+        == "tenant 'vision': 3 GPUs given, its quota is 2"
+    )
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
@@ -63,7 +71,9 @@ def test_a_quota_that_is_cut_takes_effect_at_the_next_round(name: str) -> None:
     policy = create_policy(name)
 
     def next_round(at: float) -> list[object]:
-        solve, *_ = (command for command in stage.timer(at) if isinstance(command, Solve))
+        solve, *_ = (
+            command for command in stage.timer(at) if isinstance(command, Solve)
+        )
         return list(stage.plan(dict(policy.allocate(solve.view).allocations)))
 
     owned(stage, "a", "vision", 5)  # more than the quota even by halves of GPUs
@@ -78,12 +88,16 @@ def test_a_quota_that_is_cut_takes_effect_at_the_next_round(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
-def test_a_quota_of_everybody_that_is_cut_is_planned_for_and_so_is_one_that_grows(name: str) -> None:
+def test_a_quota_of_everybody_that_is_cut_is_planned_for_and_so_is_one_that_grows(
+    name: str,
+) -> None:
     stage = Stage(SchedulerConfig(reaction_s=1.0))
     policy = create_policy(name)
 
     def next_round(at: float) -> list[object]:
-        solve, *_ = (command for command in stage.timer(at) if isinstance(command, Solve))
+        solve, *_ = (
+            command for command in stage.timer(at) if isinstance(command, Solve)
+        )
         return list(stage.plan(dict(decide(policy, solve.view).allocations)))
 
     def planned() -> tuple[int, float]:
@@ -92,7 +106,12 @@ def test_a_quota_of_everybody_that_is_cut_is_planned_for_and_so_is_one_that_grow
         given = [job.target.allocation for job in stage.scheduler.state.jobs.values()]
         return sum(map(bool, given)), sum(each.num_gpus for each in given)
 
-    for job, tenant, gpus in (("a", "vision", 1), ("b", "other", 2), ("c", "other", 2), ("d", "vision", 2)):
+    for job, tenant, gpus in (
+        ("a", "vision", 1),
+        ("b", "other", 2),
+        ("c", "other", 2),
+        ("d", "vision", 2),
+    ):
         owned(stage, job, tenant, gpus)
     next_round(1.0)
     assert planned()[0] == 4
@@ -118,16 +137,22 @@ def test_a_quota_of_everybody_that_is_cut_is_planned_for_and_so_is_one_that_grow
     assert planned()[0] == 4
 
 
-def test_a_plan_beyond_the_quota_of_everybody_is_refused_whoever_owns_the_jobs() -> None:
+def test_a_plan_beyond_the_quota_of_everybody_is_refused_whoever_owns_the_jobs() -> (
+    None
+):
     stage = Stage()
     configured(stage, Tenant(id=EVERYBODY, quota_gpus=4))
     owned(stage, "a", "vision", 3)
     owned(stage, "b", "other", 2)
     assert stage.round(60.0, {"a": on(n0=3), "b": on(n1=2)}) == []
-    assert stage.scheduler.state.plan_error == "tenant '*': 5 GPUs given, its quota is 4"
+    assert (
+        stage.scheduler.state.plan_error == "tenant '*': 5 GPUs given, its quota is 4"
+    )
 
 
-def test_a_job_that_has_not_taken_a_step_yet_gives_way_where_everybody_holds_too_much() -> None:
+def test_a_job_that_has_not_taken_a_step_yet_gives_way_where_everybody_holds_too_much() -> (
+    None
+):
     stage = Stage(settle_s=600.0)
     owned(stage, "a", "vision", 3)
     stage.round(60.0, {"a": on(n0=3)})

@@ -10,7 +10,13 @@ import pytest
 from coadapt.core.accounting import held
 from coadapt.core.commands import Command, Start
 from coadapt.core.config import SchedulerConfig
-from coadapt.core.events import Event, NodeJoined, Outcome, SchedulerRestarted, TrainingResumed
+from coadapt.core.events import (
+    Event,
+    NodeJoined,
+    Outcome,
+    SchedulerRestarted,
+    TrainingResumed,
+)
 from coadapt.core.lifecycle import ENDED
 from coadapt.core.scheduler import VIEWS_BEHIND_MAX, Scheduler
 from coadapt.core.state import ENDED_KEPT, JobRecord, SchedulerState
@@ -30,19 +36,28 @@ class Checked(Scheduler):
         before = {job.id: copy(job) for job in self.state.jobs.values()}
         commands = super().handle(event)
         told = {job.id for job in touched_jobs(event, commands, self.state)}
-        differ = {job for job, record in self.state.jobs.items() if record != before.get(job)}
+        differ = {
+            job for job, record in self.state.jobs.items() if record != before.get(job)
+        }
         assert differ <= told or isinstance(event, SchedulerRestarted), event
         assert (anew.handle(event), anew.state) == (commands, self.state), event
         live = [job for job in self.state.jobs.values() if job.state not in ENDED]
         free = FreeGpus(self.state.nodes.values())
         for job in live:
             free.take(held(job))
-        assert (self._work.holdings.free.whole, self._work.holdings.free.parts) == (free.whole, free.parts), (
-            event
-        )
-        assert {job.id for job in self._work.jobs} == {job.id for job in live if may_act(job)}, event
-        assert self._work.moving.keys() == {job.id for job in live if moves_soon(job)}, event
-        in_order = [job.id for job in sorted(live, key=lambda job: (job.submitted_at, job.id))]
+        assert (self._work.holdings.free.whole, self._work.holdings.free.parts) == (
+            free.whole,
+            free.parts,
+        ), event
+        assert {job.id for job in self._work.jobs} == {
+            job.id for job in live if may_act(job)
+        }, event
+        assert self._work.moving.keys() == {
+            job.id for job in live if moves_soon(job)
+        }, event
+        in_order = [
+            job.id for job in sorted(live, key=lambda job: (job.submitted_at, job.id))
+        ]
         assert [job.id for job in self.state.active] == in_order, event
         fresh = Scheduler(self.config, self.state).view()
         assert self.view() == fresh, event
@@ -55,7 +70,10 @@ class Checked(Scheduler):
             summed.batches,
             summed.jobs,
         ), event
-        assert (kept.free.whole, kept.free.parts) == (summed.free.whole, summed.free.parts), event
+        assert (kept.free.whole, kept.free.parts) == (
+            summed.free.whole,
+            summed.free.parts,
+        ), event
         return commands
 
 
@@ -75,7 +93,9 @@ def three_that_train() -> tuple[Stage, dict[str, Allocation]]:
     return stage, plan
 
 
-def test_of_a_plan_only_what_it_says_anew_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_plan_only_what_it_says_anew_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     stage, plan = three_that_train()
     looked, set_target = list[str](), stage.scheduler._set_target
 
@@ -98,7 +118,9 @@ def test_only_who_may_be_silent_is_looked_at(monkeypatch: pytest.MonkeyPatch) ->
     stage, _ = three_that_train()
     looked = list[str]()
     monkeypatch.setattr(
-        stage.scheduler, "_stop_hung", lambda jobs: looked.extend(job.id for job in jobs) or []
+        stage.scheduler,
+        "_stop_hung",
+        lambda jobs: looked.extend(job.id for job in jobs) or [],
     )
     stage.at = 200.0
     stage.reported(TrainingReport(progress=1.0), "b")
@@ -120,7 +142,9 @@ def test_a_round_finds_few_views_to_make() -> None:
         stage.started(name)
         stage.reported(TrainingReport(progress=1.0), name)
     assert len(stage.scheduler._work.unseen) <= VIEWS_BEHIND_MAX + 1
-    assert [job.measured.progress for job in stage.scheduler.view().jobs] == [1.0] * num_jobs
+    assert [job.measured.progress for job in stage.scheduler.view().jobs] == [
+        1.0
+    ] * num_jobs
 
 
 def test_what_is_given_back_is_free_again() -> None:
@@ -173,7 +197,10 @@ def costs_among(num_jobs: int) -> dict[str, int]:
     names = [f"j{index}" for index in range(num_jobs)]
     for name in names:
         stage.submit(name)
-    stage.round(60.0, {name: on(**{f"n{index // 4}": 1}) for index, name in enumerate(names[::2])})
+    stage.round(
+        60.0,
+        {name: on(**{f"n{index // 4}": 1}) for index, name in enumerate(names[::2])},
+    )
     for name in names[4::2]:
         stage.started(name)
     # What a plan left to be done is done with the next event, once: not part of what each costs.
@@ -188,7 +215,9 @@ def events_of(stage: Stage, new: str, runs: str, waits: str) -> dict[str, int]:
         "submitted": lines_of(lambda: stage.submit(new)),
         "started": lines_of(lambda: stage.started(runs)),
         "first step": lines_of(lambda: stage.handle(resumed)),
-        "reported": lines_of(lambda: stage.reported(TrainingReport(progress=1.0), runs)),
+        "reported": lines_of(
+            lambda: stage.reported(TrainingReport(progress=1.0), runs)
+        ),
         "cancelled": lines_of(lambda: stage.cancel(waits)),
         "ended": lines_of(lambda: stage.exited(Outcome.SUCCEEDED, runs)),
         "node lost": lines_of(lambda: stage.lose("n1")),

@@ -8,7 +8,11 @@ from demo.plan import DemoJob
 from demo.processes import Result, run_plain
 from tests.executors.every_engine import ENGINES, LIMIT_S, run_on, shortened_jobs
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(LIMIT_S + 300)]
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.slow,
+    pytest.mark.timeout(LIMIT_S + 300),
+]
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +26,9 @@ def plain(jobs: list[DemoJob]) -> dict[str, Result]:
     return run_plain(jobs, lambda *_: None)
 
 
-@pytest.mark.parametrize("engine", [pytest.param(name, marks=pytest.mark.engine(name)) for name in ENGINES])
+@pytest.mark.parametrize(
+    "engine", [pytest.param(name, marks=pytest.mark.engine(name)) for name in ENGINES]
+)
 def test_the_same_files_train_as_well_as_their_scripts_alone(
     engine: str, jobs: list[DemoJob], request: pytest.FixtureRequest
 ) -> None:

@@ -32,8 +32,12 @@ def verdict(job: DemoJob, result: float | None, state: str = "succeeded") -> Ver
 def test_the_job_files_show_what_the_demo_promises() -> None:
     specs = [job_spec(job.file, 1000.0) for job in JOBS]
     assert [spec.name for spec in specs] == [job.name for job in JOBS]
-    assert {RescaleContract.FIXED, RescaleContract.ADAPTIVE} <= {spec.contract for spec in specs}
-    assert any(spec.replicas.min == spec.replicas.max > 1 for spec in specs), "no rigid job"
+    assert {RescaleContract.FIXED, RescaleContract.ADAPTIVE} <= {
+        spec.contract for spec in specs
+    }
+    assert any(spec.replicas.min == spec.replicas.max > 1 for spec in specs), (
+        "no rigid job"
+    )
     assert len({job.at_s for job in JOBS}) == len(JOBS) == 4
 
 
@@ -55,7 +59,9 @@ def test_the_last_figure_counts() -> None:
         (ERROR, None, False),
     ],
 )
-def test_a_result_may_be_better_but_hardly_worse(job: DemoJob, result: float | None, good: bool) -> None:
+def test_a_result_may_be_better_but_hardly_worse(
+    job: DemoJob, result: float | None, good: bool
+) -> None:
     assert verdict(job, result).good is good
     assert not replace(verdict(job, result), state="failed").good
 
@@ -84,6 +90,9 @@ def test_the_outcome_is_good_if_every_job_is() -> None:
                 "total_s": 30.0,
                 "batch": 64,
             }
-            for name, result, is_good in (("shapes", 0.9, True), ("factorise", 0.99, False))
+            for name, result, is_good in (
+                ("shapes", 0.9, True),
+                ("factorise", 0.99, False),
+            )
         ],
     }

@@ -15,7 +15,9 @@ JOBS = (
 )
 
 
-def picture(name: str, state: str, num_gpus: int, total: int, progress: float) -> JsonObject:
+def picture(
+    name: str, state: str, num_gpus: int, total: int, progress: float
+) -> JsonObject:
     return {
         "id": name,
         "state": state,
@@ -31,7 +33,9 @@ class FakeScheduler:
     """Shows each job's pictures one after another, the last one for ever."""
 
     def __init__(self, **pictures: list[JsonObject]) -> None:
-        self.pictures = {name.replace("_", "-"): series for name, series in pictures.items()}
+        self.pictures = {
+            name.replace("_", "-"): series for name, series in pictures.items()
+        }
         self.submitted: list[str] = []
         self.done: list[str] = []
         self.up = True
@@ -44,7 +48,11 @@ class FakeScheduler:
         if not self.up:
             raise UnreachableError("it is down")
         shown = [self.pictures[name] for name in self.submitted]
-        return {"jobs": [series.pop(0) if len(series) > 1 else series[0] for series in shown]}
+        return {
+            "jobs": [
+                series.pop(0) if len(series) > 1 else series[0] for series in shown
+            ]
+        }
 
     def submit(self, job: DemoJob) -> str:
         self.submitted.append(job.name)
@@ -64,11 +72,15 @@ class FakeScheduler:
         self.up = True
 
 
-def run(scheduler: FakeScheduler, *, trouble: bool, limit_s: float = 60.0) -> tuple[Course, list[str]]:
+def run(
+    scheduler: FakeScheduler, *, trouble: bool, limit_s: float = 60.0
+) -> tuple[Course, list[str]]:
     told: list[str] = []
     pace = Pace(look_s=0.001, down_s=0.001, limit_s=limit_s)
     live = cast(LiveScheduler, scheduler)
-    return Timeline(live, JOBS, lambda _, text: told.append(text), lambda _: None, pace).run(trouble), told
+    return Timeline(
+        live, JOBS, lambda _, text: told.append(text), lambda _: None, pace
+    ).run(trouble), told
 
 
 def fake() -> FakeScheduler:

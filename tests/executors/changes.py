@@ -84,7 +84,9 @@ class RandomOrders:
         """Return how the order of that generation was answered; every order is in one way only."""
         for event in list(self._inbox.events):
             assert isinstance(event, ReplicasStarted | ReplicasKept), event
-            assert self._answers.setdefault(event.generation, type(event)) is type(event), event
+            assert self._answers.setdefault(event.generation, type(event)) is type(
+                event
+            ), event
         return self._answers.get(generation)
 
 

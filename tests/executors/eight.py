@@ -10,7 +10,9 @@ from tests.train.toy import Toy, final_parameters, plain_parameters, run_toy
 
 def the_toy(folder: Path) -> Toy:
     """Return the training whose traces are left in `folder`."""
-    return Toy(folder=str(folder), num_epochs=30, optimizer="adamw", double=True, pace_s=0.05)
+    return Toy(
+        folder=str(folder), num_epochs=30, optimizer="adamw", double=True, pace_s=0.05
+    )
 
 
 def distance(folder: Path) -> float:
@@ -22,7 +24,9 @@ def distance(folder: Path) -> float:
     toy = the_toy(folder)
     assert_same_run(toy)
     pairs = zip(final_parameters(folder), plain_parameters(toy), strict=True)
-    return max(float((got - wanted).abs().max() / wanted.abs().max()) for got, wanted in pairs)
+    return max(
+        float((got - wanted).abs().max() / wanted.abs().max()) for got, wanted in pairs
+    )
 
 
 if __name__ == "__main__":

@@ -34,7 +34,9 @@ class Stage(LocalSite):
         return Rescale(**self.terms(generation, counts))
 
     def terms(self, generation: int, counts: tuple[int, ...]) -> dict[str, object]:
-        slots = tuple((node, count) for node, count in zip(NODES, counts, strict=False) if count)
+        slots = tuple(
+            (node, count) for node, count in zip(NODES, counts, strict=False) if count
+        )
         return {
             "job": "a",
             "generation": generation,
@@ -48,7 +50,11 @@ class Stage(LocalSite):
 
     def alive(self) -> set[str]:
         names = [line[1:].split()[0] for line in self.lives() if line[0] == "+"]
-        return {name for name in names if not any(line.startswith(f"-{name} ") for line in self.lives())}
+        return {
+            name
+            for name in names
+            if not any(line.startswith(f"-{name} ") for line in self.lives())
+        }
 
     def set(self, flag: str) -> Path:
         path = self.folder / flag
@@ -60,7 +66,10 @@ class Stage(LocalSite):
         generation, rank = name.split("-")
         for pid in self.pids("replica"):
             environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            if {f"COADAPT_GENERATION={generation}".encode(), f"RANK={rank}".encode()} <= set(environ):
+            if {
+                f"COADAPT_GENERATION={generation}".encode(),
+                f"RANK={rank}".encode(),
+            } <= set(environ):
                 return pid
         raise AssertionError(f"{name} does not live")
 

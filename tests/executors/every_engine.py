@@ -51,7 +51,9 @@ EIGHT = Eight(name="eight", at_s=0.0, higher_is_better=False, tolerance=0.0)
 
 def shortened_jobs(folder: Path) -> list[DemoJob]:
     """Return the demo's jobs that are in SHORT, with files in `folder`, sooner after one another."""
-    return [_shortened(job, folder, SHORT[job.name]) for job in JOBS if job.name in SHORT]
+    return [
+        _shortened(job, folder, SHORT[job.name]) for job in JOBS if job.name in SHORT
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +71,9 @@ def _shortened(job: DemoJob, folder: Path, share: float) -> DemoJob:
     told = yaml.safe_load(job.path.read_text())
     before, option, epochs = told["run"].partition("--epochs ")
     num_epochs, *others = epochs.split()
-    told["run"] = " ".join([f"{before}{option}{round(share * int(num_epochs))}", *others])
+    told["run"] = " ".join(
+        [f"{before}{option}{round(share * int(num_epochs))}", *others]
+    )
     told["workdir"] = str(job.file.workdir)
     short = Shortened(
         name=job.name,
@@ -93,9 +97,13 @@ class Engine:
 @contextmanager
 def on_ray(folder: Path) -> Iterator[Engine]:
     """Three nodes of four CPU slots."""
-    cluster, _ = start_ray(*({"node_name": f"node-{number}", "num_cpus": 4} for number in range(3)))
+    cluster, _ = start_ray(
+        *({"node_name": f"node-{number}", "num_cpus": 4} for number in range(3))
+    )
     try:
-        yield Engine(folder=folder, options=_options("ray", address=cluster.address, slots=4))
+        yield Engine(
+            folder=folder, options=_options("ray", address=cluster.address, slots=4)
+        )
     finally:
         cluster.shutdown()
 
@@ -112,7 +120,10 @@ def on_slurm(folder: Path) -> Iterator[Engine]:
     try:
         slurm.start()
         os.environ["SLURM_CONF"] = str(slurm.conf)
-        yield Engine(folder=folder, options=_options("slurm", nodes=4, slots=3, look_s=1, time_limit=120))
+        yield Engine(
+            folder=folder,
+            options=_options("slurm", nodes=4, slots=3, look_s=1, time_limit=120),
+        )
     finally:
         slurm.stop()
         os.environ.clear()
@@ -130,9 +141,14 @@ def on_kubernetes(folder: Path) -> Iterator[Engine]:
     plane = ControlPlane(folder / "plane")
     try:
         make_ready(plane)
-        site = KubernetesSite(folder, plane, {f"node-{number}": 4 for number in range(3)})
+        site = KubernetesSite(
+            folder, plane, {f"node-{number}": 4 for number in range(3)}
+        )
         try:
-            yield Engine(folder=folder, options=_options("kubernetes", **{**site.options(), "slots": "4"}))
+            yield Engine(
+                folder=folder,
+                options=_options("kubernetes", **{**site.options(), "slots": "4"}),
+            )
         finally:
             site.close()
     finally:
@@ -159,31 +175,53 @@ class Watch:
 
     def look(self, cluster: JsonObject) -> None:
         for job in cast("list[JsonObject]", cluster["jobs"]):
-            name, held = str(job["name"]), len(cast("list[object]", job["allocation"] or []))
+            name, held = (
+                str(job["name"]),
+                len(cast("list[object]", job["allocation"] or [])),
+            )
             self.nodes[name] = max(self.nodes.get(name, 0), held)
 
 
-def run_on(name: str, demo_jobs: Sequence[DemoJob], plain: dict[str, Result]) -> JsonObject:
+def run_on(
+    name: str, demo_jobs: Sequence[DemoJob], plain: dict[str, Result]
+) -> JsonObject:
     """Return what became of all jobs on the engine `name`. plain: what the demo's came to alone."""
     with tempfile.TemporaryDirectory() as place, ENGINES[name](Path(place)) as engine:
-        scheduler, watch, began = LiveScheduler(engine.folder, engine.options), Watch(), time.monotonic()
+        scheduler, watch, began = (
+            LiveScheduler(engine.folder, engine.options),
+            Watch(),
+            time.monotonic(),
+        )
         try:
             scheduler.start()
             jobs = (EIGHT, *demo_jobs)
             pace = Pace(limit_s=LIMIT_S)
-            course = Timeline(scheduler, jobs, _tell, watch.look, pace).run(with_trouble=False)
+            course = Timeline(scheduler, jobs, _tell, watch.look, pace).run(
+                with_trouble=False
+            )
             wall_s = time.monotonic() - began
-            rows = [_row(scheduler, course, watch, job, plain.get(job.name)) for job in jobs]
+            rows = [
+                _row(scheduler, course, watch, job, plain.get(job.name)) for job in jobs
+            ]
         except BaseException:
             print(scheduler.log.read_text()[-3000:], file=sys.stderr)
             raise
         finally:
             scheduler.stop()
-    return {"engine": name, "good": all(bool(row["good"]) for row in rows), "wall_s": wall_s, "jobs": rows}
+    return {
+        "engine": name,
+        "good": all(bool(row["good"]) for row in rows),
+        "wall_s": wall_s,
+        "jobs": rows,
+    }
 
 
 def _row(
-    scheduler: LiveScheduler, course: Course, watch: Watch, job: DemoJob, plain: Result | None
+    scheduler: LiveScheduler,
+    course: Course,
+    watch: Watch,
+    job: DemoJob,
+    plain: Result | None,
 ) -> dict[str, object]:
     picture, job_id = course.job(job.name), course.ids[job.name]
     assert picture is not None
@@ -193,7 +231,9 @@ def _row(
         "replicas": course.held.get(job.name, []),
         "nodes_at_most": watch.nodes.get(job.name, 0),
         "failures": picture["num_failures"],
-        "total_s": round(cast(float, picture["ended_at"]) - cast(float, picture["submitted_at"]), 1),
+        "total_s": round(
+            cast(float, picture["ended_at"]) - cast(float, picture["submitted_at"]), 1
+        ),
     }
     succeeded = row["state"] == "succeeded"
     if not succeeded:
@@ -203,7 +243,11 @@ def _row(
         several = watch.nodes[job.name] > 1 and row["replicas"] == [8]
         return {**row, "distance": found, "good": succeeded and several}
     result = find_result(scheduler.coadapt("logs", job_id))
-    good = succeeded and result is not None and job.shortfall(result[1], plain[1]) <= job.tolerance
+    good = (
+        succeeded
+        and result is not None
+        and job.shortfall(result[1], plain[1]) <= job.tolerance
+    )
     return {**row, "result": result and result[1], "plain": plain[1], "good": good}
 
 
@@ -215,12 +259,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--engine", action="append", choices=sorted(ENGINES), required=True)
-    parser.add_argument("--short", action="store_true", help="three jobs, not for all of their epochs")
+    parser.add_argument(
+        "--engine", action="append", choices=sorted(ENGINES), required=True
+    )
+    parser.add_argument(
+        "--short", action="store_true", help="three jobs, not for all of their epochs"
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         jobs = shortened_jobs(Path(folder)) if given.short else list(JOBS)
-        plain = run_plain(jobs, lambda job, result: _tell(0.0, f"{job.name} alone: {result}"))
+        plain = run_plain(
+            jobs, lambda job, result: _tell(0.0, f"{job.name} alone: {result}")
+        )
         outcomes = [run_on(name, jobs, plain) for name in given.engine]
     print(json.dumps(outcomes, indent=1))
     sys.exit(0 if all(outcome["good"] for outcome in outcomes) else 1)

@@ -169,7 +169,9 @@ def change() -> None:
     new = order()
     if new is None or new.generation <= generation:
         return
-    if rank == 0 and all(notes.read(ready_file(name)) is not None for name in new.joiners):
+    if rank == 0 and all(
+        notes.read(ready_file(name)) is not None for name in new.joiners
+    ):
         if not notes.create(decided_file(new.generation)):
             return
         notes.write(begun_file(new.generation))

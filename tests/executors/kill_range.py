@@ -67,7 +67,9 @@ class Range(ABC):
         self.start()
         self.cluster.up(SLOTS)
         self.jobs = [self._submit(f"job-{number}") for number in range(JOBS)]
-        self._until(lambda: all(self.starts(job) for job in self.jobs), "all jobs have started")
+        self._until(
+            lambda: all(self.starts(job) for job in self.jobs), "all jobs have started"
+        )
 
     def shoot(self, kind: str) -> tuple[float, float]:
         """Return the seconds until it was noticed, and until the job that was hit trained again."""
@@ -79,7 +81,9 @@ class Range(ABC):
         if kind in self.harmless:
             restore()
             answered, count = time.monotonic() - began, self.cluster.count(job)
-            self._until(lambda: self.cluster.count(job) > count, f"{kind}: {job} trains on")
+            self._until(
+                lambda: self.cluster.count(job) > count, f"{kind}: {job} trains on"
+            )
             assert self.starts(job) == before, "a job was started again without need"
             return answered, 0.0
         self._until(lambda: self._generation(job) != known, f"{kind}: it is noticed")
@@ -98,7 +102,10 @@ class Range(ABC):
         """Let all jobs end; raise AssertionError if one is lost, doubled or did not."""
         self.gate.touch()
         for job in self.jobs:
-            self._until(lambda job=job: self.cluster.job(job)["state"] == "succeeded", f"{job} ends well")
+            self._until(
+                lambda job=job: self.cluster.job(job)["state"] == "succeeded",
+                f"{job} ends well",
+            )
             trace = self.cluster.trace(job)
             starts = [line for line in trace if " starts at " in line]
             assert not [line for line in trace if "two lives" in line], trace
@@ -156,7 +163,9 @@ class Range(ABC):
             time.sleep(LOOK_S)
 
 
-def shoot_many(make: Callable[[Path, int], Range], kinds: Sequence[str], description: str | None) -> None:
+def shoot_many(
+    make: Callable[[Path, int], Range], kinds: Sequence[str], description: str | None
+) -> None:
     """Shoot as often as the command line says, each kind in its turn; print what became of it."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -185,7 +194,12 @@ def shoot_many(make: Callable[[Path, int], Range], kinds: Sequence[str], descrip
         print(f"{kind:10} {row}")
     print(f"{given.kills} kills: nothing lost, nothing doubled, every job ended")
     if given.out is not None:
-        result = {"kills": given.kills, "seed": given.seed, "load": os.getloadavg()[0], "kinds": outcome}
+        result = {
+            "kills": given.kills,
+            "seed": given.seed,
+            "load": os.getloadavg()[0],
+            "kinds": outcome,
+        }
         given.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
@@ -193,5 +207,8 @@ def _told(times: Sequence[tuple[float, float]]) -> dict[str, float]:
     """Return median and worst of the seconds until it was noticed, and until training again."""
     row: dict[str, float] = {"times": len(times)}
     for name, each in zip(("noticed", "again"), zip(*times, strict=True), strict=True):
-        row |= {f"{name}_median_s": round(statistics.median(each), 2), f"{name}_worst_s": round(max(each), 2)}
+        row |= {
+            f"{name}_median_s": round(statistics.median(each), 2),
+            f"{name}_worst_s": round(max(each), 2),
+        }
     return row

@@ -30,8 +30,14 @@ def changes_in_place_over_nodes(site: Site, monkeypatch: pytest.MonkeyPatch) -> 
     executor, inbox = site.executor(), Inbox()
     here, both, there = ((1,), (1, 1), (0, 1))
     for generation, counts in ((1, here), (2, both), (3, there)):
-        slots = tuple((node, count) for node, count in zip(NODES, counts, strict=False) if count)
-        terms = {"job": "a", "generation": generation, "spec": spec(TRAINER, site.folder)}
+        slots = tuple(
+            (node, count) for node, count in zip(NODES, counts, strict=False) if count
+        )
+        terms = {
+            "job": "a",
+            "generation": generation,
+            "spec": spec(TRAINER, site.folder),
+        }
         kind = Start if generation == 1 else Rescale
         executor.execute(kind(**terms, allocation=Allocation(slots=slots)), inbox.post)
         inbox.wait(started("a", generation))
@@ -40,4 +46,12 @@ def changes_in_place_over_nodes(site: Site, monkeypatch: pytest.MonkeyPatch) -> 
     (site.folder / "finish").touch()
     inbox.wait(exited("a", 3, Outcome.SUCCEEDED))
     lives = (site.folder / "lives").read_text().splitlines()
-    assert sorted(lives) == ["+1-0", "+2-1", "-1-0 0", "-2-1 0", "=1-0 2 0", "=2-1 2 1", "=2-1 3 0"]
+    assert sorted(lives) == [
+        "+1-0",
+        "+2-1",
+        "-1-0 0",
+        "-2-1 0",
+        "=1-0 2 0",
+        "=2-1 2 1",
+        "=2-1 3 0",
+    ]

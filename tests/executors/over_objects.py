@@ -21,7 +21,13 @@ from tests.train.rescale.test_elastic import assert_same_parameters
 from tests.train.toy import Toy
 
 # What a driver of S3 looks for; on a real cluster the operator lets them through, or nodes have them.
-ENVS = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION", "FSSPEC_S3")
+ENVS = (
+    "AWS_ENDPOINT_URL",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_DEFAULT_REGION",
+    "FSSPEC_S3",
+)
 SCRIPT = """\
 import os
 from tests.train.toy import Toy, run_toy
@@ -45,13 +51,20 @@ class Site(Protocol):
 def goes_on_from_an_object_store(site: Site, bucket: str) -> None:
     """The state directory holds no checkpoint at any time; the parameters end as in a plain loop."""
     # Long enough to be killed on the way, however busy the machine is: `fast` ends the waiting.
-    toy = Toy(folder=str(site.folder), num_epochs=6, pace_s=0.5, checkpoint_every_s=1e-9)
+    toy = Toy(
+        folder=str(site.folder), num_epochs=6, pace_s=0.5, checkpoint_every_s=1e-9
+    )
     names = ("folder", "num_epochs", "pace_s", "checkpoint_every_s")
     script = site.folder / "script.py"
-    script.write_text(SCRIPT.format(options={name: getattr(toy, name) for name in names}))
+    script.write_text(
+        SCRIPT.format(options={name: getattr(toy, name) for name in names})
+    )
     given = spec(f"exec {sys.executable} {script}", site.folder)
     envs = {name: os.environ[name] for name in ENVS}
-    envs |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    envs |= {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }
     assert given.launch is not None
     launch = replace(given.launch, envs=tuple(envs.items()), checkpoints=bucket)
     batch = BatchLimits(initial=toy.batch_size)
@@ -70,7 +83,9 @@ def goes_on_from_an_object_store(site: Site, bucket: str) -> None:
     inbox.wait(started("a", 2), exited("a", 2, Outcome.SUCCEEDED))
     assert_same_parameters(toy)
     # The last life is the one whose process began last; its first step is not the first of all.
-    lives = sorted(site.folder.glob("ids-0-*.jsonl"), key=lambda path: path.stat().st_ctime)
+    lives = sorted(
+        site.folder.glob("ids-0-*.jsonl"), key=lambda path: path.stat().st_ctime
+    )
     assert json.loads(lives[-1].read_text().splitlines()[0])[:2] > [0, 0]
     assert list(JobDir.of(site.state_dir, "a").checkpoints.iterdir()) == []
 

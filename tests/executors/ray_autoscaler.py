@@ -44,7 +44,11 @@ def config(address: str, slots_per_node: int, max_nodes: int) -> dict[str, objec
         },
         "head_node_type": "ray.head.default",
         "available_node_types": {
-            "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
+            "ray.head.default": {
+                "resources": {"CPU": 0},
+                "node_config": {},
+                "max_workers": 0,
+            },
             "worker": worker,
         },
         "auth": {},
@@ -56,7 +60,9 @@ def config(address: str, slots_per_node: int, max_nodes: int) -> dict[str, objec
 
 
 @contextmanager
-def autoscaling_cluster(folder: Path, slots_per_node: int, max_nodes: int) -> Iterator[str]:
+def autoscaling_cluster(
+    folder: Path, slots_per_node: int, max_nodes: int
+) -> Iterator[str]:
     """Run a head without slots that can have so many nodes; give its address."""
     from ray.util import get_node_ip_address
 
@@ -64,8 +70,20 @@ def autoscaling_cluster(folder: Path, slots_per_node: int, max_nodes: int) -> It
     [port] = free_ports(1)
     address = f"{get_node_ip_address()}:{port}"
     file.write_text(json.dumps(config(address, slots_per_node, max_nodes)))
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--num-cpus=0"]
-    options = [f"--port={port}", f"--autoscaling-config={file}", "--include-dashboard=false"]
+    command = [
+        sys.executable,
+        "-m",
+        "ray.scripts.scripts",
+        "start",
+        "--head",
+        "--block",
+        "--num-cpus=0",
+    ]
+    options = [
+        f"--port={port}",
+        f"--autoscaling-config={file}",
+        "--include-dashboard=false",
+    ]
     envs = {
         "AUTOSCALER_UPDATE_INTERVAL_S": "1",
         "RAY_FAKE_CLUSTER": "1",

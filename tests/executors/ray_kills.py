@@ -38,7 +38,9 @@ class RayRange(Range):
             case "whole job":
                 kill_marked(self.cluster.checkpoints(job))
             case "node" | "stop":
-                self.ray.remove_node(self.nodes.pop(node), allow_graceful=kind == "stop")
+                self.ray.remove_node(
+                    self.nodes.pop(node), allow_graceful=kind == "stop"
+                )
                 return lambda: self._join(node)
             case "scheduler":
                 self.cluster.kill()

@@ -23,7 +23,9 @@ pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(params=["", LOOPBACK], ids=["by files", "over the network"])
-def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def site(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Stage]:
     with staged(tmp_path, monkeypatch) as site:
         site.options = ProcessOptions(control_host=request.param)
         yield site
@@ -52,10 +54,14 @@ def test_replicas_stay_join_and_leave(site: Stage) -> None:
     assert sorted(left) == ["-1-0 0", "-2-1 0", "-2-2 0", "-4-1 0", "-5-0 0"]
 
 
-def test_slots_of_those_who_left_are_free_and_of_those_who_stay_are_not(site: Stage) -> None:
+def test_slots_of_those_who_left_are_free_and_of_those_who_stay_are_not(
+    site: Stage,
+) -> None:
     executor, inbox = site.start(2)
     other = Inbox()
-    rival = Start(**{**site.terms(1, (1,)), "job": "b", "spec": spec("sleep 60", site.folder)})
+    rival = Start(
+        **{**site.terms(1, (1,)), "job": "b", "spec": spec("sleep 60", site.folder)}
+    )
     executor.execute(rival, other.post)
     other.stays_empty()
     stuck = site.set("stuck")
@@ -96,9 +102,13 @@ def test_the_next_change_waits_for_the_one_under_way(site: Stage) -> None:
     assert site.alive() == {"1-0"}
 
 
-def test_a_run_that_ends_while_its_change_waits_for_slots_is_not_started_anew(site: Stage) -> None:
+def test_a_run_that_ends_while_its_change_waits_for_slots_is_not_started_anew(
+    site: Stage,
+) -> None:
     executor, inbox = site.start(1)
-    rival = Start(**{**site.terms(1, (1,)), "job": "b", "spec": spec("sleep 60", site.folder)})
+    rival = Start(
+        **{**site.terms(1, (1,)), "job": "b", "spec": spec("sleep 60", site.folder)}
+    )
     executor.execute(rival, inbox.post)
     inbox.wait(started("b", 1))
     executor.execute(site.rescale(2), inbox.post)
@@ -130,7 +140,9 @@ def test_a_run_that_ends_before_its_change_needs_nobody_to_join(site: Stage) -> 
     assert marked_processes(site.job().checkpoints) == []
 
 
-def test_a_run_that_has_ended_when_its_change_is_ordered_tells_its_end(site: Stage) -> None:
+def test_a_run_that_has_ended_when_its_change_is_ordered_tells_its_end(
+    site: Stage,
+) -> None:
     executor, inbox = site.start(1)
     site.close()
     site.set("finish")
@@ -148,8 +160,12 @@ def test_a_run_that_has_ended_when_its_change_is_ordered_tells_its_end(site: Sta
     assert site.lives() == ["+1-0", "-1-0 0"]
 
 
-@pytest.mark.parametrize(("moment", "victim"), [("slow", "1-0"), ("stuck", "1-0"), ("stuck", "2-1")])
-def test_a_replica_killed_during_a_change_ends_all(site: Stage, moment: str, victim: str) -> None:
+@pytest.mark.parametrize(
+    ("moment", "victim"), [("slow", "1-0"), ("stuck", "1-0"), ("stuck", "2-1")]
+)
+def test_a_replica_killed_during_a_change_ends_all(
+    site: Stage, moment: str, victim: str
+) -> None:
     executor, inbox = site.start(1)
     site.set(moment)
     executor.execute(site.rescale(2), inbox.post)

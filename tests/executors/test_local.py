@@ -58,7 +58,9 @@ class LocalSite:
     ) -> ProcessExecutor:
         self.close()
         options = options or self.options
-        nodes = tuple(Node(id=name, num_gpus=SLOTS_PER_NODE, gpu_type="cpu") for name in NODES)
+        nodes = tuple(
+            Node(id=name, num_gpus=SLOTS_PER_NODE, gpu_type="cpu") for name in NODES
+        )
         host = Host(
             state_dir=self.state_dir,
             url="http://here",
@@ -66,7 +68,9 @@ class LocalSite:
             stop_grace_s=stop_grace_s,
             now=self.now,
         )
-        executor = ProcessExecutor(Machine(nodes=nodes, devices=devices or {}), host, options)
+        executor = ProcessExecutor(
+            Machine(nodes=nodes, devices=devices or {}), host, options
+        )
         executor.announce({node.id: node for node in nodes}, self.node_events.append)
         thread = threading.Thread(target=executor.run, args=(self.node_events.append,))
         thread.start()
@@ -114,7 +118,12 @@ class TestLocalContractOverTheNetwork(ExecutorContract):
 
 def order(site: Site, run: str, count: int = 1, generation: int = 1) -> Start:
     allocation = Allocation(slots=((NODES[0], count),))
-    return Start(job="a", generation=generation, spec=spec(run, site.folder), allocation=allocation)
+    return Start(
+        job="a",
+        generation=generation,
+        spec=spec(run, site.folder),
+        allocation=allocation,
+    )
 
 
 def end_of(inbox: Inbox) -> ReplicasExited:
@@ -126,7 +135,9 @@ def end_of(inbox: Inbox) -> ReplicasExited:
 
 def test_a_killed_launcher_takes_its_replicas_with_it(site: LocalSite) -> None:
     inbox = Inbox()
-    site.executor().execute(order(site, "while true; do sleep 0.05; done", 2), inbox.post)
+    site.executor().execute(
+        order(site, "while true; do sleep 0.05; done", 2), inbox.post
+    )
     inbox.wait(started("a", 1))
     os.kill(site.pids("launcher")[0], signal.SIGKILL)
     end = end_of(inbox)
@@ -135,7 +146,9 @@ def test_a_killed_launcher_takes_its_replicas_with_it(site: LocalSite) -> None:
     assert marked_processes(site.job().checkpoints) == []
 
 
-def test_a_launcher_killed_while_no_scheduler_watched_is_found_out(site: LocalSite) -> None:
+def test_a_launcher_killed_while_no_scheduler_watched_is_found_out(
+    site: LocalSite,
+) -> None:
     before, inbox = Inbox(), Inbox()
     start = order(site, "while true; do sleep 0.05; done", 2)
     site.executor().execute(start, before.post)
@@ -163,20 +176,29 @@ def test_a_launcher_that_comes_too_late_starts_nothing(tmp_path: Path) -> None:
     directory = JobDir(tmp_path / "jobs" / "a").generation(1)
     directory.make()
     replica = ReplicaOrder(log=str(directory.job.logs / "1-0.log"), envs={})
-    directory.write_order(launch_order(1, run="touch ran", workdir=str(tmp_path), replicas=(replica,)))
+    directory.write_order(
+        launch_order(1, run="touch ran", workdir=str(tmp_path), replicas=(replica,))
+    )
     with directory.job.lock() as held:
         assert held
         launcher.main(str(directory.path), lock_wait_s=0.1)
         assert directory.exit_record() is None
     directory.write_exit_record(ExitRecord(outcome=Outcome.LOST, detail="written off"))
     launcher.main(str(directory.path), lock_wait_s=0.1)
-    assert directory.exit_record() == ExitRecord(outcome=Outcome.LOST, detail="written off")
+    assert directory.exit_record() == ExitRecord(
+        outcome=Outcome.LOST, detail="written off"
+    )
     assert not (tmp_path / "ran").exists()
 
 
-def test_replicas_that_ignore_the_stop_are_killed_after_the_grace(site: LocalSite) -> None:
+def test_replicas_that_ignore_the_stop_are_killed_after_the_grace(
+    site: LocalSite,
+) -> None:
     inbox, executor = Inbox(), site.executor(stop_grace_s=0.5)
-    executor.execute(order(site, "trap '' TERM; touch up; while true; do sleep 0.05; done"), inbox.post)
+    executor.execute(
+        order(site, "trap '' TERM; touch up; while true; do sleep 0.05; done"),
+        inbox.post,
+    )
     inbox.wait(started("a", 1))
     until((site.folder / "up").exists)
     executor.execute(Stop(job="a", generation=1), inbox.post)
@@ -184,7 +206,9 @@ def test_replicas_that_ignore_the_stop_are_killed_after_the_grace(site: LocalSit
     assert marked_processes(site.job().checkpoints) == []
 
 
-def test_a_shell_that_dies_at_once_leaves_its_script_time_to_save(site: LocalSite) -> None:
+def test_a_shell_that_dies_at_once_leaves_its_script_time_to_save(
+    site: LocalSite,
+) -> None:
     """The shell of a compound command ends at SIGTERM; the script below it is still writing."""
     script = site.folder / "train.sh"
     script.write_text(
@@ -199,7 +223,9 @@ def test_a_shell_that_dies_at_once_leaves_its_script_time_to_save(site: LocalSit
     assert (site.folder / "saved").exists()
 
 
-def test_a_stop_reaches_the_script_but_not_the_helpers_below_it(site: LocalSite) -> None:
+def test_a_stop_reaches_the_script_but_not_the_helpers_below_it(
+    site: LocalSite,
+) -> None:
     """As with a data loader: its workers must live until the training process has saved its state."""
     script = site.folder / "train.py"
     script.write_text(
@@ -246,7 +272,9 @@ os.execve("/bin/sleep", ["sleep", "779"], {})
 """
 
 
-def test_what_leaves_its_session_and_clears_its_environment_ends_too(site: LocalSite) -> None:
+def test_what_leaves_its_session_and_clears_its_environment_ends_too(
+    site: LocalSite,
+) -> None:
     (site.folder / "escape.py").write_text(ESCAPE)
     inbox = Inbox()
     site.executor().execute(order(site, f"exec {sys.executable} escape.py"), inbox.post)
@@ -265,7 +293,10 @@ def test_orphans_that_end_by_themselves_are_reaped(site: LocalSite) -> None:
 
     def zombies() -> int:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return sum("\nState:\tZ" in Path(f"/proc/{child}/status").read_text() for child in children)
+        return sum(
+            "\nState:\tZ" in Path(f"/proc/{child}/status").read_text()
+            for child in children
+        )
 
     until(lambda: zombies() == 0)
     executor.execute(Stop(job="a", generation=1), inbox.post)
@@ -284,7 +315,9 @@ def test_orphans_that_end_by_themselves_are_reaped(site: LocalSite) -> None:
         ("no-such-command", Outcome.FAILED),
     ],
 )
-def test_exit_codes_tell_the_outcome(site: LocalSite, run: str, outcome: Outcome) -> None:
+def test_exit_codes_tell_the_outcome(
+    site: LocalSite, run: str, outcome: Outcome
+) -> None:
     inbox = Inbox()
     site.executor().execute(order(site, run), inbox.post)
     inbox.wait(started("a", 1), exited("a", 1, outcome))
@@ -311,7 +344,14 @@ def test_replicas_find_the_whole_contract_in_their_environment(site: LocalSite) 
     start = order(site, "env > env-$RANK", 2)
     batch = BatchConfig(total=64, atomic=32)
     executor.execute(
-        Start(job="a", generation=1, spec=start.spec, allocation=start.allocation, batch=batch), inbox.post
+        Start(
+            job="a",
+            generation=1,
+            spec=start.spec,
+            allocation=start.allocation,
+            batch=batch,
+        ),
+        inbox.post,
     )
     inbox.wait(started("a", 1), exited("a", 1, Outcome.SUCCEEDED))
     lines = (site.folder / "env-1").read_text().splitlines()
@@ -341,15 +381,22 @@ def test_a_job_sees_nothing_of_the_scheduler_s_environment_that_is_not_named(
     for name in ("MY_SECRET", "HF_TOKEN", "COADAPT_STATE"):
         monkeypatch.setenv(name, f"the {name}")
     monkeypatch.setenv("LC_TIME", "C")
-    inbox, executor = Inbox(), site.executor(options=ProcessOptions(pass_env=frozenset({"HF_TOKEN"})))
+    inbox, executor = (
+        Inbox(),
+        site.executor(options=ProcessOptions(pass_env=frozenset({"HF_TOKEN"}))),
+    )
     executor.execute(order(site, "env > env-0"), inbox.post)
     inbox.wait(started("a", 1), exited("a", 1, Outcome.SUCCEEDED))
-    found = dict(line.split("=", 1) for line in (site.folder / "env-0").read_text().splitlines())
+    found = dict(
+        line.split("=", 1) for line in (site.folder / "env-0").read_text().splitlines()
+    )
     asked = ("MY_SECRET", "COADAPT_STATE", "HF_TOKEN", "LC_TIME")
     assert [found.get(name) for name in asked] == [None, None, "the HF_TOKEN", "C"]
 
 
-def test_nothing_of_a_job_is_readable_by_others_and_no_file_holds_the_token(site: LocalSite) -> None:
+def test_nothing_of_a_job_is_readable_by_others_and_no_file_holds_the_token(
+    site: LocalSite,
+) -> None:
     inbox = Inbox()
     site.executor().execute(order(site, "true"), inbox.post)
     inbox.wait(started("a", 1), exited("a", 1, Outcome.SUCCEEDED))
@@ -363,7 +410,10 @@ def test_nothing_of_a_job_is_readable_by_others_and_no_file_holds_the_token(site
 def test_logs_of_all_generations_are_read_in_order(site: LocalSite) -> None:
     inbox, executor = Inbox(), site.executor()
     for generation in (1, 2, 10):
-        executor.execute(order(site, "echo hello $COADAPT_GENERATION", generation=generation), inbox.post)
+        executor.execute(
+            order(site, "echo hello $COADAPT_GENERATION", generation=generation),
+            inbox.post,
+        )
         inbox.wait(started("a", generation), exited("a", generation, Outcome.SUCCEEDED))
     parts, offset = [], 0
     while (part := executor.log("a", 0, offset)).data:

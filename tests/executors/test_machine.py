@@ -49,7 +49,9 @@ def test_an_impossible_number_of_slots_is_refused(num_slots: int) -> None:
 
 
 def test_equal_gpus_are_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(("GPU-a", H100), ("GPU-b", H100)))
+    monkeypatch.setitem(
+        sys.modules, "pynvml", fake_nvml(("GPU-a", H100), ("GPU-b", H100))
+    )
     assert nvidia_machine() == Machine(
         nodes=(Node(id=HOST, num_gpus=2, gpu_type="nvidia-h100-80gb-hbm3"),),
         devices={HOST: ("GPU-a", "GPU-b")},
@@ -61,16 +63,27 @@ def test_each_kind_of_gpu_is_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     assert nvidia_machine() == Machine(
         nodes=(
-            Node(id=f"{HOST}-nvidia-h100-80gb-hbm3", num_gpus=1, gpu_type="nvidia-h100-80gb-hbm3"),
+            Node(
+                id=f"{HOST}-nvidia-h100-80gb-hbm3",
+                num_gpus=1,
+                gpu_type="nvidia-h100-80gb-hbm3",
+            ),
             Node(id=f"{HOST}-tesla-t4", num_gpus=2, gpu_type="tesla-t4"),
         ),
-        devices={f"{HOST}-nvidia-h100-80gb-hbm3": ("GPU-b",), f"{HOST}-tesla-t4": ("GPU-a", "GPU-c")},
+        devices={
+            f"{HOST}-nvidia-h100-80gb-hbm3": ("GPU-b",),
+            f"{HOST}-tesla-t4": ("GPU-a", "GPU-c"),
+        },
     )
 
 
 @pytest.mark.parametrize("visible", ["1", "GPU-b"])
-def test_only_visible_gpus_are_used(monkeypatch: pytest.MonkeyPatch, visible: str) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(("GPU-a", H100), ("GPU-b", H100)))
+def test_only_visible_gpus_are_used(
+    monkeypatch: pytest.MonkeyPatch, visible: str
+) -> None:
+    monkeypatch.setitem(
+        sys.modules, "pynvml", fake_nvml(("GPU-a", H100), ("GPU-b", H100))
+    )
     assert nvidia_machine(visible).devices == {HOST: ("GPU-b",)}
 
 
@@ -79,6 +92,8 @@ def test_a_machine_without_a_driver_has_no_gpu(monkeypatch: pytest.MonkeyPatch) 
     assert nvidia_machine() == Machine(nodes=())
 
 
-def test_a_machine_without_the_binding_has_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_the_binding_has_no_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert nvidia_machine() == Machine(nodes=())

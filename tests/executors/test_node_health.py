@@ -6,7 +6,12 @@ import pytest
 
 from coadapt.core.commands import Start
 from coadapt.core.events import NodeJoined, NodeLost, Outcome
-from coadapt.executors.node_health import FAILURES_MIN, PROOF_S, GenerationEnd, NodeHealth
+from coadapt.executors.node_health import (
+    FAILURES_MIN,
+    PROOF_S,
+    GenerationEnd,
+    NodeHealth,
+)
 from coadapt.model import Allocation, Node
 from tests.contracts.executor_contract import Inbox, exited, spec, started, until
 from tests.executors.test_local import LocalSite
@@ -19,11 +24,18 @@ def health(tmp_path: Path) -> NodeHealth:
     return NodeHealth(tmp_path / "aside.json")
 
 
-def end(job: str, node: str, outcome: Outcome = Outcome.FAILED, lived_s: float = 5.0) -> GenerationEnd:
+def end(
+    job: str, node: str, outcome: Outcome = Outcome.FAILED, lived_s: float = 5.0
+) -> GenerationEnd:
     failed_on = node if outcome is Outcome.FAILED else None
     nodes = frozenset({node})
     return GenerationEnd(
-        job=job, nodes=nodes, outcome=outcome, lived_s=lived_s, failed_on=failed_on, detail="exited with 1"
+        job=job,
+        nodes=nodes,
+        outcome=outcome,
+        lived_s=lived_s,
+        failed_on=failed_on,
+        detail="exited with 1",
     )
 
 
@@ -38,7 +50,9 @@ def run_elsewhere(health: NodeHealth, *jobs: str) -> None:
         health.lives(job, ["n3"], PROOF_S)
 
 
-def test_a_node_that_fails_jobs_which_run_elsewhere_is_set_aside_and_says_why(health: NodeHealth) -> None:
+def test_a_node_that_fails_jobs_which_run_elsewhere_is_set_aside_and_says_why(
+    health: NodeHealth,
+) -> None:
     run_elsewhere(health, "a", "b")
     fail(health, "n0", "a", "b")
     assert health.aside == {}
@@ -48,7 +62,9 @@ def test_a_node_that_fails_jobs_which_run_elsewhere_is_set_aside_and_says_why(he
     assert [node.id for node in health.sound(CLUSTER)] == ["n1", "n2", "n3"]
 
 
-def test_a_job_that_runs_elsewhere_only_afterwards_counts_then(health: NodeHealth) -> None:
+def test_a_job_that_runs_elsewhere_only_afterwards_counts_then(
+    health: NodeHealth,
+) -> None:
     fail(health, "n0", "a", "b", "a", "b")
     assert health.aside == {}
     run_elsewhere(health, "a", "b")
@@ -73,7 +89,8 @@ def test_scripts_that_break_are_not_the_nodes_fault(
 
 
 @pytest.mark.parametrize(
-    "well", [end("c", "n0", Outcome.SUCCEEDED), end("c", "n0", Outcome.STOPPED, PROOF_S)]
+    "well",
+    [end("c", "n0", Outcome.SUCCEEDED), end("c", "n0", Outcome.STOPPED, PROOF_S)],
 )
 def test_a_good_end_wipes_failures_out(health: NodeHealth, well: GenerationEnd) -> None:
     run_elsewhere(health, "a", "b")
@@ -84,7 +101,9 @@ def test_a_good_end_wipes_failures_out(health: NodeHealth, well: GenerationEnd) 
 
 
 @pytest.mark.parametrize("outcome", [Outcome.LOST, Outcome.STOPPED])
-def test_what_came_from_outside_counts_neither_way(health: NodeHealth, outcome: Outcome) -> None:
+def test_what_came_from_outside_counts_neither_way(
+    health: NodeHealth, outcome: Outcome
+) -> None:
     run_elsewhere(health, "a", "b")
     for job in ("a", "b") * FAILURES_MIN:
         health.ended(end(job, "n0", outcome))
@@ -105,7 +124,9 @@ def test_most_of_a_cluster_stays(health: NodeHealth) -> None:
     assert health.sound(only) == only
 
 
-def test_one_that_is_taken_back_begins_anew_and_the_list_outlives_the_scheduler(tmp_path: Path) -> None:
+def test_one_that_is_taken_back_begins_anew_and_the_list_outlives_the_scheduler(
+    tmp_path: Path,
+) -> None:
     health = NodeHealth(tmp_path / "aside.json")
     run_elsewhere(health, "a", "b")
     fail(health, "n0", "a", "b", "a")
@@ -132,9 +153,14 @@ def test_the_scheduler_hears_of_it_and_of_its_return(tmp_path: Path) -> None:
             inbox.wait(started(job, 1))
         at[0] += PROOF_S
         for job, generation in (("a", 2), ("b", 2), ("a", 3)):
-            executor.execute(_start(site, job, generation, "echo no disk; exit 3", "node-0"), inbox.post)
+            executor.execute(
+                _start(site, job, generation, "echo no disk; exit 3", "node-0"),
+                inbox.post,
+            )
             last = [exited(job, 1, Outcome.STOPPED)] if generation == 2 else []
-            inbox.wait(*last, started(job, generation), exited(job, generation, Outcome.FAILED))
+            inbox.wait(
+                *last, started(job, generation), exited(job, generation, Outcome.FAILED)
+            )
         until(lambda: [type(event) for event in site.node_events] == [NodeLost])
         (lost,) = site.node_events
         assert isinstance(lost, NodeLost)
@@ -151,4 +177,9 @@ def test_the_scheduler_hears_of_it_and_of_its_return(tmp_path: Path) -> None:
 
 def _start(site: LocalSite, job: str, generation: int, run: str, node: str) -> Start:
     allocation = Allocation(slots=((node, 1),))
-    return Start(job=job, generation=generation, spec=spec(run, site.folder), allocation=allocation)
+    return Start(
+        job=job,
+        generation=generation,
+        spec=spec(run, site.folder),
+        allocation=allocation,
+    )

@@ -72,7 +72,11 @@ class RaySite:
     def executor(self) -> LiveExecutor:
         self.close()
         connect = prepare_executor("ray", {"address": self.address, **self.options})
-        host = Host(state_dir=self.state_dir, stop_grace_s=10.0, wanted_slots=lambda: self.wanted)
+        host = Host(
+            state_dir=self.state_dir,
+            stop_grace_s=10.0,
+            wanted_slots=lambda: self.wanted,
+        )
         executor = connect(host)
         executor.announce({}, self.node_events.append)
         thread = threading.Thread(target=executor.run, args=(self.node_events.append,))
@@ -104,9 +108,18 @@ class TestRayContract(ExecutorContract):
     pass
 
 
-def order(site: RaySite, run: str, node: str, *, job: str = "a", share: Allocation | None = None) -> Start:
+def order(
+    site: RaySite,
+    run: str,
+    node: str,
+    *,
+    job: str = "a",
+    share: Allocation | None = None,
+) -> Start:
     allocation = share or Allocation(slots=((node, 1),))
-    return Start(job=job, generation=1, spec=spec(run, site.folder), allocation=allocation)
+    return Start(
+        job=job, generation=1, spec=spec(run, site.folder), allocation=allocation
+    )
 
 
 def test_nodes_of_ray_are_announced_under_their_names(site: RaySite) -> None:
@@ -171,9 +184,14 @@ def test_ray_brings_a_jobs_directory_and_setup_runs_there_once(site: RaySite) ->
     code.mkdir()
     (code / "data.txt").write_text("the data")
     executor, inbox = site.executor(), Inbox()
-    given = spec(f"cat data.txt > {site.folder}/$RANK; pwd >> {site.folder}/$RANK; cat made >> there", code)
+    given = spec(
+        f"cat data.txt > {site.folder}/$RANK; pwd >> {site.folder}/$RANK; cat made >> there",
+        code,
+    )
     assert given.launch is not None
-    launch = replace(given.launch, setup=f"echo set up; pwd >> {site.folder}/setup; echo x >> made")
+    launch = replace(
+        given.launch, setup=f"echo set up; pwd >> {site.folder}/setup; echo x >> made"
+    )
     command = order(site, "true", NODES[0], share=Allocation(slots=((NODES[0], 2),)))
     executor.execute(replace(command, spec=replace(given, launch=launch)), inbox.post)
     inbox.wait(started("a", 1), exited("a", 1, Outcome.SUCCEEDED))
@@ -187,10 +205,14 @@ def test_ray_brings_a_jobs_directory_and_setup_runs_there_once(site: RaySite) ->
     assert not (code / "there").exists()
 
 
-def test_a_node_that_dies_is_lost_with_what_ran_on_it(site: RaySite, cluster: object) -> None:
+def test_a_node_that_dies_is_lost_with_what_ran_on_it(
+    site: RaySite, cluster: object
+) -> None:
     node = cluster.add_node(node_name="node-2", num_cpus=1)  # type: ignore[attr-defined]  # Ray's has one
     executor, inbox = site.executor(), Inbox()
-    assert "node-2" in [event.node.id for event in site.node_events if isinstance(event, NodeJoined)]
+    assert "node-2" in [
+        event.node.id for event in site.node_events if isinstance(event, NodeJoined)
+    ]
     executor.execute(order(site, "touch up; sleep 600", "node-2"), inbox.post)
     inbox.wait(started("a", 1))
     until((site.folder / "up").exists)
@@ -198,13 +220,19 @@ def test_a_node_that_dies_is_lost_with_what_ran_on_it(site: RaySite, cluster: ob
     cluster.remove_node(node, allow_graceful=False)  # type: ignore[attr-defined]
     end = inbox.one()
     assert (end.generation, end.outcome) == (1, Outcome.LOST)  # type: ignore[union-attr]
-    until(lambda: any(isinstance(event, NodeLost) and event.node == "node-2" for event in site.node_events))
+    until(
+        lambda: any(
+            isinstance(event, NodeLost) and event.node == "node-2"
+            for event in site.node_events
+        )
+    )
     assert time.monotonic() - began < NOTICED_S
 
 
 def test_an_address_without_a_cluster_is_named(tmp_path: Path) -> None:
     with pytest.raises(
-        InputError, match=r"executor ray, option address: got '127\.0\.0\.1:1'; allowed: the address"
+        InputError,
+        match=r"executor ray, option address: got '127\.0\.0\.1:1'; allowed: the address",
     ):
         prepare_executor("ray", {"address": "127.0.0.1:1"})
 
@@ -232,13 +260,19 @@ def test_a_cluster_is_started_where_none_runs_and_joined_the_next_time() -> None
         "print([node.num_gpus for node in RayCluster.connect('start', 1).nodes])"
     )
     found = []
-    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="ray-", dir="/tmp", ignore_cleanup_errors=True
+    ) as folder:
         envs = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
         try:
             for _ in range(2):
                 command = [sys.executable, "-c", code]
                 done = subprocess.run(
-                    command, env={**envs, "RAY_TMPDIR": folder}, capture_output=True, text=True, check=True
+                    command,
+                    env={**envs, "RAY_TMPDIR": folder},
+                    capture_output=True,
+                    text=True,
+                    check=True,
                 )
                 found.append(done.stdout.strip())
                 [_] = Path(folder).glob("ray/session_2*")  # one cluster, not two

@@ -37,7 +37,9 @@ def test_gpus_are_asked_for_one_by_one_and_cpu_slots_by_nodes() -> None:
     assert bundles(0, 4) == []
 
 
-def test_all_slots_are_asked_for_while_jobs_wait_and_none_once_nobody_has_for_a_while() -> None:
+def test_all_slots_are_asked_for_while_jobs_wait_and_none_once_nobody_has_for_a_while() -> (
+    None
+):
     asked: list[list[Bundle]] = []
     there, lacking = 2, 3
     demand = RayDemand(
@@ -60,7 +62,9 @@ def test_all_slots_are_asked_for_while_jobs_wait_and_none_once_nobody_has_for_a_
     assert len(asked[-1]) == 6  # no more than the operator allows
     lacking = 0
     demand.look(REPEAT_S + 3.0)
-    assert len(asked[-1]) == 4  # what there is: Ray does not know yet that all of it is in use
+    assert (
+        len(asked[-1]) == 4
+    )  # what there is: Ray does not know yet that all of it is in use
     demand.look(REPEAT_S + 1.9 + LINGER_S)
     assert len(asked) == 4
     demand.look(REPEAT_S + 2.0 + LINGER_S)
@@ -85,33 +89,52 @@ def test_options_are_checked() -> None:
 @only_with_engines
 @pytest.mark.processes
 @pytest.mark.slow
-def test_a_node_comes_while_a_job_waits_and_goes_once_it_is_idle(tmp_path: Path) -> None:
+def test_a_node_comes_while_a_job_waits_and_goes_once_it_is_idle(
+    tmp_path: Path,
+) -> None:
     """Of a cluster that has no slot at all to begin with."""
     state, wanted, events = tmp_path / "state", 0, list[Event]()
     state.mkdir()
 
     def lost(node: NodeId) -> bool:
-        return any(isinstance(event, NodeLost) and event.node == node for event in events)
+        return any(
+            isinstance(event, NodeLost) and event.node == node for event in events
+        )
 
     with autoscaling_cluster(tmp_path, slots_per_node=2, max_nodes=2) as address:
-        connect = prepare_executor("ray", {"address": address, "slots": 2, "autoscale": 4})
-        executor = connect(Host(state_dir=state, stop_grace_s=5.0, wanted_slots=lambda: wanted))
+        connect = prepare_executor(
+            "ray", {"address": address, "slots": 2, "autoscale": 4}
+        )
+        executor = connect(
+            Host(state_dir=state, stop_grace_s=5.0, wanted_slots=lambda: wanted)
+        )
         thread = threading.Thread(target=executor.run, args=(events.append,))
         thread.start()
         try:
-            assert [(node.num_gpus, node.gpu_type) for node in executor.to_come] == [(4, "cpu")]
+            assert [(node.num_gpus, node.gpu_type) for node in executor.to_come] == [
+                (4, "cpu")
+            ]
             wanted = 2
-            until(lambda: any(isinstance(event, NodeJoined) for event in events), events)
+            until(
+                lambda: any(isinstance(event, NodeJoined) for event in events), events
+            )
             # The first one. Another may come and go, as two slots are wanted beside those that it has.
             node = next(event.node for event in events if isinstance(event, NodeJoined))
             assert node.num_gpus == 2
             inbox, allocation = Inbox(), Allocation(slots=((node.id, 1),))
-            order = Start(job="a", generation=1, spec=spec("sleep 600", tmp_path), allocation=allocation)
+            order = Start(
+                job="a",
+                generation=1,
+                spec=spec("sleep 600", tmp_path),
+                allocation=allocation,
+            )
             executor.execute(order, inbox.post)
             inbox.wait(started("a", 1))
             wanted = 0  # not before: until something runs there, the request alone keeps the node
             idle_s = 6.0  # twice what Ray lets a node be idle
-            time.sleep(LINGER_S + idle_s)  # nothing happens, and nothing else tells that it does not
+            time.sleep(
+                LINGER_S + idle_s
+            )  # nothing happens, and nothing else tells that it does not
             assert not lost(node.id)
             executor.execute(Stop(job="a", generation=1), inbox.post)
             inbox.wait(exited("a", 1, Outcome.STOPPED))

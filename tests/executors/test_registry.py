@@ -32,7 +32,9 @@ def theirs(
 
     With more to say.
     """
-    seen.append({"text": text, "number": number, "flag": flag, "names": names, "most": most})
+    seen.append(
+        {"text": text, "number": number, "flag": flag, "names": names, "most": most}
+    )
     return lambda host: ProcessExecutor(None, host)  # type: ignore[arg-type]  # never run
 
 
@@ -82,25 +84,45 @@ def test_options_are_read_from_text_and_from_plain_values(
         ("locla", {}, "--executor: got 'locla'; allowed: local"),
         ("no_such_module:theirs", {}, "a function that can be imported"),
         (f"{__name__}:seen", {}, "a function of options"),
-        ("local", {"slot": "3"}, "executor local, option slot: got '3'; allowed: slots=None"),
-        ("local", {"slots": "many"}, "executor local, option slots: got 'many'; allowed: a whole number"),
+        (
+            "local",
+            {"slot": "3"},
+            "executor local, option slot: got '3'; allowed: slots=None",
+        ),
+        (
+            "local",
+            {"slots": "many"},
+            "executor local, option slots: got 'many'; allowed: a whole number",
+        ),
         ("local", {"slots": "0"}, "--slots: got 0; allowed: 1"),
-        (THEIRS, {"flag": "perhaps"}, "option flag: got 'perhaps'; allowed: true or false"),
+        (
+            THEIRS,
+            {"flag": "perhaps"},
+            "option flag: got 'perhaps'; allowed: true or false",
+        ),
         (THEIRS, {"number": True}, "option number: got True; allowed: a number"),
     ],
 )
-def test_what_is_not_allowed_is_named(name: str, options: dict[str, object], text: str) -> None:
+def test_what_is_not_allowed_is_named(
+    name: str, options: dict[str, object], text: str
+) -> None:
     with pytest.raises(InputError, match=text) as caught:
         prepare_executor(name, options)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
 
 
-def test_an_installed_distribution_adds_executors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_distribution_adds_executors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may add a name, but not take one of ours."""
     metadata = tmp_path / "theirs-1.0.dist-info"
     metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text(f"[coadapt.executors]\nours = {THEIRS}\nlocal = {THEIRS}\n")
+    (metadata / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n"
+    )
+    (metadata / "entry_points.txt").write_text(
+        f"[coadapt.executors]\nours = {THEIRS}\nlocal = {THEIRS}\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     assert executor_names() == (*EXECUTORS, "ours")
     assert summary("ours") == "An executor of somebody else's."
@@ -108,7 +130,9 @@ def test_an_installed_distribution_adds_executors(tmp_path: Path, monkeypatch: p
     assert "slots" in executor_options("local")
 
 
-def test_without_ray_its_executor_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_its_executor_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "coadapt.executors.ray.cluster", raising=False)
     with pytest.raises(InputError, match=r"pip install 'coadapt\[ray\]'"):

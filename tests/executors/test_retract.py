@@ -13,7 +13,11 @@ from coadapt.core.commands import RetractRescale, Start, Stop
 from coadapt.core.events import Outcome, ReplicasKept
 from coadapt.executors.processes.executor import ProcessExecutor
 from coadapt.executors.processes.generation_dir import JobDir
-from coadapt.executors.processes.in_place_rescale import GONE_LIMIT_S, JOIN_LIMIT_S, InPlaceRescale
+from coadapt.executors.processes.in_place_rescale import (
+    GONE_LIMIT_S,
+    JOIN_LIMIT_S,
+    InPlaceRescale,
+)
 from coadapt.executors.processes.job_processes import marked_processes
 from coadapt.executors.processes.replica import Replica
 from coadapt.model.rescale import ORDER_FILE, decided_file
@@ -70,7 +74,9 @@ def test_an_order_is_taken_back_and_the_next_one_works(site: Stage) -> None:
 
 def test_the_slots_of_an_order_are_free_once_it_was_taken_back(site: Stage) -> None:
     executor, inbox = preparing(site, 2)
-    rival = Start(**{**site.terms(1, (1,)), "job": "b", "spec": spec("sleep 60", site.folder)})
+    rival = Start(
+        **{**site.terms(1, (1,)), "job": "b", "spec": spec("sleep 60", site.folder)}
+    )
     executor.execute(rival, inbox.post)
     inbox.stays_empty()
     executor.execute(RETRACT, inbox.post)
@@ -94,7 +100,9 @@ def test_one_that_comes_too_late_is_answered_by_the_change(site: Stage) -> None:
 
 
 @pytest.mark.parametrize("how", ["fails", "is killed"])
-def test_one_that_fails_before_it_joins_costs_the_others_nothing(site: Stage, how: str) -> None:
+def test_one_that_fails_before_it_joins_costs_the_others_nothing(
+    site: Stage, how: str
+) -> None:
     executor, inbox = preparing(site, 2)
     pid = site.pid("1-0")
     if how == "fails":
@@ -103,9 +111,15 @@ def test_one_that_fails_before_it_joins_costs_the_others_nothing(site: Stage, ho
         os.kill(site.pid("2-1"), signal.SIGKILL)
     event = inbox.one()
     assert isinstance(event, ReplicasKept)
-    told = "exited with code 1: RuntimeError: boom" if how == "fails" else "was killed by SIGKILL"
+    told = (
+        "exited with code 1: RuntimeError: boom"
+        if how == "fails"
+        else "was killed by SIGKILL"
+    )
     assert f"replica 1, which was to join, {told}" in event.detail
-    assert [site.pid("1-0")] == [found for found in site.pids("replica") if found == pid]
+    assert [site.pid("1-0")] == [
+        found for found in site.pids("replica") if found == pid
+    ]
     executor.execute(site.rescale(2), inbox.post)
     assert replace(inbox.one(), at=event.at) == event
     for flag in ("slow", "broken"):
@@ -125,7 +139,9 @@ def test_one_that_does_not_listen_is_ended(site: Stage) -> None:
 
 def test_an_order_that_waits_for_slots_is_taken_back_at_once(site: Stage) -> None:
     executor, inbox = site.start(1)
-    rival = Start(**{**site.terms(1, (1,)), "job": "b", "spec": spec("sleep 60", site.folder)})
+    rival = Start(
+        **{**site.terms(1, (1,)), "job": "b", "spec": spec("sleep 60", site.folder)}
+    )
     executor.execute(rival, inbox.post)
     inbox.wait(started("b", 1))
     executor.execute(site.rescale(2), inbox.post)
@@ -227,7 +243,9 @@ def test_a_new_executor_passes_over_what_was_taken_back_before(site: Stage) -> N
     inbox.wait(started("a", 4))
 
 
-def test_after_an_order_was_taken_back_replicas_have_the_ranks_of_before(site: Stage) -> None:
+def test_after_an_order_was_taken_back_replicas_have_the_ranks_of_before(
+    site: Stage,
+) -> None:
     executor, inbox = site.start(1, 1)
     site.set("slow")
     executor.execute(site.rescale(0, 2), inbox.post)
@@ -238,7 +256,9 @@ def test_after_an_order_was_taken_back_replicas_have_the_ranks_of_before(site: S
     assert "replica 1 was killed by SIGKILL" in end_of(inbox).detail
 
 
-def test_an_order_kept_before_its_launcher_heard_of_it_is_handed_over_again(site: Stage) -> None:
+def test_an_order_kept_before_its_launcher_heard_of_it_is_handed_over_again(
+    site: Stage,
+) -> None:
     """The executor died before it could tell the launcher under which number the replicas go on."""
     executor, inbox = site.start(1)
     (launcher,) = site.pids("launcher")
@@ -267,12 +287,16 @@ def under_way(tmp_path: Path) -> Iterator[InPlaceRescale]:
     following.path.mkdir()
     order = launch_order(2)
     old = Replica(name="1-0", log="", process=subprocess.Popen(["sleep", "60"]))
-    yield InPlaceRescale(lead=directory, directory=following, before=order, order=order, old=(old,))
+    yield InPlaceRescale(
+        lead=directory, directory=following, before=order, order=order, old=(old,)
+    )
     old.process.kill()
     old.process.wait()
 
 
-def test_those_who_join_are_waited_for_a_long_time_but_not_for_ever(under_way: InPlaceRescale) -> None:
+def test_those_who_join_are_waited_for_a_long_time_but_not_for_ever(
+    under_way: InPlaceRescale,
+) -> None:
     assert under_way.unwanted() is None
     under_way.began_at -= JOIN_LIMIT_S
     assert under_way.unwanted() == "it did not come about within 600 s"
@@ -280,8 +304,12 @@ def test_those_who_join_are_waited_for_a_long_time_but_not_for_ever(under_way: I
     assert under_way.unwanted() is None
 
 
-def test_one_that_ends_instead_of_joining_is_not_waited_for(under_way: InPlaceRescale) -> None:
-    under_way.joiners.append(Replica(name="2-1", log="", process=subprocess.Popen(["true"])))
+def test_one_that_ends_instead_of_joining_is_not_waited_for(
+    under_way: InPlaceRescale,
+) -> None:
+    under_way.joiners.append(
+        Replica(name="2-1", log="", process=subprocess.Popen(["true"]))
+    )
     under_way.joiners[0].process.wait()
     assert under_way.unwanted() is None
     assert under_way.gone_at is not None
@@ -303,7 +331,9 @@ def test_whoever_decides_first_has_decided(under_way: InPlaceRescale) -> None:
     assert not under_way.decided
     assert under_way.take_back("why")
     assert (under_way.decided, under_way.taken_back) == (True, "why")
-    other = replace(under_way, directory=under_way.lead.job.generation(3), taken_back=None)
+    other = replace(
+        under_way, directory=under_way.lead.job.generation(3), taken_back=None
+    )
     (under_way.lead.control_dir / decided_file(3)).touch()
     assert not other.take_back("late")
     assert (other.decided, other.taken_back) == (True, None)

@@ -15,19 +15,23 @@ __all__ = ["site"]
 pytestmark = pytest.mark.processes
 
 DEVICES = {NODES[0]: ("GPU-x", "GPU-y")}
-SAYS_WHERE = (
-    "echo $CUDA_VISIBLE_DEVICES > on-$COADAPT_JOB.new; mv on-$COADAPT_JOB.new on-$COADAPT_JOB; sleep 60"
-)
+SAYS_WHERE = "echo $CUDA_VISIBLE_DEVICES > on-$COADAPT_JOB.new; mv on-$COADAPT_JOB.new on-$COADAPT_JOB; sleep 60"
 
 
 def shared(site: LocalSite, job: str, label: int, sharers: int = 2) -> Start:
-    allocation = Allocation(slots=((NODES[0], 1),), gpu_share=1.0 / sharers, shared=(label,))
-    return Start(job=job, generation=1, spec=spec(SAYS_WHERE, site.folder), allocation=allocation)
+    allocation = Allocation(
+        slots=((NODES[0], 1),), gpu_share=1.0 / sharers, shared=(label,)
+    )
+    return Start(
+        job=job, generation=1, spec=spec(SAYS_WHERE, site.folder), allocation=allocation
+    )
 
 
 def whole(site: LocalSite, job: str) -> Start:
     allocation = Allocation(slots=((NODES[0], 1),))
-    return Start(job=job, generation=1, spec=spec(SAYS_WHERE, site.folder), allocation=allocation)
+    return Start(
+        job=job, generation=1, spec=spec(SAYS_WHERE, site.folder), allocation=allocation
+    )
 
 
 def device(folder: Path, job: str) -> str:

@@ -40,7 +40,9 @@ NUM_DECIMALS = 6
 # How replicas change: by a restart that costs 30 s, or in place; each with one cluster shape.
 WAYS = {
     "restart": ExperimentConfig(rescale_s=30.0, rescales_in_place=False),
-    "in-place": ExperimentConfig(rescale_s=5.0, rescales_in_place=True, interference=0.1),
+    "in-place": ExperimentConfig(
+        rescale_s=5.0, rescales_in_place=True, interference=0.1
+    ),
 }
 
 
@@ -60,9 +62,15 @@ def digest(case: str) -> str:
         return _hash([_fault_events(seed) for seed in range(first, first + 10)])
     policy, shape, way = case.split()
     num_nodes, gpus = SHAPES[shape]
-    cluster = tuple(Node(id=f"node-{index}", num_gpus=gpus) for index in range(num_nodes))
-    workload, applications = builtin_workload(num_jobs=NUM_JOBS, seed=SEED, num_gpus=num_nodes * gpus)
-    result = simulate(workload, applications, cluster, policy, seed=SEED, config=WAYS[way])
+    cluster = tuple(
+        Node(id=f"node-{index}", num_gpus=gpus) for index in range(num_nodes)
+    )
+    workload, applications = builtin_workload(
+        num_jobs=NUM_JOBS, seed=SEED, num_gpus=num_nodes * gpus
+    )
+    result = simulate(
+        workload, applications, cluster, policy, seed=SEED, config=WAYS[way]
+    )
     return _hash(_told(result.history))
 
 
@@ -76,7 +84,10 @@ def _fault_events(seed: int) -> list[object]:
     run = FaultRun(draw_scenario(seed, hangs=False), Scheduler, None)
     run.run()
     names = ("at", "job", "generation", "round", "outcome")
-    return [[getattr(event, name, None) for name in names] for event in run.host.store.events()]
+    return [
+        [getattr(event, name, None) for name in names]
+        for event in run.host.store.events()
+    ]
 
 
 def _told(history: History) -> object:
@@ -87,8 +98,14 @@ def _told(history: History) -> object:
         "jobs": {
             job.id: [
                 [job.submitted_at, job.usage.started_at, job.ended_at, job.state.value],
-                [[s.start, s.end, s.num_gpus, s.shape, s.state.value] for s in job.spans],
-                [[p.at, p.total_batch, p.efficiency, p.progress, p.step_time_s] for p in job.points],
+                [
+                    [s.start, s.end, s.num_gpus, s.shape, s.state.value]
+                    for s in job.spans
+                ],
+                [
+                    [p.at, p.total_batch, p.efficiency, p.progress, p.step_time_s]
+                    for p in job.points
+                ],
                 [[r.at, r.generation, r.before, r.now, r.cost_s] for r in job.rescales],
             ]
             for job in history.jobs.values()
@@ -122,7 +139,10 @@ def main(arguments: list[str]) -> int:
     for case, value in now.items():
         sys.stdout.write(f"{case:32} {value} {'DIFFERS' if case in differ else ''}\n")
     if given.write:
-        kept = {case: [value] if case in differ else before[case] for case, value in now.items()}
+        kept = {
+            case: [value] if case in differ else before[case]
+            for case, value in now.items()
+        }
         FILE.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     return int(bool(differ) or now.keys() != before.keys())
 

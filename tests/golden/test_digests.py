@@ -8,7 +8,9 @@ from tests.golden.digests import cases, digest, on_file
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, marks=[pytest.mark.slow] if case.startswith("pollux-genetic") else [])
+        pytest.param(
+            case, marks=[pytest.mark.slow] if case.startswith("pollux-genetic") else []
+        )
         for case in cases()
     ],
 )

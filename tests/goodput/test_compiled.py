@@ -46,7 +46,9 @@ def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
     assert run(tmp_path, "Values", 2.0) == ["12.0", "1", "0"]
 
 
-def test_what_names_a_class_of_an_earlier_version_is_compiled_anew(tmp_path: Path) -> None:
+def test_what_names_a_class_of_an_earlier_version_is_compiled_anew(
+    tmp_path: Path,
+) -> None:
     assert run(tmp_path, "Values", 2.0) == ["12.0", "0", "1"]
     assert run(tmp_path, "Numbers", 3.0) == ["18.0", "0", "1"]
     assert run(tmp_path, "Numbers", 3.0) == ["18.0", "1", "0"]

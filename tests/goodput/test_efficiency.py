@@ -20,7 +20,9 @@ def test_efficiency_lies_in_0_1_from_the_initial_batch_on(
 
 
 @given(totals, norms, norms)
-def test_efficiency_is_1_at_the_initial_batch(initial: float, sqr: float, var: float) -> None:
+def test_efficiency_is_1_at_the_initial_batch(
+    initial: float, sqr: float, var: float
+) -> None:
     assert efficiency(initial, initial, sqr, var) == 1.0
 
 
@@ -42,13 +44,17 @@ def test_efficiency_is_the_quotient_of_noise_scales(
 
 
 @given(st.floats(1.0, 1e4), norms, norms)
-def test_gain_lies_between_1_and_the_scale(scale: float, sqr: float, var: float) -> None:
+def test_gain_lies_between_1_and_the_scale(
+    scale: float, sqr: float, var: float
+) -> None:
     assert 1.0 - ROUNDING <= gain(scale, sqr, var) <= scale * (1.0 + ROUNDING)
 
 
 @given(st.floats(1.0, 1e4), norms, norms)
 def test_gain_is_scale_times_efficiency(scale: float, sqr: float, var: float) -> None:
-    assert gain(scale, sqr, var) == pytest.approx(scale * efficiency(scale, 1.0, sqr, var), rel=1e-12)
+    assert gain(scale, sqr, var) == pytest.approx(
+        scale * efficiency(scale, 1.0, sqr, var), rel=1e-12
+    )
 
 
 def test_without_any_gradient_a_larger_batch_loses_nothing() -> None:

@@ -13,7 +13,10 @@ from tests.goodput.strategies import batch_limits, throughput_params
 
 @given(throughput_params, batch_limits(), st.integers(1, 20), st.integers(1, 8))
 def test_each_time_is_that_of_the_requested_batch_on_a_packed_placement(
-    params: ThroughputParams, limits: BatchLimits, num_replicas_max: int, gpus_per_node: int
+    params: ThroughputParams,
+    limits: BatchLimits,
+    num_replicas_max: int,
+    gpus_per_node: int,
 ) -> None:
     times = packed_step_times(params, limits, num_replicas_max, gpus_per_node)
     assert len(times) == num_replicas_max
@@ -28,4 +31,6 @@ def test_each_time_is_that_of_the_requested_batch_on_a_packed_placement(
 def test_no_replicas_are_an_error(num_replicas_max: int, gpus_per_node: int) -> None:
     params = ThroughputParams(alpha_c=1.0, beta_c=0.1)
     with pytest.raises(ValueError, match="must be >= 1"):
-        packed_step_times(params, BatchLimits(initial=1), num_replicas_max, gpus_per_node)
+        packed_step_times(
+            params, BatchLimits(initial=1), num_replicas_max, gpus_per_node
+        )

@@ -24,10 +24,21 @@ from coadapt.model import (
     ThroughputParams,
     TypeProfile,
 )
-from tests.goodput.strategies import batch_limits, grad_stats, placements, throughput_params
+from tests.goodput.strategies import (
+    batch_limits,
+    grad_stats,
+    placements,
+    throughput_params,
+)
 
 PARAMS = ThroughputParams(
-    alpha_c=0.02, beta_c=0.001, alpha_r=0.02, beta_r=0.002, alpha_n=0.1, beta_n=0.01, gamma=1.5
+    alpha_c=0.02,
+    beta_c=0.001,
+    alpha_r=0.02,
+    beta_r=0.002,
+    alpha_n=0.1,
+    beta_n=0.01,
+    gamma=1.5,
 )
 LIMITS = BatchLimits(initial=128, max_total=4096, min_atomic=32, max_atomic=1024)
 NOISY = GradStats(sqr=1.0, var=20.0)
@@ -75,7 +86,9 @@ def test_a_job_that_is_not_adaptive_keeps_its_batch_at_efficiency_1(
     seconds = float(step_time(params, placement, config.atomic, config.accumulation))
     filled = placement.num_replicas * limits.min_atomic <= limits.requested
     assert choice.config == config
-    assert choice.goodput == pytest.approx(limits.requested / seconds if filled else 0.0, rel=1e-12)
+    assert choice.goodput == pytest.approx(
+        limits.requested / seconds if filled else 0.0, rel=1e-12
+    )
 
 
 @given(
@@ -84,14 +97,22 @@ def test_a_job_that_is_not_adaptive_keeps_its_batch_at_efficiency_1(
             batch_limits(),
             st.none() | throughput_params,
             st.none() | grad_stats,
-            st.sampled_from([each for each in RescaleContract if each is not RescaleContract.SCHEDULE]),
+            st.sampled_from(
+                [
+                    each
+                    for each in RescaleContract
+                    if each is not RescaleContract.SCHEDULE
+                ]
+            ),
         ),
         max_size=5,
     ),
     st.lists(placements(), max_size=5),
 )
 def test_the_table_agrees_with_one_job_on_one_placement(
-    cases: list[tuple[BatchLimits, ThroughputParams | None, GradStats | None, RescaleContract]],
+    cases: list[
+        tuple[BatchLimits, ThroughputParams | None, GradStats | None, RescaleContract]
+    ],
     shapes: list[Placement],
 ) -> None:
     jobs = [job(*case) for case in cases]
@@ -109,27 +130,40 @@ def test_the_table_agrees_with_one_job_on_one_placement(
         adaptive = contract is RescaleContract.ADAPTIVE
         for column, placement in enumerate(shapes):
             known = grad or GradStats(sqr=1.0, var=0.0)
-            choice = best_batch(limits, params or PARAMS, known, placement, adaptive=adaptive)
+            choice = best_batch(
+                limits, params or PARAMS, known, placement, adaptive=adaptive
+            )
             goodput = table.goodput_JC[row, column]
             if params is None:
-                assert goodput == (placement.num_replicas if choice.goodput > 0.0 else 0.0)
+                assert goodput == (
+                    placement.num_replicas if choice.goodput > 0.0 else 0.0
+                )
                 continue
             assert goodput == pytest.approx(choice.goodput, rel=1e-12)
             if goodput > 0.0:
-                batch = (table.atomic_JC[row, column], table.accumulation_JC[row, column])
+                batch = (
+                    table.atomic_JC[row, column],
+                    table.accumulation_JC[row, column],
+                )
                 step_s = float(step_time(params, placement, *map(float, batch)))
                 total = (
                     choice.config.total
                     if not adaptive
                     else placement.num_replicas * batch[0] * (batch[1] + 1)
                 )
-                share = efficiency(float(total), limits.initial, known.sqr, known.var) if adaptive else 1.0
+                share = (
+                    efficiency(float(total), limits.initial, known.sqr, known.var)
+                    if adaptive
+                    else 1.0
+                )
                 assert total / step_s * share == pytest.approx(goodput, rel=1e-12)
 
 
 def test_speedup_is_1_on_one_replica_and_grows_no_faster_than_the_replicas() -> None:
     num_replicas = np.arange(1, 33)
-    table = goodput_table([job()], np.ones(32, dtype=np.int64), num_replicas, gpu_type="gpu")
+    table = goodput_table(
+        [job()], np.ones(32, dtype=np.int64), num_replicas, gpu_type="gpu"
+    )
     speedup = table.goodput_JC[0] / table.goodput_JC[0, 0]
     assert speedup[0] == 1.0
     assert (np.diff(speedup[1:]) > 0.0).all()
@@ -138,7 +172,9 @@ def test_speedup_is_1_on_one_replica_and_grows_no_faster_than_the_replicas() -> 
 
 def test_a_noisier_gradient_deserves_a_larger_batch() -> None:
     totals = [
-        best_batch(LIMITS, PARAMS, GradStats(sqr=1.0, var=var), Placement((4,))).config.total
+        best_batch(
+            LIMITS, PARAMS, GradStats(sqr=1.0, var=var), Placement((4,))
+        ).config.total
         for var in (0.0, 1.0, 10.0, 1e6)
     ]
     assert totals == sorted(totals)
@@ -188,18 +224,27 @@ class Amdahl:
         accumulation: Floats,
     ) -> Floats:
         passes = accumulation + 1.0
-        return params.beta_c * atomic * passes * (1.0 + self.serial_share * (shape.num_replicas - 1))
+        return (
+            params.beta_c
+            * atomic
+            * passes
+            * (1.0 + self.serial_share * (shape.num_replicas - 1))
+        )
 
 
 def test_another_throughput_model_can_be_plugged_in() -> None:
     model = Amdahl(0.5)
     fixed = job(contract=RescaleContract.FIXED)
     table = goodput_table([fixed, job()], [1, 1], [1, 2], gpu_type="gpu", model=model)
-    assert table.goodput_JC[0].tolist() == pytest.approx([1000.0, 128 / (0.001 * 64 * 1.5)])
+    assert table.goodput_JC[0].tolist() == pytest.approx(
+        [1000.0, 128 / (0.001 * 64 * 1.5)]
+    )
     for column, placement in enumerate((Placement((1,)), Placement((2,)))):
         choice = best_batch(LIMITS, PARAMS, NOISY, placement, model=model)
         assert table.goodput_JC[1, column] == pytest.approx(choice.goodput, rel=1e-12)
-    kept = best_batch(LIMITS, PARAMS, NOISY, Placement((2,)), adaptive=False, model=model)
+    kept = best_batch(
+        LIMITS, PARAMS, NOISY, Placement((2,)), adaptive=False, model=model
+    )
     assert (kept.goodput, kept.config) == (
         pytest.approx(128 / (0.001 * 64 * 1.5)),
         BatchConfig(total=128, atomic=64),

@@ -11,7 +11,14 @@ from coadapt.goodput.batch import candidates
 from coadapt.goodput.goodput import best_batch
 from coadapt.goodput.kin import HOPE, MEASURED, SHARED, hopeful_times
 from coadapt.goodput.throughput import step_time
-from coadapt.model import BatchLimits, GradStats, KinTimes, Placement, ThroughputParams, TimedStep
+from coadapt.model import (
+    BatchLimits,
+    GradStats,
+    KinTimes,
+    Placement,
+    ThroughputParams,
+    TimedStep,
+)
 
 PLACEMENT = Placement((4,))
 PARAMS = ThroughputParams(alpha_c=0.1, beta_c=0.002, alpha_r=0.03, gamma=2.0)
@@ -27,7 +34,8 @@ def truth(atomic: int, accumulation: int) -> float:
 
 def kin_of(batches: set[tuple[int, int]], factor: float = 1.0) -> KinTimes:
     steps = tuple(
-        TimedStep(atomic=m, accumulation=s, seconds=factor * truth(m, s)) for m, s in sorted(batches)
+        TimedStep(atomic=m, accumulation=s, seconds=factor * truth(m, s))
+        for m, s in sorted(batches)
     )
     return KinTimes(gpu_type="a", placement=PLACEMENT, params=PARAMS, steps=steps)
 
@@ -43,19 +51,28 @@ def true_goodput(batch: tuple[int, int]) -> float:
     return total / truth(*batch) * (noise + LIMITS.initial) / (noise + total)
 
 
-def test_whoever_tries_what_looks_best_finds_the_best_batch_within_a_dozen_trials() -> None:
+def test_whoever_tries_what_looks_best_finds_the_best_batch_within_a_dozen_trials() -> (
+    None
+):
     by_model = best_batch(LIMITS, PARAMS, GRAD, PLACEMENT).config
     known = {(by_model.atomic, by_model.accumulation)}
     for _ in range(12):
         known.add(chosen(kin_of(known)))
-    every = [(m, s) for m in range(16, 257) for s in range(4) if 4 * m * (s + 1) <= LIMITS.max_total]
+    every = [
+        (m, s)
+        for m in range(16, 257)
+        for s in range(4)
+        if 4 * m * (s + 1) <= LIMITS.max_total
+    ]
     best = max(map(true_goodput, every))
     assert true_goodput(chosen(kin_of(known))) > 0.99 * best
     assert true_goodput((by_model.atomic, by_model.accumulation)) < 0.97 * best
 
 
 @given(st.integers(16, 256), st.integers(0, 3), st.floats(0.7, 1.4))
-def test_what_was_timed_is_believed(atomic: int, accumulation: int, factor: float) -> None:
+def test_what_was_timed_is_believed(
+    atomic: int, accumulation: int, factor: float
+) -> None:
     times = hopeful_times(kin_of({(atomic, accumulation)}, factor))
     told = float(times(PARAMS, PLACEMENT, atomic, accumulation))
     measured = factor * truth(atomic, accumulation)
@@ -69,9 +86,14 @@ def test_what_it_remembers_is_of_the_batches_that_it_is_asked_for() -> None:
     """Candidates are the same arrays each time, and cannot change; what can is worked out each time."""
     times = hopeful_times(kin_of({(64, 0)}))
     one, other = candidates(LIMITS, 4), candidates(LIMITS, 2)
-    asked = [times(PARAMS, PLACEMENT, each.atomic, each.accumulation) for each in (one, one, other, one)]
+    asked = [
+        times(PARAMS, PLACEMENT, each.atomic, each.accumulation)
+        for each in (one, one, other, one)
+    ]
     fresh = [
-        hopeful_times(kin_of({(64, 0)}))(PARAMS, PLACEMENT, each.atomic.copy(), each.accumulation.copy())
+        hopeful_times(kin_of({(64, 0)}))(
+            PARAMS, PLACEMENT, each.atomic.copy(), each.accumulation.copy()
+        )
         for each in (one, one, other, one)
     ]
     assert all(np.array_equal(was, is_) for was, is_ in zip(asked, fresh, strict=True))
@@ -87,7 +109,9 @@ def test_the_further_from_all_that_was_timed_the_more_is_hoped() -> None:
     atomic_B = np.array([64.0, 72.0, 96.0, 160.0, 256.0])
     hoped_B = np.log(times(PARAMS, PLACEMENT, atomic_B, np.zeros(5)))
     shared = math.log(truth(64, 0) / float(step_time(PARAMS, PLACEMENT, 64, 0)))
-    gain_B = np.log(step_time(PARAMS, PLACEMENT, atomic_B, np.zeros(5))) + shared - hoped_B
+    gain_B = (
+        np.log(step_time(PARAMS, PLACEMENT, atomic_B, np.zeros(5))) + shared - hoped_B
+    )
     assert np.all(np.diff(gain_B) > 0.0)
     assert gain_B[-1] < HOPE * 2.0 * SHARED + abs(shared)
 
@@ -126,6 +150,8 @@ def test_times_are_of_a_shape(gpu_type: str, placement: Placement, same: bool) -
         ((1, 0, math.inf), "seconds"),
     ],
 )
-def test_a_step_that_cannot_be_names_its_field(step: tuple[int, int, float], field: str) -> None:
+def test_a_step_that_cannot_be_names_its_field(
+    step: tuple[int, int, float], field: str
+) -> None:
     with pytest.raises(ValueError, match=field):
         TimedStep(atomic=step[0], accumulation=step[1], seconds=step[2])

@@ -51,7 +51,8 @@ def test_nothing_observed_is_an_empty_profile() -> None:
 
 
 @pytest.mark.parametrize(
-    ("compute_s", "step_s"), [(0.0, 1.0), (1.0, 0.0), (-1.0, 1.0), (math.nan, 1.0), (1.0, math.inf)]
+    ("compute_s", "step_s"),
+    [(0.0, 1.0), (1.0, 0.0), (-1.0, 1.0), (math.nan, 1.0), (1.0, math.inf)],
 )
 def test_times_must_be_positive_and_finite(compute_s: float, step_s: float) -> None:
     builder = ProfileBuilder()

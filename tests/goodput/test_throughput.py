@@ -45,14 +45,18 @@ PARAMS = ThroughputParams(
         (Placement((4, 2), num_racks=2), 3.2),
     ],
 )
-def test_synchronisation_costs_what_the_widest_link_costs(placement: Placement, seconds: float) -> None:
+def test_synchronisation_costs_what_the_widest_link_costs(
+    placement: Placement, seconds: float
+) -> None:
     assert sync_time(PARAMS, placement) == pytest.approx(seconds)
 
 
 def test_a_step_overlaps_only_its_last_pass() -> None:
     # T_grad = 0.1 + 0.01 * 20 = 0.3, T_sync = 0.2 + 0.03 * 4 = 0.32, γ = 2
     expected = 2 * 0.3 + (0.3**2 + 0.32**2) ** 0.5
-    assert step_time(PARAMS, Placement((3, 3)), 20, 2) == pytest.approx(expected, rel=1e-12)
+    assert step_time(PARAMS, Placement((3, 3)), 20, 2) == pytest.approx(
+        expected, rel=1e-12
+    )
 
 
 @given(throughput_params, placements(), atomics, accumulations)
@@ -61,13 +65,18 @@ def test_a_step_takes_between_the_longest_and_the_sum_of_its_terms(
 ) -> None:
     compute_s = params.alpha_c + params.beta_c * atomic
     sync_s = float(sync_time(params, placement))
-    step_s = float(step_time(params, placement, atomic, accumulation)) - accumulation * compute_s
+    step_s = (
+        float(step_time(params, placement, atomic, accumulation))
+        - accumulation * compute_s
+    )
     slack = ROUNDING * (1 + accumulation) * (compute_s + sync_s)
     assert max(compute_s, sync_s) - slack <= step_s <= compute_s + sync_s + slack
 
 
 @given(throughput_params, placements(), atomics)
-def test_one_replica_waits_for_nobody(params: ThroughputParams, placement: Placement, atomic: int) -> None:
+def test_one_replica_waits_for_nobody(
+    params: ThroughputParams, placement: Placement, atomic: int
+) -> None:
     alone = float(step_time(params, Placement((1,)), atomic))
     assert alone == pytest.approx(params.alpha_c + params.beta_c * atomic, rel=1e-12)
     assert alone <= float(step_time(params, placement, atomic)) * (1.0 + ROUNDING)
@@ -75,11 +84,21 @@ def test_one_replica_waits_for_nobody(params: ThroughputParams, placement: Place
 
 @given(throughput_params, placements(), atomics, accumulations, st.floats(0.0, 1.0))
 def test_more_bandwidth_is_never_slower(
-    params: ThroughputParams, placement: Placement, atomic: int, accumulation: int, factor: float
+    params: ThroughputParams,
+    placement: Placement,
+    atomic: int,
+    accumulation: int,
+    factor: float,
 ) -> None:
-    links = {name: getattr(params, name) * factor for name in PARAM_NAMES if name[-1] in "rnk"}
+    links = {
+        name: getattr(params, name) * factor
+        for name in PARAM_NAMES
+        if name[-1] in "rnk"
+    }
     faster = float(step_time(replace(params, **links), placement, atomic, accumulation))
-    assert faster <= float(step_time(params, placement, atomic, accumulation)) * (1.0 + ROUNDING)
+    assert faster <= float(step_time(params, placement, atomic, accumulation)) * (
+        1.0 + ROUNDING
+    )
 
 
 @given(throughput_params, placements(), atomics, st.floats(1.0, 10.0))
@@ -87,11 +106,20 @@ def test_more_overlap_is_never_slower(
     params: ThroughputParams, placement: Placement, atomic: int, gamma: float
 ) -> None:
     low, high = sorted((gamma, params.gamma))
-    slower, faster = (float(step_time(replace(params, gamma=g), placement, atomic)) for g in (low, high))
+    slower, faster = (
+        float(step_time(replace(params, gamma=g), placement, atomic))
+        for g in (low, high)
+    )
     assert faster <= slower * (1.0 + ROUNDING)
 
 
-@given(st.lists(st.tuples(throughput_params, placements(), atomics, accumulations), min_size=1, max_size=6))
+@given(
+    st.lists(
+        st.tuples(throughput_params, placements(), atomics, accumulations),
+        min_size=1,
+        max_size=6,
+    )
+)
 def test_arrays_give_what_scalars_give(
     cases: list[tuple[ThroughputParams, Placement, int, int]],
 ) -> None:
@@ -99,20 +127,32 @@ def test_arrays_give_what_scalars_give(
     stacked = ParamArrays.stack(params, ndim=2)
     many = Shapes(
         *(
-            np.array([getattr(placement, name) for placement in shapes], dtype=np.float64)
+            np.array(
+                [getattr(placement, name) for placement in shapes], dtype=np.float64
+            )
             for name in ("num_nodes", "num_racks", "num_replicas")
         )
     )
-    table = step_time(stacked, many, np.array(atomic, dtype=float), np.array(accumulation, dtype=float))
+    table = step_time(
+        stacked,
+        many,
+        np.array(atomic, dtype=float),
+        np.array(accumulation, dtype=float),
+    )
     one_by_one = [
-        [step_time(each, *placed) for placed in zip(shapes, atomic, accumulation, strict=True)]
+        [
+            step_time(each, *placed)
+            for placed in zip(shapes, atomic, accumulation, strict=True)
+        ]
         for each in params
     ]
     np.testing.assert_allclose(table, np.array(one_by_one, dtype=float), rtol=1e-12)
 
 
 def test_all_zero_parameters_still_take_time() -> None:
-    assert step_time(ThroughputParams(alpha_c=0.0, beta_c=0.0), Placement((4, 4)), 1) > 0.0
+    assert (
+        step_time(ThroughputParams(alpha_c=0.0, beta_c=0.0), Placement((4, 4)), 1) > 0.0
+    )
 
 
 def test_extreme_parameters_do_not_overflow() -> None:

@@ -66,7 +66,10 @@ def job_specs(draw: st.DrawFn, *, contract: RescaleContract | None = None) -> Jo
 def clusters(draw: st.DrawFn) -> tuple[Node, ...]:
     sizes = draw(st.lists(st.integers(1, 8), max_size=6))
     racks = draw(st.integers(1, 3))
-    return tuple(Node(id=f"n{i}", num_gpus=size, rack=f"r{i % racks}") for i, size in enumerate(sizes))
+    return tuple(
+        Node(id=f"n{i}", num_gpus=size, rack=f"r{i % racks}")
+        for i, size in enumerate(sizes)
+    )
 
 
 @st.composite
@@ -74,18 +77,23 @@ def cluster_views(draw: st.DrawFn, *, max_jobs: int = 6) -> ClusterView:
     """Views in which no job holds anything yet."""
     specs = draw(st.lists(job_specs(), max_size=max_jobs))
     jobs = tuple(
-        JobView(id=f"j{index}", spec=spec, submitted_at=float(index)) for index, spec in enumerate(specs)
+        JobView(id=f"j{index}", spec=spec, submitted_at=float(index))
+        for index, spec in enumerate(specs)
     )
     return ClusterView(at=draw(st.floats(0, 1e6)), nodes=draw(clusters()), jobs=jobs)
 
 
 @st.composite
 def allocations(draw: st.DrawFn) -> Allocation:
-    names = draw(st.lists(st.sampled_from([f"n{i}" for i in range(8)]), unique=True, max_size=6))
+    names = draw(
+        st.lists(st.sampled_from([f"n{i}" for i in range(8)]), unique=True, max_size=6)
+    )
     sharers = draw(st.sampled_from([1, 1, 2, 3, 8]))
     slots = tuple((name, draw(st.integers(1, 8))) for name in names)
     labels: list[int] = []
     if sharers > 1:
         for _, count in slots:
-            labels += draw(st.lists(st.integers(0, 9), unique=True, min_size=count, max_size=count))
+            labels += draw(
+                st.lists(st.integers(0, 9), unique=True, min_size=count, max_size=count)
+            )
     return Allocation(slots=slots, gpu_share=1 / sharers, shared=tuple(labels))

@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coadapt.model import PARTS, Allocation, FreeGpus, Holding, InputError, Node, holding
+from coadapt.model import (
+    PARTS,
+    Allocation,
+    FreeGpus,
+    Holding,
+    InputError,
+    Node,
+    holding,
+)
 from coadapt.model.devices import Holdings
 from coadapt.model.wire import from_json
 
@@ -16,7 +24,9 @@ def whole(node: str, count: int) -> Allocation:
 
 
 def part(node: str, sharers: int, *labels: int) -> Allocation:
-    return Allocation(slots=((node, len(labels)),), gpu_share=1 / sharers, shared=labels)
+    return Allocation(
+        slots=((node, len(labels)),), gpu_share=1 / sharers, shared=labels
+    )
 
 
 def test_three_times_six_tenths_of_two_gpus_cannot_even_be_said() -> None:
@@ -25,7 +35,9 @@ def test_three_times_six_tenths_of_two_gpus_cannot_even_be_said() -> None:
 
 
 def test_a_third_written_as_a_decimal_fraction_is_a_third() -> None:
-    written = from_json(Allocation, {"slots": [["a", 1]], "gpu_share": 0.333, "shared": [0]})
+    written = from_json(
+        Allocation, {"slots": [["a", 1]], "gpu_share": 0.333, "shared": [0]}
+    )
     assert written == part("a", 3, 0)
     assert (written.num_sharers, written.num_gpus) == (3, 1 / 3)
 
@@ -90,7 +102,12 @@ PLACES = (
 )
 
 
-@given(st.lists(st.sampled_from(CLUSTER) | st.tuples(st.sampled_from("abc"), st.sampled_from(PLACES))))
+@given(
+    st.lists(
+        st.sampled_from(CLUSTER)
+        | st.tuples(st.sampled_from("abc"), st.sampled_from(PLACES))
+    )
+)
 def test_what_is_kept_while_nodes_come_and_go_is_what_a_count_gives(
     changes: list[Node | tuple[str, Allocation]],
 ) -> None:
@@ -98,7 +115,9 @@ def test_what_is_kept_while_nodes_come_and_go_is_what_a_count_gives(
     kept = Holdings(there)
     for change in changes:
         if isinstance(change, Node):
-            there = tuple(node for node in CLUSTER if (node in there) != (node is change))
+            there = tuple(
+                node for node in CLUSTER if (node in there) != (node is change)
+            )
             kept.renew(there, change.id)
         else:
             name, allocation = change
@@ -110,4 +129,6 @@ def test_what_is_kept_while_nodes_come_and_go_is_what_a_count_gives(
         assert list(kept.free.whole.items()) == list(counted.whole.items())
         assert kept.free.parts == counted.parts
         for node in CLUSTER:
-            assert kept.on(node.id) == sorted(name for name, each in holds.items() if node.id in each.by_node)
+            assert kept.on(node.id) == sorted(
+                name for name, each in holds.items() if node.id in each.by_node
+            )

@@ -38,7 +38,10 @@ class Pair:
 def test_it_sets_what_the_dataclass_sets() -> None:
     plain, quick = _values(lambda kind: kind), _values(quick_init)
     for given in ({"name": "a"}, {"name": "b", "size": 3, "parts": {"x": 1}}):
-        assert repr(quick(**given)).rpartition(".")[2] == repr(plain(**given)).rpartition(".")[2]
+        assert (
+            repr(quick(**given)).rpartition(".")[2]
+            == repr(plain(**given)).rpartition(".")[2]
+        )
     value = quick(name="a", size=2)
     assert (value.twice, value.seen, value.parts) == (4, [], {})
     assert value.parts is not quick(name="a").parts
@@ -87,7 +90,12 @@ def test_a_maker_makes_what_the_class_makes() -> None:
     make = maker(kind)
     for given in ({"name": "a"}, {"name": "b", "size": 3, "parts": {"x": 1}}):
         value = make(**given)
-        assert (value, type(value), value.twice, value.seen) == (kind(**given), kind, 2 * value.size, [])
+        assert (value, type(value), value.twice, value.seen) == (
+            kind(**given),
+            kind,
+            2 * value.size,
+            [],
+        )
     assert make(name="a").parts is not make(name="a").parts
     assert maker(Pair)(1, (2,)) == Pair(1, (2,))
     for wrong in ({}, {"name": "a", "colour": 1}, {"name": "a", "twice": 2}):
@@ -103,7 +111,12 @@ def test_a_copy_has_what_changed_and_is_checked_anew() -> None:
     value = _values(quick_init)(name="a", size=2, parts={"x": 1})
     value.seen.append(1)
     copy = replace(value, size=5)
-    assert (copy.name, copy.size, copy.twice, copy.seen) == ("a", 5, 10, [])  # as dataclasses.replace has it
+    assert (copy.name, copy.size, copy.twice, copy.seen) == (
+        "a",
+        5,
+        10,
+        [],
+    )  # as dataclasses.replace has it
     assert copy == replaced(value, size=5)
     assert copy.parts is value.parts
     assert type(copy) is type(value)
@@ -123,5 +136,8 @@ def test_makers_and_copies_of_a_subclass_are_of_it() -> None:
 
     first = maker(Triple)(1, third=4)
     assert (type(first), first) == (Triple, Triple(1, third=4))
-    assert (type(replace(first, left=2)), type(replace(Pair(1), left=2))) == (Triple, Pair)
+    assert (type(replace(first, left=2)), type(replace(Pair(1), left=2))) == (
+        Triple,
+        Pair,
+    )
     assert pickle.loads(pickle.dumps(maker(Pair)(1))) == Pair(1)

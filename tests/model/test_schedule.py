@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coadapt.model import BatchLimits, BatchSchedule, InputError, JobSpec, RescaleContract
+from coadapt.model import (
+    BatchLimits,
+    BatchSchedule,
+    InputError,
+    JobSpec,
+    RescaleContract,
+)
 from coadapt.model.schedule import STEPS_MAX
 from coadapt.model.wire import from_json, to_json
 from tests.model.strategies import schedules
@@ -14,15 +20,25 @@ from tests.model.strategies import schedules
     ("text", "tokens_per_sample", "steps"),
     [
         ("0:768 250B:1536", 1, ((0, 768), (250 * 10**9, 1536))),
-        ("0:768 250B:1536", 4096, ((0, 768), (61_035_157, 1536))),  # 61,035,156.25 samples
+        (
+            "0:768 250B:1536",
+            4096,
+            ((0, 768), (61_035_157, 1536)),
+        ),  # 61,035,156.25 samples
         ("0:8", 1, ((0, 8),)),
-        ("  0:8\n1K:16\t2M:4 3T:1 ", 1, ((0, 8), (1000, 16), (2 * 10**6, 4), (3 * 10**12, 1))),
+        (
+            "  0:8\n1K:16\t2M:4 3T:1 ",
+            1,
+            ((0, 8), (1000, 16), (2 * 10**6, 4), (3 * 10**12, 1)),
+        ),
         ("0K:8 1.5K:16", 1, ((0, 8), (1500, 16))),
         ("0:8 4096:16", 2048, ((0, 8), (2, 16))),
         ("0:8 4097:16", 2048, ((0, 8), (3, 16))),
     ],
 )
-def test_megatrons_syntax(text: str, tokens_per_sample: int, steps: tuple[tuple[int, int], ...]) -> None:
+def test_megatrons_syntax(
+    text: str, tokens_per_sample: int, steps: tuple[tuple[int, int], ...]
+) -> None:
     assert BatchSchedule.parse(text, tokens_per_sample=tokens_per_sample).steps == steps
 
 
@@ -55,12 +71,16 @@ def test_what_is_wrong_is_named_with_what_is_allowed(text: str, value: str) -> N
 def test_tokens_may_be_too_few_to_tell_two_steps_apart() -> None:
     with pytest.raises(InputError, match=r"batch\.schedule: got '0:8 3:16 4:32'"):
         BatchSchedule.parse("0:8 3:16 4:32", tokens_per_sample=100)
-    with pytest.raises(InputError, match="tokens per sample: got 0; allowed: a whole number >= 1"):
+    with pytest.raises(
+        InputError, match="tokens per sample: got 0; allowed: a whole number >= 1"
+    ):
         BatchSchedule.parse("0:8", tokens_per_sample=0)
 
 
 @given(schedules())
-def test_a_step_holds_from_its_key_to_just_before_the_next(schedule: BatchSchedule) -> None:
+def test_a_step_holds_from_its_key_to_just_before_the_next(
+    schedule: BatchSchedule,
+) -> None:
     ends = [begin for begin, _ in schedule.steps[1:]]
     for (begin, total), end in zip(schedule.steps, [*ends, None], strict=True):
         assert schedule.total_at(begin) == total
@@ -72,7 +92,9 @@ def test_a_step_holds_from_its_key_to_just_before_the_next(schedule: BatchSchedu
 
 
 @given(schedules(), st.floats(0, 1e15), st.floats(0, 1e15))
-def test_a_ramp_that_ascends_never_falls(schedule: BatchSchedule, one: float, other: float) -> None:
+def test_a_ramp_that_ascends_never_falls(
+    schedule: BatchSchedule, one: float, other: float
+) -> None:
     totals = sorted(schedule.totals)
     keys = [begin for begin, _ in schedule.steps]
     ramp = BatchSchedule(steps=tuple(zip(keys, totals, strict=True)))
@@ -90,9 +112,13 @@ def test_the_limits_follow_from_it() -> None:
     ramp = BatchSchedule.parse("0:16 100:64 200:32")
     limits = BatchLimits(initial=8, schedule=ramp)
     assert (limits.requested, limits.max_total) == (16, 64)
-    with pytest.raises(ValueError, match=r"batch\.schedule: at most batch\.max \(32\), got 64"):
+    with pytest.raises(
+        ValueError, match=r"batch\.schedule: at most batch\.max \(32\), got 64"
+    ):
         BatchLimits(initial=8, max_total=32, schedule=ramp)
-    with pytest.raises(ValueError, match=r"requested must be the first of batch\.schedule, 16, got 8"):
+    with pytest.raises(
+        ValueError, match=r"requested must be the first of batch\.schedule, 16, got 8"
+    ):
         BatchLimits(initial=8, requested=8, schedule=ramp)
 
 
@@ -102,9 +128,15 @@ def test_schedule_and_contract_go_together(contract: RescaleContract) -> None:
     ramp = BatchSchedule.parse("0:8")
     with pytest.raises(ValueError, match="goes with contract schedule only"):
         JobSpec(
-            name="a", batch=BatchLimits(initial=8, schedule=None if scheduled else ramp), contract=contract
+            name="a",
+            batch=BatchLimits(initial=8, schedule=None if scheduled else ramp),
+            contract=contract,
         )
     spec = JobSpec(
-        name="a", batch=BatchLimits(initial=8, schedule=ramp if scheduled else None), contract=contract
+        name="a",
+        batch=BatchLimits(initial=8, schedule=ramp if scheduled else None),
+        contract=contract,
     )
-    assert spec.batch_is_own is (contract in (RescaleContract.SELF, RescaleContract.SCHEDULE))
+    assert spec.batch_is_own is (
+        contract in (RescaleContract.SELF, RescaleContract.SCHEDULE)
+    )

@@ -21,10 +21,16 @@ def test_it_finds_whom_a_look_at_everybody_finds(seed: int) -> None:
         elif random_.random() < 0.3 and job in heard:
             silences.hear(job, *heard[job])  # nothing new
         else:
-            patience_s = heard[job][0] if job in heard else random_.choice((5.0, 20.0, 20.0))
+            patience_s = (
+                heard[job][0] if job in heard else random_.choice((5.0, 20.0, 20.0))
+            )
             heard[job] = (patience_s, at)
             silences.hear(job, patience_s, at)
-        late = {job for job, (patience_s, last_at) in heard.items() if at - last_at >= patience_s}
+        late = {
+            job
+            for job, (patience_s, last_at) in heard.items()
+            if at - last_at >= patience_s
+        }
         assert set(silences.too_long(at)) == late
 
 

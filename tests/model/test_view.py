@@ -23,7 +23,9 @@ def _parts(told: Standing) -> object:
 
 def _changed(rng: random.Random, each: JobView) -> JobView:
     allocation = rng.choice(PLACES)
-    batch = BatchConfig(total=64, atomic=32) if allocation and rng.random() < 0.5 else None
+    batch = (
+        BatchConfig(total=64, atomic=32) if allocation and rng.random() < 0.5 else None
+    )
     return replace(each, grant=Grant(allocation=allocation, batch=batch))
 
 
@@ -34,9 +36,17 @@ def test_what_is_kept_from_view_to_view_is_what_a_view_sums_up_itself() -> None:
         if rng.random() < 0.4:
             node = rng.choice(CLUSTER)
             there = tuple(each for each in CLUSTER if (each in there) != (each is node))
-            kept.renew(there, [name for name, each in present.items() if each.allocation.on(node.id)])
+            kept.renew(
+                there,
+                [name for name, each in present.items() if each.allocation.on(node.id)],
+            )
         # Some come later than they were submitted.
-        new = job(f"j{number}", (1, 4), requested=1, at=float(number - rng.choice((0, 0, 2, 5))))
+        new = job(
+            f"j{number}",
+            (1, 4),
+            requested=1,
+            at=float(number - rng.choice((0, 0, 2, 5))),
+        )
         for each in (new, *rng.sample(list(present.values()), min(len(present), 2))):
             present[each.id] = _changed(rng, each)
             kept.put(present[each.id])
@@ -44,12 +54,16 @@ def test_what_is_kept_from_view_to_view_is_what_a_view_sums_up_itself() -> None:
             gone = rng.choice(list(present))
             del present[gone]
             kept.drop(gone)
-        in_order = sorted(present.values(), key=lambda each: (each.submitted_at, each.id))
+        in_order = sorted(
+            present.values(), key=lambda each: (each.submitted_at, each.id)
+        )
         alone = ClusterView(at=60.0, nodes=there, jobs=tuple(in_order))
         told = kept.view(60.0, {})
         assert told == alone
         assert _parts(standing_of(told)) == _parts(standing_of(alone))
-        assert list(standing_of(told).free.whole) == [node.id for node in there]  # policies go through them
+        assert list(standing_of(told).free.whole) == [
+            node.id for node in there
+        ]  # policies go through them
 
 
 def test_a_view_stays_as_it_was_made() -> None:

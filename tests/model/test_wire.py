@@ -69,7 +69,9 @@ PLAN = Plan(
 )
 
 
-@pytest.mark.parametrize("value", [REPORT, SPEC, PLAN], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "value", [REPORT, SPEC, PLAN], ids=lambda value: type(value).__name__
+)
 def test_whole_values_survive_the_trip(value: object) -> None:
     assert loads({type(value).__name__: type(value)}, dumps(value)) == value
 
@@ -83,7 +85,9 @@ def test_any_value_survives_the_trip(value: JobSpec | Allocation | ClusterView) 
 
 @given(st.floats(allow_nan=False))
 def test_a_float_survives_bit_by_bit(number: float) -> None:
-    plan = from_json(Plan, json.loads(json.dumps(to_json(Plan(diagnostics={"gap": number})))))
+    plan = from_json(
+        Plan, json.loads(json.dumps(to_json(Plan(diagnostics={"gap": number}))))
+    )
     assert plan.diagnostics["gap"] == number
     assert math.copysign(1, plan.diagnostics["gap"]) == math.copysign(1, number)
 
@@ -94,7 +98,11 @@ def test_nan_survives_too() -> None:
 
 
 def test_a_derived_field_is_not_written() -> None:
-    assert to_json(Allocation(slots=(("a", 2),))) == {"slots": [["a", 2]], "gpu_share": 1.0, "shared": []}
+    assert to_json(Allocation(slots=(("a", 2),))) == {
+        "slots": [["a", 2]],
+        "gpu_share": 1.0,
+        "shared": [],
+    }
 
 
 def test_an_older_writer_may_lack_keys_that_have_a_default() -> None:
@@ -102,17 +110,49 @@ def test_an_older_writer_may_lack_keys_that_have_a_default() -> None:
 
 
 BAD: list[tuple[type, object, str]] = [
-    (JobSpec, {"name": "a"}, "JobSpec.batch: got None; allowed: a value; the key is missing"),
-    (ReplicaLimits, {"min": "1"}, "ReplicaLimits.min: got '1'; allowed: a whole number"),
-    (ReplicaLimits, {"min": 1.5}, "ReplicaLimits.min: got 1.5; allowed: a whole number"),
-    (ReplicaLimits, {"min": True}, "ReplicaLimits.min: got True; allowed: a whole number"),
-    (ReplicaLimits, {"most": 1}, "ReplicaLimits.most: got 1; allowed: only the keys min, max, requested"),
-    (ReplicaLimits, [], "ReplicaLimits: got []; allowed: an object with min, max, requested"),
-    (ReplicaLimits, {"min": 8, "max": 2}, "the maximum must be >= the minimum, got 8..2"),
+    (
+        JobSpec,
+        {"name": "a"},
+        "JobSpec.batch: got None; allowed: a value; the key is missing",
+    ),
+    (
+        ReplicaLimits,
+        {"min": "1"},
+        "ReplicaLimits.min: got '1'; allowed: a whole number",
+    ),
+    (
+        ReplicaLimits,
+        {"min": 1.5},
+        "ReplicaLimits.min: got 1.5; allowed: a whole number",
+    ),
+    (
+        ReplicaLimits,
+        {"min": True},
+        "ReplicaLimits.min: got True; allowed: a whole number",
+    ),
+    (
+        ReplicaLimits,
+        {"most": 1},
+        "ReplicaLimits.most: got 1; allowed: only the keys min, max, requested",
+    ),
+    (
+        ReplicaLimits,
+        [],
+        "ReplicaLimits: got []; allowed: an object with min, max, requested",
+    ),
+    (
+        ReplicaLimits,
+        {"min": 8, "max": 2},
+        "the maximum must be >= the minimum, got 8..2",
+    ),
     (Tenant, {"weight": "2"}, "Tenant.weight: got '2'; allowed: a number"),
     (Tenant, {"weight": False}, "Tenant.weight: got False; allowed: a number"),
     (Tenant, {"id": 3}, "Tenant.id: got 3; allowed: text"),
-    (Tenant, {"quota_gpus": "many"}, "Tenant.quota_gpus: got 'many'; allowed: a whole number"),
+    (
+        Tenant,
+        {"quota_gpus": "many"},
+        "Tenant.quota_gpus: got 'many'; allowed: a whole number",
+    ),
     (
         BatchLimits,
         {"initial": 1, "accumulation": 1},
@@ -128,7 +168,11 @@ BAD: list[tuple[type, object, str]] = [
         {"name": "a", "batch": {"initial": 0}},
         "batch.initial must be >= 1, got 0",
     ),
-    (Allocation, {"slots": [["a"]]}, "Allocation.slots[0]: got ['a']; allowed: a list of 2"),
+    (
+        Allocation,
+        {"slots": [["a"]]},
+        "Allocation.slots[0]: got ['a']; allowed: a list of 2",
+    ),
     (
         Allocation,
         {"slots": [["a", 1], ["b", "2"]]},
@@ -140,7 +184,9 @@ BAD: list[tuple[type, object, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "data", "message"), BAD, ids=[message for _, _, message in BAD])
+@pytest.mark.parametrize(
+    ("kind", "data", "message"), BAD, ids=[message for _, _, message in BAD]
+)
 def test_bad_data_is_named_by_its_path(kind: type, data: object, message: str) -> None:
     with pytest.raises(InputError) as caught:
         from_json(kind, data)
@@ -155,9 +201,18 @@ KINDS: dict[str, type] = {"Tenant": Tenant}
     [
         ("{", "allowed: JSON"),
         ("[]", "an object with wire, type and data"),
-        ('{"wire": "1", "type": "Tenant", "data": {}}', "an object with wire, type and data"),
-        (f'{{"wire": {WIRE_VERSION + 1}, "type": "Tenant", "data": {{}}}}', "upgrade coadapt to read this"),
-        (f'{{"wire": {WIRE_VERSION}, "type": "Node", "data": {{}}}}', "type: got 'Node'; allowed: Tenant"),
+        (
+            '{"wire": "1", "type": "Tenant", "data": {}}',
+            "an object with wire, type and data",
+        ),
+        (
+            f'{{"wire": {WIRE_VERSION + 1}, "type": "Tenant", "data": {{}}}}',
+            "upgrade coadapt to read this",
+        ),
+        (
+            f'{{"wire": {WIRE_VERSION}, "type": "Node", "data": {{}}}}',
+            "type: got 'Node'; allowed: Tenant",
+        ),
         (f'{{"wire": {WIRE_VERSION}, "type": "Tenant"}}', "Tenant: got None"),
     ],
 )
@@ -180,9 +235,13 @@ def test_what_has_no_wire_form_is_our_own_mistake() -> None:
 
 
 @pytest.mark.parametrize("wrong", [True, 1.0, "1", [1]])
-def test_what_passed_once_is_looked_at_again_when_its_type_is_another(wrong: object) -> None:
+def test_what_passed_once_is_looked_at_again_when_its_type_is_another(
+    wrong: object,
+) -> None:
     assert from_json(ReplicaLimits, {"min": 1, "max": 2}) == ReplicaLimits(min=1, max=2)
-    with pytest.raises(InputError, match=r"ReplicaLimits.min: got .*; allowed: a whole number"):
+    with pytest.raises(
+        InputError, match=r"ReplicaLimits.min: got .*; allowed: a whole number"
+    ):
         from_json(ReplicaLimits, {"min": wrong, "max": 2})
 
 
@@ -205,5 +264,7 @@ def test_in_pieces_it_is_the_same_text(view: ClusterView) -> None:
     for value in (plan, view, REPORT, Plan()):
         assert dumps_in_pieces(value) == dumps(value)
     pauses = list[int]()
-    dumps_in_pieces(Plan(reasons={f"j{n}": "" for n in range(45)}), lambda: pauses.append(1))
+    dumps_in_pieces(
+        Plan(reasons={f"j{n}": "" for n in range(45)}), lambda: pauses.append(1)
+    )
     assert len(pauses) == 45 // ENTRIES_BETWEEN

@@ -87,7 +87,12 @@ class Rounds:
         workload, applications = load(folder / "120_jobs_32_gpus.trace", folder)
         self.node = Node(id="n", num_gpus=num_gpus)
         self.jobs = [
-            _job(job.id, applications[job.application]._kind, job.at, applications[job.application].limits)
+            _job(
+                job.id,
+                applications[job.application]._kind,
+                job.at,
+                applications[job.application].limits,
+            )
             for job in workload.jobs
         ]
         self._alone_s: dict[Kind, int] = {}
@@ -96,7 +101,11 @@ class Rounds:
     def play(self, policy: Policy) -> Figures:
         before: set[str] = set()
         while any(job.ended_at is None for job in self.jobs):
-            active = [job for job in self.jobs if job.ended_at is None and job.at <= self.clock]
+            active = [
+                job
+                for job in self.jobs
+                if job.ended_at is None and job.at <= self.clock
+            ]
             plan = policy.allocate(self._view(active))
             for job in active:
                 job.allocation = plan.allocations.get(job.id, Allocation())
@@ -157,7 +166,9 @@ class Rounds:
     def _view(self, active: list[_Job]) -> ClusterView:
         # Another rack makes it another cluster: what the artifact calls a need to recompute.
         node = Node(id="n", num_gpus=self.node.num_gpus, rack=f"r{self.num_recomputed}")
-        return ClusterView(at=self.clock, nodes=(node,), jobs=tuple(map(self._job_view, active)))
+        return ClusterView(
+            at=self.clock, nodes=(node,), jobs=tuple(map(self._job_view, active))
+        )
 
     def _job_view(self, job: _Job) -> JobView:
         num_gpus = job.kind.num_gpus
@@ -173,7 +184,9 @@ class Rounds:
             submitted_at=job.at,
             grant=Grant(allocation=job.allocation),
             measured=Measured(
-                batch=BatchConfig(total=job.batch * num_gpus, atomic=job.batch, accumulation=0),
+                batch=BatchConfig(
+                    total=job.batch * num_gpus, atomic=job.batch, accumulation=0
+                ),
                 progress=float(job.done * job.batch),
                 progress_target=float(job.total * job.batch),
                 # What is left at the present batch; what is to come of its changes nobody knows.
@@ -189,7 +202,10 @@ class Rounds:
     def _figures(self) -> Figures:
         jct = {job.id: (job.ended_at or 0.0) - job.at for job in self.jobs}
         num_gpus = self.node.num_gpus
-        rho = [jct[job.id] / (self.alone_s(job) * max(1.0, len(self.jobs) / num_gpus)) for job in self.jobs]
+        rho = [
+            jct[job.id] / (self.alone_s(job) * max(1.0, len(self.jobs) / num_gpus))
+            for job in self.jobs
+        ]
         return Figures(
             makespan_s=self.clock,
             jct_s=mean(jct.values()),
@@ -209,14 +225,17 @@ class PlannedRounds(Rounds):
     def profiles(self) -> dict[JobId, tuple[int, ...]]:
         """Return the total batch of each job's epochs, as profiled."""
         return {
-            job.id: tuple(batch * job.kind.num_gpus for batch in _profiled(job.kind)) for job in self.jobs
+            job.id: tuple(batch * job.kind.num_gpus for batch in _profiled(job.kind))
+            for job in self.jobs
         }
 
     def _train(self, job: _Job, *, started: bool) -> float:
         done, run_s = job.done, job.run_s
         ends_at = super()._train(job, started=started)
         trained_s = job.run_s - run_s
-        self._rates[job.id] = (job.done - done) * job.batch / trained_s if trained_s else 0.0
+        self._rates[job.id] = (
+            (job.done - done) * job.batch / trained_s if trained_s else 0.0
+        )
         return ends_at
 
     def _view(self, active: list[_Job]) -> ClusterView:
@@ -224,19 +243,26 @@ class PlannedRounds(Rounds):
         return replace(super()._view(active), at=self.num_rounds * ROUND_S)
 
     def _job_view(self, job: _Job) -> JobView:
-        view, kind, rate = super()._job_view(job), job.kind, self._rates.get(job.id, 0.0)
+        view, kind, rate = (
+            super()._job_view(job),
+            job.kind,
+            self._rates.get(job.id, 0.0),
+        )
         forecast = view.measured.forecast
         assert forecast is not None, "told of every job"
         modes = tuple(
             BatchMode(
                 total=batch * kind.num_gpus,
-                epoch_s=DATASET[kind.model] / batch / self.table[kind.model, batch, kind.num_gpus],
+                epoch_s=DATASET[kind.model]
+                / batch
+                / self.table[kind.model, batch, kind.num_gpus],
             )
             for batch in sorted(set(_profiled(kind)))
         )
         measured = replace(
             view.measured,
-            progress=min(job.done / kind.steps_per_epoch(job.batch), kind.num_epochs) * DATASET[kind.model],
+            progress=min(job.done / kind.steps_per_epoch(job.batch), kind.num_epochs)
+            * DATASET[kind.model],
             progress_target=float(kind.num_epochs * DATASET[kind.model]),
             step_time_s=job.batch * kind.num_gpus / rate if rate else None,
             forecast=replace(forecast, num_epochs=kind.num_epochs, modes=modes),
@@ -245,7 +271,14 @@ class PlannedRounds(Rounds):
 
 
 def _job(job_id: str, kind: Kind, at: float, limits: BatchLimits) -> _Job:
-    return _Job(id=job_id, kind=kind, at=at, batch=kind.batch, total=kind.total_steps, limits=limits)
+    return _Job(
+        id=job_id,
+        kind=kind,
+        at=at,
+        batch=kind.batch,
+        total=kind.total_steps,
+        limits=limits,
+    )
 
 
 def _wanted(job: _Job) -> int | None:
@@ -274,7 +307,12 @@ def _trained(kind: Kind) -> tuple[int, ...]:
 
 def _alone_s(kind: Kind, table: Throughputs) -> int:
     samples = DATASET[kind.model]
-    return int(sum(samples / size / table[kind.model, size, kind.num_gpus] for size in _profiled(kind)))
+    return int(
+        sum(
+            samples / size / table[kind.model, size, kind.num_gpus]
+            for size in _profiled(kind)
+        )
+    )
 
 
 @cache
@@ -282,5 +320,8 @@ def _profiled(kind: Kind) -> tuple[int, ...]:
     """Return the batch per GPU of each epoch of the profile."""
     sizes = kind.batch_by_epoch(profile=True)
     if kind.mode == "gns" and len(set(sizes)) > 2:
-        return (*sizes[:-1], kind.batch)  # the last epoch of a schedule of several stages reverts
+        return (
+            *sizes[:-1],
+            kind.batch,
+        )  # the last epoch of a schedule of several stages reverts
     return sizes

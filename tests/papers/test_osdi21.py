@@ -56,7 +56,9 @@ def test_deterministic_policies_agree_to_the_last_digit(
     result = play(folder, workload, policy)
     decimals = len(published.partition(".")[2])
     # Half of the last digit, and a little for means that end in a 5.
-    assert result.metrics.jct_mean_s == pytest.approx(float(published), abs=0.5001 * 10**-decimals)
+    assert result.metrics.jct_mean_s == pytest.approx(
+        float(published), abs=0.5001 * 10**-decimals
+    )
     assert result.num_plans_failed == 0
 
 
@@ -68,13 +70,23 @@ def test_the_distribution_agrees(
     folder: Path, policy: str, p50: int, p90: int, p99: int, makespan: int
 ) -> None:
     metrics = play(folder, "workloads/workload-6", policy).metrics
-    figures = (metrics.jct_p50_s, metrics.jct_p90_s, metrics.jct_p99_s, metrics.makespan_s)
+    figures = (
+        metrics.jct_p50_s,
+        metrics.jct_p90_s,
+        metrics.jct_p99_s,
+        metrics.makespan_s,
+    )
     assert figures == pytest.approx((p50, p90, p99, makespan), abs=0.501)
 
 
 def test_requests_of_generated_workloads_are_the_artifact_s(folder: Path) -> None:
     known = applications_in(folder / "traces")
-    assert sensible_requests(known["bert"](), REPLICAS_MAX) == ((6, 384), (8, 384), (12, 384), (16, 384))
+    assert sensible_requests(known["bert"](), REPLICAS_MAX) == (
+        (6, 384),
+        (8, 384),
+        (12, 384),
+        (16, 384),
+    )
     assert sensible_requests(known["ncf"](), REPLICAS_MAX) == ((1, 32768),)
     assert sensible_requests(known["yolov3"](), REPLICAS_MAX) == ((4, 64),)
 
@@ -88,9 +100,14 @@ def test_pollux_genetic_is_within_five_percent(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", GENETIC)
-def test_pollux_is_no_worse_than_the_published_search(folder: Path, number: int) -> None:
+def test_pollux_is_no_worse_than_the_published_search(
+    folder: Path, number: int
+) -> None:
     # Two runs of the artifact differ by 1 % (2446.1 and 2471.1 on workload 6): its seed is not set.
-    assert play(folder, f"workloads/workload-{number}", "pollux").metrics.jct_mean_s <= 1.01 * GENETIC[number]
+    assert (
+        play(folder, f"workloads/workload-{number}", "pollux").metrics.jct_mean_s
+        <= 1.01 * GENETIC[number]
+    )
 
 
 @pytest.mark.parametrize("name", APPLICATIONS)
@@ -108,7 +125,10 @@ def test_interpolation_equals_scipy_s(folder: Path, name: str) -> None:
         alike.setdefault((len(digits), sum(map(int, digits)), atomic), []).append(times)
     points = {key: np.mean(alike[key], axis=0) for key in sorted(alike)}
     for row in read_rows(folder / "traces" / name / "scalability.csv", ("num_nodes",)):
-        key = tuple(row.integer(column, 1) for column in ("num_nodes", "num_replicas", "local_bsz"))
+        key = tuple(
+            row.integer(column, 1)
+            for column in ("num_nodes", "num_replicas", "local_bsz")
+        )
         points[key] = np.array([row.number("step_time"), row.number("sync_time")])
     rng = random.Random(name)
     for digits, measured in rng.sample(sorted(placements.items()), 30):
@@ -116,15 +136,28 @@ def test_interpolation_equals_scipy_s(folder: Path, name: str) -> None:
         atomic = rng.randint(int(grid[0, 0]), int(grid[-1, 0]))
         expected = [np.interp(atomic, grid[:, 0], grid[:, column]) for column in (1, 2)]
         turned = tuple(map(int, digits[1:] + digits[:1]))
-        assert application.step_time(at(*turned), atomic) == pytest.approx(expected, rel=1e-12)
-    interpolate = LinearNDInterpolator(np.array(list(points), float), np.array(list(points.values())))
-    shapes = [(4,) * nodes + tail for nodes, tail in product(range(5, 16), ((), (1,), (3,)))]
+        assert application.step_time(at(*turned), atomic) == pytest.approx(
+            expected, rel=1e-12
+        )
+    interpolate = LinearNDInterpolator(
+        np.array(list(points), float), np.array(list(points.values()))
+    )
+    shapes = [
+        (4,) * nodes + tail for nodes, tail in product(range(5, 16), ((), (1,), (3,)))
+    ]
     for shape in shapes:
-        atomic = rng.randint(application.limits.min_atomic, application.limits.max_atomic or 0)
+        atomic = rng.randint(
+            application.limits.min_atomic, application.limits.max_atomic or 0
+        )
         expected = interpolate([(len(shape), sum(shape), atomic)])[0]
         if not np.isnan(expected[0]):
-            assert application.step_time(at(*shape), atomic) == pytest.approx(expected, rel=1e-9)
+            assert application.step_time(at(*shape), atomic) == pytest.approx(
+                expected, rel=1e-9
+            )
 
 
 def test_realistic_requests_can_be_simulated(folder: Path) -> None:
-    assert play(folder, "workloads-realistic/workload-6", "tiresias").metrics.num_jobs == 160
+    assert (
+        play(folder, "workloads-realistic/workload-6", "tiresias").metrics.num_jobs
+        == 160
+    )

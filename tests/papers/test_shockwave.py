@@ -47,11 +47,15 @@ def play(traces: Path, seed: int, options: dict[str, object]) -> Figures:
     policy = create_policy("shockwave", seed=seed, noise=NOISE, **options)
     config = ExperimentConfig(round_s=120.0, rescale_s=20.0)
     started_s = time.process_time()
-    simulation = compose(workload, applications, (Node(id="n", num_gpus=NUM_GPUS),), policy, config)
+    simulation = compose(
+        workload, applications, (Node(id="n", num_gpus=NUM_GPUS),), policy, config
+    )
     simulation.run()
     cpu_s = time.process_time() - started_s
     history = simulation.recorder.history
-    alone_s = {job.id: applications[job.application].exclusive_s for job in workload.jobs}
+    alone_s = {
+        job.id: applications[job.application].exclusive_s for job in workload.jobs
+    }
     rho = static_fairness(history, alone_s, NUM_GPUS)
     ends = {job.id: job.ended_at or 0.0 for job in history.jobs.values()}
     return Figures(
@@ -92,7 +96,8 @@ def test_the_work_of_the_trace_is_that_of_the_artifact(traces: Path) -> None:
     folder = traces / "shockwave"
     workload, applications = load(folder / "120_jobs_32_gpus.trace", folder)
     work = sum(
-        job.spec.replicas.min * applications[job.application].forecast(0.0).remaining_s(job.spec.replicas.min)
+        job.spec.replicas.min
+        * applications[job.application].forecast(0.0).remaining_s(job.spec.replicas.min)
         for job in workload.jobs
     )
     assert work == pytest.approx(632_300.0, rel=0.002)

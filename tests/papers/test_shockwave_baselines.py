@@ -21,7 +21,9 @@ PUBLISHED = {
     "mst(raw=true, central=true)": Figures(31_909.0, 9_655.0, 4.976, 0.250, 0.619),
     "themis(central=true)": Figures(31_929.0, 11_302.0, 3.438, 0.225, 0.619),
     "allox(alpha=0.2)": Figures(32_629.0, 9_973.0, 4.963, 0.275, 0.605),
-    "ossp(tolerance=0.05, central=true)": Figures(24_205.0, 19_807.0, 7.741, 0.742, 0.816),
+    "ossp(tolerance=0.05, central=true)": Figures(
+        24_205.0, 19_807.0, 7.741, 0.742, 0.816
+    ),
 }
 
 
@@ -56,7 +58,8 @@ if __name__ == "__main__":
         pairs = ((mine.makespan_s, figures.makespan_s), (mine.jct_s, figures.jct_s))
         ratios = [f"{a:.0f} s ({a / b - 1:+.1%})" for a, b in pairs]
         worst = f"{mine.rho_max:.3f} ({mine.rho_max / figures.rho_max - 1:+.1%})"
-        shares = (
-            f"{mine.unfair:.1%} ({figures.unfair:.1%}), {mine.utilisation:.1%} ({figures.utilisation:.1%})"
+        shares = f"{mine.unfair:.1%} ({figures.unfair:.1%}), {mine.utilisation:.1%} ({figures.utilisation:.1%})"
+        print(
+            f"{name}: makespan {ratios[0]}, mean completion {ratios[1]}, rho {worst}, {shares}",
+            flush=True,
         )
-        print(f"{name}: makespan {ratios[0]}, mean completion {ratios[1]}, rho {worst}, {shares}", flush=True)

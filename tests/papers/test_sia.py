@@ -23,8 +23,12 @@ GAVEL = "mst(raw=true, central=true)"
 
 def play(traces: Path, workload: str, policy: str, round_s: float = 60.0) -> RunResult:
     folder = traces / "sia"
-    loaded, applications = load_trace(folder / f"workloads/{workload}.csv", folder / "traces")
-    return simulate(loaded, applications, CLUSTER, policy, config=ExperimentConfig(round_s=round_s))
+    loaded, applications = load_trace(
+        folder / f"workloads/{workload}.csv", folder / "traces"
+    )
+    return simulate(
+        loaded, applications, CLUSTER, policy, config=ExperimentConfig(round_s=round_s)
+    )
 
 
 @pytest.mark.parametrize(
@@ -32,7 +36,9 @@ def play(traces: Path, workload: str, policy: str, round_s: float = 60.0) -> Run
     [
         ("philly/workload-1", "sia", 60.0, 0.542),
         pytest.param("saturn/workload-1", "sia", 60.0, 0.581, marks=pytest.mark.slow),
-        pytest.param("philly/workload-1", "pollux", 60.0, 0.782, marks=pytest.mark.slow),
+        pytest.param(
+            "philly/workload-1", "pollux", 60.0, 0.782, marks=pytest.mark.slow
+        ),
         ("philly/workload-1", GAVEL, 360.0, 1.671),
         ("saturn/workload-1", GAVEL, 360.0, 1.798),
         # Its turns last 360 s in the scheduler's shorter rounds too, else jobs only change places.
@@ -45,4 +51,6 @@ def test_mean_completion_times_are_the_artifact_s_or_better(
     result = play(traces, workload, policy, round_s)
     assert result.num_plans_failed == 0
     assert len(result.jobs) == 160
-    assert 0.8 * published_h < result.metrics.jct_mean_s / 3600 < TOLERANCE * published_h
+    assert (
+        0.8 * published_h < result.metrics.jct_mean_s / 3600 < TOLERANCE * published_h
+    )

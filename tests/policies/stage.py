@@ -22,7 +22,10 @@ from coadapt.model import (
 
 
 def nodes(*gpus: int, kind: str = "gpu", name: str = "n") -> tuple[Node, ...]:
-    return tuple(Node(id=f"{name}{index}", num_gpus=count, gpu_type=kind) for index, count in enumerate(gpus))
+    return tuple(
+        Node(id=f"{name}{index}", num_gpus=count, gpu_type=kind)
+        for index, count in enumerate(gpus)
+    )
 
 
 def on(**slots: int) -> Allocation:
@@ -53,7 +56,9 @@ def job(
         id=name,
         spec=JobSpec(
             name=name,
-            replicas=ReplicaLimits(min=low, max=high, requested=requested, gpu_types=gpu_types),
+            replicas=ReplicaLimits(
+                min=low, max=high, requested=requested, gpu_types=gpu_types
+            ),
             batch=batch or BatchLimits(initial=64, max_total=1024),
             contract=contract,
             tenant=tenant,
@@ -65,7 +70,9 @@ def job(
         grant=Grant(allocation=held),
         usage=Usage(started_at=at if held else None, attained_service_gpu_s=service),
         measured=Measured(
-            forecast=None if steps is None else Forecast(remaining_steps=steps, step_time_s=times)
+            forecast=None
+            if steps is None
+            else Forecast(remaining_steps=steps, step_time_s=times)
         ),
     )
 
@@ -82,7 +89,10 @@ def view(
         at=at,
         nodes=cluster,
         jobs=tuple(sorted(jobs, key=lambda j: (j.submitted_at, j.id))),
-        tenants={name: Tenant(id=name, quota_gpus=gpus) for name, gpus in (quotas or {}).items()}
+        tenants={
+            name: Tenant(id=name, quota_gpus=gpus)
+            for name, gpus in (quotas or {}).items()
+        }
         | {tenant.id: tenant for tenant in tenants},
     )
 

@@ -10,7 +10,9 @@ from tests.policies.stage import counts, job, nodes, on, view
 
 
 def half(label: int = 0, count: int = 1, node: str = "n0") -> Allocation:
-    return Allocation(slots=((node, count),), gpu_share=0.5, shared=tuple(range(label, label + count)))
+    return Allocation(
+        slots=((node, count),), gpu_share=0.5, shared=tuple(range(label, label + count))
+    )
 
 
 def after(seen: ClusterView, plan: Plan, slowdown: float) -> ClusterView:
@@ -25,7 +27,9 @@ def after(seen: ClusterView, plan: Plan, slowdown: float) -> ClusterView:
     return replace(seen, at=seen.at + 60.0, jobs=tuple(jobs))
 
 
-def play(policy: AntMan, seen: ClusterView, num_rounds: int, slowdown: float) -> list[Plan]:
+def play(
+    policy: AntMan, seen: ClusterView, num_rounds: int, slowdown: float
+) -> list[Plan]:
     plans = []
     for _ in range(num_rounds):
         plans.append(policy.allocate(seen))
@@ -38,19 +42,30 @@ def test_company_stays_where_it_slows_nobody_and_goes_for_good_where_it_does() -
     plans = play(AntMan(), seen, 8, slowdown=1.01)
     assert plans[0].allocations == {"a": half()}
     assert plans[-1].allocations == {"a": half(), "b": half()}
-    assert plans[-1].reasons["a"] == "keeps its 1 GPU; it is guaranteed, and shares GPUs with b"
+    assert (
+        plans[-1].reasons["a"]
+        == "keeps its 1 GPU; it is guaranteed, and shares GPUs with b"
+    )
     assert "it may have to go" in plans[-1].reasons["b"]
     plans = play(AntMan(), seen, 12, slowdown=1.5)
     beside = [len(plan.allocations) == 2 for plan in plans]
     assert any(beside)
     assert not any(beside[-6:])
     assert plans[-1].allocations["a"] == half()  # undisturbed by any move
-    assert all(len(plan.allocations) == 2 for plan in play(AntMan(tolerance=0.6), seen, 9, 1.5)[4:])
-    assert all(len(plan.allocations) == 1 for plan in play(AntMan(share=False), seen, 9, 1.0))
+    assert all(
+        len(plan.allocations) == 2
+        for plan in play(AntMan(tolerance=0.6), seen, 9, 1.5)[4:]
+    )
+    assert all(
+        len(plan.allocations) == 1 for plan in play(AntMan(share=False), seen, 9, 1.0)
+    )
 
 
 def test_company_of_an_application_that_slowed_another_is_not_tried_again() -> None:
-    jobs = [job("a", application="x"), *(job(f"b{i}", at=1.0 + i, application="y") for i in range(3))]
+    jobs = [
+        job("a", application="x"),
+        *(job(f"b{i}", at=1.0 + i, application="y") for i in range(3)),
+    ]
     plans = play(AntMan(), view(nodes(1), *jobs), 20, slowdown=2.0)
     tried = {name for plan in plans for name in plan.allocations} - {"a"}
     assert len(tried) == 1
@@ -64,10 +79,14 @@ def test_tenants_are_guaranteed_their_part_and_use_what_others_leave() -> None:
     first = policy.allocate(view(nodes(4), *more, own[0], tenants=tenants))
     assert counts(first) == {"y0": 1, "y1": 1, "y2": 1, "x0": 1}
     assert [
-        "guaranteed" in first.reasons[name] and "opportunistic" not in first.reasons[name]
+        "guaranteed" in first.reasons[name]
+        and "opportunistic" not in first.reasons[name]
         for name in ("x0", "y0", "y1")
     ] == [True, True, False]
-    held = [replace(one, grant=Grant(allocation=first.allocations.get(one.id, on()))) for one in more]
+    held = [
+        replace(one, grant=Grant(allocation=first.allocations.get(one.id, on())))
+        for one in more
+    ]
     plan = policy.allocate(view(nodes(4), *held, *own, tenants=tenants))
     assert counts(plan) == {"y0": 1, "x0": 1, "x1": 1, "x2": 1}
     assert plan.reasons["y1"].startswith("gives up its 1 GPU and waits")
@@ -88,7 +107,10 @@ def test_who_is_marked_is_opportunistic() -> None:
     assert counts(AntMan(share=False).allocate(seen)) == {"high": 1}
     plan = AntMan(opportunistic=1.0).allocate(view(nodes(4), job("a"), job("b")))
     assert all("opportunistic" in reason for reason in plan.reasons.values())
-    drawn = [AntMan(opportunistic=0.5, seed=seed).allocate(view(nodes(1), job("a"))) for seed in range(40)]
+    drawn = [
+        AntMan(opportunistic=0.5, seed=seed).allocate(view(nodes(1), job("a")))
+        for seed in range(40)
+    ]
     marked = sum("opportunistic" in plan.reasons["a"] for plan in drawn)
     assert 10 <= marked <= 30
 

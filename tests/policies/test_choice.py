@@ -13,7 +13,10 @@ from coadapt.policies.choice import parse_choice, split_choices
 from coadapt.policies.shockwave.forecasts import Rule
 
 WORDS = st.from_regex(r"[a-z][a-z0-9_]{0,8}(-[a-z]{1,4})?", fullmatch=True).filter(
-    lambda word: word not in ("true", "false", "none") and not any(map(keyword.iskeyword, word.split("-")))
+    lambda word: (
+        word not in ("true", "false", "none")
+        and not any(map(keyword.iskeyword, word.split("-")))
+    )
 )
 VALUES = st.one_of(
     st.integers(-(10**6), 10**6),
@@ -30,7 +33,9 @@ OPTIONS = st.from_regex(r"o_[a-z]{0,5}", fullmatch=True)
     options=st.dictionaries(OPTIONS, VALUES, max_size=4),
     others=st.lists(WORDS, max_size=3, unique=True),
 )
-def test_what_is_written_is_what_is_read(name: str, options: dict[str, object], others: list[str]) -> None:
+def test_what_is_written_is_what_is_read(
+    name: str, options: dict[str, object], others: list[str]
+) -> None:
     inside = ", ".join(f"{key}={value}" for key, value in options.items())
     choice = f"{name}({inside})"
     assert parse_choice(choice) == (name, options)
@@ -47,7 +52,9 @@ def test_any_other_text_is_refused_as_bad_input(text: str) -> None:
 
 def test_options_are_those_of_the_policy() -> None:
     assert policy_options("tiresias(promote_knob=8)")["promote_knob"] == 8
-    assert policy_options("tiresias(thresholds_gpu_s=[1.0, 2.0])")["thresholds_gpu_s"] == (1.0, 2.0)
+    assert policy_options("tiresias(thresholds_gpu_s=[1.0, 2.0])")[
+        "thresholds_gpu_s"
+    ] == (1.0, 2.0)
     assert policy_options("shockwave(rule=counts)")["rule"] is Rule.COUNTS
     assert create_policy("fifo(backfill=true)") is not None
 
@@ -55,13 +62,22 @@ def test_options_are_those_of_the_policy() -> None:
 @pytest.mark.parametrize(
     ("choice", "told"),
     [
-        ("fifo(backfil=1)", "policy fifo, option backfil: got 1; allowed: backfill=False"),
-        ("fifo(backfill=1)", "policy fifo, option backfill: got 1; allowed: a value such as False"),
+        (
+            "fifo(backfil=1)",
+            "policy fifo, option backfil: got 1; allowed: backfill=False",
+        ),
+        (
+            "fifo(backfill=1)",
+            "policy fifo, option backfill: got 1; allowed: a value such as False",
+        ),
         ("fifo(backfill=true", r"allowed: NAME or NAME\(option=value"),
         ("fifo(backfill=true)(seed=1)", r"allowed: NAME or NAME\(option=value"),
         ("fifo(true)", r"allowed: NAME or NAME\(option=value"),
         ("fifo(backfill=true, backfill=false)", r"allowed: NAME or NAME\(option=value"),
-        ("fifo(backfill=__import__('os'))", "allowed: a number, a word, or several in brackets"),
+        (
+            "fifo(backfill=__import__('os'))",
+            "allowed: a number, a word, or several in brackets",
+        ),
         ("tiresias(promote_knob=1e999)", "got inf; allowed: a finite number"),
         ("tiresias(promote_knob=-1)", "promote_knob must be >= 0, got -1"),
         ("shockwave(rule=guess)", "got 'guess'; allowed: counts, restatement"),
@@ -73,7 +89,11 @@ def test_a_choice_that_is_wrong_is_told_what_is_right(choice: str, told: str) ->
         create_policy(choice)
 
 
-@pytest.mark.parametrize("text", ["", " , ", "fifo,fifo", "fifo(backfill=true", "fifo)"])
+@pytest.mark.parametrize(
+    "text", ["", " , ", "fifo,fifo", "fifo(backfill=true", "fifo)"]
+)
 def test_a_list_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match=r"--policy: got .*; allowed: policies, each once"):
+    with pytest.raises(
+        InputError, match=r"--policy: got .*; allowed: policies, each once"
+    ):
         split_choices(text)

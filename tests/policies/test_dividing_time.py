@@ -32,7 +32,9 @@ def test_they_keep_the_contract(name: str) -> None:
     check_policy(ALL[name], cases=3, seed=3)
 
 
-def play(policy: Policy, start: ClusterView, num_rounds: int, round_s: float = 60.0) -> dict[str, int]:
+def play(
+    policy: Policy, start: ClusterView, num_rounds: int, round_s: float = 60.0
+) -> dict[str, int]:
     """Return how many of `num_rounds` each job ran, the plans carried out at once."""
     ran = dict.fromkeys((each.id for each in start.jobs), 0)
     current = start
@@ -40,7 +42,10 @@ def play(policy: Policy, start: ClusterView, num_rounds: int, round_s: float = 6
         plan = policy.allocate(current)
         for name in plan.allocations:
             ran[name] += 1
-        jobs = tuple(later(each, plan.allocations.get(each.id, on()), round_s) for each in current.jobs)
+        jobs = tuple(
+            later(each, plan.allocations.get(each.id, on()), round_s)
+            for each in current.jobs
+        )
         current = replace(current, at=current.at + round_s, jobs=jobs)
     return ran
 
@@ -79,7 +84,11 @@ def test_a_turn_is_longer_than_the_scheduler_s_round() -> None:
     for index in range(13):
         names = ("a", "b", "c") if index >= 2 else ("a",)
         jobs = [
-            job(name, held=held.get(name, on()), service=60.0 * sum(name in each for each in runs))
+            job(
+                name,
+                held=held.get(name, on()),
+                service=60.0 * sum(name in each for each in runs),
+            )
             for name in names
         ]
         plan = policy.allocate(view(cluster, *jobs, at=60.0 * index))
@@ -87,13 +96,17 @@ def test_a_turn_is_longer_than_the_scheduler_s_round() -> None:
         runs.append(counts(plan))
     alone, first = {"a": 1}, runs[2]
     assert runs[:2] == [alone] * 2
-    assert first.keys() > alone.keys()  # one of those who came takes the GPU that is free
+    assert (
+        first.keys() > alone.keys()
+    )  # one of those who came takes the GPU that is free
     assert runs[2:6] == [first] * 4
     assert runs[6].keys() != first.keys()  # whoever waited has the next turn
     assert runs[6:12] == [runs[6]] * 6
 
 
-def test_gpus_of_a_job_without_a_part_yet_are_held_back_where_that_is_asked_for() -> None:
+def test_gpus_of_a_job_without_a_part_yet_are_held_back_where_that_is_asked_for() -> (
+    None
+):
     for hold_back in (False, True):
         policy = Gavel(resolve_s=1000.0, hold_back=hold_back)
         first = view(nodes(2), job("a"))
@@ -111,7 +124,9 @@ def test_max_min_shares_gpu_time_and_heeds_tenants_weights() -> None:
     # 5 jobs on 4 GPUs: 0.8 GPUs each, so the wide one runs a fifth of the time, and then nobody else does.
     assert ran["four"] == pytest.approx(20, abs=2)
     rich, poor = job("r", tenant="rich"), job("p", tenant="poor")
-    weighted = replace(view(nodes(1), rich, poor), tenants={"rich": Tenant(id="rich", weight=3.0)})
+    weighted = replace(
+        view(nodes(1), rich, poor), tenants={"rich": Tenant(id="rich", weight=3.0)}
+    )
     assert play(Gavel(), weighted, 100)["r"] == pytest.approx(75, abs=2)
 
 
@@ -119,26 +134,41 @@ def test_a_fast_type_goes_to_whom_it_helps_most() -> None:
     """Two jobs, one GPU of each type: what each was seen to do there decides who has which for good."""
     cluster = nodes(1, kind="fast", name="f") + nodes(1, kind="slow", name="s")
     policy = Gavel()
-    step_s = {("deaf", "fast"): 1.0, ("deaf", "slow"): 1.0, ("keen", "fast"): 0.25, ("keen", "slow"): 1.0}
+    step_s = {
+        ("deaf", "fast"): 1.0,
+        ("deaf", "slow"): 1.0,
+        ("keen", "fast"): 0.25,
+        ("keen", "slow"): 1.0,
+    }
     held = {"deaf": "s0", "keen": "f0"}
     place: dict[str, list[str]] = {"deaf": [], "keen": []}
     for index in range(40):
         seen = []
         for name in ("deaf", "keen"):
             kind = "fast" if held.get(name, "").startswith("f") else "slow"
-            one = job(name, steps=1e6, held=on(**{held[name]: 1}) if held.get(name) else on())
+            one = job(
+                name, steps=1e6, held=on(**{held[name]: 1}) if held.get(name) else on()
+            )
             batch = BatchConfig(total=64, atomic=64, accumulation=0)
-            measured = replace(one.measured, step_time_s=step_s[name, kind], batch=batch)
+            measured = replace(
+                one.measured, step_time_s=step_s[name, kind], batch=batch
+            )
             service = 60.0 * len(place[name])
             seen.append(
-                replace(one, measured=measured, usage=replace(one.usage, attained_service_gpu_s=service))
+                replace(
+                    one,
+                    measured=measured,
+                    usage=replace(one.usage, attained_service_gpu_s=service),
+                )
             )
         # Another rack has parts decided anew each round, so that what was learned counts.
         racked = tuple(replace(node, rack=f"r{index}") for node in cluster)
         plan = policy.allocate(replace(view(racked, *seen), at=60.0 * (index + 1)))
         given = {name: each.slots[0][0] for name, each in plan.allocations.items()}
         # At first both are seen on both types: nobody is moved only to be tried out.
-        tried = {"deaf": "s0", "keen": "f0"} if index < 3 else {"deaf": "f0", "keen": "s0"}
+        tried = (
+            {"deaf": "s0", "keen": "f0"} if index < 3 else {"deaf": "f0", "keen": "s0"}
+        )
         held = tried if index < 6 else given
         for name, node in held.items():
             place[name].append(node)
@@ -176,44 +206,64 @@ def test_allox_runs_short_jobs_first_and_leaves_them_to_their_end() -> None:
     first = policy.allocate(view(nodes(1), long, short))
     assert counts(first) == {"short": 1}
     held = replace(
-        job("short", steps=10.0), grant=replace(short.grant, allocation=first.allocations["short"])
+        job("short", steps=10.0),
+        grant=replace(short.grant, allocation=first.allocations["short"]),
     )
     shorter = job("shorter", steps=1.0, at=50.0)
-    assert counts(policy.allocate(replace(view(nodes(1), long, held, shorter), at=120.0))) == {"short": 1}
+    assert counts(
+        policy.allocate(replace(view(nodes(1), long, held, shorter), at=120.0))
+    ) == {"short": 1}
     # With a small alpha the oldest has its turn, whatever its length.
-    assert counts(Allox(alpha=0.01).allocate(view(nodes(1), long, replace(short, submitted_at=5.0)))) == {
-        "long": 1
-    }
+    assert counts(
+        Allox(alpha=0.01).allocate(
+            view(nodes(1), long, replace(short, submitted_at=5.0))
+        )
+    ) == {"long": 1}
 
 
 def test_tickets_share_gpus_by_tenant_not_by_job() -> None:
     many = [job(f"m{i}", tenant="many") for i in range(4)]
-    ran = play(GandivaFair(round_s=60.0), view(nodes(2), *many, job("lone", tenant="few")), 100)
+    ran = play(
+        GandivaFair(round_s=60.0), view(nodes(2), *many, job("lone", tenant="few")), 100
+    )
     assert ran["lone"] == pytest.approx(100, abs=1)
     assert sum(ran[each.id] for each in many) == pytest.approx(100, abs=1)
-    alike = play(GandivaFair(form="equal"), view(nodes(2), *many, job("lone", tenant="few")), 100)
+    alike = play(
+        GandivaFair(form="equal"), view(nodes(2), *many, job("lone", tenant="few")), 100
+    )
     assert alike["lone"] == pytest.approx(40, abs=2)
 
 
 def test_shares_beyond_demand_go_to_the_others() -> None:
     given = capped_shares(8.0, np.array([2.0, 10.0, 10.0]), np.ones(3))
     assert given == pytest.approx([2.0, 3.0, 3.0])
-    assert capped_shares(8.0, np.array([1.0, 2.0]), np.ones(2)) == pytest.approx([1.0, 2.0])
+    assert capped_shares(8.0, np.array([1.0, 2.0]), np.ones(2)) == pytest.approx(
+        [1.0, 2.0]
+    )
 
 
 def test_both_gain_by_trade_and_no_gpu_is_lost() -> None:
     owned_UT = np.array([[2.0, 2.0], [2.0, 2.0], [2.0, 2.0]])
-    rate_UT = np.array([[1.0, 0.2], [1.0, 0.5], [1.0, 0.8]])  # speedups 5, 2 and 1.25 on the fast type
+    rate_UT = np.array(
+        [[1.0, 0.2], [1.0, 0.5], [1.0, 0.8]]
+    )  # speedups 5, 2 and 1.25 on the fast type
     after_UT = traded(owned_UT, rate_UT)
     assert after_UT.sum(axis=0) == pytest.approx(owned_UT.sum(axis=0))
     assert (after_UT >= -1e-9).all()
-    before_U, after_U = (owned_UT * rate_UT).sum(axis=1), (after_UT * rate_UT).sum(axis=1)
+    before_U, after_U = (
+        (owned_UT * rate_UT).sum(axis=1),
+        (after_UT * rate_UT).sum(axis=1),
+    )
     assert (after_U >= before_U - 1e-9).all()
     assert after_U.sum() > before_U.sum() + 0.5
     # The first trade is at the price 2, of the second bidder; the next between the two that are left.
     left = 2.0 - np.sqrt(2.0 * 1.25)
-    assert after_UT == pytest.approx(np.array([[3.0, 0.0], [3.0, left], [0.0, 6.0 - left]]))
-    two_UT = traded(owned_UT[:2], np.array([[1.0, 0.25], [1.0, 1.0]]))  # speedups 4 and 1: the price is 2
+    assert after_UT == pytest.approx(
+        np.array([[3.0, 0.0], [3.0, left], [0.0, 6.0 - left]])
+    )
+    two_UT = traded(
+        owned_UT[:2], np.array([[1.0, 0.25], [1.0, 1.0]])
+    )  # speedups 4 and 1: the price is 2
     assert two_UT == pytest.approx(np.array([[3.0, 0.0], [1.0, 4.0]]))
 
 
@@ -232,16 +282,30 @@ def test_a_job_of_unknown_length_is_told_what_it_counts_as() -> None:
             lambda: Gavel(objective="fair"),
             "objective must be one of max-min, ftf, makespan, cost, got 'fair'",
         ),
-        (lambda: Gavel(objective="cost", prices={"a": 0.0}), "prices must be numbers > 0 by GPU type"),
-        (lambda: Gavel(prices={"a": 1.0}), "prices go with objective cost only, got 'max-min'"),
-        (lambda: Gavel(objective="ftf", by_type=False), "by_type=False goes with objective max-min only"),
+        (
+            lambda: Gavel(objective="cost", prices={"a": 0.0}),
+            "prices must be numbers > 0 by GPU type",
+        ),
+        (
+            lambda: Gavel(prices={"a": 1.0}),
+            "prices go with objective cost only, got 'max-min'",
+        ),
+        (
+            lambda: Gavel(objective="ftf", by_type=False),
+            "by_type=False goes with objective max-min only",
+        ),
         (lambda: Ossp(tolerance=1.0), r"tolerance must be in \[0, 1\), got 1.0"),
         (lambda: Allox(alpha=0.0), r"alpha must be in \(0, 1\], got 0.0"),
-        (lambda: GandivaFair(form="stride"), "form must be one of tickets, equal, got 'stride'"),
+        (
+            lambda: GandivaFair(form="stride"),
+            "form must be one of tickets, equal, got 'stride'",
+        ),
         (lambda: Mst(round_s=0.0), "round_s must be > 0, got 0.0"),
         (lambda: Themis(resolve_s=-1.0), "resolve_s must be >= 0, got -1.0"),
     ],
 )
-def test_a_bad_option_says_what_is_allowed(make: Callable[[], Policy], text: str) -> None:
+def test_a_bad_option_says_what_is_allowed(
+    make: Callable[[], Policy], text: str
+) -> None:
     with pytest.raises(ValueError, match=text):
         make()

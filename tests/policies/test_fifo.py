@@ -33,7 +33,11 @@ def test_with_backfill_later_jobs_may_pass_it() -> None:
 
 def test_a_running_job_keeps_its_gpus_whoever_came_earlier() -> None:
     """Also a count that it did not request: another policy may have given it."""
-    seen = view(nodes(4), job("early", 2), job("late", (1, 4), requested=4, held=on(n0=3), at=1.0))
+    seen = view(
+        nodes(4),
+        job("early", 2),
+        job("late", (1, 4), requested=4, held=on(n0=3), at=1.0),
+    )
     plan = Fifo().allocate(seen)
     assert plan.allocations == {"late": on(n0=3)}
     assert plan.reasons["early"] == "waits: needs 2 GPUs, 1 is free"
@@ -52,19 +56,25 @@ def test_a_job_without_quota_stops_nobody() -> None:
     assert plan.reasons["a"] == "waits: needs 2 GPUs, tenant poor has 1 left of its 1"
 
 
-def test_a_job_that_lost_a_node_starts_again_in_its_turn_and_stops_no_running_job() -> None:
+def test_a_job_that_lost_a_node_starts_again_in_its_turn_and_stops_no_running_job() -> (
+    None
+):
     hurt = job("a", 3, held=on(gone=1, n0=2))
     seen = view(nodes(4), hurt, job("b", 2, held=on(n0=2)), job("c", 1))
     plan = Fifo().allocate(seen)
     assert plan.allocations == {"b": on(n0=2)}
-    assert plan.reasons["a"] == "gives up its 3 GPUs and waits: needs 3 GPUs, 2 are free"
+    assert (
+        plan.reasons["a"] == "gives up its 3 GPUs and waits: needs 3 GPUs, 2 are free"
+    )
 
 
 def test_a_frozen_job_on_a_lost_node_stops_nobody() -> None:
     hurt = job("a", 2, held=on(gone=1, n0=1), contract=RescaleContract.FROZEN)
     plan = Fifo().allocate(view(nodes(2), hurt, job("b", 2)))
     assert counts(plan) == {"b": 2}
-    assert plan.reasons["a"].startswith("gives up its 2 GPUs and waits: its contract is frozen")
+    assert plan.reasons["a"].startswith(
+        "gives up its 2 GPUs and waits: its contract is frozen"
+    )
 
 
 def test_gpu_types_are_not_mixed_to_make_room() -> None:
@@ -76,9 +86,14 @@ def test_gpu_types_are_not_mixed_to_make_room() -> None:
     )
     plan = Fifo(backfill=True).allocate(seen)
     assert plan.allocations == {"a": on(s0=2), "b": on(b0=1)}
-    assert plan.reasons["c"] == "waits: needs 2 GPUs, 1 is free; 2 jobs that came earlier go first"
+    assert (
+        plan.reasons["c"]
+        == "waits: needs 2 GPUs, 1 is free; 2 jobs that came earlier go first"
+    )
 
 
 def test_a_move_is_said() -> None:
     plan = Fifo().allocate(view(nodes(4), job("a", 3, held=on(gone=1, n0=2))))
-    assert plan.reasons == {"a": "moves with its 3 GPUs: it could not stay where it was"}
+    assert plan.reasons == {
+        "a": "moves with its 3 GPUs: it could not stay where it was"
+    }

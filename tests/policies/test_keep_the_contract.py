@@ -25,7 +25,10 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "drf": Drf,
     "drf that stops": lambda: Drf(skip=False),
     "tiresias, Gittins, by skew": lambda: Tiresias(
-        form="gittins", history_gpu_s=(100.0, 2e3, 9e4) * 5, thresholds_gpu_s=(600.0,), pack_limit=0.25
+        form="gittins",
+        history_gpu_s=(100.0, 2e3, 9e4) * 5,
+        thresholds_gpu_s=(600.0,),
+        pack_limit=0.25,
     ),
     "afs": Afs,
     "elasticflow": ElasticFlow,

@@ -17,19 +17,27 @@ from tests.policies.stage import counts, job, nodes, on, view
 MakePolicy = Callable[[], Policy]
 
 
-def told(one: JobView, samples: float, loss: float | None, held: Allocation | None = None) -> JobView:
+def told(
+    one: JobView, samples: float, loss: float | None, held: Allocation | None = None
+) -> JobView:
     """Return `one` after so many samples, its last loss, and steps of a second's work over its replicas."""
     held = one.allocation if held is None else held
     metrics = {} if loss is None else {"loss": loss}
     step_s = 1.0 / held.num_replicas if held else None
-    measured = replace(one.measured, samples=samples, metrics=metrics, step_time_s=step_s)
+    measured = replace(
+        one.measured, samples=samples, metrics=metrics, step_time_s=step_s
+    )
     return replace(one, grant=Grant(allocation=held), measured=measured)
 
 
-def learn(policy: Policy, one: JobView, losses: list[float], cluster: int = 1) -> tuple[Plan, ClusterView]:
+def learn(
+    policy: Policy, one: JobView, losses: list[float], cluster: int = 1
+) -> tuple[Plan, ClusterView]:
     """Return the last plan and view of rounds in which `one` logs `losses`, an epoch of 640 samples each."""
     for index, loss in enumerate(losses, 1):
-        seen = view(nodes(cluster), told(one, 640.0 * index, loss, on(n0=1)), at=60.0 * index)
+        seen = view(
+            nodes(cluster), told(one, 640.0 * index, loss, on(n0=1)), at=60.0 * index
+        )
         plan = policy.allocate(seen)
     return plan, seen
 
@@ -45,18 +53,26 @@ def test_the_end_is_where_the_curve_is_level() -> None:
     assert samples / 640.0 == pytest.approx(27 - 12, abs=2)
 
 
-def test_what_is_known_of_an_application_goes_before_its_curve_and_a_guess_comes_last() -> None:
+def test_what_is_known_of_an_application_goes_before_its_curve_and_a_guess_comes_last() -> (
+    None
+):
     learning = Learning()
     first = told(job("a", application="x"), 10_000.0, None, on(n0=1))
     learning.observe(view(nodes(2), first))
     late = told(job("b", application="x"), 4000.0, None, on(n0=1))
     learning.observe(view(nodes(2), late))
-    assert left_samples(late, learning) == (6000.0, "that of earlier jobs of its application")
+    assert left_samples(late, learning) == (
+        6000.0,
+        "that of earlier jobs of its application",
+    )
     other = told(job("c", application="y"), 200_000.0, None)
     learning.observe(view(nodes(2), late, other))
     assert left_samples(other, learning) == (200_000.0, "a guess: it told no loss")
     learning.observe(view(nodes(2), late, told(other, 200_000.0, 3.0)))
-    assert left_samples(other, learning) == (20 * 200_000.0, "a guess: it told too few losses")
+    assert left_samples(other, learning) == (
+        20 * 200_000.0,
+        "a guess: it told too few losses",
+    )
 
 
 def test_optimus_grows_whom_it_predicts_to_gain_and_says_whence() -> None:
@@ -89,7 +105,9 @@ def test_slaq_gives_to_the_job_whose_loss_still_falls() -> None:
     for index in range(1, 41):  # one job has 40 epochs behind it, the other 8
         jobs = [told(job("level", (1, 7)), 640.0 * index, 10.0 / index, on(n0=1))]
         if (late := index - 32) > 0:
-            jobs.append(told(job("steep", (1, 7), at=1.0), 640.0 * late, 10.0 / late, on(n0=1)))
+            jobs.append(
+                told(job("steep", (1, 7), at=1.0), 640.0 * late, 10.0 / late, on(n0=1))
+            )
         plan = policy.allocate(view(nodes(8), *jobs, at=60.0 * index))
     assert counts(plan)["steep"] > counts(plan)["level"] >= 1
     assert "of its largest step in 60 s" in plan.reasons["steep"]
@@ -105,7 +123,9 @@ def test_slaq_leaves_alone_who_would_gain_little() -> None:
     grows = {}
     for keep in (0.0, 10.0):
         policy = Slaq(epoch_s=60.0, keep=keep)
-        plan, _ = learn(policy, job("a", (1, 4)), [1.0 / k for k in range(1, 9)], cluster=4)
+        plan, _ = learn(
+            policy, job("a", (1, 4)), [1.0 / k for k in range(1, 9)], cluster=4
+        )
         grows[keep] = counts(plan)["a"]
     assert grows == {0.0: 4, 10.0: 1}
 
@@ -124,6 +144,8 @@ def test_bad_options_are_refused(make: MakePolicy, text: str) -> None:
         make()
 
 
-@pytest.mark.parametrize("make", [OptimusOnline, lambda: OptimusOnline(period_s=0.0), Slaq])
+@pytest.mark.parametrize(
+    "make", [OptimusOnline, lambda: OptimusOnline(period_s=0.0), Slaq]
+)
 def test_they_keep_the_contract(make: MakePolicy) -> None:
     check_policy(make, cases=10, seed=3, timer=time.process_time)

@@ -38,7 +38,9 @@ def test_a_policy_is_made_by_reference() -> None:
         ("coadapt.model:JobSpec", r"a class with a method allocate\(view\) -> Plan"),
     ],
 )
-def test_an_unknown_policy_is_one_line_that_says_what_is_allowed(name: str, text: str) -> None:
+def test_an_unknown_policy_is_one_line_that_says_what_is_allowed(
+    name: str, text: str
+) -> None:
     with pytest.raises(InputError, match=text) as caught:
         create_policy(name)
     assert "\n" not in str(caught.value)
@@ -47,7 +49,10 @@ def test_an_unknown_policy_is_one_line_that_says_what_is_allowed(name: str, text
 def test_an_unknown_option_names_the_known_ones() -> None:
     with pytest.raises(InputError) as caught:
         create_policy("fifo", backfil=True)
-    assert str(caught.value) == "policy fifo, option backfil: got True; allowed: backfill=False"
+    assert (
+        str(caught.value)
+        == "policy fifo, option backfil: got True; allowed: backfill=False"
+    )
     with pytest.raises(InputError, match="allowed: no options"):
         create_policy("afs", seed=1)
 
@@ -57,11 +62,15 @@ def test_a_bad_value_of_an_option_is_bad_input() -> None:
         create_policy("tiresias", promote_knob=-1)
 
 
-def test_an_installed_distribution_adds_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_distribution_adds_policies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may add a name, but not take one of ours."""
     metadata = tmp_path / "theirs-1.0.dist-info"
     metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (metadata / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n"
+    )
     (metadata / "entry_points.txt").write_text(
         "[coadapt.policies]\ntheirs = coadapt.policies.srtf:Srtf\nfifo = coadapt.policies.srtf:Srtf\n"
     )
@@ -77,7 +86,9 @@ def test_listing_the_policies_loads_none_of_them() -> None:
         "import sys, coadapt.policies as p; p.policy_names(); heavy = ('numpy', 'numba', 'scipy')\n"
         "print([m for m in sys.modules if m.startswith('coadapt.policies.') or m in heavy])"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert run.stdout.strip() == (
         "['coadapt.policies.base', 'coadapt.policies.choice', 'coadapt.policies.option_texts']"
     )

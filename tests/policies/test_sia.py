@@ -28,8 +28,12 @@ def profile(
     speed: float, num_replicas: int, sync_s: float = 0.0, max_atomic: int | None = None
 ) -> TypeProfile:
     """Return a model of 1 ms per sample over `speed`, and `sync_s` whenever replicas synchronise."""
-    params = ThroughputParams(alpha_c=0.0, beta_c=0.001 / speed, alpha_r=sync_s, alpha_n=sync_s)
-    return TypeProfile(params=params, num_replicas_profiled=num_replicas, max_atomic=max_atomic)
+    params = ThroughputParams(
+        alpha_c=0.0, beta_c=0.001 / speed, alpha_r=sync_s, alpha_n=sync_s
+    )
+    return TypeProfile(
+        params=params, num_replicas_profiled=num_replicas, max_atomic=max_atomic
+    )
 
 
 def trained(one: JobView, **by_type: TypeProfile) -> JobView:
@@ -43,7 +47,9 @@ def types(plan: Plan, cluster: tuple[Node, ...]) -> dict[str, str]:
     return {name: type_of[held.slots[0][0]] for name, held in plan.allocations.items()}
 
 
-def decide(cluster: tuple[Node, ...], *jobs: JobView, at: float = 3600.0, **options: float) -> Plan:
+def decide(
+    cluster: tuple[Node, ...], *jobs: JobView, at: float = 3600.0, **options: float
+) -> Plan:
     return Sia(**options).allocate(view(cluster, *jobs, at=at))  # type: ignore[arg-type]
 
 
@@ -52,7 +58,13 @@ def test_configurations_are_powers_of_two_and_then_whole_nodes() -> None:
     assert [(each.num_gpus, each.num_nodes) for each in found if each.gpu_type == "t4"] == [
         (1, 1), (2, 1), (3, 1), (4, 1), (8, 2)
     ]  # fmt: skip
-    assert [each.num_gpus for each in found if each.gpu_type == "a100"] == [1, 2, 3, 4, 8]
+    assert [each.num_gpus for each in found if each.gpu_type == "a100"] == [
+        1,
+        2,
+        3,
+        4,
+        8,
+    ]
 
 
 def test_a_job_starts_on_its_fewest_and_at_most_doubles() -> None:
@@ -66,7 +78,10 @@ def test_the_faster_type_goes_to_the_job_that_gains_most() -> None:
     deep = trained(job("deep"), t4=profile(1.0, 1), a100=profile(8.0, 1))
     light = trained(job("light"), t4=profile(1.0, 1), a100=profile(1.5, 1))
     for jobs in ((deep, light), (light, deep)):
-        plan = decide(cluster, *(replace(each, submitted_at=float(i)) for i, each in enumerate(jobs)))
+        plan = decide(
+            cluster,
+            *(replace(each, submitted_at=float(i)) for i, each in enumerate(jobs)),
+        )
         assert types(plan, cluster) == {"deep": "a100", "light": "t4"}
 
 
@@ -129,7 +144,10 @@ def test_what_is_kept_stays_in_place_and_in_order() -> None:
 
 
 def test_quotas_bind_over_all_types() -> None:
-    jobs = [trained(job(name, (2, 4)), t4=profile(1.0, 4), a100=profile(2.0, 4)) for name in "abc"]
+    jobs = [
+        trained(job(name, (2, 4)), t4=profile(1.0, 4), a100=profile(2.0, 4))
+        for name in "abc"
+    ]
     seen = view(SMALL + LARGE, *jobs, at=3600.0, quotas={"default": 5})
     plan = Sia().allocate(seen)
     assert sum(counts(plan).values()) == 4
@@ -138,14 +156,17 @@ def test_quotas_bind_over_all_types() -> None:
 
 
 def test_the_programme_tells_its_bound() -> None:
-    plan = decide(SMALL, *(job(f"j{i}", 3, contract=RescaleContract.FIXED) for i in range(3)))
+    plan = decide(
+        SMALL, *(job(f"j{i}", 3, contract=RescaleContract.FIXED) for i in range(3))
+    )
     assert counts(plan) == {"j0": 3, "j1": 3} or len(plan.allocations) == 2
     assert plan.diagnostics["objective"] >= plan.diagnostics["bound"] - 1e-9
     assert plan.diagnostics["gap"] <= 1e-3
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("power", 0.0), ("queue_cost", -1.0), ("growth", 1.0), ("gap", 1.0)]
+    ("option", "value"),
+    [("power", 0.0), ("queue_cost", -1.0), ("growth", 1.0), ("gap", 1.0)],
 )
 def test_options_are_checked(option: str, value: float) -> None:
     with pytest.raises(ValueError, match=option):

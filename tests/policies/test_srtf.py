@@ -18,7 +18,9 @@ def test_the_shortest_remaining_time_on_the_requested_gpus_goes_first() -> None:
 
 
 def test_what_does_not_fit_is_passed_over() -> None:
-    seen = view(nodes(2), job("a", 1, steps=1.0), job("b", 2, steps=2.0), job("c", 1, steps=3.0))
+    seen = view(
+        nodes(2), job("a", 1, steps=1.0), job("b", 2, steps=2.0), job("c", 1, steps=3.0)
+    )
     assert counts(Srtf().allocate(seen)) == {"a": 1, "c": 1}
 
 
@@ -37,14 +39,21 @@ def test_of_jobs_without_a_forecast_those_that_run_stay_for_their_turn() -> None
     policy = Srtf(turn_s=300.0)
     runs, waits = job("runs", held=on(n0=1), service=50.0), job("waits", service=40.0)
     waits = replace(waits, usage=replace(waits.usage, started_at=1.0))
-    kept = [counts(policy.allocate(view(nodes(1), runs, waits, at=at))) for at in (0.0, 60.0, 299.0, 300.0)]
+    kept = [
+        counts(policy.allocate(view(nodes(1), runs, waits, at=at)))
+        for at in (0.0, 60.0, 299.0, 300.0)
+    ]
     assert kept == [{"waits": 1}, {"runs": 1}, {"runs": 1}, {"waits": 1}]
 
 
-def test_a_forecast_takes_the_gpu_of_a_job_without_one_in_the_midst_of_its_turn() -> None:
+def test_a_forecast_takes_the_gpu_of_a_job_without_one_in_the_midst_of_its_turn() -> (
+    None
+):
     policy, unknown = Srtf(), job("unknown", held=on(n0=1), service=50.0)
     policy.allocate(view(nodes(1), unknown))
-    assert counts(policy.allocate(view(nodes(1), unknown, job("known", steps=1e9), at=60.0))) == {"known": 1}
+    assert counts(
+        policy.allocate(view(nodes(1), unknown, job("known", steps=1e9), at=60.0))
+    ) == {"known": 1}
 
 
 def test_ties_keep_the_views_order() -> None:

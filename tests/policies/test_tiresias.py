@@ -21,7 +21,9 @@ def test_a_job_falls_when_its_gpu_seconds_reach_the_threshold() -> None:
     """Gu et al. count GPU-seconds, not seconds."""
     for service, winner in ((THRESHOLD - 1.0, "old"), (THRESHOLD, "new")):
         old = job("old", service=service, held=on(n0=1))
-        assert counts(Tiresias().allocate(one_gpu(old, job("new", at=1.0)))) == {winner: 1}
+        assert counts(Tiresias().allocate(one_gpu(old, job("new", at=1.0)))) == {
+            winner: 1
+        }
 
 
 def test_inside_a_queue_the_first_to_enter_it_goes_first() -> None:
@@ -49,7 +51,10 @@ def test_within_a_queue_more_service_is_no_handicap() -> None:
 
 
 def test_a_wide_job_is_passed_over_and_preempted() -> None:
-    wide, narrow = job("wide", 2, held=on(n0=2), service=THRESHOLD), job("narrow", 1, at=1.0)
+    wide, narrow = (
+        job("wide", 2, held=on(n0=2), service=THRESHOLD),
+        job("narrow", 1, at=1.0),
+    )
     other = job("other", 1, service=THRESHOLD, at=2.0)
     plan = Tiresias().allocate(view(nodes(2), wide, narrow, other))
     assert counts(plan) == {"narrow": 1, "other": 1}
@@ -67,7 +72,9 @@ def test_jobs_are_placed_in_queue_order() -> None:
 
 def test_several_queues() -> None:
     policy = Tiresias(thresholds_gpu_s=(10.0, 20.0))
-    seen = one_gpu(job("a", service=20.0), job("b", service=10.0), job("c", service=9.0))
+    seen = one_gpu(
+        job("a", service=20.0), job("b", service=10.0), job("c", service=9.0)
+    )
     assert counts(policy.allocate(seen)) == {"c": 1}
     assert counts(policy.allocate(one_gpu(*seen.jobs[:2]))) == {"b": 1}
 
@@ -98,7 +105,9 @@ def test_by_default_nobody_is_promoted() -> None:
 
 
 @pytest.mark.parametrize(("at", "winner"), [(299.0, "new"), (300.0, "old")])
-def test_a_job_that_waited_the_knob_times_its_run_is_promoted(at: float, winner: str) -> None:
+def test_a_job_that_waited_the_knob_times_its_run_is_promoted(
+    at: float, winner: str
+) -> None:
     policy = Tiresias(thresholds_gpu_s=(50.0,), promote_knob=2.0)
     assert counts(policy.allocate(starving(policy, at))) == {winner: 1}
 
@@ -114,7 +123,9 @@ def test_the_knob_compares_times_not_gpu_seconds() -> None:
 
 
 @pytest.mark.parametrize(("service", "winner"), [(149.0, "old"), (150.0, "new")])
-def test_a_promoted_job_falls_again_by_its_service_since_then(service: float, winner: str) -> None:
+def test_a_promoted_job_falls_again_by_its_service_since_then(
+    service: float, winner: str
+) -> None:
     policy = Tiresias(thresholds_gpu_s=(50.0,), promote_knob=2.0)
     promoted = starving(policy, 300.0)
     policy.allocate(promoted)
@@ -146,25 +157,33 @@ PAST = (100.0,) * 8 + (1000.0,) * 4
 def test_gittins_puts_first_who_is_likely_to_end_soon() -> None:
     """One that has had 90 ends within 10 more by two chances in three; a new one needs 100 for that."""
     seen = one_gpu(job("new"), job("old", at=1.0, service=90.0))
-    assert counts(Tiresias(form="gittins", history_gpu_s=PAST).allocate(seen)) == {"old": 1}
+    assert counts(Tiresias(form="gittins", history_gpu_s=PAST).allocate(seen)) == {
+        "old": 1
+    }
     assert counts(Tiresias().allocate(seen)) == {"new": 1}
 
 
 def test_gittins_puts_last_who_outlived_all_others() -> None:
     seen = one_gpu(job("old", service=1001.0), job("new", at=1.0))
-    assert counts(Tiresias(form="gittins", history_gpu_s=PAST).allocate(seen)) == {"new": 1}
+    assert counts(Tiresias(form="gittins", history_gpu_s=PAST).allocate(seen)) == {
+        "new": 1
+    }
 
 
 def test_gittins_learns_from_jobs_that_end() -> None:
     policy = Tiresias(form="gittins")
     for number in range(12):
         policy.allocate(one_gpu(job(f"j{number}", service=PAST[number])))
-    assert counts(policy.allocate(one_gpu(job("new"), job("old", at=1.0, service=90.0)))) == {"old": 1}
+    assert counts(
+        policy.allocate(one_gpu(job("new"), job("old", at=1.0, service=90.0)))
+    ) == {"old": 1}
 
 
 def test_gittins_waits_until_it_has_seen_enough() -> None:
     seen = one_gpu(job("new"), job("old", at=1.0, service=90.0))
-    assert counts(Tiresias(form="gittins", history_gpu_s=PAST[:9]).allocate(seen)) == {"new": 1}
+    assert counts(Tiresias(form="gittins", history_gpu_s=PAST[:9]).allocate(seen)) == {
+        "new": 1
+    }
 
 
 def test_skewed_models_are_packed_and_others_take_fragments() -> None:
@@ -174,6 +193,10 @@ def test_skewed_models_are_packed_and_others_take_fragments() -> None:
     large = job("vgg", 4, application="vgg16", at=2.0)
     cluster = nodes(4, 4, 4)
     plan = Tiresias(pack_limit=0.25).allocate(view(cluster, busy, small, large))
-    assert plan.allocations == {"busy": on(n0=3), "resnet": on(n0=1, n1=1), "vgg": on(n2=4)}
+    assert plan.allocations == {
+        "busy": on(n0=3),
+        "resnet": on(n0=1, n1=1),
+        "vgg": on(n2=4),
+    }
     plan = Tiresias(pack_limit=0.1).allocate(view(cluster, busy, small, large))
     assert plan.allocations["resnet"] == on(n1=2)

@@ -37,7 +37,9 @@ def test_the_reserve_is_real_and_is_given_up_in_need(
     assert [record.getMessage().partition(" (")[0] for record in caplog.records] == [
         f"the disk of {tmp_path} is nearly full"
     ]
-    free[0] = 4 * MIB  # its own size and no more: taken now, it would have to be given up at once
+    free[0] = (
+        4 * MIB
+    )  # its own size and no more: taken now, it would have to be given up at once
     reserve.look()
     assert not path.exists()
     free[0] = 5 * MIB
@@ -45,7 +47,9 @@ def test_the_reserve_is_real_and_is_given_up_in_need(
     assert path.exists()
 
 
-def test_where_the_room_goes_away_meanwhile_there_is_no_reserve(tmp_path: Path, free: list[int]) -> None:
+def test_where_the_room_goes_away_meanwhile_there_is_no_reserve(
+    tmp_path: Path, free: list[int]
+) -> None:
     free[0] = 1 << 62
     DiskReserve(tmp_path / "journal.reserve", reserve_bytes=1 << 60).look()
     assert list(tmp_path.iterdir()) == []

@@ -38,7 +38,14 @@ from coadapt.model import (
     Usage,
 )
 from coadapt.runtime import history
-from coadapt.runtime.history import JobHistory, MeasuredRescale, Point, Recorder, Round, Span
+from coadapt.runtime.history import (
+    JobHistory,
+    MeasuredRescale,
+    Point,
+    Recorder,
+    Round,
+    Span,
+)
 
 SPEC = JobSpec(
     name="mnist",
@@ -90,7 +97,12 @@ def move(
 
 
 def start(record: JobRecord) -> Start:
-    return Start(job=record.id, generation=record.generation, spec=SPEC, allocation=record.ordered)
+    return Start(
+        job=record.id,
+        generation=record.generation,
+        spec=SPEC,
+        allocation=record.ordered,
+    )
 
 
 @pytest.fixture
@@ -107,7 +119,9 @@ def run_to_end(books: Books) -> JobRecord:
     books.tell(ReplicasStarted(at=90.0, job="j", generation=1))
     move(record, JobState.SUCCEEDED, WAITING, generation=1, why="first in line")
     record.ended_at, record.measured = 200.0, Measured(metrics={"loss": 0.5})
-    books.tell(ReplicasExited(at=200.0, job="j", generation=1, outcome=Outcome.SUCCEEDED))
+    books.tell(
+        ReplicasExited(at=200.0, job="j", generation=1, outcome=Outcome.SUCCEEDED)
+    )
     return record
 
 
@@ -121,8 +135,12 @@ def test_a_whole_life(books: Books) -> None:
         state=JobState.SUCCEEDED,
         spans=[
             Span(start=10.0, end=60.0, num_gpus=0, shape=(), state=JobState.PENDING),
-            Span(start=60.0, end=90.0, num_gpus=2, shape=(1, 1), state=JobState.STARTING),
-            Span(start=90.0, end=200.0, num_gpus=2, shape=(1, 1), state=JobState.RUNNING),
+            Span(
+                start=60.0, end=90.0, num_gpus=2, shape=(1, 1), state=JobState.STARTING
+            ),
+            Span(
+                start=90.0, end=200.0, num_gpus=2, shape=(1, 1), state=JobState.RUNNING
+            ),
         ],
         reasons=[(60.0, "first in line")],
         measured=Measured(metrics={"loss": 0.5}),
@@ -145,22 +163,34 @@ def test_what_starts_and_changes_cost_is_kept_once(books: Books) -> None:
     move(record, JobState.RUNNING, TWO, generation=1)
     books.tell(TrainingResumed(at=9.0, job="j", generation=1, rescale_s=8.0))
     move(record, JobState.RUNNING, TWO, generation=2)
-    record.running = Running(generation=2, grant=Grant(allocation=TWO), num_replicas_before=1)
+    record.running = Running(
+        generation=2, grant=Grant(allocation=TWO), num_replicas_before=1
+    )
     parts = {"transfer": 0.25}
     told = TrainingResumed(at=20.0, job="j", generation=2, rescale_s=0.25, pause=parts)
-    for event in (told, told, TrainingResumed(at=21.0, job="j", generation=1, rescale_s=7.0)):
+    for event in (
+        told,
+        told,
+        TrainingResumed(at=21.0, job="j", generation=1, rescale_s=7.0),
+    ):
         books.tell(event)
     assert books.job.rescales == [
         MeasuredRescale(at=9.0, generation=1, before=0, now=2, cost_s=8.0, pause={}),
-        MeasuredRescale(at=20.0, generation=2, before=1, now=2, cost_s=0.25, pause=parts),
+        MeasuredRescale(
+            at=20.0, generation=2, before=1, now=2, cost_s=0.25, pause=parts
+        ),
     ]
-    assert books.job.changes == [(20.0, "rescaled 1 -> 2 in place, pause 0.25 s (transfer 250 ms)")]
+    assert books.job.changes == [
+        (20.0, "rescaled 1 -> 2 in place, pause 0.25 s (transfer 250 ms)")
+    ]
 
 
 def test_open_spans_reach_to_the_last_event(books: Books) -> None:
     books.submit(0.0)
     books.submit(5.0, "other")
-    assert books.job.spans == [Span(start=0.0, end=5.0, num_gpus=0, shape=(), state=JobState.PENDING)]
+    assert books.job.spans == [
+        Span(start=0.0, end=5.0, num_gpus=0, shape=(), state=JobState.PENDING)
+    ]
     books.tell(TimerFired(at=7.0))
     assert books.job.spans[-1].end == 7.0
 
@@ -169,9 +199,14 @@ def test_a_command_about_another_job_is_followed(books: Books) -> None:
     record = books.submit(0.0)
     books.submit(1.0, "leaving")
     move(record, JobState.STARTING, TWO)
-    exited = ReplicasExited(at=9.0, job="leaving", generation=1, outcome=Outcome.SUCCEEDED)
+    exited = ReplicasExited(
+        at=9.0, job="leaving", generation=1, outcome=Outcome.SUCCEEDED
+    )
     books.tell(exited, [start(record)])
-    assert [span.state for span in books.job.spans] == [JobState.PENDING, JobState.STARTING]
+    assert [span.state for span in books.job.spans] == [
+        JobState.PENDING,
+        JobState.STARTING,
+    ]
 
 
 def test_spans_of_no_length_vanish(books: Books) -> None:
@@ -181,7 +216,9 @@ def test_spans_of_no_length_vanish(books: Books) -> None:
     move(record, JobState.RUNNING, TWO)
     books.tell(ReplicasStarted(at=3.0, job="j", generation=0))
     books.tell(TimerFired(at=4.0))
-    assert books.job.spans == [Span(start=3.0, end=4.0, num_gpus=2, shape=(1, 1), state=JobState.RUNNING)]
+    assert books.job.spans == [
+        Span(start=3.0, end=4.0, num_gpus=2, shape=(1, 1), state=JobState.RUNNING)
+    ]
 
 
 def test_a_share_of_a_gpu_counts_as_a_share(books: Books) -> None:
@@ -206,20 +243,30 @@ def test_points_carry_batch_and_efficiency(books: Books) -> None:
     batch, grad = BatchConfig(total=400, atomic=200), GradStats(sqr=1.0, var=2.0)
     record.measured = Measured(progress=50.0, batch=batch, grad=grad)
     books.tell(report(60.0, 1, step_time_s=0.25))
-    first = Point(at=30.0, total_batch=None, efficiency=None, progress=50.0, step_time_s=None)
-    second = Point(at=60.0, total_batch=400, efficiency=0.5, progress=50.0, step_time_s=0.25)
+    first = Point(
+        at=30.0, total_batch=None, efficiency=None, progress=50.0, step_time_s=None
+    )
+    second = Point(
+        at=60.0, total_batch=400, efficiency=0.5, progress=50.0, step_time_s=0.25
+    )
     assert books.job.points == [first, second]
 
 
 def test_stale_and_unknown_reports_leave_no_point(books: Books) -> None:
     move(books.submit(0.0), generation=2)
     books.tell(report(30.0, 1))
-    books.tell(TrainingReported(at=31.0, job="ghost", generation=1, report=TrainingReport(progress=0.0)))
+    books.tell(
+        TrainingReported(
+            at=31.0, job="ghost", generation=1, report=TrainingReport(progress=0.0)
+        )
+    )
     assert books.job.points == []
     assert list(books.recorder.history.jobs) == ["j"]
 
 
-def test_points_are_thinned_and_keep_both_ends(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_points_are_thinned_and_keep_both_ends(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(history, "NUM_POINTS_MAX", 10)
     books.submit(0.0)
     for at in range(100):
@@ -230,7 +277,9 @@ def test_points_are_thinned_and_keep_both_ends(books: Books, monkeypatch: pytest
     assert points == sorted(points)
 
 
-def test_reasons_are_kept_once_and_bounded(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reasons_are_kept_once_and_bounded(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(history, "NUM_REASONS_MAX", 3)
     record = books.submit(0.0)
     for at, text in enumerate(["a", "a", "b", "c", "d"]):
@@ -260,7 +309,9 @@ def test_rounds_keep_errors_and_diagnostics_once(books: Books) -> None:
     books.tell(PlanFailed(at=180.0, round=3, error="timed out"))
     assert books.recorder.history.rounds == [
         Round(at=60.0, round=1, error="", diagnostics={"gap": 0.01}),
-        Round(at=120.0, round=2, error="node 'a': 5 GPUs given, it has 4", diagnostics={}),
+        Round(
+            at=120.0, round=2, error="node 'a': 5 GPUs given, it has 4", diagnostics={}
+        ),
         Round(at=180.0, round=3, error="timed out", diagnostics={}),
     ]
 

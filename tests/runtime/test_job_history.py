@@ -23,7 +23,11 @@ def of_a_life() -> tuple[JobIndex, list[Change]]:
 
 def test_each_change_says_how_the_job_stood_before_and_stands_since() -> None:
     _, changes = of_a_life()
-    states = [(each.was and each.was.state, each.now.state) for each in changes if each.now is not None]
+    states = [
+        (each.was and each.was.state, each.now.state)
+        for each in changes
+        if each.now is not None
+    ]
     assert states == [
         (None, JobState.PENDING),
         (JobState.PENDING, JobState.STARTING),
@@ -31,7 +35,9 @@ def test_each_change_says_how_the_job_stood_before_and_stands_since() -> None:
         (JobState.RUNNING, JobState.SUCCEEDED),
     ]
     start = changes[1]
-    assert start.now == Standing(state=JobState.STARTING, reason=Reason.ALLOCATED, replicas=2)
+    assert start.now == Standing(
+        state=JobState.STARTING, reason=Reason.ALLOCATED, replicas=2
+    )
     [rescale] = [each.rescale for each in changes if each.rescale is not None]
     assert (rescale.before, rescale.now, rescale.cost_s) == (0, 2, 5.0)
     assert [each.why for each in changes][-1] == "finished"
@@ -50,11 +56,16 @@ def test_a_page_never_ends_within_an_event() -> None:
     index, stands = JobIndex(":memory:"), ["running", "allocated", 1]
     payload = {"text": "x", "was": ["starting", "allocated", 1], "is": stands}
     for seq in range(CHANGES_MAX):
-        rows = [Row(job="a", seq=seq, n=n, kind=LINE, at=0.0, payload=payload) for n in range(2)]
+        rows = [
+            Row(job="a", seq=seq, n=n, kind=LINE, at=0.0, payload=payload)
+            for n in range(2)
+        ]
         index.add(seq, rows)
     found = changes_of(index, "a", -1)
     assert len(found) == CHANGES_MAX
-    index.add(CHANGES_MAX, [Row(job="a", seq=0, n=2, kind=LINE, at=0.0, payload=payload)])
+    index.add(
+        CHANGES_MAX, [Row(job="a", seq=0, n=2, kind=LINE, at=0.0, payload=payload)]
+    )
     assert len(changes_of(index, "a", -1)) == CHANGES_MAX + 1
 
 
@@ -62,6 +73,10 @@ def test_rows_of_an_older_index_and_those_without_a_change_are_passed_over() -> 
     index, stands = JobIndex(":memory:"), ["running", "allocated", 1]
     payloads = [{"text": "old"}, {"text": "batch 8", "was": stands, "is": stands}]
     index.add(
-        1, [Row(job="a", seq=1, n=n, kind=LINE, at=0.0, payload=each) for n, each in enumerate(payloads)]
+        1,
+        [
+            Row(job="a", seq=1, n=n, kind=LINE, at=0.0, payload=each)
+            for n, each in enumerate(payloads)
+        ],
     )
     assert changes_of(index, "a", -1) == []

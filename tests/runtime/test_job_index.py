@@ -14,7 +14,12 @@ from coadapt.model import Allocation, BatchConfig, Plan, TrainingReport
 from coadapt.model.wire import dumps, loads
 from coadapt.runtime.history import History, JobHistory, Recorder
 from coadapt.runtime.index_writer import IndexWriter
-from coadapt.runtime.job_history import latest_decisions, latest_spans, story_of, whole_history
+from coadapt.runtime.job_history import (
+    latest_decisions,
+    latest_spans,
+    story_of,
+    whole_history,
+)
 from coadapt.runtime.job_index import BUFFER_MAX, LINE, POINT, EndedQuery, JobIndex, Row
 from coadapt.runtime.snapshot import cluster_snapshot
 from coadapt.runtime.story import story
@@ -26,7 +31,10 @@ CONFIG = SchedulerConfig()
 
 
 def written(
-    index: JobIndex, events: Sequence[Event], state: SchedulerState | None = None, after: int = 0
+    index: JobIndex,
+    events: Sequence[Event],
+    state: SchedulerState | None = None,
+    after: int = 0,
 ) -> Scheduler:
     """Let a writer see the events after number `after`, which `state` is of."""
     scheduler, writer = (
@@ -55,7 +63,11 @@ def journal_of(seed: int) -> list[Event]:
 def told(job: JobHistory) -> object:
     """All but points and sentences, which are thinned, and spans of no length, which one of the two drops."""
     spans = [span for span in job.spans if span.end > span.start]
-    figures = (job.usage.attained_service_gpu_s, job.usage.num_rescales, job.measured.progress)
+    figures = (
+        job.usage.attained_service_gpu_s,
+        job.usage.num_rescales,
+        job.measured.progress,
+    )
     rescales = [(r.at, r.generation, r.now, r.cost_s, r.pause) for r in job.rescales]
     return (
         job.id,
@@ -77,7 +89,10 @@ def test_the_index_tells_what_the_recorder_tells(seed: int) -> None:
     state = written(index, events).state
     history, expected = whole_history(index, state), recorded(events)
     assert [told(job) for job in history.jobs.values()] == [
-        told(job) for job in sorted(expected.jobs.values(), key=lambda job: (job.submitted_at, job.id))
+        told(job)
+        for job in sorted(
+            expected.jobs.values(), key=lambda job: (job.submitted_at, job.id)
+        )
     ]
     assert history.capacity == expected.capacity
     for name in expected.jobs:
@@ -89,7 +104,9 @@ def test_the_index_tells_what_the_recorder_tells(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("lost", [False, True], ids=["kept", "lost"])
-def test_a_restart_from_a_snapshot_forges_no_history(seed: int, lost: bool, tmp_path: Path) -> None:
+def test_a_restart_from_a_snapshot_forges_no_history(
+    seed: int, lost: bool, tmp_path: Path
+) -> None:
     """Whoever ran long before the snapshot has its whole life, be the index there or made anew."""
     events = journal_of(seed)
     upto, died = len(events) * 2 // 3, len(events) * 5 // 6
@@ -101,12 +118,16 @@ def test_a_restart_from_a_snapshot_forges_no_history(seed: int, lost: bool, tmp_
     snapshot = dumps(scheduler.state)
 
     first = JobIndex(tmp_path / "jobs.sqlite")
-    written(first, events[:died])  # it died some events after its snapshot, which are replayed
+    written(
+        first, events[:died]
+    )  # it died some events after its snapshot, which are replayed
     first.close()
     if lost:
         (tmp_path / "jobs.sqlite").unlink()
     again = JobIndex(tmp_path / "jobs.sqlite")
-    resumed = written(again, events, loads({"SchedulerState": SchedulerState}, snapshot), upto)
+    resumed = written(
+        again, events, loads({"SchedulerState": SchedulerState}, snapshot), upto
+    )
     assert resumed.state == state
     one, other = whole_history(whole, state), whole_history(again, state)
     assert {name: told(job) for name, job in other.jobs.items()} == {
@@ -138,7 +159,8 @@ def test_an_ended_job_is_found_and_its_life_is_told() -> None:
         80.0,
     )
     assert [
-        (span.start, span.end, span.num_gpus, span.state) for span in latest_spans(index, "a", 100.0, 9)
+        (span.start, span.end, span.num_gpus, span.state)
+        for span in latest_spans(index, "a", 100.0, 9)
     ] == [
         (0.0, 60.0, 0.0, JobState.PENDING),
         (60.0, 100.0, 2.0, JobState.RUNNING),
@@ -203,7 +225,9 @@ def test_sentences_that_only_count_on_are_thinned() -> None:
     for number, event in enumerate(stage.journal, start=1):
         writer.observe(number, event, scheduler.handle(event), scheduler.state)
     lines = story_of(index, "a")
-    assert len(lines) == 2 + (num_rounds - 1) * 10 // 60  # one a minute, after the first two
+    assert (
+        len(lines) == 2 + (num_rounds - 1) * 10 // 60
+    )  # one a minute, after the first two
     assert (lines[0].at, lines[1].at, lines[2].at) == (0.0, 10.0, 70.0)
     assert lines[2].text == "pending; waits: 593 jobs are before it"
 
@@ -220,15 +244,21 @@ def test_a_story_tells_of_plans_that_failed_while_the_job_waited() -> None:
     why = "the policy gives no plan, because KeyError: 'x'; no plan for"
     assert picture["explanation"] == f"waits: {why} 3 rounds"
     stage.timer(240.0)
-    stage.handle(PlanReady(at=241.0, round=4, plan=Plan(allocations={"early": on(n0=1)})))
+    stage.handle(
+        PlanReady(at=241.0, round=4, plan=Plan(allocations={"early": on(n0=1)}))
+    )
     stage.at = 245.0
     stage.submit("late")
     index = JobIndex(":memory:")
     state = written(index, stage.journal).state
-    waited = [(line.at, line.text) for line in story_of(index, "early") if "plan" in line.text]
+    waited = [
+        (line.at, line.text) for line in story_of(index, "early") if "plan" in line.text
+    ]
     assert waited == [(60.0, f"{why} 1 rounds")]
     assert not [line for line in story_of(index, "late") if "plan" in line.text]
-    assert {job["explanation"] for job in cluster_snapshot(state, at=250.0)["jobs"]} == {
+    assert {
+        job["explanation"] for job in cluster_snapshot(state, at=250.0)["jobs"]
+    } == {
         "runs on 1 GPUs",
         "waits: submitted, the next round will look at it",
     }
@@ -243,7 +273,9 @@ def test_who_reads_finds_what_waits_in_memory_and_writes_nothing() -> None:
     index.add(1, [row(1), row(1, 1, kind=POINT)])
     index.add(2, [row(2), row(2, 1, job="b")])
     index.flush()
-    index._database.set_trace_callback(lambda text: writing.append(text) if "INSERT" in text else None)
+    index._database.set_trace_callback(
+        lambda text: writing.append(text) if "INSERT" in text else None
+    )
     index.add(2, [row(2)])  # as a replay does
     index.add(3, [row(3), row(3, 1, job="b"), row(3, 2, kind=POINT)])
     places = [(found.seq, found.n) for found in index.rows("a")]
@@ -251,7 +283,11 @@ def test_who_reads_finds_what_waits_in_memory_and_writes_nothing() -> None:
     assert [found.seq for found in index.rows("a", LINE, latest=2)] == [2, 3]
     assert [found.seq for found in index.rows("a", latest=0)] == []
     assert [found.seq for found in index.rows("a", LINE, after=2)] == [3]
-    assert (index.counts(), index.ended("a"), index.ids_beginning("a", 3)) == ({}, None, [])
+    assert (index.counts(), index.ended("a"), index.ids_beginning("a", 3)) == (
+        {},
+        None,
+        [],
+    )
     assert writing == []
     before = index.rows("a")
     index.flush()
@@ -259,7 +295,11 @@ def test_who_reads_finds_what_waits_in_memory_and_writes_nothing() -> None:
 
 
 def test_rows_of_a_large_plan_are_written_a_part_at_a_time(tmp_path: Path) -> None:
-    index, parts, write = JobIndex(tmp_path / "jobs.sqlite"), list[int](), JobIndex._write
+    index, parts, write = (
+        JobIndex(tmp_path / "jobs.sqlite"),
+        list[int](),
+        JobIndex._write,
+    )
 
     def note(count: int) -> None:
         parts.append(count)
@@ -275,7 +315,9 @@ def test_rows_of_a_large_plan_are_written_a_part_at_a_time(tmp_path: Path) -> No
     assert JobIndex(tmp_path / "jobs.sqlite").upto == 7
 
 
-def test_of_a_plan_those_jobs_are_followed_that_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_plan_those_jobs_are_followed_that_it_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It looked at all 10,000 in each round: 150 ms of CPU, of the figures for Prometheus as well."""
     stage, plan = Stage(), {name: on(n0=1) for name in "abc"}
     for name in plan:
@@ -283,11 +325,15 @@ def test_of_a_plan_those_jobs_are_followed_that_it_changes(monkeypatch: pytest.M
     stage.submit("d")
     followed = list[str]()
     writer = IndexWriter(JobIndex(":memory:"), lambda: None, CONFIG)
-    monkeypatch.setattr(writer, "_follow", lambda _event, job, _at: followed.append(job.id))
+    monkeypatch.setattr(
+        writer, "_follow", lambda _event, job, _at: followed.append(job.id)
+    )
 
     def round_of(given: dict[str, Allocation]) -> list[str]:
         stage.timer(stage.at + 60.0)
-        event = PlanReady(at=stage.at, round=stage.scheduler.state.round, plan=Plan(allocations=given))
+        event = PlanReady(
+            at=stage.at, round=stage.scheduler.state.round, plan=Plan(allocations=given)
+        )
         followed.clear()
         writer.observe(1, event, stage.handle(event), stage.scheduler.state)
         return list(followed)

@@ -51,7 +51,11 @@ while True:
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return MemoryStore() if request.param == "memory" else Journal.at_path(tmp_path / "journal.db")
+    return (
+        MemoryStore()
+        if request.param == "memory"
+        else Journal.at_path(tmp_path / "journal.db")
+    )
 
 
 def test_events_come_back_equal_and_in_order(store: Store) -> None:
@@ -103,7 +107,9 @@ def test_the_file_is_private_and_the_database_durable(tmp_path: Path) -> None:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
 
 
-def test_only_two_snapshots_are_kept_and_a_damaged_one_is_passed_over(tmp_path: Path) -> None:
+def test_only_two_snapshots_are_kept_and_a_damaged_one_is_passed_over(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "journal.db"
     journal = Journal.at_path(path)
     journal.append(EVENTS)
@@ -112,8 +118,12 @@ def test_only_two_snapshots_are_kept_and_a_damaged_one_is_passed_over(tmp_path: 
         scheduler.handle(EVENTS[upto - 1])
         journal.save_snapshot(scheduler.state, upto)
     with sqlite3.connect(path) as database:
-        assert database.execute("SELECT upto FROM snapshots ORDER BY upto").fetchall() == [(2,), (3,)]
-        database.execute("UPDATE snapshots SET payload = substr(payload, 1, 50) WHERE upto = 3")
+        assert database.execute(
+            "SELECT upto FROM snapshots ORDER BY upto"
+        ).fetchall() == [(2,), (3,)]
+        database.execute(
+            "UPDATE snapshots SET payload = substr(payload, 1, 50) WHERE upto = 3"
+        )
     snapshot = journal.latest_snapshot()
     assert snapshot is not None
     assert snapshot[1] == 2
@@ -140,8 +150,14 @@ def refusal_of(path: Path) -> str:
     ("damage", "what"),
     [
         ("UPDATE events SET at = at + 1 WHERE seq = 2", "event 2 was altered"),
-        ("UPDATE events SET payload = replace(payload, '60.0', '61.0') WHERE seq = 3", "event 3 was altered"),
-        ("UPDATE events SET payload = substr(payload, 1, 40) WHERE seq = 4", "event 4 was altered"),
+        (
+            "UPDATE events SET payload = replace(payload, '60.0', '61.0') WHERE seq = 3",
+            "event 3 was altered",
+        ),
+        (
+            "UPDATE events SET payload = substr(payload, 1, 40) WHERE seq = 4",
+            "event 4 was altered",
+        ),
         ("UPDATE events SET kind = 'TimerFired' WHERE seq = 1", "event 1 was altered"),
         ("UPDATE events SET job = 'b' WHERE seq = 2", "event 2 was altered"),
         ("UPDATE events SET link = 'x' WHERE seq = 2", "event 2 was altered"),
@@ -149,7 +165,10 @@ def refusal_of(path: Path) -> str:
         ("DELETE FROM events WHERE seq IN (2, 3)", "event 2 is missing"),
         ("DELETE FROM events WHERE seq = 4", "event 4 is missing"),
         ("DELETE FROM events", "event 1 is missing"),
-        ("UPDATE meta SET head_link = 'x'", "event 4 is not the one that the journal ended with"),
+        (
+            "UPDATE meta SET head_link = 'x'",
+            "event 4 is not the one that the journal ended with",
+        ),
         ("UPDATE meta SET head_seq = 3", "event 4 is one too many"),
         (
             "INSERT INTO events SELECT 5, at, kind, job, payload, link FROM events WHERE seq = 4",
@@ -171,7 +190,10 @@ def test_a_harmed_journal_is_refused_with_the_place_and_what_to_do(
     journal.close()
     with sqlite3.connect(path) as database:
         database.execute(damage)
-    assert refusal_of(path) == f"{path} was harmed: {what}; see what is wrong with: coadapt doctor"
+    assert (
+        refusal_of(path)
+        == f"{path} was harmed: {what}; see what is wrong with: coadapt doctor"
+    )
 
 
 @given(place=st.integers(0, 10**6), value=st.integers(0, 255))
@@ -182,11 +204,15 @@ def test_no_byte_of_a_row_changes_without_notice(place: int, value: int) -> None
     journal.append(EVENTS)
     with journal._engine.begin() as connection:
         number = place % len(EVENTS) + 1
-        payload = connection.exec_driver_sql(f"SELECT payload FROM events WHERE seq = {number}").scalar()
+        payload = connection.exec_driver_sql(
+            f"SELECT payload FROM events WHERE seq = {number}"
+        ).scalar()
         assert payload is not None
         where = place // len(EVENTS) % len(payload)
         changed = payload[:where] + chr(value) + payload[where + 1 :]
-        connection.exec_driver_sql(f"UPDATE events SET payload = ? WHERE seq = {number}", (changed,))
+        connection.exec_driver_sql(
+            f"UPDATE events SET payload = ? WHERE seq = {number}", (changed,)
+        )
     if changed == payload:
         assert list(journal.events()) == EVENTS
     else:
@@ -203,7 +229,9 @@ def test_no_byte_of_a_row_changes_without_notice(place: int, value: int) -> None
         "UPDATE snapshots SET link = '' WHERE upto = 3",
     ],
 )
-def test_a_snapshot_that_does_not_fit_is_passed_over(tmp_path: Path, damage: str) -> None:
+def test_a_snapshot_that_does_not_fit_is_passed_over(
+    tmp_path: Path, damage: str
+) -> None:
     path = tmp_path / "journal.db"
     journal = Journal.at_path(path)
     journal.append(EVENTS)
@@ -219,7 +247,9 @@ def test_a_snapshot_that_does_not_fit_is_passed_over(tmp_path: Path, damage: str
 
 
 @pytest.mark.parametrize("size", [0.5, 0.9])
-def test_a_file_that_is_no_database_any_more_is_one_line(tmp_path: Path, size: float) -> None:
+def test_a_file_that_is_no_database_any_more_is_one_line(
+    tmp_path: Path, size: float
+) -> None:
     path = tmp_path / "journal.db"
     journal = Journal.at_path(path)
     journal.append(EVENTS * 100)
@@ -257,13 +287,17 @@ def test_a_refusal_outlives_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_journal_that_cannot_be_written_says_so_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"journal\.db cannot be written: No such file or directory"):
+    with pytest.raises(
+        StoreError, match=r"journal\.db cannot be written: No such file or directory"
+    ):
         Journal.at_path(tmp_path / "gone" / "journal.db")
     journal = Journal.at_path(tmp_path / "journal.db")
     with journal._engine.connect() as connection:
         connection.exec_driver_sql("PRAGMA query_only = 1")
         connection.commit()
-    with pytest.raises(StoreError, match="cannot be written: this user needs write access"):
+    with pytest.raises(
+        StoreError, match="cannot be written: this user needs write access"
+    ):
         journal.append(EVENTS)
 
 
@@ -281,7 +315,9 @@ def test_what_append_returned_from_survives_a_killed_writer(tmp_path: Path) -> N
     assert len(instants) >= len([line for line in told if line.endswith("\n")])
 
 
-def test_no_text_of_all_jobs_is_made_in_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_text_of_all_jobs_is_made_in_one_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It held all other threads for 0.4 s at 10,000 jobs: the encoder is one call into C."""
     longest, encode = 0, wire._WRITER.encode
 
@@ -294,7 +330,10 @@ def test_no_text_of_all_jobs_is_made_in_one_call(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(wire._WRITER, "encode", note)
     names = [f"j{index}" for index in range(300)]
     allocation = Allocation(slots=(("n0", 1),))
-    plan = Plan(allocations=dict.fromkeys(names, allocation), reasons=dict.fromkeys(names, "runs"))
+    plan = Plan(
+        allocations=dict.fromkeys(names, allocation),
+        reasons=dict.fromkeys(names, "runs"),
+    )
     scheduler = Scheduler()
     for name in names:
         scheduler.handle(JobSubmitted(at=1.0, job=name, spec=SPEC))

@@ -60,11 +60,27 @@ def test_a_sound_journal_has_nothing_wrong(tmp_path: Path) -> None:
             [3, 4, 5],
         ),
         ("DELETE FROM events WHERE seq = 1", ["event 1 is missing"], [1]),
-        ("DELETE FROM events WHERE seq BETWEEN 20 AND 29", ["events 20 to 29 are missing"], [*range(20, 30)]),
+        (
+            "DELETE FROM events WHERE seq BETWEEN 20 AND 29",
+            ["events 20 to 29 are missing"],
+            [*range(20, 30)],
+        ),
         # only a checksum was harmed: the row after it says that its content is sound
-        ("UPDATE events SET link = 'x' WHERE seq = 10", ["the checksum of event 10 was altered"], []),
-        ("UPDATE meta SET head_seq = 90", ["by its own word it ends at event 90, but there are 14 more"], []),
-        ("UPDATE meta SET head_link = 'x'", ["the checksum of its end was altered"], []),
+        (
+            "UPDATE events SET link = 'x' WHERE seq = 10",
+            ["the checksum of event 10 was altered"],
+            [],
+        ),
+        (
+            "UPDATE meta SET head_seq = 90",
+            ["by its own word it ends at event 90, but there are 14 more"],
+            [],
+        ),
+        (
+            "UPDATE meta SET head_link = 'x'",
+            ["the checksum of its end was altered"],
+            [],
+        ),
     ],
 )
 def test_what_is_wrong_is_named_and_set_aside(
@@ -74,7 +90,9 @@ def test_what_is_wrong_is_named_and_set_aside(
     harm(path, damage)
     assert judge(read_all(path)).findings() == findings
     journal = repaired(path)
-    kept = [event for number, event in enumerate(MANY, start=1) if number not in left_out]
+    kept = [
+        event for number, event in enumerate(MANY, start=1) if number not in left_out
+    ]
     assert list(journal.events()) == kept
     assert [refusal.number for refusal in journal.refusals()] == left_out
     journal.append(EVENTS[:1])
@@ -88,9 +106,15 @@ def test_a_torn_tail_is_cut_off(tmp_path: Path) -> None:
     assert list(repaired(path).events()) == MANY[:100]
 
 
-def test_a_snapshot_that_was_sound_stays_whatever_is_wrong_before_it(tmp_path: Path) -> None:
+def test_a_snapshot_that_was_sound_stays_whatever_is_wrong_before_it(
+    tmp_path: Path,
+) -> None:
     path = written(tmp_path / "journal.db", snapshot_at=60)
-    harm(path, "DELETE FROM events WHERE seq = 30", "UPDATE events SET at = 7 WHERE seq = 40")
+    harm(
+        path,
+        "DELETE FROM events WHERE seq = 30",
+        "UPDATE events SET at = 7 WHERE seq = 40",
+    )
     snapshot = repaired(path).latest_snapshot()
     assert snapshot is not None
     assert snapshot[1] == 60
@@ -147,7 +171,9 @@ def damages() -> st.SearchStrategy[list[str]]:
     number = st.integers(1, len(MANY))
     one: list[Callable[[int], str]] = [
         lambda seq: f"DELETE FROM events WHERE seq = {seq}",
-        lambda seq: f"UPDATE events SET payload = substr(payload, 1, 20) WHERE seq = {seq}",
+        lambda seq: (
+            f"UPDATE events SET payload = substr(payload, 1, 20) WHERE seq = {seq}"
+        ),
         lambda seq: f"UPDATE events SET link = 'x' WHERE seq = {seq}",
         lambda seq: f"UPDATE events SET at = at + 1 WHERE seq = {seq}",
         lambda seq: f"UPDATE meta SET head_seq = {seq}",
@@ -155,7 +181,9 @@ def damages() -> st.SearchStrategy[list[str]]:
         lambda seq: f"DELETE FROM events WHERE seq > {seq}",
     ]
     return st.lists(
-        st.builds(lambda make, seq: make(seq), st.sampled_from(one), number), min_size=1, max_size=5
+        st.builds(lambda make, seq: make(seq), st.sampled_from(one), number),
+        min_size=1,
+        max_size=5,
     )
 
 

@@ -72,7 +72,9 @@ class Lists:
     """Names the jobs that it sees, each with what the next view must not make of it."""
 
     def allocate(self, view: ClusterView) -> Plan:
-        return Plan(reasons={job.id: repr((view.at, view.nodes, job)) for job in view.jobs})
+        return Plan(
+            reasons={job.id: repr((view.at, view.nodes, job)) for job in view.jobs}
+        )
 
 
 def test_the_policy_sees_the_view_as_it_is_however_many_pieces_it_came_in() -> None:
@@ -81,11 +83,16 @@ def test_the_policy_sees_the_view_as_it_is_however_many_pieces_it_came_in() -> N
     with solving(Lists, timeout_s=PATIENCE_S) as ask:
         for count in (0, 1, JOBS_PER_PIECE, 2 * JOBS_PER_PIECE + 1):
             held = {count // 2: on(n0=1)}
-            jobs = [job(f"j{n:03}", at=float(n), held=held.get(n, on())) for n in range(count)]
+            jobs = [
+                job(f"j{n:03}", at=float(n), held=held.get(n, on()))
+                for n in range(count)
+            ]
             seen = view(cluster, *jobs, at=60.0 + count)
             answer = ask(seen)
             assert isinstance(answer, PlanReady)
-            assert answer.plan.reasons == {each.id: repr((seen.at, cluster, each)) for each in seen.jobs}
+            assert answer.plan.reasons == {
+                each.id: repr((seen.at, cluster, each)) for each in seen.jobs
+            }
 
 
 def test_the_policy_lives_in_one_other_process_until_it_fails() -> None:
@@ -97,7 +104,9 @@ def test_the_policy_lives_in_one_other_process_until_it_fails() -> None:
         assert (num_asked, process == os.getpid()) == (1, False)
         assert ask(1.0) == PlanFailed(at=7.0, round=11, error="KeyError: 'no such job'")
         assert figures(ask(0.0)) == (3, process)
-        assert ask(2.0) == PlanFailed(at=7.0, round=12, error="the policy's process died with exit code 3")
+        assert ask(2.0) == PlanFailed(
+            at=7.0, round=12, error="the policy's process died with exit code 3"
+        )
         num_asked, successor = figures(ask(0.0))
         assert (num_asked, successor == process) == (1, False)
 
@@ -118,12 +127,17 @@ class Rehearsed:
 
 def test_a_policy_decides_for_practice_before_it_is_asked() -> None:
     with solving(Rehearsed, timeout_s=5.0) as ask:
-        assert figures(ask(0.0)) == (1, 3)  # two rounds of practice, by a policy of its own
+        assert figures(ask(0.0)) == (
+            1,
+            3,
+        )  # two rounds of practice, by a policy of its own
 
 
 def test_a_policy_that_takes_too_long_is_ended() -> None:
     with solving(Moody, timeout_s=1.5) as ask:
-        assert isinstance(ask(0.0), PlanReady)  # however long its process takes to come up
+        assert isinstance(
+            ask(0.0), PlanReady
+        )  # however long its process takes to come up
         error = "the policy took longer than 1.5 s and was ended"
         assert ask(3.0) == PlanFailed(at=7.0, round=13, error=error)
         assert figures(ask(0.0))[0] == 1
@@ -136,7 +150,9 @@ def test_closing_does_not_wait_for_the_policy(caplog: pytest.LogCaptureFixture) 
     thread = threading.Thread(target=solver.run)
     thread.start()
     for at in (0.0, 3.0):
-        solver(Solve(round=1, view=view(nodes(2), job("a", at=0.0), at=at)), answers.put)
+        solver(
+            Solve(round=1, view=view(nodes(2), job("a", at=0.0), at=at)), answers.put
+        )
     assert isinstance(answers.get(timeout=PATIENCE_S), PlanReady)
     solver.close()
     thread.join(PATIENCE_S / 2)

@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from coadapt.core.config import SchedulerConfig
-from coadapt.core.events import Event, NodeJoined, Outcome, PlanReady, ReplicasExited, ReplicasStarted
+from coadapt.core.events import (
+    Event,
+    NodeJoined,
+    Outcome,
+    PlanReady,
+    ReplicasExited,
+    ReplicasStarted,
+)
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
 from coadapt.executors.processes.generation_dir import JobDir
@@ -41,11 +48,17 @@ def events_of(num_jobs: int) -> list[Event]:
         stage.submit(name)
         stage.timer(stage.at)
         plan = Plan(allocations={name: on(n0=1)}, reasons={name: "it is the only one"})
-        stage.handle(PlanReady(at=stage.at, round=stage.scheduler.state.round, plan=plan))
+        stage.handle(
+            PlanReady(at=stage.at, round=stage.scheduler.state.round, plan=plan)
+        )
         stage.handle(ReplicasStarted(at=stage.at, job=name, generation=1))
         if number < num_jobs - 1:
             end = stage.at + DAY_S - 1.0
-            stage.handle(ReplicasExited(at=end, job=name, generation=1, outcome=Outcome.SUCCEEDED))
+            stage.handle(
+                ReplicasExited(
+                    at=end, job=name, generation=1, outcome=Outcome.SUCCEEDED
+                )
+            )
     return stage.journal
 
 
@@ -59,7 +72,10 @@ class World:
         self.num_events = len(events)
         self.journal = Journal.at_path(self.path)
         self.index = JobIndex(folder / "jobs.sqlite")
-        writer, scheduler = IndexWriter(self.index, self.journal.whole, CONFIG), Scheduler(CONFIG)
+        writer, scheduler = (
+            IndexWriter(self.index, self.journal.whole, CONFIG),
+            Scheduler(CONFIG),
+        )
         writer.restored(scheduler.state, 0)
         self.older = 2 * len(events) // 3
         self.journal.append(events)
@@ -114,7 +130,9 @@ def test_old_jobs_and_events_go_and_all_else_stays(world: World) -> None:
     gone = [step.job for step in done if step.what == "job"]
     assert gone == ids(0, 9)
     assert all(step.num_bytes == 1_100 for step in done if step.what == "job")
-    assert [job.id for job in world.index.ended_before(world.at + 1)] == ids(9, NUM_JOBS - 1)
+    assert [job.id for job in world.index.ended_before(world.at + 1)] == ids(
+        9, NUM_JOBS - 1
+    )
     for job in ids(0, NUM_JOBS):
         directory = JobDir.of(world.folder, job)
         assert (directory.checkpoints / "model.pt").read_bytes() == b"z"
@@ -126,7 +144,9 @@ def test_old_jobs_and_events_go_and_all_else_stays(world: World) -> None:
     first = next(iter(journal.events()))
     assert first.at >= world.at - 20.0 * DAY_S
     journal.append([NodeJoined(at=world.at, node=Node(id="new", num_gpus=1))])
-    assert [number for number, _ in journal.numbered_events(after=world.num_events)] == [world.num_events + 1]
+    assert [
+        number for number, _ in journal.numbered_events(after=world.num_events)
+    ] == [world.num_events + 1]
     assert list(world.retention.steps(keep, world.at)) == []
 
 
@@ -136,7 +156,9 @@ def test_events_after_the_older_snapshot_stay_whatever_their_age(world: World) -
     assert world.replayed() == world.state
     # The last snapshot is harmed: the one before it carries the books.
     with closing(sqlite3.connect(world.path)) as database, database:
-        database.execute("UPDATE snapshots SET payload = 'x' WHERE upto > ?", (world.older,))
+        database.execute(
+            "UPDATE snapshots SET payload = 'x' WHERE upto > ?", (world.older,)
+        )
     journal = Journal.at_path(world.path)
     state, upto = journal.latest_snapshot() or (None, 0)
     assert upto == world.older
@@ -158,7 +180,10 @@ def test_a_job_that_lives_is_not_touched(world: World) -> None:
     lock = os.open(JobDir.of(world.folder, "j03").path / "lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
-        gone = {step.job for step in world.retention.steps(Keep(days=0.0, logs_mib=0), world.at)}
+        gone = {
+            step.job
+            for step in world.retention.steps(Keep(days=0.0, logs_mib=0), world.at)
+        }
     finally:
         os.close(lock)
     assert "j03" not in gone
@@ -168,7 +193,9 @@ def test_a_job_that_lives_is_not_touched(world: World) -> None:
         assert story_of(world.index, job)
 
 
-def test_logs_beyond_the_total_go_the_oldest_first(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_beyond_the_total_go_the_oldest_first(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("coadapt.runtime.retention.MEBIBYTE", 1_000)
     steps = list(world.retention.steps(Keep(days=90.0, logs_mib=25), world.at))
     assert [(step.what, step.job, step.num_bytes) for step in steps] == [
@@ -196,7 +223,9 @@ def test_a_link_in_a_jobs_directory_leads_nowhere(world: World) -> None:
 
 
 @pytest.mark.parametrize("column", ["seq", "link", "check"])
-def test_what_says_where_the_journal_begins_is_checked_and_repaired(world: World, column: str) -> None:
+def test_what_says_where_the_journal_begins_is_checked_and_repaired(
+    world: World, column: str
+) -> None:
     list(world.retention.steps(Keep(days=0.0, logs_mib=1), world.at))
     world.journal.close()
     with closing(sqlite3.connect(world.path)) as database, database:
@@ -206,10 +235,13 @@ def test_what_says_where_the_journal_begins_is_checked_and_repaired(world: World
         Journal.at_path(world.path)
     found = read_all(world.path)
     judgement = judge(found)
-    assert judgement.findings() == [
-        "what says where the journal begins was altered",
-        f"the snapshot after event {world.older} does not fit the events",  # it hung on that alone
-    ]
+    assert (
+        judgement.findings()
+        == [
+            "what says where the journal begins was altered",
+            f"the snapshot after event {world.older} does not fit the events",  # it hung on that alone
+        ]
+    )
     rewrite(world.path, found, judgement)
     assert world.replayed() == world.state
 
@@ -253,26 +285,44 @@ def test_a_prune_that_is_killed_loses_nothing_and_is_finished_by_the_next(
     """Killed between the files of a job and its rows in the index, and among the events."""
     world.journal.close()
     world.index.close()
-    arguments = [sys.executable, "-c", KILLED, str(world.folder), str(last), repr(world.at)]
+    arguments = [
+        sys.executable,
+        "-c",
+        KILLED,
+        str(world.folder),
+        str(last),
+        repr(world.at),
+    ]
     assert subprocess.run(arguments, timeout=120, check=False).returncode == -9
     assert world.replayed() == world.state
     journal, index = Journal.at_path(world.path), JobIndex(world.folder / "jobs.sqlite")
     if last > 0:
         assert journal.first_number == world.older + 1
     monkeypatch.setattr(journal_module, "ROWS_PER_PRUNE", 5)
-    list(Retention(index, journal, StateDirFiles(world.folder)).steps(Keep(days=0.0, logs_mib=1), world.at))
+    list(
+        Retention(index, journal, StateDirFiles(world.folder)).steps(
+            Keep(days=0.0, logs_mib=1), world.at
+        )
+    )
     assert world.replayed() == world.state
     assert index.ended_before(world.at + 1) == []
     with closing(sqlite3.connect(world.path)) as database:
-        numbers = [row[0] for row in database.execute("SELECT seq FROM events ORDER BY seq")]
+        numbers = [
+            row[0] for row in database.execute("SELECT seq FROM events ORDER BY seq")
+        ]
     assert numbers == list(range(world.older + 1, world.num_events + 1))
 
 
-def test_a_lost_index_begins_anew_at_the_snapshot_of_a_pruned_journal(world: World) -> None:
+def test_a_lost_index_begins_anew_at_the_snapshot_of_a_pruned_journal(
+    world: World,
+) -> None:
     list(world.retention.steps(Keep(days=0.0, logs_mib=1), world.at))
     index, journal = JobIndex(":memory:"), Journal.at_path(world.path)
     state, upto = journal.latest_snapshot() or (SchedulerState(), 0)
-    writer, scheduler = IndexWriter(index, journal.whole, CONFIG), Scheduler(CONFIG, state)
+    writer, scheduler = (
+        IndexWriter(index, journal.whole, CONFIG),
+        Scheduler(CONFIG, state),
+    )
     writer.restored(scheduler.state, upto)
     for number, event in journal.numbered_events(after=upto):
         writer.observe(number, event, scheduler.handle(event), scheduler.state)
@@ -286,7 +336,10 @@ def test_the_file_becomes_smaller(tmp_path: Path) -> None:
     for upto in (4_000, 5_000):
         journal.save_snapshot(SchedulerState(), upto)
     journal.close()
-    journal, before = Journal.at_path(tmp_path / "journal.db"), (tmp_path / "journal.db").stat().st_size
+    journal, before = (
+        Journal.at_path(tmp_path / "journal.db"),
+        (tmp_path / "journal.db").stat().st_size,
+    )
     assert [*journal.prune(journal.prunable(2.0))] == [2_000, 4_000]
     journal.close()
     assert (tmp_path / "journal.db").stat().st_size < before / 2

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from coadapt.core.commands import Command, JobCommand, Rescale, RetractRescale, Start, Stop
+from coadapt.core.commands import (
+    Command,
+    JobCommand,
+    Rescale,
+    RetractRescale,
+    Start,
+    Stop,
+)
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import (
     Event,
@@ -55,7 +62,9 @@ class HandClock:
     def now(self) -> float:
         return self.at
 
-    def call_at(self, when: float, callback: Callable[[], None], *, last: bool = False) -> Cancel:
+    def call_at(
+        self, when: float, callback: Callable[[], None], *, last: bool = False
+    ) -> Cancel:
         entry = (when, callback)
         self.alarms.append(entry)
         return lambda: self.alarms.remove(entry)
@@ -86,7 +95,11 @@ class ObedientExecutor:
             case RetractRescale():
                 raise AssertionError("there is never anything to take back")
             case Stop():
-                post(ReplicasExited(at=at, job=job, generation=generation, outcome=Outcome.STOPPED))
+                post(
+                    ReplicasExited(
+                        at=at, job=job, generation=generation, outcome=Outcome.STOPPED
+                    )
+                )
 
 
 class EqualShares:
@@ -94,7 +107,11 @@ class EqualShares:
 
     def allocate(self, view: ClusterView) -> Plan:
         share = view.num_gpus // max(len(view.jobs), 1)
-        return Plan(allocations={job.id: Allocation(slots=(("n0", share),)) for job in view.jobs})
+        return Plan(
+            allocations={
+                job.id: Allocation(slots=(("n0", share),)) for job in view.jobs
+            }
+        )
 
 
 class Broken:
@@ -109,13 +126,20 @@ def build(
     executor = ObedientExecutor(clock)
     solver = InlineSolver(policy or EqualShares(), timer=lambda: 0.0)  # type: ignore[arg-type]
     runtime = Runtime(
-        Scheduler(SchedulerConfig()), clock=clock, executor=executor, store=store, solver=solver, **observers
+        Scheduler(SchedulerConfig()),
+        clock=clock,
+        executor=executor,
+        store=store,
+        solver=solver,
+        **observers,
     )
     return runtime, clock, executor
 
 
 def opening(num_jobs: int = 2) -> list[Event]:
-    jobs = [JobSubmitted(at=0.0, job=f"j{index}", spec=SPEC) for index in range(num_jobs)]
+    jobs = [
+        JobSubmitted(at=0.0, job=f"j{index}", spec=SPEC) for index in range(num_jobs)
+    ]
     return [NodeJoined(at=0.0, node=Node(id="n0", num_gpus=4)), *jobs]
 
 
@@ -177,15 +201,21 @@ class Telling(EqualShares):
     """Tells all jobs what others timed."""
 
     def allocate(self, view: ClusterView) -> Plan:
-        return replace(super().allocate(view), kin_times={job.id: KIN_TIMES for job in view.jobs})
+        return replace(
+            super().allocate(view), kin_times={job.id: KIN_TIMES for job in view.jobs}
+        )
 
 
-def test_what_jobs_are_told_of_their_kin_is_kept_until_the_next_plan_and_not_journaled() -> None:
+def test_what_jobs_are_told_of_their_kin_is_kept_until_the_next_plan_and_not_journaled() -> (
+    None
+):
     store = MemoryStore()
     runtime, _, _ = build(store, Telling())
     assert runtime.kin_times_of("j0") is None
     runtime.post_all(opening())
-    assert runtime.kin_times_of("j0") is runtime.kin_times_of("j1") is None  # no round was yet
+    assert (
+        runtime.kin_times_of("j0") is runtime.kin_times_of("j1") is None
+    )  # no round was yet
     runtime.clock.ring()  # type: ignore[attr-defined]  # a HandClock
     assert runtime.kin_times_of("j0") is KIN_TIMES
     assert runtime.kin_times_of("another") is None
@@ -198,7 +228,12 @@ def test_what_jobs_are_told_of_their_kin_is_kept_until_the_next_plan_and_not_jou
 def test_observers_see_every_event_with_its_commands() -> None:
     seen: list[tuple[str, int]] = []
     runtime, clock, _ = build(
-        NullStore(), observers=[lambda event, commands, _: seen.append((type(event).__name__, len(commands)))]
+        NullStore(),
+        observers=[
+            lambda event, commands, _: seen.append(
+                (type(event).__name__, len(commands))
+            )
+        ],
     )
     runtime.post_all(opening(1))
     clock.ring()
@@ -216,7 +251,11 @@ class Growing(EqualShares):
 
     def allocate(self, view: ClusterView) -> Plan:
         share = 3 if view.jobs[0].usage.num_starts else 2
-        return Plan(allocations={job.id: Allocation(slots=(("n0", share),)) for job in view.jobs})
+        return Plan(
+            allocations={
+                job.id: Allocation(slots=(("n0", share),)) for job in view.jobs
+            }
+        )
 
 
 def test_an_executor_that_cannot_rescale_in_place_is_never_asked_to() -> None:
@@ -229,7 +268,11 @@ def test_an_executor_that_cannot_rescale_in_place_is_never_asked_to() -> None:
     runtime.post(SchedulerConfigured(at=0.0, config=config))
     clock.ring()
     clock.ring()
-    assert [type(order).__name__ for order in executor.orders] == ["Start", "Stop", "Start"]
+    assert [type(order).__name__ for order in executor.orders] == [
+        "Start",
+        "Stop",
+        "Start",
+    ]
     assert runtime.scheduler.config == replace(config, rescale_in_place=False)
     # Who replays the journal knows nothing of the executor, and decides alike.
     twin = Scheduler(SchedulerConfig())
@@ -252,9 +295,13 @@ def test_recovery_gives_the_same_state_and_repeats_the_orders(
     revived, clock, executor = build(store)
     clock.at = 70.0
     revived.recover()
-    orders = [(type(order).__name__, order.job, order.generation) for order in executor.orders]
+    orders = [
+        (type(order).__name__, order.job, order.generation) for order in executor.orders
+    ]
     assert orders == [("Start", "j0", 1), ("Start", "j1", 1)]
-    assert {job: record.state for job, record in revived.scheduler.state.jobs.items()} == {
+    assert {
+        job: record.state for job, record in revived.scheduler.state.jobs.items()
+    } == {
         "j0": JobState.RUNNING,
         "j1": JobState.RUNNING,
     }
@@ -358,7 +405,9 @@ def test_an_event_that_ended_a_scheduler_is_set_aside_by_the_next_one() -> None:
     store.append([*opening(), poison(), JobSubmitted(at=0.0, job="j9", spec=SPEC)])
     seen: list[str] = []
     revived, _, _ = build(
-        store, mishaps=(told := Told()), observers=[lambda event, *_: seen.append(type(event).__name__)]
+        store,
+        mishaps=(told := Told()),
+        observers=[lambda event, *_: seen.append(type(event).__name__)],
     )
     revived.recover()
     assert told.refused == [4]
@@ -396,14 +445,24 @@ def test_without_anybody_to_tell_a_bug_ends_the_run() -> None:
 def test_an_observer_that_fails_is_switched_off_and_the_others_go_on() -> None:
     seen: list[str] = []
 
-    def broken(event: Event, commands: Sequence[Command], state: SchedulerState) -> None:
+    def broken(
+        event: Event, commands: Sequence[Command], state: SchedulerState
+    ) -> None:
         raise OverflowError("a chart")
 
     def good(event: Event, commands: Sequence[Command], state: SchedulerState) -> None:
         seen.append(type(event).__name__)
 
-    runtime, clock, _ = build(MemoryStore(), mishaps=(told := Told()), observers=[broken, good])
+    runtime, clock, _ = build(
+        MemoryStore(), mishaps=(told := Told()), observers=[broken, good]
+    )
     runtime.post_all(opening(1))
     clock.ring()
     assert told.failed == [broken]
-    assert seen == ["NodeJoined", "JobSubmitted", "TimerFired", "PlanReady", "ReplicasStarted"]
+    assert seen == [
+        "NodeJoined",
+        "JobSubmitted",
+        "TimerFired",
+        "PlanReady",
+        "ReplicasStarted",
+    ]

@@ -47,7 +47,9 @@ def test_a_snapshot_is_of_its_moment_and_nobody_waits_for_it() -> None:
     stage.handle(PlanReady(at=60.0, round=1, plan=Plan(allocations={"a": on(n0=1)})))
     stage.handle(ReplicasStarted(at=61.0, job="a", generation=1))
     stage.submit("b")
-    aside.save_snapshot(stage.scheduler.state, 8)  # left out: the one before is still being written
+    aside.save_snapshot(
+        stage.scheduler.state, 8
+    )  # left out: the one before is still being written
     assert slow.written == []
     slow.let.set()
     aside.finish()
@@ -130,4 +132,7 @@ def test_a_copy_has_every_field_of_the_record() -> None:
     record.ended_at, record.heard_at = 5.0, 6.0
     copied = copy_of(record)
     assert copied is not record
-    assert all(getattr(copied, each.name) is getattr(record, each.name) for each in fields(record))
+    assert all(
+        getattr(copied, each.name) is getattr(record, each.name)
+        for each in fields(record)
+    )

@@ -29,7 +29,11 @@ def test_the_whole_life_of_a_job() -> None:
     stage.submit()
     stage.timer(60.0)
     reasons = {"a": "runs on 2 GPUs: all others are taken"}
-    stage.handle(PlanReady(at=60.0, round=1, plan=Plan(allocations={"a": on(n0=2)}, reasons=reasons)))
+    stage.handle(
+        PlanReady(
+            at=60.0, round=1, plan=Plan(allocations={"a": on(n0=2)}, reasons=reasons)
+        )
+    )
     stage.at = 62.0
     stage.started()
     stage.handle(TrainingResumed(at=63.0, job="a", generation=1, rescale_s=3.0))
@@ -41,12 +45,18 @@ def test_the_whole_life_of_a_job() -> None:
     stage.exited(Outcome.STOPPED, generation=2)
     assert told(stage) == [
         (0.0, "submitted: 1..4 GPUs, batch 8..64, contract adaptive"),
-        (60.0, "starting; generation 1 on 2 GPUs (n0: 2); runs on 2 GPUs: all others are taken"),
+        (
+            60.0,
+            "starting; generation 1 on 2 GPUs (n0: 2); runs on 2 GPUs: all others are taken",
+        ),
         (62.0, "running"),
         (63.0, "generation 1 took its first step; the start cost 3.0 s"),
         (62.0, "running; batch 16"),
         (70.0, "replicas of generation 1 ended: failed (ValueError: boom)"),
-        (70.0, "starting; generation 2 on 2 GPUs (n0: 2); restarts: failed once: ValueError: boom"),
+        (
+            70.0,
+            "starting; generation 2 on 2 GPUs (n0: 2); restarts: failed once: ValueError: boom",
+        ),
         (71.0, "its cancellation was requested"),
         (71.0, "stopping; is being stopped: cancelled on request"),
         (72.0, "replicas of generation 2 ended: stopped"),
@@ -58,12 +68,20 @@ def test_replicas_that_nobody_can_see_are_told_of_until_somebody_can() -> None:
     """Also under another plan; the job's picture says it first."""
     stage = Stage()
     stage.running()
-    for at, unseen in ((200.0, "the server is away"), (260.0, "the server is away"), (300.0, "")):
+    for at, unseen in (
+        (200.0, "the server is away"),
+        (260.0, "the server is away"),
+        (300.0, ""),
+    ):
         stage.handle(ReplicasStarted(at=at, job="a", generation=1, unseen=unseen))
         if at == 200.0:
             stage.timer(240.0)
-            plan = Plan(allocations={"a": stage.job().ordered}, reasons={"a": "runs as before"})
-            stage.handle(PlanReady(at=240.0, round=stage.scheduler.state.round, plan=plan))
+            plan = Plan(
+                allocations={"a": stage.job().ordered}, reasons={"a": "runs as before"}
+            )
+            stage.handle(
+                PlanReady(at=240.0, round=stage.scheduler.state.round, plan=plan)
+            )
             job = job_snapshot(stage.job(), 240.0)
             assert (job["state"], job["reason"]) == ("running", "unseen")
             assert job["explanation"] == "the server is away; runs as before"
@@ -79,7 +97,9 @@ def test_replicas_that_nobody_can_see_are_told_of_until_somebody_can() -> None:
 def test_replicas_that_end_are_unseen_no_more() -> None:
     stage = Stage()
     stage.running()
-    stage.handle(ReplicasStarted(at=200.0, job="a", generation=1, unseen="the server is away"))
+    stage.handle(
+        ReplicasStarted(at=200.0, job="a", generation=1, unseen="the server is away")
+    )
     stage.exited(Outcome.LOST)
     assert stage.job().status.unseen == ""
 
@@ -94,10 +114,16 @@ def test_changes_in_place_tell_their_pause() -> None:
             {"a": on(n0=num_gpus)},
             batches={"a": BatchConfig(total=8 * generation, atomic=8)},
         )
-        stage.handle(TrainingResumed(at=200.0, job="a", generation=generation, rescale_s=0.312, pause=pause))
+        stage.handle(
+            TrainingResumed(
+                at=200.0, job="a", generation=generation, rescale_s=0.312, pause=pause
+            )
+        )
         stage.started(generation=generation)
     lines = [line.text for line in story(stage.journal, "a", SchedulerConfig())]
-    assert "rescaled 2 -> 3 in place, pause 0.31 s (agree 12, first step 300 ms)" in lines
+    assert (
+        "rescaled 2 -> 3 in place, pause 0.31 s (agree 12, first step 300 ms)" in lines
+    )
     assert "changed on 3 in place, pause 0.31 s (agree 12, first step 300 ms)" in lines
     (job,) = cluster_snapshot(stage.scheduler.state, at=200.0)["jobs"]
     assert (job["num_rescales"], job["num_in_place"], job["pause"]) == (1, 2, pause)
@@ -109,7 +135,9 @@ def test_changes_that_did_not_come_about_are_told() -> None:
     stage.running()
     stage.round(120.0, {"a": on(n0=4)})
     pause = {"agree": 0.01}
-    stage.handle(TrainingResumed(at=121.0, job="a", generation=1, rescale_s=0.01, pause=pause))
+    stage.handle(
+        TrainingResumed(at=121.0, job="a", generation=1, rescale_s=0.01, pause=pause)
+    )
     lasting = "trains on with 2 GPUs, a later round may try again:"
     why = "replica 2, which was to join, exited with code 1: RuntimeError: boom"
     stage.at = 150.0
@@ -117,12 +145,17 @@ def test_changes_that_did_not_come_about_are_told() -> None:
     stage.round(180.0, {"a": on(n0=3)})
     stage.round(240.0, {"a": on(n0=2)})
     stage.kept(generation=3)
-    told = [(line.at, line.text) for line in story(stage.journal, "a", SchedulerConfig())]
+    told = [
+        (line.at, line.text) for line in story(stage.journal, "a", SchedulerConfig())
+    ]
     assert told[3:] == [
         (120.0, "rescaling; generation 2 on 4 GPUs (n0: 4); runs on 4 GPUs"),
         (121.0, "rescaled 0 -> 2 in place, pause 0.01 s (agree 10 ms)"),
         (150.0, f"the change of generation 2 failed ({why}); it trains on"),
-        (150.0, f"running; generation 2 on 2 GPUs (n0: 2); {lasting} the change to 4 failed: {why}"),
+        (
+            150.0,
+            f"running; generation 2 on 2 GPUs (n0: 2); {lasting} the change to 4 failed: {why}",
+        ),
         (180.0, "rescaling; generation 3 on 3 GPUs (n0: 3); runs on 3 GPUs"),
         (240.0, "rescaling; runs on 2 GPUs"),
         (240.0, "the change of generation 3 was taken back in time; it trains on"),
@@ -148,7 +181,9 @@ def test_the_cluster_in_one_picture() -> None:
     stage = Stage(CONFIG)
     stage.running()
     grad, batch = GradStats(sqr=1.0, var=1.0), BatchConfig(total=16, atomic=8)
-    stage.reported(TrainingReport(progress=1.0, batch=batch, grad=grad, metrics={"loss": 0.5}))
+    stage.reported(
+        TrainingReport(progress=1.0, batch=batch, grad=grad, metrics={"loss": 0.5})
+    )
     picture = cluster_snapshot(stage.scheduler.state, at=100.0)
     assert (picture["num_gpus"], picture["num_gpus_used"]) == (8, 2.0)
     (job,) = picture["jobs"]
@@ -162,7 +197,9 @@ def test_the_cluster_in_one_picture() -> None:
 def test_a_straggler_is_told_when_it_is_found_and_when_it_is_gone() -> None:
     stage = Stage()
     stage.running(allocation=on(n0=1, n1=2))
-    for progress, metrics in enumerate(({RANK: 2.0, RATIO: 1.6}, {RANK: 2.0, RATIO: 1.7}, {RANK: NOBODY})):
+    for progress, metrics in enumerate(
+        ({RANK: 2.0, RATIO: 1.6}, {RANK: 2.0, RATIO: 1.7}, {RANK: NOBODY})
+    ):
         stage.reported(TrainingReport(progress=float(progress), metrics=metrics))
     assert [text for _, text in told(stage) if "peers" in text] == [
         "running; rank 2 on n1 computes 1.6 times as long as the median of its peers",

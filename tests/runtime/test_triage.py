@@ -32,10 +32,16 @@ PATIENCE_S = 60.0
 
 
 def job(
-    name: str, held: Allocation | None = None, tenant: str = "default", submitted_at: float = 0.0
+    name: str,
+    held: Allocation | None = None,
+    tenant: str = "default",
+    submitted_at: float = 0.0,
 ) -> JobView:
     spec = JobSpec(
-        name=name, batch=BatchLimits(initial=32), replicas=ReplicaLimits(min=1, max=4), tenant=tenant
+        name=name,
+        batch=BatchLimits(initial=32),
+        replicas=ReplicaLimits(min=1, max=4),
+        tenant=tenant,
     )
     grant = Grant() if held is None else Grant(allocation=held)
     return JobView(id=name, spec=spec, submitted_at=submitted_at, grant=grant)
@@ -46,7 +52,9 @@ def cluster(*jobs: JobView, num_gpus: int = 100, at: float = AT) -> ClusterView:
 
 
 def many(number: int = 50) -> ClusterView:
-    return cluster(*(job(f"j{index:02}", submitted_at=index) for index in range(number)))
+    return cluster(
+        *(job(f"j{index:02}", submitted_at=index) for index in range(number))
+    )
 
 
 def on(count: int) -> Allocation:
@@ -79,13 +87,21 @@ def planned(answer: Plan | NoPlan) -> Plan:
 
 
 @pytest.mark.parametrize("unlawful", [False, True])
-def test_one_job_of_fifty_is_set_aside_and_the_others_are_planned(unlawful: bool) -> None:
+def test_one_job_of_fifty_is_set_aside_and_the_others_are_planned(
+    unlawful: bool,
+) -> None:
     ask = Picky("j17", unlawful=unlawful)
     triage = Triage(ask)
     plan = planned(triage.plan(many()))
-    assert sorted(plan.allocations) == sorted({f"j{index:02}" for index in range(50)} - {"j17"})
+    assert sorted(plan.allocations) == sorted(
+        {f"j{index:02}" for index in range(50)} - {"j17"}
+    )
     assert set(triage.aside) == {"j17"}
-    why = "its plan is not lawful: job 'j17': 99 replicas, allowed 1..4" if unlawful else "KeyError: 'j17'"
+    why = (
+        "its plan is not lawful: job 'j17': 99 replicas, allowed 1..4"
+        if unlawful
+        else "KeyError: 'j17'"
+    )
     assert plan.reasons["j17"] == (
         f"waits: set aside, the policy fails with it ({why}); tried again after 1970-01-12 13:56 UTC"
     )
@@ -95,7 +111,9 @@ def test_one_job_of_fifty_is_set_aside_and_the_others_are_planned(unlawful: bool
 
 def test_of_a_pair_that_fails_together_the_younger_one_is_set_aside() -> None:
     triage = Triage(Picky("j03", "j31", together=2))
-    assert set(planned(triage.plan(many())).allocations) == {job.id for job in many().jobs} - {"j31"}
+    assert set(planned(triage.plan(many())).allocations) == {
+        job.id for job in many().jobs
+    } - {"j31"}
     assert set(triage.aside) == {"j31"}
 
 
@@ -110,7 +128,9 @@ def test_any_number_of_jobs_is_found_in_few_plans() -> None:
     bad = [f"j{index:02}" for index in (0, 1, 24, 25, 49)]
     ask = Picky(*bad)
     triage = Triage(ask)
-    assert set(planned(triage.plan(many())).allocations) == {job.id for job in many().jobs} - set(bad)
+    assert set(planned(triage.plan(many())).allocations) == {
+        job.id for job in many().jobs
+    } - set(bad)
     assert sorted(triage.aside) == bad
     assert len(ask.views) <= 2 * len(bad) * 6
 
@@ -127,7 +147,9 @@ def test_a_policy_that_always_fails_is_not_searched_again_each_round() -> None:
     triage = Triage(ask)
     triage.plan(many(5))
     asked = len(ask.views)
-    assert triage.plan(replace(many(5), at=AT + 60.0)) == NoPlan(why="KeyError: 'j00'; no plan for 2 rounds")
+    assert triage.plan(replace(many(5), at=AT + 60.0)) == NoPlan(
+        why="KeyError: 'j00'; no plan for 2 rounds"
+    )
     assert len(ask.views) == asked + 1
     ask.bad = {"j00"}
     planned(triage.plan(replace(many(5), at=AT + RETRY_S)))
@@ -153,7 +175,10 @@ def test_one_set_aside_is_tried_again_later_and_later() -> None:
             tried.append(minute)
     assert tried == [0, 10, 30, 70]
     ask.bad.clear()
-    assert set(planned(triage.plan(replace(view, at=AT + 60.0 * 200))).allocations) == {"j0", "j1"}
+    assert set(planned(triage.plan(replace(view, at=AT + 60.0 * 200))).allocations) == {
+        "j0",
+        "j1",
+    }
     assert triage.aside == {}
 
 
@@ -167,7 +192,10 @@ def test_a_job_that_is_gone_is_forgotten() -> None:
 
 def test_one_set_aside_keeps_the_gpus_that_it_holds() -> None:
     view = cluster(
-        job("bad", held=on(3)), job("good", submitted_at=1.0), job("late", submitted_at=2.0), num_gpus=4
+        job("bad", held=on(3)),
+        job("good", submitted_at=1.0),
+        job("late", submitted_at=2.0),
+        num_gpus=4,
     )
     triage = Triage(Picky("bad"))
     plan = planned(triage.plan(view))
@@ -212,7 +240,12 @@ def test_gpus_that_others_share_stay_in_the_view() -> None:
     def half(label: int) -> Allocation:
         return Allocation(slots=(("n", 1),), gpu_share=0.5, shared=(label,))
 
-    jobs = (job("a", held=half(0)), job("b", held=half(0)), job("c", held=half(1)), job("d", held=on(1)))
+    jobs = (
+        job("a", held=half(0)),
+        job("b", held=half(0)),
+        job("c", held=half(1)),
+        job("d", held=on(1)),
+    )
     view = cluster(*jobs, num_gpus=4)
     assert [node.num_gpus for node in view_without(view, {"a"}).nodes] == [4]
     assert [node.num_gpus for node in view_without(view, {"a", "b"}).nodes] == [3]
@@ -232,7 +265,11 @@ class Fragile:
         names = {job.spec.name for job in view.jobs}
         if "dies" in names:
             os._exit(3)
-        if "raises" in names or {"left", "right"} <= names or "all" in {job.spec.tenant for job in view.jobs}:
+        if (
+            "raises" in names
+            or {"left", "right"} <= names
+            or "all" in {job.spec.tenant for job in view.jobs}
+        ):
             raise KeyError("no such profile")
         return replace(self.fifo.allocate(view), diagnostics={"asked": self.asked})
 
@@ -263,7 +300,11 @@ def test_a_real_process_plans_around_the_jobs_that_it_fails_with() -> None:
         assert isinstance(answer, PlanReady)
         assert out not in answer.plan.allocations
         assert {view.id for view in crowd} <= set(answer.plan.allocations)
-        why = "the policy's process died with exit code 3" if out == "dies" else "KeyError: 'no such profile'"
+        why = (
+            "the policy's process died with exit code 3"
+            if out == "dies"
+            else "KeyError: 'no such profile'"
+        )
         assert why in answer.plan.reasons[out]
 
 
@@ -271,13 +312,20 @@ def test_a_real_process_plans_around_the_jobs_that_it_fails_with() -> None:
 def test_probes_leave_the_policy_as_it_was() -> None:
     answer, _ = solved([cluster(job("j0"), job("raises")), cluster()])
     assert isinstance(answer, PlanReady)
-    assert answer.plan.diagnostics["asked"] == 2  # with both, and with the one that is left
+    assert (
+        answer.plan.diagnostics["asked"] == 2
+    )  # with both, and with the one that is left
 
 
 @pytest.mark.processes
 def test_rounds_without_a_plan_are_counted() -> None:
-    views = [cluster(job("a", tenant="all"), job("b", tenant="all"), at=AT + number) for number in range(3)]
-    errors = [answer.error for answer in solved(views) if isinstance(answer, PlanFailed)]
+    views = [
+        cluster(job("a", tenant="all"), job("b", tenant="all"), at=AT + number)
+        for number in range(3)
+    ]
+    errors = [
+        answer.error for answer in solved(views) if isinstance(answer, PlanFailed)
+    ]
     first = "KeyError: 'no such profile' (with every job that was tried alone)"
     assert errors == [
         first,

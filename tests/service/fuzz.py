@@ -28,7 +28,12 @@ from rich.console import Console
 from coadapt.cli.cluster.screen import Screen
 from coadapt.cli.jobs import describe as describe_verb
 from coadapt.core.config import SchedulerConfig
-from coadapt.core.events import CancelRequested, JobSubmitted, TrainingReported, TrainingResumed
+from coadapt.core.events import (
+    CancelRequested,
+    JobSubmitted,
+    TrainingReported,
+    TrainingResumed,
+)
 from coadapt.core.lifecycle import ENDED
 from coadapt.core.state import SchedulerState
 from coadapt.model import InputError
@@ -56,7 +61,14 @@ LINE_MAX = 2_000
 CONFIG = SchedulerConfig(round_s=10.0, reaction_s=1.0)
 
 # Beside those of the OpenAPI document.
-ODD_ROUTES = ["/v1/openapi.json", "/v1/nothing", "/", "//", "/v1/jobs/{}/../{}", "/v1//jobs"]
+ODD_ROUTES = [
+    "/v1/openapi.json",
+    "/v1/nothing",
+    "/",
+    "//",
+    "/v1/jobs/{}/../{}",
+    "/v1//jobs",
+]
 LEFT_OUT = {
     "/v1/token",  # makes the token of all further requests worthless
     "/v1/jobs/{}/story",  # reads the whole journal: once per restart is enough
@@ -100,7 +112,9 @@ class Fuzzer:
     def run(self, count: int) -> Tally:
         while self.tally.inputs < count:
             with self.life() as (service, app):
-                asyncio.run(self._inputs(app, min(RESTART_EVERY, count - self.tally.inputs)))
+                asyncio.run(
+                    self._inputs(app, min(RESTART_EVERY, count - self.tally.inputs))
+                )
                 asyncio.run(self._views(app, service))
             self._check_journal()
             self.tally.restarts += 1
@@ -131,10 +145,14 @@ class Fuzzer:
         ]
         if not self.routes:
             document = json.loads(await self._read(app, "/v1/openapi.json"))
-            known = sorted({re.sub(r"{\w+}", "{}", path) for path in document["paths"]} - LEFT_OUT)
+            known = sorted(
+                {re.sub(r"{\w+}", "{}", path) for path in document["paths"]} - LEFT_OUT
+            )
             self.routes = [*known, *ODD_ROUTES]
         for _ in range(count):
-            (door,) = self.random.choices([d for _, d in doors], [weight for weight, _ in doors])
+            (door,) = self.random.choices(
+                [d for _, d in doors], [weight for weight, _ in doors]
+            )
             await door(app)
             self.tally.inputs += 1
 
@@ -168,17 +186,25 @@ class Fuzzer:
 
     async def _report(self, app: Any) -> None:
         await self._ask(
-            app, "POST", f"/v1/jobs/{self._some_job()}/reports", self._written(self._mutated(REPORT))
+            app,
+            "POST",
+            f"/v1/jobs/{self._some_job()}/reports",
+            self._written(self._mutated(REPORT)),
         )
 
     async def _rescaled(self, app: Any) -> None:
         await self._ask(
-            app, "POST", f"/v1/jobs/{self._some_job()}/rescaled", self._written(self._mutated(RESCALED))
+            app,
+            "POST",
+            f"/v1/jobs/{self._some_job()}/rescaled",
+            self._written(self._mutated(RESCALED)),
         )
 
     async def _trainer_status(self, app: Any) -> None:
         body = self._written(self._mutated(TRAINER_STATUS))
-        await self._ask(app, "POST", f"/v1/jobs/{self._some_job()}/trainer-status", body)
+        await self._ask(
+            app, "POST", f"/v1/jobs/{self._some_job()}/trainer-status", body
+        )
 
     async def _tenant(self, app: Any) -> None:
         path = f"/v1/tenants/{self.random.choice(['team', 'other'])}"
@@ -192,8 +218,21 @@ class Fuzzer:
     async def _route(self, app: Any) -> None:
         path = self.random.choice(self.routes)
         while "{}" in path:
-            path = path.replace("{}", self.random.choice([self._some_job(), str(self._text())[:50]]), 1)
-        keys = ["rank", "offset", "state", "tenant", "name", "limit", "cursor", "newest", "after", "x"]
+            path = path.replace(
+                "{}", self.random.choice([self._some_job(), str(self._text())[:50]]), 1
+            )
+        keys = [
+            "rank",
+            "offset",
+            "state",
+            "tenant",
+            "name",
+            "limit",
+            "cursor",
+            "newest",
+            "after",
+            "x",
+        ]
         query = "&".join(
             f"{self.random.choice(keys)}={self._text()!s}"[:300]
             for _ in range(self.random.choice([0, 0, 1, 2]))
@@ -217,7 +256,9 @@ class Fuzzer:
         return self.random.choice(self.jobs)
 
     def _token(self) -> str:
-        return self.random.choice([*TOKENS, chr(self.random.randrange(0x110000)), str(self._value())[:200]])
+        return self.random.choice(
+            [*TOKENS, chr(self.random.randrange(0x110000)), str(self._value())[:200]]
+        )
 
     def _text(self) -> object:
         return self.random.choice([*TEXTS, *NUMBERS])
@@ -233,7 +274,9 @@ class Fuzzer:
         return value
 
     def _key(self) -> object:
-        return self.random.choice([*TEXTS, "progress", "batch", "name", "run", "generation"])
+        return self.random.choice(
+            [*TEXTS, "progress", "batch", "name", "run", "generation"]
+        )
 
     def _mutated(self, template: dict[str, Any]) -> Any:
         """Return the template with a few values, keys or branches exchanged."""
@@ -241,11 +284,17 @@ class Fuzzer:
         for _ in range(self.random.choice([0, 1, 1, 1, 2, 3])):
             place = made
             while True:
-                keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+                keys = (
+                    list(place) if isinstance(place, dict) else list(range(len(place)))
+                )
                 if not keys:
                     break
                 key = self.random.choice(keys)
-                if isinstance(place[key], dict | list) and place[key] and self.random.random() < 0.8:
+                if (
+                    isinstance(place[key], dict | list)
+                    and place[key]
+                    and self.random.random() < 0.8
+                ):
                     place = place[key]
                     continue
                 if isinstance(place, dict) and self.random.random() < 0.2:
@@ -256,10 +305,16 @@ class Fuzzer:
         return made
 
     def _written(self, value: object) -> bytes:
-        body = json.dumps(value, ensure_ascii=self.random.random() < 0.5).encode("utf-8", "surrogatepass")
+        body = json.dumps(value, ensure_ascii=self.random.random() < 0.5).encode(
+            "utf-8", "surrogatepass"
+        )
         if self.random.random() < 0.1:
             place = self.random.randrange(len(body) + 1)
-            body = body[:place] + self.random.randbytes(self.random.choice([0, 1, 2])) + body[place + 1 :]
+            body = (
+                body[:place]
+                + self.random.randbytes(self.random.choice([0, 1, 2]))
+                + body[place + 1 :]
+            )
         return body
 
     # -- what is checked ----------------------------------------------------------------------------------
@@ -275,7 +330,10 @@ class Fuzzer:
         last = path.rpartition("/")[2]
         if status == 202:
             self.tally.taken[last] += 1
-        if (status, last) == (200, "trainer-status"):  # which is a report, in other words
+        if (status, last) == (
+            200,
+            "trainer-status",
+        ):  # which is a report, in other words
             self.tally.taken["reports"] += 1
         return status, answer
 
@@ -287,19 +345,25 @@ class Fuzzer:
 
     async def _views(self, app: Any, service: InProcess) -> None:
         """Look at everything that a user may look at; then end jobs, or planning would take all the time."""
-        cluster = json.loads(await self._read(app, "/v1/cluster"), parse_constant=_refuse)
+        cluster = json.loads(
+            await self._read(app, "/v1/cluster"), parse_constant=_refuse
+        )
         console = Console(file=StringIO(), width=120)
         console.print(Screen().picture(cluster, 120))
         await self._read(app, "/metrics")
         for job in {*self.jobs} - {"gone"}:
-            found = json.loads(await self._read(app, f"/v1/jobs/{job}"), parse_constant=_refuse)
+            found = json.loads(
+                await self._read(app, f"/v1/jobs/{job}"), parse_constant=_refuse
+            )
             for name, value in describe_verb._facts(found):
                 console.print(name, value, markup=False)
         if len(self.jobs) > 1:
             await self._read(app, f"/v1/jobs/{self.jobs[-1]}/story")
 
         def look(state: SchedulerState) -> tuple[str, list[str]]:
-            return state.plan_error, [job for job, record in state.jobs.items() if record.state not in ENDED]
+            return state.plan_error, [
+                job for job, record in state.jobs.items() if record.state not in ENDED
+            ]
 
         error, live = service.loop.read(look)
         assert error == "", error
@@ -329,7 +393,9 @@ class Fuzzer:
         self.tally.taken.clear()
 
 
-async def ask(app: Any, method: str, path: str, body: bytes = b"", query: str = "") -> tuple[int, bytes]:
+async def ask(
+    app: Any, method: str, path: str, body: bytes = b"", query: str = ""
+) -> tuple[int, bytes]:
     """Send a request to an ASGI application; return status and body."""
     waiting = [{"type": "http.request", "body": body, "more_body": False}]
     status, parts = 0, list[bytes]()

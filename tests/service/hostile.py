@@ -137,7 +137,13 @@ JOB: dict[str, Any] = {
     "envs": {"A": 1, "B": "text"},
     "setup": "true",
     "resources": {"gpus": "1..4", "requested": 2, "gpu_types": ["cpu"]},
-    "batch": {"initial": 8, "max": 256, "min_atomic": 1, "max_atomic": 64, "accumulation": True},
+    "batch": {
+        "initial": 8,
+        "max": 256,
+        "min_atomic": 1,
+        "max_atomic": 64,
+        "accumulation": True,
+    },
     "contract": "adaptive",
     "tenant": "team",
     "application": "app",
@@ -148,11 +154,20 @@ JOB: dict[str, Any] = {
     "hang_timeout": 600,
     "checkpoints": "file:///tmp/checkpoints",
 }
-SCHEDULE = {"initial": 8, "schedule": "0:8 250:16 1K:32", "schedule_unit": "tokens", "tokens_per_sample": 2}
+SCHEDULE = {
+    "initial": 8,
+    "schedule": "0:8 250:16 1K:32",
+    "schedule_unit": "tokens",
+    "tokens_per_sample": 2,
+}
 JOBS: list[dict[str, Any]] = [
     JOB,
     {**JOB, "contract": "schedule", "batch": SCHEDULE},
-    {**JOB, "contract": "self", "batch": {"initial": 8, "max": 64, "rule": "accordion(every=5)"}},
+    {
+        **JOB,
+        "contract": "self",
+        "batch": {"initial": 8, "max": 64, "rule": "accordion(every=5)"},
+    },
 ]
 PARAMS = {"alpha_c": 0.1, "beta_c": 0.01, "alpha_r": 0.1, "beta_r": 0.0, "gamma": 1.5}
 REPORT: dict[str, Any] = {
@@ -162,8 +177,12 @@ REPORT: dict[str, Any] = {
         "progress_target": 1000.0,
         "samples": 20.0,
         "batch": {"total": 16, "atomic": 8, "accumulation": 1},
-        "by_type": {"cpu": {"params": PARAMS, "num_replicas_profiled": 2, "max_atomic": 64}},
-        "efficiency_points": [{"progress": 5.0, "total": 32, "low": 0.8, "expected": 0.9, "high": 1.0}],
+        "by_type": {
+            "cpu": {"params": PARAMS, "num_replicas_profiled": 2, "max_atomic": 64}
+        },
+        "efficiency_points": [
+            {"progress": 5.0, "total": 32, "low": 0.8, "expected": 0.9, "high": 1.0}
+        ],
         "grad": {"sqr": 0.5, "var": 2.0, "noise_scale_stderr": 1.0},
         "forecast": {"remaining_steps": 100.0, "step_time_s": [0.5, 0.3]},
         "step_time_s": 0.5,
@@ -178,6 +197,10 @@ TRAINER_STATUS: dict[str, Any] = {
         "lastUpdatedTime": "2025-01-23T10:30:45Z",
     }
 }
-RESCALED: dict[str, Any] = {"generation": 1, "rescale_s": 1.5, "pause": {"agree": 0.1, "first step": 0.2}}
+RESCALED: dict[str, Any] = {
+    "generation": 1,
+    "rescale_s": 1.5,
+    "pause": {"agree": 0.1, "first step": 0.2},
+}
 PRUNE: dict[str, Any] = {"keep_days": 1.0, "logs_mib": 100}
 TENANT: dict[str, Any] = {"weight": 2.0, "quota_gpus": 4, "priority": 1}

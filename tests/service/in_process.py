@@ -57,7 +57,9 @@ class ObedientExecutor:
         self.orders.append(command)
         at, job, generation = self._now(), command.job, command.generation
         answer = (
-            ReplicasExited(at=at, job=job, generation=generation, outcome=Outcome.STOPPED)
+            ReplicasExited(
+                at=at, job=job, generation=generation, outcome=Outcome.STOPPED
+            )
             if isinstance(command, Stop)
             else ReplicasStarted(at=at, job=job, generation=generation)
         )
@@ -98,7 +100,11 @@ class InProcess:
             solver=InlineSolver(create_policy(policy), self.clock.now),
             restored=writer.restored,
             waited=self.latencies.lag,
-            observers=(writer, self.tally, lambda *_: self.handled_on.append(threading.get_ident())),
+            observers=(
+                writer,
+                self.tally,
+                lambda *_: self.handled_on.append(threading.get_ident()),
+            ),
         )
 
         writer.number = self.loop.num_events
@@ -123,7 +129,9 @@ class InProcess:
             index=self.index,
             read_log=self.read_log,
             policy="fifo",
-            retention=Retention(self.index, cast(Journal, self.store), StateDirFiles(self.folder)),
+            retention=Retention(
+                self.index, cast(Journal, self.store), StateDirFiles(self.folder)
+            ),
             tally=self.tally,
             latencies=self.latencies,
             credentials=self.credentials,

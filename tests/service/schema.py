@@ -34,17 +34,39 @@ def run(command: str, examples: int, seed: int) -> int:
             thread = threading.Thread(target=server.run, kwargs={"sockets": [tcp]})
             thread.start()
             until(lambda: server.started)
-            job = {"name": "a", "run": "true", "workdir": folder, "batch": {"initial": 8}}
+            job = {
+                "name": "a",
+                "run": "true",
+                "workdir": folder,
+                "batch": {"initial": 8},
+            }
             made = service.client().post("/v1/jobs", json=job).json()["id"]
             # Of paths with a job in them, most would else be about jobs that are not there.
-            Path(folder, "schemathesis.toml").write_text(f'[parameters]\n"path.job" = "{made}"\n')
+            Path(folder, "schemathesis.toml").write_text(
+                f'[parameters]\n"path.job" = "{made}"\n'
+            )
             url = f"http://127.0.0.1:{tcp.getsockname()[1]}/v1/openapi.json"
-            given = ["run", url, "--header", f"Authorization: Bearer {TOKEN}", "--checks", CHECKS]
-            given += ["--max-examples", str(examples), "--seed", str(seed), "--continue-on-failure"]
+            given = [
+                "run",
+                url,
+                "--header",
+                f"Authorization: Bearer {TOKEN}",
+                "--checks",
+                CHECKS,
+            ]
+            given += [
+                "--max-examples",
+                str(examples),
+                "--seed",
+                str(seed),
+                "--continue-on-failure",
+            ]
             for path in LEFT_OUT:
                 given += ["--exclude-path", path]
             try:
-                return subprocess.run([command, *given], check=False, cwd=folder).returncode
+                return subprocess.run(
+                    [command, *given], check=False, cwd=folder
+                ).returncode
             finally:
                 server.should_exit = True
                 thread.join()
@@ -55,7 +77,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--examples", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--schemathesis", default="schemathesis", help="the command to run")
+    parser.add_argument(
+        "--schemathesis", default="schemathesis", help="the command to run"
+    )
     given = parser.parse_args()
     return run(given.schemathesis, given.examples, given.seed)
 

@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from coadapt.core.events import CancelRequested, JobSubmitted, TrainingReported, TrainingResumed
+from coadapt.core.events import (
+    CancelRequested,
+    JobSubmitted,
+    TrainingReported,
+    TrainingResumed,
+)
 from coadapt.model import GradStats, Node, TrainingReport
 from coadapt.model.wire import to_json
 from coadapt.service.guard import BODY_BYTES_MAX
@@ -74,18 +79,26 @@ EVERY_ROUTE = [
 
 
 @pytest.mark.parametrize("token", [None, "wrong", "open-sesam", "open-sesame2", ""])
-def test_without_the_token_there_is_only_401(service: InProcess, token: str | None) -> None:
+def test_without_the_token_there_is_only_401(
+    service: InProcess, token: str | None
+) -> None:
     client = service.client(token)
     for method, path in EVERY_ROUTE:
         answer = client.request(method, path)
-        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer"), path
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (
+            401,
+            "Bearer",
+        ), path
         assert "bearer token" in answer.json()["error"]["message"]
 
 
 def test_every_route_is_in_the_list_above(client: TestClient) -> None:
     paths = client.get("/v1/openapi.json").json()["paths"]
     routes = {
-        (method.upper(), path.replace("{job}", "a").replace("{tenant}", "t").replace("{node}", "n"))
+        (
+            method.upper(),
+            path.replace("{job}", "a").replace("{tenant}", "t").replace("{node}", "n"),
+        )
         for path, known in paths.items()
         for method in known
     }
@@ -93,7 +106,10 @@ def test_every_route_is_in_the_list_above(client: TestClient) -> None:
 
 
 def test_health_needs_no_token_and_tells_nothing(service: InProcess) -> None:
-    assert service.client(None).get("/v1/healthz").json().keys() == {"status", "version"}
+    assert service.client(None).get("/v1/healthz").json().keys() == {
+        "status",
+        "version",
+    }
 
 
 def test_a_submitted_job_is_journaled_before_the_answer_and_then_runs(
@@ -108,11 +124,16 @@ def test_a_submitted_job_is_journaled_before_the_answer_and_then_runs(
     found = client.get(f"/v1/jobs/{job}").json()
     assert found["allocation"] == [["here", 1]]
     assert found["spec"]["launch"]["run"] == "true"
-    assert found["decisions"][0]["text"] == "waits: submitted, the next round will look at it"
+    assert (
+        found["decisions"][0]["text"]
+        == "waits: submitted, the next round will look at it"
+    )
     assert [entry["id"] for entry in client.get("/v1/jobs").json()["jobs"]] == [job]
 
 
-def test_a_repeat_under_the_same_key_makes_no_second_job(client: TestClient, service: InProcess) -> None:
+def test_a_repeat_under_the_same_key_makes_no_second_job(
+    client: TestClient, service: InProcess
+) -> None:
     headers = {"Idempotency-Key": "k"}
     body = job_file(service.folder)
     answers = [client.post("/v1/jobs", json=body, headers=headers) for _ in range(3)]
@@ -136,7 +157,11 @@ def test_a_repeat_under_the_same_key_makes_no_second_job(client: TestClient, ser
     ],
 )
 def test_a_wrong_job_is_refused_and_changes_nothing(
-    client: TestClient, service: InProcess, changes: dict[str, object], field: str, value: str
+    client: TestClient,
+    service: InProcess,
+    changes: dict[str, object],
+    field: str,
+    value: str,
 ) -> None:
     answer = client.post("/v1/jobs", json=job_file(service.folder, **changes))
     error = answer.json()["error"]
@@ -145,8 +170,12 @@ def test_a_wrong_job_is_refused_and_changes_nothing(
     assert kinds(service, JobSubmitted) == []
 
 
-def test_an_impossible_request_names_both_numbers(client: TestClient, service: InProcess) -> None:
-    answer = client.post("/v1/jobs", json=job_file(service.folder, resources={"gpus": "5..8"}))
+def test_an_impossible_request_names_both_numbers(
+    client: TestClient, service: InProcess
+) -> None:
+    answer = client.post(
+        "/v1/jobs", json=job_file(service.folder, resources={"gpus": "5..8"})
+    )
     assert answer.json()["error"]["message"] == (
         "resources.gpus: got '5..8'; "
         "allowed: a minimum of at most 4, which is all that this cluster has of one type"
@@ -170,34 +199,53 @@ def test_a_cancelled_job_ends(client: TestClient, service: InProcess) -> None:
     assert client.post(f"/v1/jobs/{job}/cancel").status_code == 202
 
 
-def test_reports_reach_the_books_and_old_ones_do_not(client: TestClient, service: InProcess) -> None:
+def test_reports_reach_the_books_and_old_ones_do_not(
+    client: TestClient, service: InProcess
+) -> None:
     job = submitted(client, service)
     until(lambda: client.get(f"/v1/jobs/{job}").json()["state"] == "running")
     report = TrainingReport(
-        progress=50.0, progress_target=100.0, grad=GradStats(sqr=1.0, var=2.0), metrics={"loss": 0.5}
+        progress=50.0,
+        progress_target=100.0,
+        grad=GradStats(sqr=1.0, var=2.0),
+        metrics={"loss": 0.5},
     )
     path = f"/v1/jobs/{job}/reports"
     for generation, progress in ((1, report), (0, TrainingReport(progress=99.0))):
-        answer = client.post(path, json={"generation": generation, "report": to_json(progress)})
+        answer = client.post(
+            path, json={"generation": generation, "report": to_json(progress)}
+        )
         assert answer.status_code == 202
     rescaled = {"generation": 1, "rescale_s": 2.5}
     assert client.post(f"/v1/jobs/{job}/rescaled", json=rescaled).status_code == 202
     found = client.get(f"/v1/jobs/{job}").json()
-    assert (found["progress"], found["progress_target"], found["metrics"]) == (50.0, 100.0, {"loss": 0.5})
+    assert (found["progress"], found["progress_target"], found["metrics"]) == (
+        50.0,
+        100.0,
+        {"loss": 0.5},
+    )
     assert found["rescale_s"] == 2.5
     assert len(kinds(service, TrainingReported)) == 2
     assert len(kinds(service, TrainingResumed)) == 1
 
 
-def test_a_pause_is_told_wherever_one_would_look(client: TestClient, service: InProcess) -> None:
+def test_a_pause_is_told_wherever_one_would_look(
+    client: TestClient, service: InProcess
+) -> None:
     job = submitted(client, service)
     until(lambda: client.get(f"/v1/jobs/{job}").json()["state"] == "running")
-    rescaled = {"generation": 1, "rescale_s": 0.25, "pause": {"agree": 0.05, "first step": 0.2}}
+    rescaled = {
+        "generation": 1,
+        "rescale_s": 0.25,
+        "pause": {"agree": 0.05, "first step": 0.2},
+    }
     assert client.post(f"/v1/jobs/{job}/rescaled", json=rescaled).status_code == 202
     found = client.get(f"/v1/jobs/{job}").json()
     told = "rescaled 0 -> 1 in place, pause 0.25 s (agree 50, first step 200 ms)"
     assert told in [entry["text"] for entry in found["decisions"]]
-    assert told in [line["text"] for line in client.get(f"/v1/jobs/{job}/story").json()["lines"]]
+    assert told in [
+        line["text"] for line in client.get(f"/v1/jobs/{job}/story").json()["lines"]
+    ]
     lines = client.get("/metrics").text.splitlines()
     assert "coadapt_rescales_in_place_total 1.0" in lines
     assert "coadapt_rescale_seconds_total 0.25" in lines
@@ -212,10 +260,15 @@ def test_a_pause_is_told_wherever_one_would_look(client: TestClient, service: In
         {"generation": "1", "report": {"progress": 1.0}},
         {"generation": 1, "report": {"progress": "much"}},
         {"generation": 1, "report": {"progress": 1.0, "unknown": 1}},
-        {"generation": 1, "report": {"progress": 1.0, "grad": {"sqr": -1.0, "var": 1.0}}},
+        {
+            "generation": 1,
+            "report": {"progress": 1.0, "grad": {"sqr": -1.0, "var": 1.0}},
+        },
     ],
 )
-def test_a_wrong_report_is_refused(client: TestClient, service: InProcess, body: dict[str, object]) -> None:
+def test_a_wrong_report_is_refused(
+    client: TestClient, service: InProcess, body: dict[str, object]
+) -> None:
     job = submitted(client, service)
     answer = client.post(f"/v1/jobs/{job}/reports", json=body)
     assert answer.status_code == 422
@@ -224,9 +277,13 @@ def test_a_wrong_report_is_refused(client: TestClient, service: InProcess, body:
 
 
 @pytest.mark.parametrize("rescale_s", [-1.0, "soon", None])
-def test_a_wrong_rescale_time_is_refused(client: TestClient, service: InProcess, rescale_s: object) -> None:
+def test_a_wrong_rescale_time_is_refused(
+    client: TestClient, service: InProcess, rescale_s: object
+) -> None:
     job = submitted(client, service)
-    answer = client.post(f"/v1/jobs/{job}/rescaled", json={"generation": 1, "rescale_s": rescale_s})
+    answer = client.post(
+        f"/v1/jobs/{job}/rescaled", json={"generation": 1, "rescale_s": rescale_s}
+    )
     assert (answer.status_code, answer.json()["error"]["field"]) == (422, "rescale_s")
 
 
@@ -237,11 +294,17 @@ def test_a_wrong_rescale_time_is_refused(client: TestClient, service: InProcess,
         ("GET", "/v1/jobs/gone/story", None),
         ("GET", "/v1/jobs/gone/logs", None),
         ("POST", "/v1/jobs/gone/cancel", None),
-        ("POST", "/v1/jobs/gone/reports", {"generation": 1, "report": {"progress": 1.0}}),
+        (
+            "POST",
+            "/v1/jobs/gone/reports",
+            {"generation": 1, "report": {"progress": 1.0}},
+        ),
         ("POST", "/v1/jobs/gone/rescaled", {"generation": 1, "rescale_s": 1.0}),
     ],
 )
-def test_an_unknown_job_is_404(client: TestClient, method: str, path: str, body: object) -> None:
+def test_an_unknown_job_is_404(
+    client: TestClient, method: str, path: str, body: object
+) -> None:
     answer = client.request(method, path, json=body)
     assert (answer.status_code, answer.json()["error"]["message"]) == (
         404,
@@ -249,8 +312,12 @@ def test_an_unknown_job_is_404(client: TestClient, method: str, path: str, body:
     )
 
 
-@pytest.mark.parametrize("path", ["/v1/jobs/", "/v1/jobs/a/", "/v1/tenants/", "/metrics/", "/v1/healthz/"])
-def test_a_slash_too_many_is_404_whatever_is_asked(client: TestClient, path: str) -> None:
+@pytest.mark.parametrize(
+    "path", ["/v1/jobs/", "/v1/jobs/a/", "/v1/tenants/", "/metrics/", "/v1/healthz/"]
+)
+def test_a_slash_too_many_is_404_whatever_is_asked(
+    client: TestClient, path: str
+) -> None:
     """A redirect was made of it, which failed, with 500, on a question that is not UTF-8."""
     status, answer = asyncio.run(ask(client.app, "GET", path, query="x=\udced"))
     assert (status, b"error" in answer) == (404, True)
@@ -260,20 +327,28 @@ def test_bodies_have_a_limit(client: TestClient, service: InProcess) -> None:
     body = job_file(service.folder, run="x" * BODY_BYTES_MAX)
     assert client.post("/v1/jobs", json=body).status_code == 413
     chunks = (b"x" * 10_000 for _ in range(BODY_BYTES_MAX // 10_000 + 1))
-    answer = client.post("/v1/jobs", content=chunks, headers={"Content-Type": "application/json"})
+    answer = client.post(
+        "/v1/jobs", content=chunks, headers={"Content-Type": "application/json"}
+    )
     assert answer.status_code == 413
     assert kinds(service, JobSubmitted) == []
 
 
-def test_a_story_is_told_from_the_journal(client: TestClient, service: InProcess) -> None:
+def test_a_story_is_told_from_the_journal(
+    client: TestClient, service: InProcess
+) -> None:
     job = submitted(client, service)
     until(lambda: client.get(f"/v1/jobs/{job}").json()["state"] == "running")
-    lines = [line["text"] for line in client.get(f"/v1/jobs/{job}/story").json()["lines"]]
+    lines = [
+        line["text"] for line in client.get(f"/v1/jobs/{job}/story").json()["lines"]
+    ]
     assert lines[0] == "submitted: 1..2 GPUs, batch 8..64, contract fixed"
     assert lines[1].startswith("starting; generation 1 on 1 GPU (here: 1)")
 
 
-def test_logs_of_all_generations_are_one_stream(client: TestClient, service: InProcess) -> None:
+def test_logs_of_all_generations_are_one_stream(
+    client: TestClient, service: InProcess
+) -> None:
     job = submitted(client, service)
     folder = service.folder / "logs"
     folder.mkdir()
@@ -281,7 +356,9 @@ def test_logs_of_all_generations_are_one_stream(client: TestClient, service: InP
     (folder / f"{job}-2-0.log").write_text("second\n")
     path = f"/v1/jobs/{job}/logs"
     assert client.get(path).text == "first\nsecond\n"
-    assert [client.get(path, params={"offset": offset}).text for offset in (3, 6, 9, 99)] == [
+    assert [
+        client.get(path, params={"offset": offset}).text for offset in (3, 6, 9, 99)
+    ] == [
         "st\nsecond\n",
         "second\n",
         "ond\n",
@@ -291,14 +368,18 @@ def test_logs_of_all_generations_are_one_stream(client: TestClient, service: InP
     assert client.get(path, params={"rank": -1}).status_code == 422
 
 
-def test_a_followed_log_goes_on_until_the_job_ends(client: TestClient, service: InProcess) -> None:
+def test_a_followed_log_goes_on_until_the_job_ends(
+    client: TestClient, service: InProcess
+) -> None:
     job = submitted(client, service)
     folder = service.folder / "logs"
     folder.mkdir()
     log = folder / f"{job}-1-0.log"
     log.write_text("one\n")
     client.post(f"/v1/jobs/{job}/cancel")
-    with client.stream("GET", f"/v1/jobs/{job}/logs", params={"follow": True}) as answer:
+    with client.stream(
+        "GET", f"/v1/jobs/{job}/logs", params={"follow": True}
+    ) as answer:
         assert "".join(answer.iter_text()) == "one\n"
 
 
@@ -325,7 +406,9 @@ def test_figures_for_prometheus(client: TestClient, service: InProcess) -> None:
         "coadapt_job_wait_seconds_count 1.0",
     ):
         assert line in lines
-    names = {line.split("{")[0].split(" ")[0] for line in lines if not line.startswith("#")}
+    names = {
+        line.split("{")[0].split(" ")[0] for line in lines if not line.startswith("#")
+    }
     assert names >= {
         "coadapt_build_info",
         "coadapt_decision_seconds_bucket",
@@ -339,7 +422,9 @@ def test_a_new_service_on_the_same_journal_knows_the_jobs(tmp_path: Path) -> Non
     first = InProcess(tmp_path)
     with first.turning():
         job = submitted(first.client(), first)
-        until(lambda: first.client().get(f"/v1/jobs/{job}").json()["state"] == "running")
+        until(
+            lambda: first.client().get(f"/v1/jobs/{job}").json()["state"] == "running"
+        )
     second = InProcess(tmp_path)
     with second.turning():
         found = second.client().get(f"/v1/jobs/{job}").json()
@@ -349,11 +434,16 @@ def test_a_new_service_on_the_same_journal_knows_the_jobs(tmp_path: Path) -> Non
 
 def test_errors_and_tokens_are_in_the_openapi_document(client: TestClient) -> None:
     document = client.get("/v1/openapi.json").json()
-    assert [scheme["scheme"] for scheme in document["components"]["securitySchemes"].values()] == ["bearer"]
+    assert [
+        scheme["scheme"]
+        for scheme in document["components"]["securitySchemes"].values()
+    ] == ["bearer"]
     assert document["paths"]["/metrics"]["get"]["security"] == [{"HTTPBearer": []}]
     for path, methods in document["paths"].items():
         for method, route in methods.items():
-            assert {"400", "401", "403", "404", "409", "413", "422", "503"} <= route["responses"].keys()
+            assert {"400", "401", "403", "404", "409", "413", "422", "503"} <= route[
+                "responses"
+            ].keys()
             if path.startswith("/v1"):
                 needed = None if path == "/v1/healthz" else [{"HTTPBearer": []}]
                 assert route.get("security") == needed, (method, path)
@@ -369,11 +459,15 @@ def test_metrics_tell_how_long_requests_commits_and_events_take(
     client.get(f"/v1/jobs/{job}", headers={"Authorization": "Bearer wrong"})
     figures = {
         name: float(value)
-        for name, _, value in (line.rpartition(" ") for line in client.get("/metrics").text.splitlines())
+        for name, _, value in (
+            line.rpartition(" ") for line in client.get("/metrics").text.splitlines()
+        )
         if not name.startswith("#")
     }
     asked = "coadapt_api_request_seconds_count"
-    assert figures[f'{asked}{{method="GET",route="/v1/jobs/{{job}}",status="200"}}'] == 1.0
+    assert (
+        figures[f'{asked}{{method="GET",route="/v1/jobs/{{job}}",status="200"}}'] == 1.0
+    )
     assert figures[f'{asked}{{method="POST",route="/v1/jobs",status="202"}}'] == 1.0
     assert figures[f'{asked}{{method="GET",route="none",status="404"}}'] == 1.0
     assert figures[f'{asked}{{method="GET",route="none",status="401"}}'] == 1.0

@@ -34,7 +34,10 @@ def test_a_token_that_others_could_read_is_refused(tmp_path: Path, mode: int) ->
     path = tmp_path / "token"
     load_token(path)
     path.chmod(mode)
-    with pytest.raises(InputError, match=rf"token file: got '.* with mode {mode:04o}'; allowed: mode 0600"):
+    with pytest.raises(
+        InputError,
+        match=rf"token file: got '.* with mode {mode:04o}'; allowed: mode 0600",
+    ):
         load_token(path)
 
 
@@ -63,6 +66,7 @@ def test_what_is_no_file_is_refused_and_not_waited_for(
     path = tmp_path / "token"
     make(path, 0o700)
     with pytest.raises(
-        InputError, match=r"token file: got '.*token'; allowed: a (plain file|file that you can)"
+        InputError,
+        match=r"token file: got '.*token'; allowed: a (plain file|file that you can)",
     ):
         load_token(path)

@@ -20,12 +20,18 @@ def told(stage: Stage, caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records]
 
 
-def test_a_reason_is_told_once_and_so_is_a_verb(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reason_is_told_once_and_so_is_a_verb(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     stage = Stage()
     stage.submit()
     stage.timer(60.0)
     reasons = {"a": "starts on 1 GPU\nmore for describe"}
-    stage.handle(PlanReady(at=60.0, round=1, plan=Plan(allocations={"a": on(n0=1)}, reasons=reasons)))
+    stage.handle(
+        PlanReady(
+            at=60.0, round=1, plan=Plan(allocations={"a": on(n0=1)}, reasons=reasons)
+        )
+    )
     stage.started()
     stage.exited(Outcome.LOST, detail="killed")
     stage.started(generation=2)

@@ -9,7 +9,9 @@ from tests.service.fuzz import Fuzzer
 
 
 @pytest.mark.slow
-def test_hostile_input_is_taken_or_refused_and_changes_nothing_else(tmp_path: Path) -> None:
+def test_hostile_input_is_taken_or_refused_and_changes_nothing_else(
+    tmp_path: Path,
+) -> None:
     logging.disable(logging.WARNING)
     try:
         tally = Fuzzer(tmp_path, seed=7).run(2_000)

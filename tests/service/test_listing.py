@@ -49,7 +49,9 @@ def all_pages(known: Books, limit: int, **query: object) -> list[str]:
     cursor = ""
     while True:
         asked = JobQuery(limit=limit, cursor=cursor, **query)  # type: ignore[arg-type]
-        page = job_page(live_jobs(known[0], asked), ended_jobs(known[1], asked), asked, 99.0)
+        page = job_page(
+            live_jobs(known[0], asked), ended_jobs(known[1], asked), asked, 99.0
+        )
         jobs, cursor = page["jobs"], str(page["next"])
         assert isinstance(jobs, list)
         assert len(jobs) <= limit
@@ -63,25 +65,40 @@ def resolve(known: Books, text: str) -> str:
 
 
 @given(
-    st.lists(st.text("abc", min_size=1, max_size=3), unique=True), st.integers(1, 5), st.booleans(), st.data()
+    st.lists(st.text("abc", min_size=1, max_size=3), unique=True),
+    st.integers(1, 5),
+    st.booleans(),
+    st.data(),
 )
 def test_pages_put_together_are_all_jobs_in_order(
     ids: list[str], limit: int, newest: bool, data: st.DataObject
 ) -> None:
     ended = [job for job in ids if data.draw(st.booleans())]
     known = books(*ids, cancelled=ended)
-    ordered = [job for _, job in sorted((float(at // 2), job) for at, job in enumerate(ids))]
-    assert all_pages(known, limit, newest=newest) == (ordered[::-1] if newest else ordered)
+    ordered = [
+        job for _, job in sorted((float(at // 2), job) for at, job in enumerate(ids))
+    ]
+    assert all_pages(known, limit, newest=newest) == (
+        ordered[::-1] if newest else ordered
+    )
 
 
 def test_filters_hold_for_live_and_ended_jobs() -> None:
     known = books("ab", "b", "c", cancelled="b")
     assert all_pages(known, 9, state=frozenset({JobState.PENDING})) == ["ab", "c"]
     assert all_pages(known, 9, state=parse_states("cancelled")) == ["b"]
-    assert all_pages(known, 1, state=parse_states("cancelled, pending")) == ["ab", "b", "c"]
+    assert all_pages(known, 1, state=parse_states("cancelled, pending")) == [
+        "ab",
+        "b",
+        "c",
+    ]
     assert all_pages(known, 9, name="b") == ["ab", "b"]
     assert all_pages(known, 1, name="*of ?") == ["b", "c"]
-    assert all_pages(known, 9, tenant=known[0].jobs["c"].spec.tenant) == ["ab", "b", "c"]
+    assert all_pages(known, 9, tenant=known[0].jobs["c"].spec.tenant) == [
+        "ab",
+        "b",
+        "c",
+    ]
     assert all_pages(known, 9, tenant="nobody") == []
 
 
@@ -89,7 +106,9 @@ def test_filters_hold_for_live_and_ended_jobs() -> None:
 def test_a_cursor_of_nobody_is_refused(cursor: str) -> None:
     with pytest.raises(InputError, match="cursor"):
         live_jobs(books("a")[0], JobQuery(cursor=cursor))
-    with pytest.raises(InputError, match="state: got 'gone'; allowed: states with commas"):
+    with pytest.raises(
+        InputError, match="state: got 'gone'; allowed: states with commas"
+    ):
         parse_states("running,gone")
 
 

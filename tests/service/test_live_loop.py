@@ -44,7 +44,9 @@ def submission(number: int) -> JobSubmitted:
     return JobSubmitted(at=0.0, job=f"job-{number}", spec=SPEC)
 
 
-def test_a_commit_is_done_only_when_the_event_is_durable_and_handled(tmp_path: Path) -> None:
+def test_a_commit_is_done_only_when_the_event_is_durable_and_handled(
+    tmp_path: Path,
+) -> None:
     store = RecordingStore()
     service = InProcess(tmp_path, store)
     with service.turning():
@@ -63,7 +65,10 @@ def test_what_waits_is_written_as_one_group(tmp_path: Path) -> None:
     with service.turning():
         for future in futures:
             future.result(PATIENCE_S)
-    assert store.groups[:2] == [2, 100]  # the settings and the node, then all submissions
+    assert store.groups[:2] == [
+        2,
+        100,
+    ]  # the settings and the node, then all submissions
 
 
 def test_events_of_many_threads_all_arrive(tmp_path: Path) -> None:
@@ -74,7 +79,9 @@ def test_events_of_many_threads_all_arrive(tmp_path: Path) -> None:
             service.loop.commit(submission(number)).result(PATIENCE_S)
 
     with service.turning():
-        threads = [threading.Thread(target=submit, args=(50 * index,)) for index in range(8)]
+        threads = [
+            threading.Thread(target=submit, args=(50 * index,)) for index in range(8)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -89,7 +96,10 @@ def test_what_other_threads_answer_is_handled_on_the_loops_own(tmp_path: Path) -
     with service.turning():
         service.loop.commit(submission(1)).result(PATIENCE_S)
         deadline = time.monotonic() + PATIENCE_S
-        while service.loop.read(lambda state: state.jobs["job-1"].state) is not JobState.RUNNING:
+        while (
+            service.loop.read(lambda state: state.jobs["job-1"].state)
+            is not JobState.RUNNING
+        ):
             assert time.monotonic() < deadline
             time.sleep(0.01)
     assert len(set(service.handled_on)) == 1
@@ -103,7 +113,9 @@ def test_callers_are_turned_away_when_too_much_waits(tmp_path: Path) -> None:
         service.loop.commit(submission(1))
 
 
-def test_a_full_disk_breaks_the_loop_and_is_told_to_whoever_waits(tmp_path: Path) -> None:
+def test_a_full_disk_breaks_the_loop_and_is_told_to_whoever_waits(
+    tmp_path: Path,
+) -> None:
     store = RecordingStore()
     service = InProcess(tmp_path, store)
     store.broken = True
@@ -123,7 +135,9 @@ def test_the_nodes_of_now_replace_those_of_the_journal(tmp_path: Path) -> None:
         assert service.loop.read(lambda state: dict(state.nodes)) == {node.id: node}
 
 
-def test_settings_are_journaled_when_they_change_and_a_replay_follows_them(tmp_path: Path) -> None:
+def test_settings_are_journaled_when_they_change_and_a_replay_follows_them(
+    tmp_path: Path,
+) -> None:
     store = MemoryStore()
     service = InProcess(tmp_path, store)
     with service.turning():
@@ -131,7 +145,11 @@ def test_settings_are_journaled_when_they_change_and_a_replay_follows_them(tmp_p
     InProcess(tmp_path, store)
     seldom = SchedulerConfig(round_s=50.0)
     last = InProcess(tmp_path, store, config=seldom)
-    told = [event.config for event in store.events() if isinstance(event, SchedulerConfigured)]
+    told = [
+        event.config
+        for event in store.events()
+        if isinstance(event, SchedulerConfigured)
+    ]
     assert told == [CONFIG, seldom]
     replay = Scheduler()
     for event in store.events():
@@ -156,7 +174,10 @@ def test_whoever_waits_for_an_event_that_cannot_be_handled_is_told(
     with service.turning():
         futures = [service.loop.commit(submission(number)) for number in (1, 2, 3)]
         futures[0].result(PATIENCE_S)
-        with pytest.raises(EventRefusedError, match=r"event \d+, JobSubmitted of job job-2, was set aside"):
+        with pytest.raises(
+            EventRefusedError,
+            match=r"event \d+, JobSubmitted of job job-2, was set aside",
+        ):
             futures[1].result(PATIENCE_S)
         futures[2].result(PATIENCE_S)
         assert service.loop.read(lambda state: sorted(state.jobs)) == ["job-1", "job-3"]
@@ -179,5 +200,8 @@ def test_an_observer_that_fails_does_not_end_the_scheduler(tmp_path: Path) -> No
         service.loop.commit(submission(1)).result(PATIENCE_S)
         service.loop.commit(submission(2)).result(PATIENCE_S)
     (notice,) = service.loop.notices()
-    assert notice == "chart is switched off until the next start: it failed (OverflowError: too large)"
+    assert (
+        notice
+        == "chart is switched off until the next start: it failed (OverflowError: too large)"
+    )
     assert all(service.index.rows(job) for job in ("job-1", "job-2"))

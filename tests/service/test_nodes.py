@@ -26,12 +26,25 @@ def client(tmp_path: Path) -> Iterator[TestClient]:
     run = InProcess(tmp_path)
     service = replace(run.service, nodes=Keeper())
     with run.turning():
-        yield TestClient(create_app(service), headers={"Authorization": f"Bearer {TOKEN}"})
+        yield TestClient(
+            create_app(service), headers={"Authorization": f"Bearer {TOKEN}"}
+        )
 
 
-def test_nodes_are_listed_with_the_reason_of_those_set_aside(client: TestClient) -> None:
-    here = {"id": "here", "num_gpus": 4, "num_gpus_used": 0.0, "gpu_type": "cpu", "rack": "", "aside": None}
-    assert client.get("/v1/nodes").json() == {"nodes": [{"id": "gone-bad", "aside": WHY}, here]}
+def test_nodes_are_listed_with_the_reason_of_those_set_aside(
+    client: TestClient,
+) -> None:
+    here = {
+        "id": "here",
+        "num_gpus": 4,
+        "num_gpus_used": 0.0,
+        "gpu_type": "cpu",
+        "rack": "",
+        "aside": None,
+    }
+    assert client.get("/v1/nodes").json() == {
+        "nodes": [{"id": "gone-bad", "aside": WHY}, here]
+    }
 
 
 def test_one_is_taken_back_once(client: TestClient) -> None:

@@ -34,7 +34,8 @@ BIG, HUGE = "1000000000000000000000", "9" * 5_000
 
 # Nine lists, each of nine times the one before: 387 million texts.
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in pairwise("abcdefghi")
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
+    for before, name in pairwise("abcdefghi")
 )
 
 # What the file says, and how the line about it begins; the second part has to be in it as well.
@@ -44,12 +45,36 @@ REFUSED: list[tuple[str, str, str]] = [
     (batch("initial: 1" + "0" * 38), "batch.initial: got 1000", "a number below 1e15"),
     (batch("initial: 1" + "0" * 300), "job.yaml line 3", "at most 40 digits"),
     (batch(f"initial: {HUGE}"), "job.yaml line 3", "at most 40 digits"),
-    (batch("initial: 9223372036854775808"), "batch.initial: got 922", "a number below 1e15"),
-    (batch("initial: 1000000001"), "batch.initial: got 1000000001", "a whole number in 1..1000000000"),
-    (batch("initial: 8, max: 1000000001"), "batch.max: got 1000000001", "a whole number"),
-    (batch("initial: 8, max_atomic: 99999999999"), "batch.max_atomic: got", "a whole number"),
-    (batch("initial: 8, min_atomic: 99999999999"), "batch.min_atomic: got", "a whole number"),
-    (batch("initial: 8, requested: 99999999999"), "batch.requested: got", "within 1..batch.max"),
+    (
+        batch("initial: 9223372036854775808"),
+        "batch.initial: got 922",
+        "a number below 1e15",
+    ),
+    (
+        batch("initial: 1000000001"),
+        "batch.initial: got 1000000001",
+        "a whole number in 1..1000000000",
+    ),
+    (
+        batch("initial: 8, max: 1000000001"),
+        "batch.max: got 1000000001",
+        "a whole number",
+    ),
+    (
+        batch("initial: 8, max_atomic: 99999999999"),
+        "batch.max_atomic: got",
+        "a whole number",
+    ),
+    (
+        batch("initial: 8, min_atomic: 99999999999"),
+        "batch.min_atomic: got",
+        "a whole number",
+    ),
+    (
+        batch("initial: 8, requested: 99999999999"),
+        "batch.requested: got",
+        "within 1..batch.max",
+    ),
     (batch("initial: 0"), "batch.initial: got 0", "a whole number in"),
     (batch("initial: -8"), "batch.initial: got -8", "a whole number in"),
     (batch("initial: 8.0"), "batch.initial: got 8.0", "a whole number in"),
@@ -68,10 +93,22 @@ REFUSED: list[tuple[str, str, str]] = [
     (batch("initial: {a: 8}"), "batch.initial: got {'a': 8}", "a whole number in"),
     (file(max_failures="1" + "0" * 39), "max_failures: got", "a number below 1e15"),
     (file(checkpoints="s3:bucket"), "checkpoints: got 's3:bucket'", "SCHEME://FOLDER"),
-    (file(checkpoints="s3://me:secret@bucket/x"), "checkpoints: got", "without a password"),
-    (file(checkpoints="file://folder"), "checkpoints: got 'file://folder'", "file:///FOLDER"),
+    (
+        file(checkpoints="s3://me:secret@bucket/x"),
+        "checkpoints: got",
+        "without a password",
+    ),
+    (
+        file(checkpoints="file://folder"),
+        "checkpoints: got 'file://folder'",
+        "file:///FOLDER",
+    ),
     (file(checkpoints="s4://bucket/x"), "checkpoints: got 's4://bucket/x'", "s3, gs"),
-    (file(checkpoints="s3://bucket/../of-another"), "checkpoints: got", "without .. in it"),
+    (
+        file(checkpoints="s3://bucket/../of-another"),
+        "checkpoints: got",
+        "without .. in it",
+    ),
     (file(checkpoints="[s3://bucket]"), "checkpoints: got", "SCHEME://FOLDER"),
     (file(max_failures="1000001"), "max_failures: got 1000001", "0..1000000"),
     (file(max_failures="-1"), "max_failures: got -1", "0..1000000"),
@@ -99,17 +136,25 @@ REFUSED: list[tuple[str, str, str]] = [
     # jobs that could never run
     (batch("initial: 1, min_atomic: 64"), "batch.initial: got 1", "at least 64"),
     (batch("initial: 1", resources="{gpus: 4}"), "batch.initial: got 1", "at least 4"),
-    (batch("initial: 8, requested: 2", resources="{gpus: 4}"), "batch.requested: got 2", "at least 4"),
+    (
+        batch("initial: 8, requested: 2", resources="{gpus: 4}"),
+        "batch.requested: got 2",
+        "at least 4",
+    ),
     (
         batch(
-            "initial: 1, max: 1, min_atomic: 64, max_atomic: 64", resources="{gpus: 4}", contract="adaptive"
+            "initial: 1, max: 1, min_atomic: 64, max_atomic: 64",
+            resources="{gpus: 4}",
+            contract="adaptive",
         ),
         "batch: got '1..1 samples in passes of 64..64'",
         "some number of GPUs in 4..4",
     ),
     (
         batch(
-            "initial: 100, max_atomic: 8, accumulation: false", resources="{gpus: 1..4}", contract="adaptive"
+            "initial: 100, max_atomic: 8, accumulation: false",
+            resources="{gpus: 1..4}",
+            contract="adaptive",
         ),
         "batch: got '100..100 samples",
         "without accumulation",
@@ -151,7 +196,11 @@ REFUSED: list[tuple[str, str, str]] = [
     (file(workdir="gone"), "workdir: got", "a directory that exists"),
     (file(workdir="a" * 300), "workdir: got", "a directory that exists"),
     (file(workdir="/" + "a/" * 2_500), "workdir: got", "at most 4000 bytes"),
-    (file(workdir="~nosuchuser/x"), "workdir: got '~nosuchuser/x'", "a path that can be followed"),
+    (
+        file(workdir="~nosuchuser/x"),
+        "workdir: got '~nosuchuser/x'",
+        "a path that can be followed",
+    ),
     (file(workdir="loop"), "workdir: got", "a path that can be followed"),
     # variables
     (file(envs="{A: .nan}"), "envs.A: got nan", "neither infinite nor NaN"),
@@ -159,13 +208,25 @@ REFUSED: list[tuple[str, str, str]] = [
     (file(envs="{A: yes}"), "envs.A: got True", "quote the word"),
     (file(envs="{A: [1]}"), "envs.A: got [1]", "a mapping of variable names"),
     (file(envs="{A: " + HUGE + "}"), "job.yaml line 4", "at most 40 digits"),
-    (file(envs="{A: " + "x" * 300_000 + "}"), "envs: got '1 variables of 300002 bytes'", "100000 bytes"),
+    (
+        file(envs="{A: " + "x" * 300_000 + "}"),
+        "envs: got '1 variables of 300002 bytes'",
+        "100000 bytes",
+    ),
     (file(envs="{A-B: 1}"), "envs: got 'A-B'", "names of letters"),
     (file(envs="{1: 1}"), "job.yaml line 4", "must be text: quote it"),
-    (file(envs="{COADAPT_URL: http://evil}"), "envs.COADAPT_URL: got", "does not set itself"),
+    (
+        file(envs="{COADAPT_URL: http://evil}"),
+        "envs.COADAPT_URL: got",
+        "does not set itself",
+    ),
     (file(envs="{COADAPT_TOKEN: x}"), "envs.COADAPT_TOKEN: got", "does not set itself"),
     (file(envs="{RANK: 0}"), "envs.RANK: got 0", "does not set itself"),
-    (file(envs="{CUDA_VISIBLE_DEVICES: 0}"), "envs.CUDA_VISIBLE_DEVICES: got 0", "does not set itself"),
+    (
+        file(envs="{CUDA_VISIBLE_DEVICES: 0}"),
+        "envs.CUDA_VISIBLE_DEVICES: got 0",
+        "does not set itself",
+    ),
     (file(envs="[A]"), "envs: got ['A']", "a mapping of variable names"),
     # YAML
     ("", "job.yaml: got None", "a mapping with name"),
@@ -177,7 +238,11 @@ REFUSED: list[tuple[str, str, str]] = [
     ("? {a: 1}\n: b", "job.yaml line 1", "a key must be a word"),
     (file(yes="1"), "job.yaml line 4", "must be text"),
     (file(name="!!timestamp x"), "job.yaml line 1", "!timestamp has no meaning"),
-    (file(name="!!python/object/apply:os.system [id]"), "job.yaml line 1", "has no meaning"),
+    (
+        file(name="!!python/object/apply:os.system [id]"),
+        "job.yaml line 1",
+        "has no meaning",
+    ),
     (file(name="!!binary aGk="), "job.yaml line 1", "has no meaning"),
     (file(name="!!int abc"), "job.yaml line 1", "'abc' is no int"),
     (file(name="!!float xyz"), "job.yaml line 1", "'xyz' is no float"),
@@ -218,7 +283,11 @@ ACCEPTED = [
     batch("initial: 1000000000"),
     gpus("1..100000"),
     gpus("'4'"),
-    batch("initial: 100, max_atomic: 16, accumulation: false", resources="{gpus: 1..8}", contract="adaptive"),
+    batch(
+        "initial: 100, max_atomic: 16, accumulation: false",
+        resources="{gpus: 1..8}",
+        contract="adaptive",
+    ),
     file(contract="self"),
     file(workdir="."),
     file(application="''"),
@@ -238,7 +307,9 @@ def take_in(folder: Path, text: str) -> JobSpec:
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=range(len(REFUSED)))
-def test_nonsense_is_refused_in_one_line(tmp_path: Path, case: tuple[str, str, str]) -> None:
+def test_nonsense_is_refused_in_one_line(
+    tmp_path: Path, case: tuple[str, str, str]
+) -> None:
     text, begins, says = case
     with pytest.raises(InputError) as caught:
         take_in(tmp_path, text)
@@ -280,5 +351,11 @@ def test_a_file_that_is_too_long_is_refused_before_it_is_parsed(tmp_path: Path) 
 def test_numbers_keep_their_value(tmp_path: Path) -> None:
     spec = take_in(tmp_path, file(envs="{A: 0.1, B: -3, C: 1e3, D: 0x10, E: '٣'}"))
     assert spec.launch is not None
-    assert dict(spec.launch.envs) == {"A": "0.1", "B": "-3", "C": "1000.0", "D": "16", "E": "٣"}
+    assert dict(spec.launch.envs) == {
+        "A": "0.1",
+        "B": "-3",
+        "C": "1000.0",
+        "D": "16",
+        "E": "٣",
+    }
     assert math.isfinite(float(dict(spec.launch.envs)["A"]))

@@ -34,10 +34,21 @@ def test_ended_jobs_are_forgotten_and_others_stay(
         JobDir.of(service.folder, job).log("1-0").write_text("x" * 10)
     for job in ended:
         client.post(f"/v1/jobs/{job}/cancel")
-        until(lambda job=job: client.get(f"/v1/jobs/{job}").json()["state"] == "cancelled")
+        until(
+            lambda job=job: client.get(f"/v1/jobs/{job}").json()["state"] == "cancelled"
+        )
     told = client.post("/v1/prune", json={**FORGET_ALL, "dry_run": True}).json()
-    assert told == {"jobs": ended, "logs": [living][:0], "num_bytes": 20, "num_events": 0, "done": True}
-    assert {job["id"] for job in client.get("/v1/jobs").json()["jobs"]} == {*ended, living}
+    assert told == {
+        "jobs": ended,
+        "logs": [living][:0],
+        "num_bytes": 20,
+        "num_events": 0,
+        "done": True,
+    }
+    assert {job["id"] for job in client.get("/v1/jobs").json()["jobs"]} == {
+        *ended,
+        living,
+    }
     monkeypatch.setattr(pruning, "ANSWER_S", 0.0)
     first = client.post("/v1/prune", json=FORGET_ALL).json()
     assert (first["jobs"], first["done"]) == (ended[:1], False)
@@ -52,13 +63,19 @@ def test_ended_jobs_are_forgotten_and_others_stay(
 
 
 @pytest.mark.parametrize(
-    "change", [{"keep_days": -1.0}, {"keep_days": 1e9}, {"logs_mib": -1}, {"jobs": "all"}]
+    "change",
+    [{"keep_days": -1.0}, {"keep_days": 1e9}, {"logs_mib": -1}, {"jobs": "all"}],
 )
 def test_nonsense_is_refused(service: InProcess, change: dict[str, object]) -> None:
-    assert service.client().post("/v1/prune", json={**FORGET_ALL, **change}).status_code == 422
+    assert (
+        service.client().post("/v1/prune", json={**FORGET_ALL, **change}).status_code
+        == 422
+    )
 
 
-def test_what_cannot_be_deleted_is_told_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_deleted_is_told_and_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     asked: list[float] = []
 
     def steps(at: float) -> Iterator[Step]:
@@ -72,6 +89,9 @@ def test_what_cannot_be_deleted_is_told_and_tried_again(caplog: pytest.LogCaptur
         housekeeping.prune()
     assert asked == [7.0, 7.0]
     assert "could not be deleted: the disk is mounted read-only" in caplog.text
-    assert "deleted what is too old: 1 ended jobs, logs of 0 more, 1.0 MiB of files, 0 events" in caplog.text
+    assert (
+        "deleted what is too old: 1 ended jobs, logs of 0 more, 1.0 MiB of files, 0 events"
+        in caplog.text
+    )
     housekeeping.close()
     housekeeping.run()

@@ -41,9 +41,22 @@ def test_a_jobs_token_reads_and_reports_of_that_job_and_nothing_else(
     own, other = submitted(operator, service), submitted(operator, service)
     client = service.client(service.credentials.job_token(own))
     for method, path in EVERY_ROUTE:
-        for job in (own, other, own[:-1], f"{own}x", f"{own}%2f..%2f{other}", f"{own}/"):
-            answer = client.request(method, path.replace("/jobs/a", f"/jobs/{job}"), json=REPORT)
-            may = job == own and "/jobs/a" in path and (method, path.removeprefix("/v1/jobs/a")) in OWN
+        for job in (
+            own,
+            other,
+            own[:-1],
+            f"{own}x",
+            f"{own}%2f..%2f{other}",
+            f"{own}/",
+        ):
+            answer = client.request(
+                method, path.replace("/jobs/a", f"/jobs/{job}"), json=REPORT
+            )
+            may = (
+                job == own
+                and "/jobs/a" in path
+                and (method, path.removeprefix("/v1/jobs/a")) in OWN
+            )
             assert (answer.status_code == 403) == (not may), (method, path, job)
     assert [event.job for event in kinds(service, TrainingReported)] == [own]
     assert kinds(service, CancelRequested) == []
@@ -52,7 +65,9 @@ def test_a_jobs_token_reads_and_reports_of_that_job_and_nothing_else(
     assert own in answer.json()["error"]["message"]
 
 
-def test_a_jobs_token_is_of_one_state_directory(tmp_path: Path, service: InProcess) -> None:
+def test_a_jobs_token_is_of_one_state_directory(
+    tmp_path: Path, service: InProcess
+) -> None:
     elsewhere = Credentials("open-sesame-2", "another key")
     client = service.client(elsewhere.job_token("a-12345678"))
     assert client.get("/v1/jobs/a-12345678").status_code == 401
@@ -73,7 +88,9 @@ def test_no_guess_is_anybodys_token(guess: bytes) -> None:
 
 
 @given(st.text(min_size=1, max_size=40), st.integers(0, 200), st.integers(1, 255))
-def test_a_token_with_a_byte_changed_is_nobodys(job: str, place: int, change: int) -> None:
+def test_a_token_with_a_byte_changed_is_nobodys(
+    job: str, place: int, change: int
+) -> None:
     credentials = Credentials("secret", "key")
     token = credentials.job_token(job).encode("latin-1", "replace")
     place %= len(token)
@@ -82,20 +99,36 @@ def test_a_token_with_a_byte_changed_is_nobodys(job: str, place: int, change: in
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "bEaReR"])
-def test_the_scheme_is_read_without_regard_to_case(service: InProcess, scheme: str) -> None:
+def test_the_scheme_is_read_without_regard_to_case(
+    service: InProcess, scheme: str
+) -> None:
     client = service.client(None)
-    assert client.get("/v1/jobs", headers={"Authorization": f"{scheme} {TOKEN}"}).status_code == 200
+    assert (
+        client.get(
+            "/v1/jobs", headers={"Authorization": f"{scheme} {TOKEN}"}
+        ).status_code
+        == 200
+    )
 
 
-@pytest.mark.parametrize("value", [f"Basic {TOKEN}", TOKEN, f"Bearer{TOKEN}", "Bearer", f"Token {TOKEN}"])
+@pytest.mark.parametrize(
+    "value", [f"Basic {TOKEN}", TOKEN, f"Bearer{TOKEN}", "Bearer", f"Token {TOKEN}"]
+)
 def test_another_scheme_is_not(service: InProcess, value: str) -> None:
-    assert service.client(None).get("/v1/jobs", headers={"Authorization": value}).status_code == 401
+    assert (
+        service.client(None)
+        .get("/v1/jobs", headers={"Authorization": value})
+        .status_code
+        == 401
+    )
 
 
 def test_two_tokens_are_none(service: InProcess) -> None:
     headers = [("Authorization", f"Bearer {TOKEN}"), ("Authorization", "Bearer x")]
     assert service.client(None).get("/v1/jobs", headers=headers).status_code == 401
-    assert service.client(None).get("/v1/jobs", headers=headers[::-1]).status_code == 401
+    assert (
+        service.client(None).get("/v1/jobs", headers=headers[::-1]).status_code == 401
+    )
 
 
 def test_a_new_operators_token_ends_the_old_one_and_leaves_the_jobs_theirs(
@@ -121,4 +154,6 @@ def test_many_new_tokens_at_once_leave_one_that_is_good(service: InProcess) -> N
         thread.join()
     token = (service.folder / "token").read_text()
     assert service.credentials.caller(f"Bearer {token}".encode()) == Caller()
-    assert [name for name in os.listdir(service.folder) if name.startswith("token")] == ["token"]
+    assert [
+        name for name in os.listdir(service.folder) if name.startswith("token")
+    ] == ["token"]

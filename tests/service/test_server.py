@@ -21,7 +21,9 @@ REPORT = b'{"generation":1,"report":{"progress":%d}}'
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[InProcess, socket.socket]]:
+def served(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[InProcess, socket.socket]]:
     service = InProcess(tmp_path_factory.mktemp("served"), MemoryStore())
     with service.turning(), listening("127.0.0.1", [0]) as tcp:
         server = http_server(service.service)
@@ -48,8 +50,14 @@ def talk(tcp: socket.socket, *parts: bytes) -> bytes:
 
 
 def head(job: str, *headers: str) -> bytes:
-    lines = [f"POST /v1/jobs/{job}/reports HTTP/1.1", "Host: x", f"Authorization: Bearer {TOKEN}"]
-    return "\r\n".join([*lines, "Content-Type: application/json", *headers, "", ""]).encode()
+    lines = [
+        f"POST /v1/jobs/{job}/reports HTTP/1.1",
+        "Host: x",
+        f"Authorization: Bearer {TOKEN}",
+    ]
+    return "\r\n".join(
+        [*lines, "Content-Type: application/json", *headers, "", ""]
+    ).encode()
 
 
 def test_reports_come_one_after_the_other_and_in_parts_over_one_connection(
@@ -58,7 +66,9 @@ def test_reports_come_one_after_the_other_and_in_parts_over_one_connection(
     service, tcp = served
     job = service.client().post("/v1/jobs", json=JOB).json()["id"]
     bodies = [REPORT % progress for progress in (1, 2, 3)]
-    whole, halved, chunked = (head(job, f"Content-Length: {len(body)}") for body in bodies)
+    whole, halved, chunked = (
+        head(job, f"Content-Length: {len(body)}") for body in bodies
+    )
     chunked = head(job, "Transfer-Encoding: chunked", "Connection: close")
     answer = talk(
         tcp,
@@ -68,24 +78,36 @@ def test_reports_come_one_after_the_other_and_in_parts_over_one_connection(
     )
     assert answer.count(b"HTTP/1.1 202 ") == 3, answer
     assert answer.count(b'{"id":"%s"}' % job.encode()) == 3
-    told = [event for event in service.store.events() if isinstance(event, TrainingReported)]
+    told = [
+        event for event in service.store.events() if isinstance(event, TrainingReported)
+    ]
     assert [event.report.progress for event in told] == [1.0, 2.0, 3.0]
 
 
 @pytest.mark.parametrize(
-    "line", [b"X: %s\r\n" % (b"y" * 200), b"y" * 1_000], ids=["many headers", "one header without an end"]
+    "line",
+    [b"X: %s\r\n" % (b"y" * 200), b"y" * 1_000],
+    ids=["many headers", "one header without an end"],
 )
-def test_a_head_without_an_end_is_refused(served: tuple[InProcess, socket.socket], line: bytes) -> None:
+def test_a_head_without_an_end_is_refused(
+    served: tuple[InProcess, socket.socket], line: bytes
+) -> None:
     answer = talk(served[1], b"GET / HTTP/1.1\r\nX: ", *[line] * 2_000)
-    assert answer.startswith(b"HTTP/1.1 400 ") or answer == b""  # reset, as more was on its way
+    assert (
+        answer.startswith(b"HTTP/1.1 400 ") or answer == b""
+    )  # reset, as more was on its way
 
 
-@pytest.mark.parametrize("part", ["nothing", "half a head", "half a body", "the second one's half"])
+@pytest.mark.parametrize(
+    "part", ["nothing", "half a head", "half a body", "the second one's half"]
+)
 def test_a_request_that_does_not_come_to_its_end_is_cut_off(
     served: tuple[InProcess, socket.socket], part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever opened connections and said no more, byte by byte or at all, could take all that there are."""
-    monkeypatch.setattr(bounded_http, "REQUEST_S", 1.0)  # 0.2 is too short for a busy machine
+    monkeypatch.setattr(
+        bounded_http, "REQUEST_S", 1.0
+    )  # 0.2 is too short for a busy machine
     whole = b"GET /v1/healthz HTTP/1.1\r\nHost: x\r\n\r\n"
     sent = {
         "nothing": b"",
@@ -98,16 +120,24 @@ def test_a_request_that_does_not_come_to_its_end_is_cut_off(
     assert answer.endswith(b"a request must be here whole within 1 s"), answer
 
 
-def test_a_body_of_no_parts_is_answered(served: tuple[InProcess, socket.socket]) -> None:
+def test_a_body_of_no_parts_is_answered(
+    served: tuple[InProcess, socket.socket],
+) -> None:
     """It waited for a body that had come to its end, until the client went away."""
     empty = head("a", "Transfer-Encoding: chunked", "Connection: close") + b"0\r\n\r\n"
     assert talk(served[1], empty).startswith(b"HTTP/1.1 422 ")
 
 
-def test_of_two_lengths_there_is_one_request(served: tuple[InProcess, socket.socket]) -> None:
+def test_of_two_lengths_there_is_one_request(
+    served: tuple[InProcess, socket.socket],
+) -> None:
     """Another could be smuggled inside of it past a proxy that counts differently."""
     inside = b"GET /v1/healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-    lengths = (f"Content-Length: {5 + len(inside)}", "Transfer-Encoding: chunked", "Connection: close")
+    lengths = (
+        f"Content-Length: {5 + len(inside)}",
+        "Transfer-Encoding: chunked",
+        "Connection: close",
+    )
     answer = talk(served[1], head("a", *lengths) + b"0\r\n\r\n" + inside)
     assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 422 "))
     assert answer.count(b"HTTP/1.1 ") == 1
@@ -119,7 +149,10 @@ def test_whoever_opens_more_connections_than_there_is_room_for_keeps_nobody_out(
     """At the usual limit of 1,024 files, as many connections of anybody ended the scheduler."""
     monkeypatch.setattr(bounded_http, "connections_max", lambda: 20)
     whole = b"GET /v1/healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-    crowd = [socket.create_connection(served[1].getsockname(), PATIENCE_S) for _ in range(100)]
+    crowd = [
+        socket.create_connection(served[1].getsockname(), PATIENCE_S)
+        for _ in range(100)
+    ]
     try:
         for _ in range(30):
             assert b"HTTP/1.1 200 " in talk(served[1], whole)
@@ -135,8 +168,14 @@ def test_whoever_opens_more_connections_than_there_is_room_for_keeps_nobody_out(
 
 
 def test_half_of_the_files_are_left_for_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    for files, connections in ((1_024, 512), (10**6, 4_000), (resource.RLIM_INFINITY, 4_000)):
-        monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
+    for files, connections in (
+        (1_024, 512),
+        (10**6, 4_000),
+        (resource.RLIM_INFINITY, 4_000),
+    ):
+        monkeypatch.setattr(
+            resource, "getrlimit", lambda _, files=files: (files, files)
+        )
         assert bounded_http.connections_max() == connections
 
 
@@ -146,4 +185,7 @@ def test_requests_without_an_end_on_one_connection_are_cut_off(
     """They waited in memory, some 10,000 on each connection."""
     answer = talk(served[1], b"GET / HTTP/1.1\r\n\r\n" * 10_000)
     assert answer.count(b"HTTP/1.1 401 ") <= bounded_http.PIPELINED_MAX + 1
-    assert b"HTTP/1.1 401 " in talk(served[1], b"GET / HTTP/1.1\r\n\r\n" * 50 + head("a"))[:100]
+    assert (
+        b"HTTP/1.1 401 "
+        in talk(served[1], b"GET / HTTP/1.1\r\n\r\n" * 50 + head("a"))[:100]
+    )

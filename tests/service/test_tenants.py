@@ -9,7 +9,13 @@ from fastapi.testclient import TestClient
 from coadapt.core.events import TenantConfigured
 from tests.service.in_process import InProcess, until
 
-JOB = {"name": "a", "run": "true", "workdir": "/", "batch": {"initial": 8}, "tenant": "vision"}
+JOB = {
+    "name": "a",
+    "run": "true",
+    "workdir": "/",
+    "batch": {"initial": 8},
+    "tenant": "vision",
+}
 
 
 @pytest.fixture
@@ -24,7 +30,9 @@ def client(service: InProcess) -> TestClient:
     return service.client()
 
 
-def test_what_is_granted_is_told_and_counts(client: TestClient, service: InProcess) -> None:
+def test_what_is_granted_is_told_and_counts(
+    client: TestClient, service: InProcess
+) -> None:
     job = client.post("/v1/jobs", json=JOB).json()["id"]
     until(lambda: client.get(f"/v1/jobs/{job}").json()["state"] == "running")
     assert client.get("/v1/tenants").json()["tenants"] == [
@@ -38,20 +46,39 @@ def test_what_is_granted_is_told_and_counts(client: TestClient, service: InProce
             "num_jobs_with_gpus": 1,
         }
     ]
-    answer = client.put("/v1/tenants/vision", json={"quota_gpus": 0, "weight": 2.5, "priority": -1})
-    assert (answer.status_code, answer.json()["quota_gpus"], answer.json()["weight"]) == (200, 0, 2.5)
+    answer = client.put(
+        "/v1/tenants/vision", json={"quota_gpus": 0, "weight": 2.5, "priority": -1}
+    )
+    assert (
+        answer.status_code,
+        answer.json()["quota_gpus"],
+        answer.json()["weight"],
+    ) == (200, 0, 2.5)
     until(lambda: client.get(f"/v1/jobs/{job}").json()["state"] == "pending")
-    assert "tenant vision has 0 left of its 0" in client.get(f"/v1/jobs/{job}").json()["explanation"]
+    assert (
+        "tenant vision has 0 left of its 0"
+        in client.get(f"/v1/jobs/{job}").json()["explanation"]
+    )
     client.put("/v1/tenants/vision", json={})
     until(lambda: client.get(f"/v1/jobs/{job}").json()["state"] == "running")
-    assert service.client(token="wrong").put("/v1/tenants/vision", json={}).status_code == 401
+    assert (
+        service.client(token="wrong").put("/v1/tenants/vision", json={}).status_code
+        == 401
+    )
 
 
-def test_everybody_together_is_granted_like_a_tenant_and_owns_no_job(client: TestClient) -> None:
+def test_everybody_together_is_granted_like_a_tenant_and_owns_no_job(
+    client: TestClient,
+) -> None:
     for tenant in ("vision", "speech"):
         job = client.post("/v1/jobs", json={**JOB, "tenant": tenant}).json()["id"]
-        until(lambda job=job: client.get(f"/v1/jobs/{job}").json()["state"] == "running")  # type: ignore[misc]
-    assert [each["id"] for each in client.get("/v1/tenants").json()["tenants"]] == ["speech", "vision"]
+        until(
+            lambda job=job: client.get(f"/v1/jobs/{job}").json()["state"] == "running"
+        )  # type: ignore[misc]
+    assert [each["id"] for each in client.get("/v1/tenants").json()["tenants"]] == [
+        "speech",
+        "vision",
+    ]
     answer = client.put("/v1/tenants/*", json={"quota_gpus": 1}).json()
     assert (answer["id"], answer["quota_gpus"], answer["num_jobs"]) == ("*", 1, 2)
     until(lambda: _waiting(client) == 1)
@@ -77,18 +104,28 @@ def _waiting(client: TestClient) -> int:
     ],
 )
 def test_what_cannot_be_granted_is_refused(
-    client: TestClient, service: InProcess, name: str, body: dict[str, object], field: str
+    client: TestClient,
+    service: InProcess,
+    name: str,
+    body: dict[str, object],
+    field: str,
 ) -> None:
     answer = client.put(f"/v1/tenants/{name}", json=body)
     assert answer.status_code == 422, answer.text
     assert field in answer.json()["error"]["field"], answer.text
-    assert not [event for event in service.store.events() if isinstance(event, TenantConfigured)]
+    assert not [
+        event for event in service.store.events() if isinstance(event, TenantConfigured)
+    ]
 
 
-def test_a_repeated_submission_has_the_deadline_of_the_first(client: TestClient) -> None:
+def test_a_repeated_submission_has_the_deadline_of_the_first(
+    client: TestClient,
+) -> None:
     given = {**JOB, "deadline": "2h"}
     headers = {"Idempotency-Key": "one"}
-    first, second = (client.post("/v1/jobs", json=given, headers=headers) for _ in range(2))
+    first, second = (
+        client.post("/v1/jobs", json=given, headers=headers) for _ in range(2)
+    )
     assert (first.status_code, second.status_code) == (202, 202)
     told = client.get(f"/v1/jobs/{first.json()['id']}").json()
     assert told["spec"]["deadline_at"] == told["submitted_at"] + 7200.0

@@ -55,7 +55,9 @@ def test_questions_are_answered_while_a_group_is_written(tmp_path: Path) -> None
         future = service.loop.commit(submission(2))
         answer: list[list[str]] = []
         asking = threading.Thread(
-            target=lambda: answer.append(service.loop.read(lambda state: list(state.jobs)))
+            target=lambda: answer.append(
+                service.loop.read(lambda state: list(state.jobs))
+            )
         )
         asking.start()
         asking.join(PATIENCE_S)
@@ -75,7 +77,9 @@ def test_questions_are_answered_while_an_event_about_all_jobs_is_handled(
     def ask(event: Event, _: object, state: SchedulerState) -> None:
         if isinstance(event, PlanReady | JobSubmitted) and len(state.jobs) == 3:
             kind = type(event).__name__
-            asking = threading.Thread(target=lambda: answers.setdefault(kind, service.loop.read(_states)))
+            asking = threading.Thread(
+                target=lambda: answers.setdefault(kind, service.loop.read(_states))
+            )
             asking.start()
             asking.join(PATIENCE_S if isinstance(event, PlanReady) else 0.0)
 

@@ -33,7 +33,9 @@ class Toy:
 
     name: str = "toy"
     limits: BatchLimits = field(
-        default_factory=lambda: BatchLimits(initial=8, max_total=64, min_atomic=2, max_atomic=16)
+        default_factory=lambda: BatchLimits(
+            initial=8, max_total=64, min_atomic=2, max_atomic=16
+        )
     )
     num_epochs: int = 3
     var: float = 1.0
@@ -67,10 +69,21 @@ TOY = Toy()
 NODES = tuple(Node(id=f"n{index}", num_gpus=4) for index in range(3))
 
 
-def spec(contract: RescaleContract = RescaleContract.ADAPTIVE, *, most: int = 8, total: int = 8) -> JobSpec:
-    limits = BatchLimits(initial=8, requested=total, max_total=64, min_atomic=2, max_atomic=16)
+def spec(
+    contract: RescaleContract = RescaleContract.ADAPTIVE,
+    *,
+    most: int = 8,
+    total: int = 8,
+) -> JobSpec:
+    limits = BatchLimits(
+        initial=8, requested=total, max_total=64, min_atomic=2, max_atomic=16
+    )
     return JobSpec(
-        name="job", application="toy", batch=limits, replicas=ReplicaLimits(max=most), contract=contract
+        name="job",
+        application="toy",
+        batch=limits,
+        replicas=ReplicaLimits(max=most),
+        contract=contract,
     )
 
 
@@ -78,7 +91,9 @@ def at(*shape: int, racks: int = 1) -> Setting:
     return Setting(Placement(shape, racks))
 
 
-def trace_job(job_id: str = "a", at: float = 0.0, job_spec: JobSpec | None = None) -> TraceJob:
+def trace_job(
+    job_id: str = "a", at: float = 0.0, job_spec: JobSpec | None = None
+) -> TraceJob:
     return TraceJob(id=job_id, at=at, application="toy", spec=job_spec or spec())
 
 
@@ -98,18 +113,40 @@ class Stage:
             self.world.restore_node(node, self.told.append)
         self.told.clear()
 
-    def start(self, job: str, generation: int, allocation: Allocation, total: int = 8) -> None:
-        batch = BatchConfig(total=total, atomic=max(total // allocation.num_replicas, 1))
-        order = Start(job=job, generation=generation, spec=spec(), allocation=allocation, batch=batch)
+    def start(
+        self, job: str, generation: int, allocation: Allocation, total: int = 8
+    ) -> None:
+        batch = BatchConfig(
+            total=total, atomic=max(total // allocation.num_replicas, 1)
+        )
+        order = Start(
+            job=job,
+            generation=generation,
+            spec=spec(),
+            allocation=allocation,
+            batch=batch,
+        )
         self.world.execute(order, self.told.append)
 
-    def rescale(self, job: str, generation: int, allocation: Allocation, total: int = 8) -> None:
-        batch = BatchConfig(total=total, atomic=max(total // allocation.num_replicas, 1))
-        order = Rescale(job=job, generation=generation, spec=spec(), allocation=allocation, batch=batch)
+    def rescale(
+        self, job: str, generation: int, allocation: Allocation, total: int = 8
+    ) -> None:
+        batch = BatchConfig(
+            total=total, atomic=max(total // allocation.num_replicas, 1)
+        )
+        order = Rescale(
+            job=job,
+            generation=generation,
+            spec=spec(),
+            allocation=allocation,
+            batch=batch,
+        )
         self.world.execute(order, self.told.append)
 
     def retract(self, job: str, generation: int) -> None:
-        self.world.execute(RetractRescale(job=job, generation=generation), self.told.append)
+        self.world.execute(
+            RetractRescale(job=job, generation=generation), self.told.append
+        )
 
     def stop(self, job: str, generation: int) -> None:
         self.world.execute(Stop(job=job, generation=generation), self.told.append)
@@ -123,4 +160,8 @@ class Stage:
     def exits(self, job: str = "a") -> list[ReplicasExited]:
         """Play to the end and return how the job's generations ended from here on."""
         self.clock.run()
-        return [event for event in self.told if isinstance(event, ReplicasExited) and event.job == job]
+        return [
+            event
+            for event in self.told
+            if isinstance(event, ReplicasExited) and event.job == job
+        ]

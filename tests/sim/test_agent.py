@@ -44,24 +44,43 @@ EIGHT = BatchConfig(total=8, atomic=8)
 
 
 def assignment(
-    placement: Placement = ONE, dictated: BatchConfig | None = EIGHT, job_spec: JobSpec | None = None
+    placement: Placement = ONE,
+    dictated: BatchConfig | None = EIGHT,
+    job_spec: JobSpec | None = None,
 ) -> Assignment:
     the_spec = job_spec or spec()
-    return Assignment(spec=the_spec, setting=Setting(placement), limits=the_spec.batch, dictated=dictated)
+    return Assignment(
+        spec=the_spec,
+        setting=Setting(placement),
+        limits=the_spec.batch,
+        dictated=dictated,
+    )
 
 
-def play(given_: Assignment, seconds: float, *, delay_s: float = 0.0, speed: float = 1.0) -> Segment:
-    return advance(TOY, given_, assign(TOY, given_, Training(), delay_s), seconds, speed)
+def play(
+    given_: Assignment, seconds: float, *, delay_s: float = 0.0, speed: float = 1.0
+) -> Segment:
+    return advance(
+        TOY, given_, assign(TOY, given_, Training(), delay_s), seconds, speed
+    )
 
 
 def test_the_delay_is_paid_first() -> None:
     after = play(assignment(), 50.0, delay_s=30.0)
-    assert (after.training.progress, after.training.samples, after.training.delay_s) == (20.0, 160.0, 0.0)
+    assert (
+        after.training.progress,
+        after.training.samples,
+        after.training.delay_s,
+    ) == (20.0, 160.0, 0.0)
 
 
 def test_a_delay_longer_than_the_stretch_leaves_no_time() -> None:
     after = play(assignment(), 20.0, delay_s=30.0)
-    assert (after.training.progress, after.training.delay_s, after.training.grad) == (0.0, 10.0, None)
+    assert (after.training.progress, after.training.delay_s, after.training.grad) == (
+        0.0,
+        10.0,
+        None,
+    )
 
 
 def test_epochs_take_whole_seconds() -> None:
@@ -106,14 +125,21 @@ def test_the_first_measurement_of_a_kind_is_kept() -> None:
     assert not learned.knows(ONE, 4)
     assert not learned.knows(Placement((2,)), 8)
     more = learned.with_step(Placement((3,)), 4, 0.5, 1.0)
-    assert (learned.profile.num_replicas_profiled, more.profile.num_replicas_profiled) == (1, 3)
+    assert (
+        learned.profile.num_replicas_profiled,
+        more.profile.num_replicas_profiled,
+    ) == (1, 3)
     assert not learned.knows(Placement((3,)), 4)
 
 
 def test_steps_are_kept_apart_by_type_neighbours_and_racks() -> None:
     beside = (Neighbour("other", 0.5),)
     learned = Learned()
-    for setting in (Setting(ONE), Setting(ONE, "fast"), Setting(ONE, "slow", 0.5, beside)):
+    for setting in (
+        Setting(ONE),
+        Setting(ONE, "fast"),
+        Setting(ONE, "slow", 0.5, beside),
+    ):
         learned = learned.with_step(setting, 8, 1.0, 1.0)
     assert not learned.on(Setting(ONE, "slow")).knows(ONE, 8)
     assert not learned.on(Setting(ONE, "fast", 0.5, beside)).knows(ONE, 8)
@@ -139,17 +165,27 @@ def test_no_fit_before_it_is_asked_for() -> None:
     assert "params" not in vars(after.learned.on(Setting(ONE)))
 
 
-def chosen(given_: Assignment, learned: Learned, grad: GradStats | None, epoch: int = 0) -> BatchConfig:
+def chosen(
+    given_: Assignment, learned: Learned, grad: GradStats | None, epoch: int = 0
+) -> BatchConfig:
     return choose_batch(TOY, given_, epoch, learned, grad)
 
 
 def test_a_batch_is_dictated_or_fixed_or_the_smallest_or_the_best() -> None:
-    known = Learned().with_step(Setting(ONE), 8, 1.0, 1.0).with_step(Setting(TWO_NODES), 4, 1.0, 2.0)
+    known = (
+        Learned()
+        .with_step(Setting(ONE), 8, 1.0, 1.0)
+        .with_step(Setting(TWO_NODES), 4, 1.0, 2.0)
+    )
     grad = TOY.grad_stats(8, 0)
     fixed = spec(RescaleContract.FIXED, total=50)
     assert chosen(assignment(), known, grad) == EIGHT
-    assert chosen(assignment(TWO_NODES, None, fixed), known, grad) == BatchConfig(total=50, atomic=9)
-    assert chosen(assignment(TWO_NODES, None), Learned(), None) == BatchConfig(total=12, atomic=2)
+    assert chosen(assignment(TWO_NODES, None, fixed), known, grad) == BatchConfig(
+        total=50, atomic=9
+    )
+    assert chosen(assignment(TWO_NODES, None), Learned(), None) == BatchConfig(
+        total=12, atomic=2
+    )
     builder = ProfileBuilder()
     builder.add(ONE, 8, 1.0, 1.0)
     builder.add(TWO_NODES, 4, 1.0, 2.0)
@@ -166,7 +202,9 @@ def test_on_a_gpu_type_of_which_it_knows_nothing_it_takes_the_smallest_again() -
 def test_a_script_that_sets_its_own_batch_does_so_epoch_by_epoch() -> None:
     own = replace(TOY, own=(None, 16, 48))
     given_ = assignment(Placement((4,)), None, spec(RescaleContract.SELF, total=8))
-    totals = [choose_batch(own, given_, epoch, Learned(), None).total for epoch in range(4)]
+    totals = [
+        choose_batch(own, given_, epoch, Learned(), None).total for epoch in range(4)
+    ]
     assert totals == [8, 16, 48, 48]
     fixed = assignment(Placement((4,)), None, spec(RescaleContract.FIXED, total=8))
     assert choose_batch(own, fixed, 2, Learned(), None).total == 8
@@ -188,7 +226,9 @@ def test_a_scheduled_batch_changes_exactly_at_its_keys() -> None:
     # Steps of 1 s: ten of 8 samples, six of 16, then of 4.
     seconds = (9.0, 10.0, 12.0, 16.0, 20.0)
     after = {each: advance(TOY, given_, begun, each).training for each in seconds}
-    assert {each: (at.samples, at.batch and at.batch.total) for each, at in after.items()} == {
+    assert {
+        each: (at.samples, at.batch and at.batch.total) for each, at in after.items()
+    } == {
         9.0: (72.0, 8),
         10.0: (80.0, 16),
         12.0: (112.0, 16),
@@ -209,7 +249,9 @@ def test_whatever_rounding_does_a_key_is_reached_exactly(key: int) -> None:
         limits = replace(spec().batch, requested=total, schedule=schedule)
         scheduled = replace(spec(), contract=RescaleContract.SCHEDULE, batch=limits)
         given_ = assignment(Placement((4,)), None, scheduled)
-        after = advance(TOY, given_, assign(TOY, given_, Training(), 0.0), key / total).training
+        after = advance(
+            TOY, given_, assign(TOY, given_, Training(), 0.0), key / total
+        ).training
         assert (after.samples, after.batch) == (key, BatchConfig(total=32, atomic=8))
 
 
@@ -217,9 +259,16 @@ def test_where_memory_is_short_a_batch_takes_more_passes() -> None:
     small = replace(TOY, limits=replace(TOY.limits, max_atomic=4))
     dictated = BatchConfig(total=48, atomic=12, accumulation=0)
     got = make_assignment(small, spec(), Setting(Placement((4,))), dictated)
-    assert (got.limits.max_atomic, got.dictated) == (4, BatchConfig(total=48, atomic=4, accumulation=2))
-    fixed = make_assignment(small, spec(RescaleContract.FIXED, total=64), Setting(Placement((2,))))
-    assert chosen(fixed, Learned(), None) == BatchConfig(total=64, atomic=4, accumulation=7)
+    assert (got.limits.max_atomic, got.dictated) == (
+        4,
+        BatchConfig(total=48, atomic=4, accumulation=2),
+    )
+    fixed = make_assignment(
+        small, spec(RescaleContract.FIXED, total=64), Setting(Placement((2,)))
+    )
+    assert chosen(fixed, Learned(), None) == BatchConfig(
+        total=64, atomic=4, accumulation=7
+    )
     assert make_assignment(TOY, spec(), Setting(ONE)).limits is not None
     roomy = spec()
     assert make_assignment(TOY, roomy, Setting(ONE)).limits is roomy.batch
@@ -235,14 +284,21 @@ def test_an_adaptive_job_chooses_again_after_each_stretch() -> None:
     assert (
         after.batch
         == best_batch(
-            spec().batch, after.learned.on(Setting(EIGHT_NODES)).params, after.grad, EIGHT_NODES
+            spec().batch,
+            after.learned.on(Setting(EIGHT_NODES)).params,
+            after.grad,
+            EIGHT_NODES,
         ).config
     )
     assert after.batch != first.batch
     refitted = after.learned.with_step(Setting(EIGHT_NODES), 99, 90.0, 100.0)
     params = refitted.on(Setting(EIGHT_NODES)).params
     anew = chosen(given_, refitted, after.grad)
-    assert anew == best_batch(spec().batch, params, after.grad, EIGHT_NODES).config != after.batch
+    assert (
+        anew
+        == best_batch(spec().batch, params, after.grad, EIGHT_NODES).config
+        != after.batch
+    )
 
 
 def test_a_batch_is_chosen_by_what_kin_timed_on_that_shape() -> None:
@@ -254,11 +310,15 @@ def test_a_batch_is_chosen_by_what_kin_timed_on_that_shape() -> None:
     # Passes of twelve samples and more took half as long as the model says.
     steps = tuple(
         TimedStep(
-            atomic=m, accumulation=1, seconds=(0.5 if m >= 12 else 1.0) * float(step_time(params, ONE, m, 1))
+            atomic=m,
+            accumulation=1,
+            seconds=(0.5 if m >= 12 else 1.0) * float(step_time(params, ONE, m, 1)),
         )
         for m in range(4, 17)
     )
-    kin = KinTimes(gpu_type=alone.setting.gpu_type, placement=ONE, params=params, steps=steps)
+    kin = KinTimes(
+        gpu_type=alone.setting.gpu_type, placement=ONE, params=params, steps=steps
+    )
     told = alone.told(kin)
     assert told.told(kin) is told
     assert chosen(alone, learned, grad).atomic < 12
@@ -277,19 +337,27 @@ def test_a_report_tells_progress_in_samples_and_fits_only_for_its_own_choice() -
     told = report(TOY, assignment(), dictated, forecast)
     assert (told.progress, told.progress_target, told.samples) == (480.0, 2400.0, 480.0)
     assert (told.by_type, told.step_time_s) == ({}, 1.0)
-    assert (told.batch, told.grad, told.forecast) == (EIGHT, TOY.grad_stats(8, 0), forecast)
+    assert (told.batch, told.grad, told.forecast) == (
+        EIGHT,
+        TOY.grad_stats(8, 0),
+        forecast,
+    )
     untimed = report(TOY, assignment(), replace(dictated, delay_s=0.1), forecast)
     assert untimed == replace(told, step_time_s=None)
     own = assignment(dictated=None)
     by_type = report(TOY, own, play(own, 60.0).training, forecast).by_type
-    assert {name: each.num_replicas_profiled for name, each in by_type.items()} == {"gpu": 1}
+    assert {name: each.num_replicas_profiled for name, each in by_type.items()} == {
+        "gpu": 1
+    }
 
 
 class TestOracle:
     """Forecasts at the requested batch, as in the artifact."""
 
     def test_steps_are_counted_from_the_end_of_the_epoch_under_way(self) -> None:
-        remaining = [Oracle(4, 12)(TOY, spec(), epoch).remaining_steps for epoch in range(3)]
+        remaining = [
+            Oracle(4, 12)(TOY, spec(), epoch).remaining_steps for epoch in range(3)
+        ]
         assert remaining == [200.0, 100.0, 1.0]
 
     def test_one_gpu_always_accumulates_and_nodes_are_filled_up(self) -> None:
@@ -299,7 +367,12 @@ class TestOracle:
     def test_it_covers_what_job_and_cluster_allow(self) -> None:
         sizes = [
             len(Oracle(4, num_gpus)(TOY, spec(most=most, total=total), 0).step_time_s)
-            for num_gpus, most, total in ((12, 8, 64), (5, 8, 64), (12, 3, 64), (12, 8, 10))
+            for num_gpus, most, total in (
+                (12, 8, 64),
+                (5, 8, 64),
+                (12, 3, 64),
+                (12, 8, 10),
+            )
         ]
         assert sizes == [8, 5, 3, 5]
 
@@ -309,7 +382,9 @@ class TestOracle:
         assert forecast.step_time_s == (1.0,)
 
     @pytest.mark.parametrize("replicas", [1, 2, 4])
-    def test_a_declared_ramp_is_forecast_to_its_end_from_any_moment(self, replicas: int) -> None:
+    def test_a_declared_ramp_is_forecast_to_its_end_from_any_moment(
+        self, replicas: int
+    ) -> None:
         toy, ramp = Toy(var=3.0), BatchSchedule.parse("0:16 80:8 777:32 1200:64")
         scheduled = replace(
             spec(),
@@ -327,5 +402,7 @@ class TestOracle:
             assert forecast.remaining_s(replicas) == pytest.approx(
                 finished_s - at_s, abs=0.5 * toy.num_epochs
             )
-        over = oracle(toy, scheduled, toy.num_epochs, toy.progress_at(toy.num_epochs), 1e6)
+        over = oracle(
+            toy, scheduled, toy.num_epochs, toy.progress_at(toy.num_epochs), 1e6
+        )
         assert over.remaining_steps == 1.0

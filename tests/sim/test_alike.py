@@ -8,14 +8,30 @@ from coadapt.goodput.goodput import BatchSearch
 from coadapt.goodput.kin import hopeful_times
 from coadapt.goodput.profile import ProfileBuilder
 from coadapt.goodput.throughput import step_time
-from coadapt.model import BatchLimits, GradStats, KinTimes, Placement, ThroughputParams, TimedStep
+from coadapt.model import (
+    BatchLimits,
+    GradStats,
+    KinTimes,
+    Placement,
+    ThroughputParams,
+    TimedStep,
+)
 from coadapt.sim.alike import best_of, fitted, search_of
-from tests.goodput.strategies import batch_limits, grad_stats, placements, throughput_params
+from tests.goodput.strategies import (
+    batch_limits,
+    grad_stats,
+    placements,
+    throughput_params,
+)
 
 
 @given(batch_limits(), throughput_params, placements(), grad_stats, st.booleans())
 def test_a_batch_is_that_of_a_search_of_one_s_own(
-    limits: BatchLimits, params: ThroughputParams, placement: Placement, grad: GradStats, told: bool
+    limits: BatchLimits,
+    params: ThroughputParams,
+    placement: Placement,
+    grad: GradStats,
+    told: bool,
 ) -> None:
     twice_s = 2.0 * float(step_time(params, placement, 8))
     steps = (TimedStep(atomic=8, accumulation=0, seconds=twice_s),)
@@ -23,7 +39,10 @@ def test_a_batch_is_that_of_a_search_of_one_s_own(
     model = hopeful_times(kin) if told else step_time
     alone = BatchSearch.of(limits, params, placement, model).best(grad).config
     for _ in range(2):
-        assert best_of(search_of(limits, placement, kin if told else params), grad) == alone
+        assert (
+            best_of(search_of(limits, placement, kin if told else params), grad)
+            == alone
+        )
 
 
 def test_jobs_that_timed_the_same_share_a_fit() -> None:

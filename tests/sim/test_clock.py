@@ -26,7 +26,12 @@ def test_order_is_by_instant_then_last_then_call() -> None:
     log.clock.call_at(1.0, log.note("early"))
     log.clock.call_at(2.0, log.note("second"))
     log.clock.run()
-    assert log.entries == [(1.0, "early"), (2.0, "first"), (2.0, "second"), (2.0, "alarm")]
+    assert log.entries == [
+        (1.0, "early"),
+        (2.0, "first"),
+        (2.0, "second"),
+        (2.0, "alarm"),
+    ]
 
 
 def test_what_comes_up_in_an_instant_still_precedes_its_last_ones() -> None:

@@ -32,7 +32,9 @@ def test_the_extremes_are_those_that_gandiva_measured() -> None:
 
 
 @given(loads, st.lists(loads, max_size=7), loads)
-def test_one_more_neighbour_never_helps(load: float, others: list[float], one_more: float) -> None:
+def test_one_more_neighbour_never_helps(
+    load: float, others: list[float], one_more: float
+) -> None:
     kept = kept_speed(load, beside(*others))
     assert 0.0 < kept_speed(load, beside(*others, one_more)) <= kept <= 1.0
     assert (kept == 1.0) is (not others)
@@ -54,11 +56,15 @@ def test_in_the_world_they_slow_each_other_while_both_are_there() -> None:
     stage.start("b", 1, half(0))
     stage.start("c", 1, half(1))
     # Both have load 1: each keeps 0.84 / 2 of its speed. The third is on a GPU of its own.
-    assert progress(stage, 120.0) == pytest.approx({"a": 60.0 + 25.2, "b": 25.2, "c": 60.0})
+    assert progress(stage, 120.0) == pytest.approx(
+        {"a": 60.0 + 25.2, "b": 25.2, "c": 60.0}
+    )
     stage.until(150.0)
     stage.stop("b", 1)
     # An epoch ends at 100: that takes whole seconds.
-    assert progress(stage, 180.0) == pytest.approx({"a": 85.2 + 12.6 + 30.0, "c": 120.0}, abs=0.5)
+    assert progress(stage, 180.0) == pytest.approx(
+        {"a": 85.2 + 12.6 + 30.0, "c": 120.0}, abs=0.5
+    )
 
 
 def test_a_job_on_several_gpus_is_as_slow_as_on_the_most_crowded() -> None:
@@ -68,7 +74,9 @@ def test_a_job_on_several_gpus_is_as_slow_as_on_the_most_crowded() -> None:
     assert progress(stage, 60.0) == pytest.approx({"a": 25.2, "b": 25.2})
 
 
-def test_whoever_prepares_to_join_is_a_neighbour_already_and_no_more_when_it_is_taken_back() -> None:
+def test_whoever_prepares_to_join_is_a_neighbour_already_and_no_more_when_it_is_taken_back() -> (
+    None
+):
     stage = Stage(WorldConfig(rescale_s=0.0, prepare_s=1000.0))
     stage.start("a", 1, half(0))
     stage.start("b", 1, half(1))

@@ -18,7 +18,9 @@ def held(draw: st.DrawFn) -> Allocation:
     labels: list[int] = []
     if sharers > 1:
         for _, count in slots:
-            labels += draw(st.lists(st.integers(0, 3), unique=True, min_size=count, max_size=count))
+            labels += draw(
+                st.lists(st.integers(0, 3), unique=True, min_size=count, max_size=count)
+            )
     return Allocation(slots=slots, gpu_share=1 / sharers, shared=tuple(labels))
 
 
@@ -41,7 +43,9 @@ def test_what_counts_as_free_can_be_seated(
             present.pop(job, None)
             continue
         before = present.get(job, ())[-1:]
-        if len(present.get(job, ())) > 1:  # the change before came about: only the last allocation is held
+        if (
+            len(present.get(job, ())) > 1
+        ):  # the change before came about: only the last allocation is held
             seats.release(job)
             seats.take(job, before[0])
         free = FreeGpus(NODES)
@@ -58,7 +62,9 @@ def test_what_counts_as_free_can_be_seated(
         assert list(free.overfull()) == []
 
 
-def _seated(seats: Ledger, job: str, before: tuple[Allocation, ...], wanted: Allocation) -> bool:
+def _seated(
+    seats: Ledger, job: str, before: tuple[Allocation, ...], wanted: Allocation
+) -> bool:
     try:
         seats.take_more(job, wanted)
     except AssertionError:

@@ -14,7 +14,13 @@ from coadapt.model import (
     RescaleContract,
 )
 from coadapt.runtime.history import History
-from coadapt.sim.experiment import ExperimentConfig, RunResult, SimulationError, new_policy, simulate
+from coadapt.sim.experiment import (
+    ExperimentConfig,
+    RunResult,
+    SimulationError,
+    new_policy,
+    simulate,
+)
 from coadapt.sim.library.builtin import builtin_workload
 from coadapt.sim.workload import Workload
 from tests.sim.stage import NODES, TOY, spec, trace_job
@@ -41,7 +47,11 @@ class Clumsy:
         if self._num_decisions == 1:
             raise ZeroDivisionError("oops")
         pairs = zip(view.jobs, view.nodes, strict=False)
-        return Plan(allocations={job.id: Allocation(slots=((node.id, 1),)) for job, node in pairs})
+        return Plan(
+            allocations={
+                job.id: Allocation(slots=((node.id, 1),)) for job, node in pairs
+            }
+        )
 
 
 def run(policy: str, config: ExperimentConfig | None = None) -> RunResult:
@@ -63,7 +73,9 @@ def test_figures_need_no_curves() -> None:
     whole, lean = crowded(), crowded(ExperimentConfig(figures_only=True))
     times = {"decision_ms_p50": 0.0, "decision_ms_max": 0.0}
     assert replace(lean.metrics, **times) == replace(whole.metrics, **times)
-    kept = [(job.points, job.reasons, job.changes) for job in lean.history.jobs.values()]
+    kept = [
+        (job.points, job.reasons, job.changes) for job in lean.history.jobs.values()
+    ]
     assert kept == [([], [], [])] * 8
     assert all(job.points and job.reasons for job in whole.history.jobs.values())
     assert [job.spans for job in lean.history.jobs.values()] == [
@@ -76,7 +88,10 @@ def starts(history: History) -> dict[str, float | None]:
 
 
 def jct(result: RunResult) -> dict[str, float]:
-    return {job.id: (job.ended_at or 0.0) - job.submitted_at for job in result.history.jobs.values()}
+    return {
+        job.id: (job.ended_at or 0.0) - job.submitted_at
+        for job in result.history.jobs.values()
+    }
 
 
 def test_jobs_start_at_the_round_of_their_instant_or_the_next() -> None:
@@ -90,7 +105,9 @@ def test_jobs_start_at_the_round_of_their_instant_or_the_next() -> None:
 def test_a_job_that_ends_at_a_round_s_instant_frees_its_gpus_for_it() -> None:
     small = (replace(NODES[0], num_gpus=1),)
     workload = Workload(name="w", jobs=(trace_job("a"), trace_job("b")))
-    result = simulate(workload, {"toy": TOY}, small, "fifo", config=ExperimentConfig(rescale_s=0.0))
+    result = simulate(
+        workload, {"toy": TOY}, small, "fifo", config=ExperimentConfig(rescale_s=0.0)
+    )
     assert starts(result.history) == {"a": 60.0, "b": 360.0}
 
 
@@ -113,7 +130,10 @@ def test_stopping_and_starting_takes_as_long_as_rescaling_in_place() -> None:
 
 def test_a_failed_plan_costs_a_round_and_is_told() -> None:
     result = run(named(Clumsy))
-    assert (result.num_plans_failed, result.plan_error) == (1, "ZeroDivisionError: oops")
+    assert (result.num_plans_failed, result.plan_error) == (
+        1,
+        "ZeroDivisionError: oops",
+    )
     assert starts(result.history)["a"] == 120.0
 
 
@@ -125,7 +145,10 @@ def test_costs_are_measured() -> None:
 
 
 def test_a_policy_that_starts_nothing_is_found_out() -> None:
-    with pytest.raises(SimulationError, match=r"w: after \d+ s of virtual time 4 jobs have not ended.*'a'"):
+    with pytest.raises(
+        SimulationError,
+        match=r"w: after \d+ s of virtual time 4 jobs have not ended.*'a'",
+    ):
         run(named(Idle))
 
 
@@ -149,7 +172,13 @@ def test_an_unknown_policy_is_refused() -> None:
 def test_progress_is_told_on_the_way() -> None:
     told: list[tuple[float, int]] = []
     workload = Workload(name="w", jobs=(trace_job("a"), trace_job("b", 7200.0)))
-    simulate(workload, {"toy": TOY}, NODES, "fifo", on_progress=lambda now, ended: told.append((now, ended)))
+    simulate(
+        workload,
+        {"toy": TOY},
+        NODES,
+        "fifo",
+        on_progress=lambda now, ended: told.append((now, ended)),
+    )
     assert told[0] == (3600.0, 1)
     assert told[-1][1] == 2
 
@@ -158,9 +187,13 @@ def test_progress_is_told_on_the_way() -> None:
 def test_the_batch_history_of_a_scheduled_job_is_its_schedule(policy: str) -> None:
     ramp = BatchSchedule.parse("0:8 400:16 1200:32")
     scheduled = replace(
-        spec(most=4), contract=RescaleContract.SCHEDULE, batch=replace(spec().batch, schedule=ramp)
+        spec(most=4),
+        contract=RescaleContract.SCHEDULE,
+        batch=replace(spec().batch, schedule=ramp),
     )
-    workload = Workload(name="w", jobs=(trace_job("a", 0.0, scheduled), trace_job("b", 10.0)))
+    workload = Workload(
+        name="w", jobs=(trace_job("a", 0.0, scheduled), trace_job("b", 10.0))
+    )
     result = simulate(workload, {"toy": TOY}, NODES, policy)
     job = result.history.jobs["a"]
     assert job.state is JobState.SUCCEEDED

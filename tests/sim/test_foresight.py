@@ -33,12 +33,22 @@ class Silent:
 
 
 def history_of(name: str, ended_at: float | None) -> dict[JobId, JobHistory]:
-    return {name: JobHistory(id=name, spec=job(name).spec, submitted_at=0.0, ended_at=ended_at)}
+    return {
+        name: JobHistory(
+            id=name, spec=job(name).spec, submitted_at=0.0, ended_at=ended_at
+        )
+    }
 
 
 def test_a_word_is_noted_anew_when_half_of_the_last_has_passed() -> None:
     foresight, policy = Foresight(), Says()
-    for at, end_at in ((0.0, 1000.0), (400.0, 950.0), (500.0, 900.0), (690.0, 800.0), (705.0, 790.0)):
+    for at, end_at in (
+        (0.0, 1000.0),
+        (400.0, 950.0),
+        (500.0, 900.0),
+        (690.0, 800.0),
+        (705.0, 790.0),
+    ):
         policy.end_at = end_at
         foresight.note(policy, ClusterView(at=at, nodes=(), jobs=()))
     found = foresight.fell_due(history_of("a", 805.0))
@@ -51,7 +61,9 @@ def test_a_word_is_noted_anew_when_half_of_the_last_has_passed() -> None:
     assert Foretold(100.0, 90.0, 110.0, 110.0).within
 
 
-def test_nothing_falls_due_of_a_job_that_has_not_ended_or_a_policy_that_is_silent() -> None:
+def test_nothing_falls_due_of_a_job_that_has_not_ended_or_a_policy_that_is_silent() -> (
+    None
+):
     foresight = Foresight()
     foresight.note(Says(), ClusterView(at=0.0, nodes=(), jobs=()))
     assert foresight.fell_due(history_of("a", None)) == ()

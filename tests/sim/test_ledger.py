@@ -26,7 +26,9 @@ def test_takes_and_releases() -> None:
 
 
 def shared(node: str, sharers: int, *labels: int) -> Allocation:
-    return Allocation(slots=((node, len(labels)),), gpu_share=1 / sharers, shared=labels)
+    return Allocation(
+        slots=((node, len(labels)),), gpu_share=1 / sharers, shared=labels
+    )
 
 
 def test_shares_of_a_gpu_add_up() -> None:

@@ -5,9 +5,22 @@ from dataclasses import replace
 import pytest
 
 from coadapt.core.lifecycle import JobState
-from coadapt.model import BatchSchedule, Measured, Node, RescaleContract, RescaleCosts, Usage
+from coadapt.model import (
+    BatchSchedule,
+    Measured,
+    Node,
+    RescaleContract,
+    RescaleCosts,
+    Usage,
+)
 from coadapt.runtime.history import History, JobHistory, Span
-from coadapt.sim.metrics import Metrics, RunFacts, finish_time_fairness, job_outcomes, measure
+from coadapt.sim.metrics import (
+    Metrics,
+    RunFacts,
+    finish_time_fairness,
+    job_outcomes,
+    measure,
+)
 from coadapt.sim.workload import TraceJob, Workload
 from tests.sim.stage import NODES, TOY, spec, trace_job
 
@@ -15,11 +28,22 @@ FIXED = spec(RescaleContract.FIXED)
 
 
 def facts(*jobs: TraceJob) -> RunFacts:
-    workload = Workload(name="two", jobs=jobs or (trace_job("a", 0.0, FIXED), trace_job("b", 200.0, FIXED)))
-    return RunFacts(workload=workload, applications={"toy": TOY}, cluster=NODES, round_s=60.0, rescale_s=30.0)
+    workload = Workload(
+        name="two",
+        jobs=jobs or (trace_job("a", 0.0, FIXED), trace_job("b", 200.0, FIXED)),
+    )
+    return RunFacts(
+        workload=workload,
+        applications={"toy": TOY},
+        cluster=NODES,
+        round_s=60.0,
+        rescale_s=30.0,
+    )
 
 
-def lived(job_id: str, spans: list[tuple[float, float, int]], measured: Measured, usage: Usage) -> JobHistory:
+def lived(
+    job_id: str, spans: list[tuple[float, float, int]], measured: Measured, usage: Usage
+) -> JobHistory:
     """Return a job that succeeded after `spans` of (start, end, GPUs)."""
     return JobHistory(
         id=job_id,
@@ -28,7 +52,13 @@ def lived(job_id: str, spans: list[tuple[float, float, int]], measured: Measured
         ended_at=spans[-1][1],
         state=JobState.SUCCEEDED,
         spans=[
-            Span(start=start, end=end, num_gpus=gpus, shape=(gpus,) if gpus else (), state=JobState.RUNNING)
+            Span(
+                start=start,
+                end=end,
+                num_gpus=gpus,
+                shape=(gpus,) if gpus else (),
+                state=JobState.RUNNING,
+            )
             for start, end, gpus in spans
         ],
         measured=measured,
@@ -52,7 +82,9 @@ HISTORY = History(at=400.0, jobs={"a": A, "b": B})
 
 
 def test_all_figures() -> None:
-    assert measure(HISTORY, job_outcomes(HISTORY, facts()), [0.001, 0.003, 0.002], facts()) == Metrics(
+    assert measure(
+        HISTORY, job_outcomes(HISTORY, facts()), [0.001, 0.003, 0.002], facts()
+    ) == Metrics(
         num_jobs=2,
         jct_mean_s=300.0,
         jct_p50_s=300.0,
@@ -77,14 +109,23 @@ def test_fairness_of_jobs_that_keep_their_batch() -> None:
     # a shared the 12 GPUs with 0.5 others on average, b with one: 8 and 6 GPUs, of which a batch of 8 can use
     # 4. There 300 steps take 300 s, after the wait for the next round and a start.
     rho = finish_time_fairness(HISTORY, facts())
-    assert rho == {"a": pytest.approx(400 / (60 + 30 + 300)), "b": pytest.approx(200 / (40 + 30 + 300))}
+    assert rho == {
+        "a": pytest.approx(400 / (60 + 30 + 300)),
+        "b": pytest.approx(200 / (40 + 30 + 300)),
+    }
 
 
 def test_fairness_of_jobs_with_a_declared_schedule_goes_along_their_ramp() -> None:
     ramp = BatchSchedule.parse("0:8 80:16")
-    scheduled = replace(spec(), contract=RescaleContract.SCHEDULE, batch=replace(spec().batch, schedule=ramp))
+    scheduled = replace(
+        spec(),
+        contract=RescaleContract.SCHEDULE,
+        batch=replace(spec().batch, schedule=ramp),
+    )
     jobs = tuple(replace(job, spec=scheduled) for job in facts().workload.jobs)
-    rho = finish_time_fairness(HISTORY, replace(facts(), workload=replace(facts().workload, jobs=jobs)))
+    rho = finish_time_fairness(
+        HISTORY, replace(facts(), workload=replace(facts().workload, jobs=jobs))
+    )
     # Ten steps of 8 samples on the 4 GPUs that they fill; then 4/3 of progress a step, on 8 in two nodes.
     assert rho["a"] == pytest.approx(400 / (60 + 30 + 10 * 1 + 290 / (4 / 3) * 2))
 
@@ -101,8 +142,13 @@ def test_fairness_of_jobs_that_adapt() -> None:
 
 def test_a_share_is_kept_within_the_job_s_limits() -> None:
     # One GPU, whatever the share: 8 samples a second at batch 8, and there larger ones only accumulate.
-    alone = facts(trace_job("a", 0.0, spec(RescaleContract.FIXED, most=1)), trace_job("b", 200.0, FIXED))
-    assert finish_time_fairness(HISTORY, alone)["a"] == pytest.approx(400 / (60 + 30 + 300))
+    alone = facts(
+        trace_job("a", 0.0, spec(RescaleContract.FIXED, most=1)),
+        trace_job("b", 200.0, FIXED),
+    )
+    assert finish_time_fairness(HISTORY, alone)["a"] == pytest.approx(
+        400 / (60 + 30 + 300)
+    )
 
 
 def test_a_part_of_a_gpu_is_a_whole_one() -> None:
@@ -116,7 +162,11 @@ def test_jobs_that_did_not_succeed_count_as_company_only() -> None:
     failed = replace(B, state=JobState.FAILED)
     history = History(at=400.0, jobs={"a": A, "b": failed})
     figures = measure(history, job_outcomes(history, facts()), [], facts())
-    assert (figures.num_jobs, figures.jct_mean_s, figures.decision_ms_max) == (2, 400.0, 0.0)
+    assert (figures.num_jobs, figures.jct_mean_s, figures.decision_ms_max) == (
+        2,
+        400.0,
+        0.0,
+    )
     assert finish_time_fairness(history, facts()) == {"a": pytest.approx(400 / 390)}
 
 

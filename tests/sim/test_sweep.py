@@ -42,7 +42,9 @@ def timeless(result: RunResult) -> RunResult:
 
 def test_results_come_in_order_with_the_sweep_s_label(trace: TraceFile) -> None:
     told: list[tuple[str, int]] = []
-    played = sweep(runs(trace), on_progress=lambda run, _, ended: told.append((run.policy, ended)))
+    played = sweep(
+        runs(trace), on_progress=lambda run, _, ended: told.append((run.policy, ended))
+    )
     results = [result for _, result in played]
     assert [(r.trace, r.policy, r.seed) for r in results] == [
         ("label", "fifo", 0),
@@ -60,7 +62,9 @@ def test_several_processes_give_the_same(trace: TraceFile) -> None:
     told: list[tuple[str, int]] = []
     alone = {index: timeless(result) for index, result in sweep(runs(trace))}
     shared = sweep(
-        runs(trace), parallel=2, on_progress=lambda run, _, ended: told.append((run.policy, ended))
+        runs(trace),
+        parallel=2,
+        on_progress=lambda run, _, ended: told.append((run.policy, ended)),
     )
     assert {index: timeless(result) for index, result in shared} == alone
     assert ("optimus", 2) in told
@@ -78,7 +82,9 @@ def test_an_error_in_another_process_comes_back_whole(trace: TraceFile) -> None:
 
 def test_a_cluster_beyond_the_profiles_is_refused(trace: TraceFile) -> None:
     big = [replace(run, cluster=(Node(id="n0", num_gpus=8),)) for run in runs(trace)]
-    with pytest.raises(InputError, match=r"cluster: got '1x8'; allowed: what the profiles cover \(m: "):
+    with pytest.raises(
+        InputError, match=r"cluster: got '1x8'; allowed: what the profiles cover \(m: "
+    ):
         list(sweep(big))
 
 

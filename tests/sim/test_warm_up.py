@@ -77,14 +77,18 @@ def play() -> list[object]:
     workload, applications = builtin_workload(num_jobs=3, seed=1, num_gpus=4)
     history = simulate(workload, applications, CLUSTER, "pollux").history
     spans = [
-        [[s.start, s.end, s.num_gpus, list(s.shape)] for s in job.spans] for job in history.jobs.values()
+        [[s.start, s.end, s.num_gpus, list(s.shape)] for s in job.spans]
+        for job in history.jobs.values()
     ]
     return [spans, [dict(each.diagnostics) for each in history.rounds]]
 
 
 def in_a_process(*parts: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", "\n".join(parts)], capture_output=True, text=True, check=False
+        [sys.executable, "-W", "ignore", "-c", "\n".join(parts)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -104,10 +108,14 @@ def test_without_numba_a_run_is_the_same_to_the_last_digit() -> None:
     assert len(plain[1]) > 10
 
 
-def test_kernels_are_compiled_where_no_folder_can_keep_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_compiled_where_no_folder_can_keep_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def njit(**options: object) -> object:
         if options.get("cache"):
-            raise RuntimeError("cannot cache function 'f': no locator available for file 'f.py'")
+            raise RuntimeError(
+                "cannot cache function 'f': no locator available for file 'f.py'"
+            )
         return lambda function: (function.__name__, options)
 
     monkeypatch.setattr(compiled, "_njit", njit)
@@ -145,7 +153,9 @@ def test_a_policy_without_kernels_needs_no_compiler() -> None:
     assert in_a_process(code, "print('numba' in sys.modules)") == "False"
 
 
-def test_compiling_and_missing_numba_are_announced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiling_and_missing_numba_are_announced_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(warm_up, "_cold_parts", lambda name: [name])
     monkeypatch.setattr(compiled, "HAS_COMPILER", False)
     told: list[str] = []

@@ -27,13 +27,19 @@ def rescaled(at: float, generation: int, job: str = "a") -> TrainingResumed:
     return TrainingResumed(at=at, job=job, generation=generation, rescale_s=30.0)
 
 
-def exited(at: float, generation: int, outcome: Outcome, detail: str = "") -> ReplicasExited:
-    return ReplicasExited(at=at, job="a", generation=generation, outcome=outcome, detail=detail)
+def exited(
+    at: float, generation: int, outcome: Outcome, detail: str = ""
+) -> ReplicasExited:
+    return ReplicasExited(
+        at=at, job="a", generation=generation, outcome=outcome, detail=detail
+    )
 
 
 def progress(events: list[Event]) -> list[tuple[float, float]]:
     """Return (instant, progress in steps at the initial batch) of the reports among `events`."""
-    return [(e.at, e.report.progress / 8) for e in events if isinstance(e, TrainingReported)]
+    return [
+        (e.at, e.report.progress / 8) for e in events if isinstance(e, TrainingReported)
+    ]
 
 
 def test_a_job_starts_pays_the_delay_reports_and_ends() -> None:
@@ -46,7 +52,13 @@ def test_a_job_starts_pays_the_delay_reports_and_ends() -> None:
         rescaled(30.0, 1),
         exited(330.0, 1, Outcome.SUCCEEDED),
     ]
-    assert progress(told) == [(60.0, 30.0), (120.0, 90.0), (180.0, 150.0), (240.0, 210.0), (300.0, 270.0)]
+    assert progress(told) == [
+        (60.0, 30.0),
+        (120.0, 90.0),
+        (180.0, 150.0),
+        (240.0, 210.0),
+        (300.0, 270.0),
+    ]
     assert stage.clock.idle
     assert stage.world.alive() == {}
     assert stage.world.ledger.held == {"n0": {}, "n1": {}, "n2": {}}
@@ -95,7 +107,9 @@ class TestOrders:
         stage.start("a", 1, on(n0=1))
         stage.stop("a", 1)
         stage.rescale("a", 2, on(n0=2))
-        assert stage.told == [exited(400.0, generation, Outcome.SUCCEEDED) for generation in (1, 1, 2)]
+        assert stage.told == [
+            exited(400.0, generation, Outcome.SUCCEEDED) for generation in (1, 1, 2)
+        ]
 
     def test_a_stop_saves_what_was_done(self) -> None:
         stage = Stage()
@@ -132,7 +146,9 @@ class TestOrders:
         stage.until(20.0)
         stage.rescale("a", 2, on(n1=1))
         told = stage.until(340.0)
-        assert [e for e in told if isinstance(e, TrainingResumed)] == [rescaled(50.0, 2)]
+        assert [e for e in told if isinstance(e, TrainingResumed)] == [
+            rescaled(50.0, 2)
+        ]
         assert stage.exits() == [exited(350.0, 2, Outcome.SUCCEEDED)]
 
     def test_a_change_of_batch_alone_costs_nothing(self) -> None:
@@ -186,7 +202,9 @@ class TestPreparing:
         assert stage.world.ledger.held == {"n0": {"a": 1.0}, "n1": {"a": 1.0}, "n2": {}}
         stage.rescale("a", 2, on(n0=1, n1=1))
         told = stage.until(129.0)
-        assert [(type(event), event.generation) for event in told] == [(TrainingReported, 1)]  # type: ignore[union-attr]
+        assert [(type(event), event.generation) for event in told] == [
+            (TrainingReported, 1)
+        ]  # type: ignore[union-attr]
         assert stage.world.alive() == {"a": 1}
         assert stage.until(130.0) == [started(130.0, 2)]
         # 100 steps were done at 130 s; 200 are left, at 2 s each after 30 s.
@@ -201,7 +219,9 @@ class TestPreparing:
         assert stage.told == [kept(100.0, 2)] * 3
         assert stage.world.ledger.held == {"n0": {"a": 1.0}, "n1": {}, "n2": {}}
         told = stage.until(1000.0)
-        assert {event.generation for event in told if isinstance(event, TrainingReported)} == {1}
+        assert {
+            event.generation for event in told if isinstance(event, TrainingReported)
+        } == {1}
         assert told[-1] == exited(330.0, 2, Outcome.SUCCEEDED)
         stage.retract("a", 2)
         assert stage.told == [exited(1000.0, 2, Outcome.SUCCEEDED)]
@@ -234,11 +254,16 @@ class TestPreparing:
         assert stage.told == [kept(110.0, 3)]
         assert stage.exits() == [exited(330.0, 3, Outcome.SUCCEEDED)]
 
-    def test_a_node_that_is_lost_meanwhile_ends_the_change_or_the_training(self) -> None:
+    def test_a_node_that_is_lost_meanwhile_ends_the_change_or_the_training(
+        self,
+    ) -> None:
         stage = self.preparing()
         stage.told.clear()
         stage.world.lose_node("n1", stage.told.append)
-        assert stage.told == [NodeLost(at=90.0, node="n1"), kept(90.0, 2, "node n1 went away")]
+        assert stage.told == [
+            NodeLost(at=90.0, node="n1"),
+            kept(90.0, 2, "node n1 went away"),
+        ]
         assert stage.world.ledger.held == {"n0": {"a": 1.0}, "n2": {}}
         stage.rescale("a", 3, on(n2=1))
         stage.told.clear()
@@ -320,13 +345,17 @@ class TestBreaking:
         stage.rescale("a", 2, on(n0=1, n1=1))
         down = "node n0 is down"
         assert stage.told == [
-            ReplicasExited(at=0.0, job="b", generation=1, outcome=Outcome.LOST, detail=down),
+            ReplicasExited(
+                at=0.0, job="b", generation=1, outcome=Outcome.LOST, detail=down
+            ),
             ReplicasKept(at=0.0, job="a", generation=2, detail=down),
         ]
         assert stage.world.alive() == {"a": 1}
 
     @given(st.lists(st.floats(0.1, 400.0), max_size=6))
-    def test_stops_at_any_time_neither_lose_nor_make_progress(self, instants: list[float]) -> None:
+    def test_stops_at_any_time_neither_lose_nor_make_progress(
+        self, instants: list[float]
+    ) -> None:
         stage = Stage(WorldConfig(rescale_s=0.0))
         stage.start("a", 1, on(n0=1))
         for generation, at in enumerate(sorted(instants), start=2):

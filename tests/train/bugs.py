@@ -68,7 +68,9 @@ def tell_of_errors() -> None:
     def fail() -> None:
         raise ValueError("this ends in a thread")
 
-    threading.excepthook = lambda args: sys.excepthook(args.exc_type, args.exc_value, args.exc_traceback)  # type: ignore[arg-type]  # there is one
+    threading.excepthook = lambda args: sys.excepthook(
+        args.exc_type, args.exc_value, args.exc_traceback
+    )  # type: ignore[arg-type]  # there is one
     thread = threading.Thread(target=fail)
     thread.start()
     thread.join()

@@ -13,22 +13,41 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from coadapt.model.contract_env import ENV_GENERATION, ENV_JOINING, ENV_RESCALE_DIR
-from coadapt.model.rescale import ORDER_FILE, RescaleOrder, decided_file, done_file, member_name
+from coadapt.model.rescale import (
+    ORDER_FILE,
+    RescaleOrder,
+    decided_file,
+    done_file,
+    member_name,
+)
 from coadapt.model.wire import to_json
 
 TIMEOUT_S = 200.0
 # Replicas that share the first GPU. NCCL refuses two of one host on one GPU, so each counts as a host of its
 # own (_replica), connected through the loopback.
-ON_ONE_GPU = {"CUDA_VISIBLE_DEVICES": "0", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+ON_ONE_GPU = {
+    "CUDA_VISIBLE_DEVICES": "0",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "NCCL_IB_DISABLE": "1",
+}
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
-    ["torch", "torch._dynamo", "torch.distributed.fsdp", "coadapt.train", "tests.train.toy"]
+    [
+        "torch",
+        "torch._dynamo",
+        "torch.distributed.fsdp",
+        "coadapt.train",
+        "tests.train.toy",
+    ]
 )
 
 
 def run_replicas(
-    target: Callable[[Any], None], arguments: list[Any], folder: Path, envs: dict[str, str] | None = None
+    target: Callable[[Any], None],
+    arguments: list[Any],
+    folder: Path,
+    envs: dict[str, str] | None = None,
 ) -> list[int]:
     """Run one replica per item of `arguments` to its end; return the exit codes, as a shell would see them.
 
@@ -54,16 +73,23 @@ def run_replicas(
     for process in alive:
         process.kill()
         process.join()
-    outputs = "\n".join(path.read_text() for path in sorted(folder.glob("output-*.txt")))
+    outputs = "\n".join(
+        path.read_text() for path in sorted(folder.glob("output-*.txt"))
+    )
     assert not alive, f"{len(alive)} replicas hung\n{outputs}"
-    return [process.exitcode if process.exitcode is not None else -1 for process in processes]
+    return [
+        process.exitcode if process.exitcode is not None else -1
+        for process in processes
+    ]
 
 
 def start(
     target: Callable[[Any], None], argument: Any, env: dict[str, str], output: Path
 ) -> multiprocessing.process.BaseProcess:
     """Start one process; what it prints is appended to `output`."""
-    process = _context.Process(target=_replica, args=(target, argument, env, str(output)))
+    process = _context.Process(
+        target=_replica, args=(target, argument, env, str(output))
+    )
     process.start()
     return process
 
@@ -74,12 +100,16 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _replica(target: Callable[[Any], None], argument: Any, env: dict[str, str], output: str) -> None:
+def _replica(
+    target: Callable[[Any], None], argument: Any, env: dict[str, str], output: str
+) -> None:
     os.setsid()  # a signal to the process group must not reach the tests
     with open(output, "a", buffering=1) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-        os.environ.update({"CUDA_VISIBLE_DEVICES": "", "NCCL_HOSTID": str(os.getpid()), **env})
+        os.environ.update(
+            {"CUDA_VISIBLE_DEVICES": "", "NCCL_HOSTID": str(os.getpid()), **env}
+        )
         code = 0
         try:
             target(argument)
@@ -114,7 +144,9 @@ def as_script(body: Callable[[], object]) -> NoReturn:
 class Elastic:
     """A run whose replicas change in place, seen from its executor. Each replica runs `target(argument)`."""
 
-    def __init__(self, target: Callable[[Any], None], argument: Any, folder: Path, **envs: str) -> None:
+    def __init__(
+        self, target: Callable[[Any], None], argument: Any, folder: Path, **envs: str
+    ) -> None:
         self._target = target
         self._argument = argument
         self._envs = envs
@@ -129,13 +161,19 @@ class Elastic:
     def start(self, num_replicas: int) -> None:
         """Start a generation from nothing, or from the last checkpoint."""
         self.generation += 1
-        self.members = tuple(member_name(self.generation, rank) for rank in range(num_replicas))
+        self.members = tuple(
+            member_name(self.generation, rank) for rank in range(num_replicas)
+        )
         self.processes = {}
         port = str(free_port())
         for rank in range(num_replicas):
-            self._spawn(rank, num_replicas, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
+            self._spawn(
+                rank, num_replicas, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            )
 
-    def order(self, num_replicas: int, *, keep: Sequence[int] | None = None) -> list[str]:
+    def order(
+        self, num_replicas: int, *, keep: Sequence[int] | None = None
+    ) -> list[str]:
         """Order another number of replicas, of which those of the ranks `keep` stay (None: as many as can).
 
         Returns the names of the leaving replicas.
@@ -146,7 +184,9 @@ class Elastic:
         stay = [self.members[rank] for rank in keep]
         joining = range(len(stay), num_replicas)
         members = (*stay, *(member_name(self.generation, rank) for rank in joining))
-        order = RescaleOrder(generation=self.generation, members=members, placement=(num_replicas,))
+        order = RescaleOrder(
+            generation=self.generation, members=members, placement=(num_replicas,)
+        )
         beside = self.control_dir / "order.new"
         beside.write_text(json.dumps(to_json(order)))
         beside.replace(self.control_dir / ORDER_FILE)
@@ -178,7 +218,9 @@ class Elastic:
         """Wait until the last order was carried out, or the run has ended."""
         deadline = time.monotonic() + TIMEOUT_S
         while not self.done() and self.alive():
-            assert time.monotonic() < deadline, f"generation {self.generation} hangs\n{self.outputs()}"
+            assert time.monotonic() < deadline, (
+                f"generation {self.generation} hangs\n{self.outputs()}"
+            )
             time.sleep(0.01)
 
     def alive(self) -> list[str]:
@@ -227,6 +269,8 @@ class Elastic:
             **envs,
         }
         output = str(self.folder / f"output-{name}.txt")
-        process = _context.Process(target=_replica, args=(self._target, self._argument, env, output))
+        process = _context.Process(
+            target=_replica, args=(self._target, self._argument, env, output)
+        )
         process.start()
         self.processes[name] = process

@@ -39,14 +39,22 @@ def few_and_many(toy: Toy, **envs: str) -> None:
     assert_same_run(toy)
 
 
-def random_changes(folder: Path, seed: int, stream: str = "", strategy: str = "ddp") -> float:
+def random_changes(
+    folder: Path, seed: int, stream: str = "", strategy: str = "ddp"
+) -> float:
     """Go through random numbers of replicas, with random survivors, and check that nothing came of it.
 
     Survivors may be none, and the first replica may be among those that leave. Returns 0: nothing was killed.
     """
     draw = random.Random(seed)
     optimizer = draw.choice(["sgd", "adamw"])
-    toy = Toy(folder=str(folder), num_epochs=80, pace_s=0.005, optimizer=optimizer, stream=stream)
+    toy = Toy(
+        folder=str(folder),
+        num_epochs=80,
+        pace_s=0.005,
+        optimizer=optimizer,
+        stream=stream,
+    )
     toy = replace(toy, strategy=strategy)
     run = Elastic(run_toy, toy, folder)
     try:
@@ -54,9 +62,13 @@ def random_changes(folder: Path, seed: int, stream: str = "", strategy: str = "d
         for _ in range(NUM_CHANGES):
             num_replicas, present = draw.randint(1, REPLICAS_MAX), len(run.members)
             num_kept = draw.randint(0, min(num_replicas, present))
-            leaving = run.order(num_replicas, keep=draw.sample(range(present), num_kept))
+            leaving = run.order(
+                num_replicas, keep=draw.sample(range(present), num_kept)
+            )
             run.await_done()
-            assert run.done(), f"over before the change to generation {run.generation}\n{run.outputs()}"
+            assert run.done(), (
+                f"over before the change to generation {run.generation}\n{run.outputs()}"
+            )
             assert run.join(leaving) == [0] * len(leaving), run.outputs()
             time.sleep(draw.uniform(0.0, 0.1))
         assert run.join(run.members) == [0] * len(run.members), run.outputs()
@@ -72,7 +84,13 @@ def killed_at_random(folder: Path, seed: int, strategy: str = "ddp") -> float:
     Returns the seconds until the last of the others had ended.
     """
     draw = random.Random(seed)
-    toy = Toy(folder=str(folder), num_epochs=60, pace_s=0.005, checkpoint_every_s=0.05, double=True)
+    toy = Toy(
+        folder=str(folder),
+        num_epochs=60,
+        pace_s=0.005,
+        checkpoint_every_s=0.05,
+        double=True,
+    )
     toy = replace(toy, strategy=strategy)
     run = Elastic(run_toy, toy, folder)
     try:
@@ -97,7 +115,9 @@ def killed_at_random(folder: Path, seed: int, strategy: str = "ddp") -> float:
 def _await_moment(run: Elastic, draw: random.Random) -> None:
     """Half of the time during the change itself, else anywhere before or after it."""
     if draw.random() < 0.5:
-        joiners = [name for name in run.members if name.startswith(f"{run.generation}-")]
+        joiners = [
+            name for name in run.members if name.startswith(f"{run.generation}-")
+        ]
         while not all((run.control_dir / f"{name}.ready").exists() for name in joiners):
             time.sleep(0.001)
         time.sleep(draw.uniform(0.0, 0.15))

@@ -23,15 +23,22 @@ pytestmark = [
 
 def train(device: str, max_atomic: int | None) -> tuple[Run, list[Tensor]]:
     torch.manual_seed(0)
-    data = TensorDataset(torch.randn(256, 4, dtype=torch.float64), torch.randn(256, 1, dtype=torch.float64))
+    data = TensorDataset(
+        torch.randn(256, 4, dtype=torch.float64),
+        torch.randn(256, 1, dtype=torch.float64),
+    )
     model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1)).double()
     run = ct.init(device=device)
-    elastic, optimizer = run.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.01))
+    elastic, optimizer = run.prepare(
+        model, torch.optim.AdamW(model.parameters(), lr=0.01)
+    )
     loader = run.loader(data, batch_size=32, max_atomic=max_atomic, shuffle=True)
     for _ in run.epochs(12):
         for x, y in loader:
             optimizer.zero_grad()
-            nn.functional.mse_loss(elastic(x.to(run.device)), y.to(run.device)).backward()
+            nn.functional.mse_loss(
+                elastic(x.to(run.device)), y.to(run.device)
+            ).backward()
             optimizer.step()
     return run, [parameter.detach().cpu() for parameter in model.parameters()]
 
@@ -48,7 +55,8 @@ def test_a_gpu_trains_as_a_cpu_does(max_atomic: int | None) -> None:
     assert wanted is not None
     assert stats.noise_scale(32) == pytest.approx(wanted.noise_scale(32), rel=1e-3)
     assert (
-        gpu._session.profiles.builder("cuda").rows.keys() == cpu._session.profiles.builder("cpu").rows.keys()
+        gpu._session.profiles.builder("cuda").rows.keys()
+        == cpu._session.profiles.builder("cpu").rows.keys()
     )
 
 
@@ -60,10 +68,14 @@ def test_trials_find_what_fits_into_a_gpu() -> None:
     try:
         run = ct.init()
         model = nn.Linear(8, 1)
-        elastic, optimizer = run.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.01))
+        elastic, optimizer = run.prepare(
+            model, torch.optim.AdamW(model.parameters(), lr=0.01)
+        )
 
         def trial(num_samples: int) -> None:
-            held = torch.empty(num_samples * 2**20, dtype=torch.uint8, device=run.device)
+            held = torch.empty(
+                num_samples * 2**20, dtype=torch.uint8, device=run.device
+            )
             elastic(torch.ones(num_samples, 8, device=run.device)).sum().backward()
             optimizer.step()
             del held
@@ -83,16 +95,28 @@ def test_replicas_that_change_in_place_over_nccl_are_the_undisturbed_run(
     tmp_path: Path, strategy: str
 ) -> None:
     toy = Toy(
-        folder=str(tmp_path), num_epochs=60, pace_s=0.005, strategy=strategy, double=True, device="cuda:0"
+        folder=str(tmp_path),
+        num_epochs=60,
+        pace_s=0.005,
+        strategy=strategy,
+        double=True,
+        device="cuda:0",
     )
     few_and_many(toy, **ON_ONE_GPU)
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_replicas_on_gpus_go_on_from_their_checkpoints(tmp_path: Path, strategy: str) -> None:
+def test_replicas_on_gpus_go_on_from_their_checkpoints(
+    tmp_path: Path, strategy: str
+) -> None:
     toy = Toy(
-        folder=str(tmp_path), num_epochs=4, strategy=strategy, optimizer="adamw", double=True, device="cuda:0"
+        folder=str(tmp_path),
+        num_epochs=4,
+        strategy=strategy,
+        optimizer="adamw",
+        double=True,
+        device="cuda:0",
     )
     live(toy, (2, 3), (1, 7), (3, None), envs=ON_ONE_GPU)
     assert_same_run(toy)
@@ -106,17 +130,25 @@ def test_mixed_precision_and_a_compiled_model(dtype: torch.dtype) -> None:
     data = TensorDataset(x, x @ torch.randn(16, 1))
     run = ct.init()
     model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 1))
-    elastic, optimizer = run.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.01))
+    elastic, optimizer = run.prepare(
+        model, torch.optim.AdamW(model.parameters(), lr=0.01)
+    )
     compiled = torch.compile(elastic)
-    scaler = run.prepare_scaler(torch.amp.GradScaler("cuda", enabled=dtype == torch.float16))
-    loader = run.loader(data, batch_size=64, shuffle=True, pin_memory=True, num_workers=2)
+    scaler = run.prepare_scaler(
+        torch.amp.GradScaler("cuda", enabled=dtype == torch.float16)
+    )
+    loader = run.loader(
+        data, batch_size=64, shuffle=True, pin_memory=True, num_workers=2
+    )
     losses = []
     for _ in run.epochs(10):
         for features, target in loader:
             optimizer.zero_grad()
             with torch.autocast("cuda", dtype):
                 output = compiled(features.to(run.device, non_blocking=True))
-            loss = nn.functional.mse_loss(output.float(), target.to(run.device, non_blocking=True))
+            loss = nn.functional.mse_loss(
+                output.float(), target.to(run.device, non_blocking=True)
+            )
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()

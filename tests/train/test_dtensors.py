@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from coadapt.train.dtensors import empty_shards, flatten, is_sharded, local_shards, shard_like, unflatten
+from coadapt.train.dtensors import (
+    empty_shards,
+    flatten,
+    is_sharded,
+    local_shards,
+    shard_like,
+    unflatten,
+)
 
 pytestmark = pytest.mark.train
 
@@ -18,7 +25,10 @@ def state() -> dict[str, object]:
 def test_what_is_taken_out_can_be_put_back_in() -> None:
     taken: dict[str, torch.Tensor] = {}
     outline = flatten(state(), taken, which=lambda _, tensor: tensor.dim() > 0)
-    assert {path: tensor.shape for path, tensor in taken.items()} == {"/model/a": (2, 3), "/model/b": (4,)}
+    assert {path: tensor.shape for path, tensor in taken.items()} == {
+        "/model/a": (2, 3),
+        "/model/b": (4,),
+    }
     targets = empty_shards(outline, {})
     assert {path: (t.shape, t.dtype) for path, t in targets.items()} == {
         "/model/a": ((2, 3), torch.float32),
@@ -31,7 +41,9 @@ def test_an_outline_is_plain_data(tmp_path: object) -> None:
     taken: dict[str, torch.Tensor] = {}
     outline = flatten(state(), taken, which=lambda path, _: path == "/model/b")
     torch.save(outline, f"{tmp_path}/outline.pt")
-    assert repr(torch.load(f"{tmp_path}/outline.pt", weights_only=True)) == repr(outline)
+    assert repr(torch.load(f"{tmp_path}/outline.pt", weights_only=True)) == repr(
+        outline
+    )
 
 
 def test_whole_tensors_stay_as_they_are() -> None:

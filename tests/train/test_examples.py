@@ -25,7 +25,10 @@ def final(output: str) -> float:
 
 
 def run_here(
-    name: str, arguments: str, capsys: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch
+    name: str,
+    arguments: str,
+    capsys: pytest.CaptureFixture[str],
+    patch: pytest.MonkeyPatch,
 ) -> float:
     """Run an example in this process; return its result."""
     patch.setattr(sys, "argv", [name, *arguments.split()])
@@ -85,8 +88,12 @@ def test_under_torchrun(
 ) -> None:
     arguments = "--samples 3000 --epochs 2"
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    process = start([*torchrun, str(EXAMPLES / "factorise.py"), *arguments.split()], tmp_path)
+    process = start(
+        [*torchrun, str(EXAMPLES / "factorise.py"), *arguments.split()], tmp_path
+    )
     output, _ = process.communicate(timeout=200)
     assert process.returncode == 0, output
     assert output.count("final error") == 1
-    assert final(output) == pytest.approx(run_here("factorise", arguments, capsys, monkeypatch), abs=2e-4)
+    assert final(output) == pytest.approx(
+        run_here("factorise", arguments, capsys, monkeypatch), abs=2e-4
+    )

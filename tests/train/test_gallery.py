@@ -8,7 +8,11 @@ from benchmarks.gallery import checked, distance_alone, lines_changed, names
 
 pytestmark = [pytest.mark.train, pytest.mark.slow, pytest.mark.processes]
 
-LIBRARIES = {"accelerate_clip": "accelerate", "hugging_face": "transformers", "lightning_fit": "lightning"}
+LIBRARIES = {
+    "accelerate_clip": "accelerate",
+    "hugging_face": "transformers",
+    "lightning_fit": "lightning",
+}
 
 
 # All of them, and three changes of up to three replicas: `python -m benchmarks.gallery`.

@@ -64,20 +64,26 @@ def test_what_is_known_is_not_tried_again() -> None:
     def never(size: int) -> bool:
         raise AssertionError(size)
 
-    assert search(never, MemoryCeiling(fits=48, fails=50), 100) == MemoryCeiling(fits=48, fails=50)
+    assert search(never, MemoryCeiling(fits=48, fails=50), 100) == MemoryCeiling(
+        fits=48, fails=50
+    )
     assert search(never, MemoryCeiling(fits=100), 100) == MemoryCeiling(fits=100)
-    assert search(never, MemoryCeiling(fits=0, fails=1), 100) == MemoryCeiling(fits=0, fails=1)
+    assert search(never, MemoryCeiling(fits=0, fails=1), 100) == MemoryCeiling(
+        fits=0, fails=1
+    )
 
 
 def test_a_failure_in_training_lowers_what_is_tried_next() -> None:
     assert MemoryCeiling().most is None
     assert MemoryCeiling().after_failure(64).most == 32
-    assert MemoryCeiling(fits=48, fails=52).after_failure(50) == MemoryCeiling(fits=48, fails=50)
+    assert MemoryCeiling(fits=48, fails=52).after_failure(50) == MemoryCeiling(
+        fits=48, fails=50
+    )
     assert MemoryCeiling(fits=48, fails=52).after_failure(48).most == 24
     assert MemoryCeiling().after_failure(1).most == 1
-    assert MemoryCeiling(fits=48, fails=52).weakest(MemoryCeiling(fits=50)) == MemoryCeiling(
-        fits=48, fails=52
-    )
+    assert MemoryCeiling(fits=48, fails=52).weakest(
+        MemoryCeiling(fits=50)
+    ) == MemoryCeiling(fits=48, fails=52)
 
 
 def test_limits_are_only_lowered() -> None:
@@ -87,13 +93,18 @@ def test_limits_are_only_lowered() -> None:
     assert lowered(limits, 4).max_atomic == 8
 
 
-def test_ceilings_are_kept_per_model_and_gpu_type(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_ceilings_are_kept_per_model_and_gpu_type(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = MemoryCeilingFile(tmp_path / "deep")
     assert file.read("a") == {}
     file.write("a", {"t4": MemoryCeiling(fits=3, fails=4)})
     file.write("a", {"a100": MemoryCeiling(fits=9)})
     file.write("b", {"t4": MemoryCeiling(fits=1)})
-    assert file.read("a") == {"t4": MemoryCeiling(fits=3, fails=4), "a100": MemoryCeiling(fits=9)}
+    assert file.read("a") == {
+        "t4": MemoryCeiling(fits=3, fails=4),
+        "a100": MemoryCeiling(fits=9),
+    }
     assert file.read("b") == {"t4": MemoryCeiling(fits=1)}
     (tmp_path / "deep" / MEMORY_CEILINGS_FILE).write_text('{"a": {"t4": 3}}')
     assert file.read("a") == {}
@@ -111,7 +122,9 @@ def test_a_model_is_known_by_what_it_holds() -> None:
 def test_which_errors_mean_too_little_memory() -> None:
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory."))
     assert is_out_of_memory(MemoryError())
-    assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling ..."))
+    assert is_out_of_memory(
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling ...")
+    )
     with pytest.raises(RuntimeError) as raised:
         torch.empty(2**60)
     assert is_out_of_memory(raised.value)
@@ -129,7 +142,9 @@ class Limited(nn.Module):
         super().__init__()
         self.limit = limit
         self.sizes: list[int] = []
-        self.layers = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Dropout(0.1), nn.Linear(4, 1))
+        self.layers = nn.Sequential(
+            nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Dropout(0.1), nn.Linear(4, 1)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         self.sizes.append(len(x))
@@ -138,7 +153,9 @@ class Limited(nn.Module):
         return self.layers(x)
 
 
-def begin(folder: Path | None, limit: int = 37) -> tuple[Run, Limited, nn.Module, torch.optim.Optimizer]:
+def begin(
+    folder: Path | None, limit: int = 37
+) -> tuple[Run, Limited, nn.Module, torch.optim.Optimizer]:
     run = ct.init(checkpoint_dir=folder)
     torch.manual_seed(1)
     inner = Limited(limit)
@@ -146,7 +163,9 @@ def begin(folder: Path | None, limit: int = 37) -> tuple[Run, Limited, nn.Module
     return run, inner, model, optimizer
 
 
-def find(folder: Path | None, limit: int = 37, largest: int = 1000) -> tuple[int, list[int]]:
+def find(
+    folder: Path | None, limit: int = 37, largest: int = 1000
+) -> tuple[int, list[int]]:
     """Return what was found, and the sizes that were tried."""
     run, inner, model, optimizer = begin(folder, limit)
 
@@ -159,7 +178,9 @@ def find(folder: Path | None, limit: int = 37, largest: int = 1000) -> tuple[int
     before = {name: value.clone() for name, value in inner.state_dict().items()}
     random = torch.get_rng_state()
     found = run.find_max_atomic(trial, largest=largest)
-    assert all(torch.equal(value, before[name]) for name, value in inner.state_dict().items())
+    assert all(
+        torch.equal(value, before[name]) for name, value in inner.state_dict().items()
+    )
     assert torch.equal(torch.get_rng_state(), random)
     assert optimizer.state_dict()["state"] == {}
     assert all(parameter.grad is None for parameter in inner.parameters())
@@ -167,16 +188,23 @@ def find(folder: Path | None, limit: int = 37, largest: int = 1000) -> tuple[int
     return found, inner.sizes
 
 
-def test_trials_find_the_ceiling_and_leave_no_trace(caplog: pytest.LogCaptureFixture) -> None:
+def test_trials_find_the_ceiling_and_leave_no_trace(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.INFO, "coadapt.train"):
         found, sizes = find(None)
     assert sizes[:6] == [2, 4, 8, 16, 32, 64]
     assert 35 <= found <= 37
-    assert f"{found} samples per pass fit into the memory of a cpu ({len(sizes)} trials" in caplog.text
+    assert (
+        f"{found} samples per pass fit into the memory of a cpu ({len(sizes)} trials"
+        in caplog.text
+    )
     assert find(None, largest=20)[0] == 20
 
 
-def test_what_was_found_is_remembered_per_gpu_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_found_is_remembered_per_gpu_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found, sizes = find(tmp_path)
     assert sizes
     assert find(tmp_path) == (found, [])
@@ -214,12 +242,16 @@ def test_other_errors_of_the_trial_are_the_users_own() -> None:
 
 
 def test_not_even_one_sample() -> None:
-    with pytest.raises(RuntimeError, match="not even one sample per pass fits into the memory of a cpu"):
+    with pytest.raises(
+        RuntimeError, match="not even one sample per pass fits into the memory of a cpu"
+    ):
         find(None, limit=0)
 
 
 def test_the_order_of_calls_and_the_job_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RuntimeError, match=r"call run.prepare\(...\) before run.find_max_atomic"):
+    with pytest.raises(
+        RuntimeError, match=r"call run.prepare\(...\) before run.find_max_atomic"
+    ):
         ct.init().find_max_atomic(lambda _: None, largest=8)
     with pytest.raises(ct.InputError, match=r"find_max_atomic\(largest\): got 0"):
         begin(None)[0].find_max_atomic(lambda _: None, largest=0)
@@ -250,7 +282,9 @@ print("passes", inner.sizes)
 
 
 @pytest.mark.processes
-def test_a_run_that_runs_out_of_memory_says_so_in_one_line_and_accumulates_next_time(tmp_path: Path) -> None:
+def test_a_run_that_runs_out_of_memory_says_so_in_one_line_and_accumulates_next_time(
+    tmp_path: Path,
+) -> None:
     def start(*arguments: str) -> tuple[int, str, str]:
         command = [sys.executable, "-c", SCRIPT, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -265,25 +299,34 @@ def test_a_run_that_runs_out_of_memory_says_so_in_one_line_and_accumulates_next_
         )
     code, printed, _ = start(str(tmp_path))
     assert code == 0
-    assert "at most 16 samples per pass: more did not fit into the memory of a cpu before" in printed
+    assert (
+        "at most 16 samples per pass: more did not fit into the memory of a cpu before"
+        in printed
+    )
     assert f"passes {[16] * 8}" in printed
 
 
 @pytest.mark.processes
 def test_without_a_place_to_remember_it_says_what_to_write() -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False
+    )
     assert done.stderr == (
         "out of memory: replica 0: 64 samples per pass do not fit into a cpu: try run.loader(max_atomic=32), "
         "then gradients accumulate\n"
     )
 
 
-def train_with_the_finder(folder: str, *, shard: bool = False, until: int | None = None) -> None:
+def train_with_the_finder(
+    folder: str, *, shard: bool = False, until: int | None = None
+) -> None:
     """Replica 1 has less memory than the others. until: train for as long as it takes to be so many."""
     run = ct.init(checkpoint_dir=folder)
     torch.manual_seed(1)
     inner = Limited(20 if run.rank == 1 else 40)
-    model, optimizer = run.prepare(inner, torch.optim.SGD(inner.parameters(), lr=0.1), shard=shard)
+    model, optimizer = run.prepare(
+        inner, torch.optim.SGD(inner.parameters(), lr=0.1), shard=shard
+    )
 
     def body(x: Tensor) -> None:
         optimizer.zero_grad()
@@ -293,7 +336,9 @@ def train_with_the_finder(folder: str, *, shard: bool = False, until: int | None
     max_atomic = run.find_max_atomic(lambda n: body(torch.randn(n, 2)), largest=100)
     generation = run._session.config.place.generation
     Path(folder, f"trials-{run.rank}-{generation}").write_text(str(len(inner.sizes)))
-    loader = run.loader(TensorDataset(torch.randn(400, 2)), batch_size=100, max_atomic=max_atomic)
+    loader = run.loader(
+        TensorDataset(torch.randn(400, 2)), batch_size=100, max_atomic=max_atomic
+    )
     for _ in run.epochs(10_000 if until else 30):
         for (x,) in loader:
             assert len(x) <= 20
@@ -301,7 +346,9 @@ def train_with_the_finder(folder: str, *, shard: bool = False, until: int | None
             time.sleep(0.01 if until else 0.0)
         if run.num_replicas == until:
             break
-    Path(folder, f"found-{run.rank}-{run._session.config.place.generation}").write_text(str(run.batch))
+    Path(folder, f"found-{run.rank}-{run._session.config.place.generation}").write_text(
+        str(run.batch)
+    )
     run.close()
 
 
@@ -310,8 +357,13 @@ def test_replicas_take_what_fits_into_the_smallest_memory_and_a_later_start_does
     tmp_path: Path,
 ) -> None:
     for trials in (True, False):
-        assert run_replicas(train_with_the_finder, [str(tmp_path)] * 2, tmp_path) == [0, 0]
-        assert all((int(path.read_text()) > 0) is trials for path in tmp_path.glob("trials-*"))
+        assert run_replicas(train_with_the_finder, [str(tmp_path)] * 2, tmp_path) == [
+            0,
+            0,
+        ]
+        assert all(
+            (int(path.read_text()) > 0) is trials for path in tmp_path.glob("trials-*")
+        )
         found = {path.read_text() for path in tmp_path.glob("found-*")}
         assert found == {str(BatchConfig(total=100, atomic=17, accumulation=2))}
 
@@ -327,7 +379,9 @@ class Refusal(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         if len(grads[0]) > ctx.limit:
-            raise torch.OutOfMemoryError(f"no room for the gradients of {len(grads[0])} samples")
+            raise torch.OutOfMemoryError(
+                f"no room for the gradients of {len(grads[0])} samples"
+            )
         return grads[0], None
 
 
@@ -355,7 +409,9 @@ def find_in_parts(arguments: tuple[str, bool]) -> None:
     run = ct.init(checkpoint_dir=folder, device="cpu")
     torch.manual_seed(1)
     inner = LimitedInParts(*{1: (20, 99), 2: (99, 26)}.get(run.rank, (40, 40)))
-    model, optimizer = run.prepare(inner, torch.optim.Adam(inner.parameters(), lr=0.1), shard=shard)
+    model, optimizer = run.prepare(
+        inner, torch.optim.Adam(inner.parameters(), lr=0.1), shard=shard
+    )
 
     def body(x: Tensor) -> None:
         optimizer.zero_grad()
@@ -382,21 +438,31 @@ def find_in_parts(arguments: tuple[str, bool]) -> None:
 
 
 @pytest.mark.processes
-def test_a_cut_model_is_tried_by_each_replica_alone_and_trains_as_ever_afterwards(tmp_path: Path) -> None:
+def test_a_cut_model_is_tried_by_each_replica_alone_and_trains_as_ever_afterwards(
+    tmp_path: Path,
+) -> None:
     """Whoever runs out of memory leaves nobody waiting; a later start does not search, fewer replicas do."""
     (tmp_path / "whole").mkdir()
-    assert run_replicas(find_in_parts, [(str(tmp_path / "whole"), False)] * 3, tmp_path) == [0] * 3
+    assert (
+        run_replicas(find_in_parts, [(str(tmp_path / "whole"), False)] * 3, tmp_path)
+        == [0] * 3
+    )
     wanted = torch.load(tmp_path / "whole" / "end.pt")[1]
 
     def start(num_replicas: int) -> tuple[int, list[int]]:
         for path in tmp_path.glob("checkpoint-*"):
             shutil.rmtree(path)
-        codes = run_replicas(find_in_parts, [(str(tmp_path), True)] * num_replicas, tmp_path)
+        codes = run_replicas(
+            find_in_parts, [(str(tmp_path), True)] * num_replicas, tmp_path
+        )
         assert codes == [0] * num_replicas, (tmp_path / "output-0.txt").read_text()
         max_atomic, end = torch.load(tmp_path / "end.pt")
         for name, value in end.items():
             torch.testing.assert_close(value, wanted[name], rtol=1e-4, atol=1e-5)
-        return max_atomic, [int((tmp_path / f"tried-{rank}").read_text()) for rank in range(num_replicas)]
+        return max_atomic, [
+            int((tmp_path / f"tried-{rank}").read_text())
+            for rank in range(num_replicas)
+        ]
 
     found, tried = start(3)
     assert 19 <= found <= 20
@@ -405,22 +471,36 @@ def test_a_cut_model_is_tried_by_each_replica_alone_and_trains_as_ever_afterward
     assert min(start(2)[1]) > 0
 
 
-@given(st.dictionaries(st.integers(1, 9), st.integers(0, 50), max_size=5), st.integers(1, 9))
+@given(
+    st.dictionaries(st.integers(1, 9), st.integers(0, 50), max_size=5),
+    st.integers(1, 9),
+)
 def test_what_fits_on_few_replicas_fits_on_more_and_what_fails_on_many_fails_on_fewer(
     rooms: dict[int, int], num_replicas: int
 ) -> None:
     """Each count was searched to the end; by nature more replicas have more room."""
     counts = sorted(rooms)
-    known = {n: MemoryCeiling(fits=max(rooms[m] for m in counts if m <= n)) for n in counts}
-    known = {n: MemoryCeiling(fits=ceiling.fits, fails=ceiling.fits + 1) for n, ceiling in known.items()}
+    known = {
+        n: MemoryCeiling(fits=max(rooms[m] for m in counts if m <= n)) for n in counts
+    }
+    known = {
+        n: MemoryCeiling(fits=ceiling.fits, fails=ceiling.fits + 1)
+        for n, ceiling in known.items()
+    }
     found = on_replicas(known, num_replicas)
-    assert found.fits == max((known[n].fits for n in counts if n <= num_replicas), default=0)
-    assert found.fails == min((known[n].fits + 1 for n in counts if n >= num_replicas), default=None)
+    assert found.fits == max(
+        (known[n].fits for n in counts if n <= num_replicas), default=0
+    )
+    assert found.fails == min(
+        (known[n].fits + 1 for n in counts if n >= num_replicas), default=None
+    )
     assert num_replicas not in known or found == known[num_replicas]
 
 
 def test_a_failure_in_training_outweighs_what_fitted_on_fewer() -> None:
-    assert on_replicas({2: MemoryCeiling(fits=30), 4: MemoryCeiling(fails=20)}, 3) == MemoryCeiling(fails=20)
+    assert on_replicas(
+        {2: MemoryCeiling(fits=30), 4: MemoryCeiling(fails=20)}, 3
+    ) == MemoryCeiling(fails=20)
 
 
 @pytest.mark.processes
@@ -439,7 +519,9 @@ def test_a_replica_that_joins_does_not_search(tmp_path: Path, *, shard: bool) ->
     finally:
         run.kill()
     assert (tmp_path / "trials-2-2").read_text() == "0"
-    assert (tmp_path / "found-2-2").read_text() == str(BatchConfig(total=100, atomic=17, accumulation=1))
+    assert (tmp_path / "found-2-2").read_text() == str(
+        BatchConfig(total=100, atomic=17, accumulation=1)
+    )
 
 
 def run_out(folder: str) -> None:
@@ -461,10 +543,16 @@ def run_out(folder: str) -> None:
 
 
 @pytest.mark.processes
-def test_one_replica_that_ran_out_of_memory_lowers_the_passes_of_all(tmp_path: Path) -> None:
+def test_one_replica_that_ran_out_of_memory_lowers_the_passes_of_all(
+    tmp_path: Path,
+) -> None:
     assert run_replicas(run_out, [str(tmp_path)] * 2, tmp_path) == [1, 1]
     said = (tmp_path / "output-1.txt").read_text()
-    assert said.startswith("out of memory: replica 1: 30 samples per pass do not fit into a cpu")
+    assert said.startswith(
+        "out of memory: replica 1: 30 samples per pass do not fit into a cpu"
+    )
     assert "Traceback" not in said
     assert run_replicas(run_out, [str(tmp_path)] * 2, tmp_path) == [0, 0]
-    assert {(tmp_path / f"passes-{rank}").read_text() for rank in range(2)} == {str([15] * 8)}
+    assert {(tmp_path / f"passes-{rank}").read_text() for rank in range(2)} == {
+        str([15] * 8)
+    }

@@ -44,7 +44,10 @@ def test_training_on_a_loader_of_ones_own_is_noticed_after_an_epoch() -> None:
     run.loader(DATA, batch_size=5)
     epochs = run.epochs(2)
     assert next(epochs) == 0
-    with pytest.raises(RuntimeError, match=r"epoch 0 ended without training: iterate over what run.loader"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"epoch 0 ended without training: iterate over what run.loader",
+    ):
         next(epochs)
 
 
@@ -53,7 +56,9 @@ def test_a_data_loader_is_no_dataset_and_the_order_is_the_runs() -> None:
     batches = DataLoader(DATA, batch_size=5)
     with pytest.raises(InputError, match=r"its dataset: run\.loader\(loader\.dataset"):
         run.loader(batches, batch_size=5)
-    with pytest.raises(InputError, match=r"loader\(sampler\): .* the run orders the samples"):
+    with pytest.raises(
+        InputError, match=r"loader\(sampler\): .* the run orders the samples"
+    ):
         run.loader(DATA, batch_size=5, sampler=[1, 2])
     run.loader(DATA, batch_size=5)
     with pytest.raises(InputError, match=r"its dataset: loader\.dataset"):
@@ -64,12 +69,16 @@ def test_a_data_loader_is_no_dataset_and_the_order_is_the_runs() -> None:
 
 def test_model_and_optimizer_in_the_wrong_order() -> None:
     model = nn.Linear(1, 1)
-    with pytest.raises(InputError, match=r"prepare\(model\): .*SGD.*run\.prepare\(model, optimizer\)"):
+    with pytest.raises(
+        InputError, match=r"prepare\(model\): .*SGD.*run\.prepare\(model, optimizer\)"
+    ):
         ct.init().prepare(torch.optim.SGD(model.parameters(), lr=0.1), model)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kept", ["", "prepared", "registered"])
-def test_a_scheduler_that_nothing_keeps_is_told(kept: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_scheduler_that_nothing_keeps_is_told(
+    kept: str, caplog: pytest.LogCaptureFixture
+) -> None:
     run = ct.init()
     _, optimizer = prepared(run)
     run.state(best=0.0)
@@ -80,12 +89,16 @@ def test_a_scheduler_that_nothing_keeps_is_told(kept: str, caplog: pytest.LogCap
     elif kept == "registered":
         run.register("schedule", scheduler)
     next(run.epochs(1))
-    assert ["prepare_scheduler" in text for text in caplog.messages] == [True] * (not kept)
+    assert ["prepare_scheduler" in text for text in caplog.messages] == [True] * (
+        not kept
+    )
 
 
 def test_an_optimizer_of_another_model() -> None:
     other = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
-    with pytest.raises(InputError, match=r"prepare\(optimizer\): got 'parameters of another model'"):
+    with pytest.raises(
+        InputError, match=r"prepare\(optimizer\): got 'parameters of another model'"
+    ):
         ct.init().prepare(nn.Linear(1, 1), other)
 
 
@@ -126,19 +139,26 @@ def test_a_setting_that_cannot_be_is_told_in_one_line(
 ) -> None:
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     tell_input_errors()
-    for error in (InputError("init(contract)", "adaptative", "fixed"), KeyError("mine")):
+    for error in (
+        InputError("init(contract)", "adaptative", "fixed"),
+        KeyError("mine"),
+    ):
         try:
             raise error
         except (InputError, KeyError):
             sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]  # there is one
     one, *more = capsys.readouterr().err.splitlines()
-    assert one.startswith("error: init(contract): got 'adaptative'; allowed: fixed (test_misuse.py, line ")
+    assert one.startswith(
+        "error: init(contract): got 'adaptative'; allowed: fixed (test_misuse.py, line "
+    )
     assert more[0] == "Traceback (most recent call last):"
 
 
 def train_beside_a_group_of_ones_own(folder: str) -> None:
     logging.basicConfig(format="%(message)s")
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=0, world_size=1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=0, world_size=1
+    )
     run = ct.init()
     prepared(run)
     run.loader(DATA, batch_size=5)
@@ -146,11 +166,18 @@ def train_beside_a_group_of_ones_own(folder: str) -> None:
 
 
 @pytest.mark.processes
-def test_beside_a_process_group_of_ones_own_replicas_do_not_change_in_place(tmp_path: Path) -> None:
+def test_beside_a_process_group_of_ones_own_replicas_do_not_change_in_place(
+    tmp_path: Path,
+) -> None:
     control_dir = tmp_path / "control_dir"
     target = train_beside_a_group_of_ones_own
-    assert run_replicas(target, [str(tmp_path)], tmp_path, {ENV_RESCALE_DIR: str(control_dir)}) == [0]
-    assert "not in place: this process has a process group" in (tmp_path / "output-0.txt").read_text()
+    assert run_replicas(
+        target, [str(tmp_path)], tmp_path, {ENV_RESCALE_DIR: str(control_dir)}
+    ) == [0]
+    assert (
+        "not in place: this process has a process group"
+        in (tmp_path / "output-0.txt").read_text()
+    )
     assert not (control_dir / CAPABLE_FILE).exists()
 
 
@@ -165,5 +192,8 @@ def wait_for_the_other(late_s: float) -> None:
 def test_a_replica_that_waits_long_for_totals_says_so(tmp_path: Path) -> None:
     assert run_replicas(wait_for_the_other, [0.0, 1.0], tmp_path) == [0, 0]
     first, last = (tmp_path / f"output-{rank}.txt" for rank in (0, 1))
-    assert "replica 0 has waited 0.2 s in totals() for the others: all replicas" in first.read_text()
+    assert (
+        "replica 0 has waited 0.2 s in totals() for the others: all replicas"
+        in first.read_text()
+    )
     assert last.read_text() == ""

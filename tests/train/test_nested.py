@@ -47,7 +47,10 @@ def test_what_was_taken_out_goes_back(state: object) -> None:
     def is_mark(value: object) -> bool:
         return isinstance(value, dict) and value.keys() == {"mark"}
 
-    assert map_leaves(lambda _, mark: taken[mark["mark"]], outline, is_leaf=is_mark) == state  # type: ignore[index]  # a mark
+    assert (
+        map_leaves(lambda _, mark: taken[mark["mark"]], outline, is_leaf=is_mark)
+        == state
+    )  # type: ignore[index]  # a mark
 
 
 def test_what_comes_back_is_plain() -> None:
@@ -66,5 +69,7 @@ def test_tensors_are_found_in_what_models_return() -> None:
     one, two = torch.zeros(1), torch.ones(2)
     assert tensors_in(one) == [one]
     found = tensors_in([Output(one, {"x": (two, "text")}), None])
-    assert [tensor is known for tensor, known in zip(found, (one, two), strict=True)] == [True, True]
+    assert [
+        tensor is known for tensor, known in zip(found, (one, two), strict=True)
+    ] == [True, True]
     assert tensors_in("text") == []

@@ -39,7 +39,9 @@ def prepared(run: Run) -> tuple[nn.Module, torch.optim.Optimizer]:
     return run.prepare(model, torch.optim.SGD(model.parameters(), lr=1e-4))
 
 
-def train(run: Run, loader: ct.ElasticLoader, num_epochs: int, stop_at: int | None = None) -> list[list[int]]:
+def train(
+    run: Run, loader: ct.ElasticLoader, num_epochs: int, stop_at: int | None = None
+) -> list[list[int]]:
     """Train and return the samples of each step, up to step `stop_at`."""
     model, optimizer = prepared(run)
     seen = []
@@ -58,16 +60,26 @@ def test_the_loop_sees_each_sample_once_per_epoch_in_the_loaders_order() -> None
     run = ct.init()
     loader = run.loader(points(), batch_size=6)
     assert len(loader) == 4
-    assert train(run, loader, 1) == [list(range(start, min(start + 6, 20))) for start in (0, 6, 12, 18)]
+    assert train(run, loader, 1) == [
+        list(range(start, min(start + 6, 20))) for start in (0, 6, 12, 18)
+    ]
     assert (run.progress.epoch, run.progress.step, run.progress.samples) == (1, 4, 20)
-    assert (run.rank, run.num_replicas, run.is_first, run.device.type) == (0, 1, True, "cpu")
+    assert (run.rank, run.num_replicas, run.is_first, run.device.type) == (
+        0,
+        1,
+        True,
+        "cpu",
+    )
 
 
 def test_drop_last() -> None:
     run = ct.init()
     loader = run.loader(points(), batch_size=6, drop_last=True)
     assert len(loader) == 3
-    assert train(run, loader, 2) == [list(range(start, start + 6)) for start in (0, 6, 12)] * 2
+    assert (
+        train(run, loader, 2)
+        == [list(range(start, start + 6)) for start in (0, 6, 12)] * 2
+    )
 
 
 def test_processes_that_fetch_data_keep_the_order() -> None:
@@ -105,7 +117,9 @@ def test_a_run_comes_back_from_its_checkpoint(tmp_path: Path) -> None:
         return run, run.loader(points(), batch_size=6, shuffle=True)
 
     undisturbed = ct.init()
-    wanted = train(undisturbed, undisturbed.loader(points(), batch_size=6, shuffle=True), 2)
+    wanted = train(
+        undisturbed, undisturbed.loader(points(), batch_size=6, shuffle=True), 2
+    )
     first = train(*begin(1e-9), num_epochs=2, stop_at=6)
     again, loader = begin(1000.0)
     rest = train(again, loader, 2)
@@ -131,7 +145,9 @@ def test_random_generators_go_on_where_they_were(tmp_path: Path) -> None:
                 model(x).mean().backward()
                 optimizer.step()
                 numpy_draws = np.random.random() + np.random.normal()  # noqa: NPY002  # what users call
-                drawn.append(float(torch.rand(())) + random.random() + float(numpy_draws))
+                drawn.append(
+                    float(torch.rand(())) + random.random() + float(numpy_draws)
+                )
         return drawn
 
     def seeded(folder: str, stop_at: int | None) -> list[float]:
@@ -199,7 +215,9 @@ def test_what_cannot_be_loaded_safely_is_refused_at_once(tmp_path: Path) -> None
         run.register("fine", nn.Linear(1, 1))
 
 
-def test_the_values_of_tensors_are_not_written_to_see_whether_they_load(tmp_path: Path) -> None:
+def test_the_values_of_tensors_are_not_written_to_see_whether_they_load(
+    tmp_path: Path,
+) -> None:
     """They may fill the memory of the machine; what is no plain tensor is tried."""
     run = ct.init(checkpoint_dir=tmp_path)
     tracemalloc.start()
@@ -228,9 +246,13 @@ def test_a_self_job_changes_its_batch_between_steps() -> None:
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_processes_that_fetched_ahead_are_told_of_another_batch(persistent: bool) -> None:
+def test_processes_that_fetched_ahead_are_told_of_another_batch(
+    persistent: bool,
+) -> None:
     run = ct.init(contract="self")
-    loader = run.loader(points(40), batch_size=4, num_workers=2, persistent_workers=persistent)
+    loader = run.loader(
+        points(40), batch_size=4, num_workers=2, persistent_workers=persistent
+    )
     model, optimizer = prepared(run)
     seen: list[list[int]] = []
     for _ in run.epochs(2):
@@ -246,20 +268,28 @@ def test_processes_that_fetched_ahead_are_told_of_another_batch(persistent: bool
 
 def test_other_jobs_may_not() -> None:
     loader = ct.init(contract="adaptive").loader(points(), batch_size=4)
-    with pytest.raises(InputError, match="only under contract self; this job's is adaptive"):
+    with pytest.raises(
+        InputError, match="only under contract self; this job's is adaptive"
+    ):
         loader.set_batch_size(8)
 
 
-def test_an_adaptive_job_grows_its_batch_says_why_and_keeps_its_cap(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_adaptive_job_grows_its_batch_says_why_and_keeps_its_cap(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     run = ct.init(contract="adaptive", report_every_s=0.05)
     generator = torch.Generator().manual_seed(0)
     data = TensorDataset(torch.randn(512, 16, generator=generator))
     loader = run.loader(data, batch_size=8, max_batch_size=64)
     pure_noise = nn.Linear(16, 1, bias=False)
-    model, optimizer = run.prepare(pure_noise, torch.optim.SGD(pure_noise.parameters(), lr=1e-4))
+    model, optimizer = run.prepare(
+        pure_noise, torch.optim.SGD(pure_noise.parameters(), lr=1e-4)
+    )
     sizes: set[int] = set()
     with caplog.at_level(logging.INFO, "coadapt.train"):
-        ends_at = time.monotonic() + 60.0  # how soon it grows depends on how busy the machine is
+        ends_at = (
+            time.monotonic() + 60.0
+        )  # how soon it grows depends on how busy the machine is
         for epoch in run.epochs(1_000_000):
             for (x,) in loader:
                 optimizer.zero_grad()
@@ -286,24 +316,39 @@ class Lengthless:
 
 
 def test_what_is_wrong_is_said_in_one_line() -> None:
-    with pytest.raises(InputError, match=r"^loader\(dataset\): got '0 samples'; allowed: at least one batch"):
+    with pytest.raises(
+        InputError,
+        match=r"^loader\(dataset\): got '0 samples'; allowed: at least one batch",
+    ):
         ct.init().loader(points(0), batch_size=4)
-    with pytest.raises(InputError, match=r"^loader\(dataset\): got '3 samples'; allowed: at least one batch"):
+    with pytest.raises(
+        InputError,
+        match=r"^loader\(dataset\): got '3 samples'; allowed: at least one batch",
+    ):
         ct.init().loader(points(3), batch_size=4)
-    with pytest.raises(InputError, match=r"^loader\(dataset\): got 'Lengthless'; allowed: a dataset with"):
+    with pytest.raises(
+        InputError,
+        match=r"^loader\(dataset\): got 'Lengthless'; allowed: a dataset with",
+    ):
         ct.init().loader(Lengthless(), batch_size=4)
     with pytest.raises(InputError, match=r"^prepare\(reduction\): got 'max'"):
-        ct.init().prepare(nn.Linear(1, 1), torch.optim.SGD([torch.zeros(1)]), reduction="max")
+        ct.init().prepare(
+            nn.Linear(1, 1), torch.optim.SGD([torch.zeros(1)]), reduction="max"
+        )
 
 
 def test_the_order_of_calls_is_explained() -> None:
     run = ct.init()
     with pytest.raises(RuntimeError, match=r"there is no batch before run.loader"):
         run.batch  # noqa: B018  # the property raises
-    with pytest.raises(RuntimeError, match=r"call run\.prepare\(\.\.\.\) before run\.epochs"):
+    with pytest.raises(
+        RuntimeError, match=r"call run\.prepare\(\.\.\.\) before run\.epochs"
+    ):
         next(iter(run.epochs(1)))
     prepared(run)
-    with pytest.raises(RuntimeError, match=r"call run\.loader\(\.\.\.\) before run\.epochs"):
+    with pytest.raises(
+        RuntimeError, match=r"call run\.loader\(\.\.\.\) before run\.epochs"
+    ):
         next(iter(run.epochs(1)))
     loader = run.loader(points(), batch_size=4)
     with pytest.raises(InputError, match=r"one that leads: run.further_loader"):
@@ -350,7 +395,9 @@ def test_the_model_looks_like_the_users() -> None:
     assert list(model.state_dict()) == ["layer.weight", "layer.bias"]
     assert model.describe() == "a net"
     assert model.layer is net.layer
-    model.load_state_dict({"layer.weight": torch.ones(1, 1), "layer.bias": torch.ones(1)})
+    model.load_state_dict(
+        {"layer.weight": torch.ones(1, 1), "layer.bias": torch.ones(1)}
+    )
     assert net.layer.bias.item() == 1.0
     model.eval()
     assert not net.training

@@ -64,7 +64,9 @@ class Points(Dataset[tuple[Tensor, Tensor, int]]):
         generator = torch.Generator().manual_seed(7)
         self.x = torch.randn(NUM_SAMPLES, NUM_FEATURES, generator=generator)
         weights = torch.randn(NUM_FEATURES, 1, generator=generator)
-        self.y = self.x @ weights + 0.1 * torch.randn(NUM_SAMPLES, 1, generator=generator)
+        self.y = self.x @ weights + 0.1 * torch.randn(
+            NUM_SAMPLES, 1, generator=generator
+        )
         if double:
             self.x, self.y = self.x.double(), self.y.double()
 
@@ -111,7 +113,10 @@ class StatefulPointStream(PointStream):
             yield point
 
     def state_dict(self) -> dict[str, object]:
-        return {"given": self.given, "nested": [torch.tensor(self.given), {"epoch": self.epoch}]}
+        return {
+            "given": self.given,
+            "nested": [torch.tensor(self.given), {"epoch": self.epoch}],
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         assert state_dict["nested"][0] == state_dict["given"]
@@ -122,7 +127,10 @@ class PointShards(ct.ShardedStream[range, tuple[Tensor, Tensor, int]]):
     """The points in shards of different sizes."""
 
     def __init__(self, toy: Toy) -> None:
-        points, ends = Points(double=toy.double), [0, 20, 61, 65, 140, 141, 200, NUM_SAMPLES]
+        points, ends = (
+            Points(double=toy.double),
+            [0, 20, 61, 65, 140, 141, 200, NUM_SAMPLES],
+        )
         shards = [range(*pair) for pair in pairwise(ends)]
         super().__init__(
             shards,
@@ -149,10 +157,14 @@ def make_model(toy: Toy) -> tuple[nn.Module, torch.optim.Optimizer]:
     model.to(torch.float64 if toy.double else torch.float32)
     if toy.optimizer == "groups":
         head = {"params": model[2].parameters(), "lr": 0.01, "weight_decay": 0.0}
-        return model, torch.optim.AdamW([{"params": model[0].parameters()}, head], lr=0.002)
+        return model, torch.optim.AdamW(
+            [{"params": model[0].parameters()}, head], lr=0.002
+        )
     if toy.optimizer == "adamw":
         return model, torch.optim.AdamW(model.parameters(), lr=0.01)
-    return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
+    return model, torch.optim.SGD(
+        model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3
+    )
 
 
 def run_toy(toy: Toy) -> None:
@@ -174,7 +186,9 @@ def run_toy(toy: Toy) -> None:
     model, optimizer = run.prepare(*make_model(toy), shard=toy.strategy == "fsdp")
     scheduler = None
     if toy.scheduler:
-        scheduler = run.prepare_scheduler(torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma=0.9))
+        scheduler = run.prepare_scheduler(
+            torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma=0.9)
+        )
     loader = run.loader(
         training_data(toy),
         batch_size=toy.batch_size,
@@ -189,7 +203,9 @@ def run_toy(toy: Toy) -> None:
         for epoch in run.epochs(toy.num_epochs):
             for x, y, index in loader:
                 if run.progress.step in toy.harm:
-                    (os.killpg if toy.whole_group else os.kill)(os.getpid(), toy.harm.pop(run.progress.step))
+                    (os.killpg if toy.whole_group else os.kill)(
+                        os.getpid(), toy.harm.pop(run.progress.step)
+                    )
                 optimizer.zero_grad()
                 loss = nn.functional.mse_loss(model(x.to(run.device)), y.to(run.device))
                 loss.backward()
@@ -203,7 +219,11 @@ def run_toy(toy: Toy) -> None:
                 time.sleep(0.0 if fast.exists() else toy.pace_s)
                 ids = index.tolist() if loader.sample_ids else []
                 assert toy.stream or ids == loader.sample_ids
-                print(json.dumps([epoch, run.progress.index, run.rank, ids]), file=log, flush=True)
+                print(
+                    json.dumps([epoch, run.progress.index, run.rank, ids]),
+                    file=log,
+                    flush=True,
+                )
             run.log(loss=loss)
             totals = run.totals()
             if run.is_first:
@@ -229,7 +249,11 @@ def plain_parameters(toy: Toy) -> list[Tensor]:
     """Train with nothing of ours but the sample order; return the final parameters."""
     data = Points(double=toy.double)
     model, optimizer = make_model(toy)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma=0.9) if toy.scheduler else None
+    scheduler = (
+        torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma=0.9)
+        if toy.scheduler
+        else None
+    )
     for epoch in range(toy.num_epochs):
         for ids in plain_batches(toy, epoch):
             optimizer.zero_grad()
@@ -243,7 +267,9 @@ def plain_parameters(toy: Toy) -> list[Tensor]:
 
 
 def sample_order(toy: Toy) -> SampleOrder:
-    return SampleOrder(num_samples=NUM_SAMPLES, shuffle=True, drop_last=toy.drop_last, seed=toy.seed)
+    return SampleOrder(
+        num_samples=NUM_SAMPLES, shuffle=True, drop_last=toy.drop_last, seed=toy.seed
+    )
 
 
 def plain_batches(toy: Toy, epoch: int) -> list[list[int]]:
@@ -256,18 +282,26 @@ def plain_batches(toy: Toy, epoch: int) -> list[list[int]]:
     if toy.schedule:
         return scheduled_batches(toy, epoch, ids)
     stop = NUM_SAMPLES - NUM_SAMPLES % toy.batch_size if toy.drop_last else NUM_SAMPLES
-    return [ids[start : min(start + toy.batch_size, stop)] for start in range(0, stop, toy.batch_size)]
+    return [
+        ids[start : min(start + toy.batch_size, stop)]
+        for start in range(0, stop, toy.batch_size)
+    ]
 
 
 def scheduled_spec(toy: Toy) -> JobSpec:
     """Return the job whose file declares the toy's schedule."""
-    limits = BatchLimits(initial=toy.batch_size, schedule=BatchSchedule.parse(toy.schedule))
+    limits = BatchLimits(
+        initial=toy.batch_size, schedule=BatchSchedule.parse(toy.schedule)
+    )
     return JobSpec(name="toy", batch=limits, contract=RescaleContract.SCHEDULE)
 
 
 def scheduled_batches(toy: Toy, epoch: int, ids: list[int]) -> list[list[int]]:
     """Return `ids` cut by the toy's schedule, from the samples that the epochs before have used."""
-    ramp = [(int(key), int(total)) for key, total in (pair.split(":") for pair in toy.schedule.split())]
+    ramp = [
+        (int(key), int(total))
+        for key, total in (pair.split(":") for pair in toy.schedule.split())
+    ]
     batches: list[list[int]] = []
     while ids:
         used = (epoch + 1) * NUM_SAMPLES - len(ids)
@@ -278,7 +312,9 @@ def scheduled_batches(toy: Toy, epoch: int, ids: list[int]) -> list[list[int]]:
 
 
 def final_parameters(folder: Path) -> list[Tensor]:
-    state = torch.load(folder / "final.pt", map_location="cpu", weights_only=True)["model"]
+    state = torch.load(folder / "final.pt", map_location="cpu", weights_only=True)[
+        "model"
+    ]
     return [value for name, value in state.items() if name != "buffer"]
 
 

@@ -42,7 +42,11 @@ class Client:
     """Requests to one scheduler. Every method raises UnreachableError and RefusedError."""
 
     def __init__(
-        self, url: str, token: str, timeout_s: float = TIMEOUT_S, local_socket: Path | None = None
+        self,
+        url: str,
+        token: str,
+        timeout_s: float = TIMEOUT_S,
+        local_socket: Path | None = None,
     ) -> None:
         """`local_socket`: where the scheduler is found instead of at `url`, by the same user."""
         self.url = url
@@ -53,7 +57,9 @@ class Client:
     def get(self, path: str) -> JsonObject:
         return self._json("GET", path)
 
-    def post(self, path: str, body: Json = None, headers: dict[str, str] | None = None) -> JsonObject:
+    def post(
+        self, path: str, body: Json = None, headers: dict[str, str] | None = None
+    ) -> JsonObject:
         return self._json("POST", path, body, headers)
 
     def put(self, path: str, body: Json) -> JsonObject:
@@ -76,7 +82,8 @@ class Client:
         """Return jobs, page after page; query: see `GET /v1/jobs`. most: no more than so many."""
         found: list[JsonObject] = []
         given = {
-            key: str(value).lower() if isinstance(value, bool) else value for key, value in query.items()
+            key: str(value).lower() if isinstance(value, bool) else value
+            for key, value in query.items()
         }
         while most is None or len(found) < most:
             limit = PAGE if most is None else min(most - len(found), PAGE)
@@ -88,14 +95,20 @@ class Client:
         return found
 
     def _json(
-        self, method: str, path: str, body: Json = None, headers: dict[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Json = None,
+        headers: dict[str, str] | None = None,
     ) -> JsonObject:
         try:
             answer = json.loads(self._send(method, path, body, headers).read())
         except (ValueError, http.client.HTTPException, RecursionError):
             raise self._foreign("not JSON") from None
         except OSError as error:
-            raise UnreachableError(f"the scheduler at {self._place} broke off its answer ({error})") from None
+            raise UnreachableError(
+                f"the scheduler at {self._place} broke off its answer ({error})"
+            ) from None
         if not isinstance(answer, dict):
             raise self._foreign(f"a {type(answer).__name__}")
         return cast(JsonObject, _printable(answer))
@@ -105,14 +118,20 @@ class Client:
         return self.url if self._local_socket is None else str(self._local_socket)
 
     def _foreign(self, what: str) -> UnreachableError:
-        return UnreachableError(f"what answers at {self._place} is no scheduler of Coadapt ({what})")
+        return UnreachableError(
+            f"what answers at {self._place} is no scheduler of Coadapt ({what})"
+        )
 
     def _connection(self, timeout_s: float) -> tuple[http.client.HTTPConnection, str]:
         """Return a connection, and what its paths begin with."""
         if self._local_socket is not None:
             return LocalConnection(self._local_socket, timeout_s), ""
         parts = urlsplit(self.url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        kind = (
+            http.client.HTTPSConnection
+            if parts.scheme == "https"
+            else http.client.HTTPConnection
+        )
         return kind(parts.hostname or "", parts.port, timeout=timeout_s), parts.path
 
     def _send(
@@ -124,16 +143,22 @@ class Client:
         timeout_s: float | None = None,
     ) -> http.client.HTTPResponse:
         connection, base = self._connection(timeout_s or self._timeout_s)
-        given = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        given = {
+            "Authorization": f"Bearer {self._token}",
+            "Content-Type": "application/json",
+        }
         try:
             content = None if body is None else json.dumps(body)
-            connection.request(method, base + path, content, {**given, **(headers or {})})
+            connection.request(
+                method, base + path, content, {**given, **(headers or {})}
+            )
             response = connection.getresponse()
         except TimeoutError:
             seconds = timeout_s or self._timeout_s
             raise UnreachableError(
                 f"the scheduler at {self._place} did not answer within {seconds:g} s: it is busy or stopped"
-                + "; it may still do what it was asked for: look before you ask again" * (method != "GET")
+                + "; it may still do what it was asked for: look before you ask again"
+                * (method != "GET")
             ) from None
         except OSError as error:
             why = error.strerror or error
@@ -162,7 +187,9 @@ def find_client(state: Path | None, timeout_s: float = TIMEOUT_S) -> Client:
     directory = find_state_dir(state)
     last = directory.last_run()
     if last is None:
-        raise UnreachableError(f"no scheduler ever ran on {directory.path}; start one with: coadapt up")
+        raise UnreachableError(
+            f"no scheduler ever ran on {directory.path}; start one with: coadapt up"
+        )
     from coadapt.service.auth import read_token
 
     # Never by the port, which another user may have taken while no scheduler ran: it would get the token.

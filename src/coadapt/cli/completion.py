@@ -14,7 +14,9 @@ def complete_job(incomplete: str) -> list[str]:
     from coadapt.cli.client import RefusedError, UnreachableError, find_client
     from coadapt.model import InputError
 
-    with contextlib.suppress(UnreachableError, RefusedError, InputError, OSError, ValueError):
+    with contextlib.suppress(
+        UnreachableError, RefusedError, InputError, OSError, ValueError
+    ):
         client = find_client(None, timeout_s=TIMEOUT_S)
         jobs = client.jobs(name=f"{incomplete}*", newest=True, most=OFFERED_MAX)
         return [str(job["id"]) for job in jobs if str(job["id"]).startswith(incomplete)]
@@ -25,7 +27,11 @@ def complete_states(incomplete: str) -> list[str]:
     """Return the states that may follow in a list with commas."""
     before, comma, last = incomplete.rpartition(",")
     given = before.split(",")
-    return [f"{before}{comma}{state}" for state in STATES if state.startswith(last) and state not in given]
+    return [
+        f"{before}{comma}{state}"
+        for state in STATES
+        if state.startswith(last) and state not in given
+    ]
 
 
 def complete_policy(incomplete: str) -> list[str]:

@@ -33,7 +33,9 @@ class LocalConnection(http.client.HTTPConnection):
         self.sock.settimeout(self.timeout)
         with _short(self._path) as address:
             self.sock.connect(address)
-        peer = PEER.unpack(self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
+        peer = PEER.unpack(
+            self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size)
+        )
         if peer[1] != os.geteuid():
             self.close()
             raise PermissionError(f"user {peer[1]} listens there")

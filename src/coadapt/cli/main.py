@@ -34,7 +34,9 @@ from coadapt.model import InputError
 from coadapt.model.errors import StoreError
 
 # Modules that come with the extra `service`, which `coadapt simulate` does without.
-SERVICE_MODULES = frozenset({"fastapi", "prometheus_client", "pynvml", "sqlalchemy", "uvicorn", "yaml"})
+SERVICE_MODULES = frozenset(
+    {"fastapi", "prometheus_client", "pynvml", "sqlalchemy", "uvicorn", "yaml"}
+)
 
 # Typer shows no name for the errors of its parser but that of one of them.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -65,7 +67,9 @@ for verb in (
 ):
     app.command()(verb)
 # What follows the script's name is the script's.
-app.command(context_settings={"allow_extra_args": True, "allow_interspersed_args": False})(check)
+app.command(
+    context_settings={"allow_extra_args": True, "allow_interspersed_args": False}
+)(check)
 app.add_typer(tenant, name="tenant")
 app.add_typer(nodes, name="nodes")
 app.add_typer(trace, name="trace")
@@ -77,7 +81,9 @@ app.command("rotate-token")(rotate_token)
 @app.callback()
 def root(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.")
+    ] = False,
 ) -> None:
     """Print the version or the help where no verb is given."""
     if version:
@@ -96,13 +102,21 @@ def main() -> None:
     except UsageError as error:
         _fail(error.format_message(), EXIT_INPUT)  # type: ignore[attr-defined]  # see UsageError
     except RefusedError as error:
-        _fail(str(error), EXIT_INPUT if 400 <= error.status < 500 and error.status != 401 else EXIT_FAILED)
+        _fail(
+            str(error),
+            EXIT_INPUT
+            if 400 <= error.status < 500 and error.status != 401
+            else EXIT_FAILED,
+        )
     except (UnreachableError, StoreError) as error:
         _fail(str(error), EXIT_FAILED)
     except ModuleNotFoundError as error:
         if error.name not in SERVICE_MODULES:
             raise
-        _fail(f"this needs {error.name}, which is not installed: pip install 'coadapt[service]'", EXIT_FAILED)
+        _fail(
+            f"this needs {error.name}, which is not installed: pip install 'coadapt[service]'",
+            EXIT_FAILED,
+        )
     except typer.Abort:
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
@@ -111,7 +125,9 @@ def main() -> None:
         sys.exit(EXIT_FAILED)
     except OSError as error:
         # A disk that is full or may not be written, a file that is not there: the user's to mend.
-        _fail(f"{error.filename or 'the system'}: {error.strerror or error}", EXIT_FAILED)
+        _fail(
+            f"{error.filename or 'the system'}: {error.strerror or error}", EXIT_FAILED
+        )
 
 
 def _fail(message: str, code: int) -> None:

@@ -23,7 +23,8 @@ SOCKET_TIMEOUT_S = 1.0
 StateOption = Annotated[
     Path | None,
     typer.Option(
-        "--state", help=f"State directory of the scheduler; else ${ENV_STATE}, else ~/.local/state/coadapt."
+        "--state",
+        help=f"State directory of the scheduler; else ${ENV_STATE}, else ~/.local/state/coadapt.",
     ),
 ]
 
@@ -83,7 +84,9 @@ class StateDir:
         except FileNotFoundError:
             return SchedulerConfig()
         except (OSError, ValueError):
-            raise InputError("--state", str(file), "the settings that Coadapt wrote there") from None
+            raise InputError(
+                "--state", str(file), "the settings that Coadapt wrote there"
+            ) from None
         return from_json(SchedulerConfig, settings, "settings.json")
 
     def last_run(self) -> dict[str, str] | None:
@@ -102,7 +105,9 @@ class StateDir:
             connection = json.loads(self.connection.read_text())
             return {key: str(connection[key]) for key in ("url", "policy")}
         except (OSError, ValueError, KeyError, TypeError):
-            allowed = "a file that `coadapt up` wrote; remove it and start the scheduler"
+            allowed = (
+                "a file that `coadapt up` wrote; remove it and start the scheduler"
+            )
             raise InputError("--state", str(self.connection), allowed) from None
 
     @contextmanager
@@ -112,7 +117,14 @@ class StateDir:
         Raises InputError if there is another, or where something else stands in place of a file of ours:
         whoever opens a pipe waits for somebody at its other end.
         """
-        plain = (self.token, self.job_key, self.journal, self.reserve, self.index, self.lock)
+        plain = (
+            self.token,
+            self.job_key,
+            self.journal,
+            self.reserve,
+            self.index,
+            self.lock,
+        )
         for file in (*plain, self.path / SETTINGS):
             check_plain(file)
         with self.lock.open("a") as lock:
@@ -152,7 +164,9 @@ def check_own(path: Path, field: str) -> None:
     try:
         status = path.stat()
     except OSError as error:
-        raise InputError(field, str(path), f"a path that you can read ({error.strerror})") from None
+        raise InputError(
+            field, str(path), f"a path that you can read ({error.strerror})"
+        ) from None
     if status.st_uid != os.geteuid():
         raise InputError(field, f"{path} of user {status.st_uid}", "a path of your own")
     mode = stat.S_IMODE(status.st_mode)
@@ -164,7 +178,9 @@ def check_own(path: Path, field: str) -> None:
 def check_plain(path: Path) -> None:
     """Raise InputError if something else than a plain file stands at `path`."""
     if path.exists() and not path.is_file():
-        raise InputError("--state", str(path), "a plain file there, or none: remove what is no file")
+        raise InputError(
+            "--state", str(path), "a plain file there, or none: remove what is no file"
+        )
 
 
 def find_state_dir(given: Path | None) -> StateDir:

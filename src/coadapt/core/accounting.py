@@ -23,7 +23,11 @@ def num_gpus_held(job: JobRecord) -> float:
     if job.status.state not in HOLDING:
         return 0.0
     ordered, trains_on = job.order.grant.allocation, job.running.grant.allocation
-    return ordered.num_gpus if trains_on is ordered or trains_on == ordered else held(job).num_gpus
+    return (
+        ordered.num_gpus
+        if trains_on is ordered or trains_on == ordered
+        else held(job).num_gpus
+    )
 
 
 def hold(
@@ -45,13 +49,19 @@ def may_train(job: JobRecord, generation: int) -> bool:
     return generation in (job.running.generation, job.order.generation)
 
 
-def job_view(job: JobRecord, rescale_default_s: float, known: JobView | None = None) -> JobView:
+def job_view(
+    job: JobRecord, rescale_default_s: float, known: JobView | None = None
+) -> JobView:
     """Return what a policy may see of the job. One that is on its way out holds nothing in its eyes.
 
     known: an earlier view of the job, which is given back if nothing has changed.
     """
     grant = NO_GRANT if job.status.state is JobState.STOPPING else job.order.grant
-    same = known is not None and job.measured is known.measured and job.usage is known.usage
+    same = (
+        known is not None
+        and job.measured is known.measured
+        and job.usage is known.usage
+    )
     if known is not None and same and grant is known.grant:
         return known
     mean_s = job.usage.costs.mean_s

@@ -30,11 +30,19 @@ class SchedulerConfig:
 
     def __post_init__(self) -> None:
         if not self.round_s >= ROUND_S_MIN:
-            raise ValueError(f"SchedulerConfig.round_s must be >= {ROUND_S_MIN}, got {self.round_s}")
+            raise ValueError(
+                f"SchedulerConfig.round_s must be >= {ROUND_S_MIN}, got {self.round_s}"
+            )
         for name in ("round_s", "retry_s", "silence_s", "solve_timeout_s"):
             if not (math.isfinite(value := getattr(self, name)) and value > 0):
-                raise ValueError(f"SchedulerConfig.{name} must be finite and > 0, got {value}")
+                raise ValueError(
+                    f"SchedulerConfig.{name} must be finite and > 0, got {value}"
+                )
         if not (math.isfinite(self.settle_s) and self.settle_s >= 0):
-            raise ValueError(f"SchedulerConfig.settle_s must be finite and >= 0, got {self.settle_s}")
+            raise ValueError(
+                f"SchedulerConfig.settle_s must be finite and >= 0, got {self.settle_s}"
+            )
         if self.reaction_s is not None and self.reaction_s < 0:
-            raise ValueError(f"SchedulerConfig.reaction_s must be >= 0, got {self.reaction_s}")
+            raise ValueError(
+                f"SchedulerConfig.reaction_s must be >= 0, got {self.reaction_s}"
+            )

@@ -37,7 +37,14 @@ Called by Scheduler.handle only.
 # look for the ring itself would only choose another victim.
 
 from coadapt.core.accounting import held, hold
-from coadapt.core.commands import Command, JobCommand, Rescale, RetractRescale, Start, Stop
+from coadapt.core.commands import (
+    Command,
+    JobCommand,
+    Rescale,
+    RetractRescale,
+    Start,
+    Stop,
+)
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.lifecycle import JobState, Reason, Trigger
 from coadapt.core.settling import settling
@@ -50,7 +57,9 @@ from coadapt.model.quick_init import replace
 RESCALES_FAILED_MAX = 3
 
 
-def converge(state: SchedulerState, work: Worklist, config: SchedulerConfig) -> list[Command]:
+def converge(
+    state: SchedulerState, work: Worklist, config: SchedulerConfig
+) -> list[Command]:
     """Return the orders that bring jobs closer to their targets."""
     jobs, in_place = work.jobs, config.rescale_in_place
     if not jobs:  # after most events
@@ -61,8 +70,14 @@ def converge(state: SchedulerState, work: Worklist, config: SchedulerConfig) -> 
     for job in (job for job in movable if _must_stop(job, in_place)):
         commands.append(stop(job, state.at))
         work.note(job)
-    rescaling = [job for job in jobs if job.state is JobState.RESCALING and _differs(job)]
-    commands += [_retract(job, state.at) for job in rescaling if job.order.kind is not OrderKind.RETRACT]
+    rescaling = [
+        job for job in jobs if job.state is JobState.RESCALING and _differs(job)
+    ]
+    commands += [
+        _retract(job, state.at)
+        for job in rescaling
+        if job.order.kind is not OrderKind.RETRACT
+    ]
     blocked: list[JobRecord] = []
     changing = [job for job in movable if _must_change(job)]
     waiting = [job for job in jobs if job.state is JobState.PENDING and job.target]
@@ -94,7 +109,9 @@ def answered(order: Order) -> Order:
 def repeat_order(job: JobRecord, at: float) -> JobCommand:
     """Return the job's present order once more; executors answer a repeat with the job's present fate."""
     sent_at = None if job.order.sent_at is None else at
-    job.order = replace(job.order, sent_at=sent_at, num_attempts=job.order.num_attempts + 1)
+    job.order = replace(
+        job.order, sent_at=sent_at, num_attempts=job.order.num_attempts + 1
+    )
     job.heard_at = at
     return order_of(job)
 
@@ -137,11 +154,17 @@ def _must_stop(job: JobRecord, in_place: bool) -> bool:
     if job.status.cancel_requested or not job.target:
         return True
     rescalable = in_place and job.spec.contract is not RescaleContract.FROZEN
-    return not (rescalable and job.failed_rescales.num_in_row < RESCALES_FAILED_MAX) and _must_change(job)
+    return not (
+        rescalable and job.failed_rescales.num_in_row < RESCALES_FAILED_MAX
+    ) and _must_change(job)
 
 
 def _must_change(job: JobRecord) -> bool:
-    return job.state is JobState.RUNNING and not job.failed_rescales.waits_for_plan and _differs(job)
+    return (
+        job.state is JobState.RUNNING
+        and not job.failed_rescales.waits_for_plan
+        and _differs(job)
+    )
 
 
 def _differs(job: JobRecord) -> bool:
@@ -156,17 +179,33 @@ def _send(job: JobRecord, at: float) -> JobCommand:
     """Order the job to have its target, by a start or, if it runs, by a rescale."""
     kind = OrderKind.RESCALE if job.state is JobState.RUNNING else OrderKind.START
     number = job.order.generation + 1
-    order = Order(generation=number, grant=job.target, kind=kind, sent_at=at, num_attempts=1)
+    order = Order(
+        generation=number, grant=job.target, kind=kind, sent_at=at, num_attempts=1
+    )
     job.heard_at = at
     if kind is OrderKind.RESCALE:
-        hold(job, at, status=job.status.after(Trigger.RESCALE_ORDERED, Reason.RESCALED), order=order)
+        hold(
+            job,
+            at,
+            status=job.status.after(Trigger.RESCALE_ORDERED, Reason.RESCALED),
+            order=order,
+        )
     else:
-        hold(job, at, status=job.status.after(Trigger.ALLOCATED, Reason.ALLOCATED), order=order)
+        hold(
+            job,
+            at,
+            status=job.status.after(Trigger.ALLOCATED, Reason.ALLOCATED),
+            order=order,
+        )
         job.usage = job.usage.after_start(at)
         # Nothing else trains, so there is no need to wait for the answer.
         running, progress = come_about(job, at), job.measured.progress
         job.running = replace(
-            running, progress_at_start=progress, since=at, has_trained=False, reported_at=None
+            running,
+            progress_at_start=progress,
+            since=at,
+            has_trained=False,
+            reported_at=None,
         )
     return order_of(job)
 

@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from coadapt.core.config import SchedulerConfig
-from coadapt.model import Forecast, JobId, JobSpec, Node, NodeId, Plan, Tenant, TrainingReport
+from coadapt.model import (
+    Forecast,
+    JobId,
+    JobSpec,
+    Node,
+    NodeId,
+    Plan,
+    Tenant,
+    TrainingReport,
+)
 from coadapt.model.quick_init import quick_init
 
 

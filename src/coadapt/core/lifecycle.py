@@ -49,7 +49,9 @@ class Reason(StrEnum):
     RESCALE_FAILED = "rescale_failed"  # the replicas of before train on
     NODE_LOST = "node_lost"
     REPLICAS_LOST = "replicas_lost"
-    UNSEEN = "unseen"  # nobody can see whether its replicas still live; they may train on
+    UNSEEN = (
+        "unseen"  # nobody can see whether its replicas still live; they may train on
+    )
     HUNG = "hung"  # its replicas had not reported for longer than hang_timeout
     SCRIPT_FAILED = "script_failed"
     TOO_MANY_FAILURES = "too_many_failures"
@@ -81,9 +83,18 @@ TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
     (S.RESCALING, T.REPLICAS_STARTED): S.RUNNING,
     (S.RESCALING, T.REPLICAS_KEPT): S.RUNNING,
     (S.RESCALING, T.STOP_ORDERED): S.STOPPING,
-    **{(state, T.SUCCEEDED): S.SUCCEEDED for state in (S.STARTING, S.RUNNING, S.RESCALING, S.STOPPING)},
-    **{(state, T.GAVE_UP): S.FAILED for state in (S.STARTING, S.RUNNING, S.RESCALING, S.STOPPING)},
-    **{(state, T.RELEASED): S.PENDING for state in (S.STARTING, S.RUNNING, S.RESCALING, S.STOPPING)},
+    **{
+        (state, T.SUCCEEDED): S.SUCCEEDED
+        for state in (S.STARTING, S.RUNNING, S.RESCALING, S.STOPPING)
+    },
+    **{
+        (state, T.GAVE_UP): S.FAILED
+        for state in (S.STARTING, S.RUNNING, S.RESCALING, S.STOPPING)
+    },
+    **{
+        (state, T.RELEASED): S.PENDING
+        for state in (S.STARTING, S.RUNNING, S.RESCALING, S.STOPPING)
+    },
     (S.STOPPING, T.CANCELLED): S.CANCELLED,
 }
 
@@ -101,4 +112,6 @@ def advance(state: JobState, trigger: Trigger) -> JobState:
     try:
         return TRANSITIONS[state, trigger]
     except KeyError:
-        raise IllegalTransitionError(f"{trigger} is not legal in state {state}") from None
+        raise IllegalTransitionError(
+            f"{trigger} is not legal in state {state}"
+        ) from None

@@ -44,17 +44,30 @@ def rescale_failure(job: JobRecord, detail: str, *, restarts: bool) -> str:
     wanted = job.ordered.num_replicas
     gpus = f"{held} GPU{'s' if held > 1 else ''}"
     change = f"the change to {wanted}" if wanted != held else "a change of its replicas"
-    later = "a later round may restart it for that" if restarts else "a later round may try again"
+    later = (
+        "a later round may restart it for that"
+        if restarts
+        else "a later round may try again"
+    )
     return f"trains on with {gpus}, {later}: {change} failed: {detail}"
 
 
-def waiting_reason(job: JobRecord, plan: Plan, pools: Mapping[str, int]) -> tuple[Reason, str]:
+def waiting_reason(
+    job: JobRecord, plan: Plan, pools: Mapping[str, int]
+) -> tuple[Reason, str]:
     """Return why `plan` gives the job nothing; pools: GPUs by type (`gpus_by_type`)."""
     limits = job.spec.replicas
-    largest = max((count for name, count in pools.items() if limits.allows_type(name)), default=0)
+    largest = max(
+        (count for name, count in pools.items() if limits.allows_type(name)), default=0
+    )
     if (least := limits.min) > largest:
         has = f"the cluster has {largest} of {limits.types_in_words}"
-        return Reason.IMPOSSIBLE, f"waits: needs at least {least} GPU{'s' if least > 1 else ''}, {has}"
+        return (
+            Reason.IMPOSSIBLE,
+            f"waits: needs at least {least} GPU{'s' if least > 1 else ''}, {has}",
+        )
     reason = Reason.SET_ASIDE if job.id in plan.set_aside else Reason.NO_CAPACITY
     reason = reason if job.state is JobState.PENDING else Reason.PREEMPTED
-    return reason, plan.reasons.get(job.id, "waits: the policy gave it no GPU this round")
+    return reason, plan.reasons.get(
+        job.id, "waits: the policy gave it no GPU this round"
+    )

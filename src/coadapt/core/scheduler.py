@@ -11,7 +11,14 @@ from typing import assert_never
 from coadapt.core.accounting import hold, job_view, may_train
 from coadapt.core.commands import Command, SetAlarm, Solve
 from coadapt.core.config import SchedulerConfig
-from coadapt.core.converge import RESCALES_FAILED_MAX, answered, come_about, converge, repeat_order, stop
+from coadapt.core.converge import (
+    RESCALES_FAILED_MAX,
+    answered,
+    come_about,
+    converge,
+    repeat_order,
+    stop,
+)
 from coadapt.core.events import (
     CancelRequested,
     Event,
@@ -32,9 +39,22 @@ from coadapt.core.events import (
     TrainingResumed,
 )
 from coadapt.core.lifecycle import ENDED, HOLDING, JobState, Reason, Trigger
-from coadapt.core.reasons import failure, hang, release_reason, rescale_failure, waiting_reason
+from coadapt.core.reasons import (
+    failure,
+    hang,
+    release_reason,
+    rescale_failure,
+    waiting_reason,
+)
 from coadapt.core.settling import settling
-from coadapt.core.state import ENDED_KEPT, FailedRescales, JobRecord, OrderKind, SchedulerState, Status
+from coadapt.core.state import (
+    ENDED_KEPT,
+    FailedRescales,
+    JobRecord,
+    OrderKind,
+    SchedulerState,
+    Status,
+)
 from coadapt.core.worklist import Worklist
 from coadapt.model import (
     NO_GRANT,
@@ -63,15 +83,23 @@ _TAKES_NOTHING = (TrainingReported, PlanReady)
 class Scheduler:
     """One scheduler's state and the rules that change it. No event makes it raise; a bug of ours may."""
 
-    def __init__(self, config: SchedulerConfig | None = None, state: SchedulerState | None = None) -> None:
+    def __init__(
+        self, config: SchedulerConfig | None = None, state: SchedulerState | None = None
+    ) -> None:
         """`config` counts until the first SchedulerConfigured."""
         self._config = config or SchedulerConfig()
         self.state = state or SchedulerState()
         live = [job for job in self.state.jobs.values() if job.state not in ENDED]
         self.state.active = sorted(live, key=_place)
-        self._departed = [job.id for job in self.state.jobs.values() if job.state in ENDED]
-        self._picture: ClusterView | None = None  # the last view, while jobs hold and want what they did then
-        self._plan: Plan | None = None  # the last that was taken, while the nodes are those of then
+        self._departed = [
+            job.id for job in self.state.jobs.values() if job.state in ENDED
+        ]
+        self._picture: ClusterView | None = (
+            None  # the last view, while jobs hold and want what they did then
+        )
+        self._plan: Plan | None = (
+            None  # the last that was taken, while the nodes are those of then
+        )
         self._take_stock()
 
     @property
@@ -88,7 +116,9 @@ class Scheduler:
         self.state.at = max(self.state.at, event.at)
         self._picture = self._picture if isinstance(event, _TAKES_NOTHING) else None
         match event:
-            case TrainingReported() | TrainingResumed():  # first, because nearly all events are
+            case (
+                TrainingReported() | TrainingResumed()
+            ):  # first, because nearly all events are
                 return self._heard(event)
             case JobSubmitted():
                 return self._submitted(event)
@@ -124,12 +154,18 @@ class Scheduler:
     def view(self) -> ClusterView:
         """Return the frozen picture of this instant that a policy gets."""
         self._look_again()
-        self._picture = self._views.view(self.state.at, dict(sorted(self.state.tenants.items())))
+        self._picture = self._views.view(
+            self.state.at, dict(sorted(self.state.tenants.items()))
+        )
         return self._picture
 
     def _look_again(self) -> None:
         """Make the views anew of the jobs that changed."""
-        views, cost_s, jobs = self._views, self.config.rescale_default_s, self.state.jobs
+        views, cost_s, jobs = (
+            self._views,
+            self.config.rescale_default_s,
+            self.state.jobs,
+        )
         unseen, self._work.unseen = self._work.unseen, {}
         for job_id in unseen:
             job = jobs.get(job_id)
@@ -147,7 +183,9 @@ class Scheduler:
             id=event.job,
             spec=event.spec,
             submitted_at=event.at,
-            status=Status(explanation="waits: submitted, the next round will look at it"),
+            status=Status(
+                explanation="waits: submitted, the next round will look at it"
+            ),
             measured=Measured(forecast=event.forecast),
             usage=Usage(accounted_at=event.at),
         )
@@ -175,7 +213,11 @@ class Scheduler:
             return []
         # One with more GPUs, or fewer of those that stood idle, takes nothing from anybody.
         idle = self._work.holdings.free.whole.get(node.id, 0)
-        keeps = known and replace(known, num_gpus=max(node.num_gpus, known.num_gpus - idle)) == node
+        keeps = (
+            known
+            and replace(known, num_gpus=max(node.num_gpus, known.num_gpus - idle))
+            == node
+        )
         commands = self._node_lost(node.id) if known and not keeps else []
         self.state.nodes[node.id] = node
         self._go_on_with_nodes(node.id)
@@ -189,7 +231,9 @@ class Scheduler:
         for job in there:
             why = f"stopped: node {node} {what}"
             job.status = replace(job.status, reason=Reason.NODE_LOST, explanation=why)
-        expected = [job for job in self._work.unlike_plan if job.target.allocation.on(node)]
+        expected = [
+            job for job in self._work.unlike_plan if job.target.allocation.on(node)
+        ]
         for job in (*there, *expected):
             job.target = NO_GRANT
             self.state.changed.add(job.id)
@@ -238,10 +282,17 @@ class Scheduler:
         if isinstance(event, TrainingReported):
             job.measured = job.measured.after(event.report, at)
         else:
-            job.usage = job.usage.after_cost(event.generation, event.rescale_s, event.pause)
-        if running.has_trained or event.generation != running.generation:  # nearly always
+            job.usage = job.usage.after_cost(
+                event.generation, event.rescale_s, event.pause
+            )
+        if (
+            running.has_trained or event.generation != running.generation
+        ):  # nearly always
             return []
-        if isinstance(event, TrainingReported) and event.report.progress <= running.progress_at_start:
+        if (
+            isinstance(event, TrainingReported)
+            and event.report.progress <= running.progress_at_start
+        ):
             return []
         job.running = replace(running, has_trained=True)
         return self._converge(job)
@@ -258,10 +309,19 @@ class Scheduler:
         # Ordered again at once it would fail again; but what took its place meanwhile was asked for later.
         waits = bool(event.detail) and job.order.kind is not OrderKind.RETRACT
         if waits:
-            why = rescale_failure(job, event.detail, restarts=num_in_row >= RESCALES_FAILED_MAX)
+            why = rescale_failure(
+                job, event.detail, restarts=num_in_row >= RESCALES_FAILED_MAX
+            )
             status = replace(status, reason=Reason.RESCALE_FAILED, explanation=why)
-        job.failed_rescales = FailedRescales(num_in_row=num_in_row, waits_for_plan=waits)
-        hold(job, at, status=status, order=replace(answered(job.order), grant=job.running.grant))
+        job.failed_rescales = FailedRescales(
+            num_in_row=num_in_row, waits_for_plan=waits
+        )
+        hold(
+            job,
+            at,
+            status=status,
+            order=replace(answered(job.order), grant=job.running.grant),
+        )
         return self._converge(job)
 
     def _exited(self, event: ReplicasExited) -> list[Command]:
@@ -270,7 +330,11 @@ class Scheduler:
             return []
         # A plan that moves or preempts jobs foresaw the exits that it ordered; any other calls for a new one.
         foreseen = job.state is JobState.STOPPING and event.outcome is Outcome.STOPPED
-        foreseen = foreseen and not job.status.cancel_requested and job.reason is not Reason.NODE_LOST
+        foreseen = (
+            foreseen
+            and not job.status.cancel_requested
+            and job.reason is not Reason.NODE_LOST
+        )
         if event.outcome is Outcome.SUCCEEDED:
             self._end(job, Trigger.SUCCEEDED, Reason.FINISHED, "finished")
         elif job.status.cancel_requested:
@@ -284,9 +348,18 @@ class Scheduler:
         if self._is_failure(job, event.outcome):
             job.usage = job.usage.after_failure()
             if job.usage.num_failures > job.spec.max_failures:
-                self._end(job, Trigger.GAVE_UP, Reason.TOO_MANY_FAILURES, failure(job, event.detail))
+                self._end(
+                    job,
+                    Trigger.GAVE_UP,
+                    Reason.TOO_MANY_FAILURES,
+                    failure(job, event.detail),
+                )
                 return
-        why = release_reason(job, event) if job.reason is not Reason.NODE_LOST else (None, None)
+        why = (
+            release_reason(job, event)
+            if job.reason is not Reason.NODE_LOST
+            else (None, None)
+        )
         _let_go(job, self.state.at, job.status.after(Trigger.RELEASED, *why))
 
     def _is_failure(self, job: JobRecord, outcome: Outcome) -> bool:
@@ -307,7 +380,10 @@ class Scheduler:
         if not self.state.active:
             return []
         commands = self._look_after()
-        solving = state.solve_at is not None and state.at - state.solve_at < self.config.solve_timeout_s
+        solving = (
+            state.solve_at is not None
+            and state.at - state.solve_at < self.config.solve_timeout_s
+        )
         if not solving:
             state.round, state.solve_at = state.round + 1, state.at
             commands.append(Solve(round=state.round, view=self.view()))
@@ -324,7 +400,10 @@ class Scheduler:
         # Jobs that ended or were cancelled while it was made; those that nobody knows stay in.
         plan, known = event.plan, event.plan.names_only(held)
         if not known:
-            plan = plan.without(lambda job: job in state.jobs or job in state.ended, beside=held.jobs.keys())
+            plan = plan.without(
+                lambda job: job in state.jobs or job in state.ended,
+                beside=held.jobs.keys(),
+            )
         try:
             check_plan(view, plan, names_known=known)
         except PlanError as error:
@@ -333,16 +412,22 @@ class Scheduler:
         state.plan_error, state.diagnostics = "", plan.diagnostics
         told = state.jobs.keys() if self._plan is None else plan.unlike(self._plan)
         state.changed, self._work.unplanned = self._work.unplanned.union(told), set()
-        for job in [state.jobs[job_id] for job_id in state.changed if job_id in state.jobs]:
+        for job in [
+            state.jobs[job_id] for job_id in state.changed if job_id in state.jobs
+        ]:
             if not job.status.cancel_requested:
                 self._set_target(job, plan, view)
         self._plan = plan
         # Whose order is not as the plan has it is under way, or may need another.
         for job_id in settling(state, self._work.unlike_plan, self.config.settle_s):
             job = state.jobs[job_id]
-            if not job.status.cancel_requested and not job.order.grant.satisfies(job.target):
+            if not job.status.cancel_requested and not job.order.grant.satisfies(
+                job.target
+            ):
                 why = f"takes its first step before anything else: {job.explanation}"
-                job.status = replace(job.status, reason=Reason.ALLOCATED, explanation=why)
+                job.status = replace(
+                    job.status, reason=Reason.ALLOCATED, explanation=why
+                )
                 self._work.note(job)
                 state.changed.add(job.id)
         return self._converge()
@@ -356,7 +441,10 @@ class Scheduler:
         if (allocation, batch) != (target.allocation, target.batch):
             job.target = Grant(allocation=allocation, batch=batch)
             self._work.note(job)
-        reason, why = job.reason, plan.reasons.get(job.id) or f"runs on {allocation.num_replicas} GPUs"
+        reason, why = (
+            job.reason,
+            plan.reasons.get(job.id) or f"runs on {allocation.num_replicas} GPUs",
+        )
         if not allocation.slots:
             waits, why = waiting_reason(job, plan, view.inventory.by_type)
             reason = reason if job.state is JobState.STOPPING else waits
@@ -366,7 +454,9 @@ class Scheduler:
     def _restarted(self) -> list[Command]:
         self.state.solve_at = self.state.round_due_at = None
         jobs = self.state.active
-        commands = [repeat_order(job, self.state.at) for job in jobs if job.state in HOLDING]
+        commands = [
+            repeat_order(job, self.state.at) for job in jobs if job.state in HOLDING
+        ]
         for job in jobs:
             if job.running.reported_at is not None:
                 # What they reported while nobody listened is not known.
@@ -390,14 +480,20 @@ class Scheduler:
 
     def _look_after(self) -> list[Command]:
         """Stop jobs that hang; ask after orders without an answer, and after jobs that are silent."""
-        at, retry_s, silence_s = self.state.at, self.config.retry_s, self.config.silence_s
+        at, retry_s, silence_s = (
+            self.state.at,
+            self.config.retry_s,
+            self.config.silence_s,
+        )
         concerned = {*self._work.moving, *self._work.silences.too_long(at)}
         jobs = sorted((self.state.jobs[job_id] for job_id in concerned), key=_place)
         holding = [job for job in jobs if job.status.state in HOLDING]
         commands = self._stop_hung(holding)
         for job in holding:
             sent_at = job.order.sent_at
-            since, most_s = (job.heard_at, silence_s) if sent_at is None else (sent_at, retry_s)
+            since, most_s = (
+                (job.heard_at, silence_s) if sent_at is None else (sent_at, retry_s)
+            )
             if at - since >= most_s:
                 commands.append(repeat_order(job, at))
                 self._work.hear(job)
@@ -409,10 +505,18 @@ class Scheduler:
         commands: list[Command] = []
         for job in jobs:
             allowed_s, last_at = job.spec.hang_timeout_s, job.running.reported_at
-            if last_at is None or at - last_at < allowed_s or job.state is not JobState.RUNNING:
+            if (
+                last_at is None
+                or at - last_at < allowed_s
+                or job.state is not JobState.RUNNING
+            ):
                 continue
             commands.append(stop(job, at))
-            job.status = replace(job.status, reason=Reason.HUNG, explanation=hang(at - last_at, allowed_s))
+            job.status = replace(
+                job.status,
+                reason=Reason.HUNG,
+                explanation=hang(at - last_at, allowed_s),
+            )
             self._work.note(job)
         return commands
 
@@ -448,13 +552,20 @@ class Scheduler:
     def _training(self, job_id: JobId, generation: int) -> JobRecord | None:
         """Return the job if replicas of `generation` may train now, else None."""
         job = self.state.jobs.get(job_id)
-        trains = job is not None and job.status.state in HOLDING and may_train(job, generation)
+        trains = (
+            job is not None
+            and job.status.state in HOLDING
+            and may_train(job, generation)
+        )
         return job if trains else None
 
     def _take_stock(self) -> None:
         """Count anew what the live nodes have, and what jobs hold of it."""
         nodes = self._nodes()
-        self._work, self._views = Worklist(nodes, self.state.active, self.config.silence_s), JobViews(nodes)
+        self._work, self._views = (
+            Worklist(nodes, self.state.active, self.config.silence_s),
+            JobViews(nodes),
+        )
 
     def _nodes(self) -> tuple[Node, ...]:
         return tuple(self.state.nodes[node] for node in sorted(self.state.nodes))
@@ -466,7 +577,9 @@ class Scheduler:
                 self._work.note(job)
         return converge(self.state, self._work, self.config)
 
-    def _end(self, job: JobRecord, trigger: Trigger, reason: Reason, explanation: str) -> None:
+    def _end(
+        self, job: JobRecord, trigger: Trigger, reason: Reason, explanation: str
+    ) -> None:
         _let_go(job, self.state.at, job.status.after(trigger, reason, explanation))
         job.ended_at, job.target = self.state.at, NO_GRANT
         del self.state.active[bisect_left(self.state.active, _place(job), key=_place)]
@@ -487,7 +600,13 @@ class Scheduler:
 def _let_go(job: JobRecord, at: float, status: Status) -> None:
     """Take `job` as without replicas from `at` on: nothing is ordered, nothing runs."""
     order = replace(answered(job.order), grant=NO_GRANT)
-    hold(job, at, status=status, order=order, running=replace(job.running, grant=NO_GRANT))
+    hold(
+        job,
+        at,
+        status=status,
+        order=order,
+        running=replace(job.running, grant=NO_GRANT),
+    )
 
 
 def _place(job: JobRecord) -> tuple[float, JobId]:

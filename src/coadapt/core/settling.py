@@ -29,11 +29,19 @@ from coadapt.model import JobId, TenantId
 from coadapt.model.tenant import EVERYBODY, beyond_quota, quotas_of
 
 
-def settling(state: SchedulerState, jobs: Iterable[JobRecord], settle_s: float) -> frozenset[JobId]:
+def settling(
+    state: SchedulerState, jobs: Iterable[JobRecord], settle_s: float
+) -> frozenset[JobId]:
     """Return those of `jobs` (active ones) that plans leave in peace at this instant."""
-    young = [job for job in jobs if not job.running.has_trained and _is_young(job, state.at, settle_s)]
+    young = [
+        job
+        for job in jobs
+        if not job.running.has_trained and _is_young(job, state.at, settle_s)
+    ]
     beyond = _beyond_quota(state) if young else set()
-    return frozenset(job.id for job in young if beyond.isdisjoint((job.spec.tenant, EVERYBODY)))
+    return frozenset(
+        job.id for job in young if beyond.isdisjoint((job.spec.tenant, EVERYBODY))
+    )
 
 
 def _is_young(job: JobRecord, at: float, settle_s: float) -> bool:

@@ -43,7 +43,18 @@ from enum import StrEnum
 
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.lifecycle import JobState, Reason, Trigger, advance
-from coadapt.model import NO_GRANT, Allocation, Grant, JobId, JobSpec, Measured, Node, Tenant, TenantId, Usage
+from coadapt.model import (
+    NO_GRANT,
+    Allocation,
+    Grant,
+    JobId,
+    JobSpec,
+    Measured,
+    Node,
+    Tenant,
+    TenantId,
+    Usage,
+)
 from coadapt.model.quick_init import quick_init, replace
 
 
@@ -63,12 +74,17 @@ class Status:
     """Why nobody can see at the moment whether its replicas live, "" where somebody can."""
 
     def after(
-        self, trigger: Trigger, reason: Reason | None = None, explanation: str | None = None
+        self,
+        trigger: Trigger,
+        reason: Reason | None = None,
+        explanation: str | None = None,
     ) -> "Status":
         """Return the status after `trigger`; what is None stays. Raises IllegalTransitionError."""
         why = self.explanation if explanation is None else explanation
         state = advance(self.state, trigger)
-        return replace(self, state=state, reason=reason or self.reason, explanation=why, unseen="")
+        return replace(
+            self, state=state, reason=reason or self.reason, explanation=why, unseen=""
+        )
 
 
 # So many ended jobs are remembered by their ids, about 0.4 MB of a snapshot. What the world says of a job
@@ -184,9 +200,13 @@ class JobRecord:
 class _Followed:
     """For those who follow the books: what follows from them; no part of them."""
 
-    changed: set[JobId] = field(default_factory=set, init=False, compare=False, repr=False)
+    changed: set[JobId] = field(
+        default_factory=set, init=False, compare=False, repr=False
+    )
     """Jobs that it may have changed beside its own and those that it gave orders to."""
-    active: list[JobRecord] = field(default_factory=list, init=False, compare=False, repr=False)
+    active: list[JobRecord] = field(
+        default_factory=list, init=False, compare=False, repr=False
+    )
     """The jobs that have not ended, in the order of their submission."""
 
 

@@ -32,9 +32,18 @@ class Worklist:
     replicas, which are asked after `silence_s`.
     """
 
-    def __init__(self, nodes: Iterable[Node], jobs: Sequence[JobRecord], silence_s: float) -> None:
-        self.holdings, self.silences, self._silence_s = Holdings(nodes), Silences(), silence_s
-        self._actionable, self.moving = dict[JobId, JobRecord](), dict[JobId, JobRecord]()
+    def __init__(
+        self, nodes: Iterable[Node], jobs: Sequence[JobRecord], silence_s: float
+    ) -> None:
+        self.holdings, self.silences, self._silence_s = (
+            Holdings(nodes),
+            Silences(),
+            silence_s,
+        )
+        self._actionable, self.moving = (
+            dict[JobId, JobRecord](),
+            dict[JobId, JobRecord](),
+        )
         self.unseen, self.unplanned = dict[JobId, None](), set[JobId]()
         for job in sorted(jobs, key=heard_at):
             self.note(job)
@@ -42,7 +51,9 @@ class Worklist:
     @property
     def jobs(self) -> list[JobRecord]:
         """The jobs that may need an order, in submission order."""
-        return sorted(self._actionable.values(), key=lambda job: (job.submitted_at, job.id))
+        return sorted(
+            self._actionable.values(), key=lambda job: (job.submitted_at, job.id)
+        )
 
     @property
     def unlike_plan(self) -> list[JobRecord]:
@@ -52,7 +63,10 @@ class Worklist:
     def note(self, job: JobRecord) -> None:
         """Take in what `job` holds and wants now."""
         self.holdings.put(job.id, held(job))
-        for jobs, belongs in ((self._actionable, may_act(job)), (self.moving, moves_soon(job))):
+        for jobs, belongs in (
+            (self._actionable, may_act(job)),
+            (self.moving, moves_soon(job)),
+        ):
             if belongs:
                 jobs[job.id] = job
             else:
@@ -64,7 +78,9 @@ class Worklist:
         """Take in when `job` was last heard of; its view changes."""
         self.unseen[job.id] = None
         if job.status.state in HOLDING:
-            self.silences.hear(job.id, min(self._silence_s, job.spec.hang_timeout_s), heard_at(job))
+            self.silences.hear(
+                job.id, min(self._silence_s, job.spec.hang_timeout_s), heard_at(job)
+            )
         else:
             self.silences.forget(job.id)
 

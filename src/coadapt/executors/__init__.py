@@ -60,7 +60,10 @@ def prepare_executor(name: str, options: Mapping[str, OptionText]) -> Connect:
     for option, given in options.items():
         field = f"executor {name}, option {option}"
         if option not in known:
-            allowed = ", ".join(f"{key}={each.default!r}" for key, each in known.items()) or "no options"
+            allowed = (
+                ", ".join(f"{key}={each.default!r}" for key, each in known.items())
+                or "no options"
+            )
             raise InputError(field, given, allowed)
         values[option] = parse_option(field, given, known[option].annotation)
     return factory(**values)
@@ -78,15 +81,23 @@ def _installed() -> dict[str, str]:
 
 
 def _find(name: str) -> Callable[..., Connect]:
-    reference = name if ":" in name else EXECUTORS.get(name) or _installed().get(name, "")
+    reference = (
+        name if ":" in name else EXECUTORS.get(name) or _installed().get(name, "")
+    )
     module_name, colon, function = reference.partition(":")
     if not (colon and module_name and function):
-        raise InputError("--executor", name, f"{', '.join(executor_names())}, or module:function")
+        raise InputError(
+            "--executor", name, f"{', '.join(executor_names())}, or module:function"
+        )
     try:
         found = getattr(importlib.import_module(module_name), function)
     except (ImportError, AttributeError) as error:
-        raise InputError("--executor", name, f"a function that can be imported ({error})") from error
+        raise InputError(
+            "--executor", name, f"a function that can be imported ({error})"
+        ) from error
     if not callable(found):
-        raise InputError("--executor", name, "a function of options that returns how to connect")
+        raise InputError(
+            "--executor", name, "a function of options that returns how to connect"
+        )
     factory: Callable[..., Connect] = found
     return factory

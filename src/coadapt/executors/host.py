@@ -54,12 +54,18 @@ class Host:
         """Return the same with the URL that other machines use: `address`, where the API listens on all."""
         parts = urlsplit(self.url)
         everywhere = parts.hostname == "0.0.0.0"  # compared
-        return replace(self, url=f"{parts.scheme}://{address}:{parts.port}") if everywhere else self
+        return (
+            replace(self, url=f"{parts.scheme}://{address}:{parts.port}")
+            if everywhere
+            else self
+        )
 
     @property
     def is_loopback(self) -> bool:
         """Whether nobody but this machine reaches the API."""
-        return (urlsplit(self.url).hostname or "").startswith(("127.", "::1", "localhost"))
+        return (urlsplit(self.url).hostname or "").startswith(
+            ("127.", "::1", "localhost")
+        )
 
     def __post_init__(self) -> None:
         if not self.state_dir.is_absolute():

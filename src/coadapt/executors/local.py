@@ -34,11 +34,17 @@ def local(
         allowed = "a number of CPU slots: NVML finds no NVIDIA GPU on this machine"
         raise InputError("--slots", None, allowed)
     if not 1 <= log_limit_mib <= MIB_MAX:
-        raise InputError("executor local, option log_limit_mib", log_limit_mib, f"1..{MIB_MAX}")
+        raise InputError(
+            "executor local, option log_limit_mib", log_limit_mib, f"1..{MIB_MAX}"
+        )
     if not 0 <= disk_reserve_mib <= MIB_MAX:
-        raise InputError("executor local, option disk_reserve_mib", disk_reserve_mib, f"0..{MIB_MAX}")
+        raise InputError(
+            "executor local, option disk_reserve_mib", disk_reserve_mib, f"0..{MIB_MAX}"
+        )
     if control not in (FILES, NETWORK):
-        raise InputError("executor local, option control", control, f"{FILES}, {NETWORK}")
+        raise InputError(
+            "executor local, option control", control, f"{FILES}, {NETWORK}"
+        )
     options = ProcessOptions(
         pass_env=frozenset(pass_env),
         log_bytes=log_limit_mib * MEBIBYTE,

@@ -32,7 +32,11 @@ def cpu_machine(num_slots: int) -> Machine:
     """Return one node with `num_slots` CPU slots. Raises InputError for an impossible number."""
     if not 1 <= num_slots <= CPU_SLOTS_MAX:
         raise InputError("--slots", num_slots, f"1..{CPU_SLOTS_MAX}")
-    return Machine(nodes=(Node(id=socket.gethostname(), num_gpus=num_slots, gpu_type=CPU_SLOT_TYPE),))
+    return Machine(
+        nodes=(
+            Node(id=socket.gethostname(), num_gpus=num_slots, gpu_type=CPU_SLOT_TYPE),
+        )
+    )
 
 
 def nvidia_machine(visible: str | None = None) -> Machine:
@@ -45,9 +49,13 @@ def nvidia_machine(visible: str | None = None) -> Machine:
         if visible is None or {str(index), uuid} & set(visible.split(",")):
             kinds.setdefault(re.sub(r"[^a-z0-9]+", "-", name.lower()), []).append(uuid)
     host = socket.gethostname()
-    ids = {kind: host if len(kinds) == 1 else f"{host}-{kind}" for kind in sorted(kinds)}
+    ids = {
+        kind: host if len(kinds) == 1 else f"{host}-{kind}" for kind in sorted(kinds)
+    }
     return Machine(
-        nodes=tuple(Node(id=ids[kind], num_gpus=len(kinds[kind]), gpu_type=kind) for kind in ids),
+        nodes=tuple(
+            Node(id=ids[kind], num_gpus=len(kinds[kind]), gpu_type=kind) for kind in ids
+        ),
         devices={ids[kind]: tuple(kinds[kind]) for kind in ids},
     )
 
@@ -63,7 +71,13 @@ def _nvml_devices() -> list[tuple[str, str]]:
     except pynvml.NVMLError:
         return []
     try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        return [(pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)) for handle in handles]
+        handles = [
+            pynvml.nvmlDeviceGetHandleByIndex(index)
+            for index in range(pynvml.nvmlDeviceGetCount())
+        ]
+        return [
+            (pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle))
+            for handle in handles
+        ]
     finally:
         pynvml.nvmlShutdown()

@@ -102,7 +102,9 @@ class NodeHealth:
 
     def ended(self, end: GenerationEnd) -> None:
         """Count the end of a generation."""
-        well = end.outcome is Outcome.SUCCEEDED or (end.outcome is Outcome.STOPPED and end.lived_s >= PROOF_S)
+        well = end.outcome is Outcome.SUCCEEDED or (
+            end.outcome is Outcome.STOPPED and end.lived_s >= PROOF_S
+        )
         if well:
             self._note_running(end.job, end.nodes)
             for node in end.nodes:
@@ -129,7 +131,9 @@ class NodeHealth:
                 self._failures.pop(node, None)
                 write_json(self._path, NodesAside(why=self._aside))
                 logger.warning(
-                    "node %s is set aside: %s; to take it back: coadapt nodes take-back", node, why
+                    "node %s is set aside: %s; to take it back: coadapt nodes take-back",
+                    node,
+                    why,
                 )
 
     def _note_running(self, job: JobId, nodes: Iterable[NodeId]) -> None:
@@ -140,7 +144,9 @@ class NodeHealth:
     def _verdict(self, node: NodeId) -> str | None:
         """Return why the node is to be set aside, None if it is not."""
         count = [
-            (job, how) for job, how in self._failures.get(node, ()) if self._runs_on.get(job, set()) - {node}
+            (job, how)
+            for job, how in self._failures.get(node, ())
+            if self._runs_on.get(job, set()) - {node}
         ]
         jobs = sorted({job for job, _ in count})
         if len(count) < FAILURES_MIN or len(jobs) < JOBS_MIN:

@@ -9,7 +9,10 @@ from coadapt.model import InputError
 # What `key=value` and YAML give; a list stands for several values.
 OptionText = str | int | float | bool | list[object] | None
 
-WORDS_OF = {True: frozenset({"true", "yes", "on", "1"}), False: frozenset({"false", "no", "off", "0"})}
+WORDS_OF = {
+    True: frozenset({"true", "yes", "on", "1"}),
+    False: frozenset({"false", "no", "off", "0"}),
+}
 
 
 def parse_option(field: str, given: OptionText, kind: object) -> object:
@@ -18,7 +21,11 @@ def parse_option(field: str, given: OptionText, kind: object) -> object:
     Raises InputError that names `field` and what is allowed.
     """
     optional = get_origin(kind) in (Union, types.UnionType)
-    kinds = [each for each in get_args(kind) if each is not types.NoneType] if optional else [kind]
+    kinds = (
+        [each for each in get_args(kind) if each is not types.NoneType]
+        if optional
+        else [kind]
+    )
     if given is None and optional:
         return None
     parse, allowed = _PARSERS[kinds[0]]

@@ -15,7 +15,9 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.signedinteger]
 Numbers = FloatArray | NDArray[np.int64]
 
-NUM_CANDIDATES = 50  # geometric steps from the smallest to the largest batch (Pollux's artifact)
+NUM_CANDIDATES = (
+    50  # geometric steps from the smallest to the largest batch (Pollux's artifact)
+)
 ROUNDING_SLACK = 1e-8  # samples; a quotient this little above a whole number is that number (artifact)
 NUM_GRIDS_KEPT = 1024  # distinct (limits, replica counts); 60 kB each for 100 counts
 INT32_MAX = 2**31 - 1
@@ -44,15 +46,26 @@ def split_total(
 
 @lru_cache(maxsize=NUM_SPLITS_KEPT)
 def _split(
-    total: int, num_replicas: int, limits: BatchLimits, accumulate_alone: bool, exact: bool
+    total: int,
+    num_replicas: int,
+    limits: BatchLimits,
+    accumulate_alone: bool,
+    exact: bool,
 ) -> BatchConfig:
     if total < 1 or num_replicas < 1:
-        raise ValueError(f"total and num_replicas must be >= 1, got {total} and {num_replicas}")
+        raise ValueError(
+            f"total and num_replicas must be >= 1, got {total} and {num_replicas}"
+        )
     share = -(-total // num_replicas)
     passes = 1
     if limits.max_atomic is not None and (limits.accumulation or exact):
         passes = -(-share // limits.max_atomic)
-    if accumulate_alone and limits.accumulation and num_replicas == 1 and total > limits.initial:
+    if (
+        accumulate_alone
+        and limits.accumulation
+        and num_replicas == 1
+        and total > limits.initial
+    ):
         passes = max(passes, 2)
     atomic = -(-share // passes)
     if exact:
@@ -60,7 +73,9 @@ def _split(
     if limits.max_atomic is not None:
         atomic = min(atomic, limits.max_atomic)
     atomic = max(min(atomic, limits.max_total // (num_replicas * passes)), 1)
-    return BatchConfig(total=num_replicas * atomic * passes, atomic=atomic, accumulation=passes - 1)
+    return BatchConfig(
+        total=num_replicas * atomic * passes, atomic=atomic, accumulation=passes - 1
+    )
 
 
 def limits_in_use(job: JobView, gpu_type: str | None = None) -> BatchLimits:
@@ -71,11 +86,21 @@ def limits_in_use(job: JobView, gpu_type: str | None = None) -> BatchLimits:
     that it last reported.
     """
     limits, used = job.spec.batch, job.measured.batch
-    if job.spec.contract is RescaleContract.SELF and used is not None and used.total != limits.requested:
-        limits = replace(limits, requested=used.total, max_total=max(limits.max_total, used.total))
+    if (
+        job.spec.contract is RescaleContract.SELF
+        and used is not None
+        and used.total != limits.requested
+    ):
+        limits = replace(
+            limits, requested=used.total, max_total=max(limits.max_total, used.total)
+        )
     if limits.schedule is not None:
         # Without the ramp, limits are alike between two changes, and what is computed from them is kept.
-        limits = replace(limits, requested=limits.schedule.total_at(job.measured.samples), schedule=None)
+        limits = replace(
+            limits,
+            requested=limits.schedule.total_at(job.measured.samples),
+            schedule=None,
+        )
     profile = None if gpu_type is None else job.measured.by_type.get(gpu_type)
     ceiling = None if profile is None else profile.max_atomic
     if ceiling is not None and ceiling < (limits.max_atomic or limits.max_total):
@@ -108,10 +133,15 @@ def adaptive_grid(limits: BatchLimits, num_replicas_C: tuple[int, ...]) -> Batch
     if not limits.accumulation:
         if limits.max_atomic is not None:
             largest = np.minimum(largest, limits.max_atomic * num_replicas)
-        largest = np.where(num_replicas == 1, np.minimum(largest, limits.initial), largest)
+        largest = np.where(
+            num_replicas == 1, np.minimum(largest, limits.initial), largest
+        )
     lawful = smallest <= largest
     smallest = np.minimum(smallest, largest)
-    share = np.geomspace(smallest[:, 0], largest[:, 0], NUM_CANDIDATES, axis=1) / num_replicas
+    share = (
+        np.geomspace(smallest[:, 0], largest[:, 0], NUM_CANDIDATES, axis=1)
+        / num_replicas
+    )
     passes = np.ones_like(share)
     if limits.accumulation:
         if limits.max_atomic is not None:
@@ -123,7 +153,9 @@ def adaptive_grid(limits: BatchLimits, num_replicas_C: tuple[int, ...]) -> Batch
     lawful = lawful & (atomic >= limits.min_atomic)
     if limits.max_atomic is not None:
         lawful &= atomic <= limits.max_atomic
-    return _grid(limits, np.where(lawful, num_replicas * atomic * passes, 0.0), atomic, passes)
+    return _grid(
+        limits, np.where(lawful, num_replicas * atomic * passes, 0.0), atomic, passes
+    )
 
 
 @lru_cache(maxsize=NUM_GRIDS_KEPT)
@@ -134,15 +166,29 @@ def requested_grid(limits: BatchLimits, num_replicas_C: tuple[int, ...]) -> Batc
     """
     num_replicas = np.array(num_replicas_C)[:, None]
     share = -(-limits.requested // num_replicas)
-    passes = np.ones_like(share) if limits.max_atomic is None else -(-share // limits.max_atomic)
+    passes = (
+        np.ones_like(share)
+        if limits.max_atomic is None
+        else -(-share // limits.max_atomic)
+    )
     lawful = num_replicas * limits.min_atomic <= limits.requested
-    return _grid(limits, np.where(lawful, limits.requested, 0), -(-share // passes), passes)
+    return _grid(
+        limits, np.where(lawful, limits.requested, 0), -(-share // passes), passes
+    )
 
 
-def _grid(limits: BatchLimits, total: Numbers, atomic: Numbers, passes: Numbers) -> BatchGrid:
+def _grid(
+    limits: BatchLimits, total: Numbers, atomic: Numbers, passes: Numbers
+) -> BatchGrid:
     """Return the grid, as small as can be to keep, with all values in range also where nothing is lawful."""
-    kind: type[np.signedinteger] = np.int32 if limits.max_total <= INT32_MAX else np.int64
-    return BatchGrid(total.astype(kind), np.maximum(atomic, 1).astype(kind), (passes - 1).astype(kind))
+    kind: type[np.signedinteger] = (
+        np.int32 if limits.max_total <= INT32_MAX else np.int64
+    )
+    return BatchGrid(
+        total.astype(kind),
+        np.maximum(atomic, 1).astype(kind),
+        (passes - 1).astype(kind),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +220,9 @@ def candidates(limits: BatchLimits, num_replicas: int) -> Candidates:
     """Return the distinct lawful batches of `adaptive_grid` on one replica count."""
     grid = adaptive_grid(limits, (num_replicas,))
     keep = grid.total_CB[0] > 0
-    keep[1:] &= (np.diff(grid.atomic_CB[0]) != 0) | (np.diff(grid.accumulation_CB[0]) != 0)
+    keep[1:] &= (np.diff(grid.atomic_CB[0]) != 0) | (
+        np.diff(grid.accumulation_CB[0]) != 0
+    )
     axes = (grid.total_CB, grid.atomic_CB, grid.accumulation_CB)
     columns = [axis[0][keep].astype(np.float64) for axis in axes]
     for column in columns:

@@ -63,7 +63,12 @@ def _compiled(function: Function, **options: bool) -> Function:
     if _njit is None:
         return function
     # A C function around each kernel would be called by nobody.
-    given: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, **options}
+    given: dict[str, Any] = {
+        "nogil": True,
+        "error_model": "numpy",
+        "no_cfunc_wrapper": True,
+        **options,
+    }
     try:
         kept = _njit(cache=True, **given)(function)
     except RuntimeError:  # no folder to keep it in

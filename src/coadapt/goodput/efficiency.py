@@ -12,10 +12,15 @@ TINY = float(np.finfo(np.float64).tiny)
 
 
 @overload
-def efficiency(total: float, initial: float, grad_sqr: float, grad_var: float) -> float: ...
+def efficiency(
+    total: float, initial: float, grad_sqr: float, grad_var: float
+) -> float: ...
 @overload
 def efficiency(
-    total: FloatArray, initial: FloatArray | float, grad_sqr: FloatArray | float, grad_var: FloatArray | float
+    total: FloatArray,
+    initial: FloatArray | float,
+    grad_sqr: FloatArray | float,
+    grad_var: FloatArray | float,
 ) -> FloatArray: ...
 def efficiency(
     total: FloatArray | float,
@@ -33,7 +38,9 @@ def efficiency(
 
 
 def efficiency_at(
-    scale: FloatArray | float, grad_sqr: FloatArray | float, grad_var: FloatArray | float
+    scale: FloatArray | float,
+    grad_sqr: FloatArray | float,
+    grad_var: FloatArray | float,
 ) -> FloatArray | float:
     """Return the same at `scale` = total / initial."""
     return (grad_var + grad_sqr + TINY) / (grad_var + grad_sqr * scale + TINY)
@@ -42,9 +49,13 @@ def efficiency_at(
 @overload
 def gain(scale: float, grad_sqr: float, grad_var: float) -> float: ...
 @overload
-def gain(scale: FloatArray, grad_sqr: FloatArray | float, grad_var: FloatArray | float) -> FloatArray: ...
 def gain(
-    scale: FloatArray | float, grad_sqr: FloatArray | float, grad_var: FloatArray | float
+    scale: FloatArray, grad_sqr: FloatArray | float, grad_var: FloatArray | float
+) -> FloatArray: ...
+def gain(
+    scale: FloatArray | float,
+    grad_sqr: FloatArray | float,
+    grad_var: FloatArray | float,
 ) -> FloatArray | float:
     """Return AdaScale's gain r_t: progress of one step, in steps at the initial batch (Pollux eq. 5).
 

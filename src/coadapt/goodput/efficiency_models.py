@@ -24,11 +24,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coadapt.goodput.efficiency import efficiency
-from coadapt.model import EfficiencyKind, EfficiencyPoint, EfficiencySpec, GradStats, JobSpec, JobView
+from coadapt.model import (
+    EfficiencyKind,
+    EfficiencyPoint,
+    EfficiencySpec,
+    GradStats,
+    JobSpec,
+    JobView,
+)
 
 FloatArray = NDArray[np.float64]
 
-NO_GAIN = GradStats(sqr=1.0, var=0.0)  # not measured yet: a larger batch is taken to gain nothing
+NO_GAIN = GradStats(
+    sqr=1.0, var=0.0
+)  # not measured yet: a larger batch is taken to gain nothing
 NO_LOSS = GradStats(sqr=0.0, var=1.0)  # efficiency 1, whatever the batch
 # Standard errors to each side of the expected noise scale: 95 % where the error is normal.
 NUM_STDERRS = 1.96
@@ -53,7 +62,10 @@ class EfficiencyRange:
     high: FloatArray
 
     def at(self, estimate: Estimate) -> FloatArray:
-        ends: dict[Estimate, FloatArray] = {Estimate.LOW: self.low, Estimate.HIGH: self.high}
+        ends: dict[Estimate, FloatArray] = {
+            Estimate.LOW: self.low,
+            Estimate.HIGH: self.high,
+        }
         return ends.get(estimate, self.expected)
 
 
@@ -76,7 +88,9 @@ class NoiseScale:
     grad: GradStats
 
     def __call__(self, total: FloatArray) -> EfficiencyRange:
-        return EfficiencyRange(*(self._with(total, self.stats(each)) for each in Estimate))
+        return EfficiencyRange(
+            *(self._with(total, self.stats(each)) for each in Estimate)
+        )
 
     def stats(self, estimate: Estimate) -> GradStats:
         """Return gradient statistics whose noise scale is that end of the interval."""
@@ -111,9 +125,13 @@ class MeasuredCurve:
 
     def _end(self, total: FloatArray, name: str) -> FloatArray:
         by_total: dict[int, list[tuple[float, float]]] = {}
-        for point in sorted(self.points, key=lambda point: (point.total, point.progress)):
+        for point in sorted(
+            self.points, key=lambda point: (point.total, point.progress)
+        ):
             if point.total > self.initial:
-                by_total.setdefault(point.total, []).append((point.progress, getattr(point, name)))
+                by_total.setdefault(point.total, []).append(
+                    (point.progress, getattr(point, name))
+                )
         totals, now = [float(self.initial)], [1.0]
         for measured, line in by_total.items():
             totals.append(float(measured))
@@ -132,7 +150,12 @@ class TokensPrior:
     samples: float
 
     def __call__(self, total: FloatArray) -> EfficiencyRange:
-        return EfficiencyRange(*(self._with(total, each) for each in (1.0 / PRIOR_FACTOR, 1.0, PRIOR_FACTOR)))
+        return EfficiencyRange(
+            *(
+                self._with(total, each)
+                for each in (1.0 / PRIOR_FACTOR, 1.0, PRIOR_FACTOR)
+            )
+        )
 
     @property
     def critical_batch(self) -> float:
@@ -145,7 +168,11 @@ class TokensPrior:
         return spec.critical_batch * float(grown**spec.exponent)
 
     def _with(self, total: FloatArray, factor: float) -> FloatArray:
-        return np.asarray(efficiency(total, self.initial, 1.0, factor * self.critical_batch / self.initial))
+        return np.asarray(
+            efficiency(
+                total, self.initial, 1.0, factor * self.critical_batch / self.initial
+            )
+        )
 
 
 def model_of(
@@ -169,7 +196,11 @@ def model_of(
         return TokensPrior(initial, named, samples)
     if named.kind is EfficiencyKind.MEASURED:
         known = (*named.points, *points)
-        return MeasuredCurve(initial, known, progress) if known else NoiseScale(initial, NO_GAIN)
+        return (
+            MeasuredCurve(initial, known, progress)
+            if known
+            else NoiseScale(initial, NO_GAIN)
+        )
     return NoiseScale(initial, grad or NO_GAIN)
 
 
@@ -177,5 +208,9 @@ def model_of_job(job: JobView) -> EfficiencyModel:
     """Return the model of a job as a policy sees it."""
     seen = job.measured
     return model_of(
-        job.spec, seen.grad, progress=seen.progress, samples=seen.samples, points=seen.efficiency_points
+        job.spec,
+        seen.grad,
+        progress=seen.progress,
+        samples=seen.samples,
+        points=seen.efficiency_points,
     )

@@ -14,7 +14,9 @@ __all__ = ["Profile", "ProfileBuilder", "fit_throughput"]
 WIDER_LINK_FACTOR = 1.1
 
 
-def fit_throughput(profile: Profile, start: ThroughputParams | None = None) -> ThroughputParams:
+def fit_throughput(
+    profile: Profile, start: ThroughputParams | None = None
+) -> ThroughputParams:
     """Return the parameters that explain `profile` best; what was never observed is taken to cost nothing.
 
     Minimises RMSE(log T_grad) + RMSE(log T_step) + 1e-3 (γ - 1)² + 1e-2 Σ (β / α)², in bounds. Pinned while
@@ -27,7 +29,9 @@ def fit_throughput(profile: Profile, start: ThroughputParams | None = None) -> T
         raise ValueError("a profile needs at least one observation to be fitted")
     from coadapt.goodput import fit_kernel  # numba: loaded only by those who fit
 
-    x = fit_kernel.search(profile.columns(), np.array(() if start is None else astuple(start)))
+    x = fit_kernel.search(
+        profile.columns(), np.array(() if start is None else astuple(start))
+    )
     replicated, one_rack = profile.num_replicas > 1, profile.num_racks == 1
     if not (replicated & one_rack & (profile.num_nodes > 1)).any():
         x[4:6] = np.maximum(x[4:6], WIDER_LINK_FACTOR * x[2:4])

@@ -25,21 +25,37 @@ RATIO_WEIGHT = 1e-2  # of (beta / alpha)^2 of each link in the loss (Pollux)
 RMSE_MIN = 1e-12  # keeps the curvature 1 / RMSE finite where the model meets the measurements exactly
 
 # The search was tuned on 6,000 profiles, half of them measured ones; benchmarks/fit.py shows what it reaches.
-START_GAMMAS = (1.001, 3.0)  # little and much overlap; the second mended 3 of 12,000 fits, by 1 to 17 %
-FLOOR_SHARES = (1e-2, 3e-4)  # kinks are rounded off below these shares of the loss, coarsely and then finely
+START_GAMMAS = (
+    1.001,
+    3.0,
+)  # little and much overlap; the second mended 3 of 12,000 fits, by 1 to 17 %
+FLOOR_SHARES = (
+    1e-2,
+    3e-4,
+)  # kinks are rounded off below these shares of the loss, coarsely and then finely
 MAX_EVALUATIONS = 100  # per floor; 15 are usual
 TOLERANCE = 1e-6  # relative decrease of the loss that counts as standing still; twice in a row is the end
 STEP_TOLERANCE = 1e-8  # a step that promises less, relative to the loss, is not tried
 DAMPING_START, DAMPING_MIN, DAMPING_MAX = 1e-2, 1e-6, 1e6
 PIVOT_MIN = 1e-300
 
-START_COMPUTE_SHARES = (0.05, 0.95)  # range of the share of T_grad that the start lets grow with the batch
-START_SYNC_SHARES = (0.01, 0.7)  # the same for T_sync and the replicas: inside the bounds, gradients live
-START_SYNC_MIN = 1e-3  # least share of T_step that the start ascribes to synchronisation
+START_COMPUTE_SHARES = (
+    0.05,
+    0.95,
+)  # range of the share of T_grad that the start lets grow with the batch
+START_SYNC_SHARES = (
+    0.01,
+    0.7,
+)  # the same for T_sync and the replicas: inside the bounds, gradients live
+START_SYNC_MIN = (
+    1e-3  # least share of T_step that the start ascribes to synchronisation
+)
 
 
 NONE, COMPUTE_TERMS = variable(0), variable(2)
-GRAD_C, GRAD_T, GRAD, NEW_GRAD, SLOPE, STEP, MOVED, SOLUTION, NUM_VECTORS = range(9)  # rows of vector_SA
+GRAD_C, GRAD_T, GRAD, NEW_GRAD, SLOPE, STEP, MOVED, SOLUTION, NUM_VECTORS = range(
+    9
+)  # rows of vector_SA
 GRAM_C, GRAM_T, GRAM, NEW_GRAM, FACTOR, NUM_MATRICES = range(6)  # of matrix_SAA
 COLUMN, INDEX = 0, 1  # of index_SA
 
@@ -59,7 +75,9 @@ class FitProblem(NamedTuple):
 
 
 @compiled_lean
-def evaluate(problem: FitProblem, x: FloatArray, floor: float, grad: FloatArray, gram: FloatArray) -> float:
+def evaluate(
+    problem: FitProblem, x: FloatArray, floor: float, grad: FloatArray, gram: FloatArray
+) -> float:
     """Return Pollux's loss at `x`; overwrite `grad` (9,) and `gram` (9, 9), its curvature's lower half.
 
     RMSE(log T_grad) + RMSE(log T_step) + penalties. An RMSE r = sqrt(mean e²) over n rows has the gradient
@@ -83,7 +101,9 @@ def evaluate(problem: FitProblem, x: FloatArray, floor: float, grad: FloatArray,
         log_c = math.log(compute_s)
         slope[0], slope[1] = 1.0 / compute_s, atomic / compute_s
         num_terms = COMPUTE_TERMS
-        square_c += _add_row(log_c - rows[i, 3], slope, column, num_terms, grad_c, gram_c)
+        square_c += _add_row(
+            log_c - rows[i, 3], slope, column, num_terms, grad_c, gram_c
+        )
         log_t = log_c
         if level > 0:
             sync_s = x[2 * level] + x[2 * level + 1] * extra
@@ -93,8 +113,12 @@ def evaluate(problem: FitProblem, x: FloatArray, floor: float, grad: FloatArray,
             slope[0] *= 1.0 - share
             slope[1] *= 1.0 - share
             slope[2], slope[3] = share / sync_s, share * extra / sync_s
-            slope[4] = ((1.0 - share) * (log_c - log_t) + share * (log_s - log_t)) / x[GAMMA]
-        square_t += _add_row(log_t - rows[i, 4], slope, column, num_terms, grad_t, gram_t)
+            slope[4] = ((1.0 - share) * (log_c - log_t) + share * (log_s - log_t)) / x[
+                GAMMA
+            ]
+        square_t += _add_row(
+            log_t - rows[i, 4], slope, column, num_terms, grad_t, gram_t
+        )
     rmse_c, rmse_t = math.sqrt(square_c / num_rows), math.sqrt(square_t / num_rows)
     weight_c = 1.0 / (num_rows * max(rmse_c, floor))
     weight_t = 1.0 / (num_rows * max(rmse_t, floor))
@@ -102,12 +126,21 @@ def evaluate(problem: FitProblem, x: FloatArray, floor: float, grad: FloatArray,
         grad[a] = weight_c * grad_c[a] + weight_t * grad_t[a]
         for b in range(a + 1):
             gram[a, b] = weight_c * gram_c[a, b] + weight_t * gram_t[a, b]
-    return _rounded(rmse_c, floor) + _rounded(rmse_t, floor) + _add_penalties(x, problem.free, grad, gram)
+    return (
+        _rounded(rmse_c, floor)
+        + _rounded(rmse_t, floor)
+        + _add_penalties(x, problem.free, grad, gram)
+    )
 
 
 @lean_part
 def _add_row(
-    error: float, slope: FloatArray, column: NDArray[np.int64], size: int, grad: FloatArray, gram: FloatArray
+    error: float,
+    slope: FloatArray,
+    column: NDArray[np.int64],
+    size: int,
+    grad: FloatArray,
+    gram: FloatArray,
 ) -> float:
     for a in range(size):
         grad[column[a]] += error * slope[a]
@@ -131,7 +164,9 @@ def _rounded(rmse: float, floor: float) -> float:
 
 
 @lean_part
-def _add_penalties(x: FloatArray, free: BoolArray, grad: FloatArray, gram: FloatArray) -> float:
+def _add_penalties(
+    x: FloatArray, free: BoolArray, grad: FloatArray, gram: FloatArray
+) -> float:
     """Add both penalties' slopes and return their sum; that of a link which is not `free` is constant: 0."""
     loss = GAMMA_WEIGHT * float(x[GAMMA] - 1.0) ** 2
     grad[GAMMA] += 2.0 * GAMMA_WEIGHT * (x[GAMMA] - 1.0)
@@ -181,7 +216,9 @@ def _descend(problem: FitProblem, x: FloatArray, floor: float) -> None:
             damping *= 4.0
             continue
         kept = (loss - new_loss) / promised
-        damping = max(damping * (0.1 if kept > 0.75 else 0.5 if kept > 0.25 else 2.0), DAMPING_MIN)
+        damping = max(
+            damping * (0.1 if kept > 0.75 else 0.5 if kept > 0.25 else 2.0), DAMPING_MIN
+        )
         num_small = num_small + 1 if loss - new_loss < TOLERANCE * loss else 0
         loss = new_loss
         for a in range(NUM_PARAMS):
@@ -200,7 +237,11 @@ def _move(x: FloatArray, step: FloatArray, moved: FloatArray) -> None:
 
 @lean_part
 def _solve_step(
-    problem: FitProblem, x: FloatArray, grad: FloatArray, gram: FloatArray, damping: float
+    problem: FitProblem,
+    x: FloatArray,
+    grad: FloatArray,
+    gram: FloatArray,
+    damping: float,
 ) -> float:
     """Set the row STEP to the damped Newton step within the bounds; return the decrease that it promises.
 
@@ -236,7 +277,9 @@ def _solve_step(
 
 
 @lean_part
-def _solve_free(problem: FitProblem, size: int, grad: FloatArray, gram: FloatArray, damping: float) -> None:
+def _solve_free(
+    problem: FitProblem, size: int, grad: FloatArray, gram: FloatArray, damping: float
+) -> None:
     """Solve for the steps of the first `size` of the row INDEX while those of the others stand (Cholesky)."""
     step, index = problem.vector_SA[STEP], problem.index_SA[INDEX]
     factor, solution = problem.matrix_SAA[FACTOR], problem.vector_SA[SOLUTION]
@@ -254,7 +297,11 @@ def _solve_free(problem: FitProblem, size: int, grad: FloatArray, gram: FloatArr
         for j in range(i + 1):
             for k in range(j):
                 factor[i, j] -= factor[i, k] * factor[j, k]
-            factor[i, j] = math.sqrt(max(factor[i, i], PIVOT_MIN)) if i == j else factor[i, j] / factor[j, j]
+            factor[i, j] = (
+                math.sqrt(max(factor[i, i], PIVOT_MIN))
+                if i == j
+                else factor[i, j] / factor[j, j]
+            )
         for k in range(i):
             solution[i] -= factor[i, k] * solution[k]
         solution[i] /= factor[i, i]
@@ -321,7 +368,9 @@ def start_point(problem: FitProblem, gamma: float) -> FloatArray:
 
 
 @compiled_lean
-def _draw_lines(rows: FloatArray, free: BoolArray, x: FloatArray, scratch: FloatArray) -> None:
+def _draw_lines(
+    rows: FloatArray, free: BoolArray, x: FloatArray, scratch: FloatArray
+) -> None:
     gamma, num_rows = x[GAMMA], rows.shape[0]
     size, seconds, weight = scratch[0], scratch[1], scratch[2]
     for i in range(num_rows):
@@ -343,12 +392,17 @@ def _draw_lines(rows: FloatArray, free: BoolArray, x: FloatArray, scratch: Float
             size[i], seconds[i] = rows[i, 1], step_s * left ** (1.0 / gamma)
             weight[i] = 1.0 if rows[i, 0] == level else 0.0
         if free[2 * level]:
-            x[2 * level], x[2 * level + 1] = _line(size, seconds, weight, START_SYNC_SHARES)
+            x[2 * level], x[2 * level + 1] = _line(
+                size, seconds, weight, START_SYNC_SHARES
+            )
 
 
 @lean_part
 def _line(
-    size: FloatArray, seconds: FloatArray, weight: FloatArray, shares: tuple[float, float]
+    size: FloatArray,
+    seconds: FloatArray,
+    weight: FloatArray,
+    shares: tuple[float, float],
 ) -> tuple[float, float]:
     """Return the line through `seconds` over `size` by weighted least squares, both of its terms above 0.
 

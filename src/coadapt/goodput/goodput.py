@@ -6,7 +6,13 @@ from coadapt.goodput.batch import Candidates, candidates, split_total
 from coadapt.goodput.efficiency import FloatArray, efficiency_at
 from coadapt.goodput.efficiency_models import EfficiencyModel
 from coadapt.goodput.throughput import ThroughputModel, step_time
-from coadapt.model import BatchConfig, BatchLimits, GradStats, Placement, ThroughputParams
+from coadapt.model import (
+    BatchConfig,
+    BatchLimits,
+    GradStats,
+    Placement,
+    ThroughputParams,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +39,11 @@ class BatchSearch:
 
     @classmethod
     def of(
-        cls, limits: BatchLimits, params: ThroughputParams, placement: Placement, model: ThroughputModel
+        cls,
+        limits: BatchLimits,
+        params: ThroughputParams,
+        placement: Placement,
+        model: ThroughputModel,
     ) -> "BatchSearch":
         """Return the search with these step times. ValueError for an empty placement."""
         num_replicas = placement.num_replicas
@@ -41,11 +51,15 @@ class BatchSearch:
         total_B = choices.total
         if total_B.size == 0:
             smallest = max(limits.initial, limits.min_atomic * num_replicas)
-            return cls(choices, split_total(smallest, num_replicas, limits), total_B, total_B)
+            return cls(
+                choices, split_total(smallest, num_replicas, limits), total_B, total_B
+            )
         step_s_B = model(params, placement, choices.atomic, choices.accumulation)
         return cls(choices, None, total_B / limits.initial, total_B / step_s_B)
 
-    def best(self, grad: GradStats, efficiency_model: EfficiencyModel | None = None) -> BatchChoice:
+    def best(
+        self, grad: GradStats, efficiency_model: EfficiencyModel | None = None
+    ) -> BatchChoice:
         """Return the batch with the highest goodput, the smallest on ties; as of `best_batch`."""
         if self.fallback is not None:
             return BatchChoice(0.0, self.fallback)

@@ -15,7 +15,14 @@ from typing import TypeGuard
 
 import numpy as np
 
-from coadapt.goodput.throughput import FloatArray, Floats, ParamArrays, Shapes, ThroughputModel, step_time
+from coadapt.goodput.throughput import (
+    FloatArray,
+    Floats,
+    ParamArrays,
+    Shapes,
+    ThroughputModel,
+    step_time,
+)
 from coadapt.model import KinTimes, Placement, ThroughputParams
 
 # Of errors in logarithms: what all steps of a shape share, what differs from batch to batch, over which
@@ -46,7 +53,9 @@ def hopeful_times(kin: KinTimes) -> ThroughputModel:
     covariance_SS = _covariance(at_S, at_S) + MEASURED**2 * np.eye(len(at_S))
     inverse_SS = np.linalg.inv(covariance_SS)
     weight_S = inverse_SS @ error_S
-    last: list[FloatArray] = []  # asked for last, and the answer: candidates are the same from step to step
+    last: list[
+        FloatArray
+    ] = []  # asked for last, and the answer: candidates are the same from step to step
 
     def times(
         params: ThroughputParams | ParamArrays,  # noqa: ARG001 - as the protocol has it
@@ -56,7 +65,9 @@ def hopeful_times(kin: KinTimes) -> ThroughputModel:
     ) -> Floats:
         if last and last[0] is atomic and last[1] is accumulation:
             return last[2]
-        towards_BS = _covariance(np.log(np.atleast_1d(np.asarray(atomic, dtype=np.float64))), at_S)
+        towards_BS = _covariance(
+            np.log(np.atleast_1d(np.asarray(atomic, dtype=np.float64))), at_S
+        )
         explained_B = np.einsum("bs,st,bt->b", towards_BS, inverse_SS, towards_BS)
         deviation_B = np.sqrt(np.maximum(SHARED**2 + BY_BATCH**2 - explained_B, 0.0))
         factor_B = np.exp(towards_BS @ weight_S - HOPE * deviation_B)

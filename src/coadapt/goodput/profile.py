@@ -22,7 +22,9 @@ class ProfileKey(NamedTuple):
 
     @classmethod
     def of(cls, placement: Placement, atomic: int) -> "ProfileKey":
-        return cls(placement.num_nodes, placement.num_racks, placement.num_replicas, atomic)
+        return cls(
+            placement.num_nodes, placement.num_racks, placement.num_replicas, atomic
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,15 +66,21 @@ class ProfileBuilder:
     mean: bool = False
     rows: dict[ProfileKey, tuple[int, float, float]] = field(default_factory=dict)
     # The last one's: a trainer adds the same again and again, after every step.
-    _key: tuple[Placement, int, ProfileKey] | None = field(default=None, repr=False, compare=False)
+    _key: tuple[Placement, int, ProfileKey] | None = field(
+        default=None, repr=False, compare=False
+    )
 
-    def add(self, placement: Placement, atomic: int, compute_s: float, step_s: float) -> bool:
+    def add(
+        self, placement: Placement, atomic: int, compute_s: float, step_s: float
+    ) -> bool:
         """Take in one measured step; return whether its key is new (time to fit again).
 
         ValueError unless both times are finite and above 0.
         """
         if not (0.0 < compute_s < math.inf and 0.0 < step_s < math.inf):
-            raise ValueError(f"times must be finite and > 0: compute_s {compute_s}, step_s {step_s}")
+            raise ValueError(
+                f"times must be finite and > 0: compute_s {compute_s}, step_s {step_s}"
+            )
         last = self._key
         if last is None or last[0] is not placement or last[1] != atomic:
             last = self._key = (placement, atomic, ProfileKey.of(placement, atomic))
@@ -83,7 +91,11 @@ class ProfileBuilder:
         elif self.mean:
             count, mean_compute_s, mean_step_s = old[0] + 1, old[1], old[2]
             mean_compute_s += (compute_s - mean_compute_s) / count
-            self.rows[key] = (count, mean_compute_s, mean_step_s + (step_s - mean_step_s) / count)
+            self.rows[key] = (
+                count,
+                mean_compute_s,
+                mean_step_s + (step_s - mean_step_s) / count,
+            )
         return old is None
 
     @property

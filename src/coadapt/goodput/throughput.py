@@ -49,7 +49,11 @@ class ParamArrays:
     @classmethod
     def stack(cls, params: Sequence[ThroughputParams], ndim: int = 1) -> "ParamArrays":
         """Return the parameters of `params` as arrays of `ndim` dimensions, jobs along the first."""
-        columns = np.array([_VALUES(each) for each in params]).reshape(len(params), len(PARAM_NAMES)).T
+        columns = (
+            np.array([_VALUES(each) for each in params])
+            .reshape(len(params), len(PARAM_NAMES))
+            .T
+        )
         return cls(*columns.reshape(len(PARAM_NAMES), -1, *[1] * (ndim - 1)))
 
 
@@ -91,7 +95,9 @@ def step_time(
     return step_s + accumulation * compute_s
 
 
-def sync_time(params: ThroughputParams | ParamArrays, shape: Placement | Shapes) -> Floats:
+def sync_time(
+    params: ThroughputParams | ParamArrays, shape: Placement | Shapes
+) -> Floats:
     """Return T_sync in seconds: 0 on one replica, then by the widest link in use: node, network, racks."""
     if isinstance(shape, Placement):
         return _sync_time_of_one(params, shape)
@@ -108,7 +114,9 @@ def sync_time(params: ThroughputParams | ParamArrays, shape: Placement | Shapes)
     return np.where(shape.num_replicas > 1, sync_s, 0.0)
 
 
-def _sync_time_of_one(params: ThroughputParams | ParamArrays, placement: Placement) -> Floats:
+def _sync_time_of_one(
+    params: ThroughputParams | ParamArrays, placement: Placement
+) -> Floats:
     num_replicas = placement.num_replicas
     if num_replicas <= 1:
         return 0.0
@@ -123,6 +131,8 @@ def _sync_time_of_one(params: ThroughputParams | ParamArrays, placement: Placeme
 def packed_placement(num_replicas: int, gpus_per_node: int) -> Placement:
     """Return `num_replicas` on as few nodes of `gpus_per_node` GPUs as possible, one rack."""
     if num_replicas < 1 or gpus_per_node < 1:
-        raise ValueError(f"replicas and GPUs per node must be >= 1, got {num_replicas} and {gpus_per_node}")
+        raise ValueError(
+            f"replicas and GPUs per node must be >= 1, got {num_replicas} and {gpus_per_node}"
+        )
     full, rest = divmod(num_replicas, gpus_per_node)
     return Placement((gpus_per_node,) * full + ((rest,) if rest else ()))

@@ -18,7 +18,14 @@ from coadapt.model.cluster import (
 from coadapt.model.devices import PARTS, FreeGpus, Holding, SharedGpu, holding
 from coadapt.model.efficiency import EfficiencyKind, EfficiencyPoint, EfficiencySpec
 from coadapt.model.errors import InputError
-from coadapt.model.job import BatchLimits, JobLength, JobSpec, Launch, ReplicaLimits, RescaleContract
+from coadapt.model.job import (
+    BatchLimits,
+    JobLength,
+    JobSpec,
+    Launch,
+    ReplicaLimits,
+    RescaleContract,
+)
 from coadapt.model.measured import Measured, RescaleCosts, Usage
 from coadapt.model.plan import Plan, PlanError, check_plan
 from coadapt.model.report import (

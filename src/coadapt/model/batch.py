@@ -23,6 +23,8 @@ class BatchConfig:
         if self.atomic < 1:
             raise ValueError(f"BatchConfig.atomic must be >= 1, got {self.atomic}")
         if self.accumulation < 0:
-            raise ValueError(f"BatchConfig.accumulation must be >= 0, got {self.accumulation}")
+            raise ValueError(
+                f"BatchConfig.accumulation must be >= 0, got {self.accumulation}"
+            )
         if self.total < 1:
             raise ValueError(f"BatchConfig.total must be >= 1, got {self.total}")

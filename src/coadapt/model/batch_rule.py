@@ -43,9 +43,13 @@ class BatchRule:
 
     def __post_init__(self) -> None:
         if not 1 <= self.every <= EPOCHS_MAX:
-            raise ValueError(f"batch.rule: every must be within 1..{EPOCHS_MAX} epochs, got {self.every}")
+            raise ValueError(
+                f"batch.rule: every must be within 1..{EPOCHS_MAX} epochs, got {self.every}"
+            )
         if not (isfinite(self.threshold) and self.threshold > 0.0):
-            raise ValueError(f"batch.rule: threshold must be finite and > 0, got {self.threshold}")
+            raise ValueError(
+                f"batch.rule: threshold must be finite and > 0, got {self.threshold}"
+            )
 
     @classmethod
     def parse(cls, text: str, *, field: str = "batch.rule") -> "BatchRule":
@@ -54,9 +58,13 @@ class BatchRule:
         if match is None or match[1] not in set(RuleKind):
             raise InputError(field, text, ALLOWED)
         kind, given = RuleKind(match[1]), dict[str, str]()
-        for option in (match[2] or "").split(",") if match[2] and match[2].strip() else []:
+        for option in (
+            (match[2] or "").split(",") if match[2] and match[2].strip() else []
+        ):
             name, _, value = (part.strip() for part in option.partition("="))
-            known = name == "every" or (name == "threshold" and kind is RuleKind.ACCORDION)
+            known = name == "every" or (
+                name == "threshold" and kind is RuleKind.ACCORDION
+            )
             if not known or name in given or not _NUMBER.fullmatch(value):
                 raise InputError(field, text, ALLOWED)
             given[name] = value

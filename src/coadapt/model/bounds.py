@@ -23,11 +23,15 @@ FRACTION_MAX = 1e100
 TEXT_MAX = 1_000_000  # characters: as many as a whole request may have
 KEY_MAX = 200  # characters
 NESTING_MAX = 20  # levels; a job file has 3, a report 4
-VALUES_MAX = 100_000  # in one document, aliases of YAML counted as often as they are used
+VALUES_MAX = (
+    100_000  # in one document, aliases of YAML counted as often as they are used
+)
 
 LINE_ENDS = frozenset("\t\n\r")
 # Marks that turn the direction of writing, and so what a reader takes a name for.
-TURNS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+TURNS = frozenset(
+    "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+)
 LINE_BREAKS = frozenset("\x85\u2028\u2029")
 
 NUMBER_ALLOWED = "a number below 1e15 in size, neither infinite nor NaN"
@@ -51,9 +55,14 @@ def check_outside(value: object, field: str = "") -> None:
         if isinstance(item, Mapping):
             for key, inner in item.items():
                 _check_key(key, path)
-                waiting.append((inner, f"{path}.{key}" if path else str(key), level + 1))
+                waiting.append(
+                    (inner, f"{path}.{key}" if path else str(key), level + 1)
+                )
         elif isinstance(item, list | tuple):
-            waiting.extend((inner, f"{path}[{index}]", level + 1) for index, inner in enumerate(item))
+            waiting.extend(
+                (inner, f"{path}[{index}]", level + 1)
+                for index, inner in enumerate(item)
+            )
         else:
             check_scalar(item, path or "body")
 
@@ -61,7 +70,9 @@ def check_outside(value: object, field: str = "") -> None:
 def _check_key(key: object, path: str) -> None:
     field = f"{path}, a key" if path else "a key"
     if not isinstance(key, str) or len(key) > KEY_MAX or not is_label(key):
-        raise InputError(field, key, f"{LABEL_ALLOWED}, of at most {KEY_MAX} characters")
+        raise InputError(
+            field, key, f"{LABEL_ALLOWED}, of at most {KEY_MAX} characters"
+        )
 
 
 def check_scalar(value: object, field: str) -> None:
@@ -87,7 +98,9 @@ def is_label(text: str) -> bool:
     """Return whether a text may stand in a line among others, such as a job's name."""
     if text.isascii() and text.isprintable():  # as nearly all are
         return True
-    return is_clean(text) and not any(character in LINE_ENDS or character in TURNS for character in text)
+    return is_clean(text) and not any(
+        character in LINE_ENDS or character in TURNS for character in text
+    )
 
 
 def printable(text: str) -> str:
@@ -101,7 +114,9 @@ def printable(text: str) -> str:
 
 
 def _written_out(character: str) -> str:
-    if character in "\t\n" or not (_is_control(character) or character in TURNS or character == "\r"):
+    if character in "\t\n" or not (
+        _is_control(character) or character in TURNS or character == "\r"
+    ):
         return character
     code = ord(character)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

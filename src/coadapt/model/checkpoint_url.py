@@ -20,7 +20,11 @@ def check_checkpoint_url(url: str, field: str) -> None:
     if match is None or ":" in match["rest"].partition("/")[0].rpartition("@")[0]:
         raise InputError(field, url, ALLOWED)
     if match["scheme"] in FILE_SCHEMES and not match["rest"].startswith("/"):
-        raise InputError(field, url, "three slashes before a folder of the file system: file:///FOLDER")
+        raise InputError(
+            field,
+            url,
+            "three slashes before a folder of the file system: file:///FOLDER",
+        )
     if ".." in match["rest"].split("/"):
         raise InputError(field, url, "a folder without .. in it")
 

@@ -80,7 +80,9 @@ class Allocation:  # noqa: PLW1641  # its dataclass makes the hash, of the same 
         total = 0
         for node, count in self.slots:
             if count < 1:
-                raise ValueError(f"Allocation: replicas on node {node!r} must be >= 1, got {count}")
+                raise ValueError(
+                    f"Allocation: replicas on node {node!r} must be >= 1, got {count}"
+                )
             total += count
         if len({node for node, _ in self.slots}) != len(self.slots):
             raise ValueError(f"Allocation: a node is named twice in {self.slots}")
@@ -90,7 +92,10 @@ class Allocation:  # noqa: PLW1641  # its dataclass makes the hash, of the same 
 
     def _check_share(self) -> None:
         sharers = round(1.0 / self.gpu_share) if self.gpu_share > 0.0 else 0
-        if not (1 <= sharers <= SHARERS_MAX and abs(self.gpu_share - 1.0 / sharers) <= SHARE_TOLERANCE):
+        if not (
+            1 <= sharers <= SHARERS_MAX
+            and abs(self.gpu_share - 1.0 / sharers) <= SHARE_TOLERANCE
+        ):
             raise ValueError(
                 f"Allocation.gpu_share must be 1/n with n in 1..{SHARERS_MAX}, got {self.gpu_share}"
             )
@@ -103,9 +108,13 @@ class Allocation:  # noqa: PLW1641  # its dataclass makes the hash, of the same 
                 f"{self.gpu_share:g} of a GPU each, got {self.shared}"
             )
         if min(self.shared, default=0) < 0:
-            raise ValueError(f"Allocation.shared: labels must be >= 0, got {self.shared}")
+            raise ValueError(
+                f"Allocation.shared: labels must be >= 0, got {self.shared}"
+            )
         if len(set(self.shared_gpus())) < labels:
-            raise ValueError(f"Allocation.shared: two replicas of one job on one GPU in {self}")
+            raise ValueError(
+                f"Allocation.shared: two replicas of one job on one GPU in {self}"
+            )
 
     def __bool__(self) -> bool:
         return bool(self.slots)
@@ -116,7 +125,11 @@ class Allocation:  # noqa: PLW1641  # its dataclass makes the hash, of the same 
             return True
         if not isinstance(other, Allocation):
             return NotImplemented
-        return (self.slots, self.gpu_share, self.shared) == (other.slots, other.gpu_share, other.shared)
+        return (self.slots, self.gpu_share, self.shared) == (
+            other.slots,
+            other.gpu_share,
+            other.shared,
+        )
 
     @property
     def num_nodes(self) -> int:
@@ -170,7 +183,10 @@ class Grant:
 
     def satisfies(self, wanted: "Grant") -> bool:
         """Return whether a job that has this needs no order to have `wanted`: an open batch fits any."""
-        return self.allocation == wanted.allocation and wanted.batch in (None, self.batch)
+        return self.allocation == wanted.allocation and wanted.batch in (
+            None,
+            self.batch,
+        )
 
 
 NO_GRANT = Grant()
@@ -200,7 +216,9 @@ class Inventory:
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self.by_id: Mapping[NodeId, Node] = {node.id: node for node in nodes}
-        self.num_gpus: Mapping[NodeId, int] = {node.id: node.num_gpus for node in self.by_id.values()}
+        self.num_gpus: Mapping[NodeId, int] = {
+            node.id: node.num_gpus for node in self.by_id.values()
+        }
 
     # When first asked for: while a cluster comes up there is an inventory after each node that joins.
     @cached_property
@@ -211,7 +229,9 @@ class Inventory:
     def groups(self) -> Mapping[str, Mapping[str, Sequence[tuple[int, NodeId]]]]:
         groups: dict[str, dict[str, list[tuple[int, NodeId]]]] = {}
         for index, node in enumerate(self.by_id.values()):
-            groups.setdefault(node.gpu_type, {}).setdefault(node.rack, []).append((index, node.id))
+            groups.setdefault(node.gpu_type, {}).setdefault(node.rack, []).append(
+                (index, node.id)
+            )
         return groups
 
 

@@ -14,8 +14,12 @@ ENV_PLACEMENT = "COADAPT_PLACEMENT"  # replicas per node, "4,4,2"
 ENV_GPU_TYPE = "COADAPT_GPU_TYPE"
 ENV_URL = "COADAPT_URL"  # the scheduler's API, http://127.0.0.1:PORT
 ENV_TOKEN = "COADAPT_TOKEN"  # bearer token for it
-ENV_CHECKPOINT_DIR = "COADAPT_CHECKPOINT_DIR"  # survives generations; private to the job
-ENV_CHECKPOINT_URL = "COADAPT_CHECKPOINT_URL"  # where checkpoints are kept instead; private to the job
+ENV_CHECKPOINT_DIR = (
+    "COADAPT_CHECKPOINT_DIR"  # survives generations; private to the job
+)
+ENV_CHECKPOINT_URL = (
+    "COADAPT_CHECKPOINT_URL"  # where checkpoints are kept instead; private to the job
+)
 
 # A process that saves its state on SIGTERM puts a file named by its id here, which holds EXIT_STOPPED once
 # it is saved: so it is asked itself, and heard, whatever stands between it and its executor.
@@ -40,10 +44,16 @@ STATUS_ROUTE = "trainer-status"
 # Seconds; unset: the defaults of train/env.py.
 ENV_CHECKPOINT_EVERY_S = "COADAPT_CHECKPOINT_EVERY_S"
 ENV_REPORT_EVERY_S = "COADAPT_REPORT_EVERY_S"
-ENV_STOP_TIMEOUT_S = "COADAPT_STOP_TIMEOUT_S"  # from SIGTERM to a forced end of the replica
+ENV_STOP_TIMEOUT_S = (
+    "COADAPT_STOP_TIMEOUT_S"  # from SIGTERM to a forced end of the replica
+)
 
-EXIT_PEER_LOST = 69  # another replica failed first (EX_UNAVAILABLE): never the cause of a job's end
-EXIT_STOPPED = 75  # told to stop, state is saved (EX_TEMPFAIL of sysexits.h: try again later)
+EXIT_PEER_LOST = (
+    69  # another replica failed first (EX_UNAVAILABLE): never the cause of a job's end
+)
+EXIT_STOPPED = (
+    75  # told to stop, state is saved (EX_TEMPFAIL of sysexits.h: try again later)
+)
 
 # Two lists keep the environments of three parties apart: the scheduler's, a job's own `envs`, the contract's.
 #
@@ -64,7 +74,9 @@ PASSED_ENV_PREFIXES = (
 
 # And a job's own `envs` may not set what an executor does: a replica that took another's rank, checkpoints or
 # generation for its own would break promises that were made to it. What only tunes the trainer it may.
-SETTABLE_ENVS = frozenset({ENV_CHECKPOINT_EVERY_S, ENV_REPORT_EVERY_S, ENV_STOP_TIMEOUT_S})
+SETTABLE_ENVS = frozenset(
+    {ENV_CHECKPOINT_EVERY_S, ENV_REPORT_EVERY_S, ENV_STOP_TIMEOUT_S}
+)
 RESERVED_ENVS = frozenset({
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
     "CUDA_VISIBLE_DEVICES", ENV_STATUS_URL, ENV_STATUS_TOKEN_FILE,
@@ -74,10 +86,14 @@ RESERVED_ENV_PREFIX = "COADAPT_"
 
 def is_reserved_env(name: str) -> bool:
     """Return whether an executor sets the variable `name`, so that a job's `envs` may not."""
-    return name in RESERVED_ENVS or (name.startswith(RESERVED_ENV_PREFIX) and name not in SETTABLE_ENVS)
+    return name in RESERVED_ENVS or (
+        name.startswith(RESERVED_ENV_PREFIX) and name not in SETTABLE_ENVS
+    )
 
 
-def passed_envs(variables: Mapping[str, str], extra: frozenset[str] = frozenset()) -> dict[str, str]:
+def passed_envs(
+    variables: Mapping[str, str], extra: frozenset[str] = frozenset()
+) -> dict[str, str]:
     """Return what a job gets of the scheduler's environment. `extra`: further names, of the operator's."""
     return {
         name: value

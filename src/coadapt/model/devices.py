@@ -29,7 +29,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from coadapt.model.cluster import SHARERS_MAX, Allocation, JobId, Node, NodeId, inventory
+from coadapt.model.cluster import (
+    SHARERS_MAX,
+    Allocation,
+    JobId,
+    Node,
+    NodeId,
+    inventory,
+)
 from coadapt.model.quick_init import maker, quick_init
 
 SharedGpu = tuple[NodeId, int]
@@ -39,7 +46,9 @@ SharedGpu = tuple[NodeId, int]
 PARTS = 840
 assert all(PARTS % sharers == 0 for sharers in range(1, SHARERS_MAX + 1))
 
-_NO_PARTS: Mapping[SharedGpu, int] = MappingProxyType({})  # of nearly all jobs: one object does
+_NO_PARTS: Mapping[SharedGpu, int] = MappingProxyType(
+    {}
+)  # of nearly all jobs: one object does
 
 
 @quick_init
@@ -100,14 +109,20 @@ class FreeGpus:
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
-        self._num_gpus = inventory(nodes if isinstance(nodes, tuple) else tuple(nodes)).num_gpus
+        self._num_gpus = inventory(
+            nodes if isinstance(nodes, tuple) else tuple(nodes)
+        ).num_gpus
         self.whole = dict(self._num_gpus)
         self.parts: dict[SharedGpu, int] = {}
 
     def copy(self) -> "FreeGpus":
         """Return the same, to be changed apart."""
         other = FreeGpus(())
-        other._num_gpus, other.whole, other.parts = self._num_gpus, self.whole.copy(), self.parts.copy()
+        other._num_gpus, other.whole, other.parts = (
+            self._num_gpus,
+            self.whole.copy(),
+            self.parts.copy(),
+        )
         return other
 
     def renew(self, nodes: tuple[Node, ...]) -> None:
@@ -115,7 +130,8 @@ class FreeGpus:
         had, self._num_gpus = self._num_gpus, inventory(nodes).num_gpus
         left = self.whole
         self.whole = {
-            node: left[node] if had.get(node) == count else count for node, count in self._num_gpus.items()
+            node: left[node] if had.get(node) == count else count
+            for node, count in self._num_gpus.items()
         }
 
     def take(self, wanted: Holding, already: Holding = NOTHING) -> None:
@@ -156,32 +172,46 @@ class FreeGpus:
 
     def fits(self, wanted: Holding, already: Holding = NOTHING) -> bool:
         """Return whether what `wanted` has beyond `already`, which is out, is free, on live nodes."""
-        need = {node: count - already.whole.get(node, 0) for node, count in wanted.whole.items()}
+        need = {
+            node: count - already.whole.get(node, 0)
+            for node, count in wanted.whole.items()
+        }
         for gpu, parts in wanted.parts.items():
             if gpu not in self.parts:
                 need[gpu[0]] = max(need.get(gpu[0], 0), 0) + 1
             elif self.parts[gpu] + parts - already.parts.get(gpu, 0) > PARTS:
                 return False
-        return all(node in self.whole and count <= self.whole[node] for node, count in need.items())
+        return all(
+            node in self.whole and count <= self.whole[node]
+            for node, count in need.items()
+        )
 
     def num_new(self, wanted: Holding) -> int:
         """Return how many GPUs `wanted` needs of which nothing is taken yet."""
-        return sum(wanted.whole.values()) + sum(gpu not in self.parts for gpu in wanted.parts)
+        return sum(wanted.whole.values()) + sum(
+            gpu not in self.parts for gpu in wanted.parts
+        )
 
     def open_labels(self, node: NodeId, sharers: int) -> list[int]:
         """Return the labels that one more job with a share of 1/`sharers` may use on `node`.
 
         Those of GPUs that others share come first, then one per GPU that is free, by number.
         """
-        known = {label: parts for (name, label), parts in self.parts.items() if name == node}
-        shared = [label for label in sorted(known) if known[label] + PARTS // sharers <= PARTS]
+        known = {
+            label: parts for (name, label), parts in self.parts.items() if name == node
+        }
+        shared = [
+            label for label in sorted(known) if known[label] + PARTS // sharers <= PARTS
+        ]
         num_free = self.whole.get(node, 0)
         new = [label for label in range(len(known) + num_free) if label not in known]
         return shared + new[:num_free]
 
     def overfull(self) -> Iterator[str]:
         """Yield, in words, each node and shared GPU of which more was taken than there is."""
-        short = min(self.whole.values(), default=0) < 0  # nearly never, of thousands of nodes
+        short = (
+            min(self.whole.values(), default=0) < 0
+        )  # nearly never, of thousands of nodes
         for node, left in self.whole.items() if short else ():
             if left < 0:
                 most = self._num_gpus[node]

@@ -16,7 +16,9 @@ class EfficiencyKind(StrEnum):
     """Which model estimates a job's efficiency (goodput/efficiency_models.py)."""
 
     NOISE_SCALE = "noise-scale"  # Pollux's formula, from the gradient statistics that the job reports
-    MEASURED = "measured"  # a curve measured over progress, for instance by short branches
+    MEASURED = (
+        "measured"  # a curve measured over progress, for instance by short branches
+    )
     TOKENS = "tokens"  # a prior that grows with the tokens seen
 
 
@@ -35,10 +37,16 @@ class EfficiencyPoint:
     high: float
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.progress) and self.progress >= 0.0 and self.total >= 1):
-            raise ValueError(f"EfficiencyPoint: progress >= 0 and total >= 1 are needed, got {self}")
+        if not (
+            math.isfinite(self.progress) and self.progress >= 0.0 and self.total >= 1
+        ):
+            raise ValueError(
+                f"EfficiencyPoint: progress >= 0 and total >= 1 are needed, got {self}"
+            )
         if not 0.0 < self.low <= self.expected <= self.high < math.inf:
-            raise ValueError(f"EfficiencyPoint: 0 < low <= expected <= high is needed, got {self}")
+            raise ValueError(
+                f"EfficiencyPoint: 0 < low <= expected <= high is needed, got {self}"
+            )
 
 
 @quick_init
@@ -63,6 +71,10 @@ class EfficiencySpec:
             for name in ("critical_batch", "reference_tokens", "tokens_per_sample"):
                 value = getattr(self, name)
                 if value is None or not 0.0 < value < math.inf:
-                    raise ValueError(f"efficiency.{name} must be > 0 for kind tokens, got {value}")
+                    raise ValueError(
+                        f"efficiency.{name} must be > 0 for kind tokens, got {value}"
+                    )
         if not 0.0 <= self.exponent <= 1.0:
-            raise ValueError(f"efficiency.exponent must be in [0, 1], got {self.exponent}")
+            raise ValueError(
+                f"efficiency.exponent must be in [0, 1], got {self.exponent}"
+            )

@@ -3,7 +3,9 @@
 import reprlib
 
 SHOWN_MAX = 120  # characters of a value in an error's line
-WRITTEN_OUT = 10**100  # larger whole numbers are not; Python refuses from 4,300 digits on
+WRITTEN_OUT = (
+    10**100
+)  # larger whole numbers are not; Python refuses from 4,300 digits on
 
 
 class _Brief(reprlib.Repr):
@@ -18,7 +20,11 @@ class _Brief(reprlib.Repr):
         self.maxstring = self.maxother = SHOWN_MAX + 1
 
     def repr_int(self, x: int, level: int) -> str:  # noqa: ARG002 - the name and form of the parent's
-        return f"about 1e{x.bit_length() * 0.30103:.0f}" if abs(x) >= WRITTEN_OUT else repr(x)
+        return (
+            f"about 1e{x.bit_length() * 0.30103:.0f}"
+            if abs(x) >= WRITTEN_OUT
+            else repr(x)
+        )
 
 
 _BRIEF = _Brief()

@@ -48,11 +48,15 @@ class ReplicaLimits:
         if self.min < 1:
             raise ValueError(f"gpus: the minimum must be >= 1, got {self.min}")
         if self.max < self.min:
-            raise ValueError(f"gpus: the maximum must be >= the minimum, got {self.min}..{self.max}")
+            raise ValueError(
+                f"gpus: the maximum must be >= the minimum, got {self.min}..{self.max}"
+            )
         if self.requested == 0:
             object.__setattr__(self, "requested", self.min)
         if not self.min <= self.requested <= self.max:
-            raise ValueError(f"gpus: requested must be within {self.min}..{self.max}, got {self.requested}")
+            raise ValueError(
+                f"gpus: requested must be within {self.min}..{self.max}, got {self.requested}"
+            )
         if "" in self.gpu_types or len(set(self.gpu_types)) < len(self.gpu_types):
             raise ValueError(f"gpu_types must be different names, got {self.gpu_types}")
 
@@ -101,20 +105,30 @@ class BatchLimits:
             object.__setattr__(self, "requested", first)
         largest = self.requested if self.schedule is None else max(self.schedule.totals)
         if self.max_total == 0:
-            object.__setattr__(self, "max_total", max(self.initial, self.requested, largest))
+            object.__setattr__(
+                self, "max_total", max(self.initial, self.requested, largest)
+            )
         if self.max_total < self.initial:
-            raise ValueError(f"batch.max must be >= batch.initial ({self.initial}), got {self.max_total}")
+            raise ValueError(
+                f"batch.max must be >= batch.initial ({self.initial}), got {self.max_total}"
+            )
         if not 1 <= self.requested <= self.max_total:
-            raise ValueError(f"batch.requested must be within 1..{self.max_total}, got {self.requested}")
+            raise ValueError(
+                f"batch.requested must be within 1..{self.max_total}, got {self.requested}"
+            )
         if self.schedule is not None and self.requested != self.schedule.totals[0]:
             raise ValueError(
                 f"batch.requested must be the first of batch.schedule, {self.schedule.totals[0]}, "
                 f"got {self.requested}"
             )
         if largest > self.max_total:
-            raise ValueError(f"batch.schedule: at most batch.max ({self.max_total}), got {largest}")
+            raise ValueError(
+                f"batch.schedule: at most batch.max ({self.max_total}), got {largest}"
+            )
         if self.rule is not None and self.requested == self.max_total:
-            raise ValueError(f"batch.rule needs batch.max above the batch it begins with, {self.requested}")
+            raise ValueError(
+                f"batch.rule needs batch.max above the batch it begins with, {self.requested}"
+            )
         if self.min_atomic < 1:
             raise ValueError(f"batch.min_atomic must be >= 1, got {self.min_atomic}")
         if self.max_atomic is not None and self.max_atomic < self.min_atomic:
@@ -122,7 +136,13 @@ class BatchLimits:
                 f"batch.max_atomic must be >= batch.min_atomic ({self.min_atomic}), got {self.max_atomic}"
             )
         # Of whole numbers alone, so that it is the same in every process that this is handed to.
-        sizes = (self.initial, self.requested, self.max_total, self.min_atomic, self.max_atomic or 0)
+        sizes = (
+            self.initial,
+            self.requested,
+            self.max_total,
+            self.min_atomic,
+            self.max_atomic or 0,
+        )
         totals = () if self.schedule is None else self.schedule.totals
         object.__setattr__(self, "_hash", hash((*sizes, self.accumulation, totals)))
 
@@ -142,7 +162,11 @@ class JobLength:
     samples: float | None = None
 
     def __post_init__(self) -> None:
-        given = [value for value in (self.epochs, self.steps, self.samples) if value is not None]
+        given = [
+            value
+            for value in (self.epochs, self.steps, self.samples)
+            if value is not None
+        ]
         if len(given) != 1 or not (math.isfinite(given[0]) and given[0] > 0):
             raise ValueError(
                 "length: exactly one of epochs, steps, samples, finite and > 0, "
@@ -210,13 +234,21 @@ class JobSpec:
         if not self.tenant:
             raise ValueError("tenant must not be empty")
         if self.tenant == EVERYBODY:
-            raise ValueError(f"tenant must be a name; {EVERYBODY!r} stands for all of them")
+            raise ValueError(
+                f"tenant must be a name; {EVERYBODY!r} stands for all of them"
+            )
         if self.deadline_at is not None and not math.isfinite(self.deadline_at):
             raise ValueError(f"deadline_at must be finite, got {self.deadline_at}")
-        if (self.contract is RescaleContract.SCHEDULE) is not (self.batch.schedule is not None):
-            raise ValueError(f"batch.schedule goes with contract schedule only, got {self.contract}")
+        if (self.contract is RescaleContract.SCHEDULE) is not (
+            self.batch.schedule is not None
+        ):
+            raise ValueError(
+                f"batch.schedule goes with contract schedule only, got {self.contract}"
+            )
         if self.batch.rule is not None and self.contract is not RescaleContract.SELF:
-            raise ValueError(f"batch.rule goes with contract self only, got {self.contract}")
+            raise ValueError(
+                f"batch.rule goes with contract self only, got {self.contract}"
+            )
         if self.max_failures < 0:
             raise ValueError(f"max_failures must be >= 0, got {self.max_failures}")
 

@@ -59,17 +59,27 @@ class Measured:
     @property
     def num_replicas_profiled(self) -> int:
         """The largest replica count that was timed, on any GPU type."""
-        return max([each.num_replicas_profiled for each in self.by_type.values()], default=0)
+        return max(
+            [each.num_replicas_profiled for each in self.by_type.values()], default=0
+        )
 
     def after(self, report: TrainingReport, at: float) -> "Measured":
         """Return what is known after `report`, which came at `at` (s). What it leaves open stays."""
         batch = self.batch if report.batch is None else report.batch
-        points, profiles, history = self.efficiency_points, self.by_type, self.batch_history
+        points, profiles, history = (
+            self.efficiency_points,
+            self.by_type,
+            self.batch_history,
+        )
         target, step_s = report.progress_target, report.step_time_s
         told_step = step_s is not None or report.batch is not None
-        kept = batch is None or (history and history[-1][1] == batch.total)  # nearly always
+        kept = batch is None or (
+            history and history[-1][1] == batch.total
+        )  # nearly always
         return _new_measured(
-            progress=self.progress if self.progress > report.progress else report.progress,
+            progress=self.progress
+            if self.progress > report.progress
+            else report.progress,
             progress_target=self.progress_target if target is None else target,
             samples=self.samples if self.samples > report.samples else report.samples,
             batch=batch,
@@ -81,7 +91,9 @@ class Measured:
             if report.efficiency_points
             else points,
             forecast=self.forecast if report.forecast is None else report.forecast,
-            metrics={**self.metrics, **report.metrics} if report.metrics else self.metrics,
+            metrics={**self.metrics, **report.metrics}
+            if report.metrics
+            else self.metrics,
         )
 
     def with_batch(self, batch: BatchConfig | None, at: float) -> "Measured":
@@ -90,16 +102,22 @@ class Measured:
             return self
         return replace(self, batch=batch, batch_history=self._history_with(batch, at))
 
-    def _history_with(self, batch: BatchConfig | None, at: float) -> tuple[tuple[float, int], ...]:
+    def _history_with(
+        self, batch: BatchConfig | None, at: float
+    ) -> tuple[tuple[float, int], ...]:
         history = self.batch_history
         if batch is None or (history and history[-1][1] == batch.total):
             return history
         return (*history[-(BATCH_HISTORY_MAX - 1) :], (at, batch.total))
 
-    def _points_with(self, told: tuple[EfficiencyPoint, ...]) -> tuple[EfficiencyPoint, ...]:
+    def _points_with(
+        self, told: tuple[EfficiencyPoint, ...]
+    ) -> tuple[EfficiencyPoint, ...]:
         return (*self.efficiency_points, *told)[-EFFICIENCY_POINTS_MAX:]
 
-    def _profiles_with(self, told: Mapping[str, TypeProfile]) -> Mapping[str, TypeProfile]:
+    def _profiles_with(
+        self, told: Mapping[str, TypeProfile]
+    ) -> Mapping[str, TypeProfile]:
         known = self.by_type
         newer = {name: each.after(known.get(name)) for name, each in told.items()}
         if all(known.get(name) is each for name, each in newer.items()):
@@ -131,7 +149,9 @@ class RescaleCosts:
         """The mean cost, None before one was measured."""
         return self.total_s / self.num_measured if self.num_measured else None
 
-    def after(self, generation: int, cost_s: float, pause: Mapping[str, float]) -> "RescaleCosts":
+    def after(
+        self, generation: int, cost_s: float, pause: Mapping[str, float]
+    ) -> "RescaleCosts":
         """Return the costs with those of `generation`; a second word about it changes nothing."""
         if generation <= self.generation:
             return self
@@ -194,7 +214,9 @@ class Usage:
         """Return the usage after one more end of the replicas that was the job's own."""
         return replace(self, num_failures=self.num_failures + 1)
 
-    def after_cost(self, generation: int, cost_s: float, pause: Mapping[str, float]) -> "Usage":
+    def after_cost(
+        self, generation: int, cost_s: float, pause: Mapping[str, float]
+    ) -> "Usage":
         """Return the usage after the first step of `generation`, whose start or rescale cost `cost_s`."""
         return replace(self, costs=self.costs.after(generation, cost_s, pause))
 

@@ -42,7 +42,9 @@ class Plan:
     def names_only(self, held: Standing) -> bool:
         """Return whether it says something of the jobs of `held` only."""
         jobs = held.jobs.keys()
-        return all(part is held.allocations or part.keys() <= jobs for part in self._parts)
+        return all(
+            part is held.allocations or part.keys() <= jobs for part in self._parts
+        )
 
     @property
     def _parts(self) -> tuple[Mapping[JobId, object], ...]:
@@ -53,7 +55,9 @@ class Plan:
         found: set[JobId] = set()
         for mine, theirs in zip(self._parts, other._parts, strict=True):
             if mine is not theirs and mine != theirs:
-                found.update([job for job, told in mine.items() if told != theirs.get(job)])
+                found.update(
+                    [job for job, told in mine.items() if told != theirs.get(job)]
+                )
                 found.update([job for job in theirs if job not in mine])
         return found
 
@@ -75,11 +79,17 @@ class Plan:
         """Return the plan without those jobs not in `beside` that are `gone`."""
         out = {job for part in self._parts for job in part.keys() - beside if gone(job)}
         return Plan(
-            allocations={job: given for job, given in self.allocations.items() if job not in out},
-            batches={job: batch for job, batch in self.batches.items() if job not in out},
+            allocations={
+                job: given for job, given in self.allocations.items() if job not in out
+            },
+            batches={
+                job: batch for job, batch in self.batches.items() if job not in out
+            },
             reasons={job: why for job, why in self.reasons.items() if job not in out},
             diagnostics=self.diagnostics,
-            set_aside={job: until for job, until in self.set_aside.items() if job not in out},
+            set_aside={
+                job: until for job, until in self.set_aside.items() if job not in out
+            },
         )
 
 
@@ -100,25 +110,38 @@ def check_plan(view: ClusterView, plan: Plan, *, names_known: bool = False) -> N
     # Most jobs keep the very thing that they hold: that is known to be lawful, and counted.
     new: dict[JobId, Allocation] = {}
     gone: list[Allocation] = []
-    if given is not kept and given != kept:  # which is known sooner than where they differ
-        new = {job_id: each for job_id, each in given.items() if each is not kept.get(job_id) and each.slots}
+    if (
+        given is not kept and given != kept
+    ):  # which is known sooner than where they differ
+        new = {
+            job_id: each
+            for job_id, each in given.items()
+            if each is not kept.get(job_id) and each.slots
+        }
         gone = [each for job_id, each in kept.items() if given.get(job_id) is not each]
     for job_id, allocation in new.items():
         _check_allocation(jobs[job_id], allocation, nodes)
     _check_capacity(held.free.copy(), gone, new.values())
     _check_quotas(view, plan, jobs)
     for job_id, batch in plan.batches.items():
-        if batch is not batches.get(job_id) or given.get(job_id) is not kept.get(job_id):
+        if batch is not batches.get(job_id) or given.get(job_id) is not kept.get(
+            job_id
+        ):
             _check_batch(jobs[job_id], given.get(job_id), batch)
 
 
 def _made_of(known: Mapping[JobId, T], told: Mapping[JobId, T]) -> Mapping[JobId, T]:
     if told == known:
         return known
-    return {job: was if (was := known.get(job)) == each else each for job, each in told.items()}
+    return {
+        job: was if (was := known.get(job)) == each else each
+        for job, each in told.items()
+    }
 
 
-def _check_allocation(job: JobView, allocation: Allocation, nodes: Mapping[NodeId, Node]) -> None:
+def _check_allocation(
+    job: JobView, allocation: Allocation, nodes: Mapping[NodeId, Node]
+) -> None:
     spec, slots = job.spec, allocation.slots
     limits = spec.replicas
     for node, _ in slots:
@@ -132,15 +155,27 @@ def _check_allocation(job: JobView, allocation: Allocation, nodes: Mapping[NodeI
     if len(slots) > 1:
         gpu_types = {nodes[node].gpu_type for node, _ in slots}
         if len(gpu_types) > 1:
-            raise PlanError(f"job {job.id!r}: GPU types {sorted(gpu_types)} mixed, allowed one")
+            raise PlanError(
+                f"job {job.id!r}: GPU types {sorted(gpu_types)} mixed, allowed one"
+            )
     if not limits.allows_type(gpu_type):
         allowed = ", ".join(limits.gpu_types)
-        raise PlanError(f"job {job.id!r}: GPU type {gpu_type!r}, allowed only {allowed}")
-    if spec.contract is RescaleContract.FROZEN and job.allocation and allocation != job.allocation:
-        raise PlanError(f"job {job.id!r}: contract frozen, its allocation {job.allocation.slots} must stay")
+        raise PlanError(
+            f"job {job.id!r}: GPU type {gpu_type!r}, allowed only {allowed}"
+        )
+    if (
+        spec.contract is RescaleContract.FROZEN
+        and job.allocation
+        and allocation != job.allocation
+    ):
+        raise PlanError(
+            f"job {job.id!r}: contract frozen, its allocation {job.allocation.slots} must stay"
+        )
 
 
-def _check_capacity(free: FreeGpus, gone: Iterable[Allocation], new: Iterable[Allocation]) -> None:
+def _check_capacity(
+    free: FreeGpus, gone: Iterable[Allocation], new: Iterable[Allocation]
+) -> None:
     for allocation in gone:
         free.give(holding(allocation))
     for allocation in new:
@@ -152,30 +187,45 @@ def _check_capacity(free: FreeGpus, gone: Iterable[Allocation], new: Iterable[Al
 def _check_quotas(view: ClusterView, plan: Plan, jobs: Mapping[JobId, JobView]) -> None:
     if not (quotas := view.quotas()):
         return
-    held = [(jobs[job_id].spec.tenant, each.num_gpus) for job_id, each in plan.allocations.items()]
+    held = [
+        (jobs[job_id].spec.tenant, each.num_gpus)
+        for job_id, each in plan.allocations.items()
+    ]
     for tenant in sorted(beyond_quota(quotas, held)):
         gpus = sum(each for name, each in held if tenant in (name, EVERYBODY))
-        raise PlanError(f"tenant {tenant!r}: {gpus:g} GPUs given, its quota is {quotas[tenant]}")
+        raise PlanError(
+            f"tenant {tenant!r}: {gpus:g} GPUs given, its quota is {quotas[tenant]}"
+        )
 
 
-def _check_batch(job: JobView, allocation: Allocation | None, batch: BatchConfig) -> None:
+def _check_batch(
+    job: JobView, allocation: Allocation | None, batch: BatchConfig
+) -> None:
     if allocation is None or not allocation.slots:
-        raise PlanError(f"job {job.id!r}: a batch is dictated, but the job holds no GPU")
+        raise PlanError(
+            f"job {job.id!r}: a batch is dictated, but the job holds no GPU"
+        )
     spec = job.spec
     limits, contract = spec.batch, spec.contract
     if contract in OWNS_BATCH:
-        raise PlanError(f"job {job.id!r}: contract {contract}, its batch is its own, got {batch.total}")
+        raise PlanError(
+            f"job {job.id!r}: contract {contract}, its batch is its own, got {batch.total}"
+        )
     most = allocation.num_replicas * batch.atomic * (batch.accumulation + 1)
     if batch.total > most:
         raise PlanError(
             f"job {job.id!r}: total batch {batch.total} exceeds {most}, which its passes can hold"
         )
     if limits.max_atomic is not None and batch.atomic > limits.max_atomic:
-        raise PlanError(f"job {job.id!r}: atomic batch {batch.atomic}, allowed at most {limits.max_atomic}")
+        raise PlanError(
+            f"job {job.id!r}: atomic batch {batch.atomic}, allowed at most {limits.max_atomic}"
+        )
     # A total that must stay exact may need accumulation where memory forbids the shard.
     exact = contract is RescaleContract.FIXED or contract is RescaleContract.FROZEN
     if batch.accumulation and not limits.accumulation and not exact:
-        raise PlanError(f"job {job.id!r}: accumulation {batch.accumulation}, but the job forbids it")
+        raise PlanError(
+            f"job {job.id!r}: accumulation {batch.accumulation}, but the job forbids it"
+        )
     if exact:
         if batch.total != limits.requested:
             raise PlanError(
@@ -183,4 +233,6 @@ def _check_batch(job: JobView, allocation: Allocation | None, batch: BatchConfig
                 f"allowed only {limits.requested}"
             )
     elif batch.total > limits.max_total:
-        raise PlanError(f"job {job.id!r}: total batch {batch.total}, allowed at most {limits.max_total}")
+        raise PlanError(
+            f"job {job.id!r}: total batch {batch.total}, allowed at most {limits.max_total}"
+        )

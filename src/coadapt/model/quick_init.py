@@ -31,14 +31,21 @@ def quick_init(kind: type[T]) -> type[T]:
     every = fields(kind)  # type: ignore[arg-type]  # any dataclass
     sets = [f"_set_{name}(self, {value})" for name, value in _values(every).items()]
     told = "".join(f"self.{each.name}, " for each in every)
-    names = _names(every) | {f"_set_{each.name}": getattr(kind, each.name).__set__ for each in every}
+    names = _names(every) | {
+        f"_set_{each.name}": getattr(kind, each.name).__set__ for each in every
+    }
     for head, lines in {
         f"__init__(self, {_arguments(every)})": [*sets, *_checked(kind)] or ["pass"],
         "__getstate__(self)": [f"return ({told})"],
-        "__setstate__(self, state)": [f"_set_{each.name}(self, state[{i}])" for i, each in enumerate(every)],
+        "__setstate__(self, state)": [
+            f"_set_{each.name}(self, state[{i}])" for i, each in enumerate(every)
+        ],
     }.items():
         method = _function(head, lines, names)
-        method.__qualname__, method.__module__ = f"{kind.__qualname__}.{method.__name__}", kind.__module__
+        method.__qualname__, method.__module__ = (
+            f"{kind.__qualname__}.{method.__name__}",
+            kind.__module__,
+        )
         setattr(kind, method.__name__, method)
     return kind
 
@@ -64,13 +71,29 @@ def _copier(kind: type) -> Callable[..., Any]:
     return _filling(kind, arguments, _values(every) | kept)
 
 
-def _filling(kind: Any, arguments: str, values: Mapping[str, str]) -> Callable[..., Any]:
+def _filling(
+    kind: Any, arguments: str, values: Mapping[str, str]
+) -> Callable[..., Any]:
     """Return a function of `arguments` that fills a twin with `values` and makes it a value of `kind`."""
     unfrozen = {"__setattr__": object.__setattr__, "__delattr__": object.__delattr__}
-    twin = type(kind.__name__, (kind,), {"__slots__": (), "__init__": object.__init__, **unfrozen})
+    twin = type(
+        kind.__name__,
+        (kind,),
+        {"__slots__": (), "__init__": object.__init__, **unfrozen},
+    )
     filled = [f"self.{name} = {value}" for name, value in values.items()]
-    lines = ["self = _twin()", *filled, "self.__class__ = _kind", *_checked(kind), "return self"]
-    return _function(f"make({arguments})", lines, {**_names(fields(kind)), "_kind": kind, "_twin": twin})
+    lines = [
+        "self = _twin()",
+        *filled,
+        "self.__class__ = _kind",
+        *_checked(kind),
+        "return self",
+    ]
+    return _function(
+        f"make({arguments})",
+        lines,
+        {**_names(fields(kind)), "_kind": kind, "_twin": twin},
+    )
 
 
 # -- code that is written for one class ---------------------------------------------------------------------
@@ -87,7 +110,10 @@ def _names(every: _Fields) -> dict[str, Any]:
     """Return what the code calls by name."""
     names: dict[str, Any] = {"_MISSING": MISSING}
     for each in every:
-        names[f"_make_{each.name}"], names[f"_default_{each.name}"] = each.default_factory, each.default
+        names[f"_make_{each.name}"], names[f"_default_{each.name}"] = (
+            each.default_factory,
+            each.default,
+        )
     return names
 
 
@@ -109,7 +135,11 @@ def _values(every: _Fields) -> dict[str, str]:
     for each in every:
         if each.default_factory is not MISSING:
             made = f"_make_{each.name}()"
-            values[each.name] = f"{made} if {each.name} is _MISSING else {each.name}" if each.init else made
+            values[each.name] = (
+                f"{made} if {each.name} is _MISSING else {each.name}"
+                if each.init
+                else made
+            )
         elif not each.init and each.default is not MISSING:
             values[each.name] = f"_default_{each.name}"
     return values

@@ -35,12 +35,25 @@ class ThroughputParams:
     gamma: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("alpha_c", "beta_c", "alpha_r", "beta_r", "alpha_n", "beta_n", "alpha_k", "beta_k"):
+        for name in (
+            "alpha_c",
+            "beta_c",
+            "alpha_r",
+            "beta_r",
+            "alpha_n",
+            "beta_n",
+            "alpha_k",
+            "beta_k",
+        ):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0.0):
-                raise ValueError(f"ThroughputParams.{name} must be finite and >= 0, got {value}")
+                raise ValueError(
+                    f"ThroughputParams.{name} must be finite and >= 0, got {value}"
+                )
         if not 1.0 <= self.gamma <= 10.0:
-            raise ValueError(f"ThroughputParams.gamma must be in [1, 10], got {self.gamma}")
+            raise ValueError(
+                f"ThroughputParams.gamma must be in [1, 10], got {self.gamma}"
+            )
 
 
 @quick_init
@@ -59,7 +72,9 @@ class GradStats:
     def __post_init__(self) -> None:
         for name, value in (("sqr", self.sqr), ("var", self.var)):
             if not 0.0 <= value < math.inf:
-                raise ValueError(f"GradStats.{name} must be finite and >= 0, got {value}")
+                raise ValueError(
+                    f"GradStats.{name} must be finite and >= 0, got {value}"
+                )
 
     def noise_scale(self, initial: int) -> float:
         """Return φ in samples; infinite where the true gradient vanishes."""
@@ -77,7 +92,9 @@ class BatchMode:
         if self.total < 1:
             raise ValueError(f"BatchMode.total must be >= 1, got {self.total}")
         if not (math.isfinite(self.epoch_s) and self.epoch_s > 0.0):
-            raise ValueError(f"BatchMode.epoch_s must be finite and > 0, got {self.epoch_s}")
+            raise ValueError(
+                f"BatchMode.epoch_s must be finite and > 0, got {self.epoch_s}"
+            )
 
 
 @quick_init
@@ -98,14 +115,24 @@ class Forecast:
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.remaining_steps):
-            raise ValueError(f"Forecast.remaining_steps must be finite, got {self.remaining_steps}")
-        if not self.step_time_s or not math.isfinite(sum(self.step_time_s)) or min(self.step_time_s) <= 0:
-            raise ValueError(f"Forecast.step_time_s must be finite seconds > 0, got {self.step_time_s}")
+            raise ValueError(
+                f"Forecast.remaining_steps must be finite, got {self.remaining_steps}"
+            )
+        if (
+            not self.step_time_s
+            or not math.isfinite(sum(self.step_time_s))
+            or min(self.step_time_s) <= 0
+        ):
+            raise ValueError(
+                f"Forecast.step_time_s must be finite seconds > 0, got {self.step_time_s}"
+            )
         totals = [mode.total for mode in self.modes]
         if totals != sorted(set(totals)):
             raise ValueError(f"Forecast.modes must ascend by total, got {totals}")
         if self.num_epochs < 0 or (self.modes and self.num_epochs < 1):
-            raise ValueError(f"Forecast.num_epochs must be >= 1 where modes are known, got {self.num_epochs}")
+            raise ValueError(
+                f"Forecast.num_epochs must be >= 1 where modes are known, got {self.num_epochs}"
+            )
 
     def remaining_s(self, num_replicas: int) -> float:
         """Return the seconds left on `num_replicas` (clamped to the range that the forecast covers)."""
@@ -131,7 +158,9 @@ class TypeProfile:
                 f"TypeProfile.num_replicas_profiled must be >= 0, got {self.num_replicas_profiled}"
             )
         if self.max_atomic is not None and self.max_atomic < 1:
-            raise ValueError(f"TypeProfile.max_atomic must be >= 1, got {self.max_atomic}")
+            raise ValueError(
+                f"TypeProfile.max_atomic must be >= 1, got {self.max_atomic}"
+            )
 
     def after(self, before: "TypeProfile | None") -> "TypeProfile":
         """Return this newer profile without forgetting what `before` knew besides; `before` if all is old.
@@ -143,8 +172,12 @@ class TypeProfile:
             return self
         both = TypeProfile(
             params=self.params,
-            num_replicas_profiled=max(self.num_replicas_profiled, before.num_replicas_profiled),
-            max_atomic=before.max_atomic if self.max_atomic is None else self.max_atomic,
+            num_replicas_profiled=max(
+                self.num_replicas_profiled, before.num_replicas_profiled
+            ),
+            max_atomic=before.max_atomic
+            if self.max_atomic is None
+            else self.max_atomic,
         )
         return before if both == before else both
 
@@ -182,13 +215,17 @@ class TrainingReport:
         if self.metrics:
             for name, value in self.metrics.items():
                 if not math.isfinite(value):
-                    raise ValueError(f"TrainingReport.metrics must be finite, {name} is {value}")
+                    raise ValueError(
+                        f"TrainingReport.metrics must be finite, {name} is {value}"
+                    )
 
     def _refuse(self) -> None:
         for name in ("progress", "progress_target", "samples", "step_time_s"):
             value = getattr(self, name)
             if value is not None and not 0.0 <= value < math.inf:
-                raise ValueError(f"TrainingReport.{name} must be finite and >= 0, got {value}")
+                raise ValueError(
+                    f"TrainingReport.{name} must be finite and >= 0, got {value}"
+                )
 
 
 new_training_report = maker(TrainingReport)
@@ -207,9 +244,13 @@ class TimedStep:
         if self.atomic < 1:
             raise ValueError(f"TimedStep.atomic must be >= 1, got {self.atomic}")
         if self.accumulation < 0:
-            raise ValueError(f"TimedStep.accumulation must be >= 0, got {self.accumulation}")
+            raise ValueError(
+                f"TimedStep.accumulation must be >= 0, got {self.accumulation}"
+            )
         if not (math.isfinite(self.seconds) and self.seconds > 0.0):
-            raise ValueError(f"TimedStep.seconds must be finite and > 0, got {self.seconds}")
+            raise ValueError(
+                f"TimedStep.seconds must be finite and > 0, got {self.seconds}"
+            )
 
 
 @quick_init

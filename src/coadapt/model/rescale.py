@@ -37,7 +37,9 @@ class RescaleOrder:
 
     def __post_init__(self) -> None:
         if not self.members or len(set(self.members)) < len(self.members):
-            raise ValueError(f"RescaleOrder.members must be one or more different names, got {self.members}")
+            raise ValueError(
+                f"RescaleOrder.members must be one or more different names, got {self.members}"
+            )
         if sum(self.placement) != len(self.members) or min(self.placement) < 1:
             raise ValueError(
                 f"RescaleOrder.placement must sum to {len(self.members)} members, got {self.placement}"
@@ -47,7 +49,9 @@ class RescaleOrder:
     def joiners(self) -> tuple[str, ...]:
         """Return the members that are started for this generation."""
         return tuple(
-            name for rank, name in enumerate(self.members) if name == member_name(self.generation, rank)
+            name
+            for rank, name in enumerate(self.members)
+            if name == member_name(self.generation, rank)
         )
 
 

@@ -57,7 +57,9 @@ class BatchSchedule:
         InputError that names `field` and what is allowed.
         """
         if tokens_per_sample < 1:
-            raise InputError(f"{field}, tokens per sample", tokens_per_sample, "a whole number >= 1")
+            raise InputError(
+                f"{field}, tokens per sample", tokens_per_sample, "a whole number >= 1"
+            )
         steps = []
         for pair in text.split():
             match = _PAIR.fullmatch(pair)
@@ -65,7 +67,9 @@ class BatchSchedule:
                 raise InputError(field, pair, ALLOWED)
             begin = Fraction(match[1]) * SUFFIXES[match[2]]
             if begin.denominator != 1:
-                raise InputError(field, pair, f"a whole number before the colon; {ALLOWED}")
+                raise InputError(
+                    field, pair, f"a whole number before the colon; {ALLOWED}"
+                )
             steps.append((-(-int(begin) // tokens_per_sample), int(match[3])))
         try:
             return cls(steps=tuple(steps))

@@ -42,16 +42,24 @@ def unconfigured(tenant: TenantId) -> Tenant:
     return Tenant(id=tenant)
 
 
-def beyond_quota(quotas: Mapping[TenantId, int], held: Iterable[tuple[TenantId, float]]) -> set[TenantId]:
+def beyond_quota(
+    quotas: Mapping[TenantId, int], held: Iterable[tuple[TenantId, float]]
+) -> set[TenantId]:
     """Return whose jobs hold more GPUs than the quota. held: tenant and GPUs of each job."""
     sums = dict.fromkeys(quotas, 0.0)
     for tenant, gpus in held:
         for name in (tenant, EVERYBODY):
             if name in sums:
                 sums[name] += gpus
-    return {name for name, gpus in sums.items() if gpus > quotas[name] + SHARE_SLACK_GPUS}
+    return {
+        name for name, gpus in sums.items() if gpus > quotas[name] + SHARE_SLACK_GPUS
+    }
 
 
 def quotas_of(tenants: Iterable[Tenant]) -> dict[TenantId, int]:
     """Return the most GPUs of each tenant that has a quota."""
-    return {tenant.id: tenant.quota_gpus for tenant in tenants if tenant.quota_gpus is not None}
+    return {
+        tenant.id: tenant.quota_gpus
+        for tenant in tenants
+        if tenant.quota_gpus is not None
+    }

@@ -16,7 +16,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from coadapt.model.batch import BatchConfig
-from coadapt.model.cluster import NO_GRANT, Allocation, Grant, Inventory, JobId, Node, inventory
+from coadapt.model.cluster import (
+    NO_GRANT,
+    Allocation,
+    Grant,
+    Inventory,
+    JobId,
+    Node,
+    inventory,
+)
 from coadapt.model.devices import FreeGpus, holding
 from coadapt.model.job import JobSpec, ReplicaLimits, RescaleContract
 from coadapt.model.measured import Measured, Usage
@@ -105,7 +113,9 @@ class Standing(NamedTuple):
     frozen: Sequence[JobView]
 
 
-_Held = tuple[Mapping[JobId, Allocation], Mapping[JobId, BatchConfig], FreeGpus, frozenset[JobId]]
+_Held = tuple[
+    Mapping[JobId, Allocation], Mapping[JobId, BatchConfig], FreeGpus, frozenset[JobId]
+]
 
 
 class JobViews:
@@ -119,7 +129,9 @@ class JobViews:
         self._unlike_requested: set[JobId] = set()
         self._frozen: dict[JobId, JobView] = {}
         self._free, self._by_id = FreeGpus(nodes), inventory(nodes).by_id
-        self._told: _Held | None = None  # what was told last, while jobs hold what they held then
+        self._told: _Held | None = (
+            None  # what was told last, while jobs hold what they held then
+        )
         for job in jobs:
             self.put(job)
 
@@ -163,7 +175,9 @@ class JobViews:
     def standing(self) -> Standing:
         """Return what the jobs hold now."""
         if self._late:
-            self.views = {each.id: each for each in sorted(self.views.values(), key=_place)}
+            self.views = {
+                each.id: each for each in sorted(self.views.values(), key=_place)
+            }
             self._late = False
         if self._told is None:
             held, unlike = self._allocations.copy(), frozenset(self._unlike_requested)
@@ -190,7 +204,10 @@ class JobViews:
             self._unlike_requested.discard(job.id)
 
     def _may_keep(self, limits: ReplicaLimits, held: Allocation) -> bool:
-        types = {self._by_id[node].gpu_type if node in self._by_id else None for node, _ in held.slots}
+        types = {
+            self._by_id[node].gpu_type if node in self._by_id else None
+            for node, _ in held.slots
+        }
         gpu_type = types.pop()
         alike = not types and gpu_type is not None and limits.allows_type(gpu_type)
         return alike and limits.min <= held.num_replicas <= limits.max
@@ -199,7 +216,9 @@ class JobViews:
 def standing_of(view: ClusterView) -> Standing:
     """Return what the jobs of `view` hold; summed up once."""
     if view._standing is None:  # a field of the view that only this file fills
-        object.__setattr__(view, "_standing", JobViews(view.nodes, view.jobs).standing())
+        object.__setattr__(
+            view, "_standing", JobViews(view.nodes, view.jobs).standing()
+        )
     known = view._standing  # as above
     assert isinstance(known, Standing)
     return known

@@ -79,7 +79,9 @@ def from_json(kind: type[T], data: object, path: str = "") -> T:
 
 def dumps(value: object) -> str:
     """Return one line of versioned, tagged JSON for a dataclass value."""
-    return _WRITER.encode({"wire": WIRE_VERSION, "type": type(value).__name__, "data": to_json(value)})
+    return _WRITER.encode(
+        {"wire": WIRE_VERSION, "type": type(value).__name__, "data": to_json(value)}
+    )
 
 
 def dumps_in_pieces(value: object, between: Callable[[], None] = lambda: None) -> str:
@@ -88,14 +90,18 @@ def dumps_in_pieces(value: object, between: Callable[[], None] = lambda: None) -
     between: called now and then.
     """
     kind = _WRITER.encode(type(value).__name__)
-    return f'{{"wire":{WIRE_VERSION},"type":{kind},"data":{_in_pieces(value, between)}}}'
+    return (
+        f'{{"wire":{WIRE_VERSION},"type":{kind},"data":{_in_pieces(value, between)}}}'
+    )
 
 
 def _in_pieces(value: object, between: Callable[[], None]) -> str:
     encode = _WRITER.encode
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value) if field.init]
-        parts = [f'"{name}":{_in_pieces(getattr(value, name), between)}' for name in names]
+        parts = [
+            f'"{name}":{_in_pieces(getattr(value, name), between)}' for name in names
+        ]
     elif isinstance(value, Mapping):
         parts = []
         for key, item in value.items():
@@ -118,13 +124,24 @@ def loads(kinds: Mapping[str, type[T]], text: str) -> T:
         if end != len(text):
             envelope = json.loads(text)  # which says what is one too many
     except json.JSONDecodeError as error:
-        raise InputError("wire", text, f"JSON ({error.msg} at character {error.pos})") from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of levels
+        raise InputError(
+            "wire", text, f"JSON ({error.msg} at character {error.pos})"
+        ) from None
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # a number of thousands of digits, thousands of levels
         raise InputError("wire", text, f"JSON ({error})") from None
-    if not isinstance(envelope, dict) or not isinstance(version := envelope.get("wire"), int):
+    if not isinstance(envelope, dict) or not isinstance(
+        version := envelope.get("wire"), int
+    ):
         raise InputError("wire", text, "an object with wire, type and data")
     if version > WIRE_VERSION:
-        raise InputError("wire", version, f"a version up to {WIRE_VERSION}; upgrade coadapt to read this")
+        raise InputError(
+            "wire",
+            version,
+            f"a version up to {WIRE_VERSION}; upgrade coadapt to read this",
+        )
     name = str(envelope.get("type"))
     if name not in kinds:
         raise InputError("type", name, ", ".join(sorted(kinds)))
@@ -134,7 +151,9 @@ def loads(kinds: Mapping[str, type[T]], text: str) -> T:
 def _encoder(kind: type) -> _Encode:
     if dataclasses.is_dataclass(kind):
         names = tuple(field.name for field in dataclasses.fields(kind) if field.init)
-        return lambda value: {name: _ENCODE[type(item := getattr(value, name))](item) for name in names}
+        return lambda value: {
+            name: _ENCODE[type(item := getattr(value, name))](item) for name in names
+        }
     if issubclass(kind, enum.Enum):
         return lambda value: to_json(value.value)
     if issubclass(kind, float):
@@ -142,7 +161,9 @@ def _encoder(kind: type) -> _Encode:
     if issubclass(kind, bool | int | str | types.NoneType):
         return lambda value: value
     if issubclass(kind, Mapping):
-        return lambda value: {str(key): _ENCODE[type(item)](item) for key, item in value.items()}
+        return lambda value: {
+            str(key): _ENCODE[type(item)](item) for key, item in value.items()
+        }
     if issubclass(kind, list | tuple):
         return lambda value: [_ENCODE[type(item)](item) for item in value]
     raise TypeError(f"{kind.__name__} has no wire form")
@@ -168,7 +189,9 @@ def _decoder(kind: Hashable) -> _Decoder:
         return _Decoder(_tuple_decode(arguments))
     if origin is list:
         items = _tuple_decode((arguments[0], ...))
-        return _Decoder(lambda data: list(typing.cast("tuple[object, ...]", items(data))))
+        return _Decoder(
+            lambda data: list(typing.cast("tuple[object, ...]", items(data)))
+        )
     if origin is not None and issubclass(origin, Mapping):
         return _Decoder(partial(_decode_mapping, _decoder(arguments[1])))
     if isinstance(kind, type):
@@ -227,10 +250,14 @@ _SCALARS: dict[type, _Decode] = {
 def _union_decoder(members: tuple[object, ...]) -> _Decoder:
     some = [member for member in members if member is not type(None)]
     if len(some) != 1:
-        raise TypeError(f"only `X | None` has a wire form inside a dataclass, not {members}")
+        raise TypeError(
+            f"only `X | None` has a wire form inside a dataclass, not {members}"
+        )
     inner = _decoder(some[0])
     decode = inner.decode
-    return _Decoder(lambda data: None if data is None else decode(data), inner.plain | {type(None)})
+    return _Decoder(
+        lambda data: None if data is None else decode(data), inner.plain | {type(None)}
+    )
 
 
 def _tuple_decode(arguments: tuple[object, ...]) -> _Decode:
@@ -285,7 +312,9 @@ def _enum_decode(kind: type[enum.Enum]) -> _Decode:
         try:
             return kind(data)
         except ValueError:
-            raise _MisfitError(data, ", ".join(str(member.value) for member in kind)) from None
+            raise _MisfitError(
+                data, ", ".join(str(member.value) for member in kind)
+            ) from None
 
     return decode
 
@@ -297,15 +326,22 @@ def _dataclass_decode(kind: type) -> _Decode:
     required = {
         name
         for name, field in fields.items()
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if field.default is dataclasses.MISSING
+        and field.default_factory is dataclasses.MISSING
     }
 
     @lru_cache(maxsize=SHAPES_MAX)
-    def to_decode(keys: tuple[str, ...], kinds: tuple[type, ...]) -> tuple[str, ...] | None:
+    def to_decode(
+        keys: tuple[str, ...], kinds: tuple[type, ...]
+    ) -> tuple[str, ...] | None:
         # Which values of these types do not stand for themselves; None if these are not all the keys.
         if not required <= set(keys) <= fields.keys():
             return None
-        return tuple(name for name, each in zip(keys, kinds, strict=True) if each not in inners[name].plain)
+        return tuple(
+            name
+            for name, each in zip(keys, kinds, strict=True)
+            if each not in inners[name].plain
+        )
 
     def decode(data: object) -> object:
         if not isinstance(data, dict):
@@ -333,13 +369,17 @@ def _dataclass_decode(kind: type) -> _Decode:
     return decode
 
 
-def _checked_keys(data: object, fields: list[str], required: set[str]) -> Mapping[str, object]:
+def _checked_keys(
+    data: object, fields: list[str], required: set[str]
+) -> Mapping[str, object]:
     """Return `data` if it is an object of these fields, and with all that are required."""
     if not isinstance(data, Mapping):
         raise _MisfitError(data, f"an object with {', '.join(fields)}")
     for key in data:
         if key not in fields:
-            raise _MisfitError(data[key], f"only the keys {', '.join(fields)}", f".{key}")
+            raise _MisfitError(
+                data[key], f"only the keys {', '.join(fields)}", f".{key}"
+            )
     for name in sorted(required):
         if name not in data:
             raise _MisfitError(None, "a value; the key is missing", f".{name}")

@@ -69,7 +69,9 @@ def policy_names() -> tuple[str, ...]:
 
 def policy_card(name: str) -> PolicyCard:
     """Return what policy `name` says of itself; one without a card says nothing. Raises as create_policy."""
-    return getattr(_find(parse_choice(name)[0]), "card", PolicyCard(paper="", decides=""))
+    return getattr(
+        _find(parse_choice(name)[0]), "card", PolicyCard(paper="", decides="")
+    )
 
 
 def policy_options(name: str) -> dict[str, object]:
@@ -110,11 +112,15 @@ def _find(name: str) -> Callable[..., Policy]:
     reference = name if ":" in name else POLICIES.get(name) or _installed(name) or name
     module_name, colon, class_name = reference.partition(":")
     if not (colon and module_name and class_name):
-        raise InputError("policy", name, f"{', '.join(policy_names())}, or module:Class")
+        raise InputError(
+            "policy", name, f"{', '.join(policy_names())}, or module:Class"
+        )
     try:
         found = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError) as error:
-        raise InputError("policy", name, f"a class that can be imported ({error})") from error
+        raise InputError(
+            "policy", name, f"a class that can be imported ({error})"
+        ) from error
     if not callable(getattr(found, "allocate", None)):
         raise InputError("policy", name, "a class with a method allocate(view) -> Plan")
     factory: Callable[..., Policy] = found
@@ -122,4 +128,7 @@ def _find(name: str) -> Callable[..., Policy]:
 
 
 def _installed(name: str) -> str | None:
-    return next((entry.value for entry in entry_points(group=ENTRY_POINT_GROUP, name=name)), None)
+    return next(
+        (entry.value for entry in entry_points(group=ENTRY_POINT_GROUP, name=name)),
+        None,
+    )

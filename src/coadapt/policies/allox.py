@@ -39,7 +39,9 @@ class Allox:
         if not 0.0 < alpha <= 1.0:
             raise ValueError(f"alpha must be in (0, 1], got {alpha}")
         self._alpha = alpha
-        options = RoundOptions(round_s=round_s, resolve_s=resolve_s, hold_back=hold_back)
+        options = RoundOptions(
+            round_s=round_s, resolve_s=resolve_s, hold_back=hold_back
+        )
         self._time = DividedTime(options, needs_length=True)
         self._parts: dict[JobId, dict[str, float]] = {}
 
@@ -48,10 +50,15 @@ class Allox:
 
     def _decide(self, jobs: PacedJobs) -> FloatArray:
         x_JT = np.array(
-            [[self._parts.get(job.id, {}).get(name, 0.0) for name in jobs.types] for job in jobs.jobs]
+            [
+                [self._parts.get(job.id, {}).get(name, 0.0) for name in jobs.types]
+                for job in jobs.jobs
+            ]
         ).reshape(jobs.base.rate_JT.shape)
         holds_J = np.isclose(x_JT.sum(axis=1), 1.0)
-        free_T = np.maximum(jobs.base.gpus_T - x_JT[holds_J].sum(axis=0).round().astype(np.int64), 0)
+        free_T = np.maximum(
+            jobs.base.gpus_T - x_JT[holds_J].sum(axis=0).round().astype(np.int64), 0
+        )
         # The view is in order of submission: the oldest come first.
         waiting = np.flatnonzero(~holds_J & jobs.base.can.any(axis=1))
         num_kept = max(int(self._alpha * len(waiting)), int(free_T.sum()))
@@ -86,11 +93,15 @@ def first_in_line(
     left_JT = jobs.left_J[waiting, None] / np.where(can_JT, rate_JT, 1.0)
     cost_JW = np.where(can_JT, left_JT, NEVER)[:, type_W]
     places = np.arange(1, num_jobs + 1)
-    cost_JP = (places[None, :, None] * cost_JW[:, None, :]).reshape(num_jobs, num_jobs * num_gpus)
+    cost_JP = (places[None, :, None] * cost_JW[:, None, :]).reshape(
+        num_jobs, num_jobs * num_gpus
+    )
     row_M, column_M = linear_sum_assignment(cost_JP)
     first: dict[int, tuple[int, int]] = {}
     for row, column in zip(row_M.tolist(), column_M.tolist(), strict=True):
         place, gpu = divmod(column, num_gpus)
         if can_JT[row, type_W[gpu]] and place >= first.get(gpu, (-1, -1))[0]:
             first[gpu] = (place, row)
-    return [(int(waiting[row]), int(type_W[gpu])) for gpu, (_, row) in sorted(first.items())]
+    return [
+        (int(waiting[row]), int(type_W[gpu])) for gpu, (_, row) in sorted(first.items())
+    ]

@@ -77,13 +77,23 @@ class AntMan:
     )
 
     def __init__(
-        self, *, tolerance: float = 0.02, opportunistic: float = 0.0, share: bool = True, seed: int = 0
+        self,
+        *,
+        tolerance: float = 0.02,
+        opportunistic: float = 0.0,
+        share: bool = True,
+        seed: int = 0,
     ) -> None:
         if not tolerance >= 0.0:
             raise ValueError(f"tolerance must be >= 0, got {tolerance}")
         if not 0.0 <= opportunistic <= 1.0:
             raise ValueError(f"opportunistic must be in 0..1, got {opportunistic}")
-        self._tolerance, self._part, self._share, self._seed = tolerance, opportunistic, share, seed
+        self._tolerance, self._part, self._share, self._seed = (
+            tolerance,
+            opportunistic,
+            share,
+            seed,
+        )
         self._kept = _Kept()
 
     def allocate(self, view: ClusterView) -> Plan:
@@ -104,7 +114,9 @@ class AntMan:
         """Note step times of guaranteed jobs alone, and which company slowed them."""
         kept, jobs = self._kept, {job.id: job for job in view.jobs}
         kept.guaranteed &= set(jobs)
-        kept.alone_s = {job: known for job, known in kept.alone_s.items() if job in jobs}
+        kept.alone_s = {
+            job: known for job, known in kept.alone_s.items() if job in jobs
+        }
         kept.disturb = {pair for pair in kept.disturb if set(pair) <= jobs.keys()}
         on_gpu: dict[tuple[NodeId, int], set[JobId]] = {}
         for job in view.jobs:
@@ -112,15 +124,25 @@ class AntMan:
                 on_gpu.setdefault(gpu, set()).add(job.id)
         held = {}
         for job in view.jobs:
-            company = set().union(*(on_gpu[gpu] for gpu in job.allocation.shared_gpus())) - {job.id}
+            company = set().union(
+                *(on_gpu[gpu] for gpu in job.allocation.shared_gpus())
+            ) - {job.id}
             held[job.id] = (job.allocation, frozenset(company))
             same = kept.held.get(job.id) == held[job.id]
-            if job.id not in kept.guaranteed or not same or not job.measured.step_time_s:
+            if (
+                job.id not in kept.guaranteed
+                or not same
+                or not job.measured.step_time_s
+            ):
                 continue
             step_s, known = job.measured.step_time_s, kept.alone_s.get(job.id)
             if not company:
                 kept.alone_s[job.id] = (job.allocation, step_s)
-            elif known and known[0] == job.allocation and step_s > known[1] * (1.0 + self._tolerance):
+            elif (
+                known
+                and known[0] == job.allocation
+                and step_s > known[1] * (1.0 + self._tolerance)
+            ):
                 self._blame(job, [jobs[other] for other in sorted(company)])
         kept.held = held
 
@@ -129,7 +151,9 @@ class AntMan:
         for other in company:
             self._kept.disturb.add((job.id, other.id))
             if job.spec.application and other.spec.application:
-                self._kept.disturb_as.add((job.spec.application, other.spec.application))
+                self._kept.disturb_as.add(
+                    (job.spec.application, other.spec.application)
+                )
 
     # -- guaranteed jobs ------------------------------------------------------------------------------------
 
@@ -144,9 +168,16 @@ class AntMan:
         most = _parts(now.view)
         for job in order:
             count, tenant = requested_gpus(job), job.spec.tenant
-            if job.id in now.given or tenant in blocked or count > most[tenant] or self._marked(job):
+            if (
+                job.id in now.given
+                or tenant in blocked
+                or count > most[tenant]
+                or self._marked(job)
+            ):
                 continue
-            if count <= left[tenant] and (self._keep(now, job) or self._place_guaranteed(now, job, count)):
+            if count <= left[tenant] and (
+                self._keep(now, job) or self._place_guaranteed(now, job, count)
+            ):
                 left[tenant] -= count
                 self._kept.guaranteed.add(job.id)
             else:
@@ -167,7 +198,11 @@ class AntMan:
         alone = not any(gpu in now.free.parts for gpu in held.shared_gpus())
         if not held or held.num_replicas != requested_gpus(job) or not alone:
             return False
-        if not now.free.fits(holding(held)) or not self._within_quota(now, job) or not now.capacity.keep(job):
+        if (
+            not now.free.fits(holding(held))
+            or not self._within_quota(now, job)
+            or not now.capacity.keep(job)
+        ):
             return False
         now.put(job, held)
         return True
@@ -190,26 +225,41 @@ class AntMan:
         kind = next(node.gpu_type for node in now.view.nodes if node.id == slots[0][0])
         if not now.capacity.give(job, count, kind):
             return False
-        now.put(job, self._shared(now, job, slots) if self._can_share(job) else Allocation(slots=slots))
+        now.put(
+            job,
+            self._shared(now, job, slots)
+            if self._can_share(job)
+            else Allocation(slots=slots),
+        )
         return True
 
     def _can_share(self, job: JobView) -> bool:
         return self._share and fits_share(job, requested_gpus(job), SHARERS)
 
-    def _shared(self, now: _Round, job: JobView, slots: tuple[tuple[NodeId, int], ...]) -> Allocation:
+    def _shared(
+        self, now: _Round, job: JobView, slots: tuple[tuple[NodeId, int], ...]
+    ) -> Allocation:
         """Return `slots` with names for their GPUs that nobody has or had at the view."""
         labels: list[int] = []
         for name, count in slots:
             held = [each.allocation for each in now.view.jobs if each.id != job.id]
-            used = {label for each in (*held, *now.given.values()) for label in each.labels_on(name)}
-            labels += [label for label in range(count + len(used)) if label not in used][:count]
+            used = {
+                label
+                for each in (*held, *now.given.values())
+                for label in each.labels_on(name)
+            }
+            labels += [
+                label for label in range(count + len(used)) if label not in used
+            ][:count]
         return Allocation(slots=slots, gpu_share=1.0 / SHARERS, shared=tuple(labels))
 
     # -- opportunistic jobs ---------------------------------------------------------------------------------
 
     def _fill(self, now: _Round, order: list[JobView]) -> None:
         """Let the other jobs run where they slow no guaranteed one: where they are, on idle GPUs, beside."""
-        note = "it is opportunistic: it may have to go when guaranteed jobs need its GPUs"
+        note = (
+            "it is opportunistic: it may have to go when guaranteed jobs need its GPUs"
+        )
         for job in order:
             if self._keep(now, job) or self._stay_beside(now, job):
                 now.notes[job.id] = note
@@ -217,7 +267,9 @@ class AntMan:
             count = requested_gpus(job)
             if job.id in now.given:
                 continue
-            if self._on_idle(now, job, count) or self._beside_guaranteed(now, job, count):
+            if self._on_idle(now, job, count) or self._beside_guaranteed(
+                now, job, count
+            ):
                 now.notes[job.id] = note
             else:
                 ahead = "guaranteed jobs go first, and slow company has to go"
@@ -226,7 +278,11 @@ class AntMan:
     def _stay_beside(self, now: _Round, job: JobView) -> bool:
         """Let `job` stay beside the guaranteed jobs that it shares GPUs with, if it slows none of them."""
         held, count = job.allocation, requested_gpus(job)
-        if held.num_sharers != SHARERS or held.num_replicas != count or not self._within_quota(now, job):
+        if (
+            held.num_sharers != SHARERS
+            or held.num_replicas != count
+            or not self._within_quota(now, job)
+        ):
             return False
         company = self._company(now, held)
         if not all(self._bears(other, job.id) for other in company):
@@ -249,7 +305,12 @@ class AntMan:
         kind = next(node.gpu_type for node in now.view.nodes if node.id == slots[0][0])
         if not self._within_quota(now, job) or not now.capacity.give(job, count, kind):
             return False
-        now.put(job, self._shared(now, job, slots) if self._can_share(job) else Allocation(slots=slots))
+        now.put(
+            job,
+            self._shared(now, job, slots)
+            if self._can_share(job)
+            else Allocation(slots=slots),
+        )
         return True
 
     def _beside_guaranteed(self, now: _Round, job: JobView, count: int) -> bool:
@@ -266,7 +327,8 @@ class AntMan:
         closed = FreeGpus(now.view.nodes)
         closed.whole = dict(now.free.whole)
         closed.parts = {
-            gpu: parts if gpu in open_to else max(parts, FULL) for gpu, parts in now.free.parts.items()
+            gpu: parts if gpu in open_to else max(parts, FULL)
+            for gpu, parts in now.free.parts.items()
         }
         place = beside(job, count, SHARERS, now.view.nodes, closed)
         if place is None:
@@ -277,14 +339,20 @@ class AntMan:
     def _open(self, other: JobView, allocation: Allocation, job: JobView) -> bool:
         """Return whether guaranteed job `other` may have `job` for company on `allocation`."""
         known = self._kept.alone_s.get(other.id)
-        if other.id not in self._kept.guaranteed or known is None or known[0] != allocation:
+        if (
+            other.id not in self._kept.guaranteed
+            or known is None
+            or known[0] != allocation
+        ):
             return False
         alike = (other.spec.application, job.spec.application) in self._kept.disturb_as
         return not alike and (other.id, job.id) not in self._kept.disturb
 
     def _company(self, now: _Round, held: Allocation) -> Iterator[JobId]:
         gpus = set(held.shared_gpus())
-        return (other for other, each in now.given.items() if gpus & set(each.shared_gpus()))
+        return (
+            other for other, each in now.given.items() if gpus & set(each.shared_gpus())
+        )
 
     def _within_quota(self, now: _Round, job: JobView) -> bool:
         """Return whether its tenant's quota allows `job`, what it borrows counted as whole GPUs."""
@@ -299,7 +367,9 @@ class AntMan:
 
 def _parts(view: ClusterView) -> dict[TenantId, float]:
     """Return the GPUs that each tenant with jobs is guaranteed: by weight, and no more than its quota."""
-    weights = {job.spec.tenant: view.tenant(job.spec.tenant).weight for job in view.jobs}
+    weights = {
+        job.spec.tenant: view.tenant(job.spec.tenant).weight for job in view.jobs
+    }
     quotas, whole = view.quotas(), sum(weights.values())
     return {
         tenant: min(view.num_gpus * weight / whole + 1e-9, quotas.get(tenant, math.inf))
@@ -319,13 +389,22 @@ def _fewest(
     """Return `count` GPUs of one type, by `rooms`: on one node, the fullest; else in one rack if any can."""
     allowed = [node for node in nodes if job.spec.replicas.allows_type(node.gpu_type)]
     for kind in sorted({node.gpu_type for node in allowed}):
-        pool = [node for node in allowed if node.gpu_type == kind and rooms[node.id] > 0]
+        pool = [
+            node for node in allowed if node.gpu_type == kind and rooms[node.id] > 0
+        ]
         single = [node for node in pool if rooms[node.id] >= count]
         if single:
-            return ((min(single, key=lambda node: (rooms[node.id], node.id)).id, count),)
+            return (
+                (min(single, key=lambda node: (rooms[node.id], node.id)).id, count),
+            )
     for kind in sorted({node.gpu_type for node in allowed}):
-        pool = [node for node in allowed if node.gpu_type == kind and rooms[node.id] > 0]
-        racks = [[node for node in pool if node.rack == rack] for rack in sorted({n.rack for n in pool})]
+        pool = [
+            node for node in allowed if node.gpu_type == kind and rooms[node.id] > 0
+        ]
+        racks = [
+            [node for node in pool if node.rack == rack]
+            for rack in sorted({n.rack for n in pool})
+        ]
         for group in (*racks, pool):
             slots, left = [], count
             for node in sorted(group, key=lambda node: (-rooms[node.id], node.id)):

@@ -54,7 +54,11 @@ def reaction_of(policy: Policy) -> float | None:
     if reaction_s is None:
         return None
     if not isinstance(reaction_s, int | float) or not 0.0 <= reaction_s < math.inf:
-        raise InputError(f"{type(policy).__name__}.reaction_s", reaction_s, "finite and >= 0, or None")
+        raise InputError(
+            f"{type(policy).__name__}.reaction_s",
+            reaction_s,
+            "finite and >= 0, or None",
+        )
     return float(reaction_s)
 
 

@@ -25,7 +25,11 @@ def split_choices(text: str) -> list[str]:
             choices[-1] += letter
     choices = [choice.strip() for choice in choices if choice.strip()]
     if depth or not choices or len(set(choices)) < len(choices):
-        raise InputError("--policy", text, f"policies, each once, separated by commas; each {ALLOWED}")
+        raise InputError(
+            "--policy",
+            text,
+            f"policies, each once, separated by commas; each {ALLOWED}",
+        )
     return choices
 
 
@@ -41,7 +45,11 @@ def parse_choice(text: str) -> tuple[str, dict[str, object]]:
         call = ast.parse(f"_({inside}", mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         raise InputError("policy", text, ALLOWED) from None
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+    if (
+        not isinstance(call, ast.Call)
+        or not isinstance(call.func, ast.Name)
+        or call.args
+    ):
         raise InputError("policy", text, ALLOWED)
     options: dict[str, object] = {}
     for keyword in call.keywords:
@@ -58,7 +66,11 @@ def _value(source: str, keyword: ast.keyword) -> object:
     except ValueError:
         word = (ast.get_source_segment(source, keyword.value) or "").strip()
     if not all(letter.isalnum() or letter in "._-+" for letter in word):
-        raise InputError(f"policy, option {keyword.arg}", word, "a number, a word, or several in brackets")
+        raise InputError(
+            f"policy, option {keyword.arg}",
+            word,
+            "a number, a word, or several in brackets",
+        )
     return WORDS.get(word.lower(), word)
 
 
@@ -74,7 +86,10 @@ def fit_options(
     for option, value in options.items():
         field = f"policy {policy}, option {option}"
         if option not in defaults:
-            known = ", ".join(f"{key}={default!r}" for key, default in defaults.items()) or "no options"
+            known = (
+                ", ".join(f"{key}={default!r}" for key, default in defaults.items())
+                or "no options"
+            )
             raise InputError(field, value, known)
         fitted[option] = _fit(field, value, defaults[option])
     return fitted
@@ -86,7 +101,9 @@ def _fit(field: str, value: object, default: object) -> object:
     if isinstance(default, Enum):
         members = type(default)
         if value not in {member.value for member in members}:
-            raise InputError(field, value, ", ".join(str(member.value) for member in members))
+            raise InputError(
+                field, value, ", ".join(str(member.value) for member in members)
+            )
         return members(value)
     if isinstance(value, list):
         value = tuple(value)

@@ -73,15 +73,25 @@ class DeepPool:
     )
 
     def __init__(
-        self, *, amplification: float = 2.0, least_idle: float = 0.5, order: str = Order.FIFO
+        self,
+        *,
+        amplification: float = 2.0,
+        least_idle: float = 0.5,
+        order: str = Order.FIFO,
     ) -> None:
         if not (math.isfinite(amplification) and amplification >= 1.0):
-            raise ValueError(f"amplification must be finite and >= 1, got {amplification}")
+            raise ValueError(
+                f"amplification must be finite and >= 1, got {amplification}"
+            )
         if not 0.0 <= least_idle <= 1.0:
             raise ValueError(f"least_idle must be within 0..1, got {least_idle}")
         if order not in list(Order):
             raise ValueError(f"order must be one of {', '.join(Order)}, got {order!r}")
-        self._amplification, self._least_idle, self._order = amplification, least_idle, Order(order)
+        self._amplification, self._least_idle, self._order = (
+            amplification,
+            least_idle,
+            Order(order),
+        )
         self._paces = Paces()
 
     def allocate(self, view: ClusterView) -> Plan:
@@ -95,7 +105,9 @@ class DeepPool:
         for job in front:
             if job.id not in pool.given and _lasts(job, pool.nodes):
                 pool.keep(job)
-        for job in back:  # for now: whoever stands in the way of a foreground job is taken out again
+        for job in (
+            back
+        ):  # for now: whoever stands in the way of a foreground job is taken out again
             if job.id not in pool.given and _lasts(job, pool.nodes):
                 pool.keep(job)
         notes: dict[JobId, str] = {}
@@ -128,12 +140,18 @@ class DeepPool:
 
         return sorted(front, key=left_gpu_s)
 
-    def _start(self, job: JobView, view: ClusterView, pool: "_Pool", back: Sequence[JobView]) -> str:
+    def _start(
+        self, job: JobView, view: ClusterView, pool: "_Pool", back: Sequence[JobView]
+    ) -> str:
         """Start a foreground job if there is room, if need be that of background jobs; return a note."""
         for displacing in (False, True):
             taken = []
             if displacing:
-                taken = [each for each in back if each.id in pool.given and each.id not in pool.bound]
+                taken = [
+                    each
+                    for each in back
+                    if each.id in pool.given and each.id not in pool.bound
+                ]
                 for each in taken:
                     pool.take_back(each)
             note = self._place(job, view, pool)
@@ -155,7 +173,11 @@ class DeepPool:
             return ""
         _, gpu_type, planned = best
         frozen = job.spec.contract is RescaleContract.FROZEN
-        shares = not frozen and planned.idle is not None and planned.idle >= self._least_idle < 1.0
+        shares = (
+            not frozen
+            and planned.idle is not None
+            and planned.idle >= self._least_idle < 1.0
+        )
         if not pool.place(job, gpu_type, planned.count, shares=shares):
             return ""
         if planned.idle is None:
@@ -170,25 +192,36 @@ class DeepPool:
     def _planned(self, job: JobView, gpu_type: str, view: ClusterView) -> _Planned:
         """Return the largest count, a power of two or all that were requested, within the amplification."""
         low, count = useful_span(job)[0], requested_gpus(job)
-        per_node = max(node.num_gpus for node in view.nodes if node.gpu_type == gpu_type)
+        per_node = max(
+            node.num_gpus for node in view.nodes if node.gpu_type == gpu_type
+        )
         curve = rates_on(job, gpu_type, per_node, least_gain=-1.0)
         if not curve.known or job.spec.contract is RescaleContract.FROZEN:
             return _Planned(count, 1.0, None)
-        step_s = {each: 1.0 / rate for each, rate in zip(curve.counts, curve.rates, strict=True)}
+        step_s = {
+            each: 1.0 / rate
+            for each, rate in zip(curve.counts, curve.rates, strict=True)
+        }
         least = curve.counts[0]  # one GPU, or the fewest that it may have
         best, best_amp = least, 1.0
-        for each in sorted({*(1 << power for power in range(count.bit_length())), count}):
+        for each in sorted(
+            {*(1 << power for power in range(count.bit_length())), count}
+        ):
             if low <= each <= count and each in step_s:
                 amp = each * step_s[each] / (least * step_s[least])
                 if amp <= self._amplification and each >= best:
                     best, best_amp = each, amp
         return _Planned(best, best_amp, self._idle(job, gpu_type, best, per_node))
 
-    def _idle(self, job: JobView, gpu_type: str, count: int, per_node: int) -> float | None:
+    def _idle(
+        self, job: JobView, gpu_type: str, count: int, per_node: int
+    ) -> float | None:
         step = step_on(job, gpu_type, packed_placement(count, per_node))
         return None if step is None else step.comm_s / step.whole_s
 
-    def _idle_beside(self, front: Sequence[JobView], pool: "_Pool") -> dict[tuple[NodeId, int], float]:
+    def _idle_beside(
+        self, front: Sequence[JobView], pool: "_Pool"
+    ) -> dict[tuple[NodeId, int], float]:
         """Return which part of its time each shared GPU of a foreground job is idle."""
         idle: dict[tuple[NodeId, int], float] = {}
         for job in front:
@@ -205,7 +238,11 @@ def _lasts(job: JobView, nodes: Mapping[NodeId, Node]) -> bool:
     """Return whether `job` may hold on to what it holds, if there is room for it."""
     held, limits = gpu_type_held(job, nodes), job.spec.replicas
     count = job.allocation.num_replicas
-    return held is not None and limits.allows_type(held) and limits.min <= count <= limits.max
+    return (
+        held is not None
+        and limits.allows_type(held)
+        and limits.min <= count <= limits.max
+    )
 
 
 def _stranded(job: JobView) -> bool:
@@ -238,7 +275,11 @@ class _Pool:
 
     def num_free(self, gpu_type: str) -> int:
         """Return how many GPUs of a type nobody holds any part of."""
-        return sum(num for name, num in self._free.whole.items() if self.nodes[name].gpu_type == gpu_type)
+        return sum(
+            num
+            for name, num in self._free.whole.items()
+            if self.nodes[name].gpu_type == gpu_type
+        )
 
     def place(self, job: JobView, gpu_type: str, count: int, *, shares: bool) -> bool:
         """Give `count` GPUs of a type that nobody is on, on few nodes of one rack if it can be; or halves."""
@@ -255,7 +296,9 @@ class _Pool:
         roomy = [rack for rack, num in sorted(racks.items()) if num >= count]
         if roomy:
             rack = min(roomy, key=lambda rack: racks[rack])
-            free = {name: num for name, num in free.items() if self.nodes[name].rack == rack}
+            free = {
+                name: num for name, num in free.items() if self.nodes[name].rack == rack
+            }
         while left and free:
             enough = [name for name in free if free[name] >= left]
             node = (
@@ -271,19 +314,27 @@ class _Pool:
         labels: list[int] = []
         for node, num in slots if shares else ():
             used = {label for name, label in self._free.parts if name == node}
-            labels += [label for label in range(len(used) + num) if label not in used][:num]
+            labels += [label for label in range(len(used) + num) if label not in used][
+                :num
+            ]
         share = 0.5 if shares else 1.0
-        return self._give(job, Allocation(slots=tuple(slots), gpu_share=share, shared=tuple(labels)))
+        return self._give(
+            job, Allocation(slots=tuple(slots), gpu_share=share, shared=tuple(labels))
+        )
 
     def fill(self, job: JobView, idle: Mapping[tuple[NodeId, int], float]) -> str:
         """Start a background job on a free GPU, else beside the foreground job that is idle most."""
         types = {
-            node.gpu_type for node in self.nodes.values() if job.spec.replicas.allows_type(node.gpu_type)
+            node.gpu_type
+            for node in self.nodes.values()
+            if job.spec.replicas.allows_type(node.gpu_type)
         }
         for gpu_type in sorted(types, key=lambda name: (-self.num_free(name), name)):
             if self.num_free(gpu_type) and self.place(job, gpu_type, 1, shares=False):
                 return "on a GPU that is idle"
-        for (node, label), part in sorted(idle.items(), key=lambda each: (-each[1], each[0])):
+        for (node, label), part in sorted(
+            idle.items(), key=lambda each: (-each[1], each[0])
+        ):
             beside = Allocation(slots=((node, 1),), gpu_share=0.5, shared=(label,))
             if self.nodes[node].gpu_type in types and self._give(job, beside):
                 return f"beside a foreground job whose GPU is idle for {part:.0%} of its time"
@@ -294,7 +345,10 @@ class _Pool:
         if not self._free.fits(wanted):
             return False
         tenant = job.spec.tenant
-        if self._quota_left.get(tenant, math.inf) < allocation.num_gpus - QUOTA_SLACK_GPUS:
+        if (
+            self._quota_left.get(tenant, math.inf)
+            < allocation.num_gpus - QUOTA_SLACK_GPUS
+        ):
             return False
         self._free.take(wanted)
         if tenant in self._quota_left:

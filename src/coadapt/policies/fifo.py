@@ -16,7 +16,9 @@ class Fifo:
     card: ClassVar[PolicyCard] = PolicyCard(paper="classic", decides="order")
 
     def __init__(self, *, backfill: bool = False) -> None:
-        self._rule = GangRule(ahead="that came earlier", backfill=backfill, preempt=False)
+        self._rule = GangRule(
+            ahead="that came earlier", backfill=backfill, preempt=False
+        )
 
     def allocate(self, view: ClusterView) -> Plan:
         return admit(view, view.jobs, self._rule)

@@ -9,7 +9,12 @@ import numpy as np
 
 from coadapt.model import ClusterView, Plan
 from coadapt.policies.base import PolicyCard
-from coadapt.policies.giving.paced_jobs import DividedTime, FloatArray, IntArray, PacedJobs
+from coadapt.policies.giving.paced_jobs import (
+    DividedTime,
+    FloatArray,
+    IntArray,
+    PacedJobs,
+)
 from coadapt.policies.giving.time_share_rounds import RoundOptions
 from coadapt.policies.giving.turns import GAVEL_ROUND_S
 
@@ -48,11 +53,15 @@ class GandivaFair:
         if form not in list(Form):
             raise ValueError(f"form must be one of {', '.join(Form)}, got {form!r}")
         self._form, self._trade = Form(form), trade
-        options = RoundOptions(round_s=round_s, resolve_s=resolve_s, hold_back=hold_back)
+        options = RoundOptions(
+            round_s=round_s, resolve_s=resolve_s, hold_back=hold_back
+        )
         self._time = DividedTime(options, needs_length=False)
 
     def allocate(self, view: ClusterView) -> Plan:
-        tickets = {job.spec.tenant: view.tenant(job.spec.tenant).weight for job in view.jobs}
+        tickets = {
+            job.spec.tenant: view.tenant(job.spec.tenant).weight for job in view.jobs
+        }
         return self._time.plan(view, lambda jobs: self._decide(jobs, tickets))
 
     def _decide(self, jobs: PacedJobs, tickets: Mapping[str, float]) -> FloatArray:
@@ -60,21 +69,29 @@ class GandivaFair:
         if self._form is Form.EQUAL:
             part_T = base.gpus_T / max(len(jobs.jobs), 1)
             part_JT = np.where(base.can, part_T[None, :], 0.0)
-            alike_JT: FloatArray = part_JT / np.maximum(part_JT.sum(axis=1, keepdims=True), 1.0)
+            alike_JT: FloatArray = part_JT / np.maximum(
+                part_JT.sum(axis=1, keepdims=True), 1.0
+            )
             return alike_JT
         tenants = sorted(tickets)
-        owner_J = np.array([tenants.index(job.spec.tenant) for job in jobs.jobs], dtype=np.int64)
+        owner_J = np.array(
+            [tenants.index(job.spec.tenant) for job in jobs.jobs], dtype=np.int64
+        )
         demand_U = np.zeros(len(tenants))
         np.add.at(demand_U, owner_J, np.where(base.can.any(axis=1), base.width_J, 0))
         ticket_U = np.array([tickets[name] for name in tenants])
         gpus_U = capped_shares(float(base.gpus_T.sum()), demand_U, ticket_U)
-        owned_UT = gpus_U[:, None] * (base.gpus_T / max(int(base.gpus_T.sum()), 1))[None, :]
+        owned_UT = (
+            gpus_U[:, None] * (base.gpus_T / max(int(base.gpus_T.sum()), 1))[None, :]
+        )
         if self._trade:
             owned_UT = traded(owned_UT, _rates_by_tenant(jobs, owner_J, len(tenants)))
         return _to_jobs(jobs, owner_J, owned_UT)
 
 
-def capped_shares(amount: float, most_U: FloatArray, weight_U: FloatArray) -> FloatArray:
+def capped_shares(
+    amount: float, most_U: FloatArray, weight_U: FloatArray
+) -> FloatArray:
     """Return `amount` divided by weight, nobody above `most_U`; what one cannot use goes to the others."""
     share_U = np.zeros(len(most_U))
     open_U = most_U > 0.0
@@ -100,10 +117,20 @@ def traded(owned_UT: FloatArray, rate_UT: FloatArray) -> FloatArray:
     owned_UT = owned_UT.copy()
     for fast, slow in combinations(range(owned_UT.shape[1]), 2):
         able_U = (rate_UT[:, fast] > 0.0) & (rate_UT[:, slow] > 0.0)
-        speedup_U = np.where(able_U, rate_UT[:, fast] / np.where(able_U, rate_UT[:, slow], 1.0), 0.0)
+        speedup_U = np.where(
+            able_U, rate_UT[:, fast] / np.where(able_U, rate_UT[:, slow], 1.0), 0.0
+        )
         while True:
-            buyers = [u for u in np.flatnonzero(able_U).tolist() if owned_UT[u, slow] > NEGLIGIBLE_GPUS]
-            sellers = [u for u in np.flatnonzero(able_U).tolist() if owned_UT[u, fast] > NEGLIGIBLE_GPUS]
+            buyers = [
+                u
+                for u in np.flatnonzero(able_U).tolist()
+                if owned_UT[u, slow] > NEGLIGIBLE_GPUS
+            ]
+            sellers = [
+                u
+                for u in np.flatnonzero(able_U).tolist()
+                if owned_UT[u, fast] > NEGLIGIBLE_GPUS
+            ]
             if not buyers or not sellers:
                 break
             buyer = max(buyers, key=lambda u: (speedup_U[u], -u))
@@ -126,7 +153,9 @@ def _price(speedup_U: FloatArray, present: list[int], buyer: int, seller: int) -
     return min(max(second, float(speedup_U[seller])), float(speedup_U[buyer]))
 
 
-def _rates_by_tenant(jobs: PacedJobs, owner_J: IntArray, num_tenants: int) -> FloatArray:
+def _rates_by_tenant(
+    jobs: PacedJobs, owner_J: IntArray, num_tenants: int
+) -> FloatArray:
     """Return each tenant's mean over its jobs of their rate on a type over their best one; 0: none can."""
     best_J = np.where(jobs.best > 0.0, jobs.best, 1.0)
     relative_JT = np.where(jobs.base.can, jobs.base.rate_JT / best_J[:, None], 0.0)
@@ -147,6 +176,10 @@ def _to_jobs(jobs: PacedJobs, owner_J: IntArray, owned_UT: FloatArray) -> FloatA
         gpus_M = capped_shares(float(owned_T.sum()), width_M, np.ones(len(mine)))
         mix_MT = np.where(base.can[mine], owned_T[None, :], 0.0)
         # A job that may use none of its tenant's types still has its part, of those that it may use.
-        mix_MT = np.where(mix_MT.sum(axis=1, keepdims=True) > 0.0, mix_MT, base.can[mine])
-        x_JT[mine] = (gpus_M / width_M)[:, None] * mix_MT / mix_MT.sum(axis=1, keepdims=True)
+        mix_MT = np.where(
+            mix_MT.sum(axis=1, keepdims=True) > 0.0, mix_MT, base.can[mine]
+        )
+        x_JT[mine] = (
+            (gpus_M / width_M)[:, None] * mix_MT / mix_MT.sum(axis=1, keepdims=True)
+        )
     return x_JT

@@ -13,7 +13,12 @@ from coadapt.policies.giving.ideal_time import IdealTimes
 from coadapt.policies.giving.paced_jobs import DividedTime, FloatArray, PacedJobs
 from coadapt.policies.giving.time_share_rounds import RoundOptions
 from coadapt.policies.giving.turns import GAVEL_ROUND_S
-from coadapt.policies.solvers.time_shares import Base, central_max_min, max_min, max_total
+from coadapt.policies.solvers.time_shares import (
+    Base,
+    central_max_min,
+    max_min,
+    max_total,
+)
 
 
 class Objective(StrEnum):
@@ -52,17 +57,29 @@ class Gavel:
 
     def __post_init__(self) -> None:
         if self.objective not in list(Objective):
-            raise ValueError(f"objective must be one of {', '.join(Objective)}, got {self.objective!r}")
+            raise ValueError(
+                f"objective must be one of {', '.join(Objective)}, got {self.objective!r}"
+            )
         if not self.by_type and self.objective != Objective.MAX_MIN:
-            raise ValueError(f"by_type=False goes with objective max-min only, got '{self.objective}'")
+            raise ValueError(
+                f"by_type=False goes with objective max-min only, got '{self.objective}'"
+            )
         prices: object = self.prices
-        if prices is not None and not (isinstance(prices, Mapping) and _positive(prices.values())):
+        if prices is not None and not (
+            isinstance(prices, Mapping) and _positive(prices.values())
+        ):
             raise ValueError(f"prices must be numbers > 0 by GPU type, got {prices!r}")
         if self.prices and self.objective != Objective.COST:
-            raise ValueError(f"prices go with objective cost only, got '{self.objective}'")
-        options = RoundOptions(round_s=self.round_s, resolve_s=self.resolve_s, hold_back=self.hold_back)
+            raise ValueError(
+                f"prices go with objective cost only, got '{self.objective}'"
+            )
+        options = RoundOptions(
+            round_s=self.round_s, resolve_s=self.resolve_s, hold_back=self.hold_back
+        )
         needs_length = self.objective in (Objective.FTF, Objective.MAKESPAN)
-        object.__setattr__(self, "_time", DividedTime(options, needs_length=needs_length))
+        object.__setattr__(
+            self, "_time", DividedTime(options, needs_length=needs_length)
+        )
         object.__setattr__(self, "_ideal", IdealTimes(central=self.central))
 
     def allocate(self, view: ClusterView) -> Plan:
@@ -70,7 +87,9 @@ class Gavel:
         weights = {job.id: view.tenant(job.spec.tenant).weight for job in view.jobs}
         return self._time.plan(view, lambda jobs: self._decide(jobs, weights))
 
-    def _decide(self, jobs: PacedJobs, weights: Mapping[JobId, float]) -> FloatArray | None:
+    def _decide(
+        self, jobs: PacedJobs, weights: Mapping[JobId, float]
+    ) -> FloatArray | None:
         match Objective(self.objective):
             case Objective.MAX_MIN:
                 base = jobs.base if self.by_type else _alike(jobs.base)
@@ -105,17 +124,23 @@ def fair_rates(base: Base, weight_J: FloatArray) -> FloatArray:
     Divided by its GPUs, so that GPU time is shared, not turns (released code).
     """
     part_T = base.gpus_T / max(int(base.gpus_T.sum()), 1)
-    unit_J: FloatArray = weight_J * np.where(base.can, base.rate_JT * part_T, 0.0).sum(axis=1)
+    unit_J: FloatArray = weight_J * np.where(base.can, base.rate_JT * part_T, 0.0).sum(
+        axis=1
+    )
     return unit_J / base.width_J
 
 
 def deadline_rates(jobs: PacedJobs) -> FloatArray:
     """Return the least steps per second with which each job meets its deadline; 0 without one, or past it."""
     left_s_J = [
-        job.spec.deadline_at - jobs.at if job.spec.deadline_at is not None else 0.0 for job in jobs.jobs
+        job.spec.deadline_at - jobs.at if job.spec.deadline_at is not None else 0.0
+        for job in jobs.jobs
     ]
     return np.array(
-        [left / left_s if left_s > 0.0 else 0.0 for left, left_s in zip(jobs.left_J, left_s_J, strict=True)]
+        [
+            left / left_s if left_s > 0.0 else 0.0
+            for left, left_s in zip(jobs.left_J, left_s_J, strict=True)
+        ]
     )
 
 

@@ -36,7 +36,9 @@ class Mst:
         central: bool = False,
     ) -> None:
         self._raw, self._central = raw, central
-        options = RoundOptions(round_s=round_s, resolve_s=resolve_s, hold_back=hold_back)
+        options = RoundOptions(
+            round_s=round_s, resolve_s=resolve_s, hold_back=hold_back
+        )
         self._time = DividedTime(options, needs_length=False)
 
     def allocate(self, view: ClusterView) -> Plan:
@@ -47,4 +49,8 @@ class Mst:
         best_J = np.where(jobs.best > 0.0, jobs.best, 1.0)
         scale_J = jobs.passes_J if self._raw else base.width_J / best_J
         value_JT = base.rate_JT * scale_J[:, None]
-        return central_max_total(base, value_JT) if self._central else max_total(base, value_JT)
+        return (
+            central_max_total(base, value_JT)
+            if self._central
+            else max_total(base, value_JT)
+        )

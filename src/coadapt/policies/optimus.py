@@ -25,7 +25,9 @@ class Optimus:
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
-        paper="Peng et al., Optimus, EuroSys 2018", decides="GPU counts", oracle="time left at each count"
+        paper="Peng et al., Optimus, EuroSys 2018",
+        decides="GPU counts",
+        oracle="time left at each count",
     )
 
     def allocate(self, view: ClusterView) -> Plan:
@@ -37,7 +39,9 @@ class Optimus:
             if job.id in capacity.counts or capacity.give(job, low):
                 num_served += 1
             else:
-                notes[job.id] = waits(job, low, capacity, go_first(num_served, "that came earlier"))
+                notes[job.id] = waits(
+                    job, low, capacity, go_first(num_served, "that came earlier")
+                )
         served = [job for job in view.jobs if job.id in capacity.counts]
         num_useful = {job.id: useful_span(job)[1] for job in served}
         worth = {job.id: worth_of(job, num_useful[job.id]) for job in served}
@@ -53,7 +57,10 @@ def worth_of(job: JobView, num_useful: int) -> Worth:
     if forecast is None:
         return UNKNOWN
     remaining = forecast.remaining_steps
-    return Worth(forecast.step_time_s[:num_useful], remaining if remaining > 0 else MIN_REMAINING_STEPS)
+    return Worth(
+        forecast.step_time_s[:num_useful],
+        remaining if remaining > 0 else MIN_REMAINING_STEPS,
+    )
 
 
 def _note(worth: Worth, num_replicas: int, num_useful: int) -> str:
@@ -62,4 +69,8 @@ def _note(worth: Worth, num_replicas: int, num_useful: int) -> str:
     if worth is UNKNOWN:
         return "without a forecast it gets its minimum"
     gain = worth.of_next(num_replicas)
-    return f"one more would end it {gain:.0f} s sooner" if gain > 0 else "one more would not end it sooner"
+    return (
+        f"one more would end it {gain:.0f} s sooner"
+        if gain > 0
+        else "one more would not end it sooner"
+    )

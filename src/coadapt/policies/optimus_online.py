@@ -11,7 +11,11 @@ from coadapt.policies.base import PolicyCard
 from coadapt.policies.giving.capacity import useful_span
 from coadapt.policies.giving.in_between import in_between
 from coadapt.policies.optimus import Optimus
-from coadapt.policies.predictors.learning import Learning, total_batch, types_to_count_on
+from coadapt.policies.predictors.learning import (
+    Learning,
+    total_batch,
+    types_to_count_on,
+)
 
 # Of Optimus's released code: a loss within this of those of so many epochs before has converged; the most
 # epochs; the epochs that are left where nothing is known.
@@ -31,7 +35,8 @@ class OptimusOnline:
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
-        paper="Peng et al., Optimus, EuroSys 2018", decides="GPU counts, by ends and speeds that it predicts"
+        paper="Peng et al., Optimus, EuroSys 2018",
+        decides="GPU counts, by ends and speeds that it predicts",
     )
 
     def __init__(self, *, period_s: float = 600.0, metric: str = "") -> None:
@@ -54,7 +59,9 @@ class OptimusOnline:
             jobs.append(replace(job, measured=replace(job.measured, forecast=forecast)))
         plan = self._optimus.allocate(replace(view, jobs=tuple(jobs)))
         reasons = {
-            job_id: f"{told}; its end is {how[job_id]}" if job_id in plan.allocations else told
+            job_id: f"{told}; its end is {how[job_id]}"
+            if job_id in plan.allocations
+            else told
             for job_id, told in plan.reasons.items()
         }
         return replace(plan, reasons=reasons)
@@ -64,7 +71,9 @@ class OptimusOnline:
         samples, how = left_samples(job, self._learning)
         high = max(min(useful_span(job)[1], most), 1)
         times = self._learning.step_s(job, gpu_type, high)
-        return Forecast(remaining_steps=samples / total_batch(job), step_time_s=times), how
+        return Forecast(
+            remaining_steps=samples / total_batch(job), step_time_s=times
+        ), how
 
 
 def left_samples(job: JobView, learning: Learning) -> tuple[float, str]:
@@ -77,7 +86,9 @@ def left_samples(job: JobView, learning: Learning) -> tuple[float, str]:
     curve = learning.curve(job)
     if curve is not None and epoch is not None:
         loss_E = curve.at(epoch * np.arange(EPOCHS_MAX + 1.0))
-        level = np.flatnonzero(loss_E[:-WINDOW_EPOCHS] - loss_E[WINDOW_EPOCHS:] <= TOLERANCE)
+        level = np.flatnonzero(
+            loss_E[:-WINDOW_EPOCHS] - loss_E[WINDOW_EPOCHS:] <= TOLERANCE
+        )
         end = int(level[0]) + WINDOW_EPOCHS if len(level) else EPOCHS_MAX
         return max(end * epoch - done, least), "by its loss curve"
     if epoch is not None:

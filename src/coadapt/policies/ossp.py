@@ -41,7 +41,9 @@ class Ossp:
         if not 0.0 <= tolerance < 1.0:
             raise ValueError(f"tolerance must be in [0, 1), got {tolerance}")
         self._tolerance, self._central = tolerance, central
-        options = RoundOptions(round_s=round_s, resolve_s=resolve_s, hold_back=hold_back)
+        options = RoundOptions(
+            round_s=round_s, resolve_s=resolve_s, hold_back=hold_back
+        )
         self._time = DividedTime(options, needs_length=True)
 
     def allocate(self, view: ClusterView) -> Plan:
@@ -54,7 +56,9 @@ class Ossp:
             if exact is None:
                 return None
             rate_J = jobs.base.rates(exact)
-            left_s_J = np.where(rate_J > 0.0, jobs.left_J / np.where(rate_J > 0.0, rate_J, 1.0), 0.0)
+            left_s_J = np.where(
+                rate_J > 0.0, jobs.left_J / np.where(rate_J > 0.0, rate_J, 1.0), 0.0
+            )
             least_s = float(np.max(left_s_J, initial=0.0))
             slack = 1.0 - least_s / bisected(least_s, self._tolerance)
         if self._central:

@@ -14,7 +14,11 @@ from coadapt.policies.giving.counted_plan import counted_plan
 from coadapt.policies.giving.in_between import in_between
 from coadapt.policies.giving.queue import requested_gpus
 from coadapt.policies.giving.reasons import waits
-from coadapt.policies.predictors.learning import Learning, total_batch, types_to_count_on
+from coadapt.policies.predictors.learning import (
+    Learning,
+    total_batch,
+    types_to_count_on,
+)
 
 
 class Family(StrEnum):
@@ -41,7 +45,8 @@ class Slaq:
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
-        paper="Zhang et al., SLAQ, SoCC 2017", decides="GPU counts, by the predicted fall of losses"
+        paper="Zhang et al., SLAQ, SoCC 2017",
+        decides="GPU counts, by the predicted fall of losses",
     )
 
     def __init__(
@@ -55,10 +60,16 @@ class Slaq:
         if not (math.isfinite(epoch_s) and epoch_s > 0.0):
             raise ValueError(f"epoch_s must be finite and > 0, got {epoch_s}")
         if family not in list(Family):
-            raise ValueError(f"family must be one of {', '.join(Family)}, got {family!r}")
+            raise ValueError(
+                f"family must be one of {', '.join(Family)}, got {family!r}"
+            )
         if not keep >= 0.0:
             raise ValueError(f"keep must be >= 0, got {keep}")
-        self._epoch_s, self._quadratic, self._keep = epoch_s, family == Family.QUADRATIC, keep
+        self._epoch_s, self._quadratic, self._keep = (
+            epoch_s,
+            family == Family.QUADRATIC,
+            keep,
+        )
         self._learning = Learning(metric)
         self._decided_at = -math.inf
 
@@ -69,11 +80,17 @@ class Slaq:
         self._decided_at = view.at
         capacity, falls = Capacity(view), self._falls(view)
         # Where not all fit, those whose loss falls most by their minimum.
-        for job in sorted(view.jobs, key=lambda job: -falls[job.id].fall_N[span(job)[0] - 1]):
+        for job in sorted(
+            view.jobs, key=lambda job: -falls[job.id].fall_N[span(job)[0] - 1]
+        ):
             if job.id not in capacity.counts:
                 capacity.give(job, span(job)[0])
-        worth = {job_id: Worth(fall.fall_N, scale=-1.0) for job_id, fall in falls.items()}
-        grow_by_gain([job for job in view.jobs if job.id in capacity.counts], capacity, worth)
+        worth = {
+            job_id: Worth(fall.fall_N, scale=-1.0) for job_id, fall in falls.items()
+        }
+        grow_by_gain(
+            [job for job in view.jobs if job.id in capacity.counts], capacity, worth
+        )
         capacity = self._steady(view, capacity, falls)
         notes = {job.id: self._note(job, capacity, falls[job.id]) for job in view.jobs}
         return counted_plan(view, capacity, notes)
@@ -93,7 +110,9 @@ class Slaq:
         curve = self._learning.curve(job, quadratic=self._quadratic)
         if curve is None:
             asked = requested_gpus(job)
-            return _Fall(tuple(float(min(n, asked)) for n in range(1, high + 1)), curved=False)
+            return _Fall(
+                tuple(float(min(n, asked)) for n in range(1, high + 1)), curved=False
+            )
         done = job.measured.samples
         step_s = np.array(self._learning.step_s(job, gpu_type, high))
         after_N = curve.at(done + self._epoch_s / step_s * total_batch(job))
@@ -101,7 +120,9 @@ class Slaq:
         fall_N = np.maximum(float(curve.at(done)) - after_N, 0.0) / largest
         return _Fall(tuple(fall_N.tolist()), curved=True)
 
-    def _steady(self, view: ClusterView, found: Capacity, falls: dict[str, _Fall]) -> Capacity:
+    def _steady(
+        self, view: ClusterView, found: Capacity, falls: dict[str, _Fall]
+    ) -> Capacity:
         """Return what was found but for changes that promise too little; `found` if not all of that fits."""
         steady = Capacity(view)
         for job in view.jobs:
@@ -111,7 +132,10 @@ class Slaq:
             fall_N = falls[job.id].fall_N
             if max(count, held) > len(fall_N):
                 continue
-            little = abs(fall_N[count - 1] - fall_N[held - 1]) <= self._keep * fall_N[held - 1]
+            little = (
+                abs(fall_N[count - 1] - fall_N[held - 1])
+                <= self._keep * fall_N[held - 1]
+            )
             if little:
                 steady.keep(job)
         for job in view.jobs:
@@ -124,7 +148,9 @@ class Slaq:
     def _note(self, job: JobView, capacity: Capacity, fall: _Fall) -> str:
         count = capacity.counts.get(job.id)
         if count is None:
-            return waits(job, span(job)[0], capacity, "jobs whose loss falls more go first")
+            return waits(
+                job, span(job)[0], capacity, "jobs whose loss falls more go first"
+            )
         if not fall.curved:
             return "it counts as new: it told too few losses to predict more"
         there = fall.fall_N[min(count, len(fall.fall_N)) - 1]

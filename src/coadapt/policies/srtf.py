@@ -16,17 +16,23 @@ class Srtf:
     Time counts at the requested replicas even for an elastic job, which this policy never rescales.
     """
 
-    card: ClassVar[PolicyCard] = PolicyCard(paper="classic", decides="order", oracle="time left")
+    card: ClassVar[PolicyCard] = PolicyCard(
+        paper="classic", decides="order", oracle="time left"
+    )
 
     def __init__(self, *, turn_s: float = GAVEL_ROUND_S) -> None:
         self._turns = Turns(turn_s)
 
     def allocate(self, view: ClusterView) -> Plan:
         return admit(
-            view, self._turns.by_time_left(view, _left_s), GangRule(ahead="ahead of it by remaining time")
+            view,
+            self._turns.by_time_left(view, _left_s),
+            GangRule(ahead="ahead of it by remaining time"),
         )
 
 
 def _left_s(job: JobView) -> float | None:
     forecast = forecast_of(job)
-    return None if forecast is None else forecast.remaining_s(job.spec.replicas.requested)
+    return (
+        None if forecast is None else forecast.remaining_s(job.spec.replicas.requested)
+    )

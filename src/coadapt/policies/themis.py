@@ -31,7 +31,9 @@ class Themis:
         hold_back: bool = False,
         central: bool = False,
     ) -> None:
-        options = RoundOptions(round_s=round_s, resolve_s=resolve_s, hold_back=hold_back)
+        options = RoundOptions(
+            round_s=round_s, resolve_s=resolve_s, hold_back=hold_back
+        )
         self._time = DividedTime(options, needs_length=True)
         self._ideal = IdealTimes(central=central)
 

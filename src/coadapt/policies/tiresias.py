@@ -61,8 +61,12 @@ class Tiresias:
         pack_limit: float | None = None,
     ) -> None:
         thresholds = tuple(thresholds_gpu_s)
-        if list(thresholds) != sorted(set(thresholds)) or any(bound <= 0 for bound in thresholds):
-            raise ValueError(f"thresholds_gpu_s must be > 0 and ascending, got {thresholds}")
+        if list(thresholds) != sorted(set(thresholds)) or any(
+            bound <= 0 for bound in thresholds
+        ):
+            raise ValueError(
+                f"thresholds_gpu_s must be > 0 and ascending, got {thresholds}"
+            )
         if not promote_knob >= 0:
             raise ValueError(f"promote_knob must be >= 0, got {promote_knob}")
         if form not in FORMS:
@@ -73,7 +77,9 @@ class Tiresias:
         self._promote_knob = promote_knob
         self._pack_limit = pack_limit
         self._index = GittinsIndex(history_gpu_s) if form == "gittins" else None
-        self._queues: tuple[dict[JobId, _Entry], ...] = tuple({} for _ in range(len(thresholds) + 1))
+        self._queues: tuple[dict[JobId, _Entry], ...] = tuple(
+            {} for _ in range(len(thresholds) + 1)
+        )
         self._service_gpu_s: dict[JobId, float] = {}
 
     def allocate(self, view: ClusterView) -> Plan:
@@ -81,12 +87,19 @@ class Tiresias:
         self._forget_all_but(view)
         for job in view.jobs:
             self._queue_up(job, view.at, view.service_gpu_s(job))
-        order = [jobs[job_id] for level in range(len(self._queues)) for job_id in self._ordered(level)]
+        order = [
+            jobs[job_id]
+            for level in range(len(self._queues))
+            for job_id in self._ordered(level)
+        ]
         rule = GangRule(ahead="in a higher queue or before it in its own")
         if self._pack_limit is None:
             return admit(view, order, rule)
         limit = self._pack_limit
-        picks = {job.id: Pick.FRAGMENTS if _spreads_well(job, limit) else Pick.FEWEST for job in order}
+        picks = {
+            job.id: Pick.FRAGMENTS if _spreads_well(job, limit) else Pick.FEWEST
+            for job in order
+        }
         return admit(view, order, rule, picks=picks)
 
     def _ordered(self, level: int) -> list[JobId]:
@@ -95,7 +108,9 @@ class Tiresias:
         if index is None or index.num_samples < MIN_SAMPLES:
             return queue
         bound = (*self._thresholds, math.inf)[level]
-        return sorted(queue, key=lambda job_id: -index(self._service_gpu_s[job_id], bound))
+        return sorted(
+            queue, key=lambda job_id: -index(self._service_gpu_s[job_id], bound)
+        )
 
     def _forget_all_but(self, view: ClusterView) -> None:
         jobs = {job.id for job in view.jobs}
@@ -110,7 +125,9 @@ class Tiresias:
 
     def _queue_up(self, job: JobView, at: float, attained_gpu_s: float) -> None:
         """Put `job` at the tail of the queue that it belongs to, unless it stands there already."""
-        level = next((level for level, queue in enumerate(self._queues) if job.id in queue), None)
+        level = next(
+            (level for level, queue in enumerate(self._queues) if job.id in queue), None
+        )
         if level is None:
             level = 0
             self._queues[0][job.id] = _Entry(job.submitted_at, 0.0)
@@ -120,14 +137,23 @@ class Tiresias:
         if deserved > level:
             del self._queues[level][job.id]
             self._queues[deserved][job.id] = entry
-        elif level and not job.allocation and self._starves(job, at - entry.at, service_gpu_s):
+        elif (
+            level
+            and not job.allocation
+            and self._starves(job, at - entry.at, service_gpu_s)
+        ):
             del self._queues[level][job.id]
             self._queues[0][job.id] = _Entry(at, attained_gpu_s)
 
-    def _starves(self, job: JobView, since_entry_s: float, service_gpu_s: float) -> bool:
+    def _starves(
+        self, job: JobView, since_entry_s: float, service_gpu_s: float
+    ) -> bool:
         """Return whether `job` waited PromoteKnob times as long as it ran since its last entry."""
         ran_s = service_gpu_s / job.spec.replicas.requested
-        return self._promote_knob > 0 and since_entry_s - ran_s >= self._promote_knob * ran_s
+        return (
+            self._promote_knob > 0
+            and since_entry_s - ran_s >= self._promote_knob * ran_s
+        )
 
 
 def _spreads_well(job: JobView, pack_limit: float) -> bool:

@@ -34,7 +34,9 @@ OnRefused = Callable[[int, Event, Exception], None]
 class Books:
     """Keeps `scheduler` and `store` in step. Events have the numbers 1, 2, … of the store."""
 
-    def __init__(self, scheduler: Scheduler, store: Store, on_refused: OnRefused | None) -> None:
+    def __init__(
+        self, scheduler: Scheduler, store: Store, on_refused: OnRefused | None
+    ) -> None:
         """`on_refused` is told of an event that was set aside; None: what the scheduler raises is raised."""
         self.scheduler = scheduler
         self.store = store
@@ -43,7 +45,9 @@ class Books:
         self._num_events = 0
         self.kin_times: Mapping[JobId, KinTimes] = {}
 
-    def replay(self, restored: OnRestored = lambda *_: None) -> Iterator[tuple[Event, list[Command]]]:
+    def replay(
+        self, restored: OnRestored = lambda *_: None
+    ) -> Iterator[tuple[Event, list[Command]]]:
         """Bring the scheduler to the state that the store tells; yield each event and what followed.
 
         `restored` is called with the state from which the replay begins, and its event's number.
@@ -80,7 +84,11 @@ class Books:
         if not isinstance(event, PlanReady):
             return event
         self.kin_times = event.plan.kin_times
-        return replace(event, plan=replace(event.plan, kin_times={})) if self.kin_times else event
+        return (
+            replace(event, plan=replace(event.plan, kin_times={}))
+            if self.kin_times
+            else event
+        )
 
     def handle(self, event: Event) -> list[Command] | None:
         """Return what follows from the next event that was written, None if it was set aside."""
@@ -100,7 +108,9 @@ class Books:
         except Exception as error:
             if self._on_refused is None:
                 raise
-            self.store.refuse(number, describe(error), "".join(traceback.format_exception(error)))
+            self.store.refuse(
+                number, describe(error), "".join(traceback.format_exception(error))
+            )
             self._rebuild(number)
             self._on_refused(number, event, error)
             return None

@@ -23,7 +23,13 @@ logger = logging.getLogger(__name__)
 class DiskReserve:
     """A file without content beside the journal. `look` and `run` are for one thread, the rest for any."""
 
-    def __init__(self, path: Path, *, reserve_bytes: int = RESERVE_BYTES, low_bytes: int = LOW_BYTES) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        reserve_bytes: int = RESERVE_BYTES,
+        low_bytes: int = LOW_BYTES,
+    ) -> None:
         self._path = path
         self._reserve_bytes = reserve_bytes
         self._low_bytes = low_bytes
@@ -66,7 +72,9 @@ class DiskReserve:
         handle = os.open(self._path, os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
         try:
             os.posix_fallocate(handle, 0, self._reserve_bytes)
-        except OSError:  # the room went away, or this file system cannot: then there is no reserve
+        except (
+            OSError
+        ):  # the room went away, or this file system cannot: then there is no reserve
             self._path.unlink(missing_ok=True)
         finally:
             os.close(handle)

@@ -165,7 +165,9 @@ class Recorder:
             job.spans[-1].end = self._history.at
         return self._history
 
-    def __call__(self, event: Event, commands: Sequence[Command], state: SchedulerState) -> None:
+    def __call__(
+        self, event: Event, commands: Sequence[Command], state: SchedulerState
+    ) -> None:
         history = self._history
         history.at = max(history.at, event.at)
         if isinstance(event, TrainingReported) and not commands:  # nearly all events
@@ -196,7 +198,11 @@ class Recorder:
         self, event: Event, commands: Sequence[Command], state: SchedulerState
     ) -> Iterable[JobRecord]:
         # Reports are most of all events: they and the other events of one job must not cost a scan of all.
-        named = {c.job for c in commands if not isinstance(c, Solve | SetAlarm)} if commands else set()
+        named = (
+            {c.job for c in commands if not isinstance(c, Solve | SetAlarm)}
+            if commands
+            else set()
+        )
         if isinstance(event, _OF_ONE_JOB):
             named.add(event.job)
         elif not (self._figures_only and isinstance(event, _OF_ROUNDS)):
@@ -221,7 +227,9 @@ class Recorder:
         _extend(job, record, self._history.at)
         if self._figures_only:
             pass
-        elif (why := why_now(status)[1]) and (not job.reasons or job.reasons[-1][1] != why):
+        elif (why := why_now(status)[1]) and (
+            not job.reasons or job.reasons[-1][1] != why
+        ):
             if len(job.reasons) == NUM_REASONS_MAX:
                 del job.reasons[1]
             job.reasons.append((self._history.at, why))
@@ -254,7 +262,11 @@ class Recorder:
 
     def _add_point(self, event: TrainingReported, state: SchedulerState) -> None:
         record = state.jobs.get(event.job)
-        if record is None or not may_train(record, event.generation) or record.id not in self._open:
+        if (
+            record is None
+            or not may_train(record, event.generation)
+            or record.id not in self._open
+        ):
             return
         job, batch = self._history.jobs[record.id], record.measured.batch
         job.points.append(
@@ -269,12 +281,21 @@ class Recorder:
         if len(job.points) > NUM_POINTS_MAX:
             del job.points[1:-1:2]
 
-    def _add_round(self, event: PlanReady | PlanFailed, error: str, diagnostics: Mapping[str, float]) -> None:
+    def _add_round(
+        self,
+        event: PlanReady | PlanFailed,
+        error: str,
+        diagnostics: Mapping[str, float],
+    ) -> None:
         if self._asked not in (event.round, ANY_ROUND):
             return  # the round was void, or another one: nothing was done with the answer
         rounds = self._history.rounds
         if not rounds or rounds[-1].round < event.round:
-            rounds.append(Round(at=event.at, round=event.round, error=error, diagnostics=diagnostics))
+            rounds.append(
+                Round(
+                    at=event.at, round=event.round, error=error, diagnostics=diagnostics
+                )
+            )
 
     def _add_capacity(self, state: SchedulerState) -> None:
         history = self._history
@@ -294,10 +315,15 @@ def _begin(record: JobRecord) -> JobHistory:
 def _extend(job: JobHistory, record: JobRecord, at: float) -> None:
     last = job.spans[-1]
     last.end = at
-    num_gpus, shape = num_gpus_held(record) or 0, record.ordered.shape  # nothing is written 0, not 0.0
+    num_gpus, shape = (
+        num_gpus_held(record) or 0,
+        record.ordered.shape,
+    )  # nothing is written 0, not 0.0
     if (last.num_gpus, last.shape, last.state) == (num_gpus, shape, record.state):
         return
     if last.start == at:
         job.spans.pop()
     if record.state not in ENDED:
-        job.spans.append(Span(start=at, end=at, num_gpus=num_gpus, shape=shape, state=record.state))
+        job.spans.append(
+            Span(start=at, end=at, num_gpus=num_gpus, shape=shape, state=record.state)
+        )

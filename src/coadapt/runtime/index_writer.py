@@ -114,16 +114,25 @@ class IndexWriter:
         """Go on from `state` after event `number`; an index that does not reach so far is made anew."""
         if self._index.upto < number:
             self._make_anew(state, number)
-        self._seen = {job.id: _seen_of(job) for job in state.jobs.values() if job.state not in ENDED}
+        self._seen = {
+            job.id: _seen_of(job)
+            for job in state.jobs.values()
+            if job.state not in ENDED
+        }
         self._no_plan = told_no_plan(state.plan_error) if state.plan_error else ""
 
     def _make_anew(self, state: SchedulerState, upto: int) -> None:
-        logger.warning("the index of jobs ends before the journal's snapshot: it is made anew")
+        logger.warning(
+            "the index of jobs ends before the journal's snapshot: it is made anew"
+        )
         self._index.clear()
         self._seen = {}
         events = self._events()
         if events is None:
-            logger.warning("the journal was pruned: the index knows no job that ended before event %d", upto)
+            logger.warning(
+                "the journal was pruned: the index knows no job that ended before event %d",
+                upto,
+            )
             self._begin_at(state, upto)
             return
         scheduler = Scheduler(self._config)
@@ -136,21 +145,31 @@ class IndexWriter:
     def _begin_at(self, state: SchedulerState, number: int) -> None:
         """Note where live jobs are; what was before is not known any more."""
         self._current = number
-        for job in sorted(state.jobs.values(), key=lambda job: (job.submitted_at, job.id)):
+        for job in sorted(
+            state.jobs.values(), key=lambda job: (job.submitted_at, job.id)
+        ):
             if job.state not in ENDED:
                 self._add(job.id, SPAN, state.at, _seen_of(job).span)
         self._index.add(number, self._rows, ())
         self._rows = []
         self._index.flush()
 
-    def __call__(self, event: Event, commands: Sequence[Command], state: SchedulerState) -> None:
+    def __call__(
+        self, event: Event, commands: Sequence[Command], state: SchedulerState
+    ) -> None:
         number = self.number()
         self.observe(number, event, commands, state)
         if number % books.EVENTS_PER_SNAPSHOT == 0:
             # A snapshot comes next: a replay from it must find what was before it in the index.
             self._index.flush()
 
-    def observe(self, number: int, event: Event, commands: Sequence[Command], state: SchedulerState) -> None:
+    def observe(
+        self,
+        number: int,
+        event: Event,
+        commands: Sequence[Command],
+        state: SchedulerState,
+    ) -> None:
         """Write what the event brought, which has this number and led to `state`."""
         self._current = number
         for job in touched_jobs(event, commands, state):
@@ -160,7 +179,11 @@ class IndexWriter:
                 num_gpus = sum(node.num_gpus for node in state.nodes.values())
                 self._add(CLUSTER, CAPACITY, state.at, num_gpus)
             case PlanReady():
-                told: Json = [event.round, state.plan_error, to_json(event.plan.diagnostics)]
+                told: Json = [
+                    event.round,
+                    state.plan_error,
+                    to_json(event.plan.diagnostics),
+                ]
                 self._add(CLUSTER, ROUND, state.at, told)
                 self._follow_plans(state)
             case PlanFailed():
@@ -176,12 +199,18 @@ class IndexWriter:
         """Note once that plans fail, and once that they come again."""
         told = told_no_plan(state.plan_error) if state.plan_error else ""
         if _DIGITS.sub("#", told) != _DIGITS.sub("#", self._no_plan):
-            self._add(PLANS, LINE, state.at, {"text": told or "the policy gives plans again"})
+            self._add(
+                PLANS, LINE, state.at, {"text": told or "the policy gives plans again"}
+            )
         self._no_plan = told
 
     def _follow(self, event: Event, job: JobRecord, at: float) -> None:
         seen = self._seen.get(job.id)
-        if isinstance(event, TrainingReported) and seen is not None and may_train(job, event.generation):
+        if (
+            isinstance(event, TrainingReported)
+            and seen is not None
+            and may_train(job, event.generation)
+        ):
             self._add_point(event, job, seen, at)
         told = told_by(event, job)
         if seen is not None and seen.same(job) and not told:
@@ -189,7 +218,11 @@ class IndexWriter:
         for text in told:
             in_place = isinstance(event, TrainingResumed) and bool(event.pause)
             self._add(job.id, DECISION if in_place else LINE, at, {"text": text})
-        if isinstance(event, TrainingResumed) and seen is not None and may_train(job, event.generation):
+        if (
+            isinstance(event, TrainingResumed)
+            and seen is not None
+            and may_train(job, event.generation)
+        ):
             self._add_rescale(event, job, seen, at)
         now = _seen_of(job)
         if seen is None:
@@ -207,53 +240,84 @@ class IndexWriter:
 
     def _add_change(self, job: JobRecord, seen: _Seen, now: _Seen, at: float) -> None:
         now.point_at, now.sentence_at = seen.point_at, seen.sentence_at
-        now.generation_told, now.replicas_told = seen.generation_told, seen.replicas_told
+        now.generation_told, now.replicas_told = (
+            seen.generation_told,
+            seen.replicas_told,
+        )
         if now.key == seen.key:
             return
         # A sentence that only counts on ("3 jobs are before it", "2 jobs …") is told now and then.
         same_but_for_figures = now.key[:-1] == seen.key[:-1] and (
             _DIGITS.sub("#", now.key[-1]) == _DIGITS.sub("#", seen.key[-1])
         )
-        if same_but_for_figures and not _due(at, seen.sentence_at, job.submitted_at, SENTENCES_APART_S):
+        if same_but_for_figures and not _due(
+            at, seen.sentence_at, job.submitted_at, SENTENCES_APART_S
+        ):
             now.key = seen.key
             return
         now.sentence_at = at
         told: dict[str, Json] = {"text": told_change(job, seen.key, now.key)}
-        told |= {"was": None if seen.key == NEW else _standing(seen), "is": _standing(now)}
+        told |= {
+            "was": None if seen.key == NEW else _standing(seen),
+            "is": _standing(now),
+        }
         if job.explanation and (seen.key == NEW or now.key[-2:] != seen.key[-2:]):
             self._add(job.id, DECISION, at, {**told, "why": why_now(job.status)[1]})
         else:
             self._add(job.id, LINE, at, told)
 
-    def _add_point(self, event: TrainingReported, job: JobRecord, seen: _Seen, at: float) -> None:
+    def _add_point(
+        self, event: TrainingReported, job: JobRecord, seen: _Seen, at: float
+    ) -> None:
         batch = job.measured.batch
-        if batch == seen.batch and not _due(at, seen.point_at, job.submitted_at, POINTS_APART_S):
+        if batch == seen.batch and not _due(
+            at, seen.point_at, job.submitted_at, POINTS_APART_S
+        ):
             return
         seen.point_at = at
         total = None if batch is None else batch.total
-        figures: Json = [total, job_efficiency(job), job.measured.progress, event.report.step_time_s]
+        figures: Json = [
+            total,
+            job_efficiency(job),
+            job.measured.progress,
+            event.report.step_time_s,
+        ]
         self._add(job.id, POINT, at, figures)
 
-    def _add_rescale(self, event: TrainingResumed, job: JobRecord, seen: _Seen, at: float) -> None:
+    def _add_rescale(
+        self, event: TrainingResumed, job: JobRecord, seen: _Seen, at: float
+    ) -> None:
         if event.generation <= seen.generation_told:
             return
         before, now = replicas_of_change(job, event.generation)
         counts: list[Json] = [event.generation, before or seen.replicas_told, now]
-        costs: list[Json] = [event.rescale_s, to_json(event.pause), _told_pause(job, event)]
+        costs: list[Json] = [
+            event.rescale_s,
+            to_json(event.pause),
+            _told_pause(job, event),
+        ]
         self._add(job.id, RESCALE, at, [*counts, *costs])
         seen.generation_told, seen.replicas_told = event.generation, now
 
     def _add(self, job: JobId, kind: str, at: float, payload: Json) -> None:
         place = len(self._rows)
-        self._rows.append(Row(job=job, seq=self._current, n=place, kind=kind, at=at, payload=payload))
+        self._rows.append(
+            Row(job=job, seq=self._current, n=place, kind=kind, at=at, payload=payload)
+        )
 
 
-def touched_jobs(event: Event, commands: Sequence[Command], state: SchedulerState) -> Iterable[JobRecord]:
+def touched_jobs(
+    event: Event, commands: Sequence[Command], state: SchedulerState
+) -> Iterable[JobRecord]:
     """Return the jobs that `event` may have changed, by id. Few events concern more than one."""
     if isinstance(event, TrainingReported) and not commands:
-        job_of_report = state.jobs.get(event.job)  # at once, because nearly all events are this
+        job_of_report = state.jobs.get(
+            event.job
+        )  # at once, because nearly all events are this
         return () if job_of_report is None else (job_of_report,)
-    names = {command.job for command in commands if not isinstance(command, Solve | SetAlarm)}
+    names = {
+        command.job for command in commands if not isinstance(command, Solve | SetAlarm)
+    }
     names |= state.changed
     if (job := getattr(event, "job", None)) is not None:
         names.add(job)

@@ -10,7 +10,14 @@ from coadapt.core.lifecycle import ENDED, JobState, Reason
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import JobId, JobSpec, Measured, Usage
 from coadapt.model.wire import Json, from_json
-from coadapt.runtime.history import History, JobHistory, MeasuredRescale, Point, Round, Span
+from coadapt.runtime.history import (
+    History,
+    JobHistory,
+    MeasuredRescale,
+    Point,
+    Round,
+    Span,
+)
 from coadapt.runtime.job_index import (
     CAPACITY,
     CLUSTER,
@@ -38,15 +45,28 @@ def story_of(index: JobIndex, job: JobId) -> list[StoryLine]:
     rows = index.rows(job, LINE, DECISION)
     if plans := index.rows(PLANS, LINE):
         ended = index.ended(job)
-        spans = _spans(index.rows(job, SPAN), math.inf if ended is None else ended.ended_at)
-        waits = [(span.start, span.end) for span in spans if span.state is JobState.PENDING]
-        rows += [row for row in plans if any(start <= row.at < end for start, end in waits)]
-    return [StoryLine(at=row.at, text=_text(row)) for row in sorted(rows, key=lambda row: (row.seq, row.n))]
+        spans = _spans(
+            index.rows(job, SPAN), math.inf if ended is None else ended.ended_at
+        )
+        waits = [
+            (span.start, span.end) for span in spans if span.state is JobState.PENDING
+        ]
+        rows += [
+            row for row in plans if any(start <= row.at < end for start, end in waits)
+        ]
+    return [
+        StoryLine(at=row.at, text=_text(row))
+        for row in sorted(rows, key=lambda row: (row.seq, row.n))
+    ]
 
 
-def latest_decisions(index: JobIndex, job: JobId, number: int) -> list[tuple[float, str]]:
+def latest_decisions(
+    index: JobIndex, job: JobId, number: int
+) -> list[tuple[float, str]]:
     """Return the latest sentences about why a job is where it is, and how its rescales in place went."""
-    return [(row.at, _decision(row)) for row in index.rows(job, DECISION, latest=number)]
+    return [
+        (row.at, _decision(row)) for row in index.rows(job, DECISION, latest=number)
+    ]
 
 
 def latest_spans(index: JobIndex, job: JobId, until: float, number: int) -> list[Span]:
@@ -62,8 +82,12 @@ def whole_history(index: JobIndex, state: SchedulerState) -> History:
     history = History(at=state.at)
     for row in index.rows(CLUSTER, CAPACITY, ROUND):
         if row.kind == ROUND:
-            number, error, diagnostics = cast("tuple[int, str, dict[str, float]]", row.payload)
-            history.rounds.append(Round(at=row.at, round=number, error=error, diagnostics=diagnostics))
+            number, error, diagnostics = cast(
+                "tuple[int, str, dict[str, float]]", row.payload
+            )
+            history.rounds.append(
+                Round(at=row.at, round=number, error=error, diagnostics=diagnostics)
+            )
         else:
             _add_capacity(history, row.at, cast(int, row.payload))
     live = [job for job in state.jobs.values() if job.state not in ENDED]
@@ -104,7 +128,9 @@ def changes_of(index: JobIndex, job: JobId, after: int) -> list[Change]:
     """Return what happened to a job after event number `after`, in order: at most CHANGES_MAX changes, and
     all that the last one's event brought.
     """
-    found = [_change(row) for row in index.rows(job, LINE, DECISION, RESCALE, after=after)]
+    found = [
+        _change(row) for row in index.rows(job, LINE, DECISION, RESCALE, after=after)
+    ]
     changes = [change for change in found if change is not None]
     if len(changes) <= CHANGES_MAX:
         return changes
@@ -165,7 +191,13 @@ def _spans(rows: list[Row], until: float) -> list[Span]:
         num_gpus, shape, state = cast("tuple[float, list[int], str]", row.payload)
         if end > row.at or row is rows[-1]:
             spans.append(
-                Span(start=row.at, end=end, num_gpus=num_gpus, shape=tuple(shape), state=JobState(state))
+                Span(
+                    start=row.at,
+                    end=end,
+                    num_gpus=num_gpus,
+                    shape=tuple(shape),
+                    state=JobState(state),
+                )
             )
     return spans
 
@@ -175,7 +207,11 @@ def _point(row: Row) -> Point:
         "tuple[int | None, float | None, float, float | None]", row.payload
     )
     return Point(
-        at=row.at, total_batch=total, efficiency=efficiency, progress=progress, step_time_s=step_time_s
+        at=row.at,
+        total_batch=total,
+        efficiency=efficiency,
+        progress=progress,
+        step_time_s=step_time_s,
     )
 
 
@@ -185,7 +221,12 @@ def rescale_of(row: Row) -> tuple[MeasuredRescale, str]:
         "tuple[int, int, int, float, dict[str, float], str]", row.payload
     )
     rescale = MeasuredRescale(
-        at=row.at, generation=generation, before=before, now=now, cost_s=cost_s, pause=pause
+        at=row.at,
+        generation=generation,
+        before=before,
+        now=now,
+        cost_s=cost_s,
+        pause=pause,
     )
     return rescale, text
 
@@ -216,7 +257,14 @@ def _change(row: Row) -> Change | None:
         return None
     was = None if told["was"] is None else _standing(told["was"])
     why = str(told.get("why", ""))
-    return Change(seq=row.seq, at=row.at, text=str(told["text"]), why=why, was=was, now=_standing(told["is"]))
+    return Change(
+        seq=row.seq,
+        at=row.at,
+        text=str(told["text"]),
+        why=why,
+        was=was,
+        now=_standing(told["is"]),
+    )
 
 
 def _standing(told: Json) -> Standing:

@@ -124,7 +124,9 @@ class JobIndex:
         except sqlite3.DatabaseError:
             Path(path).unlink()
             self._database = self._open()
-        found = self._database.execute("SELECT value FROM meta WHERE name = 'upto'").fetchone()
+        found = self._database.execute(
+            "SELECT value FROM meta WHERE name = 'upto'"
+        ).fetchone()
         self._upto = found[0] if found else 0
         self._counts = self._counted()
 
@@ -133,12 +135,19 @@ class JobIndex:
         """The number of the last event whose rows are here."""
         return self._upto
 
-    def add(self, seq: int, rows: Sequence[Row], ended: Sequence[EndedJob] = ()) -> None:
+    def add(
+        self, seq: int, rows: Sequence[Row], ended: Sequence[EndedJob] = ()
+    ) -> None:
         """Take in what event number `seq` brought. Readers see it at once; a crash loses it until `flush`."""
         if not (rows or ended):
-            self._upto = max(self._upto, seq)  # most events bring nothing: no lock for them
+            self._upto = max(
+                self._upto, seq
+            )  # most events bring nothing: no lock for them
             return
-        values = [(row.job, row.seq, row.n, row.kind, row.at, json.dumps(row.payload)) for row in rows]
+        values = [
+            (row.job, row.seq, row.n, row.kind, row.at, json.dumps(row.payload))
+            for row in rows
+        ]
         with self._lock:
             self._buffer.extend(values)
             self._ended.extend(ended)
@@ -157,10 +166,16 @@ class JobIndex:
             rows = self._buffer[:count]
             ended = [_values(job) for job in self._ended]
             with self._database:
-                self._database.executemany("INSERT OR REPLACE INTO rows VALUES (?,?,?,?,?,?)", rows)
-                self._database.executemany("INSERT OR REPLACE INTO ended VALUES (?,?,?,?,?,?,?)", ended)
+                self._database.executemany(
+                    "INSERT OR REPLACE INTO rows VALUES (?,?,?,?,?,?)", rows
+                )
+                self._database.executemany(
+                    "INSERT OR REPLACE INTO ended VALUES (?,?,?,?,?,?,?)", ended
+                )
                 if len(rows) == len(self._buffer):
-                    self._database.execute("INSERT OR REPLACE INTO meta VALUES ('upto', ?)", (self._upto,))
+                    self._database.execute(
+                        "INSERT OR REPLACE INTO meta VALUES ('upto', ?)", (self._upto,)
+                    )
             if ended:
                 self._counts = self._counted()
             del self._buffer[: len(rows)]
@@ -191,30 +206,42 @@ class JobIndex:
         """Take over what another index has."""
         with self._lock:
             source.backup(self._database)
-            found = self._database.execute("SELECT value FROM meta WHERE name = 'upto'").fetchone()
+            found = self._database.execute(
+                "SELECT value FROM meta WHERE name = 'upto'"
+            ).fetchone()
             self._upto = found[0] if found else 0
             self._counts = self._counted()
 
-    def rows(self, job: JobId, *kinds: str, latest: int | None = None, after: int = -1) -> list[Row]:
+    def rows(
+        self, job: JobId, *kinds: str, latest: int | None = None, after: int = -1
+    ) -> list[Row]:
         """Return rows of a job in order, of all kinds or of some; latest: only the last so many.
 
         after: only those of events after this number.
         """
-        chosen = " AND seq > ?" + (f" AND kind IN ({','.join('?' * len(kinds))})" if kinds else "")
+        chosen = " AND seq > ?" + (
+            f" AND kind IN ({','.join('?' * len(kinds))})" if kinds else ""
+        )
         order = "DESC LIMIT ?" if latest is not None else "ASC"
         query = f"SELECT * FROM rows WHERE job = ?{chosen} ORDER BY seq {order}"
-        query = query.replace("seq DESC", "seq DESC, n DESC").replace("seq ASC", "seq, n")
+        query = query.replace("seq DESC", "seq DESC, n DESC").replace(
+            "seq ASC", "seq, n"
+        )
         given = (job, after, *kinds, *([] if latest is None else [latest]))
         with self._lock:
             found = self._database.execute(query, given).fetchall()
             wait = [row for row in self._buffer if row[0] == job and row[1] > after]
         rows = {
-            (seq, n): Row(job=job, seq=seq, n=n, kind=kind, at=at, payload=json.loads(payload))
+            (seq, n): Row(
+                job=job, seq=seq, n=n, kind=kind, at=at, payload=json.loads(payload)
+            )
             for job, seq, n, kind, at, payload in (*found, *wait)
             if not kinds or kind in kinds
         }
         in_order = [rows[place] for place in sorted(rows)]
-        return in_order if latest is None else in_order[max(len(in_order) - latest, 0) :]
+        return (
+            in_order if latest is None else in_order[max(len(in_order) - latest, 0) :]
+        )
 
     def ended(self, job: JobId) -> EndedJob | None:
         """Return the ended job with this id, None if there is none."""
@@ -232,7 +259,9 @@ class JobIndex:
             where.append(f"(submitted_at, id) {'<' if query.newest else '>'} (?, ?)")
             given += list(query.after)
         down = " DESC" if query.newest else ""
-        return self._ended_where(" AND ".join(where), given, f"submitted_at{down}, id{down}", query.limit)
+        return self._ended_where(
+            " AND ".join(where), given, f"submitted_at{down}, id{down}", query.limit
+        )
 
     def ended_latest(self, limit: int) -> list[EndedJob]:
         """Return the jobs that ended last, the latest first."""
@@ -247,7 +276,12 @@ class JobIndex:
         with self._lock:
             self._write_ended()
             query = "SELECT id FROM ended WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
-            return [row[0] for row in self._database.execute(query, (text, f"{text}\U0010ffff", limit))]
+            return [
+                row[0]
+                for row in self._database.execute(
+                    query, (text, f"{text}\U0010ffff", limit)
+                )
+            ]
 
     def counts(self) -> dict[str, int]:
         """Return the number of ended jobs by state."""
@@ -270,7 +304,9 @@ class JobIndex:
         with self._lock:
             self.flush()
             with self._database:
-                query = "DELETE FROM rows WHERE job IN (?, ?) AND kind IN (?, ?) AND at < ?"
+                query = (
+                    "DELETE FROM rows WHERE job IN (?, ?) AND kind IN (?, ?) AND at < ?"
+                )
                 self._database.execute(query, (CLUSTER, PLANS, ROUND, LINE, before_at))
 
     def close(self) -> None:
@@ -293,12 +329,18 @@ class JobIndex:
         return database
 
     def _counted(self) -> dict[str, int]:
-        return dict(self._database.execute("SELECT state, COUNT(*) FROM ended GROUP BY state").fetchall())
+        return dict(
+            self._database.execute(
+                "SELECT state, COUNT(*) FROM ended GROUP BY state"
+            ).fetchall()
+        )
 
     def _stamp(self, database: sqlite3.Connection) -> None:
         database.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
-    def _ended_where(self, where: str, given: Sequence[object], order: str, limit: int) -> list[EndedJob]:
+    def _ended_where(
+        self, where: str, given: Sequence[object], order: str, limit: int
+    ) -> list[EndedJob]:
         by = f" ORDER BY {order}" if order else ""
         query = f"SELECT * FROM ended WHERE {where}{by} LIMIT ?"
         with self._lock:
@@ -320,5 +362,10 @@ class JobIndex:
 
 def _values(job: EndedJob) -> tuple[object, ...]:
     times = (job.submitted_at, job.ended_at)
-    payload = {"picture": job.picture, "spec": job.spec, "measured": job.measured, "usage": job.usage}
+    payload = {
+        "picture": job.picture,
+        "spec": job.spec,
+        "measured": job.measured,
+        "usage": job.usage,
+    }
     return (job.id, job.name, job.tenant, job.state.value, *times, json.dumps(payload))

@@ -136,7 +136,11 @@ class Journal(Store):
             metadata.create_all(connection)
             version = connection.scalar(sa.select(meta.c.schema_version))
             if version is None:
-                first = {"schema_version": SCHEMA_VERSION, "head_seq": 0, "head_link": ""}
+                first = {
+                    "schema_version": SCHEMA_VERSION,
+                    "head_seq": 0,
+                    "head_link": "",
+                }
                 connection.execute(meta.insert().values(first))
             elif version != SCHEMA_VERSION:
                 allowed = f"version {SCHEMA_VERSION}; use the coadapt it is of"
@@ -167,15 +171,25 @@ class Journal(Store):
         rows, (last, before) = [], self._tip
         for number, event in enumerate(events, start=last + 1):
             job, kind = getattr(event, "job", None), type(event).__name__
-            payload = dumps_in_pieces(event) if isinstance(event, PlanReady) else dumps(event)
+            payload = (
+                dumps_in_pieces(event) if isinstance(event, PlanReady) else dumps(event)
+            )
             before = link_after(before, (number, event.at, kind, job, payload))
-            row = {"seq": number, "at": event.at, "kind": kind, "job": job, "payload": payload}
+            row = {
+                "seq": number,
+                "at": event.at,
+                "kind": kind,
+                "job": job,
+                "payload": payload,
+            }
             rows.append({**row, "link": before})
         if not rows:
             return
         with self._connection() as connection:
             connection.execute(_INSERT_EVENT, rows)
-            connection.execute(meta.update().values(head_seq=last + len(rows), head_link=before))
+            connection.execute(
+                meta.update().values(head_seq=last + len(rows), head_link=before)
+            )
         self._tip = last + len(rows), before
 
     def events(self, after: int = 0) -> Iterator[Event]:
@@ -186,7 +200,12 @@ class Journal(Store):
         after = max(after, self._anchor[0])
         before = self._link_of(after)
         while after < self._tip[0]:
-            query = sa.select(events).where(events.c.seq > after).order_by(events.c.seq).limit(ROWS_PER_FETCH)
+            query = (
+                sa.select(events)
+                .where(events.c.seq > after)
+                .order_by(events.c.seq)
+                .limit(ROWS_PER_FETCH)
+            )
             with self._connection() as connection:
                 rows = connection.execute(query).all()
             if not rows:
@@ -206,7 +225,12 @@ class Journal(Store):
         return self.numbered_events() if self.first_number == 1 else None
 
     def refuse(self, number: int, why: str, trace: str = "") -> None:
-        row = {"seq": number, "why": why, "trace": trace, "link": checksum(self._link_of(number), why, trace)}
+        row = {
+            "seq": number,
+            "why": why,
+            "trace": trace,
+            "link": checksum(self._link_of(number), why, trace),
+        }
         with self._connection() as connection:
             connection.execute(refusals.delete().where(refusals.c.seq == number))
             connection.execute(refusals.insert().values(row))
@@ -215,7 +239,9 @@ class Journal(Store):
     def refusals(self) -> list[Refusal]:
         """Return the events that were set aside, in order."""
         query = (
-            sa.select(refusals, events.c.kind, events.c.job, events.c.link.label("event_link"))
+            sa.select(
+                refusals, events.c.kind, events.c.job, events.c.link.label("event_link")
+            )
             .join(events, events.c.seq == refusals.c.seq, isouter=True)
             .order_by(refusals.c.seq)
         )
@@ -225,26 +251,39 @@ class Journal(Store):
             if row.link != checksum(row.event_link, row.why, row.trace):
                 raise self._damaged(row.seq, "is set aside by a row that was altered")
         return [
-            Refusal(number=row.seq, kind=row.kind, job=row.job, why=row.why, trace=row.trace) for row in rows
+            Refusal(
+                number=row.seq, kind=row.kind, job=row.job, why=row.why, trace=row.trace
+            )
+            for row in rows
         ]
 
     def save_snapshot(self, state: SchedulerState, upto: int) -> None:
         payload = dumps_in_pieces(state, give_way)
-        row = {"upto": upto, "payload": payload, "link": checksum(self._link_of(upto), payload)}
+        row = {
+            "upto": upto,
+            "payload": payload,
+            "link": checksum(self._link_of(upto), payload),
+        }
         with self._connection() as connection:
             connection.execute(snapshots.delete().where(snapshots.c.upto == upto))
             connection.execute(snapshots.insert().values(row))
             kept = connection.scalars(
-                sa.select(snapshots.c.upto).order_by(snapshots.c.upto.desc()).limit(SNAPSHOTS_KEPT)
+                sa.select(snapshots.c.upto)
+                .order_by(snapshots.c.upto.desc())
+                .limit(SNAPSHOTS_KEPT)
             ).all()
             connection.execute(snapshots.delete().where(snapshots.c.upto.not_in(kept)))
 
     def latest_snapshot(self) -> tuple[SchedulerState, int] | None:
         """Return the newest snapshot that fits the events; any other is passed over for the one before."""
         with self._connection() as connection:
-            rows = connection.execute(sa.select(snapshots).order_by(snapshots.c.upto.desc())).all()
+            rows = connection.execute(
+                sa.select(snapshots).order_by(snapshots.c.upto.desc())
+            ).all()
         for row in rows:
-            if not 0 < row.upto <= self._tip[0] or row.link != checksum(self._link_of(row.upto), row.payload):
+            if not 0 < row.upto <= self._tip[0] or row.link != checksum(
+                self._link_of(row.upto), row.payload
+            ):
                 continue
             try:
                 return loads({"SchedulerState": SchedulerState}, row.payload), row.upto
@@ -260,7 +299,9 @@ class Journal(Store):
     def prunable(self, before_at: float) -> int:
         """Return how many events a prune may delete: those before `before_at` (s) that no restart needs."""
         with self._connection() as connection:
-            uptos = connection.scalars(sa.select(snapshots.c.upto).order_by(snapshots.c.upto)).all()
+            uptos = connection.scalars(
+                sa.select(snapshots.c.upto).order_by(snapshots.c.upto)
+            ).all()
             if len(uptos) < SNAPSHOTS_KEPT:
                 return 0
             # In the order of their numbers: the clock may have gone back once.
@@ -289,7 +330,9 @@ class Journal(Store):
                 .limit(ROWS_PER_PRUNE)
             )
             with self._connection() as connection:
-                done = connection.execute(events.delete().where(events.c.seq.in_(few))).rowcount
+                done = connection.execute(
+                    events.delete().where(events.c.seq.in_(few))
+                ).rowcount
                 connection.execute(refusals.delete().where(refusals.c.seq <= upto))
             self._give_back_room()
             if not done:
@@ -314,7 +357,9 @@ class Journal(Store):
         if row is None:
             return 0, ""
         if row.check != checksum(row.seq, row.link):
-            raise self._damaged(row.seq + 1, "is the first, but what says so was altered:")
+            raise self._damaged(
+                row.seq + 1, "is the first, but what says so was altered:"
+            )
         return row.seq, row.link
 
     def _checked_tip(self) -> tuple[int, str]:
@@ -325,17 +370,27 @@ class Journal(Store):
         query = sa.select(
             meta.c.head_seq,
             meta.c.head_link,
-            sa.select(count).where(events.c.seq > begin).scalar_subquery().label("count"),
+            sa.select(count)
+            .where(events.c.seq > begin)
+            .scalar_subquery()
+            .label("count"),
             sa.select(last).scalar_subquery().label("last"),
-            sa.select(events.c.link).where(events.c.seq == meta.c.head_seq).scalar_subquery().label("link"),
+            sa.select(events.c.link)
+            .where(events.c.seq == meta.c.head_seq)
+            .scalar_subquery()
+            .label("link"),
         )
         with self._connection() as connection:
             row = connection.execute(query).one()
         if (row.last or 0) != row.head_seq:
             number = min(row.last or 0, row.head_seq) + 1
-            raise self._damaged(number, "is missing" if number <= row.head_seq else "is one too many")
+            raise self._damaged(
+                number, "is missing" if number <= row.head_seq else "is one too many"
+            )
         if (row.link or "") != row.head_link:
-            raise self._damaged(row.head_seq, "is not the one that the journal ended with")
+            raise self._damaged(
+                row.head_seq, "is not the one that the journal ended with"
+            )
         if row.count != row.head_seq - begin:
             raise self._damaged(self._first_gap(), "is missing")
         return row.head_seq, row.head_link
@@ -346,7 +401,9 @@ class Journal(Store):
         there = events.c.seq > self._anchor[0]
         with self._connection() as connection:
             first = connection.scalar(sa.select(sa.func.min(events.c.seq)).where(there))
-            last = connection.scalar(sa.select(sa.func.min(events.c.seq)).where(there, ~followed))
+            last = connection.scalar(
+                sa.select(sa.func.min(events.c.seq)).where(there, ~followed)
+            )
         return self.first_number if first != self.first_number else int(last or 0) + 1
 
     def _link_of(self, number: int) -> str:
@@ -356,7 +413,9 @@ class Journal(Store):
         if number == self._anchor[0]:
             return self._anchor[1]
         with self._connection() as connection:
-            found = connection.scalar(sa.select(events.c.link).where(events.c.seq == number))
+            found = connection.scalar(
+                sa.select(events.c.link).where(events.c.seq == number)
+            )
         if number and found is None:
             raise self._damaged(number, "is missing")
         return str(found or "")
@@ -401,9 +460,16 @@ _MEANINGS = {
 }
 
 
-def _configure_sqlite(connection: sa.engine.interfaces.DBAPIConnection, _record: object) -> None:
+def _configure_sqlite(
+    connection: sa.engine.interfaces.DBAPIConnection, _record: object
+) -> None:
     cursor = connection.cursor()
     # auto_vacuum counts for a new file only, and before anything is in it.
-    for pragma in ("auto_vacuum=INCREMENTAL", "journal_mode=WAL", "synchronous=FULL", "busy_timeout=5000"):
+    for pragma in (
+        "auto_vacuum=INCREMENTAL",
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "busy_timeout=5000",
+    ):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()

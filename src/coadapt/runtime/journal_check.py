@@ -24,7 +24,13 @@ from coadapt.core.state import SchedulerState
 from coadapt.model import InputError
 from coadapt.model.errors import StoreError
 from coadapt.model.wire import dumps, loads
-from coadapt.runtime.journal import EVENT_KINDS, SCHEMA_VERSION, checksum, link_after, metadata
+from coadapt.runtime.journal import (
+    EVENT_KINDS,
+    SCHEMA_VERSION,
+    checksum,
+    link_after,
+    metadata,
+)
 
 FILES = ("", "-wal", "-shm")  # of one SQLite database
 MISSING_WHY = "was missing; `coadapt doctor --repair` put an empty event in its place"
@@ -80,54 +86,86 @@ class Judgement:
     def findings(self) -> list[str]:
         """Return a line for each thing that is wrong."""
         lines = [f"the file cannot be read in whole: {error}" for error in self.errors]
-        lines += ["what says where the journal begins was altered"] * self.anchor_altered
-        lines += [f"{_events(first, last)} missing" for first, last in _runs(self.missing)]
-        lines += [f"{_events(first, last)} altered" for first, last in _runs(self.altered)]
-        lines += [f"the checksum of event {number} was altered" for number in self.relinked]
+        lines += [
+            "what says where the journal begins was altered"
+        ] * self.anchor_altered
+        lines += [
+            f"{_events(first, last)} missing" for first, last in _runs(self.missing)
+        ]
+        lines += [
+            f"{_events(first, last)} altered" for first, last in _runs(self.altered)
+        ]
+        lines += [
+            f"the checksum of event {number} was altered" for number in self.relinked
+        ]
         if self.lost_tail:
             lines.append(f"the last {self.lost_tail} events are missing")
         if self.end:
             lines.append(self.end)
-        return lines + [f"the snapshot after event {upto} does not fit the events" for upto in self.unfit]
+        return lines + [
+            f"the snapshot after event {upto} does not fit the events"
+            for upto in self.unfit
+        ]
 
 
 def read_all(path: Path) -> Found:
     """Return what can be read of the journal at `path`, harmed or not."""
     found = Found()
     # As a writer, which is what a reader of a write-ahead log has to be; nothing is created.
-    with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True)) as database:
+    with closing(
+        sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True)
+    ) as database:
         try:
             head = database.execute("SELECT head_seq, head_link FROM meta").fetchone()
             found.head, found.head_link = int(head[0]), str(head[1])
         except (sqlite3.Error, TypeError, ValueError) as error:
             found.errors.append(str(error))
-        for row in _readable(database, found, "SELECT seq, at, kind, job, payload, link FROM events"):
+        for row in _readable(
+            database, found, "SELECT seq, at, kind, job, payload, link FROM events"
+        ):
             found.rows[row[0]] = _row(*row)
         _read_anchor(database, found)
         query = "SELECT upto, payload, link FROM snapshots"
-        found.snapshots = [(row[0], row[1], row[2]) for row in _readable(database, found, query)]
+        found.snapshots = [
+            (row[0], row[1], row[2]) for row in _readable(database, found, query)
+        ]
         query = "SELECT seq, why, trace FROM refusals"
-        found.refusals = [(row[0], row[1], row[2]) for row in _readable(database, found, query)]
+        found.refusals = [
+            (row[0], row[1], row[2]) for row in _readable(database, found, query)
+        ]
     return found
 
 
 def _read_anchor(database: sqlite3.Connection, found: Found) -> None:
     """Find out where the journal begins, and leave out what a prune did not come to delete."""
-    tables = {row[0] for row in _readable(database, found, "SELECT name FROM sqlite_master")}
+    tables = {
+        row[0] for row in _readable(database, found, "SELECT name FROM sqlite_master")
+    }
     query = 'SELECT seq, link, "check" FROM anchor'
-    for number, its_link, check in _readable(database, found, query) if "anchor" in tables else ():
+    for number, its_link, check in (
+        _readable(database, found, query) if "anchor" in tables else ()
+    ):
         found.anchor = (number, its_link)
         if check != checksum(number, its_link):
             found.anchor_altered = True
             found.anchor = (min(found.rows, default=1) - 1, "")
-    found.rows = {number: row for number, row in found.rows.items() if number > found.anchor[0]}
+    found.rows = {
+        number: row for number, row in found.rows.items() if number > found.anchor[0]
+    }
 
 
 def _row(seq: int, *rest: object) -> Row:
     """Return a row of the types that it should have; what has others counts as altered by that."""
     at, kind, job, payload, link = rest
     number = float(at) if isinstance(at, int | float) else 0.0
-    return Row(seq, number, str(kind), None if job is None else str(job), str(payload), str(link))
+    return Row(
+        seq,
+        number,
+        str(kind),
+        None if job is None else str(job),
+        str(payload),
+        str(link),
+    )
 
 
 def judge(found: Found) -> Judgement:
@@ -138,10 +176,12 @@ def judge(found: Found) -> Judgement:
     last = max(found.rows, default=begin)
     judgement.lost_tail = max(found.head - last, 0)
     if 0 <= found.head < last:
-        judgement.end = (
-            f"by its own word it ends at event {found.head}, but there are {last - found.head} more"
-        )
-    elif found.head == last and last in found.rows and found.head_link != found.rows[last].link:
+        judgement.end = f"by its own word it ends at event {found.head}, but there are {last - found.head} more"
+    elif (
+        found.head == last
+        and last in found.rows
+        and found.head_link != found.rows[last].link
+    ):
         judgement.end = "the checksum of its end was altered"
     refused = {number for number, _, _ in found.refusals}
     before: str | None = None if judgement.anchor_altered else begin_link
@@ -159,9 +199,17 @@ def judge(found: Found) -> Judgement:
         elif row.link != right or (number not in refused and not _is_event(row)):
             judgement.altered.append(number)
     for upto, payload, link in sorted(found.snapshots):
-        there = begin_link if upto == begin else found.rows[upto].link if upto in found.rows else None
+        there = (
+            begin_link
+            if upto == begin
+            else found.rows[upto].link
+            if upto in found.rows
+            else None
+        )
         bound = there is not None and link == checksum(there, payload)
-        (judgement.kept if bound and _is_state(payload) else judgement.unfit).append(upto)
+        (judgement.kept if bound and _is_state(payload) else judgement.unfit).append(
+            upto
+        )
     return judgement
 
 
@@ -183,23 +231,34 @@ def rewrite(path: Path, found: Found, judgement: Judgement) -> None:
             for upto, payload, _ in found.snapshots:
                 if upto in judgement.kept:
                     row = (upto, payload, checksum(links[upto], payload))
-                    database.execute("INSERT INTO snapshots (upto, payload, link) VALUES (?, ?, ?)", row)
+                    database.execute(
+                        "INSERT INTO snapshots (upto, payload, link) VALUES (?, ?, ?)",
+                        row,
+                    )
             for number, (why, trace) in sorted(refused.items()):
                 if number in found.rows or number in judgement.missing:
                     entry = (number, why, trace, checksum(links[number], why, trace))
                     database.execute(
-                        "INSERT INTO refusals (seq, why, trace, link) VALUES (?, ?, ?, ?)", entry
+                        "INSERT INTO refusals (seq, why, trace, link) VALUES (?, ?, ?, ?)",
+                        entry,
                     )
             begin, begin_link = found.anchor
             if begin:
                 pruned = (begin, begin_link, checksum(begin, begin_link))
-                database.execute('INSERT INTO anchor (seq, link, "check") VALUES (?, ?, ?)', pruned)
+                database.execute(
+                    'INSERT INTO anchor (seq, link, "check") VALUES (?, ?, ?)', pruned
+                )
             head = max(links)
             end = (SCHEMA_VERSION, head, links[head])
-            database.execute("INSERT INTO meta (schema_version, head_seq, head_link) VALUES (?, ?, ?)", end)
+            database.execute(
+                "INSERT INTO meta (schema_version, head_seq, head_link) VALUES (?, ?, ?)",
+                end,
+            )
             database.commit()
     except (sqlite3.Error, OSError) as error:
-        raise StoreError(f"{beside} cannot be written ({error}); nothing was changed") from None
+        raise StoreError(
+            f"{beside} cannot be written ({error}); nothing was changed"
+        ) from None
     for suffix in FILES[1:]:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     beside.replace(path)
@@ -215,7 +274,9 @@ def _write_events(database: sqlite3.Connection, found: Found) -> dict[int, str]:
             row = Row(number, at, "TimerFired", None, dumps(empty), "")
         before = link_after(before, (number, *row[1:5]))
         links[number], at = before, row.at
-        database.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", (*row[:5], before))
+        database.execute(
+            "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", (*row[:5], before)
+        )
     return links
 
 
@@ -247,7 +308,9 @@ def _is_state(payload: str) -> bool:
     return True
 
 
-def _readable(database: sqlite3.Connection, found: Found, query: str) -> Iterator[tuple[Any, ...]]:
+def _readable(
+    database: sqlite3.Connection, found: Found, query: str
+) -> Iterator[tuple[Any, ...]]:
     """Yield rows until the database cannot give another one."""
     try:
         yield from database.execute(query)

@@ -27,7 +27,9 @@ class MemoryStore:
 
     def numbered_events(self, after: int = 0) -> Iterator[tuple[int, Event]]:
         numbered = enumerate(self._events[after:], start=after + 1)
-        return ((number, event) for number, event in numbered if number not in self._refused)
+        return (
+            (number, event) for number, event in numbered if number not in self._refused
+        )
 
     def refuse(self, number: int, why: str, trace: str = "") -> None:  # noqa: ARG002 - nobody reads it here
         self._refused.add(number)

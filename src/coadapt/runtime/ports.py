@@ -18,7 +18,9 @@ class Clock(Protocol):
         """Return the present instant in seconds; it never goes back."""
         ...
 
-    def call_at(self, when: float, callback: Callable[[], None], *, last: bool = False) -> Cancel:
+    def call_at(
+        self, when: float, callback: Callable[[], None], *, last: bool = False
+    ) -> Cancel:
         """Call `callback` once at `when` (at once if that has passed); return a function that prevents it.
 
         Among callbacks of one instant those marked `last` come after all others (alarms after facts);

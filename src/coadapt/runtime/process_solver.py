@@ -44,14 +44,19 @@ class ProcessSolver:
     """The port Solver: one decision at a time, each within `timeout_s`."""
 
     def __init__(
-        self, factory: PolicyFactory, now: Callable[[], float], timeout_s: float = SOLVE_TIMEOUT_S
+        self,
+        factory: PolicyFactory,
+        now: Callable[[], float],
+        timeout_s: float = SOLVE_TIMEOUT_S,
     ) -> None:
         """`factory` must pickle by reference. `now` stamps the answers."""
         self.decision_s: deque[float] = deque(maxlen=DECISIONS_KEPT)
         self._factory = factory
         self._now = now
         self._timeout_s = timeout_s
-        self._questions: queue.SimpleQueue[tuple[Solve, Post] | None] = queue.SimpleQueue()
+        self._questions: queue.SimpleQueue[tuple[Solve, Post] | None] = (
+            queue.SimpleQueue()
+        )
         self._closed = threading.Event()
         self._triage = Triage(self._ask)
         self._came_up = False
@@ -77,8 +82,14 @@ class ProcessSolver:
                     plan = answer.made_of(standing_of(command.view), plan)
                     post(PlanReady(at=self._now(), round=command.round, plan=plan))
                 else:
-                    logger.warning("round %d has no plan: %s", command.round, answer.why)
-                    post(PlanFailed(at=self._now(), round=command.round, error=answer.why))
+                    logger.warning(
+                        "round %d has no plan: %s", command.round, answer.why
+                    )
+                    post(
+                        PlanFailed(
+                            at=self._now(), round=command.round, error=answer.why
+                        )
+                    )
         finally:
             self._kill()
 
@@ -122,7 +133,9 @@ class ProcessSolver:
             # Not a fork: this process has threads, and locks that a child would find taken for ever.
             context = multiprocessing.get_context("spawn")
             self._connection, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, self._factory), daemon=True)
+            process = context.Process(
+                target=_serve, args=(theirs, self._factory), daemon=True
+            )
             process.start()
             # Known to `close` from here on only: one that is being started cannot be ended.
             self._process = process
@@ -152,7 +165,9 @@ def _serve(connection: Connection, factory: PolicyFactory) -> None:
     with contextlib.suppress(Exception):
         rehearse(factory())
     policy = factory()
-    with contextlib.suppress(EOFError, ConnectionError):  # the scheduler ended, perhaps by kill -9
+    with contextlib.suppress(
+        EOFError, ConnectionError
+    ):  # the scheduler ended, perhaps by kill -9
         connection.send(True)
         while True:
             view, probe = _receive_view(connection), connection.recv()

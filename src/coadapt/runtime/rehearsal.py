@@ -24,7 +24,8 @@ from coadapt.model import (
 from coadapt.policies.base import Policy
 
 _PROFILE = TypeProfile(
-    params=ThroughputParams(alpha_c=0.01, beta_c=0.001, alpha_r=0.02, alpha_n=0.1), num_replicas_profiled=8
+    params=ThroughputParams(alpha_c=0.01, beta_c=0.001, alpha_r=0.02, alpha_n=0.1),
+    num_replicas_profiled=8,
 )
 
 
@@ -49,7 +50,10 @@ def _job(index: int, done: float = 0.0) -> JobView:
             samples=done,
             progress=done,
             progress_target=1e6,
-            forecast=Forecast(remaining_steps=1000.0 * (1 + index), step_time_s=(0.2, 0.12, 0.09, 0.08)),
+            forecast=Forecast(
+                remaining_steps=1000.0 * (1 + index),
+                step_time_s=(0.2, 0.12, 0.09, 0.08),
+            ),
         ),
     )
 
@@ -59,7 +63,9 @@ def _kin(number: int, done: float) -> JobView:
     one, batch = _job(4, done), BatchConfig(total=64, atomic=64, accumulation=0)
     spec = replace(one.spec, application="rehearsal")
     measured = replace(one.measured, batch=batch, step_time_s=0.1)
-    return replace(one, id=f"kin-{number}", spec=spec, measured=measured, submitted_at=-1e6)
+    return replace(
+        one, id=f"kin-{number}", spec=spec, measured=measured, submitted_at=-1e6
+    )
 
 
 # What jobs hold is in the way of what they want, and Pollux's bound cannot be met: policies have to search.

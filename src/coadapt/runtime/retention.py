@@ -69,7 +69,9 @@ class Retention:
         """Yield what is too old at `at` (s); nothing is touched."""
         before_at = at - keep.days * DAY_S
         old = [job.id for job in self._index.ended_before(before_at)]
-        yield from (Step(what=JOB, job=job, num_bytes=self._files.size(job)) for job in old)
+        yield from (
+            Step(what=JOB, job=job, num_bytes=self._files.size(job)) for job in old
+        )
         yield from self._surplus_logs(keep, set(old))
         if count := self._journal.prunable(before_at):
             yield Step(what=EVENTS, num_events=count)
@@ -92,11 +94,19 @@ class Retention:
 
     def _surplus_logs(self, keep: Keep, gone: set[JobId]) -> Iterator[Step]:
         """Yield logs of ended jobs, the oldest first, until what is left together is small enough."""
-        sizes = {job: size for job, size in self._files.sizes(logs_only=True).items() if job not in gone}
+        sizes = {
+            job: size
+            for job, size in self._files.sizes(logs_only=True).items()
+            if job not in gone
+        }
         surplus = sum(sizes.values()) - keep.logs_mib * MEBIBYTE
         if surplus <= 0:
             return
-        ended = [job for job in map(self._index.ended, sorted(sizes)) if job is not None and sizes[job.id]]
+        ended = [
+            job
+            for job in map(self._index.ended, sorted(sizes))
+            if job is not None and sizes[job.id]
+        ]
         for job in sorted(ended, key=lambda job: (job.ended_at, job.id)):
             if surplus <= 0:
                 return

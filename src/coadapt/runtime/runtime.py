@@ -12,7 +12,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Protocol, assert_never
 
-from coadapt.core.commands import Command, Rescale, RetractRescale, SetAlarm, Solve, Start, Stop
+from coadapt.core.commands import (
+    Command,
+    Rescale,
+    RetractRescale,
+    SetAlarm,
+    Solve,
+    Start,
+    Stop,
+)
 from coadapt.core.events import (
     Event,
     PlanFailed,
@@ -42,7 +50,9 @@ class Mishaps(Protocol):
         """Event `number` made the core raise; it was set aside, and the state is as if it had not come."""
         ...
 
-    def observer_failed(self, observer: Callable[..., object], error: Exception) -> None:
+    def observer_failed(
+        self, observer: Callable[..., object], error: Exception
+    ) -> None:
         """The observer raised; it is switched off."""
         ...
 
@@ -100,7 +110,9 @@ class Runtime:
 
     def post_all(self, events: Sequence[Event]) -> None:
         """Take events in as one group: one commit for all that wait."""
-        self._inbox.extend(events if self.executor.rescales_in_place else self._within_means(events))
+        self._inbox.extend(
+            events if self.executor.rescales_in_place else self._within_means(events)
+        )
         if self._draining:
             return
         self._draining = True
@@ -130,7 +142,9 @@ class Runtime:
             kept.append(SchedulerConfigured(at=self.clock.now(), config=config))
         for event in events:
             if isinstance(event, SchedulerConfigured):
-                kept.append(replace(event, config=replace(event.config, rescale_in_place=False)))
+                kept.append(
+                    replace(event, config=replace(event.config, rescale_in_place=False))
+                )
             else:
                 kept.append(event)
         return kept
@@ -186,7 +200,9 @@ class Runtime:
             case SetAlarm():
                 if self._cancel_alarm is not None:
                     self._cancel_alarm()
-                self._cancel_alarm = self.clock.call_at(command.at, self._ring, last=True)
+                self._cancel_alarm = self.clock.call_at(
+                    command.at, self._ring, last=True
+                )
             case Start() | Rescale() | RetractRescale() | Stop():
                 self.executor.execute(command, self.post)
             case _:

@@ -14,7 +14,9 @@ from coadapt.model.wire import Json, to_json
 from coadapt.runtime.story import why_now
 
 # Fields of Measured and Usage that a picture leaves out: too long for a look, or shown in another form.
-_NOT_SHOWN = frozenset({"batch_history", "by_type", "forecast", "grad", "accounted_at", "costs"})
+_NOT_SHOWN = frozenset(
+    {"batch_history", "by_type", "forecast", "grad", "accounted_at", "costs"}
+)
 _SHOWN = {
     kind: tuple(each.name for each in fields(kind) if each.name not in _NOT_SHOWN)
     for kind in (Measured, Usage)
@@ -23,10 +25,14 @@ _SHOWN = {
 _PLACE = attrgetter("submitted_at", "id")
 
 # What a job waits after that has nothing to do with plans, and is told beside them.
-_OWN_REASONS = frozenset({Reason.NODE_LOST, Reason.REPLICAS_LOST, Reason.HUNG, Reason.SCRIPT_FAILED})
+_OWN_REASONS = frozenset(
+    {Reason.NODE_LOST, Reason.REPLICAS_LOST, Reason.HUNG, Reason.SCRIPT_FAILED}
+)
 
 
-def cluster_snapshot(state: SchedulerState, at: float, limit: int | None = None) -> dict[str, Json]:
+def cluster_snapshot(
+    state: SchedulerState, at: float, limit: int | None = None
+) -> dict[str, Json]:
     """Return nodes, the last round, and live jobs by number and in submission order, at `at` (s).
 
     limit: the most jobs: those that hold GPUs, then those that wait the longest.
@@ -60,14 +66,21 @@ def cluster_snapshot(state: SchedulerState, at: float, limit: int | None = None)
     }
 
 
-def _gpus_used(nodes: Iterable[NodeId], holding: Iterable[JobRecord]) -> dict[NodeId, float]:
+def _gpus_used(
+    nodes: Iterable[NodeId], holding: Iterable[JobRecord]
+) -> dict[NodeId, float]:
     """Return how many GPUs of each live node jobs hold."""
     used: dict[NodeId, float] = dict.fromkeys(nodes, 0.0)
     for job in holding:
         ordered, trains_on = job.order.grant.allocation, job.running.grant.allocation
         # Nearly all jobs hold whole GPUs, and only those: they need no look at single devices.
-        whole = ordered.gpu_share == trains_on.gpu_share == 1.0 and ordered.slots == trains_on.slots
-        on_nodes: Iterable[tuple[NodeId, float]] = ordered.slots if whole else held(job).by_node.items()
+        whole = (
+            ordered.gpu_share == trains_on.gpu_share == 1.0
+            and ordered.slots == trains_on.slots
+        )
+        on_nodes: Iterable[tuple[NodeId, float]] = (
+            ordered.slots if whole else held(job).by_node.items()
+        )
         for node, gpus in on_nodes:
             if node in used:
                 used[node] += gpus
@@ -78,7 +91,10 @@ def count_states(state: SchedulerState) -> dict[str, int]:
     """Return how many live jobs there are in each state, states without one left out."""
     # Counted in C, and nothing called per job: each list asks it of all of them.
     standings = [job.status.state for job in state.active]
-    return {standing.value: standings.count(standing) for standing in sorted(set(standings) - ENDED)}
+    return {
+        standing.value: standings.count(standing)
+        for standing in sorted(set(standings) - ENDED)
+    }
 
 
 def job_snapshot(job: JobRecord, at: float, plan_error: str = "") -> dict[str, Json]:
@@ -106,7 +122,9 @@ def job_snapshot(job: JobRecord, at: float, plan_error: str = "") -> dict[str, J
         "num_gpus": allocation.num_replicas,
         "allocation": to_json(allocation.slots),
         "efficiency": job_efficiency(job),
-        "noise_scale": to_json(grad.noise_scale(job.spec.batch.initial)) if grad else None,
+        "noise_scale": to_json(grad.noise_scale(job.spec.batch.initial))
+        if grad
+        else None,
         "rescale_s": usage.costs.mean_s,
         "num_in_place": usage.costs.num_in_place,
         "pause": to_json(usage.costs.pause),

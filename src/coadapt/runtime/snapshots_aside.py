@@ -66,7 +66,9 @@ class SnapshotsAside(Store):
             if not self._writing.done():
                 return
             self.finish()
-        self._writing = self._writer.submit(self._store.save_snapshot, picture_of(state), upto)
+        self._writing = self._writer.submit(
+            self._store.save_snapshot, picture_of(state), upto
+        )
 
     def latest_snapshot(self) -> tuple[SchedulerState, int] | None:
         self.finish()
@@ -93,7 +95,9 @@ def picture_of(state: SchedulerState) -> SchedulerState:
     """Return a copy that stays as it is while `state` goes on."""
     jobs = {name: copy_of(job) for name, job in state.jobs.items()}
     ended, tenants = dict(state.ended), dict(state.tenants)
-    picture = replace(state, nodes=dict(state.nodes), jobs=jobs, ended=ended, tenants=tenants)
+    picture = replace(
+        state, nodes=dict(state.nodes), jobs=jobs, ended=ended, tenants=tenants
+    )
     picture.active = [jobs[job.id] for job in state.active]
     return picture
 
@@ -102,8 +106,18 @@ def copy_of(job: JobRecord) -> JobRecord:
     """Return a copy of a job's record that stays as it is."""
     # By hand, a tenth of what copy.copy takes: all 10,000 are copied while the loop waits.
     made = object.__new__(JobRecord)
-    made.id, made.spec, made.submitted_at, made.ended_at = job.id, job.spec, job.submitted_at, job.ended_at
-    made.status, made.target, made.order, made.running = job.status, job.target, job.order, job.running
+    made.id, made.spec, made.submitted_at, made.ended_at = (
+        job.id,
+        job.spec,
+        job.submitted_at,
+        job.ended_at,
+    )
+    made.status, made.target, made.order, made.running = (
+        job.status,
+        job.target,
+        job.order,
+        job.running,
+    )
     made.failed_rescales, made.heard_at = job.failed_rescales, job.heard_at
     made.measured, made.usage = job.measured, job.usage
     return made

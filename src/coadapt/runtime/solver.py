@@ -20,7 +20,10 @@ class InlineSolver:
     """
 
     def __init__(
-        self, policy: Policy, timer: Callable[[], float], on_decided: OnDecided | None = None
+        self,
+        policy: Policy,
+        timer: Callable[[], float],
+        on_decided: OnDecided | None = None,
     ) -> None:
         self.policy = policy
         self.decision_s: list[float] = []
@@ -33,7 +36,11 @@ class InlineSolver:
             if self._on_decided is not None:
                 self._on_decided(self.policy, command.view)
         except Exception as error:  # noqa: BLE001 - a policy is outside: whatever it raises is its failure
-            post(PlanFailed(at=command.view.at, round=command.round, error=describe(error)))
+            post(
+                PlanFailed(
+                    at=command.view.at, round=command.round, error=describe(error)
+                )
+            )
             return
         post(PlanReady(at=command.view.at, round=command.round, plan=plan))
 

@@ -4,7 +4,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from coadapt.core.config import SchedulerConfig
-from coadapt.core.events import CancelRequested, Event, ReplicasExited, ReplicasKept, TrainingResumed
+from coadapt.core.events import (
+    CancelRequested,
+    Event,
+    ReplicasExited,
+    ReplicasKept,
+    TrainingResumed,
+)
 from coadapt.core.lifecycle import Reason
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord, Status
@@ -25,7 +31,9 @@ class StoryLine:
     text: str
 
 
-def story(events: Iterable[Event], job_id: JobId, config: SchedulerConfig) -> list[StoryLine]:
+def story(
+    events: Iterable[Event], job_id: JobId, config: SchedulerConfig
+) -> list[StoryLine]:
     """Return the job's life in order. Raises KeyError if the journal knows no such job.
 
     `events` is a whole journal, `config` the one that it begins under.
@@ -69,7 +77,9 @@ def told_in_place(job: JobRecord, event: TrainingResumed) -> str:
     """Return what a change in place of `job` was, and where the time went that training stood still."""
     before, now = replicas_of_change(job, event.generation)
     what = f"rescaled {before} -> {now}" if before != now else f"changed on {now}"
-    parts = ", ".join(f"{name} {1e3 * seconds:.0f}" for name, seconds in event.pause.items())
+    parts = ", ".join(
+        f"{name} {1e3 * seconds:.0f}" for name, seconds in event.pause.items()
+    )
     return f"{what} in place, pause {event.rescale_s:.2f} s ({parts} ms)"
 
 
@@ -83,14 +93,22 @@ def told_by(event: Event, job: JobRecord) -> list[str]:
             if event.pause:
                 return [told_in_place(job, event)]
             what = "the start" if event.generation == 1 else "the restart"
-            return [f"generation {event.generation} took its first step; {what} cost {event.rescale_s:.1f} s"]
+            return [
+                f"generation {event.generation} took its first step; {what} cost {event.rescale_s:.1f} s"
+            ]
         case ReplicasKept() if event.job == job_id:
             if event.detail:
-                return [f"the change of generation {event.generation} failed ({event.detail}); it trains on"]
-            return [f"the change of generation {event.generation} was taken back in time; it trains on"]
+                return [
+                    f"the change of generation {event.generation} failed ({event.detail}); it trains on"
+                ]
+            return [
+                f"the change of generation {event.generation} was taken back in time; it trains on"
+            ]
         case ReplicasExited() if event.job == job_id:
             detail = f" ({event.detail})" if event.detail else ""
-            return [f"replicas of generation {event.generation} ended: {event.outcome.value}{detail}"]
+            return [
+                f"replicas of generation {event.generation} ended: {event.outcome.value}{detail}"
+            ]
         case _:
             return []
 
@@ -132,11 +150,17 @@ def told_change(job: JobRecord, before: StoryKey, now: StoryKey) -> str:
     state, _, allocation, batch, slow, unseen, explanation = now
     parts = [state]
     if now[1:3] != before[1:3]:
-        parts.append(f"generation {job.generation} on {allocation}" if job.ordered else allocation)
+        parts.append(
+            f"generation {job.generation} on {allocation}"
+            if job.ordered
+            else allocation
+        )
     if batch and batch != before[3]:
         parts.append(batch)
     if slow != before[4] and job.trains_on:
-        parts.append(straggler_of(job) or "no replica is slower than its peers any more")
+        parts.append(
+            straggler_of(job) or "no replica is slower than its peers any more"
+        )
     if unseen != before[5] and job.trains_on:
         parts.append(unseen or "its replicas are seen again")
     if explanation != before[6]:

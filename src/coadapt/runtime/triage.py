@@ -27,7 +27,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from coadapt.model import ClusterView, Grant, JobId, JobView, Node, Plan, PlanError, check_plan
+from coadapt.model import (
+    ClusterView,
+    Grant,
+    JobId,
+    JobView,
+    Node,
+    Plan,
+    PlanError,
+    check_plan,
+)
 from coadapt.model.devices import SharedGpu
 from coadapt.model.tenant import EVERYBODY
 
@@ -84,7 +93,9 @@ class Triage:
         self._aside: dict[JobId, Aside] = {}
         self._search_again_at = float("-inf")
         self._num_failed = 0
-        self._good: frozenset[JobId] = frozenset()  # of a search that ran out of time: the next goes on there
+        self._good: frozenset[JobId] = (
+            frozenset()
+        )  # of a search that ran out of time: the next goes on there
 
     @property
     def aside(self) -> dict[JobId, Aside]:
@@ -103,7 +114,9 @@ class Triage:
 
     def _plan(self, view: ClusterView) -> Plan | NoPlan:
         present = {job.id for job in view.jobs}
-        self._aside = {job: aside for job, aside in self._aside.items() if job in present}
+        self._aside = {
+            job: aside for job, aside in self._aside.items() if job in present
+        }
         waiting = {job for job, aside in self._aside.items() if view.at < aside.until}
         answer = self._lawful(view, waiting)
         if isinstance(answer, Plan):
@@ -127,7 +140,9 @@ class Triage:
         """Find the most jobs that the policy can plan for; those of `waiting` are not tried."""
         search = _Search(deadline=self._timer() + SEARCH_S)
         tried = [job for job in view.jobs if job.id not in waiting]
-        tried.sort(key=lambda job: (job.id in self._aside, not job.allocation))  # stable: by submission
+        tried.sort(
+            key=lambda job: (job.id in self._aside, not job.allocation)
+        )  # stable: by submission
         begun = [job.id for job in tried if job.id in self._good]
         try:
             self._add(view, search, begun)
@@ -135,12 +150,19 @@ class Triage:
             self._add(view, search, rest, known_to_fail=not search.bad)
             self._good = frozenset()
         except _NoTimeLeftError:
-            logger.warning("the policy fails on some jobs; there was no time to tell all of them apart")
+            logger.warning(
+                "the policy fails on some jobs; there was no time to tell all of them apart"
+            )
             self._good = frozenset(search.good)
         return search
 
     def _add(
-        self, view: ClusterView, search: _Search, more: Sequence[JobId], *, known_to_fail: bool = False
+        self,
+        view: ClusterView,
+        search: _Search,
+        more: Sequence[JobId],
+        *,
+        known_to_fail: bool = False,
     ) -> None:
         """Add those of `more` with which the policy still plans."""
         if not more:
@@ -149,7 +171,9 @@ class Triage:
             if self._timer() > search.deadline:
                 raise _NoTimeLeftError
             wanted = {*search.good, *more}
-            answer = self._lawful(view, {job.id for job in view.jobs} - wanted, probe=True)
+            answer = self._lawful(
+                view, {job.id for job in view.jobs} - wanted, probe=True
+            )
             if isinstance(answer, Plan):
                 search.good += more
                 return
@@ -164,7 +188,9 @@ class Triage:
         # If the first half is in, the second half is all that was tried before, and is known to fail.
         self._add(view, search, more[half:], known_to_fail=len(search.bad) == num_bad)
 
-    def _lawful(self, view: ClusterView, left_out: set[JobId], *, probe: bool = False) -> Plan | NoPlan:
+    def _lawful(
+        self, view: ClusterView, left_out: set[JobId], *, probe: bool = False
+    ) -> Plan | NoPlan:
         seen = view_without(view, left_out)
         answer = self._ask(seen, probe)
         if isinstance(answer, NoPlan):
@@ -177,7 +203,10 @@ class Triage:
         pause_s = RETRY_S if before is None else min(2.0 * before.pause_s, RETRY_MAX_S)
         self._aside[job] = Aside(why=why, until=view.at + pause_s, pause_s=pause_s)
         logger.warning(
-            "job %s is set aside until %s: the policy fails with it: %s", job, _time(view.at + pause_s), why
+            "job %s is set aside until %s: the policy fails with it: %s",
+            job,
+            _time(view.at + pause_s),
+            why,
         )
 
     def _told(self, view: ClusterView, plan: Plan) -> Plan | NoPlan:
@@ -185,7 +214,9 @@ class Triage:
         left_out = {job.id for job in view.jobs if job.id in self._aside}
         if not left_out:
             return plan
-        kept = {job.id: job.grant for job in view.jobs if job.id in left_out and job.grant}
+        kept = {
+            job.id: job.grant for job in view.jobs if job.id in left_out and job.grant
+        }
         whole = self._with(plan, left_out, kept)
         if _error(view, whole):
             whole = self._with(plan, left_out, {})
@@ -193,11 +224,19 @@ class Triage:
         return NoPlan(why=why, of_jobs=False) if why else whole
 
     def _with(self, plan: Plan, left_out: set[JobId], kept: dict[JobId, Grant]) -> Plan:
-        batches = {job: grant.batch for job, grant in kept.items() if grant.batch is not None}
+        batches = {
+            job: grant.batch for job, grant in kept.items() if grant.batch is not None
+        }
         return Plan(
-            allocations={**plan.allocations, **{job: grant.allocation for job, grant in kept.items()}},
+            allocations={
+                **plan.allocations,
+                **{job: grant.allocation for job, grant in kept.items()},
+            },
             batches={**plan.batches, **batches},
-            reasons={**plan.reasons, **{job: self._reason(job, kept.get(job)) for job in sorted(left_out)}},
+            reasons={
+                **plan.reasons,
+                **{job: self._reason(job, kept.get(job)) for job in sorted(left_out)},
+            },
             diagnostics=plan.diagnostics,
             set_aside={job: self._aside[job].until for job in sorted(left_out)},
             kin_times=plan.kin_times,
@@ -218,10 +257,18 @@ def view_without(view: ClusterView, left_out: set[JobId]) -> ClusterView:
     jobs = tuple(job for job in view.jobs if job.id not in left_out)
     tenants = dict(view.tenants)
     for name, tenant in view.tenants.items():
-        held = sum(job.allocation.num_gpus for job in gone if name in (job.spec.tenant, EVERYBODY))
+        held = sum(
+            job.allocation.num_gpus
+            for job in gone
+            if name in (job.spec.tenant, EVERYBODY)
+        )
         if tenant.quota_gpus is not None and held:
-            tenants[name] = replace(tenant, quota_gpus=max(int(tenant.quota_gpus - held), 0))
-    return replace(view, nodes=_nodes_without(view.nodes, gone, jobs), jobs=jobs, tenants=tenants)
+            tenants[name] = replace(
+                tenant, quota_gpus=max(int(tenant.quota_gpus - held), 0)
+            )
+    return replace(
+        view, nodes=_nodes_without(view.nodes, gone, jobs), jobs=jobs, tenants=tenants
+    )
 
 
 def _nodes_without(

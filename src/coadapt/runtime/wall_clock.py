@@ -29,7 +29,9 @@ class WallClock:
         """Go on from `at` if that lies ahead: a journal knows instants that this system does not yet."""
         self._offset_s = max(self._offset_s, at - time.monotonic())
 
-    def call_at(self, when: float, callback: Callable[[], None], *, last: bool = False) -> Cancel:
+    def call_at(
+        self, when: float, callback: Callable[[], None], *, last: bool = False
+    ) -> Cancel:
         order = next(self._order)
         heapq.heappush(self._heap, (when, last, order, callback))
         return lambda: self._cancelled.add(order)

@@ -7,20 +7,40 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, TypeVar, cast
 
-from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, Request, Response
+from fastapi import (
+    APIRouter,
+    Depends,
+    FastAPI,
+    Header,
+    HTTPException,
+    Query,
+    Request,
+    Response,
+)
 from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from starlette.types import ASGIApp
 
 from coadapt import __version__
-from coadapt.core.events import CancelRequested, Event, JobSubmitted, TrainingReported, TrainingResumed
+from coadapt.core.events import (
+    CancelRequested,
+    Event,
+    JobSubmitted,
+    TrainingReported,
+    TrainingResumed,
+)
 from coadapt.core.lifecycle import ENDED
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import JobId, JobSpec, Node
 from coadapt.model.contract_env import STATUS_ROUTE
 from coadapt.model.wire import Json, from_json, to_json
-from coadapt.runtime.job_history import changes_of, latest_decisions, latest_spans, story_of
+from coadapt.runtime.job_history import (
+    changes_of,
+    latest_decisions,
+    latest_spans,
+    story_of,
+)
 from coadapt.runtime.job_index import EndedJob, JobIndex
 from coadapt.runtime.ports import KeepsNodes, LogPart
 from coadapt.runtime.retention import Retention
@@ -33,7 +53,13 @@ from coadapt.service.figures.metrics import metrics_text
 from coadapt.service.figures.tally import Tally
 from coadapt.service.guard import Guard
 from coadapt.service.jobfile import JobFile, check_disk, job_spec
-from coadapt.service.limits import GENERATION_MAX, GPUS_MAX, LOG_BYTES_MAX, SECONDS_MAX, SEQ_MAX
+from coadapt.service.limits import (
+    GENERATION_MAX,
+    GPUS_MAX,
+    LOG_BYTES_MAX,
+    SECONDS_MAX,
+    SEQ_MAX,
+)
 from coadapt.service.listing import (
     PAGE_MAX,
     JobQuery,
@@ -65,10 +91,14 @@ Seconds = Annotated[float, Field(ge=0, le=SECONDS_MAX, allow_inf_nan=False)]
 Generation = Annotated[int, Field(ge=0, le=GENERATION_MAX)]
 
 # Guard looks at the token; this is for the OpenAPI document.
-BEARER = HTTPBearer(auto_error=False, description="The operator's token, or that of a job.")
+BEARER = HTTPBearer(
+    auto_error=False, description="The operator's token, or that of a job."
+)
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute, redirect_slashes=False)
-open_router = APIRouter(prefix="/v1", route_class=StrictRoute, redirect_slashes=False)  # for all, see Guard
+open_router = APIRouter(
+    prefix="/v1", route_class=StrictRoute, redirect_slashes=False
+)  # for all, see Guard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +154,11 @@ def create_app(service: Service) -> ASGIApp:
     """Return the ASGI application: the routes, and the lane that takes lawful reports past them."""
     groups = ReportGroups(service.loop)
     return ReportLane(
-        api_routes(service, groups), service.loop, groups, service.credentials, service.latencies.request
+        api_routes(service, groups),
+        service.loop,
+        groups,
+        service.credentials,
+        service.latencies.request,
     )
 
 
@@ -144,7 +178,9 @@ def api_routes(service: Service, groups: ReportGroups) -> FastAPI:
     app.state.reports = groups
     app.state.throttle = Throttle()
     for part in (router, tenants.router, nodes.router, pruning.router):
-        app.include_router(part, responses=errors.RESPONSES, dependencies=[Depends(BEARER)])
+        app.include_router(
+            part, responses=errors.RESPONSES, dependencies=[Depends(BEARER)]
+        )
     app.include_router(open_router, responses=errors.RESPONSES)
     needs_token = [Depends(BEARER)]
     app.add_api_route(
@@ -156,7 +192,9 @@ def api_routes(service: Service, groups: ReportGroups) -> FastAPI:
         dependencies=needs_token,
     )
     errors.install(app)
-    app.add_middleware(Guard, credentials=service.credentials, answered=service.latencies.request)
+    app.add_middleware(
+        Guard, credentials=service.credentials, answered=service.latencies.request
+    )
     return app
 
 
@@ -168,7 +206,9 @@ def healthz() -> dict[str, str]:
 
 # First, because nearly all requests are reports, and routes are tried in order.
 @router.post("/jobs/{job}/reports", status_code=202)
-async def report(request: Request, job: JobId, body: ReportBody) -> dict[str, JsonValue]:
+async def report(
+    request: Request, job: JobId, body: ReportBody
+) -> dict[str, JsonValue]:
     """Take in a training report; one of an old generation changes nothing. The answer may have `kin_times`,
     a KinTimes in wire form: what jobs of the same application timed where this one trains.
     """
@@ -178,13 +218,17 @@ async def report(request: Request, job: JobId, body: ReportBody) -> dict[str, Js
         return {"id": await _known(request, job)}
     training_report = read_report(body.report, record)
     at = _service(request).loop.now()
-    event = TrainingReported(at=at, job=job, generation=body.generation, report=training_report)
+    event = TrainingReported(
+        at=at, job=job, generation=body.generation, report=training_report
+    )
     await _reports(request).commit(event)
     return answer(_service(request).loop, job)
 
 
 @router.get("/cluster")
-def cluster(request: Request, limit: Annotated[int, Query(ge=0, le=PAGE_MAX)] = PAGE_MAX) -> Response:
+def cluster(
+    request: Request, limit: Annotated[int, Query(ge=0, le=PAGE_MAX)] = PAGE_MAX
+) -> Response:
     """Nodes, how many jobs are in which state, the last round, and up to `limit` jobs: those that hold GPUs,
     then those that wait the longest, then those that ended last.
     """
@@ -203,7 +247,9 @@ def cluster(request: Request, limit: Annotated[int, Query(ge=0, le=PAGE_MAX)] = 
 
 @router.post("/jobs", status_code=202)
 async def submit(
-    request: Request, job: JobFile, idempotency_key: Annotated[str, Header(max_length=200)] = ""
+    request: Request,
+    job: JobFile,
+    idempotency_key: Annotated[str, Header(max_length=200)] = "",
 ) -> dict[str, JsonValue]:
     """Take a job in. A repeat under the same Idempotency-Key answers with the same job."""
     new_id = job_id(job.name, idempotency_key or secrets.token_hex())
@@ -218,7 +264,9 @@ async def submit(
         check_possible(spec, [*present, *_service(request).to_come()])
         await _commit(request, JobSubmitted(at=at, job=new_id, spec=spec))
     elif known[0] != spec:
-        raise HTTPException(409, f"this Idempotency-Key belongs to {new_id}, which is another job")
+        raise HTTPException(
+            409, f"this Idempotency-Key belongs to {new_id}, which is another job"
+        )
     return {"id": new_id}
 
 
@@ -277,9 +325,13 @@ async def logs(
     service = _service(request)
 
     def ended() -> bool:
-        return service.loop.read(lambda state: job not in state.jobs or state.jobs[job].state in ENDED)
+        return service.loop.read(
+            lambda state: job not in state.jobs or state.jobs[job].state in ENDED
+        )
 
-    stream = stream_logs(partial(service.read_log, job, rank), offset, ended if follow else None)
+    stream = stream_logs(
+        partial(service.read_log, job, rank), offset, ended if follow else None
+    )
     return StreamingResponse(stream, media_type="text/plain; charset=utf-8")
 
 
@@ -289,25 +341,35 @@ async def cancel(request: Request, job: JobId) -> dict[str, JsonValue]:
     found = await _find(request, job)
     ended = isinstance(found, EndedJob)
     if not ended:
-        await _commit(request, CancelRequested(at=_service(request).loop.now(), job=found.id))
+        await _commit(
+            request, CancelRequested(at=_service(request).loop.now(), job=found.id)
+        )
         found = await _find(request, found.id)
     return {"id": found.id, "state": found.state.value, "ended_before": ended}
 
 
 @router.post("/jobs/{job}/rescaled", status_code=202)
-async def rescaled(request: Request, job: JobId, body: RescaledBody) -> dict[str, JsonValue]:
+async def rescaled(
+    request: Request, job: JobId, body: RescaledBody
+) -> dict[str, JsonValue]:
     """Note that a generation took its first step, and what the change cost; the answer is as to a report."""
     job = await _known(request, job)
     at = _service(request).loop.now()
     event = TrainingResumed(
-        at=at, job=job, generation=body.generation, rescale_s=body.rescale_s, pause=body.pause
+        at=at,
+        job=job,
+        generation=body.generation,
+        rescale_s=body.rescale_s,
+        pause=body.pause,
     )
     await _commit(request, event)
     return answer(_service(request).loop, job)
 
 
 @router.post(f"/jobs/{{job}}/{STATUS_ROUTE}")
-async def trainer_status(request: Request, job: JobId, body: StatusBody) -> dict[str, JsonValue]:
+async def trainer_status(
+    request: Request, job: JobId, body: StatusBody
+) -> dict[str, JsonValue]:
     """Take in how far a job is that says so by Kubeflow's trainer status protocol (KEP-2779)."""
     record = _service(request).loop.peek(job)
     if record is None:
@@ -317,7 +379,9 @@ async def trainer_status(request: Request, job: JobId, body: StatusBody) -> dict
         return {"id": job}
     request.app.state.throttle.check(job)
     at, generation = _service(request).loop.now(), record.running.generation
-    await _reports(request).commit(TrainingReported(at=at, job=job, generation=generation, report=told))
+    await _reports(request).commit(
+        TrainingReported(at=at, job=job, generation=generation, report=told)
+    )
     return {"id": job}
 
 
@@ -387,7 +451,11 @@ async def _submitted(request: Request, job: JobId) -> tuple[JobSpec, float] | No
     if live is not None:
         return live.spec, live.submitted_at
     ended = await asyncio.to_thread(_service(request).index.ended, job)
-    return None if ended is None else (from_json(JobSpec, ended.spec, "spec"), ended.submitted_at)
+    return (
+        None
+        if ended is None
+        else (from_json(JobSpec, ended.spec, "spec"), ended.submitted_at)
+    )
 
 
 def _description(service: Service, job: JobRecord | EndedJob) -> dict[str, Json]:

@@ -106,16 +106,26 @@ def read_token(path: Path) -> str:
             token = file.read().strip() if stat.S_ISREG(status.st_mode) else ""
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise InputError("token file", str(path), f"a file that you can read ({reason})") from None
+        raise InputError(
+            "token file", str(path), f"a file that you can read ({reason})"
+        ) from None
     if not stat.S_ISREG(status.st_mode):
-        raise InputError("token file", str(path), "a plain file; remove what is no file")
+        raise InputError(
+            "token file", str(path), "a plain file; remove what is no file"
+        )
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o077:
         raise InputError(
-            "token file", f"{path} with mode {mode:04o}", "mode 0600 (chmod 600): its owner alone"
+            "token file",
+            f"{path} with mode {mode:04o}",
+            "mode 0600 (chmod 600): its owner alone",
         )
     if status.st_uid != os.geteuid():
-        raise InputError("token file", f"{path} of user {status.st_uid}", "a file of your own")
+        raise InputError(
+            "token file", f"{path} of user {status.st_uid}", "a file of your own"
+        )
     if not token or not token.isascii():
-        raise InputError("token file", str(path), "a token; remove the file to have a new one made")
+        raise InputError(
+            "token file", str(path), "a token; remove the file to have a new one made"
+        )
     return token

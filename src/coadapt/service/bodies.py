@@ -33,11 +33,17 @@ def parse_body(body: bytes) -> object:
     JSON does not know; InputError for numbers and texts that no field may hold.
     """
     try:
-        data = json.loads(body.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        data = json.loads(
+            body.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant
+        )
     except RecursionError:
         raise HTTPException(400, "the body must be JSON of a few levels") from None
-    except ValueError as error:  # not UTF-8, not JSON, or a number of more than 4,300 digits
-        raise HTTPException(400, f"the body must be JSON in UTF-8: {str(error)[:200]}") from None
+    except (
+        ValueError
+    ) as error:  # not UTF-8, not JSON, or a number of more than 4,300 digits
+        raise HTTPException(
+            400, f"the body must be JSON in UTF-8: {str(error)[:200]}"
+        ) from None
     check_outside(data)
     return data
 

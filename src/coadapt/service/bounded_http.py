@@ -21,7 +21,10 @@ import asyncio
 import resource
 from typing import cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import (
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 HEAD_BYTES_MAX = 65_536
 # From its first byte, or the connection's beginning, to its last: 1 MB at 140 kbit/s.
@@ -35,7 +38,11 @@ CONNECTIONS_MAX = 4_000
 def connections_max() -> int:
     """Return how many connections there may be at once: half of the files that this process may open."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return CONNECTIONS_MAX if files == resource.RLIM_INFINITY else min(files // 2, CONNECTIONS_MAX)
+    return (
+        CONNECTIONS_MAX
+        if files == resource.RLIM_INFINITY
+        else min(files // 2, CONNECTIONS_MAX)
+    )
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -46,7 +53,9 @@ class BoundedHttp(HttpToolsProtocol):
     _in_head = False
     _head_bytes = 0
     _limit: asyncio.TimerHandle | None = None
-    _idle_since = 0.0  # of the loop's clock: when it was made, or its last request was here whole
+    _idle_since = (
+        0.0  # of the loop's clock: when it was made, or its last request was here whole
+    )
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its parent
         super().connection_made(transport)
@@ -61,7 +70,9 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= PIPELINED_MAX:
-            raise ValueError(f"more than {PIPELINED_MAX} requests wait")  # the parser stops: 400, and closed
+            raise ValueError(
+                f"more than {PIPELINED_MAX} requests wait"
+            )  # the parser stops: 400, and closed
         self._in_head = True
         if self._limit is None:
             self._await_request()
@@ -80,12 +91,18 @@ class BoundedHttp(HttpToolsProtocol):
         super().data_received(data)
         self._head_bytes = self._head_bytes + len(data) if self._in_head else 0
         if self._head_bytes > HEAD_BYTES_MAX:
-            self._refuse(f"the head of a request may have at most {HEAD_BYTES_MAX} bytes")
+            self._refuse(
+                f"the head of a request may have at most {HEAD_BYTES_MAX} bytes"
+            )
 
     def _make_room(self) -> None:
         """Close the connection that has waited the longest; this one, where all others are being answered."""
         others = cast("set[BoundedHttp]", self.connections - {self})
-        idle = [each for each in others if not each.is_answering and not each.transport.is_closing()]
+        idle = [
+            each
+            for each in others
+            if not each.is_answering and not each.transport.is_closing()
+        ]
         oldest = min(idle, key=lambda each: each._idle_since, default=self)
         oldest.transport.abort()
 
@@ -93,7 +110,11 @@ class BoundedHttp(HttpToolsProtocol):
     def is_answering(self) -> bool:
         """Return whether somebody takes the answer to a request of this connection just now."""
         answer = cast("RequestResponseCycle | None", self.cycle)
-        return answer is not None and not answer.response_complete and not self.flow.write_paused
+        return (
+            answer is not None
+            and not answer.response_complete
+            and not self.flow.write_paused
+        )
 
     def _await_request(self) -> None:
         self._limit = self.loop.call_later(REQUEST_S, self._too_late)
@@ -104,10 +125,18 @@ class BoundedHttp(HttpToolsProtocol):
             self._limit = None
 
     def _too_late(self) -> None:
-        answer = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
-        if self.flow.read_paused:  # it is we who do not read: the answer to the one before takes long
+        answer = cast(
+            "RequestResponseCycle | None", self.cycle
+        )  # None before the first request
+        if (
+            self.flow.read_paused
+        ):  # it is we who do not read: the answer to the one before takes long
             self._await_request()
-        elif answer is not None and answer.response_started and not answer.response_complete:
+        elif (
+            answer is not None
+            and answer.response_started
+            and not answer.response_complete
+        ):
             self.transport.close()
         else:
             self._refuse(f"a request must be here whole within {REQUEST_S:g} s")

@@ -29,7 +29,9 @@ class ChangeLog:
     def speak(self) -> None:
         self._speaking = True
 
-    def __call__(self, event: Event, _: Sequence[Command], state: SchedulerState) -> None:
+    def __call__(
+        self, event: Event, _: Sequence[Command], state: SchedulerState
+    ) -> None:
         self._tell_pause(event, state)
         job_id = getattr(event, "job", None)
         touched = state.jobs.keys() if job_id is None else {job_id} & state.jobs.keys()
@@ -43,22 +45,35 @@ class ChangeLog:
                 self._told.pop(job.id, None)
         if isinstance(event, PlanReady | PlanFailed):
             if state.plan_error and state.plan_error != self._plan_error:
-                logger.warning("round %d kept the old allocations: %s", state.round, state.plan_error)
+                logger.warning(
+                    "round %d kept the old allocations: %s",
+                    state.round,
+                    state.plan_error,
+                )
             self._plan_error = state.plan_error
 
     def _tell_pause(self, event: Event, state: SchedulerState) -> None:
         if self._speaking and isinstance(event, TrainingResumed) and event.pause:
             job = state.jobs.get(event.job)
             if job is not None and may_train(job, event.generation):
-                logger.info("job %s generation %d: %s", job.id, event.generation, told_in_place(job, event))
+                logger.info(
+                    "job %s generation %d: %s",
+                    job.id,
+                    event.generation,
+                    told_in_place(job, event),
+                )
 
 
 def _line(job: JobRecord, told: str) -> str:
     """Return what is new; a reason that was told before is not told again, nor a verb twice."""
     why = why_now(job.status)[1].split("\n", 1)[0]
     num_gpus = job.ordered.num_replicas
-    held = f" on {num_gpus} GPU{'s' if num_gpus > 1 else ''}" * bool(num_gpus and job.state not in ENDED)
+    held = f" on {num_gpus} GPU{'s' if num_gpus > 1 else ''}" * bool(
+        num_gpus and job.state not in ENDED
+    )
     says_state = why[:STEM_LENGTH] == job.state.value[:STEM_LENGTH]
     new = why != told.split("\n", 1)[0]
-    parts = [job.state.value + held] * (not (new and says_state)) + [why] * (new and bool(why))
+    parts = [job.state.value + held] * (not (new and says_state)) + [why] * (
+        new and bool(why)
+    )
     return f"job {job.id} generation {job.generation}: {': '.join(parts)}"

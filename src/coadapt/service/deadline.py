@@ -7,9 +7,7 @@ from coadapt.model import InputError
 from coadapt.service.limits import SECONDS_MAX
 
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-DEADLINE_ALLOWED = (
-    "a time after submission such as 90m, 2h or 1d12h, or an instant such as 2026-12-01T18:00:00+01:00"
-)
+DEADLINE_ALLOWED = "a time after submission such as 90m, 2h or 1d12h, or an instant such as 2026-12-01T18:00:00+01:00"
 
 
 def deadline_at(text: str, at: float) -> float:
@@ -21,7 +19,11 @@ def deadline_at(text: str, at: float) -> float:
         parts = re.findall(r"([0-9.]+)([smhd])", text)
         after_s = sum(float(number) * UNITS_S[unit] for number, unit in parts)
         if not 0.0 < after_s <= SECONDS_MAX:
-            raise InputError("deadline", text, f"a time after submission > 0, at most {SECONDS_MAX:g} s")
+            raise InputError(
+                "deadline",
+                text,
+                f"a time after submission > 0, at most {SECONDS_MAX:g} s",
+            )
         return at + after_s
     try:
         instant = datetime.fromisoformat(text[:100]).astimezone().timestamp()

@@ -84,7 +84,11 @@ async def _on_invalid_request(request: Request, error: Exception) -> JSONRespons
 def _body_model(request: Request) -> type[BaseModel]:
     """Return what the body of this route is to be, for an error to name its keys."""
     hints = get_type_hints(request.scope["endpoint"])
-    models = [hint for hint in hints.values() if isinstance(hint, type) and issubclass(hint, BaseModel)]
+    models = [
+        hint
+        for hint in hints.values()
+        if isinstance(hint, type) and issubclass(hint, BaseModel)
+    ]
     return models[0] if models else _NoBody
 
 
@@ -103,7 +107,11 @@ async def _on_overload(_: Request, error: Exception) -> JSONResponse:
 
 
 def _fielded(error: InputError, status: int) -> JSONResponse:
-    fields = {"field": error.field, "value": shown(error.value), "allowed": error.allowed}
+    fields = {
+        "field": error.field,
+        "value": shown(error.value),
+        "allowed": error.allowed,
+    }
     return JSONResponse({"error": {**fields, "message": str(error)}}, status)
 
 
@@ -117,6 +125,8 @@ async def _on_loss(_: Request, error: Exception) -> JSONResponse:
     return answer_to_loss(error)
 
 
-def _plain(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+def _plain(
+    status: int, message: str, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
     fields = {"field": None, "value": None, "allowed": None}
     return JSONResponse({"error": {**fields, "message": message}}, status, headers)

@@ -62,16 +62,24 @@ class Guard:
             caller = caller_of(scope, self._credentials)
             if caller is None:
                 await _refuse(
-                    send, 401, "a bearer token is needed: see the token file in the state directory"
+                    send,
+                    401,
+                    "a bearer token is needed: see the token file in the state directory",
                 )
                 return
-            if caller.job is not None and not _may(caller.job, scope["method"], scope["path"]):
+            if caller.job is not None and not _may(
+                caller.job, scope["method"], scope["path"]
+            ):
                 allowed = "it may read and report of that job only"
-                await _refuse(send, 403, f"this is the token of job {caller.job}: {allowed}")
+                await _refuse(
+                    send, 403, f"this is the token of job {caller.job}: {allowed}"
+                )
                 return
         body = await _read_body(dict(scope["headers"]), receive)
         if body is None:
-            await _refuse(send, 413, f"the body may have at most {BODY_BYTES_MAX} bytes")
+            await _refuse(
+                send, 413, f"the body may have at most {BODY_BYTES_MAX} bytes"
+            )
             return
         await self._app(scope, read_again(body, receive), send)
 
@@ -96,7 +104,11 @@ def _may(job: JobId, method: str, path: str) -> bool:
 async def _read_body(headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
     """Return the whole body, None for one that is longer than allowed, whatever its header says of it."""
     length = headers.get(b"content-length", b"0")
-    if not length.isdigit() or len(length) > LENGTH_DIGITS_MAX or int(length) > BODY_BYTES_MAX:
+    if (
+        not length.isdigit()
+        or len(length) > LENGTH_DIGITS_MAX
+        or int(length) > BODY_BYTES_MAX
+    ):
         return None
     if length == b"0" and b"transfer-encoding" not in headers:
         return b""
@@ -113,7 +125,9 @@ async def _read_body(headers: dict[bytes, bytes], receive: Receive) -> bytes | N
 def read_again(body: bytes, receive: Receive) -> Receive:
     """Give out a body that was read already; after it, what comes of the connection."""
     # An empty one as well: in parts, its end is read by now, and whoever asks for it would wait for ever.
-    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+    waiting: list[Message] = [
+        {"type": "http.request", "body": body, "more_body": False}
+    ]
 
     async def receive_next() -> Message:
         return waiting.pop() if waiting else await receive()
@@ -122,8 +136,13 @@ def read_again(body: bytes, receive: Receive) -> Receive:
 
 
 async def _refuse(send: Send, status: int, message: str) -> None:
-    body = json.dumps({"error": {"field": None, "value": None, "allowed": None, "message": message}}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    body = json.dumps(
+        {"error": {"field": None, "value": None, "allowed": None, "message": message}}
+    ).encode()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+    ]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -65,7 +65,9 @@ class _JobLoader(yaml.SafeLoader):
         text = str(self.construct_scalar(node))
         return int(text, 0) if text.startswith(("0x", "0o")) else int(text)
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
+    def construct_mapping(
+        self, node: yaml.MappingNode, deep: bool = False
+    ) -> dict[Hashable, object]:
         if not isinstance(node, yaml.MappingNode):
             raise _problem("expected a mapping", node)
         seen: set[str] = set()
@@ -81,7 +83,9 @@ class _JobLoader(yaml.SafeLoader):
 
 
 for _tag, _pattern, _first in _PLAIN:
-    _JobLoader.add_implicit_resolver(TAG_PREFIX + _tag, re.compile(rf"^(?:{_pattern})$"), _first)
+    _JobLoader.add_implicit_resolver(
+        TAG_PREFIX + _tag, re.compile(rf"^(?:{_pattern})$"), _first
+    )
 _JobLoader.add_constructor(f"{TAG_PREFIX}int", _JobLoader.construct_yaml_int)
 
 
@@ -98,7 +102,9 @@ def load_yaml(text: str, name: str) -> object:
     except yaml.reader.ReaderError as error:
         number = text.count("\n", 0, error.position) + 1
         allowed = f"text without the character {error.character:#06x}"
-        raise InputError(f"{name} line {number}", _line(text, number), allowed) from None
+        raise InputError(
+            f"{name} line {number}", _line(text, number), allowed
+        ) from None
     except (yaml.YAMLError, RecursionError) as error:
         raise InputError(name, text, f"YAML ({error})") from None
 
@@ -109,4 +115,6 @@ def _problem(problem: str, place: yaml.Node | yaml.Event) -> yaml.MarkedYAMLErro
 
 def _line(text: str, number: int) -> str:
     lines = text.splitlines()
-    return lines[number - 1].strip()[:SHOWN_LINE_MAX] if 0 < number <= len(lines) else ""
+    return (
+        lines[number - 1].strip()[:SHOWN_LINE_MAX] if 0 < number <= len(lines) else ""
+    )

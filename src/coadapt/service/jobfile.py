@@ -24,7 +24,13 @@ from coadapt.model import (
     RescaleContract,
 )
 from coadapt.model.batch_rule import ALLOWED as RULE_ALLOWED
-from coadapt.model.bounds import LABEL_ALLOWED, WHOLE_MAX, check_outside, check_scalar, is_label
+from coadapt.model.bounds import (
+    LABEL_ALLOWED,
+    WHOLE_MAX,
+    check_outside,
+    check_scalar,
+    is_label,
+)
 from coadapt.model.checkpoint_url import ALLOWED as CHECKPOINTS_ALLOWED
 from coadapt.model.checkpoint_url import check_checkpoint_url
 from coadapt.model.contract_env import is_reserved_env
@@ -52,7 +58,9 @@ from coadapt.service.limits import (
     SECONDS_MAX,
 )
 
-GPUS_ALLOWED = f"a number >= 1, or MIN..MAX with 1 <= MIN <= MAX <= {GPUS_MAX}, for instance 1..4"
+GPUS_ALLOWED = (
+    f"a number >= 1, or MIN..MAX with 1 <= MIN <= MAX <= {GPUS_MAX}, for instance 1..4"
+)
 NAME_ALLOWED = f"text of 1..{NAME_LENGTH_MAX} characters"
 
 Gpus = Annotated[int, Field(ge=1, le=GPUS_MAX)]
@@ -70,7 +78,8 @@ class ResourcesSection(_Section):
 
     gpus: int | str = Field(default=1, description=GPUS_ALLOWED)
     requested: Gpus | None = Field(
-        default=None, description="a whole number within gpus: the count of policies that never rescale"
+        default=None,
+        description="a whole number within gpus: the count of policies that never rescale",
     )
     gpu_types: list[GpuTypeName] = Field(
         default_factory=list,
@@ -86,20 +95,24 @@ class BatchSection(_Section):
         description=f"a whole number in 1..{SAMPLES_MAX}: the total batch that the job was tuned for"
     )
     max: Samples | None = Field(
-        default=None, description="a whole number >= batch.initial: the largest total batch"
+        default=None,
+        description="a whole number >= batch.initial: the largest total batch",
     )
     requested: Samples | None = Field(
-        default=None, description="a whole number within 1..batch.max: the total batch unless adaptive"
+        default=None,
+        description="a whole number within 1..batch.max: the total batch unless adaptive",
     )
     min_atomic: Samples = Field(
-        default=1, description="a whole number >= 1: the least samples of one pass on one GPU"
+        default=1,
+        description="a whole number >= 1: the least samples of one pass on one GPU",
     )
     max_atomic: Samples | None = Field(
         default=None,
         description="a whole number >= batch.min_atomic: the most samples of one pass on one GPU",
     )
     accumulation: bool = Field(
-        default=True, description="true or false: whether gradients may be accumulated over passes"
+        default=True,
+        description="true or false: whether gradients may be accumulated over passes",
     )
     schedule: str | None = Field(
         default=None,
@@ -107,36 +120,55 @@ class BatchSection(_Section):
         description=f"{SCHEDULE_ALLOWED}; with contract schedule",
     )
     schedule_unit: Literal["samples", "tokens"] = Field(
-        default="samples", description="samples or tokens: what the numbers before the colons count"
+        default="samples",
+        description="samples or tokens: what the numbers before the colons count",
     )
     tokens_per_sample: Samples | None = Field(
-        default=None, description=f"a whole number in 1..{SAMPLES_MAX}, with schedule_unit tokens"
+        default=None,
+        description=f"a whole number in 1..{SAMPLES_MAX}, with schedule_unit tokens",
     )
     rule: str | None = Field(
-        default=None, max_length=NAME_LENGTH_MAX, description=f"{RULE_ALLOWED}; with contract self"
+        default=None,
+        max_length=NAME_LENGTH_MAX,
+        description=f"{RULE_ALLOWED}; with contract self",
     )
 
 
 class LengthSection(_Section):
     """How long the job is to train, in one of three units: a hint for policies, which may be wrong."""
 
-    epochs: Length | None = Field(default=None, description="a number > 0 of passes over the data")
-    steps: Length | None = Field(default=None, description="a number > 0 of optimiser steps")
+    epochs: Length | None = Field(
+        default=None, description="a number > 0 of passes over the data"
+    )
+    steps: Length | None = Field(
+        default=None, description="a number > 0 of optimiser steps"
+    )
     samples: Length | None = Field(default=None, description="a number > 0 of samples")
 
 
 class JobFile(_Section):
     """One job."""
 
-    name: str = Field(min_length=1, max_length=NAME_LENGTH_MAX, description=NAME_ALLOWED)
-    run: str = Field(pattern=r"\S", description="a shell command; it is run once per GPU")
-    setup: str = Field(default="", description="a shell command; it is run once, before the first start")
-    workdir: str = Field(default=".", description="a directory; a relative one starts at the job file")
+    name: str = Field(
+        min_length=1, max_length=NAME_LENGTH_MAX, description=NAME_ALLOWED
+    )
+    run: str = Field(
+        pattern=r"\S", description="a shell command; it is run once per GPU"
+    )
+    setup: str = Field(
+        default="",
+        description="a shell command; it is run once, before the first start",
+    )
+    workdir: str = Field(
+        default=".", description="a directory; a relative one starts at the job file"
+    )
     envs: dict[str, str | int | float] = Field(
-        default_factory=dict, description="a mapping of variable names to text or numbers"
+        default_factory=dict,
+        description="a mapping of variable names to text or numbers",
     )
     resources: ResourcesSection = Field(
-        default_factory=ResourcesSection, description="a mapping with gpus, requested, gpu_types"
+        default_factory=ResourcesSection,
+        description="a mapping with gpus, requested, gpu_types",
     )
     batch: BatchSection = Field(description="a mapping with at least initial")
     contract: Annotated[RescaleContract, Field(strict=False)] = Field(
@@ -176,7 +208,9 @@ class JobFile(_Section):
         description=f"seconds >= {HANG_TIMEOUT_MIN_S:g} without a report after which it is started again; "
         "null for never",
     )
-    checkpoints: str = Field(default="", description=f"{CHECKPOINTS_ALLOWED}; empty: in the state directory")
+    checkpoints: str = Field(
+        default="", description=f"{CHECKPOINTS_ALLOWED}; empty: in the state directory"
+    )
 
 
 def read_job_file(path: Path) -> JobFile:
@@ -185,9 +219,13 @@ def read_job_file(path: Path) -> JobFile:
         size = path.stat().st_size
         text = path.read_text(encoding="utf-8") if size <= JOB_FILE_BYTES_MAX else ""
     except (OSError, ValueError) as error:
-        raise InputError("job file", str(path), f"a text file that can be read ({error})") from None
+        raise InputError(
+            "job file", str(path), f"a text file that can be read ({error})"
+        ) from None
     if size > JOB_FILE_BYTES_MAX:
-        raise InputError("job file", f"{path}, {size} bytes", f"at most {JOB_FILE_BYTES_MAX} bytes")
+        raise InputError(
+            "job file", f"{path}, {size} bytes", f"at most {JOB_FILE_BYTES_MAX} bytes"
+        )
     return parse_job_file(text, path.name, path.parent)
 
 
@@ -198,7 +236,9 @@ def parse_job_file(text: str, name: str, folder: Path) -> JobFile:
     """
     document = load_yaml(text, name)
     if not isinstance(document, dict):
-        raise InputError(name, document, f"a mapping with {', '.join(JobFile.model_fields)}")
+        raise InputError(
+            name, document, f"a mapping with {', '.join(JobFile.model_fields)}"
+        )
     check_outside(document)
     try:
         job = JobFile.model_validate(document)
@@ -211,8 +251,14 @@ def _absolute(workdir: str, folder: Path) -> str:
     try:
         expanded = Path(workdir).expanduser()
         return str((folder / expanded).resolve())
-    except (OSError, RuntimeError, ValueError) as error:  # no such user, a ring of links, too long
-        raise InputError("workdir", workdir, f"a path that can be followed ({error})") from None
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # no such user, a ring of links, too long
+        raise InputError(
+            "workdir", workdir, f"a path that can be followed ({error})"
+        ) from None
 
 
 def job_spec(job: JobFile, at: float) -> JobSpec:
@@ -223,7 +269,9 @@ def job_spec(job: JobFile, at: float) -> JobSpec:
     if not Path(job.workdir).is_absolute():
         raise InputError("workdir", job.workdir, "an absolute path")
     if job.tenant == EVERYBODY:
-        raise InputError("tenant", job.tenant, "a name; this one stands for all tenants together")
+        raise InputError(
+            "tenant", job.tenant, "a name; this one stands for all tenants together"
+        )
     _check_texts(job)
     envs = _envs(job)
     return JobSpec(
@@ -266,7 +314,9 @@ def _check_texts(job: JobFile) -> None:
         check_scalar(getattr(job, field), field)
         if len(getattr(job, field).encode()) > most:
             raise InputError(
-                field, getattr(job, field), f"at most {most} bytes; put a long script into a file"
+                field,
+                getattr(job, field),
+                f"at most {most} bytes; put a long script into a file",
             )
     if job.checkpoints:
         check_checkpoint_url(job.checkpoints, "checkpoints")
@@ -277,9 +327,15 @@ def _envs(job: JobFile) -> tuple[tuple[str, str], ...]:
     size = 0
     for name, value in job.envs.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise InputError("envs", name, "names of letters, digits and _, not beginning with a digit")
+            raise InputError(
+                "envs",
+                name,
+                "names of letters, digits and _, not beginning with a digit",
+            )
         if is_reserved_env(name):
-            raise InputError(f"envs.{name}", value, "names that Coadapt does not set itself")
+            raise InputError(
+                f"envs.{name}", value, "names that Coadapt does not set itself"
+            )
         check_scalar(value, f"envs.{name}")
         size += len(f"{name}={value}".encode())
     if len(job.envs) > ENVS_MAX or size > ENVS_BYTES_MAX:
@@ -288,7 +344,9 @@ def _envs(job: JobFile) -> tuple[tuple[str, str], ...]:
     return tuple((name, str(value)) for name, value in sorted(job.envs.items()))
 
 
-def input_error(model: type[BaseModel], errors: Sequence[Mapping[str, object]]) -> InputError:
+def input_error(
+    model: type[BaseModel], errors: Sequence[Mapping[str, object]]
+) -> InputError:
     """Return the first of pydantic's `errors` about `model` as the one line that a user sees."""
     error = errors[0]
     location = error["loc"]
@@ -297,7 +355,11 @@ def input_error(model: type[BaseModel], errors: Sequence[Mapping[str, object]]) 
     allowed, keys = "", list(model.model_fields)
     annotation: object = model
     for part in location:
-        section = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+        section = (
+            annotation
+            if isinstance(annotation, type) and issubclass(annotation, BaseModel)
+            else None
+        )
         if section is None and get_origin(annotation) is not dict:
             break  # what follows is pydantic's name for a member of a union
         path.append(str(part))
@@ -310,10 +372,16 @@ def input_error(model: type[BaseModel], errors: Sequence[Mapping[str, object]]) 
     if error["type"] == "extra_forbidden":
         near = difflib.get_close_matches(path[-1], keys, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        return InputError(name, error["input"], f"only the keys {', '.join(keys)}{hint}")
-    allowed = allowed or (str(error["msg"]) if path else f"a mapping with {', '.join(keys)}")
+        return InputError(
+            name, error["input"], f"only the keys {', '.join(keys)}{hint}"
+        )
+    allowed = allowed or (
+        str(error["msg"]) if path else f"a mapping with {', '.join(keys)}"
+    )
     if error["type"] == "missing":
-        return InputError(name, None, f"{allowed}; the key is missing" if path else allowed)
+        return InputError(
+            name, None, f"{allowed}; the key is missing" if path else allowed
+        )
     return InputError(name, error["input"], allowed + _quoting_hint(error))
 
 
@@ -329,18 +397,29 @@ def _quoting_hint(error: Mapping[str, object]) -> str:
 
 def _replica_limits(resources: ResourcesSection) -> ReplicaLimits:
     # [0-9], since \d also means the digits of other scripts; without zeros in front, which meant octal once.
-    match = re.fullmatch(r" *([1-9][0-9]{0,8}) *(?:\.\. *([1-9][0-9]{0,8}) *)?", str(resources.gpus)[:100])
+    match = re.fullmatch(
+        r" *([1-9][0-9]{0,8}) *(?:\.\. *([1-9][0-9]{0,8}) *)?",
+        str(resources.gpus)[:100],
+    )
     smallest, largest = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= smallest <= largest <= GPUS_MAX:
         raise InputError("resources.gpus", resources.gpus, GPUS_ALLOWED)
     requested = resources.requested or smallest
     if not smallest <= requested <= largest:
-        raise InputError("resources.requested", requested, f"within resources.gpus, {smallest}..{largest}")
+        raise InputError(
+            "resources.requested",
+            requested,
+            f"within resources.gpus, {smallest}..{largest}",
+        )
     gpu_types = tuple(resources.gpu_types)
     for name in gpu_types:
         if not is_label(name) or gpu_types.count(name) > 1:
-            raise InputError("resources.gpu_types", name, f"different names: {LABEL_ALLOWED}")
-    return ReplicaLimits(min=smallest, max=largest, requested=requested, gpu_types=gpu_types)
+            raise InputError(
+                "resources.gpu_types", name, f"different names: {LABEL_ALLOWED}"
+            )
+    return ReplicaLimits(
+        min=smallest, max=largest, requested=requested, gpu_types=gpu_types
+    )
 
 
 def _length(length: LengthSection) -> JobLength:
@@ -356,12 +435,16 @@ def _schedule(job: JobFile) -> BatchSchedule | None:
     scheduled = job.contract is RescaleContract.SCHEDULE
     if scheduled is not (batch.schedule is not None):
         allowed = (
-            SCHEDULE_ALLOWED if scheduled else f"none under contract {job.contract}, only under schedule"
+            SCHEDULE_ALLOWED
+            if scheduled
+            else f"none under contract {job.contract}, only under schedule"
         )
         raise InputError("batch.schedule", batch.schedule, allowed)
     tokens = batch.schedule_unit == "tokens"
     if tokens and not scheduled:
-        raise InputError("batch.schedule_unit", batch.schedule_unit, "only with batch.schedule")
+        raise InputError(
+            "batch.schedule_unit", batch.schedule_unit, "only with batch.schedule"
+        )
     if tokens is not (per_sample is not None):
         allowed = "a whole number >= 1 with schedule_unit tokens, and only with it"
         raise InputError("batch.tokens_per_sample", per_sample, allowed)
@@ -369,7 +452,9 @@ def _schedule(job: JobFile) -> BatchSchedule | None:
         return None
     schedule = BatchSchedule.parse(batch.schedule, tokens_per_sample=per_sample or 1)
     if max(schedule.totals) > SAMPLES_MAX:
-        raise InputError("batch.schedule", max(schedule.totals), f"batches of at most {SAMPLES_MAX}")
+        raise InputError(
+            "batch.schedule", max(schedule.totals), f"batches of at most {SAMPLES_MAX}"
+        )
     return schedule
 
 
@@ -378,28 +463,53 @@ def _rule(job: JobFile) -> BatchRule | None:
     if job.batch.rule is None:
         return None
     if job.contract is not RescaleContract.SELF:
-        raise InputError("batch.rule", job.batch.rule, f"none under contract {job.contract}, only under self")
-    rule, first = BatchRule.parse(job.batch.rule), job.batch.requested or job.batch.initial
+        raise InputError(
+            "batch.rule",
+            job.batch.rule,
+            f"none under contract {job.contract}, only under self",
+        )
+    rule, first = (
+        BatchRule.parse(job.batch.rule),
+        job.batch.requested or job.batch.initial,
+    )
     if (job.batch.max or 0) <= first:
-        raise InputError("batch.max", job.batch.max, f"with batch.rule, a whole number above {first}")
+        raise InputError(
+            "batch.max", job.batch.max, f"with batch.rule, a whole number above {first}"
+        )
     return rule
 
 
-def _batch_limits(batch: BatchSection, schedule: BatchSchedule | None, rule: BatchRule | None) -> BatchLimits:
-    first, largest = (batch.initial, 0) if schedule is None else (schedule.totals[0], max(schedule.totals))
+def _batch_limits(
+    batch: BatchSection, schedule: BatchSchedule | None, rule: BatchRule | None
+) -> BatchLimits:
+    first, largest = (
+        (batch.initial, 0)
+        if schedule is None
+        else (schedule.totals[0], max(schedule.totals))
+    )
     requested = batch.requested or first
     most = batch.max or max(batch.initial, requested, largest)
     if most < batch.initial:
-        raise InputError("batch.max", batch.max, f"a whole number >= batch.initial, {batch.initial}")
+        raise InputError(
+            "batch.max", batch.max, f"a whole number >= batch.initial, {batch.initial}"
+        )
     if schedule is not None and requested != first:
-        raise InputError("batch.requested", requested, f"the first batch of batch.schedule, {first}")
+        raise InputError(
+            "batch.requested", requested, f"the first batch of batch.schedule, {first}"
+        )
     if largest > most:
-        raise InputError("batch.schedule", largest, f"batches of at most batch.max, {most}")
+        raise InputError(
+            "batch.schedule", largest, f"batches of at most batch.max, {most}"
+        )
     if requested > most:
-        raise InputError("batch.requested", requested, f"within 1..batch.max, 1..{most}")
+        raise InputError(
+            "batch.requested", requested, f"within 1..batch.max, 1..{most}"
+        )
     if batch.max_atomic is not None and batch.max_atomic < batch.min_atomic:
         raise InputError(
-            "batch.max_atomic", batch.max_atomic, f"a whole number >= batch.min_atomic, {batch.min_atomic}"
+            "batch.max_atomic",
+            batch.max_atomic,
+            f"a whole number >= batch.min_atomic, {batch.min_atomic}",
         )
     return BatchLimits(
         initial=batch.initial,

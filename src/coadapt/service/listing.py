@@ -52,7 +52,9 @@ def parse_states(text: str) -> frozenset[JobState]:
     known = {state.value: state for state in JobState}
     for name in names:
         if name not in known:
-            raise InputError("state", name, f"states with commas between: {', '.join(known)}")
+            raise InputError(
+                "state", name, f"states with commas between: {', '.join(known)}"
+            )
     return frozenset(known[name] for name in names)
 
 
@@ -85,7 +87,11 @@ def ended_jobs(index: JobIndex, query: JobQuery) -> list[EndedJob]:
     found: list[EndedJob] = []
     while states and len(found) <= query.limit:
         asked = EndedQuery(
-            states=states, tenant=query.tenant, limit=query.limit + 1, after=after, newest=query.newest
+            states=states,
+            tenant=query.tenant,
+            limit=query.limit + 1,
+            after=after,
+            newest=query.newest,
         )
         page = index.ended_page(asked)
         found += [job for job in page if called(job.name) or called(job.id)]
@@ -120,7 +126,9 @@ def job_page(
 
 def picture(job: JobRecord | EndedJob, at: float, plan_error: str) -> dict[str, Json]:
     """Return the job's picture at `at` (s); that of an ended one is of its end."""
-    return job.picture if isinstance(job, EndedJob) else job_snapshot(job, at, plan_error)
+    return (
+        job.picture if isinstance(job, EndedJob) else job_snapshot(job, at, plan_error)
+    )
 
 
 def find_live(state: SchedulerState, given: str) -> list[JobRecord]:
@@ -128,11 +136,15 @@ def find_live(state: SchedulerState, given: str) -> list[JobRecord]:
     exact = state.jobs.get(given)
     if exact is not None:
         return [] if exact.state in ENDED else [copy_of(exact)]
-    fitting = [job for name, job in state.jobs.items() if given and name.startswith(given)]
+    fitting = [
+        job for name, job in state.jobs.items() if given and name.startswith(given)
+    ]
     return [copy_of(job) for job in fitting if job.state not in ENDED]
 
 
-def find_job(live: Sequence[JobRecord], index: JobIndex, given: str) -> JobRecord | EndedJob:
+def find_job(
+    live: Sequence[JobRecord], index: JobIndex, given: str
+) -> JobRecord | EndedJob:
     """Return the job with this id, or the only one whose id begins so. Raises UnknownJobError.
 
     live: what find_live gave.
@@ -143,19 +155,29 @@ def find_job(live: Sequence[JobRecord], index: JobIndex, given: str) -> JobRecor
     ended = index.ended(given)
     if ended is not None:
         return ended
-    names = {job.id for job in live} | set(index.ids_beginning(given, IDS_SHOWN + 1) if given else [])
+    names = {job.id for job in live} | set(
+        index.ids_beginning(given, IDS_SHOWN + 1) if given else []
+    )
     if len(names) != 1:
         near = names or [job.id for job in index.ended_latest(IDS_SHOWN)]
         raise unknown_job(given, near)
     (name,) = names
-    return next((job for job in live if job.id == name), None) or index.ended(name) or _gone(given)
+    return (
+        next((job for job in live if job.id == name), None)
+        or index.ended(name)
+        or _gone(given)
+    )
 
 
 def unknown_job(given: str, near: Iterable[JobId]) -> UnknownJobError:
     """Return the error for an id that stands for no job or for several; `near`: what may have been meant."""
     names = sorted(near)
-    shown = ", ".join(names[:IDS_SHOWN]) + (f" and {len(names) - IDS_SHOWN} more" * (len(names) > IDS_SHOWN))
-    allowed = f"the id of a job, or its beginning: {shown or 'no job was submitted yet'}"
+    shown = ", ".join(names[:IDS_SHOWN]) + (
+        f" and {len(names) - IDS_SHOWN} more" * (len(names) > IDS_SHOWN)
+    )
+    allowed = (
+        f"the id of a job, or its beginning: {shown or 'no job was submitted yet'}"
+    )
     return UnknownJobError("job", given, allowed)
 
 

@@ -130,7 +130,9 @@ class LiveLoop:
         while not self._closed.is_set():
             group = self._next_group()
             try:
-                self._runtime.post_all([event for waiting in group for event in waiting.events])
+                self._runtime.post_all(
+                    [event for waiting in group for event in waiting.events]
+                )
                 self._clock.run_due()
             except BaseException as error:
                 for waiting in group:
@@ -147,7 +149,11 @@ class LiveLoop:
                 self._waited(now - waiting.since)
             if waiting.future is not None:
                 places = enumerate(waiting.events) if refused else ()
-                told = {place: refused[id(event)] for place, event in places if id(event) in refused}
+                told = {
+                    place: refused[id(event)]
+                    for place, event in places
+                    if id(event) in refused
+                }
                 waiting.future.set_result(told)
         refused.clear()
 
@@ -161,7 +167,9 @@ class LiveLoop:
         self._refused[id(event)] = EventRefusedError(text)
         logger.error("%s; see: coadapt doctor", text)
 
-    def observer_failed(self, observer: Callable[..., object], error: Exception) -> None:
+    def observer_failed(
+        self, observer: Callable[..., object], error: Exception
+    ) -> None:
         name = getattr(observer, "__name__", type(observer).__name__)
         text = f"{name} is switched off until the next start: it failed ({describe(error)})"
         self._notices.append(text)
@@ -198,7 +206,9 @@ class LiveLoop:
         self.commit_all((event,), time.monotonic()).add_done_callback(tell)
         return handled
 
-    def commit_all(self, events: Sequence[Event], since: float) -> "Future[dict[int, EventRefusedError]]":
+    def commit_all(
+        self, events: Sequence[Event], since: float
+    ) -> "Future[dict[int, EventRefusedError]]":
         """Hand events over that go together, and came from `since` on; the future is done likewise.
 
         Its result names by their places those that were refused. Raises OverloadedError.
@@ -260,10 +270,16 @@ class LiveLoop:
 
     def _next_group(self) -> "list[_Waiting]":
         alarm_at = self._clock.next_at()
-        wait_s = IDLE_S if alarm_at is None else min(max(alarm_at - self._clock.now(), 0.0), IDLE_S)
+        wait_s = (
+            IDLE_S
+            if alarm_at is None
+            else min(max(alarm_at - self._clock.now(), 0.0), IDLE_S)
+        )
         group: list[_Waiting] = []
         with suppress(queue.Empty):
-            group.append(self._queue.get(timeout=wait_s) if wait_s else self._queue.get_nowait())
+            group.append(
+                self._queue.get(timeout=wait_s) if wait_s else self._queue.get_nowait()
+            )
             self._drain(group)
         return group
 

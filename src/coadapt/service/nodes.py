@@ -21,7 +21,9 @@ async def nodes(request: Request) -> dict[str, JsonValue]:
     """All nodes that jobs may have, and those that are set aside, with the reason in `aside`."""
     service = request.app.state.service
     at = service.loop.now()
-    picture = await asyncio.to_thread(service.loop.read, lambda state: cluster_snapshot(state, at, 0))
+    picture = await asyncio.to_thread(
+        service.loop.read, lambda state: cluster_snapshot(state, at, 0)
+    )
     told = cast("list[dict[str, JsonValue]]", picture["nodes"])
     found: list[dict[str, JsonValue]] = [{**node, "aside": None} for node in told]
     aside = service.nodes.aside if service.nodes is not None else {}
@@ -34,5 +36,7 @@ async def take_back(request: Request, node: NodeName) -> dict[str, JsonValue]:
     """Let jobs on a node again that is set aside; its failures are forgotten."""
     keeper = request.app.state.service.nodes
     if keeper is None or not await asyncio.to_thread(keeper.take_back, node):
-        raise HTTPException(404, f"no node {node!r} is set aside; see: coadapt nodes ls")
+        raise HTTPException(
+            404, f"no node {node!r} is set aside; see: coadapt nodes ls"
+        )
     return {"id": node}

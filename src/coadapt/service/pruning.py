@@ -53,4 +53,10 @@ def summed(steps: Iterable[Step], limit_s: float | None) -> dict[str, JsonValue]
         if until is not None and time.monotonic() > until:
             done = False
             break
-    return {"jobs": jobs, "logs": logs, "num_bytes": num_bytes, "num_events": num_events, "done": done}
+    return {
+        "jobs": jobs,
+        "logs": logs,
+        "num_bytes": num_bytes,
+        "num_events": num_events,
+        "done": done,
+    }

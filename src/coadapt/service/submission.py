@@ -25,9 +25,19 @@ def check_possible(spec: JobSpec, nodes: Iterable[Node]) -> None:
     for node in nodes:
         pools[node.gpu_type] = pools.get(node.gpu_type, 0) + node.num_gpus
     limits = spec.replicas
-    if limits.gpu_types and pools and not any(limits.allows_type(name) for name in pools):
-        raise InputError("resources.gpu_types", list(limits.gpu_types), f"one of {', '.join(sorted(pools))}")
-    most = max((count for name, count in pools.items() if limits.allows_type(name)), default=0)
+    if (
+        limits.gpu_types
+        and pools
+        and not any(limits.allows_type(name) for name in pools)
+    ):
+        raise InputError(
+            "resources.gpu_types",
+            list(limits.gpu_types),
+            f"one of {', '.join(sorted(pools))}",
+        )
+    most = max(
+        (count for name, count in pools.items() if limits.allows_type(name)), default=0
+    )
     if limits.min > most:
         types = limits.types_in_words
         allowed = f"a minimum of at most {most}, which is all that this cluster has of {types}"
@@ -38,14 +48,18 @@ def check_possible(spec: JobSpec, nodes: Iterable[Node]) -> None:
 def _check_batch(spec: JobSpec, most: int) -> None:
     """Refuse limits under which the policies find no lawful batch on any number of GPUs up to `most`."""
     limits, least = spec.batch, spec.replicas.min
-    if limits.schedule is not None and least * limits.min_atomic > min(limits.schedule.totals):
+    if limits.schedule is not None and least * limits.min_atomic > min(
+        limits.schedule.totals
+    ):
         allowed = f"batches of at least {least * limits.min_atomic}: {limits.min_atomic} samples on each GPU"
         raise InputError("batch.schedule", min(limits.schedule.totals), allowed)
     if not spec.adaptive:
         if least * limits.min_atomic > limits.requested:
             needed = least * limits.min_atomic
             raise InputError(
-                "batch.requested" if limits.requested != limits.initial else "batch.initial",
+                "batch.requested"
+                if limits.requested != limits.initial
+                else "batch.initial",
                 limits.requested,
                 f"at least {needed}: {limits.min_atomic} samples (batch.min_atomic) on each of {least} "
                 f"GPU{'s' if least > 1 else ''}, the least that resources.gpus asks for",

@@ -16,10 +16,18 @@ from coadapt.model.bounds import LABEL_ALLOWED, is_label
 from coadapt.model.tenant import EVERYBODY
 from coadapt.model.wire import Json, to_json
 from coadapt.service.bodies import StrictRoute
-from coadapt.service.limits import GPUS_MAX, NAME_LENGTH_MAX, PRIORITY_MAX, TENANTS_MAX, WEIGHT_MAX
+from coadapt.service.limits import (
+    GPUS_MAX,
+    NAME_LENGTH_MAX,
+    PRIORITY_MAX,
+    TENANTS_MAX,
+    WEIGHT_MAX,
+)
 from coadapt.service.live_loop import LiveLoop
 
-router = APIRouter(prefix="/v1/tenants", route_class=StrictRoute, redirect_slashes=False)
+router = APIRouter(
+    prefix="/v1/tenants", route_class=StrictRoute, redirect_slashes=False
+)
 
 TenantName = Annotated[TenantId, Path(min_length=1, max_length=NAME_LENGTH_MAX)]
 
@@ -29,10 +37,16 @@ class TenantBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
     weight: float = Field(
-        default=1.0, gt=0, le=WEIGHT_MAX, description=f"a number > 0, at most {WEIGHT_MAX}: its fair share"
+        default=1.0,
+        gt=0,
+        le=WEIGHT_MAX,
+        description=f"a number > 0, at most {WEIGHT_MAX}: its fair share",
     )
     quota_gpus: int | None = Field(
-        default=None, ge=0, le=GPUS_MAX, description=f"a whole number in 0..{GPUS_MAX}, or null for no limit"
+        default=None,
+        ge=0,
+        le=GPUS_MAX,
+        description=f"a whole number in 0..{GPUS_MAX}, or null for no limit",
     )
     priority: int = Field(
         default=0,
@@ -43,7 +57,9 @@ class TenantBody(BaseModel):
 
 
 @router.put("/{tenant}")
-async def configure(request: Request, tenant: TenantName, body: TenantBody) -> dict[str, JsonValue]:
+async def configure(
+    request: Request, tenant: TenantName, body: TenantBody
+) -> dict[str, JsonValue]:
     """Grant a tenant something else; it counts from the next round on, which is brought forward."""
     if not is_label(tenant):
         raise InputError("tenant", tenant, LABEL_ALLOWED)
@@ -51,9 +67,17 @@ async def configure(request: Request, tenant: TenantName, body: TenantBody) -> d
     loop: LiveLoop = request.app.state.service.loop
     known = await asyncio.to_thread(loop.read, lambda state: set(state.tenants))
     if tenant not in known and len(known) >= TENANTS_MAX:
-        raise InputError("tenant", tenant, f"one of the {len(known)} that there are; more are not kept")
-    await asyncio.wrap_future(loop.commit(TenantConfigured(at=loop.now(), tenant=granted)))
-    (told,) = await asyncio.to_thread(loop.read, lambda state: tenant_snapshots(state, {tenant}))
+        raise InputError(
+            "tenant",
+            tenant,
+            f"one of the {len(known)} that there are; more are not kept",
+        )
+    await asyncio.wrap_future(
+        loop.commit(TenantConfigured(at=loop.now(), tenant=granted))
+    )
+    (told,) = await asyncio.to_thread(
+        loop.read, lambda state: tenant_snapshots(state, {tenant})
+    )
     return told
 
 
@@ -64,7 +88,9 @@ async def tenants(request: Request) -> dict[str, JsonValue]:
     return {"tenants": list(await asyncio.to_thread(loop.read, tenant_snapshots))}
 
 
-def tenant_snapshots(state: SchedulerState, only: set[TenantId] | None = None) -> list[dict[str, Json]]:
+def tenant_snapshots(
+    state: SchedulerState, only: set[TenantId] | None = None
+) -> list[dict[str, Json]]:
     """Return tenants as plain data, by name: what is granted, and what live jobs hold. `only`: of these."""
     held: Counter[TenantId] = Counter()
     num_jobs: Counter[TenantId] = Counter()
@@ -75,7 +101,11 @@ def tenant_snapshots(state: SchedulerState, only: set[TenantId] | None = None) -
                 num_jobs[tenant] += 1
                 held[tenant] += bool(job.ordered)
                 gpus[tenant] = gpus.get(tenant, 0.0) + num_gpus_held(job)
-    names = only if only is not None else {*state.tenants, *num_jobs} - ({EVERYBODY} - state.tenants.keys())
+    names = (
+        only
+        if only is not None
+        else {*state.tenants, *num_jobs} - ({EVERYBODY} - state.tenants.keys())
+    )
     return [
         {
             **_granted(state.tenants.get(name) or Tenant(id=name)),

@@ -45,8 +45,12 @@ from coadapt.sim.learned import ONE_GPU, UNTIMED, Learned, TimedSteps, first_loo
 from coadapt.sim.pace import Pace, pace_of
 from coadapt.sim.ramp import steps_to_come
 
-ForecastAt = Callable[[int, float, float], Forecast]  # epochs, progress and samples so far
-Cut = Callable[[BatchLimits, int], BatchConfig]  # the requested batch over a number of replicas
+ForecastAt = Callable[
+    [int, float, float], Forecast
+]  # epochs, progress and samples so far
+Cut = Callable[
+    [BatchLimits, int], BatchConfig
+]  # the requested batch over a number of replicas
 
 _KEEP_THEIR_BATCH = (RescaleContract.FIXED, RescaleContract.FROZEN)
 
@@ -70,7 +74,9 @@ class Assignment:
     _times: dict[int, tuple[float, float]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
-    _timed: dict[int, Learned] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _timed: dict[int, Learned] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
     _search: list[tuple[ThroughputParams | KinTimes, BatchSearch]] = field(
         init=False, repr=False, compare=False, default_factory=list
     )
@@ -98,25 +104,36 @@ class Assignment:
         """Return the best batch by noise scale. Who goes by what kin timed needs no fit of its own."""
         times = timed.params if self.kin_times is None else self.kin_times
         if not self._search or self._search[0][0] is not times:
-            self._search[:] = [(times, search_of(self.limits, self.setting.placement, times))]
+            self._search[:] = [
+                (times, search_of(self.limits, self.setting.placement, times))
+            ]
         return best_of(self._search[0][1], grad)
 
-    def pace(self, application: Application, batch: BatchConfig, speed: float) -> tuple[float, Pace]:
+    def pace(
+        self, application: Application, batch: BatchConfig, speed: float
+    ) -> tuple[float, Pace]:
         """Return steps per second and the pace of a job that keeps `batch`; jobs alike share a pace."""
         kept = self._kept.get(speed)
         if kept is None:
             steps_per_s = speed / self.step_s(application, batch)
-            pace = pace_of(application, batch.total, self.spec.batch.initial, steps_per_s)
+            pace = pace_of(
+                application, batch.total, self.spec.batch.initial, steps_per_s
+            )
             kept = self._kept[speed] = steps_per_s, pace
         return kept
 
     def told(self, kin_times: KinTimes | None) -> "Assignment":
         """Return the assignment of a job that was told this of its kin; of other placements it is nothing."""
-        if kin_times is self.kin_times or self.keeps_batch or kin_times == self.kin_times:
+        if (
+            kin_times is self.kin_times
+            or self.keeps_batch
+            or kin_times == self.kin_times
+        ):
             return self
         setting = self.setting
         if setting.neighbours or (
-            kin_times is not None and not kin_times.are_of(setting.gpu_type, setting.placement)
+            kin_times is not None
+            and not kin_times.are_of(setting.gpu_type, setting.placement)
         ):
             return self
         return replace(self, kin_times=kin_times)
@@ -126,22 +143,33 @@ class Assignment:
         if self._timed.get(atomic) is not learned:
             if not learned.on(self.setting).knows(self.setting.placement, atomic):
                 whole_s, sync_s = self.step_time(application, atomic)
-                learned = learned.with_step(self.setting, atomic, whole_s - sync_s, whole_s)
+                learned = learned.with_step(
+                    self.setting, atomic, whole_s - sync_s, whole_s
+                )
             self._timed[atomic] = learned
         return learned
 
 
 def assignment(
-    application: Application, spec: JobSpec, setting: Setting, dictated: BatchConfig | None = None
+    application: Application,
+    spec: JobSpec,
+    setting: Setting,
+    dictated: BatchConfig | None = None,
 ) -> Assignment:
     """Return what a job gets with `setting`; a dictated batch takes more passes where memory is short."""
     limits = within_memory(spec.batch, application, setting)
-    if dictated is not None and limits.max_atomic is not None and dictated.atomic > limits.max_atomic:
+    if (
+        dictated is not None
+        and limits.max_atomic is not None
+        and dictated.atomic > limits.max_atomic
+    ):
         dictated = _in_more_passes(dictated, limits.max_atomic)
     return Assignment(spec=spec, setting=setting, limits=limits, dictated=dictated)
 
 
-def within_memory(limits: BatchLimits, application: Application, setting: Setting) -> BatchLimits:
+def within_memory(
+    limits: BatchLimits, application: Application, setting: Setting
+) -> BatchLimits:
     """Return `limits` with no more samples in a pass than fit into the memory that `setting` leaves."""
     ceiling = application.max_atomic(setting)
     if ceiling is None or ceiling >= (limits.max_atomic or limits.max_total):
@@ -152,7 +180,9 @@ def within_memory(limits: BatchLimits, application: Application, setting: Settin
 def _in_more_passes(batch: BatchConfig, max_atomic: int) -> BatchConfig:
     share = batch.atomic * (batch.accumulation + 1)
     passes = -(-share // max_atomic)
-    return BatchConfig(total=batch.total, atomic=-(-share // passes), accumulation=passes - 1)
+    return BatchConfig(
+        total=batch.total, atomic=-(-share // passes), accumulation=passes - 1
+    )
 
 
 @quick_init
@@ -185,7 +215,9 @@ class Segment:
     finished_s: float | None = None
 
 
-def assign(application: Application, assigned: Assignment, training: Training, delay_s: float) -> Training:
+def assign(
+    application: Application, assigned: Assignment, training: Training, delay_s: float
+) -> Training:
     """Return the training as it goes on under a new assignment: batch chosen, `delay_s` to pay first."""
     batch = choose_batch(
         application,
@@ -230,7 +262,9 @@ def choose_batch(
         return split_total(smallest, num_replicas, limits, accumulate_alone=True)
     if assigned.spec.efficiency.kind is not EfficiencyKind.NOISE_SCALE:
         kin = assigned.kin_times
-        model = model_of(assigned.spec, grad, progress=progress * limits.initial, samples=samples)
+        model = model_of(
+            assigned.spec, grad, progress=progress * limits.initial, samples=samples
+        )
         return best_batch(
             limits,
             timed.params,
@@ -242,9 +276,17 @@ def choose_batch(
     return assigned.best(timed, grad)
 
 
-def kept_batch(limits: BatchLimits, num_replicas: int, total: int | None = None) -> BatchConfig:
+def kept_batch(
+    limits: BatchLimits, num_replicas: int, total: int | None = None
+) -> BatchConfig:
     """Return `total` samples, `limits.requested` by default, as a job cuts what it must keep exactly."""
-    return split_total(total or limits.requested, num_replicas, limits, accumulate_alone=True, exact=True)
+    return split_total(
+        total or limits.requested,
+        num_replicas,
+        limits,
+        accumulate_alone=True,
+        exact=True,
+    )
 
 
 # Seconds left over; then, as in a Training: epoch, progress, samples, batch, grad, learned.
@@ -252,7 +294,11 @@ _Trained = tuple[float, int, float, float, BatchConfig, GradStats | None, Learne
 
 
 def advance(
-    application: Application, assigned: Assignment, training: Training, seconds: float, speed: float = 1.0
+    application: Application,
+    assigned: Assignment,
+    training: Training,
+    seconds: float,
+    speed: float = 1.0,
 ) -> Segment:
     """Return the training `seconds` later, or at its end if that comes first.
 
@@ -277,7 +323,11 @@ def advance(
 
 
 def _train_choosing(
-    application: Application, assigned: Assignment, training: Training, left_s: float, speed: float
+    application: Application,
+    assigned: Assignment,
+    training: Training,
+    left_s: float,
+    speed: float,
 ) -> _Trained:
     """Train for `left_s` seconds; the batch is chosen anew after each epoch, and at the end."""
     batch = training.batch
@@ -311,19 +361,40 @@ def _train_choosing(
             epoch += 1
         left_s -= used_s
         # Exactly there, whatever rounding did: below it, the batch before would be chosen again.
-        samples = next_at if used_s == change_s else samples + used_s * steps_per_s * batch.total
-        batch = choose_batch(application, assigned, epoch, learned, grad, progress=progress, samples=samples)
+        samples = (
+            next_at
+            if used_s == change_s
+            else samples + used_s * steps_per_s * batch.total
+        )
+        batch = choose_batch(
+            application,
+            assigned,
+            epoch,
+            learned,
+            grad,
+            progress=progress,
+            samples=samples,
+        )
     return left_s, epoch, progress, samples, batch, grad, learned
 
 
 def _train_keeping(
-    application: Application, assigned: Assignment, training: Training, left_s: float, speed: float
+    application: Application,
+    assigned: Assignment,
+    training: Training,
+    left_s: float,
+    speed: float,
 ) -> _Trained:
     """Do the same for a job that keeps its batch: nothing is chosen on the way."""
     batch = training.batch
     assert batch is not None, "a batch is chosen when a job is assigned"
     epoch, progress, samples = training.epoch, training.progress, training.samples
-    grad, learned, total, num_epochs = training.grad, training.learned, batch.total, application.num_epochs
+    grad, learned, total, num_epochs = (
+        training.grad,
+        training.learned,
+        batch.total,
+        application.num_epochs,
+    )
     if left_s > 0.0 and epoch < num_epochs:
         learned = assigned.learn(application, learned, batch.atomic)
         steps_per_s, pace = assigned.pace(application, batch, speed)
@@ -332,9 +403,15 @@ def _train_keeping(
             if epoch >= len(epochs):
                 pace.look_ahead(epoch)
             grad, rate, begins, target, whole_s, whole_samples = epochs[epoch]
-            if progress == begins and left_s > whole_s + 1.0:  # the whole epoch, whatever rounding does
+            if (
+                progress == begins and left_s > whole_s + 1.0
+            ):  # the whole epoch, whatever rounding does
                 epoch += 1
-                progress, left_s, samples = target, left_s - whole_s, samples + whole_samples
+                progress, left_s, samples = (
+                    target,
+                    left_s - whole_s,
+                    samples + whole_samples,
+                )
                 continue
             reached, used_s = progress + rate * left_s, left_s
             if reached >= target:
@@ -355,7 +432,10 @@ def _next_change(assigned: Assignment, samples: float) -> float:
 
 
 def report(
-    application: Application, assigned: Assignment, training: Training, forecast: Forecast
+    application: Application,
+    assigned: Assignment,
+    training: Training,
+    forecast: Forecast,
 ) -> TrainingReport:
     """Return what the job tells the scheduler. Only a job that picks its own batch fits a step-time model."""
     learned, batch = training.learned, training.batch
@@ -371,7 +451,9 @@ def report(
         grad=training.grad,
         forecast=forecast,
         # None was timed here before the job has gone on.
-        step_time_s=None if training.delay_s > 0.0 else assigned.step_s(application, batch),
+        step_time_s=None
+        if training.delay_s > 0.0
+        else assigned.step_s(application, batch),
         metrics=_metrics(application, batch.total, training.epoch),
     )
 
@@ -410,16 +492,25 @@ class Oracle:
     in all.
     """
 
-    def __init__(self, gpus_per_node: int, num_gpus: int, gpu_type: str = DEFAULT_GPU_TYPE) -> None:
+    def __init__(
+        self, gpus_per_node: int, num_gpus: int, gpu_type: str = DEFAULT_GPU_TYPE
+    ) -> None:
         self._gpus_per_node = gpus_per_node
         self._num_gpus = num_gpus
         self._gpu_type = gpu_type
-        self._step_times: dict[tuple[str, BatchLimits, int, Cut], tuple[float, ...]] = {}
+        self._step_times: dict[
+            tuple[str, BatchLimits, int, Cut], tuple[float, ...]
+        ] = {}
         self._forecasts: dict[tuple[str, BatchLimits, int], dict[int, Forecast]] = {}
         self._first_looks: dict[str, Learned] = {}
 
     def __call__(
-        self, application: Application, spec: JobSpec, epoch: int, progress: float = 0.0, samples: float = 0.0
+        self,
+        application: Application,
+        spec: JobSpec,
+        epoch: int,
+        progress: float = 0.0,
+        samples: float = 0.0,
     ) -> Forecast:
         """Return the forecast of a job after `epoch` epochs, at `progress` in steps at its initial batch.
 
@@ -433,9 +524,15 @@ class Oracle:
             own = cast("ForecastsItself", application)
             return lambda _, progress, __: own.forecast(progress)
         if spec.batch.schedule is not None:
-            return lambda *now: self._along_ramp(application, spec, steps_to_come(application, spec, *now))
+            return lambda *now: self._along_ramp(
+                application, spec, steps_to_come(application, spec, *now)
+            )
         limits = spec.batch
-        most = min(spec.replicas.max, max(limits.requested // limits.min_atomic, 1), self._num_gpus)
+        most = min(
+            spec.replicas.max,
+            max(limits.requested // limits.min_atomic, 1),
+            self._num_gpus,
+        )
         by_epoch = self._forecasts.setdefault((application.name, limits, most), {})
 
         def after(epoch: int, _progress: float, _samples: float) -> Forecast:
@@ -445,17 +542,27 @@ class Oracle:
 
         return after
 
-    def _after(self, application: Application, limits: BatchLimits, most: int, epoch: int) -> Forecast:
+    def _after(
+        self, application: Application, limits: BatchLimits, most: int, epoch: int
+    ) -> Forecast:
         # The artifact counts from the end of the epoch under way: in the last one a single step is left.
         last = application.num_epochs
-        steps = [application.steps(limits.requested, each) for each in (min(epoch + 1, last), last)]
+        steps = [
+            application.steps(limits.requested, each)
+            for each in (min(epoch + 1, last), last)
+        ]
         return Forecast(
             remaining_steps=steps[1] - steps[0] if epoch + 1 < last else 1.0,
-            step_time_s=self._packed_step_times(application, limits, most, _oracle_batch),
+            step_time_s=self._packed_step_times(
+                application, limits, most, _oracle_batch
+            ),
         )
 
     def _along_ramp(
-        self, application: Application, spec: JobSpec, steps_by_total: Mapping[int, float]
+        self,
+        application: Application,
+        spec: JobSpec,
+        steps_by_total: Mapping[int, float],
     ) -> Forecast:
         limits = spec.batch
         assert limits.schedule is not None
@@ -471,7 +578,10 @@ class Oracle:
             filled = min(most_gpus, max(total // limits.min_atomic, 1))
             times_s = self._packed_step_times(application, at_total, filled, kept_batch)
             weighed_s += count * np.array(times_s + times_s[-1:] * (most - filled))
-        return Forecast(remaining_steps=num_steps, step_time_s=tuple((weighed_s / num_steps).tolist()))
+        return Forecast(
+            remaining_steps=num_steps,
+            step_time_s=tuple((weighed_s / num_steps).tolist()),
+        )
 
     def first_look(self, application: Application, gpu_types: Iterable[str]) -> Learned:
         """Return `first_look`, made once for all jobs of an application: they share its fits."""
@@ -484,9 +594,16 @@ class Oracle:
     ) -> tuple[float, ...]:
         key = (application.name, limits, most, cut)
         if key not in self._step_times:
-            settings = [packed(n, self._gpus_per_node, self._gpu_type) for n in range(1, most + 1)]
+            settings = [
+                packed(n, self._gpus_per_node, self._gpu_type)
+                for n in range(1, most + 1)
+            ]
             self._step_times[key] = tuple(
-                step_s(application, setting, cut(within_memory(limits, application, setting), number))
+                step_s(
+                    application,
+                    setting,
+                    cut(within_memory(limits, application, setting), number),
+                )
                 for number, setting in enumerate(settings, start=1)
             )
         return self._step_times[key]
@@ -494,6 +611,10 @@ class Oracle:
 
 def _oracle_batch(limits: BatchLimits, num_replicas: int) -> BatchConfig:
     # The artifact's Optimus accumulates on one GPU always, even at the initial batch size.
-    if num_replicas == 1 and limits.accumulation and limits.requested >= 2 * limits.min_atomic:
+    if (
+        num_replicas == 1
+        and limits.accumulation
+        and limits.requested >= 2 * limits.min_atomic
+    ):
         limits = replace(limits, initial=1)
     return split_total(limits.requested, num_replicas, limits, accumulate_alone=True)

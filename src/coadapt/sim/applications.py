@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from coadapt.goodput.throughput import packed_placement
-from coadapt.model import DEFAULT_GPU_TYPE, BatchConfig, BatchLimits, Forecast, GradStats, Placement
+from coadapt.model import (
+    DEFAULT_GPU_TYPE,
+    BatchConfig,
+    BatchLimits,
+    Forecast,
+    GradStats,
+    Placement,
+)
 from coadapt.model.quick_init import quick_init
 
 
@@ -117,6 +124,8 @@ def step_s(application: Application, setting: Setting, batch: BatchConfig) -> fl
     return whole_s + batch.accumulation * (whole_s - sync_s)
 
 
-def packed(num_replicas: int, gpus_per_node: int, gpu_type: str = DEFAULT_GPU_TYPE) -> Setting:
+def packed(
+    num_replicas: int, gpus_per_node: int, gpu_type: str = DEFAULT_GPU_TYPE
+) -> Setting:
     """Return the setting of `num_replicas` on as few nodes as possible, in one rack, undisturbed."""
     return Setting(packed_placement(num_replicas, gpus_per_node), gpu_type)

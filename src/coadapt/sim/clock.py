@@ -21,7 +21,9 @@ class VirtualClock:
     def now(self) -> float:
         return self._now
 
-    def call_at(self, when: float, callback: Callable[[], None], *, last: bool = False) -> Cancel:
+    def call_at(
+        self, when: float, callback: Callable[[], None], *, last: bool = False
+    ) -> Cancel:
         """Call `callback` once at `when`, at once if that has passed; see runtime.ports.Clock."""
         order = next(self._order)
         heapq.heappush(self._heap, (max(when, self._now), last, order))

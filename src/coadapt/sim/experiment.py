@@ -86,7 +86,9 @@ class ExperimentConfig:
             round_s=self.round_s,
             reaction_s=None if self.reaction_s == math.inf else self.reaction_s,
             # Where jobs seldom report, silence is no sign of trouble.
-            silence_s=max(defaults.silence_s, 3 * self.round_s, 3 * (self.report_s or 0.0)),
+            silence_s=max(
+                defaults.silence_s, 3 * self.round_s, 3 * (self.report_s or 0.0)
+            ),
             rescale_default_s=self.rescale_s,
             rescale_in_place=self.rescales_in_place,
         )
@@ -176,12 +178,16 @@ def compose(
         config = replace(config, reaction_s=reaction_of(policy))
     clock = VirtualClock()
     gpu_type = commonest_type(cluster)
-    oracle = Oracle(gpus_per_node(cluster, gpu_type), gpus_by_type(cluster)[gpu_type], gpu_type)
+    oracle = Oracle(
+        gpus_per_node(cluster, gpu_type), gpus_by_type(cluster)[gpu_type], gpu_type
+    )
     world = World(clock, workload.jobs, applications, oracle, config.world)
     recorder = Recorder(figures_only=config.figures_only)
     foresight = Foresight()
     solver = InlineSolver(
-        policy, time.process_time, on_decided=None if config.figures_only else foresight.note
+        policy,
+        time.process_time,
+        on_decided=None if config.figures_only else foresight.note,
     )
     runtime = Runtime(
         Scheduler(config.scheduler),
@@ -202,7 +208,9 @@ def compose(
             forecast=oracle(applications[job.application], job.spec, epoch=0),
         )
         clock.call_at(job.at, partial(runtime.post, submitted))
-    return Simulation(workload, clock, world, runtime, recorder, solver, foresight, config)
+    return Simulation(
+        workload, clock, world, runtime, recorder, solver, foresight, config
+    )
 
 
 def simulate(
@@ -258,7 +266,9 @@ def new_policy(name: str, seed: int) -> Policy:
     unknown name.
     """
     named = parse_choice(name)[1]
-    options = {"seed": seed} if "seed" in policy_options(name) and "seed" not in named else {}
+    options = (
+        {"seed": seed} if "seed" in policy_options(name) and "seed" not in named else {}
+    )
     return create_policy(name, **options)
 
 
@@ -288,5 +298,7 @@ def _peak_rss_mb() -> float:
         status = Path("/proc/self/status").read_text(encoding="ascii")
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    peak_kib = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))
+    peak_kib = next(
+        line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")
+    )
     return int(peak_kib) / 1024

@@ -50,7 +50,9 @@ class Foresight:
     def fell_due(self, jobs: Mapping[JobId, JobHistory]) -> tuple[Foretold, ...]:
         """Return all words on jobs that have ended."""
         return tuple(
-            Foretold(word.end_at - at, word.low_at - at, word.high_at - at, ended_at - at)
+            Foretold(
+                word.end_at - at, word.low_at - at, word.high_at - at, ended_at - at
+            )
             for job, words in self.said.items()
             if (ended_at := jobs[job].ended_at) is not None
             for at, word in words

@@ -25,7 +25,9 @@ class TimedSteps:
     def knows(self, placement: Placement, atomic: int) -> bool:
         return ProfileKey.of(placement, atomic) in self.profile.rows
 
-    def with_step(self, placement: Placement, atomic: int, compute_s: float, step_s: float) -> "TimedSteps":
+    def with_step(
+        self, placement: Placement, atomic: int, compute_s: float, step_s: float
+    ) -> "TimedSteps":
         """Return what is known after one more kind of step."""
         profile = ProfileBuilder(rows={**self.profile.rows})
         profile.add(placement, atomic, compute_s, step_s)
@@ -38,7 +40,9 @@ class TimedSteps:
     @cached_property
     def type_profile(self) -> TypeProfile:
         """What the job tells of itself on its GPU type."""
-        return TypeProfile(params=self.params, num_replicas_profiled=self.profile.num_replicas_profiled)
+        return TypeProfile(
+            params=self.params, num_replicas_profiled=self.profile.num_replicas_profiled
+        )
 
     @cached_property
     def _told(self) -> dict[int, TypeProfile]:
@@ -63,17 +67,26 @@ class Learned:
     Steps beside neighbours say little about a GPU of one's own: they never enter the same fit.
     """
 
-    timed: Mapping[tuple[str, tuple[Neighbour, ...]], TimedSteps] = field(default_factory=dict)
+    timed: Mapping[tuple[str, tuple[Neighbour, ...]], TimedSteps] = field(
+        default_factory=dict
+    )
 
     def on(self, setting: Setting) -> TimedSteps:
         """Return the steps timed on the GPU type and beside the neighbours of `setting`."""
         return self.timed.get((setting.gpu_type, setting.neighbours), UNTIMED)
 
-    def with_step(self, setting: Setting, atomic: int, compute_s: float, step_s: float) -> "Learned":
+    def with_step(
+        self, setting: Setting, atomic: int, compute_s: float, step_s: float
+    ) -> "Learned":
         """Return what is known after one more kind of step."""
         key = (setting.gpu_type, setting.neighbours)
         return Learned(
-            {**self.timed, key: self.on(setting).with_step(setting.placement, atomic, compute_s, step_s)}
+            {
+                **self.timed,
+                key: self.on(setting).with_step(
+                    setting.placement, atomic, compute_s, step_s
+                ),
+            }
         )
 
     def by_type(self) -> dict[str, TimedSteps]:

@@ -50,13 +50,17 @@ class Ledger:
 
     def take(self, job: JobId, allocation: Allocation) -> None:
         """Seat `job`, which must hold nothing, on what `allocation` names."""
-        assert not self._nodes_of.get(job), f"job {job} runs twice on {sorted(self._nodes_of[job])}"
+        assert not self._nodes_of.get(job), (
+            f"job {job} runs twice on {sorted(self._nodes_of[job])}"
+        )
         self.take_more(job, allocation)
 
     def take_more(self, job: JobId, allocation: Allocation) -> None:
         """Seat `job` on what `allocation` has beyond the GPUs that it is on already."""
         types = {self.nodes[node].gpu_type for node, _ in allocation.slots}
-        assert len(types) == 1, f"job {job} is to train on GPU types {sorted(types)} at once"
+        assert len(types) == 1, (
+            f"job {job} is to train on GPU types {sorted(types)} at once"
+        )
         labels = iter(allocation.shared)
         share = WHOLE / allocation.num_sharers if allocation.shared else WHOLE
         for node, count in allocation.slots:
@@ -65,7 +69,9 @@ class Ledger:
                 for _ in range(count):
                     self._join(node, next(labels), job, share)
             else:
-                has = sum(job in gpu.shares and gpu.label is None for gpu in self._gpus[node])
+                has = sum(
+                    job in gpu.shares and gpu.label is None for gpu in self._gpus[node]
+                )
                 for _ in range(count - has):
                     self._empty(node, job).shares[job] = WHOLE
 
@@ -98,7 +104,10 @@ class Ledger:
             for gpu in self._gpus[node]
             if gpu.label is not None
         }
-        return [tuple(sorted(at[gpu].shares.keys() - {job})) for gpu in allocation.shared_gpus()]
+        return [
+            tuple(sorted(at[gpu].shares.keys() - {job}))
+            for gpu in allocation.shared_gpus()
+        ]
 
     def shared_gpus(self, job: JobId) -> dict[tuple[NodeId, int], Fraction]:
         """Return the share that `job` has of each shared GPU, by node and label."""
@@ -127,9 +136,13 @@ class Ledger:
             gpu.label = label
         gpu.shares[job] = max(share, gpu.shares.get(job, share))
         total = sum(gpu.shares.values())
-        assert total <= 1, f"{node}: {total} of the GPU with label {label} are given: {gpu.shares}"
+        assert total <= 1, (
+            f"{node}: {total} of the GPU with label {label} are given: {gpu.shares}"
+        )
 
     def _empty(self, node: NodeId, job: JobId) -> _Gpu:
         gpu = next((each for each in self._gpus[node] if not each.shares), None)
-        assert gpu is not None, f"{node} has {len(self._gpus[node])} GPUs, none is left for {job}"
+        assert gpu is not None, (
+            f"{node} has {len(self._gpus[node])} GPUs, none is left for {job}"
+        )
         return gpu

@@ -126,19 +126,30 @@ def job_outcomes(history: History, facts: RunFacts) -> tuple[JobOutcome, ...]:
 
 
 def measure(
-    history: History, outcomes: Sequence[JobOutcome], decision_s: Sequence[float], facts: RunFacts
+    history: History,
+    outcomes: Sequence[JobOutcome],
+    decision_s: Sequence[float],
+    facts: RunFacts,
 ) -> Metrics:
     """Return the figures of a run; `outcomes` as of `job_outcomes`. Raises ValueError if no job succeeded."""
     jobs = _succeeded(history)
     if not jobs:
-        raise ValueError(f"{facts.workload.name}: no job succeeded, so there is nothing to measure")
+        raise ValueError(
+            f"{facts.workload.name}: no job succeeded, so there is nothing to measure"
+        )
     jct_s = [outcome.jct_s for outcome in outcomes]
     rho = [outcome.rho for outcome in outcomes]
     makespan_s = max(job.ended_at or 0.0 for job in jobs)
-    held_gpu_s = sum(span.num_gpus * (span.end - span.start) for job in jobs for span in job.spans)
-    wait_s = sum(span.end - span.start for job in jobs for span in job.spans if not span.num_gpus)
+    held_gpu_s = sum(
+        span.num_gpus * (span.end - span.start) for job in jobs for span in job.spans
+    )
+    wait_s = sum(
+        span.end - span.start for job in jobs for span in job.spans if not span.num_gpus
+    )
     traces = {job.id: job for job in facts.workload.jobs}
-    start_s = sum(min(job.usage.costs.total_s, _start_s(traces[job.id], facts)) for job in jobs)
+    start_s = sum(
+        min(job.usage.costs.total_s, _start_s(traces[job.id], facts)) for job in jobs
+    )
     rescale_s = sum(job.usage.costs.total_s for job in jobs) - start_s
     total_s = sum(jct_s)
     p50, p90, p99 = np.percentile(jct_s, (50, 90, 99))
@@ -160,7 +171,10 @@ def measure(
         time_start=start_s / total_s,
         time_rescale=rescale_s / total_s,
         efficiency=float(
-            np.mean([each.progress / each.samples for each in measured if each.samples] or [1.0])
+            np.mean(
+                [each.progress / each.samples for each in measured if each.samples]
+                or [1.0]
+            )
         ),
         decision_ms_p50=float(np.median(decision_ms)),
         decision_ms_max=max(decision_ms),
@@ -186,11 +200,20 @@ def finish_time_fairness(history: History, facts: RunFacts) -> dict[JobId, float
         share_gpus = min(num_gpus / active.mean_during(job), most_gpus)
         num_replicas = _fair_replicas(spec, share_gpus)
         # What a job is called, and whose it is, makes it no faster.
-        alike = replace(spec, name="alone", tenant="anybody", priority=0, deadline_at=None, launch=None)
+        alike = replace(
+            spec,
+            name="alone",
+            tenant="anybody",
+            priority=0,
+            deadline_at=None,
+            launch=None,
+        )
         key = (traces[job.id].application, alike, num_replicas)
         if key not in alone_s:
             alone_s[key] = _alone_s(facts, *key)
-        first_round_at = max(math.ceil(job.submitted_at / facts.round_s), 1) * facts.round_s
+        first_round_at = (
+            max(math.ceil(job.submitted_at / facts.round_s), 1) * facts.round_s
+        )
         start_s = _start_s(traces[job.id], facts)
         fair_s = first_round_at - job.submitted_at + start_s + alone_s[key]
         rho[job.id] = _jct_s(job) / fair_s
@@ -206,11 +229,15 @@ class _ActiveJobs:
         changes.sort()
         self._at = np.array([at for at, _ in changes])
         counts = np.cumsum([step for _, step in changes])
-        self._integral = np.concatenate(([0.0], np.cumsum(counts[:-1] * np.diff(self._at))))
+        self._integral = np.concatenate(
+            ([0.0], np.cumsum(counts[:-1] * np.diff(self._at)))
+        )
 
     def mean_during(self, job: JobHistory) -> float:
         """Return the mean over the life of a job that has ended; it counts itself, so it is >= 1."""
-        start, end = np.interp([job.submitted_at, job.ended_at or 0.0], self._at, self._integral)
+        start, end = np.interp(
+            [job.submitted_at, job.ended_at or 0.0], self._at, self._integral
+        )
         return max(float(end - start) / _jct_s(job), 1.0)
 
 
@@ -227,10 +254,14 @@ def _fair_replicas(spec: JobSpec, share_gpus: float) -> int:
     return max(min(wanted, spec.replicas.max, most), spec.replicas.min)
 
 
-def _alone_s(facts: RunFacts, application_name: str, spec: JobSpec, num_replicas: int) -> float:
+def _alone_s(
+    facts: RunFacts, application_name: str, spec: JobSpec, num_replicas: int
+) -> float:
     """Return the seconds that a job trains alone on `num_replicas` packed GPUs."""
     application = facts.applications[application_name]
-    setting = packed(num_replicas, gpus_per_node(facts.cluster, facts.gpu_type), facts.gpu_type)
+    setting = packed(
+        num_replicas, gpus_per_node(facts.cluster, facts.gpu_type), facts.gpu_type
+    )
     if spec.batch.schedule is not None:
         return sum(
             count * _step_alone_s(facts, application, spec, total, num_replicas)
@@ -241,11 +272,16 @@ def _alone_s(facts: RunFacts, application_name: str, spec: JobSpec, num_replicas
     step_times = {batch.total: step_s(application, setting, batch) for batch in batches}
     initial, seconds = spec.batch.initial, 0.0
     rates = [
-        [each / step_time_s for each in _gains(cast("Hashable", application), total, initial)]
+        [
+            each / step_time_s
+            for each in _gains(cast("Hashable", application), total, initial)
+        ]
         for total, step_time_s in step_times.items()
     ]
     for epoch, rate in enumerate(map(max, zip(*rates, strict=True))):
-        seconds += (application.progress_at(epoch + 1) - application.progress_at(epoch)) / rate
+        seconds += (
+            application.progress_at(epoch + 1) - application.progress_at(epoch)
+        ) / rate
     return seconds
 
 
@@ -258,23 +294,33 @@ def _gains(application: Hashable, total: int, initial: int) -> tuple[float, ...]
 
 
 def _step_alone_s(
-    facts: RunFacts, application: Application, spec: JobSpec, total: int, num_replicas: int
+    facts: RunFacts,
+    application: Application,
+    spec: JobSpec,
+    total: int,
+    num_replicas: int,
 ) -> float:
     """Return the seconds of a step of `total` samples, on as many of the replicas as they can fill."""
     filled = max(min(num_replicas, total // spec.batch.min_atomic), spec.replicas.min)
-    setting = packed(filled, gpus_per_node(facts.cluster, facts.gpu_type), facts.gpu_type)
+    setting = packed(
+        filled, gpus_per_node(facts.cluster, facts.gpu_type), facts.gpu_type
+    )
     limits = within_memory(spec.batch, application, setting)
     return step_s(application, setting, kept_batch(limits, filled, total))
 
 
-def _batches(spec: JobSpec, limits: BatchLimits, num_replicas: int) -> list[BatchConfig]:
+def _batches(
+    spec: JobSpec, limits: BatchLimits, num_replicas: int
+) -> list[BatchConfig]:
     totals = [limits.requested]
     if spec.adaptive:
         doublings = int(math.log2(limits.max_total / limits.initial))
         totals += [limits.initial << power for power in range(doublings + 1)]
     fitting = {total for total in totals if total >= num_replicas * limits.min_atomic}
     return [
-        split_total(total, num_replicas, limits, accumulate_alone=True, exact=not spec.adaptive)
+        split_total(
+            total, num_replicas, limits, accumulate_alone=True, exact=not spec.adaptive
+        )
         for total in sorted(fitting or {limits.requested})
     ]
 

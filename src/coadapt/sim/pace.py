@@ -32,26 +32,39 @@ class EpochPace(NamedTuple):
 class Pace:
     """How fast training goes in each epoch while the batch stays, found as far as a job has come."""
 
-    def __init__(self, application: Application, total: int, initial: int, steps_per_s: float) -> None:
+    def __init__(
+        self, application: Application, total: int, initial: int, steps_per_s: float
+    ) -> None:
         self._application = application
-        self._total, self._scale, self._steps_per_s = total, total / initial, steps_per_s
+        self._total, self._scale, self._steps_per_s = (
+            total,
+            total / initial,
+            steps_per_s,
+        )
         self.epochs: list[EpochPace] = []
         """Those that were asked for so far, and some more."""
 
     def look_ahead(self, epoch: int) -> None:
         """Take in the epochs up to `epoch`, and some more."""
         epochs, application = self.epochs, self._application
-        for each in range(len(epochs), min(epoch + PACES_AHEAD, application.num_epochs)):
+        for each in range(
+            len(epochs), min(epoch + PACES_AHEAD, application.num_epochs)
+        ):
             grad = application.grad_stats(self._total, each)
             rate = gain(self._scale, grad.sqr, grad.var) * self._steps_per_s
-            begins, ends = application.progress_at(each), application.progress_at(each + 1)
+            begins, ends = (
+                application.progress_at(each),
+                application.progress_at(each + 1),
+            )
             seconds = (ends - begins) / rate if rate > 0.0 else math.inf
             whole_s = float(round(seconds)) if seconds < math.inf else math.inf
             samples = whole_s * self._steps_per_s * self._total
             epochs.append(EpochPace(grad, rate, begins, ends, whole_s, samples))
 
 
-def pace_of(application: Application, total: int, initial: int, steps_per_s: float) -> Pace:
+def pace_of(
+    application: Application, total: int, initial: int, steps_per_s: float
+) -> Pace:
     """Return the pace of jobs with `initial` samples that train with `total`, so many steps in a second."""
     return _pace(cast("Hashable", application), total, initial, steps_per_s)
 

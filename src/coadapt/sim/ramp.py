@@ -8,7 +8,11 @@ from coadapt.sim.applications import Application
 
 
 def steps_to_come(
-    application: Application, spec: JobSpec, epoch: int = 0, progress: float = 0.0, samples: float = 0.0
+    application: Application,
+    spec: JobSpec,
+    epoch: int = 0,
+    progress: float = 0.0,
+    samples: float = 0.0,
 ) -> dict[int, float]:
     """Return the optimiser steps left at each total batch of the schedule that is still to be used.
 
@@ -29,7 +33,11 @@ def steps_to_come(
         steps[total] = steps.get(total, 0.0) + taken
         progress += taken * each
         # Exactly there, as rounding may not leave the batch or the epoch before in force.
-        samples = float(change) if change is not None and taken == to_change else samples + taken * total
+        samples = (
+            float(change)
+            if change is not None and taken == to_change
+            else samples + taken * total
+        )
         if taken == to_epoch:
             epoch, progress = epoch + 1, application.progress_at(epoch + 1)
     return steps

@@ -7,7 +7,9 @@ from coadapt.model import JobId
 from coadapt.runtime.history import History
 
 
-def static_fairness(history: History, alone_s: Mapping[JobId, float], num_gpus: int) -> dict[JobId, float]:
+def static_fairness(
+    history: History, alone_s: Mapping[JobId, float], num_gpus: int
+) -> dict[JobId, float]:
     """Return ρ of each job that succeeded: completion time / (run time alone * max(1, jobs / GPUs)).
 
     alone_s: seconds that each job trains undisturbed on the GPUs that it requested. Jobs are all those of the

@@ -11,7 +11,12 @@ from pathlib import Path
 from coadapt.model import InputError, Node
 from coadapt.runtime.history import History
 from coadapt.sim.applications import Application, UnmeasuredError
-from coadapt.sim.experiment import ExperimentConfig, RunResult, SimulationError, simulate
+from coadapt.sim.experiment import (
+    ExperimentConfig,
+    RunResult,
+    SimulationError,
+    simulate,
+)
 from coadapt.sim.metrics import gpus_by_type
 from coadapt.sim.traces import load_trace
 from coadapt.sim.workload import Workload
@@ -19,7 +24,9 @@ from coadapt.sim.workload import Workload
 # How often the parent process looks for news of the others.
 POLL_S = 0.2
 
-OnRun = Callable[["Run", float, int], None]  # the run, its virtual instant, jobs ended so far
+OnRun = Callable[
+    ["Run", float, int], None
+]  # the run, its virtual instant, jobs ended so far
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +41,11 @@ class TraceFile:
     def name(self) -> str:
         return self.path.stem
 
-    def load(self, seed: int, num_gpus: int) -> tuple[Workload, Mapping[str, Application]]:  # noqa: ARG002 - the signature is that of Builtin
+    def load(
+        self,
+        seed: int,  # noqa: ARG002  # the signature is that of Builtin
+        num_gpus: int,  # noqa: ARG002  # likewise
+    ) -> tuple[Workload, Mapping[str, Application]]:
         """Return the workload and its applications; neither depends on the seed or the cluster."""
         return load_trace(self.path, self.profiles, self.format_name)
 
@@ -50,7 +61,9 @@ class Builtin:
     def name(self) -> str:
         return f"builtin:{self.mix}:{self.num_jobs}"
 
-    def load(self, seed: int, num_gpus: int) -> tuple[Workload, Mapping[str, Application]]:
+    def load(
+        self, seed: int, num_gpus: int
+    ) -> tuple[Workload, Mapping[str, Application]]:
         from coadapt.sim.library.builtin import (
             builtin_workload,  # its profiles cost time only where they are used
         )
@@ -96,7 +109,9 @@ def load(run: Run) -> tuple[Workload, Mapping[str, Application]]:
     return run.source.load(run.seed, max(gpus_by_type(run.cluster).values()))
 
 
-def _play_to_its_end(run: Run, on_progress: OnRun | None) -> RunResult | SimulationError:
+def _play_to_its_end(
+    run: Run, on_progress: OnRun | None
+) -> RunResult | SimulationError:
     try:
         return _play(run, on_progress)
     except SimulationError as error:
@@ -120,7 +135,9 @@ def _play(run: Run, on_progress: OnRun | None) -> RunResult:
             on_progress=tell,
         )
     except UnmeasuredError as error:
-        raise InputError("cluster", _shape(run.cluster), f"what the profiles cover ({error})") from error
+        raise InputError(
+            "cluster", _shape(run.cluster), f"what the profiles cover ({error})"
+        ) from error
     history = result.history if run.keeps_history else History()
     return replace(result, trace=run.trace, history=history)
 
@@ -129,8 +146,12 @@ def _shape(cluster: Sequence[Node]) -> str:
     return f"{len(cluster)}x{max(node.num_gpus for node in cluster)}"
 
 
-_News = tuple[int, float, int]  # number of the run, its virtual instant, jobs ended so far
-_news: "SimpleQueue[_News] | None" = None  # of this process, when it plays runs for another one
+_News = tuple[
+    int, float, int
+]  # number of the run, its virtual instant, jobs ended so far
+_news: "SimpleQueue[_News] | None" = (
+    None  # of this process, when it plays runs for another one
+)
 
 
 def _sweep_in_processes(
@@ -139,8 +160,13 @@ def _sweep_in_processes(
     # Spawned, not forked: a fork would count the parent's memory into each run's peak.
     context = multiprocessing.get_context("spawn")
     news: SimpleQueue[_News] = context.SimpleQueue()
-    with ProcessPoolExecutor(num_processes, context, initializer=_listen, initargs=(news,)) as pool:
-        waiting = {pool.submit(_play_and_tell, index, run): index for index, run in enumerate(runs)}
+    with ProcessPoolExecutor(
+        num_processes, context, initializer=_listen, initargs=(news,)
+    ) as pool:
+        waiting = {
+            pool.submit(_play_and_tell, index, run): index
+            for index, run in enumerate(runs)
+        }
         try:
             while waiting:
                 ended, _ = wait(waiting, POLL_S, FIRST_COMPLETED)
@@ -151,7 +177,9 @@ def _sweep_in_processes(
             pool.shutdown(cancel_futures=True)
 
 
-def _pass_on(news: "SimpleQueue[_News]", runs: Sequence[Run], on_progress: OnRun | None) -> None:
+def _pass_on(
+    news: "SimpleQueue[_News]", runs: Sequence[Run], on_progress: OnRun | None
+) -> None:
     while not news.empty():
         index, now, num_ended = news.get()
         if on_progress is not None:
@@ -159,7 +187,9 @@ def _pass_on(news: "SimpleQueue[_News]", runs: Sequence[Run], on_progress: OnRun
 
 
 def _listen(news: "SimpleQueue[_News]") -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once and without a traceback
+    signal.signal(
+        signal.SIGINT, signal.SIG_DFL
+    )  # Ctrl-C ends it at once and without a traceback
     global _news  # noqa: PLW0603 - how a process pool hands something to each of its processes
     _news = news
 
@@ -167,4 +197,6 @@ def _listen(news: "SimpleQueue[_News]") -> None:
 def _play_and_tell(index: int, run: Run) -> RunResult | SimulationError:
     news = _news
     assert news is not None
-    return _play_to_its_end(run, lambda _, now, num_ended: news.put((index, now, num_ended)))
+    return _play_to_its_end(
+        run, lambda _, now, num_ended: news.put((index, now, num_ended))
+    )

@@ -20,7 +20,9 @@ from coadapt.runtime.rehearsal import rehearse, rehearse_fit
 Tell = Callable[[str], None]
 
 COMPILES = "compiling kernels: once after an installation, then they are kept on disk"
-NO_COMPILER = "numba cannot be imported: without compiled kernels decisions take far longer"
+NO_COMPILER = (
+    "numba cannot be imported: without compiled kernels decisions take far longer"
+)
 
 
 # How numba optimises. At its default of 3, with loops made vectors, kernels take a tenth to a fifth more CPU
@@ -46,7 +48,9 @@ def warm_up(policies: Sequence[str], tell: Tell) -> None:
         context = multiprocessing.get_context("spawn")
         policies = [part for part in cold if part != FIT]
         args = [(part, policies if part == FIT else ()) for part in cold]
-        each = [context.Process(target=_compile, args=part, daemon=True) for part in args]
+        each = [
+            context.Process(target=_compile, args=part, daemon=True) for part in args
+        ]
         for process in each:
             process.start()
         for process in each:

@@ -22,8 +22,12 @@ class TraceJob:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.at) and self.at >= 0.0):
             raise ValueError(f"TraceJob.at must be finite and >= 0, got {self.at}")
-        if self.rescale_s is not None and not (math.isfinite(self.rescale_s) and self.rescale_s >= 0.0):
-            raise ValueError(f"TraceJob.rescale_s must be finite and >= 0, got {self.rescale_s}")
+        if self.rescale_s is not None and not (
+            math.isfinite(self.rescale_s) and self.rescale_s >= 0.0
+        ):
+            raise ValueError(
+                f"TraceJob.rescale_s must be finite and >= 0, got {self.rescale_s}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

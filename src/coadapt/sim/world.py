@@ -106,14 +106,22 @@ class World:
     ) -> None:
         self.config = config or WorldConfig()
         self.ledger = Ledger()
-        self.joiners_fail: set[JobId] = set()  # the jobs whose changes fail while they are prepared
+        self.joiners_fail: set[JobId] = (
+            set()
+        )  # the jobs whose changes fail while they are prepared
         # What the answer to a report tells a job.
         self.kin_times_of: Callable[[JobId], KinTimes | None] = lambda _: None
         self._clock = clock
         self._oracle = oracle
         self._jobs = {
-            job.id: _Job(trace=job, application=application, forecast=oracle.of(application, job.spec))
-            for job, application in ((job, applications[job.application]) for job in jobs)
+            job.id: _Job(
+                trace=job,
+                application=application,
+                forecast=oracle.of(application, job.spec),
+            )
+            for job, application in (
+                (job, applications[job.application]) for job in jobs
+            )
         }
         self._running: dict[JobId, _Job] = {}
         self._sharing: set[JobId] = set()  # the running jobs that share GPUs
@@ -143,7 +151,9 @@ class World:
             case _ if repeated:
                 self._answer(job, post)
             case Start():
-                assert job.replicas is None, f"two generations of job {command.job} at once"
+                assert job.replicas is None, (
+                    f"two generations of job {command.job} at once"
+                )
                 self._start(job, command, post)
             case Rescale():
                 self._rescale(job, command, post)
@@ -152,7 +162,9 @@ class World:
 
     # -- the hand that breaks things ----------------------------------------------------------------------
 
-    def crash(self, job_id: JobId, outcome: Outcome = Outcome.LOST, detail: str = "crashed") -> bool:
+    def crash(
+        self, job_id: JobId, outcome: Outcome = Outcome.LOST, detail: str = "crashed"
+    ) -> bool:
         """End the job's replicas at once; what came after the last checkpoint is lost. False if none run."""
         job = self._jobs[job_id]
         if job.replicas is None:
@@ -174,7 +186,9 @@ class World:
     def lose_node(self, node_id: NodeId, post: Post) -> None:
         """Take a node away, and every job that trains on it down with it, and changes that need it."""
         why = f"node {node_id} went away"
-        touched = [self._jobs[job_id] for job_id in sorted(self.ledger.jobs_on(node_id))]
+        touched = [
+            self._jobs[job_id] for job_id in sorted(self.ledger.jobs_on(node_id))
+        ]
         posts = []
         for job in touched:
             assert job.replicas is not None
@@ -229,7 +243,9 @@ class World:
         else:
             self._change(job, replicas, command, post)
 
-    def _prepare(self, job: _Job, replicas: _Replicas, command: Rescale, post: Post) -> None:
+    def _prepare(
+        self, job: _Job, replicas: _Replicas, command: Rescale, post: Post
+    ) -> None:
         """Hold the GPUs of both allocations until those who join are ready, or fail halfway."""
         prepare_s, job_id = self.config.prepare_s, job.trace.id
         self.ledger.take_more(job_id, command.allocation)
@@ -257,7 +273,9 @@ class World:
         self.ledger.take(job.trace.id, replicas.allocation)
         self._disturb_neighbours()
 
-    def _change(self, job: _Job, replicas: _Replicas, command: Rescale, post: Post) -> None:
+    def _change(
+        self, job: _Job, replicas: _Replicas, command: Rescale, post: Post
+    ) -> None:
         training = self._cut(job)
         self._forget(job)
         same = command.allocation == replicas.allocation
@@ -277,12 +295,20 @@ class World:
         self._answer(job, post)
 
     def _run(
-        self, job: _Job, command: Start | Rescale, training: Training, delay_s: float, post: Post
+        self,
+        job: _Job,
+        command: Start | Rescale,
+        training: Training,
+        delay_s: float,
+        post: Post,
     ) -> None:
         now, allocation = self._clock.now(), command.allocation
         self.ledger.take(command.job, allocation)
         assigned = assignment(
-            job.application, command.spec, self._setting(command.job, allocation), command.batch
+            job.application,
+            command.spec,
+            self._setting(command.job, allocation),
+            command.batch,
         ).told(self.kin_times_of(command.job))
         job.replicas = _Replicas(
             generation=command.generation,
@@ -307,7 +333,9 @@ class World:
             generation=job.generation,
             rescale_s=self._rescale_s(job),
         )
-        job.replicas.cancel_rescaled = self._clock.call_at(rescaled.at, lambda: post(rescaled))
+        job.replicas.cancel_rescaled = self._clock.call_at(
+            rescaled.at, lambda: post(rescaled)
+        )
 
     def _rescale_s(self, job: _Job) -> float:
         own_s = job.trace.rescale_s
@@ -318,14 +346,27 @@ class World:
         types = self.ledger.gpu_types
         if len(types) < 2 or job.saved.learned.timed:
             return job.saved
-        return replace(job.saved, learned=self._oracle.first_look(job.application, types))
+        return replace(
+            job.saved, learned=self._oracle.first_look(job.application, types)
+        )
 
     def _answer(self, job: _Job, post: Post) -> None:
         """Post the present fate of the job's generation; of a change that is being prepared, later."""
-        now, job_id, generation, detail = self._clock.now(), job.trace.id, job.generation, job.detail
+        now, job_id, generation, detail = (
+            self._clock.now(),
+            job.trace.id,
+            job.generation,
+            job.detail,
+        )
         if job.replicas is None:
             post(
-                ReplicasExited(at=now, job=job_id, generation=generation, outcome=job.outcome, detail=detail)
+                ReplicasExited(
+                    at=now,
+                    job=job_id,
+                    generation=generation,
+                    outcome=job.outcome,
+                    detail=detail,
+                )
             )
         elif job.replicas.generation == generation:
             post(ReplicasStarted(at=now, job=job_id, generation=generation))
@@ -344,7 +385,11 @@ class World:
         """Take the job's replicas out of the books."""
         assert job.replicas is not None
         replicas = job.replicas
-        for cancel in (replicas.cancel_exit, replicas.cancel_rescaled, replicas.cancel_change):
+        for cancel in (
+            replicas.cancel_exit,
+            replicas.cancel_rescaled,
+            replicas.cancel_change,
+        ):
             if cancel is not None:
                 cancel()
         job.replicas = None
@@ -363,7 +408,9 @@ class World:
             replicas = job.replicas
             if replicas is None:
                 continue
-            slowed = bool(self.config.interference) and replicas.speed != self._speed(replicas.allocation)
+            slowed = bool(self.config.interference) and replicas.speed != self._speed(
+                replicas.allocation
+            )
             if slowed or replicas.assigned.setting.neighbours != self._neighbours(
                 job_id, replicas.allocation
             ):
@@ -407,14 +454,22 @@ class World:
                     replicas.speed = self._speed(replicas.allocation)
                 if replicas.allocation.shared:
                     self._see_neighbours(job, replicas)
-                replicas.segment = segment = self._advance(job, replicas, self._ahead.until - now)
+                replicas.segment = segment = self._advance(
+                    job, replicas, self._ahead.until - now
+                )
                 if segment.finished_s is not None:
                     replicas.cancel_exit = self._clock.call_at(
                         now + segment.finished_s, partial(self._succeed, job)
                     )
 
     def _advance(self, job: _Job, replicas: _Replicas, seconds: float) -> Segment:
-        return advance(job.application, replicas.assigned, replicas.training, seconds, replicas.speed)
+        return advance(
+            job.application,
+            replicas.assigned,
+            replicas.training,
+            seconds,
+            replicas.speed,
+        )
 
     def _speed(self, allocation: Allocation) -> float:
         """Return the part of its speed that a job keeps beside the other distributed jobs on its nodes."""
@@ -425,7 +480,10 @@ class World:
             for job_id, job in self._running.items()
             if job.replicas is not None and job.replicas.allocation.num_nodes > 1
         }
-        shares = any(len(self.ledger.jobs_on(node) & distributed) > 1 for node, _ in allocation.slots)
+        shares = any(
+            len(self.ledger.jobs_on(node) & distributed) > 1
+            for node, _ in allocation.slots
+        )
         return 1.0 - self.config.interference if shares else 1.0
 
     def _setting(self, job_id: JobId, allocation: Allocation) -> Setting:
@@ -437,7 +495,9 @@ class World:
             neighbours=self._neighbours(job_id, allocation),
         )
 
-    def _neighbours(self, job_id: JobId, allocation: Allocation) -> tuple[Neighbour, ...]:
+    def _neighbours(
+        self, job_id: JobId, allocation: Allocation
+    ) -> tuple[Neighbour, ...]:
         """Return the neighbours on the most crowded GPU of `allocation`: the one that all others wait for."""
         if not allocation.shared:
             return ()
@@ -454,7 +514,9 @@ class World:
         setting = replicas.assigned.setting
         neighbours = self._neighbours(job.trace.id, replicas.allocation)
         if setting.neighbours != neighbours:
-            replicas.assigned = replace(replicas.assigned, setting=replace(setting, neighbours=neighbours))
+            replicas.assigned = replace(
+                replicas.assigned, setting=replace(setting, neighbours=neighbours)
+            )
 
     def _succeed(self, job: _Job) -> None:
         assert job.replicas is not None
@@ -467,7 +529,11 @@ class World:
         now = self._clock.now()
         for job in list(self._running.values()):
             replicas = job.replicas
-            if replicas is None or replicas.segment is None or replicas.segment.finished_s is not None:
+            if (
+                replicas is None
+                or replicas.segment is None
+                or replicas.segment.finished_s is not None
+            ):
                 continue  # it ends at this very instant
             training = self._cut(job)
             self._unsettle(job)
@@ -475,6 +541,13 @@ class World:
                 job.saved, job.saved_at = training, now
             forecast = job.forecast(training.epoch, training.progress, training.samples)
             told = report(job.application, replicas.assigned, training, forecast)
-            replicas.post(_reported(at=now, job=job.trace.id, generation=replicas.generation, report=told))
+            replicas.post(
+                _reported(
+                    at=now,
+                    job=job.trace.id,
+                    generation=replicas.generation,
+                    report=told,
+                )
+            )
             replicas.assigned = replicas.assigned.told(self.kin_times_of(job.trace.id))
         self._ahead.until = None

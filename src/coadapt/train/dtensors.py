@@ -44,7 +44,9 @@ def shard_like(whole: Tensor, like: Tensor) -> Tensor:
     from torch.distributed.tensor import distribute_tensor
 
     whole = whole.to(like.device_mesh.device_type)
-    return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
+    return distribute_tensor(
+        whole, like.device_mesh, like.placements, src_data_rank=None
+    )
 
 
 def whole_like(part: Tensor, like: Tensor) -> Tensor:
@@ -54,18 +56,24 @@ def whole_like(part: Tensor, like: Tensor) -> Tensor:
     from torch.distributed.tensor import DTensor
 
     mesh, placements = like.device_mesh, like.placements
-    cut = DTensor.from_local(part, mesh, placements, shape=like.shape, stride=like.stride())
+    cut = DTensor.from_local(
+        part, mesh, placements, shape=like.shape, stride=like.stride()
+    )
     return cut.full_tensor()
 
 
-def flatten(state: object, shards: dict[str, Tensor], *, which: Which | None = None) -> object:
+def flatten(
+    state: object, shards: dict[str, Tensor], *, which: Which | None = None
+) -> object:
     """Return `state` with marks for tensors, which go into `shards` under their paths.
 
     which: of a path and its tensor, whether it is taken out; sharded ones by default.
     """
 
     def marked(path: str, leaf: object) -> object:
-        if isinstance(leaf, Tensor) and (is_sharded(leaf) if which is None else which(path, leaf)):
+        if isinstance(leaf, Tensor) and (
+            is_sharded(leaf) if which is None else which(path, leaf)
+        ):
             shards[path] = leaf
             return {MARK: path, "shape": list(leaf.shape), "dtype": leaf.dtype}
         return leaf
@@ -76,7 +84,9 @@ def flatten(state: object, shards: dict[str, Tensor], *, which: Which | None = N
 def unflatten(state: object, tensors: Mapping[str, Tensor]) -> object:
     """Return `state` with `tensors` in place of their marks."""
     return map_leaves(
-        lambda _, leaf: tensors[leaf[MARK]] if _is_mark(leaf) else leaf, state, is_leaf=_is_mark
+        lambda _, leaf: tensors[leaf[MARK]] if _is_mark(leaf) else leaf,
+        state,
+        is_leaf=_is_mark,
     )
 
 
@@ -98,7 +108,9 @@ def empty_shards(value: object, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
             from torch.distributed.tensor import empty
 
             mesh = pattern.device_mesh
-            targets[path] = empty(shape, dtype=dtype, device_mesh=mesh, placements=pattern.placements)
+            targets[path] = empty(
+                shape, dtype=dtype, device_mesh=mesh, placements=pattern.placements
+            )
     return targets
 
 

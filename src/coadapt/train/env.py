@@ -14,7 +14,11 @@ from pathlib import Path
 from typing import TypedDict, TypeVar, Unpack
 
 from coadapt.model import BatchConfig, InputError, JobSpec, Placement, RescaleContract
-from coadapt.model.checkpoint_url import check_checkpoint_url, file_path, is_checkpoint_url
+from coadapt.model.checkpoint_url import (
+    check_checkpoint_url,
+    file_path,
+    is_checkpoint_url,
+)
 from coadapt.model.contract_env import (
     ENV_BATCH,
     ENV_CHECKPOINT_DIR,
@@ -155,7 +159,9 @@ def read_config(**options: Unpack[Options]) -> TrainConfig:
 
 def rendezvous_address() -> tuple[str, int]:
     """Return the address and the port at which the replicas of a start find each other."""
-    return os.environ.get("MASTER_ADDR", "127.0.0.1"), _count(os.environ, "MASTER_PORT", 29500)
+    return os.environ.get("MASTER_ADDR", "127.0.0.1"), _count(
+        os.environ, "MASTER_PORT", 29500
+    )
 
 
 def under_torchrun() -> bool:
@@ -201,7 +207,10 @@ def parse_config(options: Options, environ: Mapping[str, str]) -> TrainConfig:
     """Return the settings that `options` and `environ` give together. Raises InputError."""
     spec = _json(environ, ENV_SPEC, JobSpec)
     checkpoint_dir, checkpoint_url = _checkpoints(options, environ)
-    rescale_dir, listeners_dir = environ.get(ENV_RESCALE_DIR), environ.get(ENV_LISTENERS_DIR)
+    rescale_dir, listeners_dir = (
+        environ.get(ENV_RESCALE_DIR),
+        environ.get(ENV_LISTENERS_DIR),
+    )
     check_dir, control_url = environ.get(ENV_CHECK_DIR), environ.get(ENV_CONTROL_URL)
     return TrainConfig(
         place=_place(environ),
@@ -218,7 +227,9 @@ def parse_config(options: Options, environ: Mapping[str, str]) -> TrainConfig:
         seed=_seed(options.get("seed", 0)),
         device=options.get("device", ""),
         rescale_dir=Path(rescale_dir) if rescale_dir else None,
-        control=Control(control_url, environ.get(ENV_CONTROL_TOKEN, "")) if control_url else None,
+        control=Control(control_url, environ.get(ENV_CONTROL_TOKEN, ""))
+        if control_url
+        else None,
         listeners_dir=Path(listeners_dir) if listeners_dir else None,
         check_dir=Path(check_dir) if check_dir else None,
         checkpoint_dir=checkpoint_dir,
@@ -226,12 +237,17 @@ def parse_config(options: Options, environ: Mapping[str, str]) -> TrainConfig:
     )
 
 
-def _checkpoints(options: Options, environ: Mapping[str, str]) -> tuple[Path | None, str]:
+def _checkpoints(
+    options: Options, environ: Mapping[str, str]
+) -> tuple[Path | None, str]:
     """Return the directory and the URL for checkpoints; the script's word goes before the job file's.
 
     A URL of a directory is that directory: it can do more than an object store.
     """
-    given, folder = str(options.get("checkpoint_dir") or ""), environ.get(ENV_CHECKPOINT_DIR, "")
+    given, folder = (
+        str(options.get("checkpoint_dir") or ""),
+        environ.get(ENV_CHECKPOINT_DIR, ""),
+    )
     field, url = "init(checkpoint_dir)", given
     if not given:
         field, url = "checkpoints", environ.get(ENV_CHECKPOINT_URL, "")
@@ -262,10 +278,17 @@ def _place(environ: Mapping[str, str]) -> Place:
 def _times(options: Options, environ: Mapping[str, str]) -> Times:
     return Times(
         checkpoint_every_s=_seconds(
-            options.get("checkpoint_every_s"), environ, ENV_CHECKPOINT_EVERY_S, CHECKPOINT_EVERY_S
+            options.get("checkpoint_every_s"),
+            environ,
+            ENV_CHECKPOINT_EVERY_S,
+            CHECKPOINT_EVERY_S,
         ),
-        report_every_s=_seconds(options.get("report_every_s"), environ, ENV_REPORT_EVERY_S, REPORT_EVERY_S),
-        stop_timeout_s=_seconds(options.get("stop_timeout_s"), environ, ENV_STOP_TIMEOUT_S, STOP_TIMEOUT_S),
+        report_every_s=_seconds(
+            options.get("report_every_s"), environ, ENV_REPORT_EVERY_S, REPORT_EVERY_S
+        ),
+        stop_timeout_s=_seconds(
+            options.get("stop_timeout_s"), environ, ENV_STOP_TIMEOUT_S, STOP_TIMEOUT_S
+        ),
     )
 
 
@@ -282,7 +305,11 @@ def _contract(given: str | None, spec: JobSpec | None) -> RescaleContract:
     if spec is None:
         return RescaleContract(given or RescaleContract.FIXED)
     if given is not None and given != spec.contract:
-        logger.warning("the job file's contract %s replaces init(contract=%r)", spec.contract, given)
+        logger.warning(
+            "the job file's contract %s replaces init(contract=%r)",
+            spec.contract,
+            given,
+        )
     return spec.contract
 
 
@@ -293,23 +320,33 @@ def _placement(environ: Mapping[str, str], world_size: int) -> Placement:
     """
     text = None if TORCHRUN_MARK in environ else environ.get(ENV_PLACEMENT)
     if text is None:
-        local = min(_count(environ, "LOCAL_WORLD_SIZE", world_size, at_least=1), world_size)
+        local = min(
+            _count(environ, "LOCAL_WORLD_SIZE", world_size, at_least=1), world_size
+        )
         full, rest = divmod(world_size, local)
         return Placement((local,) * full + ((rest,) if rest else ()))
     shape = tuple(int(part) for part in text.split(",") if part.strip().isdigit())
     if sum(shape) != world_size or text.count(",") + 1 != len(shape) or 0 in shape:
-        raise InputError(ENV_PLACEMENT, text, f"replicas per node, such as 2,1, that sum to {world_size}")
+        raise InputError(
+            ENV_PLACEMENT,
+            text,
+            f"replicas per node, such as 2,1, that sum to {world_size}",
+        )
     return Placement(shape)
 
 
-def _count(environ: Mapping[str, str], name: str, default: int, at_least: int = 0) -> int:
+def _count(
+    environ: Mapping[str, str], name: str, default: int, at_least: int = 0
+) -> int:
     text = environ.get(name, str(default)).strip()
     if not text.isdigit() or int(text) < at_least:
         raise InputError(name, text, f"a whole number >= {at_least}")
     return int(text)
 
 
-def _seconds(given: float | None, environ: Mapping[str, str], name: str, default: float) -> float:
+def _seconds(
+    given: float | None, environ: Mapping[str, str], name: str, default: float
+) -> float:
     text = environ.get(name, default) if given is None else given
     try:
         value = float(text)
@@ -327,5 +364,7 @@ def _json(environ: Mapping[str, str], name: str, kind: type[T]) -> T | None:
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
-        raise InputError(name, text, f"JSON ({error.msg} at character {error.pos})") from None
+        raise InputError(
+            name, text, f"JSON ({error.msg} at character {error.pos})"
+        ) from None
     return from_json(kind, data, name)

@@ -48,12 +48,18 @@ class MemoryCeiling:
 
     def after_failure(self, num_samples: int) -> "MemoryCeiling":
         """Return what is known once a pass of `num_samples` has failed; it may have fitted before."""
-        return MemoryCeiling(fits=self.fits if self.fits < num_samples else 0, fails=num_samples)
+        return MemoryCeiling(
+            fits=self.fits if self.fits < num_samples else 0, fails=num_samples
+        )
 
     def weakest(self, other: "MemoryCeiling") -> "MemoryCeiling":
         """Return what holds on both of two GPUs of one type."""
-        fails = [ceiling.fails for ceiling in (self, other) if ceiling.fails is not None]
-        return MemoryCeiling(fits=min(self.fits, other.fits), fails=min(fails, default=None))
+        fails = [
+            ceiling.fails for ceiling in (self, other) if ceiling.fails is not None
+        ]
+        return MemoryCeiling(
+            fits=min(self.fits, other.fits), fails=min(fails, default=None)
+        )
 
 
 def on_replicas(known: Mapping[int, MemoryCeiling], num_replicas: int) -> MemoryCeiling:
@@ -61,13 +67,20 @@ def on_replicas(known: Mapping[int, MemoryCeiling], num_replicas: int) -> Memory
 
     The more replicas, the smaller the part of the model that each has, and the more samples fit beside it.
     """
-    fits = max((ceiling.fits for count, ceiling in known.items() if count <= num_replicas), default=0)
+    fits = max(
+        (ceiling.fits for count, ceiling in known.items() if count <= num_replicas),
+        default=0,
+    )
     fails = [ceiling.fails for count, ceiling in known.items() if count >= num_replicas]
     fewest = min((count for count in fails if count is not None), default=None)
-    return MemoryCeiling(fits=fits if fewest is None or fits < fewest else 0, fails=fewest)
+    return MemoryCeiling(
+        fits=fits if fewest is None or fits < fewest else 0, fails=fewest
+    )
 
 
-def search(fits: Callable[[int], bool], known: MemoryCeiling, largest: int) -> MemoryCeiling:
+def search(
+    fits: Callable[[int], bool], known: MemoryCeiling, largest: int
+) -> MemoryCeiling:
     """Return the ceiling, sought up to `largest`: by doubling, then by bisection to one part in 16.
 
     The result may say that `largest` fits, or that not even one sample does (fits 0, fails 1).
@@ -101,7 +114,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether a device or the machine had too little memory."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in OUT_OF_MEMORY_SIGNS)
+    return isinstance(error, RuntimeError) and any(
+        sign in str(error) for sign in OUT_OF_MEMORY_SIGNS
+    )
 
 
 def signature(model: nn.Module) -> str:
@@ -132,10 +147,17 @@ class MemoryCeilingFile:
             if signature_of == model and count.isdecimal():
                 for gpu_type, ceiling in ceilings.items():
                     known.setdefault(gpu_type, {})[int(count)] = ceiling
-        return {gpu_type: on_replicas(ceilings, num_replicas) for gpu_type, ceilings in known.items()}
+        return {
+            gpu_type: on_replicas(ceilings, num_replicas)
+            for gpu_type, ceilings in known.items()
+        }
 
     def write(
-        self, model: str, ceilings: Mapping[str, MemoryCeiling], *, cut_over: int | None = None
+        self,
+        model: str,
+        ceilings: Mapping[str, MemoryCeiling],
+        *,
+        cut_over: int | None = None,
     ) -> None:
         """Keep `ceilings`, and what is known of other models and GPU types.
 
@@ -155,9 +177,14 @@ class MemoryCeilingFile:
         try:
             data = json.loads(self._path.read_text(encoding="utf-8"))
             return {
-                model: {gpu_type: from_json(MemoryCeiling, item, gpu_type) for gpu_type, item in rows.items()}
+                model: {
+                    gpu_type: from_json(MemoryCeiling, item, gpu_type)
+                    for gpu_type, item in rows.items()
+                }
                 for model, rows in data.items()
             }
         except (ValueError, AttributeError, InputError) as error:
-            logger.warning("%s is damaged, what it knew is forgotten: %s", self._path.name, error)
+            logger.warning(
+                "%s is damaged, what it knew is forgotten: %s", self._path.name, error
+            )
             return {}

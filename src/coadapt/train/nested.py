@@ -14,7 +14,11 @@ IsLeaf = Callable[[object], bool]
 
 
 def map_leaves(
-    function: Callable[[str, object], object], state: object, *, is_leaf: IsLeaf | None = None, path: str = ""
+    function: Callable[[str, object], object],
+    state: object,
+    *,
+    is_leaf: IsLeaf | None = None,
+    path: str = "",
 ) -> object:
     """Return `state` with `function(path, leaf)` in place of each leaf; containers become plain ones.
 
@@ -36,7 +40,9 @@ def map_leaves(
     return function(path, state)
 
 
-def leaves(state: object, *, is_leaf: IsLeaf | None = None, path: str = "") -> Iterator[tuple[str, object]]:
+def leaves(
+    state: object, *, is_leaf: IsLeaf | None = None, path: str = ""
+) -> Iterator[tuple[str, object]]:
     """Yield path and leaf, in the order in which `map_leaves` visits them."""
     if is_leaf is not None and is_leaf(state):
         yield path, state

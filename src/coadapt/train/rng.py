@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 def rng_state(device: torch.device) -> dict[str, object]:
     """Return the state of Python's, NumPy's and torch's global generators."""
     legacy = numpy_random.get_state(legacy=True)  # noqa: NPY002  # the user's code may draw from it
-    kind, keys, position, has_gauss, gauss = cast("tuple[str, NDArray[np.uint32], int, int, float]", legacy)
+    kind, keys, position, has_gauss, gauss = cast(
+        "tuple[str, NDArray[np.uint32], int, int, float]", legacy
+    )
     state: dict[str, object] = {
         "python": random.getstate(),
         "numpy": (kind, keys.tolist(), position, has_gauss, gauss),

@@ -13,7 +13,12 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset
 
 from coadapt.model import BatchConfig, GradStats, InputError
-from coadapt.train.batch.limits import Wanted, begin_sampling, resolve_limits, settle_batch
+from coadapt.train.batch.limits import (
+    Wanted,
+    begin_sampling,
+    resolve_limits,
+    settle_batch,
+)
 from coadapt.train.batch.memory_search import MemoryWatch
 from coadapt.train.batch.tuning import load_fit
 from coadapt.train.checkpoint.loop_state import LoopState
@@ -24,8 +29,18 @@ from coadapt.train.exits.stop import EXIT_UNSAVED, StopSignal, end_now
 from coadapt.train.group.group import form_group, leave_group
 from coadapt.train.group.totals import whole_values
 from coadapt.train.loading.fetch import named_options
-from coadapt.train.loading.further import Beside, FurtherLoader, order_beside, ratio_beside
-from coadapt.train.loading.loader import DataSource, ElasticLoader, fetcher_for, order_of
+from coadapt.train.loading.further import (
+    Beside,
+    FurtherLoader,
+    order_beside,
+    ratio_beside,
+)
+from coadapt.train.loading.loader import (
+    DataSource,
+    ElasticLoader,
+    fetcher_for,
+    order_of,
+)
 from coadapt.train.loading.seeds import SeedSamples, as_list
 from coadapt.train.loading.validation import ValidationLoader
 from coadapt.train.report.reporter import HttpChannel, Reporter
@@ -64,16 +79,22 @@ class Run:
 
     def __init__(self, config: TrainConfig) -> None:
         self._session = Session(config=config, group=form_group(config))
-        self._stop = StopSignal(config.times.stop_timeout_s, listeners_dir=config.listeners_dir)
+        self._stop = StopSignal(
+            config.times.stop_timeout_s, listeners_dir=config.listeners_dir
+        )
         if config.keeps_checkpoints:
             self._stop.install()
         self._failures = FailureReporter(self._session, self._stop)
         self._failures.install()
         self._saver = Saver(self._session)
         timer = timer_for(self.device, self._keep)
-        self._rescaler: Rescaler = CheckpointRescaler(self._session, self._saver, self._stop)
+        self._rescaler: Rescaler = CheckpointRescaler(
+            self._session, self._saver, self._stop
+        )
         if (channel := find_channel(config)) is not None:
-            self._rescaler = InPlaceRescaler(self._session, self._saver, self._stop, channel)
+            self._rescaler = InPlaceRescaler(
+                self._session, self._saver, self._stop, channel
+            )
         self._step_loop = StepLoop(self._session, timer, self._saver, self._rescaler)
         self._memory: MemoryWatch | None = None
         self._loader: ElasticLoader | None = None
@@ -137,7 +158,11 @@ class Run:
     @property
     def noise_scale_interval(self) -> tuple[float, float] | None:
         """Return the 90 % interval of the gradient noise scale in samples, None before a few estimates."""
-        return None if self._session.sampling is None else self._session.sampling.noise.interval()
+        return (
+            None
+            if self._session.sampling is None
+            else self._session.sampling.noise.interval()
+        )
 
     @property
     def noise_calibration(self) -> float | None:
@@ -164,7 +189,14 @@ class Run:
         trained = self._step_loop.trained
         trained.check_next(name, how.get("shard", False))
         noise_name = name if trained else ""
-        pair = build_pair(self._session, self._step_loop.timer, model, optimizer, name=noise_name, how=how)
+        pair = build_pair(
+            self._session,
+            self._step_loop.timer,
+            model,
+            optimizer,
+            name=noise_name,
+            how=how,
+        )
         pair = replace(pair, name=name)
         trained.add(pair)
         self._rescaler.models.append(pair.model)
@@ -175,7 +207,9 @@ class Run:
             self._memory = MemoryWatch(self._session, self._saver, pair.model)
         return pair.model, pair.optimizer
 
-    def prepare_scheduler(self, scheduler: LRScheduler, *, name: str = "") -> ElasticScheduler:
+    def prepare_scheduler(
+        self, scheduler: LRScheduler, *, name: str = ""
+    ) -> ElasticScheduler:
         """Return the learning-rate scheduler to use in its place; it is kept in checkpoints as well.
 
         name: where there are several.
@@ -184,7 +218,9 @@ class Run:
         self.register(_named("scheduler", name), elastic)
         return elastic
 
-    def prepare_scaler(self, scaler: torch.amp.GradScaler, *, name: str = "") -> ElasticScaler:
+    def prepare_scaler(
+        self, scaler: torch.amp.GradScaler, *, name: str = ""
+    ) -> ElasticScaler:
         """Return mixed precision's loss scaler to use in its place; it is kept in checkpoints as well.
 
         name: where there are several. Raises RuntimeError before `prepare`.
@@ -238,7 +274,9 @@ class Run:
         session = self._session
         if session.sampling is not None:
             raise InputError(
-                "loader", "a second call", "one that leads: run.further_loader for others beside it"
+                "loader",
+                "a second call",
+                "one that leads: run.further_loader for others beside it",
             )
         options = named_options("loader", positional, options)
         source = DataSource(dataset=dataset, options=dict(options))
@@ -261,7 +299,9 @@ class Run:
             ),
         )
         fetcher = fetcher_for(dataset, session, options, resume=resume)
-        begin_sampling(session, limits, order)  # last: a call that was refused may be made again
+        begin_sampling(
+            session, limits, order
+        )  # last: a call that was refused may be made again
         if limits.rule is not None:
             self.register("batch_rule", self._step_loop.trained.follow(limits.rule))
         self._loader = loader = ElasticLoader(session, self._step_loop, fetcher, source)
@@ -286,12 +326,18 @@ class Run:
         DataLoader. Raises RuntimeError before `loader`, InputError for what does not go together.
         """
         if self._loader is None:
-            raise RuntimeError("call run.loader(...), which leads, before run.further_loader(...)")
+            raise RuntimeError(
+                "call run.loader(...), which leads, before run.further_loader(...)"
+            )
         session, number = self._session, self._loader.num_further + 1
         options = named_options("further_loader", (), options)
         options.pop("drop_last", None)  # its steps are as many as the leading loader's
-        order = order_beside(session, self._loader.dataset, dataset, shuffle=bool(shuffle), number=number)
-        beside = Beside(order=order, ratio=ratio_beside(session, batch_size), repeat=repeat)
+        order = order_beside(
+            session, self._loader.dataset, dataset, shuffle=bool(shuffle), number=number
+        )
+        beside = Beside(
+            order=order, ratio=ratio_beside(session, batch_size), repeat=repeat
+        )
         further = FurtherLoader(session, dataset, options, beside)
         self.register(f"loader/{number}", further)
         self._loader.num_further = number
@@ -315,7 +361,11 @@ class Run:
         return self._memory.find(trial, largest)
 
     def validation_loader(
-        self, dataset: "Dataset[object] | Iterable[object]", *, batch_size: int, **options: object
+        self,
+        dataset: "Dataset[object] | Iterable[object]",
+        *,
+        batch_size: int,
+        **options: object,
     ) -> ValidationLoader:
         """Return a loader of which each replica gets its own part: each sample once, none twice.
 
@@ -334,11 +384,17 @@ class Run:
         length is known. Raises InputError for a value out of range, RuntimeError before `prepare`.
         """
         if not self._step_loop.trained:
-            raise RuntimeError("call run.prepare(...) before run.require_growth_trial(...)")
+            raise RuntimeError(
+                "call run.prepare(...) before run.require_growth_trial(...)"
+            )
         if num_samples < 1:
-            raise InputError("require_growth_trial(num_samples)", num_samples, "an integer >= 1")
+            raise InputError(
+                "require_growth_trial(num_samples)", num_samples, "an integer >= 1"
+            )
         if not tolerance >= 0.0:
-            raise InputError("require_growth_trial(tolerance)", tolerance, "a number >= 0")
+            raise InputError(
+                "require_growth_trial(tolerance)", tolerance, "a number >= 0"
+            )
         self._step_loop.branches.num_samples = num_samples
         self._step_loop.branches.tolerance = tolerance
 
@@ -363,13 +419,17 @@ class Run:
                 session.begin_epoch()
                 self._step_loop.end_epoch()
                 last = session.progress.epoch >= num_epochs
-                self._step_loop.settle(save=last or self._saver.due(epoch_ended=True), last=last)
+                self._step_loop.settle(
+                    save=last or self._saver.due(epoch_ended=True), last=last
+                )
         finally:
             loader.end()
         self._training = False
         self._step_loop.trained.end_training(session.progress.step)
 
-    def steps(self, num_steps: int, *, batch_size: int, max_atomic: int | None = None) -> Iterator[list[int]]:
+    def steps(
+        self, num_steps: int, *, batch_size: int, max_atomic: int | None = None
+    ) -> Iterator[list[int]]:
         """Yield, for each pass of `num_steps` optimiser steps, a seed for each sample that it is to make.
 
         For training without a data set: the loop's body draws its samples (episodes, simulations) from the
@@ -378,7 +438,9 @@ class Run:
         `epochs`, whose errors it raises.
         """
         data = SeedSamples(num_steps, batch_size, self._session.config.seed)
-        loader = self.loader(data, batch_size=batch_size, max_atomic=max_atomic, collate_fn=as_list)
+        loader = self.loader(
+            data, batch_size=batch_size, max_atomic=max_atomic, collate_fn=as_list
+        )
         return (cast("list[int]", seeds) for _ in self.epochs(1) for seeds in loader)
 
     def log(self, **metrics: float | Tensor) -> None:
@@ -460,31 +522,47 @@ class Run:
         self._step_loop.trained.check_schedulers(self._saver.names)
         if (recorder := self._step_loop.trained.recorder) is not None:
             recorder.begin(self._rescaler.models)
-        if session.adaptive and (self.rank == 0 or session.config.rescale_dir is not None):
+        if session.adaptive and (
+            self.rank == 0 or session.config.rescale_dir is not None
+        ):
             load_fit()
         self._training = True
         assert self._memory is not None
         memory = self._memory
-        self._failures.explain = lambda error: memory.explain(error) or explain_refusal(error)
+        self._failures.explain = lambda error: (
+            memory.explain(error) or explain_refusal(error)
+        )
         if session.config.place.joining and self._loader is not None:
             self._loader.prepare()
         in_place = self._rescaler.begin()
-        self._step_loop.report_from = lambda: self._telemetry(num_epochs, self._last_pause)
+        self._step_loop.report_from = lambda: self._telemetry(
+            num_epochs, self._last_pause
+        )
         if in_place:
             self._step_loop.enter()
             return
         stop_cost_s = self._saver.restore() or 0.0
         settle_batch(session)
-        self._step_loop.telemetry = self._telemetry(num_epochs, lambda: stop_cost_s + process_age_s())
+        self._step_loop.telemetry = self._telemetry(
+            num_epochs, lambda: stop_cost_s + process_age_s()
+        )
         self._step_loop.settle()
 
-    def _telemetry(self, num_epochs: int, cost: Callable[[], Pause | float]) -> Telemetry | None:
+    def _telemetry(
+        self, num_epochs: int, cost: Callable[[], Pause | float]
+    ) -> Telemetry | None:
         """Return what reports from here on, None where this replica has nothing to report or nobody to."""
         config = self._session.config
         if self.rank != 0 or not (config.job.url or self._session.adaptive):
             return None
-        channel = HttpChannel(config.job.url, config.job.token, config.job.name) if config.job.url else None
-        return Telemetry(self._session, Reporter(channel, config.place.generation), num_epochs, cost)
+        channel = (
+            HttpChannel(config.job.url, config.job.token, config.job.name)
+            if config.job.url
+            else None
+        )
+        return Telemetry(
+            self._session, Reporter(channel, config.place.generation), num_epochs, cost
+        )
 
     def _last_pause(self) -> Pause:
         return self._rescaler.pause or Pause()

@@ -124,7 +124,9 @@ class Session:
         """Return where figures of the present pass add up, and how many samples it has."""
         if self.figures.validation is not None:
             return self.figures.validation
-        return self.figures.totals, 1.0 if self.current is None else float(self.current.num_samples)
+        return self.figures.totals, 1.0 if self.current is None else float(
+            self.current.num_samples
+        )
 
     @property
     def synchronising(self) -> bool:
@@ -155,12 +157,25 @@ class Session:
         """
         data = self.data
         batch, half = data.batch, data.batch.total // 2
-        ruled = data.limits.rule is not None and data.limits.rule.kind is RuleKind.NOISE_SCALE
-        alone = (self.adaptive or ruled) and not self.group.distributed and not batch.accumulation
+        ruled = (
+            data.limits.rule is not None
+            and data.limits.rule.kind is RuleKind.NOISE_SCALE
+        )
+        alone = (
+            (self.adaptive or ruled)
+            and not self.group.distributed
+            and not batch.accumulation
+        )
         # Not 1: batch normalisation refuses a single sample.
-        if not (alone and data.limits.accumulation and half >= max(data.limits.min_atomic, 2)):
+        if not (
+            alone
+            and data.limits.accumulation
+            and half >= max(data.limits.min_atomic, 2)
+        ):
             return None
-        return BatchConfig(total=batch.total, atomic=-(-batch.total // 2), accumulation=1)
+        return BatchConfig(
+            total=batch.total, atomic=-(-batch.total // 2), accumulation=1
+        )
 
     def end_stream(self) -> None:
         """The loader has found no further step in this epoch. RuntimeError if it never found one."""
@@ -168,7 +183,11 @@ class Session:
         if not data.order.stream:
             return
         if not self.progress.index:
-            least = f"one batch of {data.batch.total} samples" if data.order.drop_last else "one sample"
+            least = (
+                f"one batch of {data.batch.total} samples"
+                if data.order.drop_last
+                else "one sample"
+            )
             raise RuntimeError(
                 f"the stream had less than {least} to give in epoch {self.progress.epoch}; it is iterated "
                 "over once per epoch, which a generator does not survive"
@@ -192,7 +211,9 @@ class Session:
         """Return the noise scale by which a pair scales its rate. name: empty for the pair that leads."""
         if not name:
             return self.data.noise
-        return self.data.further_noise.setdefault(name, NoiseScale(self.data.limits.initial))
+        return self.data.further_noise.setdefault(
+            name, NoiseScale(self.data.limits.initial)
+        )
 
     def scale(self, step_samples: int, name: str = "") -> BatchScale:
         """Return how a step of that size compares with the initial batch, where the batch changes.
@@ -210,4 +231,6 @@ class Session:
         epochs = float(self.progress.epoch)
         if order.num_samples:
             epochs += (self.progress.index + step_samples) / order.num_samples
-        return batch_scale(step_samples, self.data.limits.initial, self.noise_of(name).stats(), epochs)
+        return batch_scale(
+            step_samples, self.data.limits.initial, self.noise_of(name).stats(), epochs
+        )

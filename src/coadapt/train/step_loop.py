@@ -32,7 +32,9 @@ class StepLoop:
     steps.
     """
 
-    def __init__(self, session: Session, timer: Timer, saver: Saver, rescaler: Rescaler) -> None:
+    def __init__(
+        self, session: Session, timer: Timer, saver: Saver, rescaler: Rescaler
+    ) -> None:
         self.trained = TrainedPairs(session)
         self.telemetry: Telemetry | None = None
         # Makes the telemetry of a new group; set when training begins.
@@ -57,9 +59,9 @@ class StepLoop:
         if current.first:
             compares = current.synchronising and not self._session.group.distributed
             # Where measured steps are cut in two, the others have nothing to compare.
-            measure = self._pace.measures(self._session.progress.step, compares=compares) and not (
-                compares and self._session.halved
-            )
+            measure = self._pace.measures(
+                self._session.progress.step, compares=compares
+            ) and not (compares and self._session.halved)
             self._pace.measuring = measure
         self.trained.begin_pass(first=current.first, measure=measure)
 
@@ -84,7 +86,9 @@ class StepLoop:
         if batch is not None:
             self._change_batch(batch)
         # Alone, a step that was measured is told at once, and what was posted is applied after the next step.
-        owes_itself = (self._pace.measuring or self._consensus.pending) and not session.group.distributed
+        owes_itself = (
+            self._pace.measuring or self._consensus.pending
+        ) and not session.group.distributed
         if not (self._pace.syncs(step) or owes_itself):
             return
         norms = self.trained.take_norms(current.step_samples)
@@ -115,7 +119,9 @@ class StepLoop:
         if rule is None:
             return
         total, why = rule.decide()
-        self._go_on_with(split_total(total, session.group.size, session.data.limits, exact=True), why)
+        self._go_on_with(
+            split_total(total, session.group.size, session.data.limits, exact=True), why
+        )
 
     def enter(self) -> None:
         """A new group begins, on every member alike: its first flags are applied after the first step."""
@@ -134,12 +140,18 @@ class StepLoop:
         progress.samples += step_samples
         progress.progress += step_samples * at.gain / at.scale
 
-    def _post(self, norms: Sequence[GradNorms | None], *, save: bool, last: bool = False) -> None:
+    def _post(
+        self, norms: Sequence[GradNorms | None], *, save: bool, last: bool = False
+    ) -> None:
         session, rescaler = self._session, self._rescaler
         alone, first = not session.group.distributed, session.group.rank == 0
         stop, skipped = rescaler.requested(), self.trained.take_skipped()
         generation = 0 if last else rescaler.wanted()
-        batch = self.telemetry.take_batch() if first and self.telemetry is not None else None
+        batch = (
+            self.telemetry.take_batch()
+            if first and self.telemetry is not None
+            else None
+        )
         stride = 0
         if first:
             # Streams may end at different steps by mistake, which must be found before the next step.
@@ -206,7 +218,11 @@ class StepLoop:
         noise, progress = self._session.data.noise, self._session.progress
         before = noise.calibration
         noise.add(norms, float(progress.samples))
-        if before is None and noise.calibration is not None and self._session.group.rank == 0:
+        if (
+            before is None
+            and noise.calibration is not None
+            and self._session.group.rank == 0
+        ):
             logger.info(
                 "step %d: the noise scale is taken from the normalisation layers: %.2f times theirs",
                 progress.step,
@@ -245,7 +261,9 @@ class StepLoop:
         if batch == session.data.batch:
             return
         grad = session.grad_stats()
-        noise = math.nan if grad is None else grad.noise_scale(session.data.limits.initial)
+        noise = (
+            math.nan if grad is None else grad.noise_scale(session.data.limits.initial)
+        )
         logger.info(
             "job %s generation %d step %d: total batch %d -> %d (atomic %d, accumulation %d): it promises "
             "over 5 %% more goodput on %d replicas at noise scale %.0f",

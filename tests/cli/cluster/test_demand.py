@@ -23,7 +23,9 @@ from tests.policies.stage import job
 
 
 def submitted(job: str, least: int) -> JobSubmitted:
-    spec = JobSpec(name=job, batch=BatchLimits(initial=8), replicas=ReplicaLimits(min=least, max=8))
+    spec = JobSpec(
+        name=job, batch=BatchLimits(initial=8), replicas=ReplicaLimits(min=least, max=8)
+    )
     return JobSubmitted(at=0.0, job=job, spec=spec)
 
 
@@ -54,12 +56,15 @@ def test_a_quota_of_everybody_limits_what_is_wanted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("alpha_r", "profiled", "useful"), [(0.0, 8, 8), (0.0, 2, 4), (0.05, 8, 6), (10.0, 8, 1)]
+    ("alpha_r", "profiled", "useful"),
+    [(0.0, 8, 8), (0.0, 2, 4), (0.05, 8, 6), (10.0, 8, 1)],
 )
 def test_slots_are_useful_while_each_brings_half_of_what_the_first_one_brings(
     alpha_r: float, profiled: int, useful: int
 ) -> None:
-    params = ThroughputParams(alpha_c=0.0, beta_c=0.01, alpha_r=alpha_r, alpha_n=alpha_r)
+    params = ThroughputParams(
+        alpha_c=0.0, beta_c=0.01, alpha_r=alpha_r, alpha_n=alpha_r
+    )
     view = job("a", (1, 8), batch=BatchLimits(initial=64, requested=64, max_total=64))
     assert useful_slots(view, 8) == 1
     known = {"gpu": TypeProfile(params=params, num_replicas_profiled=profiled)}

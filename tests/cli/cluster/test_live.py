@@ -42,7 +42,9 @@ def test_a_part_that_breaks_ends_all() -> None:
     assert part.closed.is_set()
 
 
-def test_a_full_disk_is_one_line_and_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_is_one_line_and_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     part = Part()
 
     def starved() -> None:
@@ -54,7 +56,9 @@ def test_a_full_disk_is_one_line_and_no_traceback(caplog: pytest.LogCaptureFixtu
     assert record.exc_info is None
 
 
-def test_what_has_no_room_at_the_end_is_one_line_and_all_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_has_no_room_at_the_end_is_one_line_and_all_is_closed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     part = Part()
 
     def starved() -> None:
@@ -71,7 +75,9 @@ def test_what_has_no_room_at_the_end_is_one_line_and_all_is_closed(caplog: pytes
 def test_a_signal_ends_all_in_order(number: signal.Signals) -> None:
     part = Part()
 
-    def signalled() -> None:  # by a part: handlers are set before any runs, however slow the machine is
+    def signalled() -> (
+        None
+    ):  # by a part: handlers are set before any runs, however slow the machine is
         os.kill(os.getpid(), number)
         part.run()
 
@@ -94,5 +100,7 @@ def test_parts_are_told_to_end_in_order_whatever_one_raises() -> None:
         raise RuntimeError("cannot end")
 
     with pytest.raises(RuntimeError, match="cannot end"):
-        call_all([lambda: told.append("loop"), broken, lambda: told.append("housekeeping")])
+        call_all(
+            [lambda: told.append("loop"), broken, lambda: told.append("housekeeping")]
+        )
     assert told == ["loop", "broken", "housekeeping"]

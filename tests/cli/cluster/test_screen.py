@@ -37,25 +37,40 @@ def cluster(*jobs: JsonObject, **changes: object) -> JsonObject:
         "round": 7,
         "policy": "pollux",
         "plan_error": "",
-        "nodes": [{"id": "box", "num_gpus": 4, "num_gpus_used": used, "gpu_type": "cpu", "rack": ""}],
+        "nodes": [
+            {
+                "id": "box",
+                "num_gpus": 4,
+                "num_gpus_used": used,
+                "gpu_type": "cpu",
+                "rack": "",
+            }
+        ],
         "jobs": list(jobs),
     }
     return {**values, **changes}  # type: ignore[dict-item]  # tests pass plain JSON values
 
 
 def shown(what: object, width: int) -> list[str]:
-    console = Console(width=width, record=True, force_terminal=False, file=io.StringIO())
+    console = Console(
+        width=width, record=True, force_terminal=False, file=io.StringIO()
+    )
     console.print(what)
     return [line.rstrip() for line in console.export_text().splitlines()]
 
 
 RUNNING = job("a", "running", 3)
-WAITING = job("b", "pending", 0, batch=None, efficiency=None, progress=0.0, progress_target=None)
+WAITING = job(
+    "b", "pending", 0, batch=None, efficiency=None, progress=0.0, progress_target=None
+)
 ENDED = job("c", "succeeded", 0, ended_at=5.0, explanation="finished", progress=90.0)
 
 
 def test_a_wide_terminal_shows_all_in_one_row() -> None:
-    lines = shown(job_view([RUNNING, WAITING, ENDED], colours_of([RUNNING, WAITING, ENDED]), 130), 130)
+    lines = shown(
+        job_view([RUNNING, WAITING, ENDED], colours_of([RUNNING, WAITING, ENDED]), 130),
+        130,
+    )
     assert [line.split() for line in lines] == [
         ["JOB", "STATE", "GPUS", "BATCH", "EFF", "AGE", "PROGRESS", "WHY"],
         *(
@@ -75,7 +90,10 @@ def test_a_narrow_terminal_shows_reasons_of_active_jobs_below() -> None:
     assert max(map(len, lines)) <= 80
     assert "WHY" not in lines[0]
     assert "━" not in "".join(lines)
-    assert lines[-2:] == ["■ a: runs: the next GPU would add 8 %", "  b: runs: the next GPU would add 8 %"]
+    assert lines[-2:] == [
+        "■ a: runs: the next GPU would add 8 %",
+        "  b: runs: the next GPU would add 8 %",
+    ]
 
 
 def test_the_picture_names_policy_slots_and_counts() -> None:
@@ -89,14 +107,20 @@ def test_the_picture_names_policy_slots_and_counts() -> None:
 
 def test_slots_have_the_colour_of_their_job() -> None:
     console = Console(
-        width=100, record=True, force_terminal=True, color_system="truecolor", file=io.StringIO()
+        width=100,
+        record=True,
+        force_terminal=True,
+        color_system="truecolor",
+        file=io.StringIO(),
     )
     other = job("d", "running", 1)
     console.print(Screen().picture(cluster(RUNNING, other), 100))
     text = console.export_text(styles=True)
     colours = colours_of([RUNNING, other])
     for entry, slots in (("a", "■ ■ ■ "), ("d", "■ ")):
-        red, green, blue = (int(colours[entry][place : place + 2], 16) for place in (1, 3, 5))
+        red, green, blue = (
+            int(colours[entry][place : place + 2], 16) for place in (1, 3, 5)
+        )
         assert f"\x1b[38;2;{red};{green};{blue}m{slots}" in text
 
 
@@ -118,7 +142,9 @@ def test_a_low_terminal_shows_as_many_jobs_as_fit() -> None:
 
 def test_a_cluster_without_nodes_or_jobs_is_shown_too() -> None:
     empty = cluster(num_gpus=0, nodes=[])
-    assert "Jobs   0 hold GPUs · 0 wait · 0 ended" in shown(Screen().picture(empty, 80), 80)
+    assert "Jobs   0 hold GPUs · 0 wait · 0 ended" in shown(
+        Screen().picture(empty, 80), 80
+    )
 
 
 def test_the_curve_keeps_the_last_looks() -> None:
@@ -127,11 +153,16 @@ def test_the_curve_keeps_the_last_looks() -> None:
         screen.picture(cluster(RUNNING), 80)
     idle = shown(screen.picture(cluster(), 80), 80)
     assert max(map(len, idle)) <= 80
-    assert any(line.endswith(f"{'▆' * (NUM_LOOKS - 1)}   0% now, 73% mean") for line in idle)
+    assert any(
+        line.endswith(f"{'▆' * (NUM_LOOKS - 1)}   0% now, 73% mean") for line in idle
+    )
 
 
 def test_durations_are_short() -> None:
-    assert [duration(seconds) for seconds in (-1, 0, 59.9, 60, 3599, 3600, 86_399, 86_400, 1e6)] == [
+    assert [
+        duration(seconds)
+        for seconds in (-1, 0, 59.9, 60, 3599, 3600, 86_399, 86_400, 1e6)
+    ] == [
         "0s",
         "0s",
         "59s",

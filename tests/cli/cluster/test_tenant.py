@@ -19,14 +19,34 @@ def cluster(tmp_path: Path) -> Iterator[LiveCluster]:
 
 def test_tenants_are_set_and_listed(cluster: LiveCluster) -> None:
     state = cluster.state
-    done = run_cli("tenant", "set", "vision", "--quota", "4", "--weight", "2", "--priority", "1", state=state)
+    done = run_cli(
+        "tenant",
+        "set",
+        "vision",
+        "--quota",
+        "4",
+        "--weight",
+        "2",
+        "--priority",
+        "1",
+        state=state,
+    )
     assert done.stdout == "vision: 0 GPUs of 4, weight 2, priority 1, 0 jobs\n", done
     # What is not named stays.
-    assert run_cli("tenant", "set", "vision", "--quota", "1", state=state).returncode == 0
-    listed = json.loads(run_cli("tenant", "ls", "--json", state=state).stdout)["tenants"]
-    assert [(each["id"], each["quota_gpus"], each["weight"]) for each in listed] == [("vision", 1, 2.0)]
+    assert (
+        run_cli("tenant", "set", "vision", "--quota", "1", state=state).returncode == 0
+    )
+    listed = json.loads(run_cli("tenant", "ls", "--json", state=state).stdout)[
+        "tenants"
+    ]
+    assert [(each["id"], each["quota_gpus"], each["weight"]) for each in listed] == [
+        ("vision", 1, 2.0)
+    ]
     lifted = run_cli("tenant", "set", "vision", "--quota", "none", state=state)
-    assert lifted.stdout == "vision: 0 GPUs without a quota, weight 2, priority 1, 0 jobs\n"
+    assert (
+        lifted.stdout
+        == "vision: 0 GPUs without a quota, weight 2, priority 1, 0 jobs\n"
+    )
     refused = run_cli("tenant", "set", "vision", "--quota", "many", state=state)
     assert (refused.returncode, refused.stderr) == (
         2,
@@ -35,4 +55,9 @@ def test_tenants_are_set_and_listed(cluster: LiveCluster) -> None:
     # It is in the journal.
     cluster.kill()
     cluster.up(slots=2)
-    assert json.loads(run_cli("tenant", "ls", "--json", state=state).stdout)["tenants"][0]["weight"] == 2.0
+    assert (
+        json.loads(run_cli("tenant", "ls", "--json", state=state).stdout)["tenants"][0][
+            "weight"
+        ]
+        == 2.0
+    )

@@ -37,31 +37,46 @@ def test_options_of_another_executor_in_the_file_are_not_used(tmp_path: Path) ->
 
 
 def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"--config: got '.*gone\.yaml'; allowed: a readable YAML file"):
+    with pytest.raises(
+        InputError, match=r"--config: got '.*gone\.yaml'; allowed: a readable YAML file"
+    ):
         read_settings(StateDir(tmp_path), tmp_path / "gone.yaml", {}, ())
 
 
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("rounds: 3", r"coadapt\.yaml\.rounds: got 3; allowed: only the keys executor, policy, round"),
+        (
+            "rounds: 3",
+            r"coadapt\.yaml\.rounds: got 3; allowed: only the keys executor, policy, round",
+        ),
         ("round: soon", r"coadapt\.yaml\.round: got 'soon'; allowed: a number"),
         ("round: 0.5", r"coadapt\.yaml\.round: got 0\.5; allowed: 1\.\.86400 seconds"),
         ("port: 70000", r"coadapt\.yaml\.port: got 70000; allowed: 0\.\.65535"),
-        ("host: 0.0.0.0", r"coadapt\.yaml\.host: got '0\.0\.0\.0'; allowed: a loopback address"),
-        ("executor_options: 3", r"coadapt\.yaml\.executor_options: got 3; allowed: names and values"),
+        (
+            "host: 0.0.0.0",
+            r"coadapt\.yaml\.host: got '0\.0\.0\.0'; allowed: a loopback address",
+        ),
+        (
+            "executor_options: 3",
+            r"coadapt\.yaml\.executor_options: got 3; allowed: names and values",
+        ),
         ("- a", r"--config: .*; allowed: a YAML file of settings"),
         ("{", r"--config: .*; allowed: a readable YAML file"),
     ],
 )
-def test_what_is_wrong_in_the_file_is_named(tmp_path: Path, text: str, line: str) -> None:
+def test_what_is_wrong_in_the_file_is_named(
+    tmp_path: Path, text: str, line: str
+) -> None:
     with pytest.raises(InputError, match=line):
         settings(tmp_path, text)
 
 
 @pytest.mark.parametrize("option", ["slots", "=3"])
 def test_an_option_is_a_name_and_a_value(tmp_path: Path, option: str) -> None:
-    with pytest.raises(InputError, match=r"--executor-option: got .*; allowed: name=value"):
+    with pytest.raises(
+        InputError, match=r"--executor-option: got .*; allowed: name=value"
+    ):
         settings(tmp_path, None, option)
 
 

@@ -28,27 +28,53 @@ class Idle:
 def arguments(tmp_path: Path) -> list[str]:
     profiles = write_profiles(tmp_path / "profiles")
     out = tmp_path / "out"
-    return [str(write_workload(tmp_path)), "--profiles", str(profiles), "--out", str(out), "--parallel", "1"]
+    return [
+        str(write_workload(tmp_path)),
+        "--profiles",
+        str(profiles),
+        "--out",
+        str(out),
+        "--parallel",
+        "1",
+    ]
 
 
 def call(*arguments: str) -> Result:
     return CliRunner().invoke(APP, list(arguments))
 
 
-def test_it_writes_tables_and_a_page_and_runs_only_what_is_new(arguments: list[str], tmp_path: Path) -> None:
-    first = call(*arguments, "--policy", "fifo,srtf", "--cluster", "1x2", "--cluster", "2x2")
+def test_it_writes_tables_and_a_page_and_runs_only_what_is_new(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    first = call(
+        *arguments, "--policy", "fifo,srtf", "--cluster", "1x2", "--cluster", "2x2"
+    )
     assert first.exit_code == 0, first.output
     assert "ratio to fifo" in first.stdout
     assert "are there already" not in first.stderr
     out = tmp_path / "out"
-    assert sorted(path.name for path in out.iterdir()) == [PAGE, "jobs.csv", RESULTS, "runs.csv"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        PAGE,
+        "jobs.csv",
+        RESULTS,
+        "runs.csv",
+    ]
     lines = (out / RESULTS).read_text().splitlines()
     assert len(lines) == 4
     assert '"policies":["fifo","srtf"]' in (out / PAGE).read_text()
 
-    (out / RESULTS).write_text("\n".join(lines[:3]) + "\n" + lines[3][:50])  # it was ended while it wrote
+    (out / RESULTS).write_text(
+        "\n".join(lines[:3]) + "\n" + lines[3][:50]
+    )  # it was ended while it wrote
     more = call(
-        *arguments, "--policy", "srtf,fifo,tiresias", "--cluster", "1x2", "--cluster", "2x2", "--json"
+        *arguments,
+        "--policy",
+        "srtf,fifo,tiresias",
+        "--cluster",
+        "1x2",
+        "--cluster",
+        "2x2",
+        "--json",
     )
     assert more.exit_code == 0, more.output
     assert "3 of 6 runs are there already" in more.stderr
@@ -56,30 +82,48 @@ def test_it_writes_tables_and_a_page_and_runs_only_what_is_new(arguments: list[s
     assert told["baseline"] == "srtf"
     assert told["ratios"]["srtf"]["jct_mean_s"] == [1.0, 1.0, 1.0, 2]
     assert [(row["cluster"], row["policy"]) for row in told["runs"]] == [
-        (cluster, policy) for cluster in ("1x2", "2x2") for policy in ("srtf", "fifo", "tiresias")
+        (cluster, policy)
+        for cluster in ("1x2", "2x2")
+        for policy in ("srtf", "fifo", "tiresias")
     ]
     times = {json.loads(line)["figures"]["jct_mean_s"] for line in lines}
     assert times <= {row["jct_mean_s"] for row in told["runs"]}
 
 
-def test_a_run_that_cannot_end_does_not_end_the_others(arguments: list[str], tmp_path: Path) -> None:
+def test_a_run_that_cannot_end_does_not_end_the_others(
+    arguments: list[str], tmp_path: Path
+) -> None:
     done = call(*arguments, "--policy", f"{IDLE},fifo", "--cluster", "2x2")
     assert done.exit_code == 1
     assert f"error: {IDLE}, seed 0: w: after" in done.stderr
     assert "fifo" in done.stdout
     again = call(*arguments, "--policy", f"{IDLE},fifo", "--cluster", "2x2")
-    assert "1 of 2 runs are there already" in again.stderr  # the other one is tried again
+    assert (
+        "1 of 2 runs are there already" in again.stderr
+    )  # the other one is tried again
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--policy", "fifo", "--baseline", "srtf"), "--baseline: got 'srtf'; allowed: fifo"),
+        (
+            ("--policy", "fifo", "--baseline", "srtf"),
+            "--baseline: got 'srtf'; allowed: fifo",
+        ),
         (("--policy", "polux"), "policy: got 'polux'"),
-        (("--policy", "fifo", "--table", "xlsx"), "--table: got 'xlsx'; allowed: csv, json, parquet"),
-        (("--policy", "fifo", "--parallel", "0"), "--parallel: got 0; allowed: 1 to 1024"),
+        (
+            ("--policy", "fifo", "--table", "xlsx"),
+            "--table: got 'xlsx'; allowed: csv, json, parquet",
+        ),
+        (
+            ("--policy", "fifo", "--parallel", "0"),
+            "--parallel: got 0; allowed: 1 to 1024",
+        ),
         (("--policy", "fifo", "--seeds", "0"), "--seeds: got 0; allowed: 1 to 10000"),
-        (("--policy", "fifo", "--cluster", "2x2", "--cluster", "2x2"), "allowed: each cluster once"),
+        (
+            ("--policy", "fifo", "--cluster", "2x2", "--cluster", "2x2"),
+            "allowed: each cluster once",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(
@@ -92,13 +136,19 @@ def test_a_mistake_is_one_line(
 
 
 @pytest.mark.parametrize(
-    ("missing", "message"), [("pyarrow", "coadapt[parquet]"), ("plotly", "coadapt[report]")]
+    ("missing", "message"),
+    [("pyarrow", "coadapt[parquet]"), ("plotly", "coadapt[report]")],
 )
 def test_what_cannot_be_written_is_said_before_anything_runs(
-    arguments: list[str], missing: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str],
+    missing: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "coadapt.sim.comparison.tables.find_spec", lambda name: None if name == missing else object()
+        "coadapt.sim.comparison.tables.find_spec",
+        lambda name: None if name == missing else object(),
     )
     refused = call(*arguments, "--policy", "fifo", "--table", "parquet")
     assert message in str(refused.exception)

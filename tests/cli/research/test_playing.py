@@ -13,7 +13,9 @@ from coadapt.sim.sweep import Builtin, Run
 from coadapt.sim.workload import Workload
 
 
-def test_what_a_library_writes_to_stdout_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_a_library_writes_to_stdout_goes_to_stderr(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     with stdout_kept():
         os.write(1, b"a solver's line\n")
     os.write(1, b"{}\n")
@@ -26,14 +28,26 @@ class CountedLoads(Builtin):
 
     seeds: list[int] = field(default_factory=list, compare=False)
 
-    def load(self, seed: int, num_gpus: int) -> tuple[Workload, Mapping[str, Application]]:
+    def load(
+        self, seed: int, num_gpus: int
+    ) -> tuple[Workload, Mapping[str, Application]]:
         self.seeds.append(seed)
         return Workload(name="none", jobs=()), {}
 
 
 def test_a_workload_that_many_policies_share_is_loaded_once() -> None:
     source = CountedLoads()
-    first = Run(trace="t", source=source, policy="fifo", seed=0, cluster=(Node(id="a", num_gpus=4),))
-    runs = [replace(first, seed=seed, policy=policy) for seed in (0, 1) for policy in ("fifo", "srtf", "las")]
+    first = Run(
+        trace="t",
+        source=source,
+        policy="fifo",
+        seed=0,
+        cluster=(Node(id="a", num_gpus=4),),
+    )
+    runs = [
+        replace(first, seed=seed, policy=policy)
+        for seed in (0, 1)
+        for policy in ("fifo", "srtf", "las")
+    ]
     with progress_bar(runs):
         assert source.seeds == [0, 1]

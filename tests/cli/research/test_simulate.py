@@ -27,7 +27,13 @@ APP.command()(simulate)
 def arguments(tmp_path: Path) -> list[str]:
     """A workload with its profiles, and a cluster that they cover."""
     profiles = write_profiles(tmp_path / "profiles")
-    return [str(write_workload(tmp_path)), "--profiles", str(profiles), "--cluster", "2x2"]
+    return [
+        str(write_workload(tmp_path)),
+        "--profiles",
+        str(profiles),
+        "--cluster",
+        "2x2",
+    ]
 
 
 def call(*arguments: str) -> Result:
@@ -72,17 +78,25 @@ def test_the_names_of_the_figures_are_public() -> None:
 
 def test_round_and_rescale_reach_the_run(arguments: list[str]) -> None:
     (usual,) = entries(*arguments, "--policy", "fifo")
-    (slow,) = entries(*arguments, "--policy", "fifo", "--round", "120", "--rescale", "40")
+    (slow,) = entries(
+        *arguments, "--policy", "fifo", "--round", "120", "--rescale", "40"
+    )
     assert usual["makespan_s"] != slow["makespan_s"]
 
 
 def test_a_policy_s_options_are_in_its_name(arguments: list[str]) -> None:
-    found = entries(*arguments, "--policy", "tiresias(thresholds_gpu_s=[1.0, 2.0]),fifo(backfill=true)")
+    found = entries(
+        *arguments,
+        "--policy",
+        "tiresias(thresholds_gpu_s=[1.0, 2.0]),fifo(backfill=true)",
+    )
     assert [entry["policy"] for entry in found] == [
         "tiresias(thresholds_gpu_s=[1.0, 2.0])",
         "fifo(backfill=true)",
     ]
-    assert "allowed: backfill=False" in refusal(*arguments, "--policy", "fifo(backfil=true)")
+    assert "allowed: backfill=False" in refusal(
+        *arguments, "--policy", "fifo(backfil=true)"
+    )
 
 
 def test_a_round_follows_an_arrival(arguments: list[str]) -> None:
@@ -93,7 +107,9 @@ def test_a_round_follows_an_arrival(arguments: list[str]) -> None:
     assert "allowed: 0 to 86400, or inf" in refusal(*arguments, "--reaction", "nan")
 
 
-def test_castor_is_asked_at_arrivals_unless_told_otherwise(arguments: list[str]) -> None:
+def test_castor_is_asked_at_arrivals_unless_told_otherwise(
+    arguments: list[str],
+) -> None:
     (usual,) = entries(*arguments, "--policy", "castor")
     (same,) = entries(*arguments, "--policy", "castor", "--reaction", "2")
     (alone,) = entries(*arguments, "--policy", "castor", "--reaction", "inf")
@@ -110,7 +126,9 @@ def test_a_policy_that_wants_no_time_is_named(
     assert entries(*arguments, "--policy", "ones", "--reaction", "inf")
 
 
-def test_reports_may_be_seldom_and_no_less_than_a_second_apart(arguments: list[str]) -> None:
+def test_reports_may_be_seldom_and_no_less_than_a_second_apart(
+    arguments: list[str],
+) -> None:
     (usual,) = entries(*arguments, "--policy", "srtf")
     (seldom,) = entries(*arguments, "--policy", "srtf", "--reports", "86400")
     assert seldom["jct_mean_s"] == usual["jct_mean_s"]
@@ -121,11 +139,15 @@ def test_a_table_names_traces_and_policies(arguments: list[str]) -> None:
     result = call(*arguments, "--policy", "fifo,srtf")
     assert result.exit_code == 0
     words = result.stdout.split()
-    assert [word for word in ("w", "fifo", "srtf", "makespan") if word not in words] == []
+    assert [
+        word for word in ("w", "fifo", "srtf", "makespan") if word not in words
+    ] == []
     assert all(len(line) <= 120 for line in result.stdout.splitlines())
 
 
-def test_directories_stand_for_their_files(tmp_path: Path, arguments: list[str]) -> None:
+def test_directories_stand_for_their_files(
+    tmp_path: Path, arguments: list[str]
+) -> None:
     folder = tmp_path / "many"
     folder.mkdir()
     for name in ("b.csv", "a.csv"):
@@ -149,7 +171,9 @@ def test_built_in_workloads_need_no_profiles(name: str) -> None:
 
 def test_a_report_is_written(tmp_path: Path, arguments: list[str]) -> None:
     page = tmp_path / "out.html"
-    assert call(*arguments, "--policy", "fifo,srtf", "--report", str(page)).exit_code == 0
+    assert (
+        call(*arguments, "--policy", "fifo,srtf", "--report", str(page)).exit_code == 0
+    )
     assert "m-0" in page.read_text(encoding="utf-8")
 
 
@@ -157,7 +181,10 @@ def test_a_report_is_written(tmp_path: Path, arguments: list[str]) -> None:
     ("options", "message"),
     [
         (("--policy", "best"), "policy: got 'best'; allowed: fifo, "),
-        (("--policy", "fifo,fifo"), "--policy: got 'fifo,fifo'; allowed: policies, each once"),
+        (
+            ("--policy", "fifo,fifo"),
+            "--policy: got 'fifo,fifo'; allowed: policies, each once",
+        ),
         (("--policy", ","), "--policy: got ','; allowed: policies, each once"),
         (("--cluster", "16"), "--cluster: got '16'; allowed: NODESxGPUS, such as 16x4"),
         (("--cluster", "0x4"), "--cluster: got '0x4'"),
@@ -172,7 +199,9 @@ def test_a_report_is_written(tmp_path: Path, arguments: list[str]) -> None:
         (("--report", "/nowhere/at/all.html"), "--report: got '/nowhere/at/all.html'"),
     ],
 )
-def test_a_bad_option_is_refused(arguments: list[str], options: tuple[str, str], message: str) -> None:
+def test_a_bad_option_is_refused(
+    arguments: list[str], options: tuple[str, str], message: str
+) -> None:
     assert refusal(*arguments, *options).startswith(message)
 
 
@@ -190,10 +219,14 @@ def test_a_bad_workload_name_is_refused(workload: str, message: str) -> None:
 
 
 def test_profiles_are_asked_for_where_a_format_needs_them(arguments: list[str]) -> None:
-    assert refusal(arguments[0]).startswith("--profiles: got 'nothing'; allowed: a directory with")
+    assert refusal(arguments[0]).startswith(
+        "--profiles: got 'nothing'; allowed: a directory with"
+    )
 
 
-def test_a_missing_file_and_an_empty_directory_are_refused(tmp_path: Path, arguments: list[str]) -> None:
+def test_a_missing_file_and_an_empty_directory_are_refused(
+    tmp_path: Path, arguments: list[str]
+) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "a readable text file" in refusal(str(tmp_path / "none.csv"), *arguments[1:])
@@ -204,7 +237,9 @@ def test_a_workload_given_twice_is_refused(arguments: list[str]) -> None:
     assert refusal(arguments[0], *arguments).endswith("allowed: each workload once")
 
 
-def test_a_run_that_never_ends_is_one_line(tmp_path: Path, arguments: list[str]) -> None:
+def test_a_run_that_never_ends_is_one_line(
+    tmp_path: Path, arguments: list[str]
+) -> None:
     write_workload(tmp_path, WORKLOAD.replace("m-1,60,m,2,16", "m-1,60,m,4,16"))
     result = call(*arguments[:-1], "1x2", "--policy", "fifo")
     assert result.exit_code == 1
@@ -216,12 +251,19 @@ def test_a_run_that_never_ends_is_one_line(tmp_path: Path, arguments: list[str])
 def test_the_module_runs_alone(tmp_path: Path, arguments: list[str]) -> None:
     write_workload(tmp_path, WORKLOAD.replace("m-0,0", "m-0,-1"))
     command = [sys.executable, "-m", "coadapt.cli.research.simulate", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False
+    )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"error: {arguments[0]} line 2, time: got '-1'; allowed: a finite number >= 0\n"
+    assert (
+        done.stderr
+        == f"error: {arguments[0]} line 2, time: got '-1'; allowed: a finite number >= 0\n"
+    )
 
 
-def test_compiling_is_told_on_stderr(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiling_is_told_on_stderr(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(warm_up, "_cold_parts", lambda name: [name])
     result = call(*arguments, "--policy", "fifo", "--json")
     assert result.stderr == warm_up.COMPILES + "\n"
@@ -245,7 +287,8 @@ def test_groups_of_nodes_have_types_and_racks() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "4", "4x", "4x4:", "4x4@", "4x4:t4@", "4x4,,2x2", "99999x1,1x1", "4x4:t 4"]
+    "text",
+    ["", "4", "4x", "4x4:", "4x4@", "4x4:t4@", "4x4,,2x2", "99999x1,1x1", "4x4:t 4"],
 )
 def test_anything_else_is_no_cluster(text: str) -> None:
     with pytest.raises(InputError, match="--cluster"):

@@ -46,7 +46,10 @@ def test_list_tells_every_format() -> None:
     formats = answer("list")["formats"]
     assert isinstance(formats, list)
     assert [each["name"] for each in formats] == list(FORMATS)
-    assert all(each["text"].endswith(".") and f"{each['name']:12}" in call("list").output for each in formats)
+    assert all(
+        each["text"].endswith(".") and f"{each['name']:12}" in call("list").output
+        for each in formats
+    )
     assert complete_format("s") == ["sia", "shockwave", "sensetime"]
 
 
@@ -64,45 +67,87 @@ def test_describe_counts(arguments: list[str]) -> None:
     assert "     2 × m" in call("describe", *arguments).output
 
 
-def test_what_is_converted_is_the_same_workload(tmp_path: Path, arguments: list[str]) -> None:
+def test_what_is_converted_is_the_same_workload(
+    tmp_path: Path, arguments: list[str]
+) -> None:
     out = tmp_path / "plain.csv"
-    assert answer("convert", *arguments, "--out", str(out)) == {"file": str(out), "num_jobs": 2}
-    first, second = (load_trace(Path(each), Path(arguments[2]))[0] for each in (arguments[0], str(out)))
-    assert [(job.at, job.spec) for job in first.jobs] == [(job.at, job.spec) for job in second.jobs]
+    assert answer("convert", *arguments, "--out", str(out)) == {
+        "file": str(out),
+        "num_jobs": 2,
+    }
+    first, second = (
+        load_trace(Path(each), Path(arguments[2]))[0]
+        for each in (arguments[0], str(out))
+    )
+    assert [(job.at, job.spec) for job in first.jobs] == [
+        (job.at, job.spec) for job in second.jobs
+    ]
 
 
-def test_scale_moves_arrivals_and_sample_keeps_them(tmp_path: Path, arguments: list[str]) -> None:
+def test_scale_moves_arrivals_and_sample_keeps_them(
+    tmp_path: Path, arguments: list[str]
+) -> None:
     faster, one = tmp_path / "faster.csv", tmp_path / "one.csv"
     call("scale", *arguments, "--rate", "4", "--out", str(faster))
-    assert [job.at for job in load_trace(faster, Path(arguments[2]))[0].jobs] == [0.0, 15.0]
+    assert [job.at for job in load_trace(faster, Path(arguments[2]))[0].jobs] == [
+        0.0,
+        15.0,
+    ]
     drawn = set()
     for seed in range(8):
-        call("sample", str(faster), *arguments[1:], "--jobs", "1", "--seed", str(seed), "--out", str(one))
+        call(
+            "sample",
+            str(faster),
+            *arguments[1:],
+            "--jobs",
+            "1",
+            "--seed",
+            str(seed),
+            "--out",
+            str(one),
+        )
         (job,) = load_trace(one, Path(arguments[2]))[0].jobs
         drawn.add((job.spec.name, job.at))
     assert drawn == {("m-0", 0.0), ("m-1", 15.0)}
 
 
-def test_plot_writes_a_page_of_escaped_data(tmp_path: Path, arguments: list[str]) -> None:
+def test_plot_writes_a_page_of_escaped_data(
+    tmp_path: Path, arguments: list[str]
+) -> None:
     out = tmp_path / "page.html"
     answer("plot", *arguments, "--out", str(out))
     assert "Jobs that come, by hour" in out.read_text()
     workload, _ = load_trace(Path(arguments[0]), Path(arguments[2]))
-    assert "<script>alert" not in workload_page(Workload(name="<script>alert", jobs=workload.jobs))
+    assert "<script>alert" not in workload_page(
+        Workload(name="<script>alert", jobs=workload.jobs)
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("convert", "builtin", "--to", "csv"), "--to: got 'csv'; allowed: plain or osdi21"),
-        (("scale", "builtin", "--rate", "0"), "--rate: got 0.0; allowed: 0.001 to 1000"),
+        (
+            ("convert", "builtin", "--to", "csv"),
+            "--to: got 'csv'; allowed: plain or osdi21",
+        ),
+        (
+            ("scale", "builtin", "--rate", "0"),
+            "--rate: got 0.0; allowed: 0.001 to 1000",
+        ),
         (("sample", "builtin:9", "--jobs", "10"), "--jobs: got 10; allowed: 1 to 9"),
-        (("scale", "nothing.csv", "--rate", "2"), "nothing.csv: got 'No such file or directory'"),
+        (
+            ("scale", "nothing.csv", "--rate", "2"),
+            "nothing.csv: got 'No such file or directory'",
+        ),
     ],
 )
-def test_what_makes_no_sense_is_refused(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+def test_what_makes_no_sense_is_refused(
+    tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
     assert refusal(*words, "--out", str(tmp_path / "out.csv")).startswith(message)
-    assert refusal(*words[:2], *words[2:], "--out", str(tmp_path)).startswith(("--", "nothing"))
+    assert refusal(*words[:2], *words[2:], "--out", str(tmp_path)).startswith(
+        ("--", "nothing")
+    )
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,9 @@ from typing import IO
 from coadapt.executors.kubernetes.api import JsonObject, KubeApi
 
 # What an image would hold: the python that has coadapt.
-IMAGE_PATH = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+IMAGE_PATH = os.pathsep.join(
+    (str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath))
+)
 REPOSITORY = Path(__file__).parents[3]
 SCRIPT = Path(__file__).with_name("container.sh")
 WORKSPACE = "/workspace"
@@ -26,7 +28,9 @@ UNSHARE = ("unshare", "--mount", "--pid", "--uts", "--fork", "--kill-child")
 # As the kubelet leaves the root of a volume with fsGroup: somebody else's, the group's to write.
 OTHER_USER, FS_GROUP_MODE = 4242, 0o2775
 
-Mounts = list[tuple[Path, str, bool]]  # source, where in the container, whether it may be written
+Mounts = list[
+    tuple[Path, str, bool]
+]  # source, where in the container, whether it may be written
 
 
 def why_no_walls() -> str:
@@ -52,14 +56,25 @@ class Plain:
         return "127.0.0.1"
 
     def start(
-        self, _pod: JsonObject, container: JsonObject, envs: dict[str, str], mounts: Mounts, log: IO[bytes]
+        self,
+        _pod: JsonObject,
+        container: JsonObject,
+        envs: dict[str, str],
+        mounts: Mounts,
+        log: IO[bytes],
     ) -> "subprocess.Popen[bytes]":
         for source, target, _ in mounts:
-            envs = {key: value.replace(target, str(source)) for key, value in envs.items()}
+            envs = {
+                key: value.replace(target, str(source)) for key, value in envs.items()
+            }
         return subprocess.Popen(
             container["command"],
             cwd=container.get("workingDir"),
-            env={"PATH": IMAGE_PATH, "PYTHONPATH": os.environ.get("PYTHONPATH", ""), **envs},
+            env={
+                "PATH": IMAGE_PATH,
+                "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+                **envs,
+            },
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -81,7 +96,14 @@ class Walled(Plain):
         self._folder = folder
         self._workspace = workspace
         self._image: Mounts = []
-        for each in sorted({str(REPOSITORY), sys.prefix, sys.base_prefix, *filter(os.path.isabs, sys.path)}):
+        for each in sorted(
+            {
+                str(REPOSITORY),
+                sys.prefix,
+                sys.base_prefix,
+                *filter(os.path.isabs, sys.path),
+            }
+        ):
             if each.startswith(HIDDEN) and Path(each).is_dir():
                 self._image.append((Path(each), each, False))
         self._envs = {"PATH": IMAGE_PATH, "HOME": "/home/coadapt", **envs}
@@ -104,44 +126,85 @@ class Walled(Plain):
 
     def address(self, pod: JsonObject) -> str:
         uid = pod["metadata"]["uid"]
-        return next((at for at, each in self._pods.items() if each["metadata"]["uid"] == uid), "")
+        return next(
+            (at for at, each in self._pods.items() if each["metadata"]["uid"] == uid),
+            "",
+        )
 
     def _tell_names(self, api: KubeApi) -> None:
         """Tell the names of services without an address, and of their pods, as a cluster's DNS has them."""
-        lines = ["127.0.0.1 localhost", *(f"{at} {_hostname(pod)}" for at, pod in self._pods.items())]
+        lines = [
+            "127.0.0.1 localhost",
+            *(f"{at} {_hostname(pod)}" for at, pod in self._pods.items()),
+        ]
         for service in api.get("/api/v1/services")["items"]:
             wanted = service["spec"].get("selector") or {}
-            its = f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc"
+            its = (
+                f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc"
+            )
             for address, pod in self._pods.items():
                 labels = pod["metadata"].get("labels") or {}
-                if service["spec"]["clusterIP"] == "None" and wanted.items() <= labels.items():
+                if (
+                    service["spec"]["clusterIP"] == "None"
+                    and wanted.items() <= labels.items()
+                ):
                     named = pod["spec"].get("subdomain") == service["metadata"]["name"]
-                    lines.append(f"{address} {its}" + f" {pod['spec'].get('hostname')}.{its}" * named)
+                    lines.append(
+                        f"{address} {its}"
+                        + f" {pod['spec'].get('hostname')}.{its}" * named
+                    )
         # In place: it is mounted in containers that run.
         with self.hosts.open("r+") as file:
             file.write("\n".join(lines) + "\n")
             file.truncate()
 
     def start(
-        self, pod: JsonObject, container: JsonObject, envs: dict[str, str], mounts: Mounts, log: IO[bytes]
+        self,
+        pod: JsonObject,
+        container: JsonObject,
+        envs: dict[str, str],
+        mounts: Mounts,
+        log: IO[bytes],
     ) -> "subprocess.Popen[bytes]":
         return self.run(_hostname(pod), container, envs, mounts, log)
 
     def run(
-        self, hostname: str, container: JsonObject, envs: Mapping[str, str], mounts: Mounts, log: IO[bytes]
+        self,
+        hostname: str,
+        container: JsonObject,
+        envs: Mapping[str, str],
+        mounts: Mounts,
+        log: IO[bytes],
     ) -> "subprocess.Popen[bytes]":
         """Start a container, of a pod or by itself."""
         limits = container.get("securityContext") or {}
         read_only = "yes" if limits.get("readOnlyRootFilesystem") else "no"
-        own: Mounts = [(self._workspace, WORKSPACE, True), (self.hosts, "/etc/hosts", False)]
+        own: Mounts = [
+            (self._workspace, WORKSPACE, True),
+            (self.hosts, "/etc/hosts", False),
+        ]
         bound = [
             f"{source}:{target}:{'rw' if may_write else 'ro'}"
-            for source, target, may_write in (*own, *mounts, *self._image)  # a volume at /tmp hides none
+            for source, target, may_write in (
+                *own,
+                *mounts,
+                *self._image,
+            )  # a volume at /tmp hides none
         ]
         command = [*container["command"], *(container.get("args") or ())]
         workdir = container.get("workingDir", WORKSPACE)
         return subprocess.Popen(
-            [*UNSHARE, SCRIPT, self._folder / "root", hostname, workdir, read_only, *bound, "--", *command],
+            [
+                *UNSHARE,
+                SCRIPT,
+                self._folder / "root",
+                hostname,
+                workdir,
+                read_only,
+                *bound,
+                "--",
+                *command,
+            ],
             env={**self._envs, **envs},
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -163,14 +226,20 @@ def as_volume(folder: Path) -> Path:
 
 def children(pid: int) -> list[int]:
     try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [
+            int(child)
+            for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
     except (FileNotFoundError, ProcessLookupError):
         return []
 
 
 def below(pid: int) -> list[int]:
     """Return all that a process started, and what those did."""
-    return [*(found := children(pid)), *(each for child in found for each in below(child))]
+    return [
+        *(found := children(pid)),
+        *(each for child in found for each in below(child)),
+    ]
 
 
 def _hostname(pod: JsonObject) -> str:

@@ -41,7 +41,9 @@ class ControlPlane:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._tokens = {user: secrets.token_hex() for user in (ADMIN, SCHEDULER, NOBODY)}
+        self._tokens = {
+            user: secrets.token_hex() for user in (ADMIN, SCHEDULER, NOBODY)
+        }
         self._processes: list[subprocess.Popen[bytes]] = []
         self.port, *etcd = free_ports(3)
         self._etcd, self._peer = (f"http://127.0.0.1:{port}" for port in etcd)
@@ -81,7 +83,10 @@ class ControlPlane:
     @property
     def in_cluster(self) -> dict[str, str]:
         """What each pod finds in its environment."""
-        return {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(self.port)}
+        return {
+            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+            "KUBERNETES_SERVICE_PORT": str(self.port),
+        }
 
     def admin(self) -> KubeApi:
         return KubeApi.connect(self.kubeconfig())
@@ -100,8 +105,18 @@ class ControlPlane:
     def _start_etcd(self) -> None:
         self._run(
             *("etcd", "--data-dir", str(self._folder / "etcd"), "--unsafe-no-fsync"),
-            *("--listen-client-urls", self._etcd, "--advertise-client-urls", self._etcd),
-            *("--listen-peer-urls", self._peer, "--initial-advertise-peer-urls", self._peer),
+            *(
+                "--listen-client-urls",
+                self._etcd,
+                "--advertise-client-urls",
+                self._etcd,
+            ),
+            *(
+                "--listen-peer-urls",
+                self._peer,
+                "--initial-advertise-peer-urls",
+                self._peer,
+            ),
             *("--initial-cluster", f"default={self._peer}"),
         )
 
@@ -111,21 +126,50 @@ class ControlPlane:
         assert program is not None
         key = self._folder / "service-account.key"
         if not key.exists():
-            subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
+            subprocess.run(
+                ["openssl", "genrsa", "-out", key, "2048"],
+                check=True,
+                capture_output=True,
+            )
         tokens = self._folder / "tokens.csv"
-        groups = {ADMIN: "system:masters", SCHEDULER: "system:serviceaccounts:coadapt", NOBODY: "nobodies"}
+        groups = {
+            ADMIN: "system:masters",
+            SCHEDULER: "system:serviceaccounts:coadapt",
+            NOBODY: "nobodies",
+        }
         tokens.write_text(
-            "".join(f'{self._tokens[user]},{user},{user},"{groups[user]}"\n' for user in groups)
+            "".join(
+                f'{self._tokens[user]},{user},{user},"{groups[user]}"\n'
+                for user in groups
+            )
         )
         log = self._run(
             *(program, "--etcd-servers", self._etcd, "--cert-dir", str(certs)),
             *("--bind-address", "127.0.0.1", "--secure-port", str(self.port)),
-            *("--advertise-address", "127.0.0.1"),  # else it looks for a network to be reached by
+            *(
+                "--advertise-address",
+                "127.0.0.1",
+            ),  # else it looks for a network to be reached by
             *("--token-auth-file", str(tokens), "--authorization-mode", "RBAC"),
             *("--service-account-issuer", "https://kubernetes.default.svc"),
-            *("--service-account-key-file", str(key), "--service-account-signing-key-file", str(key)),
-            *("--service-cluster-ip-range", "10.0.0.0/24", "--disable-admission-plugins", "ServiceAccount"),
-            *("--kubelet-preferred-address-types", "InternalIP", "--endpoint-reconciler-type", "none"),
+            *(
+                "--service-account-key-file",
+                str(key),
+                "--service-account-signing-key-file",
+                str(key),
+            ),
+            *(
+                "--service-cluster-ip-range",
+                "10.0.0.0/24",
+                "--disable-admission-plugins",
+                "ServiceAccount",
+            ),
+            *(
+                "--kubelet-preferred-address-types",
+                "InternalIP",
+                "--endpoint-reconciler-type",
+                "none",
+            ),
         )
         deadline = time.monotonic() + READY_S
         while not self._answers():
@@ -146,6 +190,8 @@ class ControlPlane:
         """Return where it logs."""
         path = self._folder / f"{Path(command[0]).name}.log"
         with open(path, "ab") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            process = subprocess.Popen(
+                command, stdout=log, stderr=log, start_new_session=True
+            )
         self._processes.append(process)
         return path

@@ -17,7 +17,15 @@ from tests.executors.kill_range import NODES, SLOTS, Range, shoot_many
 from tests.executors.kubernetes.control_plane import ControlPlane, why_missing
 from tests.executors.kubernetes.site import PODS, KubernetesSite, make_ready
 
-KINDS = ("replica", "node", "drain", "beside", "scheduler", "all but pods", "API server")
+KINDS = (
+    "replica",
+    "node",
+    "drain",
+    "beside",
+    "scheduler",
+    "all but pods",
+    "API server",
+)
 # The launcher of a job of one replica, and its proxy.
 BESIDE = 2
 
@@ -61,7 +69,9 @@ class KubernetesRange(Range):
                 return lambda: self.site.kubelet.cordon(node, unschedulable=False)
             case "beside":
                 kill_marked(self.cluster.checkpoints(job))
-                return lambda: self._until(lambda: self._has_beside(job), "its launcher and proxy are back")
+                return lambda: self._until(
+                    lambda: self._has_beside(job), "its launcher and proxy are back"
+                )
             case "scheduler":
                 self.cluster.kill()
                 return lambda: self.cluster.up(SLOTS)
@@ -81,13 +91,16 @@ class KubernetesRange(Range):
 
     def told(self) -> str:
         with suppress(ApiError):
-            return str([(pod["metadata"]["name"], pod["status"]) for pod in self.site.pods()])
+            return str(
+                [(pod["metadata"]["name"], pod["status"]) for pod in self.site.pods()]
+            )
         return "the API server does not answer"
 
     def _come_back(self) -> None:
         self.cluster.up(SLOTS)
         self._until(
-            lambda: all(self._has_beside(job) for job in self.jobs), "all launchers and proxies are back"
+            lambda: all(self._has_beside(job) for job in self.jobs),
+            "all launchers and proxies are back",
         )
 
     def _has_beside(self, job: str) -> bool:
@@ -98,7 +111,11 @@ class KubernetesRange(Range):
         self.site.kubelet.cordon(node)
         for pod in self.site.pods():
             name = pod["metadata"]["name"]
-            eviction = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": name}}
+            eviction = {
+                "apiVersion": "policy/v1beta1",
+                "kind": "Eviction",
+                "metadata": {"name": name},
+            }
             if pod["spec"].get("nodeName") == node:
                 with suppress(ApiError):  # the scheduler was quicker
                     self.site.api.ask("POST", f"{PODS}/{name}/eviction", eviction)

@@ -43,7 +43,8 @@ class TestKubelet:
         for name, count in nodes.items():
             self.join(name, count)
         self._threads = [
-            threading.Thread(target=loop, daemon=True) for loop in (self._listen, self._look_after_all)
+            threading.Thread(target=loop, daemon=True)
+            for loop in (self._listen, self._look_after_all)
         ]
         for thread in self._threads:
             thread.start()
@@ -79,13 +80,17 @@ class TestKubelet:
         self._api.ask("PATCH", f"/api/v1/nodes/{name}/status", {"status": allocatable})
 
     def cordon(self, name: str, unschedulable: bool = True) -> None:
-        self._api.ask("PATCH", f"/api/v1/nodes/{name}", {"spec": {"unschedulable": unschedulable}})
+        self._api.ask(
+            "PATCH", f"/api/v1/nodes/{name}", {"spec": {"unschedulable": unschedulable}}
+        )
 
     def pids(self, job: str) -> list[int]:
         """Return the first processes, which are runners, of a job's pods."""
         with self._lock:
             pods = [pod for pod in self._pods.values() if pod.job == job]
-        return [pod.first(each) for pod in pods for each in pod.containers if each.lives]
+        return [
+            pod.first(each) for pod in pods for each in pod.containers if each.lives
+        ]
 
     def kill(self, job: str) -> None:
         """Kill what the runners of a job's pods run."""
@@ -106,7 +111,11 @@ class TestKubelet:
     def pod(self, namespace: str, name: str) -> Pod | None:
         """Return a pod that is there, or the last one that was."""
         with self._lock:
-            found = [pod for pod in self._pods.values() if (pod.namespace, pod.name) == (namespace, name)]
+            found = [
+                pod
+                for pod in self._pods.values()
+                if (pod.namespace, pod.name) == (namespace, name)
+            ]
         return found[-1] if found else None
 
     def close(self) -> None:
@@ -156,7 +165,9 @@ class TestKubelet:
             "target": target,
         }
         with suppress(ApiError):
-            self._api.ask("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/binding", body)
+            self._api.ask(
+                "POST", f"/api/v1/namespaces/{namespace}/pods/{name}/binding", body
+            )
 
     def _look_after_all(self) -> None:
         while not self._closed.is_set():
@@ -172,7 +183,9 @@ class TestKubelet:
 def _wanted(spec: JsonObject) -> str | None:
     """Return the node that a pod's affinity names."""
     with suppress(KeyError, TypeError, IndexError):
-        terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        terms = spec["affinity"]["nodeAffinity"][
+            "requiredDuringSchedulingIgnoredDuringExecution"
+        ]
         return str(terms["nodeSelectorTerms"][0]["matchFields"][0]["values"][0])
     return None
 
@@ -183,7 +196,14 @@ def _log_server(folder: Path, kubelet: TestKubelet) -> ThreadingHTTPServer:
     subprocess.run(
         [
             *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "7"),
-            *("-subj", "/CN=127.0.0.1", "-keyout", certificate, "-out", folder / "kubelet.crt"),
+            *(
+                "-subj",
+                "/CN=127.0.0.1",
+                "-keyout",
+                certificate,
+                "-out",
+                folder / "kubelet.crt",
+            ),
         ],
         check=True,
         capture_output=True,

@@ -26,11 +26,21 @@ def install(api: KubeApi) -> None:
         ("WorkloadPriorityClass", "workloadpriorityclasses", "Cluster"),
     ):
         schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-        version = {"name": VERSION, "served": True, "storage": True, "subresources": {"status": {}}}
+        version = {
+            "name": VERSION,
+            "served": True,
+            "storage": True,
+            "subresources": {"status": {}},
+        }
         spec = {
             "group": GROUP,
             "scope": scope,
-            "names": {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"},
+            "names": {
+                "kind": kind,
+                "plural": plural,
+                "singular": kind.lower(),
+                "listKind": f"{kind}List",
+            },
             "versions": [{**version, "schema": {"openAPIV3Schema": schema}}],
         }
         metadata = {
@@ -38,9 +48,16 @@ def install(api: KubeApi) -> None:
             # The server wants to know who approved a name of this group.
             "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"},
         }
-        body = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+        body = {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+        }
         with suppress(ApiError):
-            api.ask("POST", PLACES["CustomResourceDefinition"], {**body, "metadata": metadata, "spec": spec})
+            api.ask(
+                "POST",
+                PLACES["CustomResourceDefinition"],
+                {**body, "metadata": metadata, "spec": spec},
+            )
         until(lambda plural=plural: _served(api, plural))  # type: ignore[misc]
 
 
@@ -93,12 +110,17 @@ class Kueue:
         # In this order: a pod that ends and a slot that is given back in between are no pod too many.
         held = len(self.reserved())
         pods = [each for each in self._api.get(PODS)["items"] if _takes_a_slot(each)]
-        self.most_pods_over = max(self.most_pods_over, len(pods) - max(held, len(self.reserved())))
+        self.most_pods_over = max(
+            self.most_pods_over, len(pods) - max(held, len(self.reserved()))
+        )
         for each in self.waiting()[: max(self.quota - held, 0)]:
             self._say(each, "QuotaReserved", "Admitted")
 
     def _say(self, workload: JsonObject, *true: str) -> None:
-        conditions = [{"type": name, "status": "True", "reason": "Test", "message": ""} for name in true]
+        conditions = [
+            {"type": name, "status": "True", "reason": "Test", "message": ""}
+            for name in true
+        ]
         path = f"{WORKLOADS}/{workload['metadata']['name']}/status"
         try:
             self._api.ask("PATCH", path, {"status": {"conditions": conditions}})
@@ -121,4 +143,6 @@ def _served(api: KubeApi, plural: str) -> bool:
         found = api.find(f"/apis/{GROUP}/{VERSION}")
     except ApiError:
         return False
-    return found is not None and any(each["name"] == plural for each in found["resources"])
+    return found is not None and any(
+        each["name"] == plural for each in found["resources"]
+    )

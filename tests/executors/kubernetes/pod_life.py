@@ -82,11 +82,16 @@ class Pod:
         return f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
 
     def container(self, name: str) -> Container:
-        return next((each for each in self.containers if each.spec["name"] == name), self.containers[0])
+        return next(
+            (each for each in self.containers if each.spec["name"] == name),
+            self.containers[0],
+        )
 
     def end_by(self, grace_s: float) -> None:
         first, kill_at = self._kill_at is None, time.monotonic() + grace_s
-        self._kill_at = kill_at if self._kill_at is None else min(self._kill_at, kill_at)
+        self._kill_at = (
+            kill_at if self._kill_at is None else min(self._kill_at, kill_at)
+        )
         for each in self.containers:
             if first and each.lives and each.process is not None:
                 with suppress(ProcessLookupError):
@@ -117,8 +122,15 @@ class Pod:
                 self._delete(api)
             else:
                 self._start(api)
-        elif not any(each.lives for each in self.containers) and (self._kill_at is not None or self._once):
-            self._tell(api, "Succeeded" if all(each.code == 0 for each in self.containers) else "Failed")
+        elif not any(each.lives for each in self.containers) and (
+            self._kill_at is not None or self._once
+        ):
+            self._tell(
+                api,
+                "Succeeded"
+                if all(each.code == 0 for each in self.containers)
+                else "Failed",
+            )
             if self._kill_at is not None:
                 self._delete(api)
         elif self._kill_at is not None:
@@ -145,10 +157,18 @@ class Pod:
         for each in self.containers:
             for source in each.spec.get("envFrom") or ():
                 name = source["secretRef"]["name"]
-                if api.find(f"/api/v1/namespaces/{self.namespace}/secrets/{name}") is None:
+                if (
+                    api.find(f"/api/v1/namespaces/{self.namespace}/secrets/{name}")
+                    is None
+                ):
                     message = f'secret "{name}" not found'
-                    waiting = {"reason": "CreateContainerConfigError", "message": message}
-                    self._say(api, "Pending", [self._status(each, {"waiting": waiting})])
+                    waiting = {
+                        "reason": "CreateContainerConfigError",
+                        "message": message,
+                    }
+                    self._say(
+                        api, "Pending", [self._status(each, {"waiting": waiting})]
+                    )
                     return
         self._folder.mkdir()
         self._started_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -161,25 +181,39 @@ class Pod:
         address = self._ground.runtime.address(self._found)
         envs = dict(self._ground.own_cluster)
         for source in container.spec.get("envFrom") or ():
-            found = api.get(f"/api/v1/namespaces/{self.namespace}/secrets/{source['secretRef']['name']}")
-            envs |= {key: base64.b64decode(value).decode() for key, value in found["data"].items()}
+            found = api.get(
+                f"/api/v1/namespaces/{self.namespace}/secrets/{source['secretRef']['name']}"
+            )
+            envs |= {
+                key: base64.b64decode(value).decode()
+                for key, value in found["data"].items()
+            }
         for each in container.spec.get("env") or ():
-            envs[each["name"]] = each.get("value", address)  # of fields there is no other
+            envs[each["name"]] = each.get(
+                "value", address
+            )  # of fields there is no other
         mounts = self._mounts(api, container.spec)
         with open(container.log, "ab") as log:
-            container.process = self._ground.runtime.start(self._found, container.spec, envs, mounts, log)
+            container.process = self._ground.runtime.start(
+                self._found, container.spec, envs, mounts, log
+            )
 
     def _mounts(self, api: KubeApi, container: JsonObject) -> Mounts:
-        volumes = {each["name"]: each for each in self._found["spec"].get("volumes") or ()}
+        volumes = {
+            each["name"]: each for each in self._found["spec"].get("volumes") or ()
+        }
         mounts: Mounts = []
         for mount in container.get("volumeMounts") or ():
             volume = volumes[mount["name"]]
             source = self._source(api, volume, mount.get("subPath", ""))
-            may_write = ("persistentVolumeClaim" in volume or "emptyDir" in volume) and not mount.get(
-                "readOnly"
-            )
+            may_write = (
+                "persistentVolumeClaim" in volume or "emptyDir" in volume
+            ) and not mount.get("readOnly")
             mounts.append((source, mount["mountPath"], may_write))
-        if self._found["spec"].get("automountServiceAccountToken", True) and self._ground.certificate:
+        if (
+            self._found["spec"].get("automountServiceAccountToken", True)
+            and self._ground.certificate
+        ):
             mounts.append((self._account(api), SERVICE_ACCOUNT, False))
         return mounts
 
@@ -194,11 +228,17 @@ class Pod:
         folder.mkdir(exist_ok=True)
         for kind, name in (("secrets", "secretName"), ("configMaps", "name")):
             if (told := volume.get(kind.removesuffix("s"))) is not None:
-                found = api.get(f"/api/v1/namespaces/{self.namespace}/{kind.lower()}/{told[name]}")["data"]
-                items = told.get("items") or [{"key": key, "path": key} for key in found]
+                found = api.get(
+                    f"/api/v1/namespaces/{self.namespace}/{kind.lower()}/{told[name]}"
+                )["data"]
+                items = told.get("items") or [
+                    {"key": key, "path": key} for key in found
+                ]
                 for item in items:
                     text = found[item["key"]]
-                    data = base64.b64decode(text) if kind == "secrets" else text.encode()
+                    data = (
+                        base64.b64decode(text) if kind == "secrets" else text.encode()
+                    )
                     (folder / item["path"]).write_bytes(data)
         return folder
 
@@ -208,7 +248,12 @@ class Pod:
         folder = self._folder / "account"
         folder.mkdir(exist_ok=True)
         account = self._found["spec"].get("serviceAccountName", "default")
-        pod = {"kind": "Pod", "apiVersion": "v1", "name": self.name, "uid": self._found["metadata"]["uid"]}
+        pod = {
+            "kind": "Pod",
+            "apiVersion": "v1",
+            "name": self.name,
+            "uid": self._found["metadata"]["uid"],
+        }
         (folder / "token").write_text(made_token(api, self.namespace, account, pod))
         (folder / "namespace").write_text(self.namespace)
         (folder / "ca.crt").write_bytes(self._ground.certificate.read_bytes())
@@ -218,8 +263,16 @@ class Pod:
         states: list[JsonObject] = []
         for each in self.containers:
             reason = "Completed" if not each.lives and each.code == 0 else "Error"
-            ended = {} if each.lives else {"terminated": {"exitCode": each.code, "reason": reason}}
-            states.append(self._status(each, ended or {"running": {"startedAt": self._started_at}}))
+            ended = (
+                {}
+                if each.lives
+                else {"terminated": {"exitCode": each.code, "reason": reason}}
+            )
+            states.append(
+                self._status(
+                    each, ended or {"running": {"startedAt": self._started_at}}
+                )
+            )
         self._say(api, phase, states)
 
     def _status(self, container: Container, state: JsonObject) -> JsonObject:
@@ -236,7 +289,10 @@ class Pod:
         address = self._ground.runtime.address(self._found)
         status = {"phase": phase, "podIP": address, "containerStatuses": containers}
         if status != self._said:
-            body = {"metadata": {"uid": self._found["metadata"]["uid"]}, "status": status}
+            body = {
+                "metadata": {"uid": self._found["metadata"]["uid"]},
+                "status": status,
+            }
             api.ask("PATCH", f"{self._path}/status", body)
             self._said = status
 
@@ -255,7 +311,9 @@ class Pod:
         self._ground.runtime.leave(api, self._found)
 
 
-def made_token(api: KubeApi, namespace: str, account: str, pod: JsonObject | None = None) -> str:
+def made_token(
+    api: KubeApi, namespace: str, account: str, pod: JsonObject | None = None
+) -> str:
     """Return a token of a service account; of no use any more once `pod` is gone."""
     made = api.ask(
         "POST",
@@ -263,7 +321,11 @@ def made_token(api: KubeApi, namespace: str, account: str, pod: JsonObject | Non
         {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
-            "spec": {"audiences": [], "expirationSeconds": TOKEN_S, "boundObjectRef": pod},
+            "spec": {
+                "audiences": [],
+                "expirationSeconds": TOKEN_S,
+                "boundObjectRef": pod,
+            },
         },
     )
     return str(made["status"]["token"])

@@ -47,7 +47,9 @@ def manifests(name: str, port: int = DEFAULT_PORT) -> list[JsonObject]:
     return [each for each in yaml.safe_load_all(text) if each]
 
 
-def apply(api: KubeApi, *names: str, port: int = DEFAULT_PORT, dry_run: bool = False) -> None:
+def apply(
+    api: KubeApi, *names: str, port: int = DEFAULT_PORT, dry_run: bool = False
+) -> None:
     """Create what the files of the deployment hold; what is there already stays."""
     for manifest in [each for name in names for each in manifests(name, port)]:
         query = {"dryRun": "All"} if dry_run else {}
@@ -57,7 +59,9 @@ def apply(api: KubeApi, *names: str, port: int = DEFAULT_PORT, dry_run: bool = F
             if error.status != CONFLICT:
                 raise
         if manifest["kind"] == "CustomResourceDefinition" and not dry_run:
-            until(lambda: api.find(resources_path(NAMESPACE)) is not None)  # it is served a little later
+            until(
+                lambda: api.find(resources_path(NAMESPACE)) is not None
+            )  # it is served a little later
 
 
 class KubernetesSite:
@@ -119,8 +123,14 @@ class KubernetesSite:
     @property
     def engine(self) -> tuple[str, ...]:
         """What `coadapt up` is told, but for the slots."""
-        given = {name: value for name, value in self.options().items() if name != "slots"}
-        return ("--executor", "kubernetes", *(f"--executor-option={name}={given[name]}" for name in given))
+        given = {
+            name: value for name, value in self.options().items() if name != "slots"
+        }
+        return (
+            "--executor",
+            "kubernetes",
+            *(f"--executor-option={name}={given[name]}" for name in given),
+        )
 
     def pods(self) -> list[JsonObject]:
         return list(self.api.get(PODS)["items"])
@@ -142,7 +152,9 @@ class KubernetesSite:
         for kind in ("pods", "secrets", "services", "configmaps"):
             path = f"/api/v1/namespaces/{NAMESPACE}/{kind}"
             for each in self.api.get(path)["items"]:
-                self.api.delete(f"{path}/{each['metadata']['name']}", 0 if kind == "pods" else None)
+                self.api.delete(
+                    f"{path}/{each['metadata']['name']}", 0 if kind == "pods" else None
+                )
         for each in self.api.get("/api/v1/nodes")["items"]:
             self.api.delete(f"/api/v1/nodes/{each['metadata']['name']}")
 
@@ -150,7 +162,10 @@ class KubernetesSite:
 def make_ready(control_plane: ControlPlane) -> None:
     """Put the namespace and the scheduler's rights there; wait until the server heeds them."""
     apply(control_plane.admin(), "namespace.yaml", "rbac.yaml")
-    api, deadline = KubeApi.connect(control_plane.kubeconfig(SCHEDULER)), time.monotonic() + READY_S
+    api, deadline = (
+        KubeApi.connect(control_plane.kubeconfig(SCHEDULER)),
+        time.monotonic() + READY_S,
+    )
     while True:
         try:
             api.get(PODS)

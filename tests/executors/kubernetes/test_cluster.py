@@ -34,7 +34,9 @@ class NodeServer:
 def test_a_node_that_just_left_has_the_address_that_it_had(tmp_path: Path) -> None:
     there = json.loads(json.dumps(node()))
     server = NodeServer(("ADDED", there), ("LISTED", {}), ("DELETED", there))
-    cluster = KubernetesCluster(server, settings(), tmp_path / "s", slots=None, node_labels={})  # type: ignore[arg-type]  # a server
+    cluster = KubernetesCluster(
+        server, settings(), tmp_path / "s", slots=None, node_labels={}
+    )  # type: ignore[arg-type]  # a server
     until(lambda: cluster.nodes == ())
     cluster.close()
     assert cluster.address("n") == "192.0.2.7"
@@ -43,16 +45,23 @@ def test_a_node_that_just_left_has_the_address_that_it_had(tmp_path: Path) -> No
 
 def told(site: KubernetesSite) -> list[tuple[str, int]]:
     """Return what was told of the second node since this was last asked: its GPUs, 0 once it left."""
-    events = [event for event in site.node_events if isinstance(event, (NodeJoined, NodeLost))]
+    events = [
+        event for event in site.node_events if isinstance(event, (NodeJoined, NodeLost))
+    ]
     site.node_events.clear()
     joined = ((event, getattr(event, "node", "")) for event in events)
-    found = [(node, 0) if isinstance(node, str) else (node.id, node.num_gpus) for _, node in joined]
+    found = [
+        (node, 0) if isinstance(node, str) else (node.id, node.num_gpus)
+        for _, node in joined
+    ]
     return [each for each in found if each[0] == "node-1"]
 
 
 @pytest.mark.processes
 @pytest.mark.slow
-def test_pods_keep_gpus_that_their_node_gives_to_nobody_else_any_more(site: KubernetesSite) -> None:
+def test_pods_keep_gpus_that_their_node_gives_to_nobody_else_any_more(
+    site: KubernetesSite,
+) -> None:
     """Its device plugin finds a GPU unhealthy, or is renewed: what runs there runs on."""
     site.slots = None
     site.kubelet.give("node-1", 1)
@@ -65,7 +74,10 @@ def test_pods_keep_gpus_that_their_node_gives_to_nobody_else_any_more(site: Kube
     until(lambda: all((site.folder / f"up-{rank}").exists() for rank in (0, 1)))
     for pod in site.pods():
         gpu = {"nvidia.com/gpu": "1"}
-        assert pod["spec"]["containers"][0]["resources"] == {"limits": gpu, "requests": gpu}
+        assert pod["spec"]["containers"][0]["resources"] == {
+            "limits": gpu,
+            "requests": gpu,
+        }
     for left in (1, 0):
         site.kubelet.give("node-1", left)
         inbox.stays_empty(1.0)

@@ -8,7 +8,9 @@ pytest.importorskip("kubernetes")
 
 from tests.executors.kubernetes.containers import Mounts, Walled, why_no_walls
 
-if why := why_no_walls():  # of the module: of a test it is a failure where the engine is asked for
+if (
+    why := why_no_walls()
+):  # of the module: of a test it is a failure where the engine is asked for
     pytest.skip(why, allow_module_level=True)
 
 
@@ -24,6 +26,8 @@ def test_a_folder_of_the_image_beneath_tmp_is_seen(
     log = tmp_path / "said"
     with log.open("wb") as file:
         walled = Walled(tmp_path / "walls", tmp_path / "workspace", {})
-        process = walled.run("desk", {"command": ["ls", str(tmp_path / "image")]}, {}, mounts, file)
+        process = walled.run(
+            "desk", {"command": ["ls", str(tmp_path / "image")]}, {}, mounts, file
+        )
     assert process.wait(60.0) == 0, log.read_text()
     assert log.read_text() == "module\n"

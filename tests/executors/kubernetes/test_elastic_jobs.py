@@ -16,15 +16,28 @@ from coadapt.executors.kubernetes.elastic_jobs import Standing, resources_path, 
 from tests.cli.live_cluster import LiveCluster
 from tests.contracts.executor_contract import SLOTS_PER_NODE, until
 from tests.executors.kubernetes.control_plane import SCHEDULER
-from tests.executors.kubernetes.site import DEPLOY, NAMESPACE, PLACES, KubernetesSite, apply
+from tests.executors.kubernetes.site import (
+    DEPLOY,
+    NAMESPACE,
+    PLACES,
+    KubernetesSite,
+    apply,
+)
 
 JOBS = resources_path(NAMESPACE)
 EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:00:05Z"
 
 
-def elastic_job(name: str, run: str, workdir: str = "/work", **resources: object) -> JsonObject:
-    spec = {"run": run, "workdir": workdir, "batch": {"initial": 8}, "resources": resources}
+def elastic_job(
+    name: str, run: str, workdir: str = "/work", **resources: object
+) -> JsonObject:
+    spec = {
+        "run": run,
+        "workdir": workdir,
+        "batch": {"initial": 8},
+        "resources": resources,
+    }
     kind = {"apiVersion": "coadapt.dev/v1alpha1", "kind": "ElasticJob"}
     return {**kind, "metadata": {"name": name, "generation": 1}, "spec": spec}
 
@@ -36,10 +49,15 @@ def mirror_of(site: KubernetesSite) -> Mirror:
 
 def events_of(site: KubernetesSite, name: str) -> list[str]:
     """Return why an object's Events were made, in order."""
-    query = {"fieldSelector": f"involvedObject.kind=ElasticJob,involvedObject.name={name}"}
+    query = {
+        "fieldSelector": f"involvedObject.kind=ElasticJob,involvedObject.name={name}"
+    }
     found = site.api.get(EVENTS, **query)["items"]
     return [
-        each["reason"] for each in sorted(found, key=lambda each: int(each["metadata"]["resourceVersion"]))
+        each["reason"]
+        for each in sorted(
+            found, key=lambda each: int(each["metadata"]["resourceVersion"])
+        )
     ]
 
 
@@ -53,11 +71,19 @@ def kubectl(site: KubernetesSite, *command: str) -> str | None:
 
 def test_a_condition_turns_only_when_its_truth_does() -> None:
     found = elastic_job("a", "x")
-    first = status(found, Standing(job="a-1", picture={"state": "pending", "num_gpus": 0}), NOW)
+    first = status(
+        found, Standing(job="a-1", picture={"state": "pending", "num_gpus": 0}), NOW
+    )
     assert (first["phase"], first["replicas"]) == ("Pending", 0)
     picture = {"state": "running", "num_gpus": 2, "explanation": "it gains most"}
-    second = status({**found, "status": first}, Standing(job="a-1", picture=picture), LATER)
-    assert (second["phase"], second["replicas"], second["reason"]) == ("Running", 2, "it gains most")
+    second = status(
+        {**found, "status": first}, Standing(job="a-1", picture=picture), LATER
+    )
+    assert (second["phase"], second["replicas"], second["reason"]) == (
+        "Running",
+        2,
+        "it gains most",
+    )
     turned = {each["type"]: each["lastTransitionTime"] for each in second["conditions"]}
     assert turned == {"Submitted": NOW, "Running": LATER, "Finished": NOW}
 
@@ -71,7 +97,11 @@ def scheduler(site: KubernetesSite) -> Iterator[Client]:
     yield live.client
     live.close()
     for each in site.api.get(JOBS)["items"]:
-        site.api.ask("PATCH", f"{JOBS}/{each['metadata']['name']}", {"metadata": {"finalizers": None}})
+        site.api.ask(
+            "PATCH",
+            f"{JOBS}/{each['metadata']['name']}",
+            {"metadata": {"finalizers": None}},
+        )
         site.api.delete(f"{JOBS}/{each['metadata']['name']}")
 
 
@@ -84,7 +114,9 @@ def test_an_object_becomes_a_job_and_tells_of_it_until_it_is_deleted(
 
     def told(name: str, phase: str) -> bool:
         mirror.look(scheduler)
-        return bool((site.api.get(f"{JOBS}/{name}").get("status") or {}).get("phase") == phase)
+        return bool(
+            (site.api.get(f"{JOBS}/{name}").get("status") or {}).get("phase") == phase
+        )
 
     waits = "trap 'exit 75' TERM; touch up; while [ ! -e end ]; do sleep 0.05; done"
     for body in (
@@ -95,10 +127,17 @@ def test_an_object_becomes_a_job_and_tells_of_it_until_it_is_deleted(
         site.api.ask("POST", JOBS, body)
     until(lambda: told("ends", "Running"))
     assert told("large", "Refused")
-    assert "all that this cluster has" in site.api.get(f"{JOBS}/large")["status"]["reason"]
+    assert (
+        "all that this cluster has" in site.api.get(f"{JOBS}/large")["status"]["reason"]
+    )
     found = site.api.get(f"{JOBS}/ends")["status"]
     assert found["replicas"] == 2
-    until(lambda: found["job"] in [pod["metadata"]["labels"]["coadapt.dev/job"] for pod in site.pods()])
+    until(
+        lambda: (
+            found["job"]
+            in [pod["metadata"]["labels"]["coadapt.dev/job"] for pod in site.pods()]
+        )
+    )
     until(lambda: told("deleted", "Running"))
     job = site.api.get(f"{JOBS}/deleted")["status"]["job"]
     site.api.delete(f"{JOBS}/deleted")
@@ -120,26 +159,45 @@ def test_the_events_of_an_object_tell_of_its_lost_node_once_over_two_controllers
     site: KubernetesSite, scheduler: Client
 ) -> None:
     body = elastic_job(
-        "moves", "trap 'exit 75' TERM; while true; do sleep 0.05; done", str(site.folder), gpus=1
+        "moves",
+        "trap 'exit 75' TERM; while true; do sleep 0.05; done",
+        str(site.folder),
+        gpus=1,
     )
     site.api.ask("POST", JOBS, body)
 
     def told(phase: str, starts: int) -> bool:
-        mirror_of(site).look(scheduler)  # a new one each time, as if the one before had died
+        mirror_of(site).look(
+            scheduler
+        )  # a new one each time, as if the one before had died
         found = site.api.get(f"{JOBS}/moves").get("status") or {}
-        return found.get("phase") == phase and events_of(site, "moves").count("Started") == starts
+        return (
+            found.get("phase") == phase
+            and events_of(site, "moves").count("Started") == starts
+        )
 
     until(lambda: told("Running", 1))
-    until(lambda: [pod["spec"].get("nodeName") for pod in site.pods()] not in ([], [None]))
+    until(
+        lambda: [pod["spec"].get("nodeName") for pod in site.pods()] not in ([], [None])
+    )
     [node] = [pod["spec"]["nodeName"] for pod in site.pods()]
     site.kubelet.cordon(node)
     until(lambda: told("Running", 2))
     site.kubelet.cordon(node, unschedulable=False)
     events = events_of(site, "moves")
-    assert events == ["Submitted", "Starting", "Started", "NodeLost", "Starting", "Started"]
+    assert events == [
+        "Submitted",
+        "Starting",
+        "Started",
+        "NodeLost",
+        "Starting",
+        "Started",
+    ]
     described = kubectl(site, "describe", "elasticjob", "moves")
     if described is not None:
-        assert f"node {node}" in next(line for line in described.splitlines() if "NodeLost" in line)
+        assert f"node {node}" in next(
+            line for line in described.splitlines() if "NodeLost" in line
+        )
 
 
 @pytest.mark.processes
@@ -149,14 +207,23 @@ def test_without_the_right_to_tell_events_the_status_is_kept_all_the_same(
 ) -> None:
     role = f"{PLACES['Role']}/coadapt"
     rules = site.api.get(role)["rules"]
-    site.api.ask("PATCH", role, {"rules": [rule for rule in rules if rule["resources"] != ["events"]]})
+    site.api.ask(
+        "PATCH",
+        role,
+        {"rules": [rule for rule in rules if rule["resources"] != ["events"]]},
+    )
     try:
         mirror = mirror_of(site)
-        site.api.ask("POST", JOBS, elastic_job("silent", "true", str(site.folder), gpus=1))
+        site.api.ask(
+            "POST", JOBS, elastic_job("silent", "true", str(site.folder), gpus=1)
+        )
 
         def ended() -> bool:
             mirror.look(scheduler)
-            return bool((site.api.get(f"{JOBS}/silent").get("status") or {}).get("phase") == "Succeeded")
+            return bool(
+                (site.api.get(f"{JOBS}/silent").get("status") or {}).get("phase")
+                == "Succeeded"
+            )
 
         until(ended)
         assert "events is forbidden" in mirror.silence
@@ -193,11 +260,15 @@ def test_a_hugging_face_trainer_tells_the_object_how_far_it_is(
     pytest.importorskip("transformers")
     (site.folder / "train.py").write_text(HUGGING_FACE)
     mirror = mirror_of(site)
-    site.api.ask("POST", JOBS, elastic_job("hf", "python train.py", str(site.folder), gpus=1))
+    site.api.ask(
+        "POST", JOBS, elastic_job("hf", "python train.py", str(site.folder), gpus=1)
+    )
 
     def told() -> dict[str, object]:
         mirror.look(scheduler)
-        return dict((site.api.get(f"{JOBS}/hf").get("status") or {}).get("trainerStatus") or {})
+        return dict(
+            (site.api.get(f"{JOBS}/hf").get("status") or {}).get("trainerStatus") or {}
+        )
 
     until(lambda: told().get("progressPercentage") == 100, IMPORTS_S)
     figures = {each["name"]: float(each["value"]) for each in told()["metrics"]}  # type: ignore[attr-defined]  # JSON

@@ -8,7 +8,13 @@ pytest.importorskip("kubernetes")
 
 from coadapt.core.lifecycle import JobState, Reason
 from coadapt.executors.kubernetes.api import CONFLICT, NOT_FOUND, ApiError, JsonObject
-from coadapt.executors.kubernetes.job_events import BURST, EVERY_S, MESSAGE_MAX, EventTeller, told
+from coadapt.executors.kubernetes.job_events import (
+    BURST,
+    EVERY_S,
+    MESSAGE_MAX,
+    EventTeller,
+    told,
+)
 from coadapt.runtime.history import MeasuredRescale
 from coadapt.runtime.job_history import Change, Standing
 
@@ -38,7 +44,10 @@ class EventServer:
         return body
 
     def said(self) -> list[tuple[str, str, int]]:
-        return [(each["reason"], each["message"], each["count"]) for each in self.events.values()]
+        return [
+            (each["reason"], each["message"], each["count"])
+            for each in self.events.values()
+        ]
 
 
 class Clock:
@@ -52,16 +61,23 @@ def standing(state: str, reason: str, replicas: int = 0) -> Standing:
     return Standing(state=JobState(state), reason=Reason(reason), replicas=replicas)
 
 
-def change(was: Standing | None, now: Standing, why: str = "so it is", seq: int = 1) -> Change:
+def change(
+    was: Standing | None, now: Standing, why: str = "so it is", seq: int = 1
+) -> Change:
     return Change(seq=seq, at=float(seq), text="its story", why=why, was=was, now=now)
 
 
 def rescaled(before: int, now: int, text: str = "", **pause: float) -> Change:
-    rescale = MeasuredRescale(at=9.0, generation=2, before=before, now=now, cost_s=4.25, pause=pause)
+    rescale = MeasuredRescale(
+        at=9.0, generation=2, before=before, now=now, cost_s=4.25, pause=pause
+    )
     return Change(seq=9, at=9.0, text=text, rescale=rescale)
 
 
-PENDING, STARTING = standing("pending", "no_capacity"), standing("starting", "allocated", 2)
+PENDING, STARTING = (
+    standing("pending", "no_capacity"),
+    standing("starting", "allocated", 2),
+)
 RUNNING = standing("running", "allocated", 2)
 
 
@@ -69,16 +85,23 @@ RUNNING = standing("running", "allocated", 2)
     ("happened", "expected"),
     [
         (change(None, PENDING), ("Normal", "Submitted", "its story")),
-        (change(RUNNING, standing("running", "unseen", 2)), ("Warning", "Unseen", "so it is")),
+        (
+            change(RUNNING, standing("running", "unseen", 2)),
+            ("Warning", "Unseen", "so it is"),
+        ),
         (
             replace(
-                change(standing("running", "unseen", 2), RUNNING), text="running; its replicas are seen again"
+                change(standing("running", "unseen", 2), RUNNING),
+                text="running; its replicas are seen again",
             ),
             ("Normal", "SeenAgain", "its replicas are seen again"),
         ),
         (change(PENDING, STARTING), ("Normal", "Starting", "2 replicas: so it is")),
         (
-            replace(change(PENDING, STARTING, why=""), text="starting; generation 4 on 2 GPUs (node-0: 2)"),
+            replace(
+                change(PENDING, STARTING, why=""),
+                text="starting; generation 4 on 2 GPUs (node-0: 2)",
+            ),
             ("Normal", "Starting", "2 replicas: generation 4 on 2 GPUs (node-0: 2)"),
         ),
         (change(STARTING, RUNNING), ("Normal", "Started", "2 replicas started")),
@@ -92,18 +115,60 @@ RUNNING = standing("running", "allocated", 2)
         ),
         (
             change(RUNNING, standing("stopping", "rescaled")),
-            ("Normal", "Resizing", "2 replicas stop, to start anew otherwise: so it is"),
+            (
+                "Normal",
+                "Resizing",
+                "2 replicas stop, to start anew otherwise: so it is",
+            ),
         ),
-        (change(RUNNING, standing("stopping", "node_lost", 2)), ("Warning", "NodeLost", "so it is")),
-        (change(RUNNING, standing("pending", "replicas_lost")), ("Warning", "ReplicasLost", "so it is")),
-        (change(RUNNING, standing("pending", "script_failed")), ("Warning", "ScriptFailed", "so it is")),
-        (change(RUNNING, standing("running", "rescale_failed", 2)), ("Warning", "ResizeFailed", "so it is")),
-        (change(RUNNING, standing("succeeded", "finished")), ("Normal", "Succeeded", "so it is")),
-        (change(RUNNING, standing("failed", "too_many_failures")), ("Warning", "Failed", "so it is")),
-        (change(PENDING, standing("cancelled", "cancelled")), ("Normal", "Cancelled", "so it is")),
-        (rescaled(0, 2), ("Normal", "Training", "2 replicas took the first step; the start cost 4.2 s")),
-        (rescaled(2, 1), ("Normal", "Resized", "resized 2 -> 1 by a restart, which cost 4.2 s")),
-        (rescaled(2, 2), ("Normal", "Resumed", "went on with 2 replicas by a restart, which cost 4.2 s")),
+        (
+            change(RUNNING, standing("stopping", "node_lost", 2)),
+            ("Warning", "NodeLost", "so it is"),
+        ),
+        (
+            change(RUNNING, standing("pending", "replicas_lost")),
+            ("Warning", "ReplicasLost", "so it is"),
+        ),
+        (
+            change(RUNNING, standing("pending", "script_failed")),
+            ("Warning", "ScriptFailed", "so it is"),
+        ),
+        (
+            change(RUNNING, standing("running", "rescale_failed", 2)),
+            ("Warning", "ResizeFailed", "so it is"),
+        ),
+        (
+            change(RUNNING, standing("succeeded", "finished")),
+            ("Normal", "Succeeded", "so it is"),
+        ),
+        (
+            change(RUNNING, standing("failed", "too_many_failures")),
+            ("Warning", "Failed", "so it is"),
+        ),
+        (
+            change(PENDING, standing("cancelled", "cancelled")),
+            ("Normal", "Cancelled", "so it is"),
+        ),
+        (
+            rescaled(0, 2),
+            (
+                "Normal",
+                "Training",
+                "2 replicas took the first step; the start cost 4.2 s",
+            ),
+        ),
+        (
+            rescaled(2, 1),
+            ("Normal", "Resized", "resized 2 -> 1 by a restart, which cost 4.2 s"),
+        ),
+        (
+            rescaled(2, 2),
+            (
+                "Normal",
+                "Resumed",
+                "went on with 2 replicas by a restart, which cost 4.2 s",
+            ),
+        ),
         (
             rescaled(2, 4, "rescaled 2 -> 4 in place", wait=0.1),
             ("Normal", "Resized", "rescaled 2 -> 4 in place"),
@@ -122,7 +187,9 @@ def test_what_an_event_says(happened: Change, expected: tuple[str, str, str]) ->
         change(
             standing("rescaling", "rescaled", 4), standing("running", "rescaled", 4)
         ),  # it is told resized
-        change(standing("stopping", "node_lost", 2), standing("pending", "node_lost")),  # it was told lost
+        change(
+            standing("stopping", "node_lost", 2), standing("pending", "node_lost")
+        ),  # it was told lost
         change(PENDING, standing("pending", "preempted")),
         change(RUNNING, standing("stopping", "cancelled")),  # it is told cancelled
     ],
@@ -134,12 +201,19 @@ def test_what_another_event_says_better_is_not_told(happened: Change) -> None:
 def test_a_change_is_told_once_however_often_it_is_asked_for() -> None:
     server = EventServer()
     changes = [change(PENDING, STARTING, seq=4), change(STARTING, RUNNING, seq=6)]
-    for _ in range(2):  # by one who died before it could write that down, and by the next
+    for _ in range(
+        2
+    ):  # by one who died before it could write that down, and by the next
         assert EventTeller(server, "ml").tell(OBJECT, changes) == 6  # type: ignore[arg-type]  # a server
-    assert server.said() == [("Starting", "2 replicas: so it is", 1), ("Started", "2 replicas started", 1)]
+    assert server.said() == [
+        ("Starting", "2 replicas: so it is", 1),
+        ("Started", "2 replicas started", 1),
+    ]
 
 
-def test_the_same_sentence_again_is_counted_and_goes_on_if_its_event_has_expired() -> None:
+def test_the_same_sentence_again_is_counted_and_goes_on_if_its_event_has_expired() -> (
+    None
+):
     server = EventServer()
     teller = EventTeller(server, "ml")  # type: ignore[arg-type]  # a server
     lost = standing("pending", "replicas_lost")
@@ -161,10 +235,15 @@ def test_the_same_sentence_again_is_counted_and_goes_on_if_its_event_has_expired
 
 
 def flapping(first: int, count: int) -> list[Change]:
-    return [change(PENDING, STARTING, why=f"try {seq}", seq=seq) for seq in range(first, first + count)]
+    return [
+        change(PENDING, STARTING, why=f"try {seq}", seq=seq)
+        for seq in range(first, first + count)
+    ]
 
 
-def test_what_is_too_much_is_counted_and_what_comes_later_waits_but_not_the_end() -> None:
+def test_what_is_too_much_is_counted_and_what_comes_later_waits_but_not_the_end() -> (
+    None
+):
     server, clock = EventServer(), Clock()
     teller = EventTeller(server, "ml", clock)  # type: ignore[arg-type]  # a server
     assert teller.tell(OBJECT, flapping(1, BURST + 5)) == BURST + 5

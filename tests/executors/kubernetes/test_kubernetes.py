@@ -36,29 +36,42 @@ from tests.executors.kubernetes.site import NAMESPACE, PODS, KubernetesSite
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
-SLEEPER = (
-    "trap 'echo saved >> saved; exit 75' TERM; echo up $RANK; touch up-$RANK; while true; do sleep 0.05; done"
-)
+SLEEPER = "trap 'echo saved >> saved; exit 75' TERM; echo up $RANK; touch up-$RANK; while true; do sleep 0.05; done"
 
 
 def order(site: KubernetesSite, run: str, *counts: int) -> Start:
-    slots = tuple((node, count) for node, count in zip(NODES, counts, strict=False) if count)
-    return Start(job="a", generation=1, spec=spec(run, site.folder), allocation=Allocation(slots=slots))
+    slots = tuple(
+        (node, count) for node, count in zip(NODES, counts, strict=False) if count
+    )
+    return Start(
+        job="a",
+        generation=1,
+        spec=spec(run, site.folder),
+        allocation=Allocation(slots=slots),
+    )
 
 
 def running(site: KubernetesSite, *counts: int) -> tuple[object, Inbox]:
     executor, inbox = site.executor(), Inbox()
     executor.execute(order(site, SLEEPER, *counts), inbox.post)
     inbox.wait(started("a", 1))
-    until(lambda: all((site.folder / f"up-{rank}").exists() for rank in range(sum(counts))))
+    until(
+        lambda: all(
+            (site.folder / f"up-{rank}").exists() for rank in range(sum(counts))
+        )
+    )
     return executor, inbox
 
 
 def lost(site: KubernetesSite, node: str) -> Callable[[], bool]:
-    return lambda: any(isinstance(event, NodeLost) and event.node == node for event in site.node_events)
+    return lambda: any(
+        isinstance(event, NodeLost) and event.node == node for event in site.node_events
+    )
 
 
-def test_ready_nodes_join_and_a_cordoned_one_leaves_and_returns(site: KubernetesSite) -> None:
+def test_ready_nodes_join_and_a_cordoned_one_leaves_and_returns(
+    site: KubernetesSite,
+) -> None:
     site.executor()
     joined = [event.node for event in site.node_events if isinstance(event, NodeJoined)]
     assert [(node.id, node.num_gpus, node.gpu_type) for node in joined] == [
@@ -76,15 +89,21 @@ def test_a_pod_is_labelled_owned_and_tells_no_secret(site: KubernetesSite) -> No
     executor, inbox = running(site, 1)
     [pod] = site.pods()
     labels = pod["metadata"]["labels"]
-    assert [labels[f"coadapt.dev/{name}"] for name in ("job", "generation", "replica")] == ["a", "1", "1-0"]
+    assert [
+        labels[f"coadapt.dev/{name}"] for name in ("job", "generation", "replica")
+    ] == ["a", "1", "1-0"]
     [owner] = pod["metadata"]["ownerReferences"]
     assert (
-        site.api.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/{owner['name']}")["metadata"]["uid"]
+        site.api.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/{owner['name']}")[
+            "metadata"
+        ]["uid"]
         == owner["uid"]
     )
     assert pod["spec"]["terminationGracePeriodSeconds"] == 8
     assert "token-of-a" not in json.dumps(pod)
-    secret = site.api.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/{pod['metadata']['name']}")
+    secret = site.api.get(
+        f"/api/v1/namespaces/{NAMESPACE}/secrets/{pod['metadata']['name']}"
+    )
     assert base64.b64decode(secret["data"]["COADAPT_TOKEN"]) == b"token-of-a"
     executor.execute(Stop(job="a", generation=1), inbox.post)
     inbox.wait(exited("a", 1, Outcome.STOPPED))
@@ -122,7 +141,9 @@ def test_what_names_a_pod_s_own_cluster_reaches_proxies_and_no_replica(
     assert not own.keys() & secret["data"].keys()
 
 
-def test_pods_are_taken_over_when_all_of_the_scheduler_died(site: KubernetesSite) -> None:
+def test_pods_are_taken_over_when_all_of_the_scheduler_died(
+    site: KubernetesSite,
+) -> None:
     """As when the scheduler's own pod is replaced: launcher and proxies are gone, the pods train on."""
     running(site, 1, 1)
     uids = {pod["metadata"]["uid"] for pod in site.pods()}
@@ -143,9 +164,13 @@ def test_pods_are_taken_over_when_all_of_the_scheduler_died(site: KubernetesSite
     assert job.log("1-0").read_text() == "up 0\n"
 
 
-def test_a_pod_that_ended_while_nobody_looked_is_judged_by_its_exit_code(site: KubernetesSite) -> None:
+def test_a_pod_that_ended_while_nobody_looked_is_judged_by_its_exit_code(
+    site: KubernetesSite,
+) -> None:
     executor, inbox = site.executor(), Inbox()
-    executor.execute(order(site, "touch up; while [ ! -e end ]; do sleep 0.05; done", 1), inbox.post)
+    executor.execute(
+        order(site, "touch up; while [ ! -e end ]; do sleep 0.05; done", 1), inbox.post
+    )
     inbox.wait(started("a", 1))
     until((site.folder / "up").exists)
     site.stop_executors()
@@ -171,15 +196,25 @@ def test_a_launcher_alone_that_is_killed_is_replaced(site: KubernetesSite) -> No
 
 def test_an_evicted_pod_is_a_lost_replica_that_could_save(site: KubernetesSite) -> None:
     _, inbox = running(site, 2)
-    victim = next(pod["metadata"]["name"] for pod in site.pods() if pod["metadata"]["name"].endswith("-1"))
-    eviction = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": victim}}
+    victim = next(
+        pod["metadata"]["name"]
+        for pod in site.pods()
+        if pod["metadata"]["name"].endswith("-1")
+    )
+    eviction = {
+        "apiVersion": "policy/v1beta1",
+        "kind": "Eviction",
+        "metadata": {"name": victim},
+    }
     site.api.ask("POST", f"{PODS}/{victim}/eviction", eviction)
     inbox.wait(exited("a", 1, Outcome.LOST))
     assert (site.folder / "saved").read_text() == "saved\n" * 2
     assert site.pods() == []
 
 
-def test_a_node_that_dies_takes_its_job_with_it_and_no_pod_is_left(site: KubernetesSite) -> None:
+def test_a_node_that_dies_takes_its_job_with_it_and_no_pod_is_left(
+    site: KubernetesSite,
+) -> None:
     executor, inbox = running(site, 1, 1)
     site.kubelet.crash(NODES[1])
     until(lost(site, NODES[1]))
@@ -218,12 +253,16 @@ def unseen(inbox: Inbox, generation: int = 1) -> str:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     via = KubernetesCluster.via
     monkeypatch.setattr(
-        KubernetesCluster, "via", lambda *args: (sys.executable, "-c", IMPATIENT, *via(*args)[3:])
+        KubernetesCluster,
+        "via",
+        lambda *args: (sys.executable, "-c", IMPATIENT, *via(*args)[3:]),
     )
 
 
 @pytest.mark.usefixtures("impatient")
-def test_it_is_told_when_the_api_server_is_away_for_long_and_when_it_is_back(site: KubernetesSite) -> None:
+def test_it_is_told_when_the_api_server_is_away_for_long_and_when_it_is_back(
+    site: KubernetesSite,
+) -> None:
     """Also to who asks again, and where all that looked for it dies meanwhile."""
     executor, inbox = running(site, 1, 1)
     site.control_plane.kill_apiserver()
@@ -267,8 +306,14 @@ def test_replicas_join_and_leave_in_place_also_under_a_second_launcher(
     job = JobDir.of(site.state_dir, "a")
     lead = job.generation(1)
     for generation, counts in ((1, (1,)), (2, (1, 1)), (3, (0, 1))):
-        slots = tuple((node, count) for node, count in zip(NODES, counts, strict=False) if count)
-        terms = {"job": "a", "generation": generation, "spec": spec(TRAINER, site.folder)}
+        slots = tuple(
+            (node, count) for node, count in zip(NODES, counts, strict=False) if count
+        )
+        terms = {
+            "job": "a",
+            "generation": generation,
+            "spec": spec(TRAINER, site.folder),
+        }
         kind = Start if generation == 1 else Rescale
         executor.execute(kind(**terms, allocation=Allocation(slots=slots)), inbox.post)
         inbox.wait(started("a", generation))
@@ -279,11 +324,23 @@ def test_replicas_join_and_leave_in_place_also_under_a_second_launcher(
     (site.folder / "finish").touch()
     inbox.wait(exited("a", 3, Outcome.SUCCEEDED))
     lives = (site.folder / "lives").read_text().splitlines()
-    assert sorted(lives) == ["+1-0", "+2-1", "-1-0 0", "-2-1 0", "=1-0 2 0", "=2-1 2 1", "=2-1 3 0"]
+    assert sorted(lives) == [
+        "+1-0",
+        "+2-1",
+        "-1-0 0",
+        "-2-1 0",
+        "=1-0 2 0",
+        "=2-1 2 1",
+        "=2-1 3 0",
+    ]
 
 
-def test_a_pod_that_may_not_be_made_fails_its_job_and_says_why(site: KubernetesSite) -> None:
-    (site.folder / "pod.yaml").write_text("spec: {hostNetwork: true, restartPolicy: Never, priority: high}\n")
+def test_a_pod_that_may_not_be_made_fails_its_job_and_says_why(
+    site: KubernetesSite,
+) -> None:
+    (site.folder / "pod.yaml").write_text(
+        "spec: {hostNetwork: true, restartPolicy: Never, priority: high}\n"
+    )
     executor, inbox = site.executor(), Inbox()
     executor.execute(order(site, "true", 1), inbox.post)
     inbox.one()

@@ -11,7 +11,11 @@ import yaml
 pytest.importorskip("kubernetes")
 
 from coadapt.executors import prepare_executor
-from coadapt.executors.kubernetes.kueue import PRIORITY_LABEL, QUEUE_LABEL, without_queue
+from coadapt.executors.kubernetes.kueue import (
+    PRIORITY_LABEL,
+    QUEUE_LABEL,
+    without_queue,
+)
 from coadapt.executors.processes.generation_dir import JobDir
 from coadapt.model import InputError, ThroughputParams, TrainingReport, TypeProfile
 from coadapt.model.rescale import CAPABLE_FILE
@@ -36,7 +40,12 @@ def with_labels(site: KubernetesSite, **labels: str) -> None:
 
 
 def test_a_template_s_pods_are_kept_out_of_kueue_s_hands() -> None:
-    template = {"metadata": {"labels": {QUEUE_LABEL: "q", PRIORITY_LABEL: "p", "team": "vision"}}, "spec": {}}
+    template = {
+        "metadata": {
+            "labels": {QUEUE_LABEL: "q", PRIORITY_LABEL: "p", "team": "vision"}
+        },
+        "spec": {},
+    }
     kept, labels = without_queue(template)
     assert kept == {"metadata": {"labels": {"team": "vision"}}, "spec": {}}
     assert labels == {QUEUE_LABEL: "q", PRIORITY_LABEL: "p"}
@@ -81,7 +90,10 @@ class Stage:
     def tell(self, job: str, params: ThroughputParams) -> None:
         profile = TypeProfile(params=params, num_replicas_profiled=SLOTS)
         report = TrainingReport(progress=1.0, by_type={"cpu": profile})
-        body = {"generation": self.live.job(job)["generation"], "report": to_json(report)}
+        body = {
+            "generation": self.live.job(job)["generation"],
+            "report": to_json(report),
+        }
         self.live.client.post(f"/v1/jobs/{job}/reports", cast(Json, body))
 
     def holds(self, job: str) -> int:
@@ -97,16 +109,25 @@ class Stage:
         return (self.site.folder / name / "lives").read_text().splitlines()
 
     def quota(self) -> object:
-        tenants = cast("list[dict[str, object]]", self.live.client.get("/v1/tenants")["tenants"])
-        return next((each["quota_gpus"] for each in tenants if each["id"] == EVERYBODY), None)
+        tenants = cast(
+            "list[dict[str, object]]", self.live.client.get("/v1/tenants")["tenants"]
+        )
+        return next(
+            (each["quota_gpus"] for each in tenants if each["id"] == EVERYBODY), None
+        )
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         try:
             until(condition)
         except AssertionError:
             log = (self.site.folder / "up.log").read_text()[-3000:]
-            told = [(job["name"], job["state"], job["num_gpus"]) for job in self.live.client.jobs()]
-            raise AssertionError(f"{what}: {told}, quota {self.quota()}\n{log}") from None
+            told = [
+                (job["name"], job["state"], job["num_gpus"])
+                for job in self.live.client.jobs()
+            ]
+            raise AssertionError(
+                f"{what}: {told}, quota {self.quota()}\n{log}"
+            ) from None
 
 
 @pytest.fixture
@@ -121,22 +142,31 @@ def stage(site: KubernetesSite) -> Iterator[Stage]:
 
 @pytest.mark.processes
 @pytest.mark.slow
-def test_what_kueue_takes_back_is_taken_in_place_from_the_job_that_loses_least(stage: Stage) -> None:
+def test_what_kueue_takes_back_is_taken_in_place_from_the_job_that_loses_least(
+    stage: Stage,
+) -> None:
     kueue = stage.kueue
     assert stage.quota() == 0
     # Told of one's speed, the scheduler would borrow for both, and change one that is not ready.
     fast, slow = stage.submit("fast"), stage.submit("slow")
     stage.tell(fast, SCALES)
     stage.tell(slow, STALLS)
-    stage.until(lambda: (stage.holds(fast), stage.holds(slow)) == (4, 4), "what stands idle is borrowed")
+    stage.until(
+        lambda: (stage.holds(fast), stage.holds(slow)) == (4, 4),
+        "what stands idle is borrowed",
+    )
     assert (len(kueue.admitted()), stage.quota()) == (8, 8)
     assert {each["spec"]["queueName"] for each in kueue.workloads()} == {QUEUE}
-    assert not any(QUEUE_LABEL in pod["metadata"]["labels"] for pod in stage.site.pods())
+    assert not any(
+        QUEUE_LABEL in pod["metadata"]["labels"] for pod in stage.site.pods()
+    )
     untouched = stage.live.job(fast)["generation"]
 
     evicted = kueue.take_back(2)
     stage.until(lambda: stage.holds(slow) == 2, "the one that loses least gives way")
-    stage.until(lambda: not set(evicted) & _names(kueue.reserved()), "the quota is given back")
+    stage.until(
+        lambda: not set(evicted) & _names(kueue.reserved()), "the quota is given back"
+    )
     assert (len(kueue.reserved()), len(stage.site.pods()), stage.quota()) == (6, 6, 6)
     assert stage.live.job(fast)["generation"] == untouched
     assert stage.holds(fast) == 4

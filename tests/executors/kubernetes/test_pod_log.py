@@ -53,12 +53,16 @@ def test_a_connection_that_ends_while_the_container_runs_is_made_anew(
     assert capfdbinary.readouterr().out == b"one\ntwo\n"
 
 
-def test_what_was_printed_before_is_passed_over(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_what_was_printed_before_is_passed_over(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
     passed_on(LogServer((b"one\ntwo\n", False)), printed=3)
     assert capfdbinary.readouterr().out == b"\ntwo\n"
 
 
-def test_a_node_that_is_gone_is_asked_a_few_times_only(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_a_node_that_is_gone_is_asked_a_few_times_only(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
     server = LogServer((b"one\n", True))
     asked = passed_on(server)
     assert capfdbinary.readouterr().out == b"one\n"

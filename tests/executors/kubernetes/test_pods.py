@@ -24,9 +24,14 @@ TOLERATION = {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}
 GPU_TAINT = {"key": "gpu", "effect": "NoSchedule"}
 
 
-def node(name: str = "n", *, gpus: str = "4", ready: str = "True", **spec: object) -> dict[str, object]:
+def node(
+    name: str = "n", *, gpus: str = "4", ready: str = "True", **spec: object
+) -> dict[str, object]:
     return {
-        "metadata": {"name": name, "labels": {"pool": "a", "nvidia.com/gpu.product": "A100-SXM4"}},
+        "metadata": {
+            "name": name,
+            "labels": {"pool": "a", "nvidia.com/gpu.product": "A100-SXM4"},
+        },
         "spec": spec,
         "status": {
             "allocatable": {"nvidia.com/gpu": gpus, "cpu": "3920m"},
@@ -37,12 +42,19 @@ def node(name: str = "n", *, gpus: str = "4", ready: str = "True", **spec: objec
 
 
 def usable(each: dict[str, object], **changes: object) -> dict[str, tuple[Node, str]]:
-    terms = {"resource": "nvidia.com/gpu", "slots": None, "labels": {}, "tolerations": ()}
+    terms = {
+        "resource": "nvidia.com/gpu",
+        "slots": None,
+        "labels": {},
+        "tolerations": (),
+    }
     return usable_nodes([each], **(terms | changes))  # type: ignore[arg-type]  # a few of them, changed
 
 
 def test_a_ready_node_has_its_allocatable_gpus_their_product_and_address() -> None:
-    assert usable(node()) == {"n": (Node(id="n", num_gpus=4, gpu_type="a100-sxm4"), "192.0.2.7")}
+    assert usable(node()) == {
+        "n": (Node(id="n", num_gpus=4, gpu_type="a100-sxm4"), "192.0.2.7")
+    }
 
 
 @pytest.mark.parametrize(
@@ -52,11 +64,16 @@ def test_a_ready_node_has_its_allocatable_gpus_their_product_and_address() -> No
         (node(ready="Unknown"), "is not ready"),
         (node(unschedulable=True), "is cordoned"),
         (node(taints=[GPU_TAINT]), "has the taint gpu:NoSchedule"),
-        (node(taints=[{"key": "gpu", "effect": "NoExecute"}]), "has the taint gpu:NoExecute"),
+        (
+            node(taints=[{"key": "gpu", "effect": "NoExecute"}]),
+            "has the taint gpu:NoExecute",
+        ),
         (node(taints=[{"key": "gpu", "effect": "PreferNoSchedule"}]), None),
     ],
 )
-def test_a_node_that_takes_no_pods_is_none_of_ours(each: dict[str, object], why: str | None) -> None:
+def test_a_node_that_takes_no_pods_is_none_of_ours(
+    each: dict[str, object], why: str | None
+) -> None:
     assert why_not(each, ()) == why
     assert (usable(each) == {}) == (why is not None)
 
@@ -71,15 +88,23 @@ def test_a_node_that_takes_no_pods_is_none_of_ours(each: dict[str, object], why:
         ({"key": "other", "operator": "Exists"}, False),
     ],
 )
-def test_a_taint_is_answered_by_a_toleration(toleration: dict[str, str], tolerated: bool) -> None:
+def test_a_taint_is_answered_by_a_toleration(
+    toleration: dict[str, str], tolerated: bool
+) -> None:
     assert (why_not(node(taints=[GPU_TAINT]), [toleration]) is None) == tolerated
 
 
-def test_nodes_without_the_label_or_a_slot_are_left_out_and_slots_stand_for_gpus() -> None:
+def test_nodes_without_the_label_or_a_slot_are_left_out_and_slots_stand_for_gpus() -> (
+    None
+):
     assert usable(node(), labels={"pool": "b"}) == {}
     assert usable(node(gpus="0")) == {}
-    assert usable(node(gpus="0"), slots=2)["n"][0] == Node(id="n", num_gpus=2, gpu_type="cpu")
-    assert usable(node(), resource="cpu")["n"][0] == Node(id="n", num_gpus=3, gpu_type="cpu")
+    assert usable(node(gpus="0"), slots=2)["n"][0] == Node(
+        id="n", num_gpus=2, gpu_type="cpu"
+    )
+    assert usable(node(), resource="cpu")["n"][0] == Node(
+        id="n", num_gpus=3, gpu_type="cpu"
+    )
 
 
 def settings(**changes: object) -> PodSettings:
@@ -95,7 +120,13 @@ def settings(**changes: object) -> PodSettings:
 
 
 ORDER = PodOrder(
-    job="cifar-1a", generation=3, member="3-0", node="n", parts=8, command=("sh", "-c", "x"), workdir="/w"
+    job="cifar-1a",
+    generation=3,
+    member="3-0",
+    node="n",
+    parts=8,
+    command=("sh", "-c", "x"),
+    workdir="/w",
 )
 
 
@@ -105,7 +136,11 @@ def test_a_template_gives_what_we_do_not_and_its_container_is_ours() -> None:
         "spec": {
             "tolerations": [TOLERATION],
             "containers": [
-                {"name": "replica", "securityContext": {"runAsUser": 7}, "image": "theirs"},
+                {
+                    "name": "replica",
+                    "securityContext": {"runAsUser": 7},
+                    "image": "theirs",
+                },
                 {"name": "side", "image": "s"},
             ],
         },
@@ -122,8 +157,14 @@ def test_a_template_gives_what_we_do_not_and_its_container_is_ours() -> None:
     assert made["spec"]["tolerations"] == [TOLERATION]
     replica, side = made["spec"]["containers"]
     assert side == {"name": "side", "image": "s"}
-    assert (replica["image"], replica["securityContext"]) == ("image:1", {"runAsUser": 7})
-    assert replica["resources"] == {"requests": {"nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}}
+    assert (replica["image"], replica["securityContext"]) == (
+        "image:1",
+        {"runAsUser": 7},
+    )
+    assert replica["resources"] == {
+        "requests": {"nvidia.com/gpu": "1"},
+        "limits": {"nvidia.com/gpu": "1"},
+    }
     assert made["spec"]["automountServiceAccountToken"] is False
     checkpoints, token = replica["volumeMounts"]
     assert checkpoints["subPath"] == "jobs/cifar-1a/checkpoints"
@@ -133,7 +174,10 @@ def test_a_template_gives_what_we_do_not_and_its_container_is_ours() -> None:
 def test_a_replicas_token_is_a_file_and_its_setup_has_none() -> None:
     made, name = pod(settings(), ORDER), "coadapt-1-cifar-1a-3-0"
     [volume] = made["spec"]["volumes"]
-    assert volume["secret"] == {"secretName": name, "items": [{"key": "COADAPT_TOKEN", "path": "token"}]}
+    assert volume["secret"] == {
+        "secretName": name,
+        "items": [{"key": "COADAPT_TOKEN", "path": "token"}],
+    }
     [mount] = made["spec"]["containers"][0]["volumeMounts"]
     assert f"{mount['mountPath']}/token" == TOKEN_FILE
     prepares = pod(settings(), replace(ORDER, member=SETUP))["spec"]
@@ -153,4 +197,7 @@ def test_a_replica_has_a_name_under_the_schedulers_service() -> None:
 
 
 def test_lists_of_nameless_things_are_replaced() -> None:
-    assert merge({"a": [1], "b": {"c": 1}}, {"a": [2], "b": {"d": 2}}) == {"a": [2], "b": {"c": 1, "d": 2}}
+    assert merge({"a": [1], "b": {"c": 1}}, {"a": [2], "b": {"d": 2}}) == {
+        "a": [2],
+        "b": {"c": 1, "d": 2},
+    }

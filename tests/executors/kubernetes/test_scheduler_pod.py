@@ -21,15 +21,29 @@ from coadapt.executors.kubernetes import api as api_module
 from coadapt.executors.kubernetes.api import ApiError, JsonObject, KubeApi
 from coadapt.executors.kubernetes.elastic_jobs import resources_path
 from tests.contracts.executor_contract import until
-from tests.executors.kubernetes.containers import REPOSITORY, Walled, as_volume, why_no_walls
+from tests.executors.kubernetes.containers import (
+    REPOSITORY,
+    Walled,
+    as_volume,
+    why_no_walls,
+)
 from tests.executors.kubernetes.control_plane import ControlPlane
 from tests.executors.kubernetes.pod_life import Ground, Pod, made_token
-from tests.executors.kubernetes.site import NAMESPACE, PLACES, PODS, KubernetesSite, apply, manifests
+from tests.executors.kubernetes.site import (
+    NAMESPACE,
+    PLACES,
+    PODS,
+    KubernetesSite,
+    apply,
+    manifests,
+)
 from tests.ports import free_ports
 from tests.train.rescale.test_elastic import assert_same_run
 from tests.train.toy import Toy
 
-if why := why_no_walls():  # of the module: of a test it is a failure where the engine is asked for
+if (
+    why := why_no_walls()
+):  # of the module: of a test it is a failure where the engine is asked for
     pytest.skip(why, allow_module_level=True)
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.train]
@@ -57,7 +71,12 @@ KIND = {"apiVersion": "coadapt.dev/v1alpha1", "kind": "ElasticJob"}
 COUNTS = {
     **KIND,
     "metadata": {"name": "counts"},
-    "spec": {"run": COUNT, "workdir": "/workspace", "batch": {"initial": 8}, "resources": {"gpus": 1}},
+    "spec": {
+        "run": COUNT,
+        "workdir": "/workspace",
+        "batch": {"initial": 8},
+        "resources": {"gpus": 1},
+    },
 }
 TRAINS = {
     "name": "trains",
@@ -80,7 +99,9 @@ class InCluster:
         self.volume, self.workspace = as_volume(folder / "volume"), folder / "workspace"
         self.state = self.volume / "coadapt"
         self.workspace.mkdir()
-        self.runtime = Walled(folder / "walls", self.workspace, {"OMP_NUM_THREADS": "1"})
+        self.runtime = Walled(
+            folder / "walls", self.workspace, {"OMP_NUM_THREADS": "1"}
+        )
         ground = Ground(
             folder=folder / "pods",
             runtime=self.runtime,
@@ -88,10 +109,14 @@ class InCluster:
             own_cluster=control_plane.in_cluster,
             certificate=control_plane.certificate,
         )
-        self.site = KubernetesSite(folder, control_plane, {"node": 0, **GPU_NODES}, ground)
+        self.site = KubernetesSite(
+            folder, control_plane, {"node": 0, **GPU_NODES}, ground
+        )
         self.api, self.kubelet = self.site.api, self.site.kubelet
         for name in GPU_NODES:
-            self.api.ask("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": [TAINT]}})
+            self.api.ask(
+                "PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": [TAINT]}}
+            )
         [self.port] = free_ports(1)
         apply(self.api, *FILES, port=self.port)
         settings = PLACES["ConfigMap"] + "/coadapt-settings"
@@ -105,7 +130,9 @@ class InCluster:
         self._made += 1
         name = f"coadapt-{self._made}"
         manifest = next(
-            each for each in manifests("scheduler.yaml", self.port) if each["kind"] == "Deployment"
+            each
+            for each in manifests("scheduler.yaml", self.port)
+            if each["kind"] == "Deployment"
         )
         template = copy.deepcopy(manifest["spec"]["template"])
         body = {
@@ -114,7 +141,9 @@ class InCluster:
             **template,
             "metadata": {**template["metadata"], "name": name},
         }
-        self.api.ask("POST", PODS, {**body, "spec": {**body["spec"], "nodeName": "node"}})
+        self.api.ask(
+            "POST", PODS, {**body, "spec": {**body["spec"], "nodeName": "node"}}
+        )
         until(lambda: self.probed(name, "readinessProbe"), READY_S)
         return name
 
@@ -143,7 +172,11 @@ class InCluster:
             connection.close()
 
     def printed(self, name: str) -> str:
-        return "\n".join(each.log.read_text() for each in self.pod(name).containers if each.log.exists())
+        return "\n".join(
+            each.log.read_text()
+            for each in self.pod(name).containers
+            if each.log.exists()
+        )
 
     @property
     def token(self) -> str:
@@ -151,17 +184,26 @@ class InCluster:
 
     def coadapt(self, *arguments: str) -> str:
         """Run a verb as a user does who has the token and reaches the Service, and nothing else."""
-        envs = {"COADAPT_URL": f"http://coadapt.{NAMESPACE}.svc:{self.port}", "COADAPT_TOKEN": self.token}
+        envs = {
+            "COADAPT_URL": f"http://coadapt.{NAMESPACE}.svc:{self.port}",
+            "COADAPT_TOKEN": self.token,
+        }
         log = self.workspace / "said"
         with log.open("wb") as file:
-            process = self.runtime.run("desk", {"command": ["coadapt", *arguments]}, envs, [], file)
+            process = self.runtime.run(
+                "desk", {"command": ["coadapt", *arguments]}, envs, [], file
+            )
         assert process.wait(60.0) == 0, log.read_text()
         return log.read_text().strip()
 
     def replicas(self) -> dict[str, str]:
         """Return uid -> name of the jobs' pods."""
         found = [each["metadata"] for each in self.api.get(PODS)["items"]]
-        return {each["uid"]: each["name"] for each in found if "coadapt.dev/job" in each.get("labels", {})}
+        return {
+            each["uid"]: each["name"]
+            for each in found
+            if "coadapt.dev/job" in each.get("labels", {})
+        }
 
     def status(self, name: str) -> JsonObject:
         return dict(self.api.get(f"{JOBS}/{name}").get("status") or {})
@@ -169,14 +211,20 @@ class InCluster:
     def told(self, pod: str, job: str) -> dict[str, Any]:
         """Return what the scheduler in `pod` knows of a job."""
         address = self.api.get(f"{PODS}/{pod}")["status"]["podIP"]
-        return dict(Client(f"http://{address}:{self.port}", self.token).get(f"/v1/jobs/{job}"))
+        return dict(
+            Client(f"http://{address}:{self.port}", self.token).get(f"/v1/jobs/{job}")
+        )
 
     def checkpoints(self, job: str) -> Path:
         return self.state / "jobs" / job / "checkpoints"
 
     def close(self) -> None:
         for each in self.api.get(JOBS)["items"]:
-            self.api.ask("PATCH", f"{JOBS}/{each['metadata']['name']}", {"metadata": {"finalizers": None}})
+            self.api.ask(
+                "PATCH",
+                f"{JOBS}/{each['metadata']['name']}",
+                {"metadata": {"finalizers": None}},
+            )
             self.api.delete(f"{JOBS}/{each['metadata']['name']}")
         self.site.close()
 
@@ -188,7 +236,9 @@ def cluster(tmp_path: Path, control_plane: ControlPlane) -> Iterator[InCluster]:
     cluster.close()
 
 
-def test_jobs_of_both_kinds_train_on_over_two_pods_of_the_scheduler(cluster: InCluster) -> None:
+def test_jobs_of_both_kinds_train_on_over_two_pods_of_the_scheduler(
+    cluster: InCluster,
+) -> None:
     first = cluster.make_pod()
     assert cluster.probed(first, "livenessProbe")
     assert cluster.probed(first, "startupProbe")
@@ -206,7 +256,9 @@ def test_jobs_of_both_kinds_train_on_over_two_pods_of_the_scheduler(cluster: InC
     second = cluster.make_pod()
     assert cluster.replicas() == pods
     progress = cluster.told(second, trains)["progress"]
-    until(lambda: cluster.told(second, trains)["progress"] > progress)  # it is found at its new address
+    until(
+        lambda: cluster.told(second, trains)["progress"] > progress
+    )  # it is found at its new address
 
     for job in (trains, counts):
         (cluster.checkpoints(job) / "fast").touch()
@@ -219,7 +271,10 @@ def test_jobs_of_both_kinds_train_on_over_two_pods_of_the_scheduler(cluster: InC
     began = time.monotonic()
     cluster.api.delete(f"{PODS}/{second}")  # with the template's grace
     until(lambda: cluster.pod(second).over)
-    assert [each.code for each in cluster.pod(second).containers] == [0, 0]  # nobody had to be killed
+    assert [each.code for each in cluster.pod(second).containers] == [
+        0,
+        0,
+    ]  # nobody had to be killed
     assert time.monotonic() - began < GRACE_S
 
 
@@ -229,13 +284,21 @@ def test_a_token_that_the_cluster_renewed_is_followed(
     """The client looks into the file once a minute; a file that is empty for a moment is no end."""
     for name, value in control_plane.in_cluster.items():
         monkeypatch.setenv(name, value)
-    token, namespace, now = tmp_path / "token", tmp_path / "namespace", datetime.now(UTC)
+    token, namespace, now = (
+        tmp_path / "token",
+        tmp_path / "namespace",
+        datetime.now(UTC),
+    )
     token.write_text(made_token(control_plane.admin(), NAMESPACE, "coadapt"))
     namespace.write_text(NAMESPACE)
     monkeypatch.setattr(api_module, "SERVICE_ACCOUNT_NAMESPACE", str(namespace))
     monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
-    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(control_plane.certificate))
-    clock = SimpleNamespace(datetime=SimpleNamespace(now=lambda: now), timedelta=timedelta)
+    monkeypatch.setattr(
+        incluster_config, "SERVICE_CERT_FILENAME", str(control_plane.certificate)
+    )
+    clock = SimpleNamespace(
+        datetime=SimpleNamespace(now=lambda: now), timedelta=timedelta
+    )
     monkeypatch.setattr(incluster_config, "datetime", clock)
     api = KubeApi.connect()
     api.get(PODS)

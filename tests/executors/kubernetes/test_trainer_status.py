@@ -7,7 +7,11 @@ pytest.importorskip("kubernetes")
 from coadapt.executors.kubernetes.elastic_jobs import merge_patch
 from coadapt.executors.kubernetes.trainer_status import trainer_status
 
-NOW, SOON, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:00:09Z", "2026-01-01T00:00:10Z"
+NOW, SOON, LATER = (
+    "2026-01-01T00:00:00Z",
+    "2026-01-01T00:00:09Z",
+    "2026-01-01T00:00:10Z",
+)
 
 
 def picture(**changes: object) -> dict[str, object]:
@@ -47,7 +51,10 @@ def test_what_is_left_takes_its_time_at_the_goodput_of_now() -> None:
         (
             {
                 "progress_target": None,
-                "metrics": {"progress_percentage": 45.0, "estimated_remaining_seconds": 1e12},
+                "metrics": {
+                    "progress_percentage": 45.0,
+                    "estimated_remaining_seconds": 1e12,
+                },
             },
             45,
             2**31 - 1,
@@ -59,12 +66,17 @@ def test_what_is_not_known_is_left_out(
 ) -> None:
     found = trainer_status(picture(**changes), None, NOW)
     assert found is not None
-    assert (found.get("progressPercentage"), found.get("estimatedRemainingSeconds")) == (percent, remaining)
+    assert (
+        found.get("progressPercentage"),
+        found.get("estimatedRemainingSeconds"),
+    ) == (percent, remaining)
 
 
 def test_nothing_is_said_of_a_job_that_tells_nothing() -> None:
     assert trainer_status(picture(progress_target=None, metrics={}), None, NOW) is None
-    assert trainer_status({}, {"progressPercentage": 3}, NOW) == {"progressPercentage": 3}
+    assert trainer_status({}, {"progressPercentage": 3}, NOW) == {
+        "progressPercentage": 3
+    }
 
 
 def test_it_changes_each_ten_seconds_at_most_and_at_the_end() -> None:
@@ -73,15 +85,25 @@ def test_it_changes_each_ten_seconds_at_most_and_at_the_end() -> None:
     second = trainer_status(picture(progress=900.0), first, LATER)
     assert second is not None
     assert (second["progressPercentage"], second["lastUpdatedTime"]) == (45, LATER)
-    assert trainer_status(picture(progress=900.0), second, "2026-01-01T01:00:00Z") == second
+    assert (
+        trainer_status(picture(progress=900.0), second, "2026-01-01T01:00:00Z")
+        == second
+    )
     ended = trainer_status(picture(state="succeeded", ended_at=1.0), first, SOON)
     assert ended is not None
     assert ended["progressPercentage"] == 100
 
 
 def test_a_patch_names_what_is_gone() -> None:
-    before = {"phase": "Running", "trainerStatus": {"progressPercentage": 3, "estimatedRemainingSeconds": 9}}
-    wanted = {"phase": "Running", "trainerStatus": {"progressPercentage": 4}, "replicas": 1}
+    before = {
+        "phase": "Running",
+        "trainerStatus": {"progressPercentage": 3, "estimatedRemainingSeconds": 9},
+    }
+    wanted = {
+        "phase": "Running",
+        "trainerStatus": {"progressPercentage": 4},
+        "replicas": 1,
+    }
     assert merge_patch(before, wanted) == {
         "trainerStatus": {"progressPercentage": 4, "estimatedRemainingSeconds": None},
         "replicas": 1,

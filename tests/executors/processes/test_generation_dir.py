@@ -21,7 +21,9 @@ def job(tmp_path: Path) -> JobDir:
 
 
 def add(job: JobDir, number: int, lead: int) -> None:
-    rescale = RescaleOrder(generation=number, members=(member_name(number, 0),), placement=(1,))
+    rescale = RescaleOrder(
+        generation=number, members=(member_name(number, 0),), placement=(1,)
+    )
     order = LaunchOrder(
         run="true",
         setup="",
@@ -56,7 +58,9 @@ def test_the_one_that_leads_stays_however_old_it_is(job: JobDir) -> None:
     assert numbers(job) == [3, *range(6, GENERATIONS_KEPT + 6)]
 
 
-def test_what_replicas_of_pruned_generations_printed_is_still_found(job: JobDir) -> None:
+def test_what_replicas_of_pruned_generations_printed_is_still_found(
+    job: JobDir,
+) -> None:
     for number in (1, 2, 12, 30):
         add(job, number, lead=number)
         for rank in (0, 1):

@@ -46,7 +46,10 @@ def has_ended(pid: int) -> bool:
     """Return whether it is gone, or runs no more: whoever adopted it may take its time."""
     try:
         return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):  # also where it goes while its file is open
+    except (
+        FileNotFoundError,
+        ProcessLookupError,
+    ):  # also where it goes while its file is open
         return True
 
 
@@ -56,12 +59,16 @@ def overwritten(site: LocalSite, run: str) -> int:
     inbox = Inbox()
     site.executor(stop_grace_s=1.0).execute(order(site, run), inbox.post)
     inbox.wait(started("a", 1))
-    until(lambda: (site.folder / "up").exists() and (site.folder / "up").read_text() != "")
+    until(
+        lambda: (site.folder / "up").exists() and (site.folder / "up").read_text() != ""
+    )
     return int((site.folder / "up").read_text())
 
 
 @pytest.mark.parametrize("manner", ["saves", "ignores it"])
-def test_one_that_overwrote_its_environment_hears_a_stop_and_ends(site: LocalSite, manner: str) -> None:
+def test_one_that_overwrote_its_environment_hears_a_stop_and_ends(
+    site: LocalSite, manner: str
+) -> None:
     """It was killed while it saved, or, where it ignored the stop, held its GPU for ever."""
     pid = overwritten(site, f"true; {sys.executable} train.py '{manner}'; true")
     inbox = Inbox()
@@ -72,7 +79,9 @@ def test_one_that_overwrote_its_environment_hears_a_stop_and_ends(site: LocalSit
     assert has_ended(pid)
 
 
-def test_one_that_overwrote_its_environment_ends_with_its_launcher(site: LocalSite) -> None:
+def test_one_that_overwrote_its_environment_ends_with_its_launcher(
+    site: LocalSite,
+) -> None:
     """It lived on beside the next generation."""
     pid = overwritten(site, f"{sys.executable} train.py saves")
     inbox = Inbox()
@@ -87,7 +96,12 @@ def test_a_process_that_has_the_number_of_one_on_record_is_another() -> None:
     own = identity(os.getpid())
     assert own.split()[0] == str(os.getpid())
     assert identity(2**30) == ""
-    assert kill_identified([own.replace(own.split()[1], "1"), f"{os.getpid()} {own.split()[1]} boot"]) == 0
+    assert (
+        kill_identified(
+            [own.replace(own.split()[1], "1"), f"{os.getpid()} {own.split()[1]} boot"]
+        )
+        == 0
+    )
 
 
 def test_a_launcher_that_hangs_is_ended_once_it_was_to_stop(
@@ -114,13 +128,18 @@ def test_a_launcher_that_hangs_is_ended_once_it_was_to_stop(
         "touch $COADAPT_LISTENERS_DIR/train.py.77; sleep 1; kill $$",
     ],
 )
-def test_whatever_stands_among_the_listeners_the_job_ends(site: LocalSite, made: str) -> None:
+def test_whatever_stands_among_the_listeners_the_job_ends(
+    site: LocalSite, made: str
+) -> None:
     """Its launcher died of it, or waited for ever."""
     inbox, executor = Inbox(), site.executor()
     executor.execute(order(site, made), inbox.post)
     inbox.wait(started("a", 1))
     end = end_of(inbox)
-    assert (end.outcome, end.detail) == (Outcome.SUCCEEDED, "") or "SIGTERM" in end.detail
+    assert (end.outcome, end.detail) == (
+        Outcome.SUCCEEDED,
+        "",
+    ) or "SIGTERM" in end.detail
 
 
 @pytest.mark.parametrize(
@@ -138,11 +157,16 @@ def test_who_writes_its_own_end_neither_ends_by_it_nor_keeps_others_waiting(
     """The executor waited for the launcher, for a pipe's end, or died, and with it the scheduler."""
     inbox, other, executor = Inbox(), Inbox(), site.executor(stop_grace_s=0.1)
     folder = "$COADAPT_CHECKPOINT_DIR/../generations/1"
-    executor.execute(order(site, f"(cd {folder}; {made}); touch made; sleep 600"), inbox.post)
+    executor.execute(
+        order(site, f"(cd {folder}; {made}); touch made; sleep 600"), inbox.post
+    )
     until((site.folder / "made").exists)
     allocation = Allocation(slots=((NODES[1], 1),))
     executor.execute(
-        Start(job="b", generation=1, spec=spec("true", site.folder), allocation=allocation), other.post
+        Start(
+            job="b", generation=1, spec=spec("true", site.folder), allocation=allocation
+        ),
+        other.post,
     )
     other.wait(started("b", 1), exited("b", 1, Outcome.SUCCEEDED))
     assert not any(isinstance(event, ReplicasExited) for event in inbox.events)

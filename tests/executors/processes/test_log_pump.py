@@ -64,7 +64,9 @@ def test_the_end_of_a_log_is_kept_and_every_byte_keeps_its_number(
         assert tail(log, 10) == whole[first:][-10:]
 
 
-def test_logs_follow_each_other_though_the_first_has_lost_its_beginning(tmp_path: Path) -> None:
+def test_logs_follow_each_other_though_the_first_has_lost_its_beginning(
+    tmp_path: Path,
+) -> None:
     one, other = tmp_path / "1-0.log", tmp_path / "2-0.log"
     printed(one, [b"a" * 30, b"b" * 30], 40)
     other.write_bytes(b"later\n")
@@ -90,7 +92,10 @@ def test_without_room_output_is_dropped_and_counted(tmp_path: Path) -> None:
     os.write(writer, b"kept\n")
     os.close(writer)
     pump.close()
-    assert log.read_text() == "[coadapt: 5 bytes of output were dropped: the disk was nearly full]\nkept\n"
+    assert (
+        log.read_text()
+        == "[coadapt: 5 bytes of output were dropped: the disk was nearly full]\nkept\n"
+    )
 
 
 def test_to_drain_one_that_prints_on_and_on_has_an_end(tmp_path: Path) -> None:
@@ -116,8 +121,13 @@ LIMIT = 1 << 20
 
 @pytest.mark.processes
 def test_one_that_prints_without_end_cannot_fill_the_disk(site: LocalSite) -> None:
-    inbox, executor = Inbox(), site.executor(options=ProcessOptions(log_bytes=LIMIT, disk_reserve_bytes=0))
-    executor.execute(order(site, "yes | head -c 20000000; echo the end >&2; exit 3"), inbox.post)
+    inbox, executor = (
+        Inbox(),
+        site.executor(options=ProcessOptions(log_bytes=LIMIT, disk_reserve_bytes=0)),
+    )
+    executor.execute(
+        order(site, "yes | head -c 20000000; echo the end >&2; exit 3"), inbox.post
+    )
     end = end_of(inbox)
     assert "the end" in end.detail
     kept = sum(path.stat().st_size for path in site.job().logs.iterdir())
@@ -131,7 +141,10 @@ def test_one_that_prints_without_end_cannot_fill_the_disk(site: LocalSite) -> No
 
 @pytest.mark.processes
 def test_a_log_is_followed_while_it_loses_its_beginning(site: LocalSite) -> None:
-    inbox, executor = Inbox(), site.executor(options=ProcessOptions(log_bytes=10_000, disk_reserve_bytes=0))
+    inbox, executor = (
+        Inbox(),
+        site.executor(options=ProcessOptions(log_bytes=10_000, disk_reserve_bytes=0)),
+    )
     run = "for i in $(seq 1 3000); do echo line $i; done; while ! [ -e go ]; do sleep 0.05; done; echo over"
     executor.execute(order(site, run), inbox.post)
     inbox.wait(started("a", 1))
@@ -150,11 +163,22 @@ def test_nothing_new_starts_while_the_disk_is_nearly_full(
     site: LocalSite, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     free = [0]
-    monkeypatch.setattr("coadapt.executors.processes.launching.free_bytes", lambda _: free[0])
-    inbox, executor = Inbox(), site.executor(options=ProcessOptions(disk_reserve_bytes=1 << 20))
+    monkeypatch.setattr(
+        "coadapt.executors.processes.launching.free_bytes", lambda _: free[0]
+    )
+    inbox, executor = (
+        Inbox(),
+        site.executor(options=ProcessOptions(disk_reserve_bytes=1 << 20)),
+    )
     executor.execute(order(site, "true"), inbox.post)
     inbox.stays_empty()
     free[0] = 1 << 40
     inbox.wait(started("a", 1), exited("a", 1, Outcome.SUCCEEDED))
-    said = [record.getMessage() for record in caplog.records if "MiB free" in record.getMessage()]
-    assert said == [f"nothing new is started while {site.state_dir} has less than 1 MiB free"]
+    said = [
+        record.getMessage()
+        for record in caplog.records
+        if "MiB free" in record.getMessage()
+    ]
+    assert said == [
+        f"nothing new is started while {site.state_dir} has less than 1 MiB free"
+    ]

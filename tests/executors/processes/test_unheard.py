@@ -21,7 +21,9 @@ class Machines:
     devices: Mapping[NodeId, tuple[str, ...]] = {}
 
     def __init__(self, *addresses: str) -> None:
-        self.nodes = tuple(Node(id=f"at-{address}", num_gpus=1) for address in addresses)
+        self.nodes = tuple(
+            Node(id=f"at-{address}", num_gpus=1) for address in addresses
+        )
 
     def address(self, node: NodeId) -> str:
         return node.removeprefix("at-")
@@ -40,17 +42,27 @@ class Machines:
     ],
 )
 def test_replicas_that_would_not_be_heard_are_told_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, url: str, addresses: tuple[str, ...], told: bool
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    url: str,
+    addresses: tuple[str, ...],
+    told: bool,
 ) -> None:
     options, nodes = ProcessOptions(control_host=OWN), list[Event]()
-    executor = ProcessExecutor(Machines(*addresses), Host(state_dir=tmp_path, url=url), options)
+    executor = ProcessExecutor(
+        Machines(*addresses), Host(state_dir=tmp_path, url=url), options
+    )
     with caplog.at_level(logging.WARNING):
         executor.announce({}, nodes.append)
         executor.announce({}, nodes.append)
-    assert [("at-10.0.0.2 cannot reach" in each.getMessage()) for each in caplog.records] == [True] * told
+    assert [
+        ("at-10.0.0.2 cannot reach" in each.getMessage()) for each in caplog.records
+    ] == [True] * told
 
 
-def test_an_api_that_listens_everywhere_is_reached_at_this_machines_address(tmp_path: Path) -> None:
+def test_an_api_that_listens_everywhere_is_reached_at_this_machines_address(
+    tmp_path: Path,
+) -> None:
     host = Host(state_dir=tmp_path, url="http://0.0.0.0:8471")
     assert host.reached_at(OWN).url == "http://10.0.0.1:8471"
     named = Host(state_dir=tmp_path, url="http://head:8471")

@@ -64,13 +64,16 @@ sys.exit(child.wait())
         "nohup timeout 100 python -m train",
         "python train.py || true",
         pytest.param(
-            "python -m torch.distributed.run --standalone --nproc-per-node 2 train.py", marks=pytest.mark.slow
+            "python -m torch.distributed.run --standalone --nproc-per-node 2 train.py",
+            marks=pytest.mark.slow,
         ),
     ],
 )
 def test_a_stop_is_honoured_through(run: str, site: LocalSite) -> None:
     (site.folder / "train.py").write_text(SCRIPT)
-    (site.folder / "script.sh").write_text("#!/bin/bash\necho begins\npython train.py\n")
+    (site.folder / "script.sh").write_text(
+        "#!/bin/bash\necho begins\npython train.py\n"
+    )
     (site.folder / "wrapper.py").write_text(WRAPPER)
     (site.folder / "catcher.py").write_text(CATCHER)
     inbox, executor = Inbox(), site.executor(stop_grace_s=60.0)
@@ -80,9 +83,10 @@ def test_a_stop_is_honoured_through(run: str, site: LocalSite) -> None:
     executor.execute(Stop(job="a", generation=1), inbox.post)
     end = end_of(inbox)
     log = (site.job().logs / "1-0.log").read_text()
-    assert (end.outcome, len(list(site.job().checkpoints.glob("checkpoint-*.pt")))) == (Outcome.STOPPED, 1), (
-        log
-    )
+    assert (end.outcome, len(list(site.job().checkpoints.glob("checkpoint-*.pt")))) == (
+        Outcome.STOPPED,
+        1,
+    ), log
     assert state_was_saved(site.job().generation(1).listeners), log
     # Nothing in between may hide the code, but torchrun makes its own, and `|| true` means to.
     if "distributed" not in run and "true" not in run:
@@ -106,7 +110,9 @@ signal.pause()
 def test_what_a_script_does_after_training_is_ended_too(site: LocalSite) -> None:
     (site.folder / "train.py").write_text(LISTENER)
     inbox, executor = Inbox(), site.executor(stop_grace_s=60.0)
-    executor.execute(order(site, "python train.py; touch on; sleep 60; touch after"), inbox.post)
+    executor.execute(
+        order(site, "python train.py; touch on; sleep 60; touch after"), inbox.post
+    )
     inbox.wait(started("a", 1))
     until((site.folder / "up").exists)
     executor.execute(Stop(job="a", generation=1), inbox.post)
@@ -115,7 +121,9 @@ def test_what_a_script_does_after_training_is_ended_too(site: LocalSite) -> None
     assert not (site.folder / "after").exists()
 
 
-def test_a_stop_from_outside_that_a_wrapper_reports_as_success_is_none(site: LocalSite) -> None:
+def test_a_stop_from_outside_that_a_wrapper_reports_as_success_is_none(
+    site: LocalSite,
+) -> None:
     (site.folder / "train.py").write_text(LISTENER)
     inbox = Inbox()
     site.executor().execute(order(site, "python train.py || true"), inbox.post)
@@ -127,7 +135,9 @@ def test_a_stop_from_outside_that_a_wrapper_reports_as_success_is_none(site: Loc
     inbox.wait(exited("a", 1, Outcome.LOST))
 
 
-def test_a_wrapper_that_dies_first_leaves_its_command_time_to_save(site: LocalSite) -> None:
+def test_a_wrapper_that_dies_first_leaves_its_command_time_to_save(
+    site: LocalSite,
+) -> None:
     """A script that does not listen as coadapt.train does, but handles SIGTERM by itself."""
     (site.folder / "train.py").write_text(
         "import pathlib, signal, sys, time\n"
@@ -141,7 +151,9 @@ def test_a_wrapper_that_dies_first_leaves_its_command_time_to_save(site: LocalSi
     )
     (site.folder / "wrapper.py").write_text(WRAPPER)
     inbox, executor = Inbox(), site.executor()
-    executor.execute(order(site, f"{sys.executable} wrapper.py python train.py"), inbox.post)
+    executor.execute(
+        order(site, f"{sys.executable} wrapper.py python train.py"), inbox.post
+    )
     inbox.wait(started("a", 1))
     until((site.folder / "up").exists)
     executor.execute(Stop(job="a", generation=1), inbox.post)

@@ -20,9 +20,7 @@ from tempfile import mkdtemp
 from tests.ports import free_ports
 
 NEEDED = ("munged", "slurmctld", "slurmd", "srun")
-HOW_TO_GET = (
-    "no Slurm here (apt-get install slurm-wlm munge), or no network but loopback, where it finds no address"
-)
+HOW_TO_GET = "no Slurm here (apt-get install slurm-wlm munge), or no network but loopback, where it finds no address"
 PATIENCE_S = 60.0
 LOOK_S = 0.05
 KEY_BYTES = 1024
@@ -77,7 +75,9 @@ def missing() -> list[str]:
     absent = [name for name in NEEDED if shutil.which(name, path=path) is None]
     try:
         # As its daemons ask: where there is no address but loopback, that one is not found, either.
-        socket.getaddrinfo("127.0.0.1", 0, socket.AF_INET, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG)
+        socket.getaddrinfo(
+            "127.0.0.1", 0, socket.AF_INET, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG
+        )
     except socket.gaierror:
         absent.append("an address")
     return absent
@@ -97,7 +97,9 @@ class SlurmCluster:
     cpus: int = 4
     slurmd_timeout_s: int = 10
     daemons: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
-    sockets: Path = field(default_factory=lambda: Path(mkdtemp(prefix="slurm-", dir="/tmp")))
+    sockets: Path = field(
+        default_factory=lambda: Path(mkdtemp(prefix="slurm-", dir="/tmp"))
+    )
 
     @property
     def conf(self) -> Path:
@@ -121,16 +123,22 @@ class SlurmCluster:
         self.start_controller()
         for name in self.names:
             self.start_node(name)
-        self._wait_for("the nodes", lambda: self.states() == dict.fromkeys(self.names, "idle"))
+        self._wait_for(
+            "the nodes", lambda: self.states() == dict.fromkeys(self.names, "idle")
+        )
 
     def start_munged(self) -> None:
-        munge = [f"--{name}={self.sockets}/munge.{suffix}" for name, suffix in MUNGE_FILES]
+        munge = [
+            f"--{name}={self.sockets}/munge.{suffix}" for name, suffix in MUNGE_FILES
+        ]
         self._start("munged", "munged", "--foreground", "--force", *munge)
         self._wait_for("munged", (self.sockets / "munge.socket").exists)
 
     def start_controller(self) -> None:
         self._start("slurmctld", "slurmctld", "-D", "-f", str(self.conf))
-        self._wait_for("slurmctld", lambda: self.call("scontrol", "ping").returncode == 0)
+        self._wait_for(
+            "slurmctld", lambda: self.call("scontrol", "ping").returncode == 0
+        )
 
     def start_node(self, name: str) -> None:
         self._start(name, "slurmd", "-D", "-N", name, "-f", str(self.conf))
@@ -144,7 +152,9 @@ class SlurmCluster:
     def clear(self) -> None:
         """End all jobs; come back once they are gone."""
         self.call("scancel", "--me")
-        self._wait_for("the jobs' ends", lambda: not self.call("squeue", "-h").stdout.strip())
+        self._wait_for(
+            "the jobs' ends", lambda: not self.call("squeue", "-h").stdout.strip()
+        )
 
     def stop(self) -> None:
         """End all jobs, then all daemons."""
@@ -164,10 +174,14 @@ class SlurmCluster:
 
     def call(self, *command: str) -> "subprocess.CompletedProcess[str]":
         """Run one of Slurm's commands on this cluster."""
-        return subprocess.run(command, env=self.envs, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            command, env=self.envs, capture_output=True, text=True, check=False
+        )
 
     def states(self) -> dict[str, str]:
-        lines = self.call("sinfo", "-h", "-N", "-p", "main", "-o", "%N %t").stdout.splitlines()
+        lines = self.call(
+            "sinfo", "-h", "-N", "-p", "main", "-o", "%N %t"
+        ).stdout.splitlines()
         return dict(line.split() for line in lines)
 
     def _write(self) -> None:
@@ -216,10 +230,16 @@ class SlurmCluster:
     def _wait_for(self, what: str, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
-            ended = [name for name, process in self.daemons.items() if process.poll() is not None]
+            ended = [
+                name
+                for name, process in self.daemons.items()
+                if process.poll() is not None
+            ]
             said = [(self.folder / f"{name}.out").read_text()[-1000:] for name in ended]
             assert not ended, f"{what} of Slurm: {ended} ended: {said}"
-            assert time.monotonic() < deadline, f"{what} of Slurm: not within {PATIENCE_S:g} s"
+            assert time.monotonic() < deadline, (
+                f"{what} of Slurm: not within {PATIENCE_S:g} s"
+            )
             time.sleep(LOOK_S)
 
 

@@ -17,7 +17,16 @@ from tests.executors.slurm.daemons import HOW_TO_GET, SlurmCluster, missing
 from tests.executors.slurm.processes import kill_node
 
 OPTIONS = ("nodes=2", "max_nodes=3", "look_s=1", "time_limit=60")
-KINDS = ("replica", "node", "scheduler", "launcher", "drain", "slurmctld", "scancel", "slurmd")
+KINDS = (
+    "replica",
+    "node",
+    "scheduler",
+    "launcher",
+    "drain",
+    "slurmctld",
+    "scancel",
+    "slurmd",
+)
 
 
 class SlurmRange(Range):
@@ -54,7 +63,13 @@ class SlurmRange(Range):
                 self.slurm.kill("slurmctld")
                 return self.slurm.start_controller
             case "drain":
-                self.slurm.call("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=test")
+                self.slurm.call(
+                    "scontrol",
+                    "update",
+                    f"NodeName={node}",
+                    "State=DRAIN",
+                    "Reason=test",
+                )
                 return lambda: self._resume(node)
             case "scancel":
                 name = (self.cluster.state / "slurm" / "pool").read_text()

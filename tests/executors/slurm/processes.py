@@ -40,7 +40,14 @@ def _steps_of(slurm: SlurmCluster, node: str) -> list[int]:
     for pid in (*processes("slurmstepd"), *processes("coadapt.executors.slurm.runner")):
         with suppress(OSError):
             environ = Path(f"/proc/{pid}/environ").read_bytes()
-            here = f"SLURMD_NODENAME={node}".encode() in environ or f"spool-{node}".encode() in environ
-            if here and str(slurm.folder).encode() in environ and "srun" not in command(pid):
+            here = (
+                f"SLURMD_NODENAME={node}".encode() in environ
+                or f"spool-{node}".encode() in environ
+            )
+            if (
+                here
+                and str(slurm.folder).encode() in environ
+                and "srun" not in command(pid)
+            ):
                 found.append(pid)
     return found

@@ -8,7 +8,9 @@ import pytest
 from coadapt.executors.slurm.line import ENV_LINE, STOP, Exchange, call
 
 
-def test_the_runner_gets_through_and_its_address_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_runner_gets_through_and_its_address_is_nobody_elses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     exchange = Exchange("127.0.0.1")
     monkeypatch.setenv(ENV_LINE, exchange.envs[ENV_LINE])
     called: list[socket.socket] = []

@@ -27,6 +27,16 @@ def test_the_plans_numbers_are_among_those_of_the_step(
 
 
 def test_names_by_which_libraries_take_a_step_for_the_job_are_gone() -> None:
-    slurm = {"SLURM_NTASKS": "1", "SLURM_PROCID": "0", "PMIX_RANK": "0", "SRUN_DEBUG": "3"}
-    ours = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "a", "RANK": "3", "COADAPT_JOB": "x"}
+    slurm = {
+        "SLURM_NTASKS": "1",
+        "SLURM_PROCID": "0",
+        "PMIX_RANK": "0",
+        "SRUN_DEBUG": "3",
+    }
+    ours = {
+        "SLURM_JOB_ID": "7",
+        "SLURMD_NODENAME": "a",
+        "RANK": "3",
+        "COADAPT_JOB": "x",
+    }
     assert replica_envs({**slurm, **ours}) == ours

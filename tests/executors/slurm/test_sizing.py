@@ -9,7 +9,9 @@ from coadapt.executors.slurm.terms import PoolTerms, SlurmRequest
 from coadapt.executors.slurm.tools import Gpus, SlurmError, SlurmJob
 from tests.executors.slurm.test_tools import say
 
-HELD = SlurmJob(id="1", state="RUNNING", hosts=("a", "b"), num_nodes=2, starts_at=1.0, ends_at=None)
+HELD = SlurmJob(
+    id="1", state="RUNNING", hosts=("a", "b"), num_nodes=2, starts_at=1.0, ends_at=None
+)
 FIT = PoolHost(job="1", gpus=Gpus(), address="127.0.0.1", renew_at=float("inf"))
 
 
@@ -26,25 +28,33 @@ def asked(tmp_path: Path) -> list[str]:
     return (tmp_path / "sbatch.asked").read_text().split()
 
 
-def test_a_machine_that_died_is_not_given_in_its_own_place(size: PoolSize, tmp_path: Path) -> None:
+def test_a_machine_that_died_is_not_given_in_its_own_place(
+    size: PoolSize, tmp_path: Path
+) -> None:
     """Slurm may take it for sound yet, and has room there."""
     size.adjust([HELD], {"a": FIT}, set())
     assert {"--nodes=1", "--exclude=a,b"} <= set(asked(tmp_path))
 
 
-def test_a_machine_that_leaves_may_be_given_again(size: PoolSize, tmp_path: Path) -> None:
+def test_a_machine_that_leaves_may_be_given_again(
+    size: PoolSize, tmp_path: Path
+) -> None:
     size.adjust([HELD], {"a": FIT}, {("1", "b")})
     assert {"--nodes=1", "--exclude=a"} <= set(asked(tmp_path))
 
 
-def test_what_slurm_refuses_at_first_is_raised_where_nothing_is_held(size: PoolSize, tmp_path: Path) -> None:
+def test_what_slurm_refuses_at_first_is_raised_where_nothing_is_held(
+    size: PoolSize, tmp_path: Path
+) -> None:
     """Where something is, there may be no other machine for the moment."""
     say(tmp_path, "sbatch", "sbatch: error: no such node", code=1)
     size.adjust([HELD], {}, set())
     assert "--exclude=a,b" in asked(tmp_path)
 
 
-def test_a_first_request_that_slurm_refuses_is_raised(size: PoolSize, tmp_path: Path) -> None:
+def test_a_first_request_that_slurm_refuses_is_raised(
+    size: PoolSize, tmp_path: Path
+) -> None:
     say(tmp_path, "sbatch", "sbatch: error: invalid partition", code=1)
     with pytest.raises(SlurmError, match="invalid partition"):
         size.adjust([], {}, set())

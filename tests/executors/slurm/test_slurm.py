@@ -120,7 +120,10 @@ class SlurmSite:
 
 @pytest.fixture
 def site(
-    tmp_path: Path, slurm: SlurmCluster, allocation: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    slurm: SlurmCluster,
+    allocation: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[SlurmSite]:
     """Two nodes of two CPU slots each."""
     monkeypatch.setenv("SLURM_CONF", str(slurm.conf))
@@ -137,7 +140,9 @@ class TestSlurmContract(ExecutorContract):
 
 def order(site: SlurmSite, run: str, node: str = NODES[0], count: int = 1) -> Start:
     allocation = Allocation(slots=((node, count),))
-    return Start(job="a", generation=1, spec=spec(run, site.folder), allocation=allocation)
+    return Start(
+        job="a", generation=1, spec=spec(run, site.folder), allocation=allocation
+    )
 
 
 def test_replicas_join_and_leave_in_place_on_another_node(
@@ -152,10 +157,14 @@ def test_a_job_over_two_nodes_goes_on_from_an_object_store(site: SlurmSite) -> N
         goes_on_from_an_object_store(site, bucket)
 
 
-def test_a_replica_sees_the_gpus_of_its_slots_and_not_slurms_names(site: SlurmSite) -> None:
+def test_a_replica_sees_the_gpus_of_its_slots_and_not_slurms_names(
+    site: SlurmSite,
+) -> None:
     del site.options["slots"]
     executor, inbox = site.executor(), Inbox()
-    assert {(node.num_gpus, node.gpu_type) for node in site.present().values()} == {(2, "a100")}
+    assert {(node.num_gpus, node.gpu_type) for node in site.present().values()} == {
+        (2, "a100")
+    }
     run = "echo $CUDA_VISIBLE_DEVICES $LOCAL_RANK ${SLURM_NTASKS:-no} ${SLURMD_NODENAME} > gpu-$RANK"
     executor.execute(order(site, run, NODES[1], 2), inbox.post)
     inbox.wait(started("a", 1), exited("a", 1, Outcome.SUCCEEDED))
@@ -163,16 +172,23 @@ def test_a_replica_sees_the_gpus_of_its_slots_and_not_slurms_names(site: SlurmSi
     assert seen == [["0,1", "0", "no", NODES[1]], ["0,1", "1", "no", NODES[1]]]
 
 
-def test_no_token_is_on_a_command_line_or_in_slurms_books(site: SlurmSite, slurm: SlurmCluster) -> None:
+def test_no_token_is_on_a_command_line_or_in_slurms_books(
+    site: SlurmSite, slurm: SlurmCluster
+) -> None:
     executor, inbox = site.executor(), Inbox()
     executor.execute(order(site, "env > envs; touch up; sleep 600"), inbox.post)
     inbox.wait(started("a", 1))
     until((site.folder / "up").exists)
     names = ("COADAPT_TOKEN", "COADAPT_CONTROL_TOKEN")
-    envs = dict(line.partition("=")[::2] for line in (site.folder / "envs").read_text().splitlines())
+    envs = dict(
+        line.partition("=")[::2]
+        for line in (site.folder / "envs").read_text().splitlines()
+    )
     tokens = [envs[name] for name in names]
     assert all(tokens), envs
-    told = [slurm.call("scontrol", "-d", "show", what).stdout for what in ("job", "step")]
+    told = [
+        slurm.call("scontrol", "-d", "show", what).stdout for what in ("job", "step")
+    ]
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             told.append(process.read_bytes().decode(errors="replace"))
@@ -185,7 +201,9 @@ def test_no_token_is_on_a_command_line_or_in_slurms_books(site: SlurmSite, slurm
 def test_what_a_step_left_behind_is_ended_with_it(site: SlurmSite) -> None:
     executor, inbox = site.executor(), Inbox()
     lasting = f"611.{os.getpid()}"  # by which nobody else's is found
-    executor.execute(order(site, f"setsid env -i sleep {lasting} & touch up; sleep 600"), inbox.post)
+    executor.execute(
+        order(site, f"setsid env -i sleep {lasting} & touch up; sleep 600"), inbox.post
+    )
     inbox.wait(started("a", 1))
     until((site.folder / "up").exists)
     for pid in marked_processes(JobDir.of(site.state_dir, "a").checkpoints):
@@ -222,16 +240,22 @@ def test_a_node_whose_daemon_died_with_its_steps_is_lost_and_comes_back(
     executor.execute(order(site, "touch up; sleep 600", NODES[1]), inbox.post)
     inbox.wait(started("a", 1))
     until((site.folder / "up").exists)
-    kill_node(slurm, NODES[1], marked_processes(JobDir.of(site.state_dir, "a").checkpoints))
+    kill_node(
+        slurm, NODES[1], marked_processes(JobDir.of(site.state_dir, "a").checkpoints)
+    )
     inbox.wait(exited("a", 1, Outcome.LOST))
     until(lambda: set(site.present()) == {NODES[0]})
     slurm.start_node(NODES[1])
     until(lambda: set(site.present()) == set(NODES))
 
 
-def test_a_controller_that_comes_back_has_lost_no_node(site: SlurmSite, slurm: SlurmCluster) -> None:
+def test_a_controller_that_comes_back_has_lost_no_node(
+    site: SlurmSite, slurm: SlurmCluster
+) -> None:
     executor, inbox = site.executor(), Inbox()
-    executor.execute(order(site, "touch up; until [ -e finish ]; do sleep 0.1; done"), inbox.post)
+    executor.execute(
+        order(site, "touch up; until [ -e finish ]; do sleep 0.1; done"), inbox.post
+    )
     inbox.wait(started("a", 1))
     until((site.folder / "up").exists)
     slurm.kill("slurmctld")
@@ -242,11 +266,16 @@ def test_a_controller_that_comes_back_has_lost_no_node(site: SlurmSite, slurm: S
 
 
 @pytest.fixture
-def pooled(tmp_path: Path, slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmSite]:
+def pooled(
+    tmp_path: Path, slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[SlurmSite]:
     """A pool of its own of one node with one GPU, and no other job beside it."""
     monkeypatch.setenv("SLURM_CONF", str(slurm.conf))
     slurm.clear()
-    site = SlurmSite(tmp_path, {"gpus_per_node": 1, "time_limit": "10", "cpus_per_gpu": 2, "max_nodes": 2})
+    site = SlurmSite(
+        tmp_path,
+        {"gpus_per_node": 1, "time_limit": "10", "cpus_per_gpu": 2, "max_nodes": 2},
+    )
     site.awaited = 1
     yield site
     site.close()
@@ -258,10 +287,14 @@ def pooled(tmp_path: Path, slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch)
 def pool_jobs(site: SlurmSite, slurm: SlurmCluster) -> list[str]:
     """Return the ids of the pool's allocations that have not ended."""
     name = (site.state_dir / "slurm" / "pool").read_text()
-    return slurm.call("squeue", "-h", f"--name={name}", "-t", "PD,R", "-o", "%i").stdout.split()
+    return slurm.call(
+        "squeue", "-h", f"--name={name}", "-t", "PD,R", "-o", "%i"
+    ).stdout.split()
 
 
-def test_a_pool_is_asked_for_and_found_again(pooled: SlurmSite, slurm: SlurmCluster) -> None:
+def test_a_pool_is_asked_for_and_found_again(
+    pooled: SlurmSite, slurm: SlurmCluster
+) -> None:
     executor, inbox = pooled.executor(), Inbox()
     ((name, node),) = pooled.present().items()
     assert [node.num_gpus for node in executor.to_come] == [1]
@@ -287,7 +320,9 @@ def test_a_pool_grows_while_jobs_wait_and_gives_back_what_is_idle(
     pooled.options |= {"idle_s": 0.5}
     executor, inbox = pooled.executor(), Inbox()
     (first,) = pooled.present()
-    executor.execute(order(pooled, "until [ -e finish ]; do sleep 0.1; done", first), inbox.post)
+    executor.execute(
+        order(pooled, "until [ -e finish ]; do sleep 0.1; done", first), inbox.post
+    )
     inbox.wait(started("a", 1))
     pooled.wanted = 1
     until(lambda: len(pooled.present()) == 2)
@@ -312,14 +347,23 @@ def test_a_node_leaves_before_its_allocation_ends_and_another_is_asked_for(
     until(lambda: len(pooled.present()) == 1)
 
 
-def test_preemption_is_a_node_that_leaves(pooled: SlurmSite, slurm: SlurmCluster) -> None:
+def test_preemption_is_a_node_that_leaves(
+    pooled: SlurmSite, slurm: SlurmCluster
+) -> None:
     executor, inbox = pooled.executor(), Inbox()
     (name,) = pooled.present()
     run = "trap 'echo saved > saved; exit 75' TERM; touch up; while true; do sleep 0.05; done"
     executor.execute(order(pooled, run, name), inbox.post)
     inbox.wait(started("a", 1))
     until((pooled.folder / "up").exists)
-    urgent = ("-p", "urgent", "--exclusive", "--nodes=2", "--time=1", "--output=/dev/null")
+    urgent = (
+        "-p",
+        "urgent",
+        "--exclusive",
+        "--nodes=2",
+        "--time=1",
+        "--output=/dev/null",
+    )
     assert slurm.call("sbatch", *urgent, "--wrap", "sleep 600").returncode == 0
     until(lambda: any(isinstance(event, NodeLost) for event in pooled.node_events))
     inbox.wait(exited("a", 1, Outcome.LOST))
@@ -328,7 +372,9 @@ def test_preemption_is_a_node_that_leaves(pooled: SlurmSite, slurm: SlurmCluster
 
 def test_what_slurm_does_not_grant_is_said_in_its_words(pooled: SlurmSite) -> None:
     pooled.options["partition"] = "nowhere"
-    with pytest.raises(InputError, match=r"what Slurm grants; it says: .*invalid partition"):
+    with pytest.raises(
+        InputError, match=r"what Slurm grants; it says: .*invalid partition"
+    ):
         pooled.executor()
 
 
@@ -338,7 +384,10 @@ def test_what_slurm_does_not_grant_is_said_in_its_words(pooled: SlurmSite) -> No
         ({}, "option gpus_per_node: got None; allowed: how many GPUs"),
         ({"slots": 2, "gpus_per_node": 2}, "either slots or gpus_per_node"),
         ({"slots": 0}, r"1\.\.1024"),
-        ({"slots": 2, "nodes": 2, "max_nodes": 1}, r"max_nodes: got 1; allowed: 2\.\.100000"),
+        (
+            {"slots": 2, "nodes": 2, "max_nodes": 1},
+            r"max_nodes: got 1; allowed: 2\.\.100000",
+        ),
         ({"slots": 2, "sbatch": "-C a100"}, "options such as --constraint=a100"),
         ({"slots": 2, "allocation": "x"}, "the id of a running job"),
     ],
@@ -359,8 +408,13 @@ def test_what_is_missing_is_named(
         slurm.start_munged()
     with monkeypatch.context() as elsewhere:
         elsewhere.delenv("SLURM_CONF")
-        with pytest.raises(InputError, match=r"a configuration: SLURM_CONF names slurm\.conf"):
+        with pytest.raises(
+            InputError, match=r"a configuration: SLURM_CONF names slurm\.conf"
+        ):
             prepare_executor("slurm", pooled.options)
         elsewhere.setenv("PATH", "/nowhere")
-        with pytest.raises(InputError, match=r"missing: sbatch, srun, .*apt-get install slurm-client munge"):
+        with pytest.raises(
+            InputError,
+            match=r"missing: sbatch, srun, .*apt-get install slurm-client munge",
+        ):
             prepare_executor("slurm", pooled.options)

@@ -23,7 +23,13 @@ from coadapt.policies.castor.arrays import FloatArray, JobRows
 from coadapt.policies.castor.lengths import Lengths, Reported, hinted
 
 PARAMS = ThroughputParams(
-    alpha_c=0.05, beta_c=0.001, alpha_r=0.01, beta_r=0.001, alpha_n=0.03, beta_n=0.002, gamma=1.5
+    alpha_c=0.05,
+    beta_c=0.001,
+    alpha_r=0.01,
+    beta_r=0.001,
+    alpha_n=0.03,
+    beta_n=0.002,
+    gamma=1.5,
 )
 GRAD = GradStats(sqr=1.0, var=20.0)
 BATCH = BatchLimits(initial=64, max_total=4096, min_atomic=8)
@@ -55,13 +61,19 @@ def timed(
         priority=priority,
         deadline_at=deadline_at,
     )
-    known = {"gpu": TypeProfile(params=PARAMS, num_replicas_profiled=4)} if by_type is None else by_type
+    known = (
+        {"gpu": TypeProfile(params=PARAMS, num_replicas_profiled=4)}
+        if by_type is None
+        else by_type
+    )
     return JobView(
         id=name,
         spec=spec,
         submitted_at=at,
         grant=Grant(allocation=held),
-        measured=Measured(progress=progress, progress_target=target, by_type=known, grad=grad),
+        measured=Measured(
+            progress=progress, progress_target=target, by_type=known, grad=grad
+        ),
         usage=Usage(started_at=at if held else None),
     )
 

@@ -31,20 +31,35 @@ def here(jobs: Sequence[JobView], whole_J: FloatArray) -> Here:
 def curve(curves: Curves, row: int) -> list[list[float]]:
     """Return the corners of one job."""
     corners = slice(*curves.first_J[row : row + 2].tolist())
-    return [each[corners].tolist() for each in (curves.gpus_V, curves.goodput_V, curves.type_V)]
+    return [
+        each[corners].tolist()
+        for each in (curves.gpus_V, curves.goodput_V, curves.type_V)
+    ]
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_who_is_expected_has_the_curve_that_it_had_last(seed: int) -> None:
     """Jobs come and go over hours, with other curves and lengths in each round; of some none is known."""
-    rng, known, jobs, found = np.random.default_rng(seed), Arrivals(), list[JobView](), 0
+    rng, known, jobs, found = (
+        np.random.default_rng(seed),
+        Arrivals(),
+        list[JobView](),
+        0,
+    )
     last, came = dict[str, list[list[float]]](), dict[str, float]()
     for number in range(120):
         at = 120.0 * number
         jobs = [job for job in jobs if rng.random() < 0.9]
-        jobs += [timed(f"j{number:03d}{each}", at=at) for each in range(rng.integers(0, 3))]
-        goodput_JK = rng.uniform(1.0, 2.0, (len(jobs), 3)) * SIZES ** rng.uniform(0.1, 1.0, (len(jobs), 1))
-        curves, whole_J = majorants(goodput_JK, SIZES), rng.uniform(-0.2, 1.0, len(jobs))
+        jobs += [
+            timed(f"j{number:03d}{each}", at=at) for each in range(rng.integers(0, 3))
+        ]
+        goodput_JK = rng.uniform(1.0, 2.0, (len(jobs), 3)) * SIZES ** rng.uniform(
+            0.1, 1.0, (len(jobs), 1)
+        )
+        curves, whole_J = (
+            majorants(goodput_JK, SIZES),
+            rng.uniform(-0.2, 1.0, len(jobs)),
+        )
         known.observe(at, here(jobs, whole_J), curves)
         for row, (job, whole) in enumerate(zip(jobs, whole_J.tolist(), strict=True)):
             if whole > 0.0:
@@ -61,12 +76,20 @@ def test_who_is_expected_has_the_curve_that_it_had_last(seed: int) -> None:
 
 
 @pytest.mark.parametrize("hourly", [30, 60, 300])
-def test_who_is_expected_comes_as_often_as_jobs_came_and_of_many_the_first(hourly: int) -> None:
+def test_who_is_expected_comes_as_often_as_jobs_came_and_of_many_the_first(
+    hourly: int,
+) -> None:
     count = hourly * 2
     instants = (np.arange(count) + 0.5) * MEMORY_S / count
-    jobs = [timed(f"j{number:03d}", at=at) for number, at in enumerate(instants.tolist())]
+    jobs = [
+        timed(f"j{number:03d}", at=at) for number, at in enumerate(instants.tolist())
+    ]
     known, whole_J = Arrivals(), np.arange(1.0, count + 1.0)
-    known.observe(MEMORY_S, here(jobs, whole_J), majorants(np.ones((count, 3)) * SIZES**0.5, SIZES))
+    known.observe(
+        MEMORY_S,
+        here(jobs, whole_J),
+        majorants(np.ones((count, 3)) * SIZES**0.5, SIZES),
+    )
     expected = known.expected(MEMORY_S)
     assert expected is not None
     assert len(expected.left_J) == min(hourly, EXPECTED_MAX)
@@ -76,29 +99,46 @@ def test_who_is_expected_comes_as_often_as_jobs_came_and_of_many_the_first(hourl
 
 
 @pytest.mark.parametrize(
-    ("hourly", "count", "part"), [(30, 60, 0.5), (45, 90, 0.5), (80, 100, 0.8), (300, 100, 1.0)]
+    ("hourly", "count", "part"),
+    [(30, 60, 0.5), (45, 90, 0.5), (80, 100, 0.8), (300, 100, 1.0)],
 )
-def test_in_part_all_of_two_hours_are_expected_as_much_in_sum(hourly: int, count: int, part: float) -> None:
+def test_in_part_all_of_two_hours_are_expected_as_much_in_sum(
+    hourly: int, count: int, part: float
+) -> None:
     came = hourly * 2
     instants = (np.arange(came) + 0.5) * MEMORY_S / came
-    jobs = [timed(f"j{number:03d}", at=at) for number, at in enumerate(instants.tolist())]
+    jobs = [
+        timed(f"j{number:03d}", at=at) for number, at in enumerate(instants.tolist())
+    ]
     known, curves = Arrivals(), majorants(np.ones((came, 3)) * SIZES**0.5, SIZES)
     known.observe(MEMORY_S, here(jobs, np.full(came, 8.0)), curves)
     expected = known.expected(MEMORY_S, in_part=True)
     assert expected is not None
-    assert (len(expected.left_J), expected.part) == (count, pytest.approx(part, rel=0.02))
+    assert (len(expected.left_J), expected.part) == (
+        count,
+        pytest.approx(part, rel=0.02),
+    )
     assert expected.left_J == pytest.approx(8.0 * expected.part)
     # It takes as long as it would whole, on as much less of the GPUs.
     gpus_V, goodput_V, _ = curve(expected.curves, 0)
     assert gpus_V == pytest.approx(expected.part * curves.gpus_V[:3])
     assert goodput_V == pytest.approx(expected.part * curves.goodput_V[:3])
-    assert np.diff(expected.arrives_J) == pytest.approx(AHEAD_S / max(count, hourly), rel=0.02)
+    assert np.diff(expected.arrives_J) == pytest.approx(
+        AHEAD_S / max(count, hourly), rel=0.02
+    )
 
 
 def test_nobody_is_expected_where_it_is_likely_over() -> None:
-    known, jobs = Arrivals(), [timed(f"j{number}", at=60.0 * number) for number in range(60)]
-    known.observe(3_600.0, here(jobs, np.ones(60)), majorants(np.ones((60, 3)) * SIZES, SIZES))
-    whole, half, none = [known.expected(3_600.0, in_part=True, over=over) for over in (0.0, 0.5, 0.999)]
+    known, jobs = (
+        Arrivals(),
+        [timed(f"j{number}", at=60.0 * number) for number in range(60)],
+    )
+    known.observe(
+        3_600.0, here(jobs, np.ones(60)), majorants(np.ones((60, 3)) * SIZES, SIZES)
+    )
+    whole, half, none = [
+        known.expected(3_600.0, in_part=True, over=over) for over in (0.0, 0.5, 0.999)
+    ]
     assert whole is not None
     assert half is not None
     assert none is None
@@ -114,7 +154,10 @@ def test_the_longer_nobody_comes_against_the_rate_the_likelier_it_is_over() -> N
         here = [job for job in jobs if at - 1_200.0 < job.submitted_at <= at]
         said.append(silence.over(at, here or jobs[:1]))
     assert np.mean(np.array(said) > 0.5) < 0.01
-    after = [silence.over(came[-1] + later_s, jobs[-1:]) for later_s in (0.0, 600.0, 1_200.0, 3_600.0, 9e9)]
+    after = [
+        silence.over(came[-1] + later_s, jobs[-1:])
+        for later_s in (0.0, 600.0, 1_200.0, 3_600.0, 9e9)
+    ]
     assert after == sorted(after)
     assert after[0] == pytest.approx(END_CHANCE)
     assert (after[1] < 0.1, after[3] > 0.99, after[4]) == (True, True, 1.0)
@@ -122,7 +165,13 @@ def test_the_longer_nobody_comes_against_the_rate_the_likelier_it_is_over() -> N
 
 def test_silence_counts_against_the_rate_before_it_not_within_it() -> None:
     """Two hours of silence leave the rate of the two hours before; whoever comes breaks it."""
-    silence, jobs = Silence(), [timed(f"j{number}", at=600.0 * number) for number in range(12)]
+    silence, jobs = (
+        Silence(),
+        [timed(f"j{number}", at=600.0 * number) for number in range(12)],
+    )
     assert silence.over(6_600.0, jobs) == pytest.approx(END_CHANCE)
     assert silence.over(20_000.0, jobs[:1]) > 0.999
-    assert silence.over(20_000.0, [*jobs[:1], timed("new", at=19_990.0)]) < 2.0 * END_CHANCE
+    assert (
+        silence.over(20_000.0, [*jobs[:1], timed("new", at=19_990.0)])
+        < 2.0 * END_CHANCE
+    )

@@ -37,7 +37,9 @@ def at_least(phases: list[Phase], start_s: float, price_I: FloatArray) -> float:
     return float(from_starts(job, np.array([start_s]), price_I, room)[0])
 
 
-def cost_at(value_B: FloatArray, turn_s: float, start_s: float, price_I: FloatArray) -> float:
+def cost_at(
+    value_B: FloatArray, turn_s: float, start_s: float, price_I: FloatArray
+) -> float:
     """Return what a job of as many of PHASES costs that has what is best at the value of its work.
 
     Of two sizes that are as good it has the smaller one before `turn_s`, then the larger one.
@@ -47,12 +49,27 @@ def cost_at(value_B: FloatArray, turn_s: float, start_s: float, price_I: FloatAr
         interval = int(at / WIDTH_S + 1e-9)
         price = float(price_I[interval]) if interval < len(price_I) else 0.0
         border = (interval + 1) * WIDTH_S if interval < len(price_I) else np.inf
-        phase, value = PHASES[number], value_B[number] * (0.999 if at < turn_s else 1.001)
+        phase, value = (
+            PHASES[number],
+            value_B[number] * (0.999 if at < turn_s else 1.001),
+        )
         earns_V = value * phase.goodput_V - price * phase.gpus_V
         best = int(earns_V.argmax())
-        gpus, rate = (phase.gpus_V[best], phase.goodput_V[best]) if earns_V[best] > 0.0 else (0.0, 0.0)
-        until = min(border, turn_s if at < turn_s else np.inf, at + left / rate if rate else np.inf)
-        cost, left, at = cost + (until - at) * (1.0 + price * gpus), left - (until - at) * rate, until
+        gpus, rate = (
+            (phase.gpus_V[best], phase.goodput_V[best])
+            if earns_V[best] > 0.0
+            else (0.0, 0.0)
+        )
+        until = min(
+            border,
+            turn_s if at < turn_s else np.inf,
+            at + left / rate if rate else np.inf,
+        )
+        cost, left, at = (
+            cost + (until - at) * (1.0 + price * gpus),
+            left - (until - at) * rate,
+            until,
+        )
         if left <= 1e-9:
             number += 1
             left = PHASES[number].work if number < len(value_B) else 0.0
@@ -62,7 +79,10 @@ def cost_at(value_B: FloatArray, turn_s: float, start_s: float, price_I: FloatAr
 def cheap(count: int, start_s: float, price_I: FloatArray) -> float:
     """Return what a cheap schedule of so many of PHASES costs: values and the turn by coordinate descent."""
     value_B, turn_s, least = np.full(count, 2.0), 0.0, np.inf
-    factors, turns_s = np.geomspace(0.1, 10.0, 41), start_s + np.linspace(0.0, 900.0, 91)
+    factors, turns_s = (
+        np.geomspace(0.1, 10.0, 41),
+        start_s + np.linspace(0.0, 900.0, 91),
+    )
     for _ in range(3):
         for turn in range(count + 1):  # all of them together, then one by one
             mine_B = (np.arange(count) == turn - 1) | (turn == 0)
@@ -80,12 +100,21 @@ def cheap(count: int, start_s: float, price_I: FloatArray) -> float:
 @pytest.fixture
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few steps and places: what makes the bound one would then be missed most."""
-    for name, value in (("STEPS_ALONE", 12.0), ("STEP_MIN_S", 1.0), ("PLACES_MIN", 8), ("PLACES_MAX", 8)):
+    for name, value in (
+        ("STEPS_ALONE", 12.0),
+        ("STEP_MIN_S", 1.0),
+        ("PLACES_MIN", 8),
+        ("PLACES_MAX", 8),
+    ):
         monkeypatch.setattr(job_at_prices, name, value)
 
 
 @pytest.mark.usefixtures("coarse")
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=50,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     price_I=st.lists(st.floats(0.0, 3.0), min_size=4, max_size=12).map(np.array),
     start_s=st.floats(0.0, 300.0),
@@ -94,18 +123,25 @@ def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_schedule_of_a_job_costs_less_than_its_bound(
     price_I: FloatArray, start_s: float, count: int
 ) -> None:
-    assert at_least(PHASES[:count], start_s, price_I) <= cheap(count, start_s, price_I) + 1e-6
+    assert (
+        at_least(PHASES[:count], start_s, price_I)
+        <= cheap(count, start_s, price_I) + 1e-6
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_bound_is_close_to_a_cheap_schedule(seed: int) -> None:
-    price_I = np.convolve(np.random.default_rng(seed).uniform(0.0, 2.0, 14), np.full(3, 1 / 3), "valid")
+    price_I = np.convolve(
+        np.random.default_rng(seed).uniform(0.0, 2.0, 14), np.full(3, 1 / 3), "valid"
+    )
     assert at_least(PHASES, 13.0, price_I) >= 0.95 * cheap(len(PHASES), 13.0, price_I)
 
 
 @pytest.mark.usefixtures("coarse")
 @pytest.mark.parametrize("phase", PHASES)
-def test_the_bound_of_one_phase_at_one_price_is_what_its_cheapest_size_costs(phase: Phase) -> None:
+def test_the_bound_of_one_phase_at_one_price_is_what_its_cheapest_size_costs(
+    phase: Phase,
+) -> None:
     cheapest = phase.work * ((1.0 + 0.7 * phase.gpus_V) / phase.goodput_V).min()
     assert 0.9 * cheapest <= at_least([phase], 7.0, np.full(40, 0.7)) <= cheapest + 1e-9
 
@@ -114,7 +150,9 @@ def test_the_bound_of_one_phase_at_one_price_is_what_its_cheapest_size_costs(pha
 def test_a_step_from_one_phase_into_a_faster_one_is_no_slower_than_it_can_be(
     fast: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_at_prices, "STEPS_ALONE", 3.0)  # of 200 places, so each step passes many
+    monkeypatch.setattr(
+        job_at_prices, "STEPS_ALONE", 3.0
+    )  # of 200 places, so each step passes many
     phases = [PHASES[0], Phase(90.0, PHASES[0].gpus_V, fast * PHASES[0].goodput_V)]
     alone_s = sum(phase.work / phase.goodput_V[-1] for phase in phases)
     for start_s in np.linspace(0.0, 30.0, 16).tolist():
@@ -124,7 +162,9 @@ def test_a_step_from_one_phase_into_a_faster_one_is_no_slower_than_it_can_be(
 def test_a_job_waits_for_the_end_of_a_high_price_and_nothing_of_the_wait_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(job_at_prices, "STEP_MIN_S", 0.5)  # 2,400 steps: were each worth a bit, it would tell
+    monkeypatch.setattr(
+        job_at_prices, "STEP_MIN_S", 0.5
+    )  # 2,400 steps: were each worth a bit, it would tell
     alone_s = sum(phase.work / phase.goodput_V[-1] for phase in PHASES)
     low = at_least(PHASES, 0.0, np.full(20, 1e3))
     assert 1200.0 + 0.95 * alone_s <= low <= 1200.0 + alone_s
@@ -154,7 +194,13 @@ def test_a_job_alone_that_keeps_its_batch_is_bounded_by_what_it_takes() -> None:
     alone_s = SETTING.rescale_s + (epoch_E - ROUNDING_S).sum()
     least_s = bounded(workload, applications, SETTING, 10_000.0)
     assert 0.9999 * alone_s <= least_s <= alone_s + 1e-6
-    result = simulate(workload, applications, CLUSTER, "fifo", config=ExperimentConfig(figures_only=True))
+    result = simulate(
+        workload,
+        applications,
+        CLUSTER,
+        "fifo",
+        config=ExperimentConfig(figures_only=True),
+    )
     assert least_s <= result.metrics.jct_mean_s
 
 
@@ -180,7 +226,13 @@ def test_a_job_alone_can_end_when_it_would_and_hardly_sooner() -> None:
     work_E, rate_EK = epochs_of(applications[job.application], spec, SETTING)
     best_s = float((work_E[:, None] / rate_EK).min(axis=1).sum())
     took_s = SETTING.rescale_s + best_s
-    bound = bound_of([replace(job, spec=spec)], applications, CLUSTER, {job.id: took_s}, SETTING.rescale_s)
+    bound = bound_of(
+        [replace(job, spec=spec)],
+        applications,
+        CLUSTER,
+        {job.id: took_s},
+        SETTING.rescale_s,
+    )
     assert best_s > 3.0 * ENDS_WIDTH_S  # so that it is cut into intervals
     assert bound.needed(1.0, np.inf) <= 1.0
     assert 0.9 < bound.least_rho(1.0, np.inf) < 1.0
@@ -199,22 +251,37 @@ def test_a_job_alone_can_end_when_it_would_and_hardly_sooner() -> None:
 def test_what_a_job_needs_is_the_least_size_that_ends_in_time(
     work_s: float, begin_s: float, part: float
 ) -> None:
-    sizes = Options([0, 0, 0], np.array([1.0, 2.0, 4.0]), np.array([work_s]), np.array([[1.0, 1.5, 2.0]]))
-    assert needed([(sizes, begin_s, begin_s + 600.0)], [4]) == pytest.approx(part, rel=1e-4)
+    sizes = Options(
+        [0, 0, 0],
+        np.array([1.0, 2.0, 4.0]),
+        np.array([work_s]),
+        np.array([[1.0, 1.5, 2.0]]),
+    )
+    assert needed([(sizes, begin_s, begin_s + 600.0)], [4]) == pytest.approx(
+        part, rel=1e-4
+    )
     # In an interval that it is not there for whole, GPUs of before and after count, too.
-    assert needed([(sizes, begin_s + 90.0, begin_s + 690.0)], [4]) <= part * (1.0 + 1e-4)
+    assert needed([(sizes, begin_s + 90.0, begin_s + 690.0)], [4]) <= part * (
+        1.0 + 1e-4
+    )
 
 
-def test_jobs_that_are_there_at_once_need_their_sum_and_go_where_there_is_more_left() -> None:
+def test_jobs_that_are_there_at_once_need_their_sum_and_go_where_there_is_more_left() -> (
+    None
+):
     one = Options([0], np.array([1.0]), np.array([300.0, 300.0]), np.ones((2, 1)))
     assert needed([(one, 0.0, 600.0)] * 2, [4]) == pytest.approx(0.5, rel=1e-4)
-    assert needed([(one, 0.0, 600.0), (one, 600.0, 1_200.0)], [4]) == pytest.approx(0.25, rel=1e-4)
+    assert needed([(one, 0.0, 600.0), (one, 600.0, 1_200.0)], [4]) == pytest.approx(
+        0.25, rel=1e-4
+    )
     either = Options([0, 1], np.array([1.0, 1.0]), np.array([600.0]), np.ones((1, 2)))
     # Three jobs on six GPUs of two types, a half of each.
     assert needed([(either, 0.0, 600.0)] * 3, [4, 2]) == pytest.approx(0.5, rel=1e-4)
 
 
-def test_no_size_is_slower_in_the_bound_than_in_truth(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_size_is_slower_in_the_bound_than_in_truth(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Epochs whose order by size differs are one part, and nothing is left for rounding."""
     monkeypatch.setattr(castor_ends, "PARTS", 1)
     monkeypatch.setattr(castor_bound, "ROUNDING_S", 0.0)

@@ -59,28 +59,47 @@ def _changed(rng: np.random.Generator, one: JobView, names: tuple[str, ...]) -> 
     told = one.measured
     match rng.integers(11):
         case 0:
-            told = replace(told, grad=GradStats(sqr=1.0, var=float(rng.uniform(1.0, 90.0))))
+            told = replace(
+                told, grad=GradStats(sqr=1.0, var=float(rng.uniform(1.0, 90.0)))
+            )
         case 1:
             params = replace(PARAMS, alpha_c=float(rng.uniform(0.01, 0.1)))
-            profile = TypeProfile(params=params, num_replicas_profiled=int(rng.integers(1, 9)))
-            told = replace(told, by_type={**told.by_type, str(rng.choice(["gpu", "other"])): profile})
+            profile = TypeProfile(
+                params=params, num_replicas_profiled=int(rng.integers(1, 9))
+            )
+            told = replace(
+                told,
+                by_type={**told.by_type, str(rng.choice(["gpu", "other"])): profile},
+            )
         case 2:
-            told = replace(told, progress=told.progress * 1.1 + 10.0, samples=told.samples + 300.0)
+            told = replace(
+                told, progress=told.progress * 1.1 + 10.0, samples=told.samples + 300.0
+            )
         case 3:
             total = int(2 ** rng.integers(6, 11))
-            told = replace(told, batch=BatchConfig(total=total, atomic=total, accumulation=0))
+            told = replace(
+                told, batch=BatchConfig(total=total, atomic=total, accumulation=0)
+            )
         case 4:
             gains = float(rng.uniform(0.2, 0.9))
-            point = EfficiencyPoint(progress=0.0, total=256, expected=gains, low=gains, high=gains)
+            point = EfficiencyPoint(
+                progress=0.0, total=256, expected=gains, low=gains, high=gains
+            )
             told = replace(told, efficiency_points=(*told.efficiency_points, point))
         case 5:
-            held = Allocation(slots=((str(rng.choice(names)), 1),)) if rng.random() < 0.7 else WAITING
+            held = (
+                Allocation(slots=((str(rng.choice(names)), 1),))
+                if rng.random() < 0.7
+                else WAITING
+            )
             return replace(one, grant=Grant(allocation=held))
         case 6:
             limits = replace(one.spec.replicas, max=int(rng.integers(1, 17)))
             return replace(one, spec=replace(one.spec, replicas=limits))
         case 7:
-            batch = replace(one.spec.batch, accumulation=not one.spec.batch.accumulation)
+            batch = replace(
+                one.spec.batch, accumulation=not one.spec.batch.accumulation
+            )
             return replace(one, spec=replace(one.spec, batch=batch))
         case 8:
             told = replace(told, progress_target=float(rng.uniform(1e4, 1e7)))
@@ -92,10 +111,15 @@ def _changed(rng: np.random.Generator, one: JobView, names: tuple[str, ...]) -> 
 def _same(one: Situation, other: Situation) -> None:
     for name in ("goodput_JC", "here_J", "left_J", "timed_J", "later_LC"):
         assert np.array_equal(getattr(one, name), getattr(other, name)), name
-    steps, other_steps = one.sources.steps[:-1], other.sources.steps[:-1]  # all but versions
+    steps, other_steps = (
+        one.sources.steps[:-1],
+        other.sources.steps[:-1],
+    )  # all but versions
     for mine, others in zip(steps, other_steps, strict=True):
         assert np.array_equal(mine, others)
-    for mine, others in zip((*one.configs, *one.later), (*other.configs, *other.later), strict=True):
+    for mine, others in zip(
+        (*one.configs, *one.later), (*other.configs, *other.later), strict=True
+    ):
         assert np.array_equal(mine, others)
 
 
@@ -108,7 +132,9 @@ def test_what_is_kept_is_what_would_be_worked_out(seed: int, num_slots: int) -> 
     facts.held.tried = facts.here.tried = facts.later.tried = Tried.room(num_slots)
     jobs = [_new(rng, f"j{number}") for number in range(12)]
     for number in range(ROUNDS):
-        cluster = nodes(4, 4, 4) + (nodes(8, kind="other", name="o") if number // 10 % 2 else ())
+        cluster = nodes(4, 4, 4) + (
+            nodes(8, kind="other", name="o") if number // 10 % 2 else ()
+        )
         cluster = cluster[number % 5 // 4 :]  # in each fifth round one node is away
         seen: ClusterView = view(cluster, *jobs, at=60.0 * number)
         kept, anew = (
@@ -124,7 +150,10 @@ def test_what_is_kept_is_what_would_be_worked_out(seed: int, num_slots: int) -> 
 
 
 def test_a_round_in_which_nothing_was_kept_is_no_hindrance() -> None:
-    ended, long = timed("a", progress=1e12, target=1e12 + 1.0), timed("a", progress=1e4, target=1e9)
+    ended, long = (
+        timed("a", progress=1e12, target=1e12 + 1.0),
+        timed("a", progress=1e4, target=1e9),
+    )
     facts, lengths, applications = Facts(), Lengths(), Applications()
     for one, stretches in ((ended, False), (long, True), (ended, False)):
         seen = view(nodes(4, 4), one)

@@ -51,6 +51,9 @@ def test_an_ideal_job_alone_waits_for_a_round_and_its_start() -> None:
 
 def test_ideal_jobs_share_the_gpus_and_changes_cost_what_they_take() -> None:
     alone_s = ideal(ideal_jobs(0.0), MEAN_ALONE, 0.0)["jct"]
-    free, dear = (ideal(ideal_jobs(0.0, 0.0, 0.0), MEAN_ALONE, rescale_s) for rescale_s in (0.0, 30.0))
+    free, dear = (
+        ideal(ideal_jobs(0.0, 0.0, 0.0), MEAN_ALONE, rescale_s)
+        for rescale_s in (0.0, 30.0)
+    )
     assert alone_s < free["jct"] < free["makespan"] <= 3.0 * alone_s
     assert free["jct"] + 30.0 <= dear["jct"]

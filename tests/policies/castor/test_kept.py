@@ -32,31 +32,50 @@ seeds = pytest.mark.parametrize("seed", range(5))
 
 
 @given(rounds=st.lists(crowds, min_size=2, max_size=8))
-def test_a_job_finds_what_was_kept_of_it_in_any_earlier_round(rounds: list[list[str]]) -> None:
+def test_a_job_finds_what_was_kept_of_it_in_any_earlier_round(
+    rounds: list[list[str]],
+) -> None:
     """And rounds are forgotten, but for the one that was asked of last."""
     seen: list[tuple[JobRows, FloatArray]] = []
     for number, names in enumerate(rounds):
         now = JobRows(names)
         for earlier, value_J in [*seen, *seen[-1:]]:
             known = dict(zip(earlier.row_of, value_J.tolist(), strict=True))
-            assert now.kept(earlier, value_J, -1.0).tolist() == [known.get(name, -1.0) for name in names]
+            assert now.kept(earlier, value_J, -1.0).tolist() == [
+                known.get(name, -1.0) for name in names
+            ]
         seen.append((now, np.arange(len(names)) + 10.0 * number))
     assert all(each._earlier is None for each, _ in seen[:-1])
 
 
 @seeds
-def test_by_its_hint_a_job_has_the_median_residual_of_its_tenants_hints(seed: int) -> None:
+def test_by_its_hint_a_job_has_the_median_residual_of_its_tenants_hints(
+    seed: int,
+) -> None:
     rng, lengths = np.random.default_rng(seed), Lengths()
     ratios: dict[str, list[float]] = {"a": [], "b": [], "c": []}
     for number in range(60):
-        tenant, ratio = str(rng.choice(["a", "b"])), float(rng.choice([0.5, 1.0, 1.3, 2.0, 5.0]))
-        observe(lengths, timed(f"gone{number}", progress=ratio * 1e6, target=1e6, tenant=tenant))
+        tenant, ratio = (
+            str(rng.choice(["a", "b"])),
+            float(rng.choice([0.5, 1.0, 1.3, 2.0, 5.0])),
+        )
+        observe(
+            lengths,
+            timed(f"gone{number}", progress=ratio * 1e6, target=1e6, tenant=tenant),
+        )
         observe(lengths)
         ratios[tenant].append(ratio)
-        done, asked = float(rng.choice([0.0, 0.5, 1.0, 3.0, 9.0])) * 1e4, str(rng.choice(sorted(ratios)))
+        done, asked = (
+            float(rng.choice([0.0, 0.5, 1.0, 3.0, 9.0])) * 1e4,
+            str(rng.choice(sorted(ratios))),
+        )
         told = sorted(ratios[asked][-50:] + [1.0] * TRUST)
         longer = [each for each in told if each * 1e4 > done]
-        rest = max(median(longer) * 1e4 - done, NEARLY_DONE * 1e4) if longer else OVERRUN * done
+        rest = (
+            max(median(longer) * 1e4 - done, NEARLY_DONE * 1e4)
+            if longer
+            else OVERRUN * done
+        )
         one = timed("one", progress=done, target=1e4, tenant=asked)
         assert observe(lengths, one).tolist() == [pytest.approx(rest)]
         lengths.living.clear()  # what it did proves nothing
@@ -67,7 +86,9 @@ def plain(says: Predictions, left_s: float) -> tuple[float, float]:
     around_s = left_s + SEEN_EVERY_S
     said_s = 2.0 ** round(math.log2(around_s))
     said_E, error_E = says.errors_2E[:, : says.num_errors]
-    alike_E = (said_E >= said_s / ALIKE - SEEN_EVERY_S) & (said_E <= said_s * ALIKE - SEEN_EVERY_S)
+    alike_E = (said_E >= said_s / ALIKE - SEEN_EVERY_S) & (
+        said_E <= said_s * ALIKE - SEEN_EVERY_S
+    )
     factor = 1.0
     if alike_E.sum() < ERRORS_MIN:
         alike_E = np.full(len(error_E), len(error_E) >= ERRORS_MIN)
@@ -75,13 +96,18 @@ def plain(says: Predictions, left_s: float) -> tuple[float, float]:
     ordered = sorted([*error_E[alike_E].tolist()]) or [0.0]
     low = ordered[math.floor(0.05 * (len(ordered) - 1))]
     high = ordered[math.ceil(says.high * (len(ordered) - 1))]
-    least, most = math.exp(min(low, -math.log(factor))), math.exp(max(high, math.log(factor)))
+    least, most = (
+        math.exp(min(low, -math.log(factor))),
+        math.exp(max(high, math.log(factor))),
+    )
     return max(around_s * least - 2 * SEEN_EVERY_S, 0.0), around_s * most
 
 
 @seeds
 @pytest.mark.parametrize("num_errors", [0, ERRORS_MIN - 1, 60, ERRORS_MAX])
-def test_intervals_are_percentiles_of_errors_of_those_alike(seed: int, num_errors: int) -> None:
+def test_intervals_are_percentiles_of_errors_of_those_alike(
+    seed: int, num_errors: int
+) -> None:
     rng, says = np.random.default_rng(seed), Predictions(high=0.99)
     says.num_errors = num_errors
     says.errors_2E[0, :num_errors] = 10.0 ** rng.uniform(0.0, 4.0, num_errors)
@@ -105,18 +131,27 @@ def test_something_is_said_anew_once_half_of_what_was_said_is_over() -> None:
 
 
 @seeds
-def test_values_go_on_by_name_and_in_proportion_where_stretches_differ(seed: int) -> None:
+def test_values_go_on_by_name_and_in_proportion_where_stretches_differ(
+    seed: int,
+) -> None:
     rng, last, known = np.random.default_rng(seed), JobRows(), dict[str, list[float]]()
     kept = values._Last(np.empty(0), np.zeros(1, dtype=np.int64))
     for _ in range(20):
         names = [name for name in "abcdefgh" if rng.random() < 0.6]
-        now, parts_J, timed_J = JobRows(names), rng.integers(0, 3, len(names)), rng.random(len(names)) < 0.8
+        now, parts_J, timed_J = (
+            JobRows(names),
+            rng.integers(0, 3, len(names)),
+            rng.random(len(names)) < 0.8,
+        )
         begin_J, others = np.cumsum([0, *parts_J]), int(rng.integers(0, 3))
         num_jobs = len(names) + others
         start_P = rng.uniform(1.0, 2.0, num_jobs + begin_J[-1])
         expected = start_P.copy()
         for row, name in enumerate(names):
-            before, after = known.get(name), slice(num_jobs + begin_J[row], num_jobs + begin_J[row + 1])
+            before, after = (
+                known.get(name),
+                slice(num_jobs + begin_J[row], num_jobs + begin_J[row + 1]),
+            )
             if before is None or not timed_J[row]:
                 continue
             if len(before) == 1 + parts_J[row]:
@@ -127,7 +162,10 @@ def test_values_go_on_by_name_and_in_proportion_where_stretches_differ(seed: int
         values._go_on(kept, now.before(last), timed_J, begin_J, num_jobs, start_P)
         assert start_P == pytest.approx(expected)
         known = {
-            name: [start_P[row], *start_P[num_jobs + begin_J[row] : num_jobs + begin_J[row + 1]]]
+            name: [
+                start_P[row],
+                *start_P[num_jobs + begin_J[row] : num_jobs + begin_J[row + 1]],
+            ]
             for row, name in enumerate(names)
             if timed_J[row]
         }
@@ -143,7 +181,9 @@ def test_a_round_without_jobs_is_no_hindrance() -> None:
         assert len(situation(seen, standing(seen), *memory).jobs) == len(jobs)
 
 
-def test_kinds_of_jobs_that_have_gone_are_forgotten_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kinds_of_jobs_that_have_gone_are_forgotten_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(facts, "LIKES_MAX", 1)
     memory = Lengths(), Applications(), Facts()
     stays = timed("stays", tenant="a", priority=1)

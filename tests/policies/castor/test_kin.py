@@ -51,18 +51,26 @@ def newcomer(name: str = "new") -> JobView:
     return timed(name, by_type={}, grad=None, target=None)
 
 
-def trained(job: JobView, *, slower: float = 1.0, total: int = 128, gpus: int = 2) -> JobView:
+def trained(
+    job: JobView, *, slower: float = 1.0, total: int = 128, gpus: int = 2
+) -> JobView:
     """Return `job` after a report of a step of `total` samples on GPUs of one node, over PARAMS' time."""
     batch = BatchConfig(total=total, atomic=total // gpus, accumulation=0)
     step_s = slower * float(step_time(PARAMS, Placement((gpus,)), batch.atomic))
     measured = replace(job.measured, batch=batch, step_time_s=step_s)
-    return replace(job, grant=replace(job.grant, allocation=on(n0=gpus)), measured=measured)
+    return replace(
+        job, grant=replace(job.grant, allocation=on(n0=gpus)), measured=measured
+    )
 
 
 def held(job: JobView) -> tuple[str, Shape] | None:
     """Return what `job` holds, as of one GPU type and one rack."""
     allocation = job.allocation
-    return ("gpu", Shape(allocation.num_nodes, 1, allocation.num_replicas)) if allocation else None
+    return (
+        ("gpu", Shape(allocation.num_nodes, 1, allocation.num_replicas))
+        if allocation
+        else None
+    )
 
 
 def lent(known: Applications, job: JobView) -> JobView:
@@ -76,7 +84,9 @@ def first_pass_s(known: Applications, job: JobView, gpu_type: str = "gpu") -> fl
     params = known.lend(job).measured.by_type[gpu_type].params
     configs = Configs(*(np.array([each]) for each in (0, 1, 1, 2)))
     slower = known.slower([job], [gpu_type], configs, np.array([[0, 1, 1, 2]]))
-    return params.alpha_c * float(slower.at(np.zeros(1, dtype=np.int64), np.full((1, 2), 64.0))[0, 0])
+    return params.alpha_c * float(
+        slower.at(np.zeros(1, dtype=np.int64), np.full((1, 2), 64.0))[0, 0]
+    )
 
 
 def seen(known: Applications, *jobs: JobView) -> Situation:
@@ -103,7 +113,9 @@ def test_nothing_is_lent_across_applications(application: str) -> None:
 
 def goodputs(known: Applications, job: JobView) -> dict[int, float]:
     now = seen(known, job)
-    return dict(zip(now.configs.gpus_C.tolist(), now.goodput_JC[0].tolist(), strict=True))
+    return dict(
+        zip(now.configs.gpus_C.tolist(), now.goodput_JC[0].tolist(), strict=True)
+    )
 
 
 def test_a_size_is_worth_what_kin_measured_there() -> None:
@@ -112,10 +124,14 @@ def test_a_size_is_worth_what_kin_measured_there() -> None:
     for gpus, slower in ((2, 0.5), (4, 1.0)):
         for total in (128, 256):
             as_said.observe([of(trained(timed("kin"), total=total, gpus=gpus))], held)
-            faster.observe([of(trained(timed("kin"), slower=slower, total=total, gpus=gpus))], held)
+            faster.observe(
+                [of(trained(timed("kin"), slower=slower, total=total, gpus=gpus))], held
+            )
     before, after = goodputs(as_said, of(newcomer())), goodputs(faster, of(newcomer()))
     ratio = {gpus: after[gpus] / before[gpus] for gpus in (1, 2, 3, 4, 16)}
-    assert ratio[1] == pytest.approx(ratio[2], rel=0.2)  # below the least that was measured: as there
+    assert ratio[1] == pytest.approx(
+        ratio[2], rel=0.2
+    )  # below the least that was measured: as there
     assert 2.0**CARRIED < ratio[2] < 2.0
     assert ratio[4] == ratio[16] == pytest.approx(1.0)
     assert ratio[4] + 0.1 < ratio[3] < ratio[2] - 0.1
@@ -137,8 +153,12 @@ def test_a_report_of_what_a_job_held_before_counts_for_nothing() -> None:
     assert not applications.times
 
 
-@pytest.mark.parametrize(("slower", "believed"), [(1.0, True), (1.6, True), (3.0, False), (0.3, False)])
-def test_kin_that_disagree_with_what_a_job_timed_are_not_believed(slower: float, believed: bool) -> None:
+@pytest.mark.parametrize(
+    ("slower", "believed"), [(1.0, True), (1.6, True), (3.0, False), (0.3, False)]
+)
+def test_kin_that_disagree_with_what_a_job_timed_are_not_believed(
+    slower: float, believed: bool
+) -> None:
     known = Applications()
     for total in (128, 256, 512):
         known.observe([of(trained(timed("first"), total=total))], held)
@@ -147,7 +167,9 @@ def test_kin_that_disagree_with_what_a_job_timed_are_not_believed(slower: float,
     second = of(trained(timed("second", by_type={"gpu": profile}), slower=slower))
     found = lent(known, second).measured.by_type["gpu"].params
     assert found == (PARAMS if believed else own)
-    assert first_pass_s(known, second) == pytest.approx(slower * PARAMS.alpha_c if believed else 0.0)
+    assert first_pass_s(known, second) == pytest.approx(
+        slower * PARAMS.alpha_c if believed else 0.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,19 +191,32 @@ def test_who_was_timed_on_one_gpu_of_a_type_is_taken_for_its_kin_there_if_passes
     first = timed("first", by_type={"fast": theirs, "gpu": theirs})
     known.observe([of(trained(first))], held)
     for total in (128, 256, 512)[:settings]:
-        known.observe([of(trained(first, total=total))], lambda _: ("fast", Shape(1, 1, 2)))
-    passes = replace(PARAMS, alpha_c=slower * PARAMS.alpha_c, beta_c=slower * PARAMS.beta_c, alpha_r=0.0)
+        known.observe(
+            [of(trained(first, total=total))], lambda _: ("fast", Shape(1, 1, 2))
+        )
+    passes = replace(
+        PARAMS,
+        alpha_c=slower * PARAMS.alpha_c,
+        beta_c=slower * PARAMS.beta_c,
+        alpha_r=0.0,
+    )
     own = replace(theirs, params=passes, num_replicas_profiled=profiled)
     second = of(trained(timed("second", by_type={"fast": own, "gpu": theirs})))
     assert (lent(known, second).measured.by_type["fast"].params == PARAMS) is believed
 
 
-@pytest.mark.parametrize(("slower", "believed"), [(None, True), (1.0, True), (3.0, False)])
+@pytest.mark.parametrize(
+    ("slower", "believed"), [(None, True), (1.0, True), (3.0, False)]
+)
 def test_who_is_being_started_on_a_type_is_taken_for_its_kin_until_a_step_was_timed(
     slower: float | None, believed: bool
 ) -> None:
     """It has a batch there, and tells of it; that alone is no setting in which it has trained."""
-    known, theirs, fast = Applications(), timed("any").measured.by_type["gpu"], ("fast", Shape(1, 1, 2))
+    known, theirs, fast = (
+        Applications(),
+        timed("any").measured.by_type["gpu"],
+        ("fast", Shape(1, 1, 2)),
+    )
     first = timed("first", by_type={"fast": theirs, "gpu": theirs})
     for total in (128, 256, 512):
         known.observe([of(trained(first, total=total))], lambda _: fast)
@@ -212,14 +247,20 @@ def test_a_step_time_tells_of_the_type_alone_on_which_it_was_timed() -> None:
 
 
 @pytest.mark.parametrize(("profiled", "longer"), [(1, 1.0), (2, 1.5)])
-def test_steps_on_several_gpus_are_not_compared_with_a_model_of_one(profiled: int, longer: float) -> None:
+def test_steps_on_several_gpus_are_not_compared_with_a_model_of_one(
+    profiled: int, longer: float
+) -> None:
     """It takes synchronisation for free, and another type's is in its stead: it would count twice."""
     known, profile = Applications(), timed("any").measured.by_type["gpu"]
     own = replace(profile, num_replicas_profiled=profiled)
     for total in (128, 256, 512):
-        first = of(trained(timed("first", by_type={"gpu": own}), total=total, slower=1.5))
+        first = of(
+            trained(timed("first", by_type={"gpu": own}), total=total, slower=1.5)
+        )
         known.observe([first], held)
-    assert first_pass_s(known, lent(known, first)) == pytest.approx(longer * PARAMS.alpha_c, rel=0.1)
+    assert first_pass_s(known, lent(known, first)) == pytest.approx(
+        longer * PARAMS.alpha_c, rel=0.1
+    )
 
 
 def test_a_job_that_is_slower_than_its_kin_is_so_everywhere() -> None:
@@ -230,14 +271,19 @@ def test_a_job_that_is_slower_than_its_kin_is_so_everywhere() -> None:
     alike, slow = (of(trained(timed("second"), slower=slower)) for slower in (1.0, 1.6))
     one, other = seen(known, alike), seen(known, slow)
     # Its own report taught its kin of the one batch a little, which is not its own then.
-    slower_JX = np.hstack((one.goodput_JC / other.goodput_JC, (one.here_J / other.here_J)[:, None]))
+    slower_JX = np.hstack(
+        (one.goodput_JC / other.goodput_JC, (one.here_J / other.here_J)[:, None])
+    )
     assert (slower_JX > 1.3).all()
     assert (slower_JX < 1.65).all()
 
 
 def test_what_a_job_told_counts_once() -> None:
     """However many rounds it waits after it: two jobs alike in 1, and in 5 of them."""
-    first, second = (of(timed("kin", progress=1e4, grad=GradStats(sqr=1.0, var=var))) for var in (10.0, 90.0))
+    first, second = (
+        of(timed("kin", progress=1e4, grad=GradStats(sqr=1.0, var=var)))
+        for var in (10.0, 90.0)
+    )
     curves = []
     for rounds in (1, 5):
         known = Applications()
@@ -250,9 +296,15 @@ def test_what_a_job_told_counts_once() -> None:
 
 def test_step_times_teach_kin_alone() -> None:
     known = Applications()
-    jobs = [of(trained(timed(name), slower=slower), name) for name, slower in (("a", 1.0), ("b", 1.5))]
+    jobs = [
+        of(trained(timed(name), slower=slower), name)
+        for name, slower in (("a", 1.0), ("b", 1.5))
+    ]
     known.observe(jobs, held)
-    one, other = (kin.times["gpu"].error(PARAMS, (Shape(1, 1, 2), 64, 0)) for kin in known.kin.values())
+    one, other = (
+        kin.times["gpu"].error(PARAMS, (Shape(1, 1, 2), 64, 0))
+        for kin in known.kin.values()
+    )
     assert one == pytest.approx(0.0)
     assert CARRIED * math.log(1.5) < other < math.log(1.5)
 
@@ -277,9 +329,16 @@ def test_of_jobs_that_trained_in_as_many_settings_the_first_goes_on_lending() ->
 def test_who_trained_on_a_gpu_type_lends_what_is_known_of_it() -> None:
     """Not who trained in more settings on another, and has seen one GPU of it."""
     known, profile = Applications(), timed("any").measured.by_type["gpu"]
-    glimpsed = replace(profile, num_replicas_profiled=1, params=replace(PARAMS, alpha_c=0.7))
+    glimpsed = replace(
+        profile, num_replicas_profiled=1, params=replace(PARAMS, alpha_c=0.7)
+    )
     for total in (128, 256, 512):
-        elsewhere = of(trained(timed("elsewhere", by_type={"fast": profile, "gpu": glimpsed}), total=total))
+        elsewhere = of(
+            trained(
+                timed("elsewhere", by_type={"fast": profile, "gpu": glimpsed}),
+                total=total,
+            )
+        )
         known.observe([elsewhere], lambda _: ("fast", Shape(1, 1, 2)))
     there, new = of(trained(timed("there"))), of(newcomer())
     known.observe([there, new], held)
@@ -288,7 +347,10 @@ def test_who_trained_on_a_gpu_type_lends_what_is_known_of_it() -> None:
 
 def test_there_may_be_more_applications_at_once_than_are_remembered() -> None:
     known = Applications()
-    jobs = [of(trained(timed(f"j{each}")), f"application {each}") for each in range(APPLICATIONS_MAX + 10)]
+    jobs = [
+        of(trained(timed(f"j{each}")), f"application {each}")
+        for each in range(APPLICATIONS_MAX + 10)
+    ]
     for _ in range(2):
         known.observe(jobs, held)
         assert all(known.lend(job).measured.by_type.keys() == {"gpu"} for job in jobs)
@@ -339,7 +401,9 @@ def test_hints_that_proved_right_are_kept_where_kin_differ() -> None:
     lengths = Lengths()
     for whole in (1e6, 3e6, 1e7):
         gone(lengths, hint=whole, did=whole)
-    assert left(lengths, of(timed("new", progress=0.0, target=5e6))) == pytest.approx(5e6)
+    assert left(lengths, of(timed("new", progress=0.0, target=5e6))) == pytest.approx(
+        5e6
+    )
 
 
 def test_without_a_hint_a_job_is_as_long_as_its_kin() -> None:
@@ -360,7 +424,9 @@ def test_what_is_left_is_kept_no_longer_than_it_holds(seed: int) -> None:
             jobs[new.id] = of(new, str(rng.choice(["", "a", "b", "c"])))
             for one in rng.choice(sorted(jobs), size=2):
                 told = jobs[one].measured
-                further = replace(told, progress=told.progress + float(rng.uniform(1e4, 1e6)))
+                further = replace(
+                    told, progress=told.progress + float(rng.uniform(1e4, 1e6))
+                )
                 jobs[one] = replace(jobs[one], measured=further)
             if len(jobs) > 6:
                 del jobs[str(rng.choice(sorted(jobs)))]
@@ -382,19 +448,30 @@ def test_curves_of_noise_follow_each_report() -> None:
             before = curves[rows[0]].tolist()
 
 
-@given(st.dictionaries(st.integers(0, 300), st.floats(1.0, 1e6), min_size=2, max_size=8))
-def test_noise_lies_between_what_was_seen_and_grows_like_a_root_beyond(noise_of: dict[int, float]) -> None:
+@given(
+    st.dictionaries(st.integers(0, 300), st.floats(1.0, 1e6), min_size=2, max_size=8)
+)
+def test_noise_lies_between_what_was_seen_and_grows_like_a_root_beyond(
+    noise_of: dict[int, float],
+) -> None:
     known, seen_S = Applications(), np.array(sorted(noise_of))
     for at in seen_S.tolist():
-        noise = GradStats(sqr=1.0, var=noise_of[at] / GradStats(sqr=1.0, var=1.0).noise_scale(64))
+        noise = GradStats(
+            sqr=1.0, var=noise_of[at] / GradStats(sqr=1.0, var=1.0).noise_scale(64)
+        )
         one = of(timed("kin", progress=2.0 ** (at / BINS_PER_OCTAVE), grad=noise))
         known.observe([one], held)
     curves = known.curves([one])[0]
     assert len(curves) == (np.ptp(seen_S) >= OCTAVES_MIN * BINS_PER_OCTAVE)
-    every, log_noise_S = np.arange(NUM_BINS), np.log([noise_of[at] for at in seen_S.tolist()])
+    every, log_noise_S = (
+        np.arange(NUM_BINS),
+        np.log([noise_of[at] for at in seen_S.tolist()]),
+    )
     for curve in curves:
         beyond = np.maximum(every - seen_S[-1], 0) / BINS_PER_OCTAVE * math.log(2.0)
-        assert curve == pytest.approx(np.interp(every, seen_S, log_noise_S) + 0.5 * beyond, abs=1e-9)
+        assert curve == pytest.approx(
+            np.interp(every, seen_S, log_noise_S) + 0.5 * beyond, abs=1e-9
+        )
 
 
 def growing_kin() -> Applications:
@@ -403,7 +480,16 @@ def growing_kin() -> Applications:
     for octave in range(8, 28):
         progress = 2.0**octave
         known.observe(
-            [of(timed("kin", progress=progress, grad=GradStats(sqr=1.0, var=progress / 64e4)))], held
+            [
+                of(
+                    timed(
+                        "kin",
+                        progress=progress,
+                        grad=GradStats(sqr=1.0, var=progress / 64e4),
+                    )
+                )
+            ],
+            held,
         )
     return known
 
@@ -412,14 +498,23 @@ def test_what_a_job_has_left_is_cut_where_its_noise_will_grow() -> None:
     # What is far off is cut in three, each with more to win by GPUs.
     known = growing_kin()
     young = of(
-        timed("young", progress=1e6, target=1e8, grad=GradStats(sqr=1.0, var=1e6 / 64e4), held=on(n0=2))
+        timed(
+            "young",
+            progress=1e6,
+            target=1e8,
+            grad=GradStats(sqr=1.0, var=1e6 / 64e4),
+            held=on(n0=2),
+        )
     )
     found = seen(known, young)
     assert found.later.job_L.tolist() == [0, 0, 0]
     assert found.sources.noise_J[0] < found.later.noise_L[0] < found.later.noise_L[1]
     assert found.later.left_L.sum() < found.left_J[0] == pytest.approx(1e8 - 1e6)
     two, sixteen = found.configs.gpus_C == 2, found.configs.gpus_C == 16
-    gain = [float(row[sixteen][0] / row[two][0]) for row in (found.goodput_JC[0], *found.later_LC)]
+    gain = [
+        float(row[sixteen][0] / row[two][0])
+        for row in (found.goodput_JC[0], *found.later_LC)
+    ]
     assert gain == sorted(gain)
     assert gain[-1] > 1.1 * gain[0]
 
@@ -428,10 +523,21 @@ def test_sizes_follow_the_noise_the_more_closely_the_cheaper_changes_are() -> No
     # How far the plan looks along it is in what it takes the noise for.
     known = growing_kin()
     young = of(
-        timed("young", progress=1e6, target=1e9, grad=GradStats(sqr=1.0, var=1e6 / 64e4), held=on(n0=2))
+        timed(
+            "young",
+            progress=1e6,
+            target=1e9,
+            grad=GradStats(sqr=1.0, var=1e6 / 64e4),
+            held=on(n0=2),
+        )
     )
-    told = [seen(known, replace(young, rescale_s=rescale_s)) for rescale_s in (0.3, 3.0, 10.0, 30.0, 250.0)]
-    in_place, few_s, more_s, usual, long_s = (float(each.sources.noise_J[0]) for each in told)
+    told = [
+        seen(known, replace(young, rescale_s=rescale_s))
+        for rescale_s in (0.3, 3.0, 10.0, 30.0, 250.0)
+    ]
+    in_place, few_s, more_s, usual, long_s = (
+        float(each.sources.noise_J[0]) for each in told
+    )
     assert in_place == few_s < more_s < usual < long_s
     # What is not looked at now comes in the stretches: all of it is played.
     firsts = [each.left_J[0] - each.later.left_L.sum() for each in told]
@@ -440,7 +546,10 @@ def test_sizes_follow_the_noise_the_more_closely_the_cheaper_changes_are() -> No
 
 def test_sizes_look_farther_where_there_is_room() -> None:
     known, grad = growing_kin(), GradStats(sqr=1.0, var=1e6 / 64e4)
-    young = replace(of(timed("young", progress=1e6, target=1e9, grad=grad, held=on(n0=1))), rescale_s=10.0)
+    young = replace(
+        of(timed("young", progress=1e6, target=1e9, grad=grad, held=on(n0=1))),
+        rescale_s=10.0,
+    )
     told = view(nodes(4, 4, 4, 4), young)
     crowded, roomy = (
         situation(told, standing(told), Lengths(), known, room=room).sources.noise_J[0]
@@ -464,7 +573,9 @@ def of_kin(progress: float, noise: float, left: float) -> Trainings:
 
 
 @given(octaves=st.floats(3.0, 20.0), apart=st.floats(-10.0, 10.0))
-def test_noise_grows_as_that_of_kin_and_comes_near_to_theirs(octaves: float, apart: float) -> None:
+def test_noise_grows_as_that_of_kin_and_comes_near_to_theirs(
+    octaves: float, apart: float
+) -> None:
     begun, own = 2.0**20, 2.0**20 * math.exp(apart)
     one = of_kin(begun, own, 2.0 ** (20.0 + octaves) - begun)
     parts = stretches(one, one.left_J, np.array([1e-3 * begun]), 100)
@@ -472,7 +583,9 @@ def test_noise_grows_as_that_of_kin_and_comes_near_to_theirs(octaves: float, apa
     assert parts.left_L.sum() == pytest.approx(one.left_J[0] - 1e-3 * begun)
 
     def expected(at: float) -> float:
-        kept = min(abs(apart), max(math.log(KIN_APART), abs(apart) - math.log(at / begun)))
+        kept = min(
+            abs(apart), max(math.log(KIN_APART), abs(apart) - math.log(at / begun))
+        )
         return at * math.exp(math.copysign(kept, apart))
 
     begin_L = begun + 1e-3 * begun + np.cumsum(parts.left_L) - parts.left_L
@@ -484,16 +597,26 @@ def test_noise_grows_as_that_of_kin_and_comes_near_to_theirs(octaves: float, apa
 
 
 @pytest.mark.parametrize("log_noise", [-690.0, 690.0])
-def test_noise_that_grows_beyond_all_numbers_is_cut_like_any_other(log_noise: float) -> None:
+def test_noise_that_grows_beyond_all_numbers_is_cut_like_any_other(
+    log_noise: float,
+) -> None:
     one = of_kin(1e4, math.exp(-log_noise), 1e8)
-    one.curve_AB[:] = np.where(np.arange(NUM_BINS) < 20 * BINS_PER_OCTAVE, -log_noise, log_noise)
+    one.curve_AB[:] = np.where(
+        np.arange(NUM_BINS) < 20 * BINS_PER_OCTAVE, -log_noise, log_noise
+    )
     parts = stretches(one, one.left_J, np.array([1e3]), 3)
     assert len(parts.job_L) == 3
-    assert np.isfinite([*parts.left_L, *parts.noise_L, *ahead(one, one.left_J, room=False)]).all()
+    assert np.isfinite(
+        [*parts.left_L, *parts.noise_L, *ahead(one, one.left_J, room=False)]
+    ).all()
 
 
-@pytest.mark.parametrize(("grows", "parts"), [(1.1, 0), (1.5, 1), (3.5, 2), (7.0, 3), (100.0, 3)])
-def test_what_is_left_is_cut_once_for_each_time_that_its_noise_doubles(grows: float, parts: int) -> None:
+@pytest.mark.parametrize(
+    ("grows", "parts"), [(1.1, 0), (1.5, 1), (3.5, 2), (7.0, 3), (100.0, 3)]
+)
+def test_what_is_left_is_cut_once_for_each_time_that_its_noise_doubles(
+    grows: float, parts: int
+) -> None:
     one = of_kin(2.0**20, 2.0**20, (grows - 1.0) * 2.0**20)
     assert len(stretches(one, one.left_J, np.array([1.0]), 3).job_L) == parts
 
@@ -502,7 +625,11 @@ def test_what_will_not_change_is_not_cut() -> None:
     known = Applications()
     for octave in range(8, 28):
         known.observe([of(timed("kin", progress=2.0**octave))], held)
-    assert not len(seen(known, of(timed("young", progress=1e4, target=1e8, held=on(n0=2)))).later.job_L)
+    assert not len(
+        seen(
+            known, of(timed("young", progress=1e4, target=1e8, held=on(n0=2)))
+        ).later.job_L
+    )
 
 
 def test_of_step_times_the_latest_batches_and_shapes_are_kept() -> None:
@@ -531,7 +658,9 @@ def test_a_step_that_is_timed_again_and_took_as_long_is_nothing_new() -> None:
     assert times.taken[shape][shape, 1, 0][0] == pytest.approx(math.log(0.2))
 
 
-MANY = st.lists(st.integers(1, 64), min_size=1, max_size=TOLD_MAX)  # of more the first are forgotten
+MANY = st.lists(
+    st.integers(1, 64), min_size=1, max_size=TOLD_MAX
+)  # of more the first are forgotten
 
 
 @given(slower=st.floats(0.3, 3.0), gpus=st.integers(1, 8), atomic=MANY)
@@ -540,7 +669,10 @@ def test_times_of_kin_that_are_all_off_by_one_factor_are_off_by_most_of_it_nearb
 ) -> None:
     times, shape = StepTimes(), Shape(1, 1, gpus)
     for each in atomic:
-        times.note((shape, each, 0), math.log(slower * float(step_time(PARAMS, shape.placement, each))))
+        times.note(
+            (shape, each, 0),
+            math.log(slower * float(step_time(PARAMS, shape.placement, each))),
+        )
 
     def part(at: int) -> float:
         return times.error(PARAMS, (shape, at, 0)) / math.log(slower)
@@ -553,10 +685,17 @@ def test_times_of_kin_that_are_all_off_by_one_factor_are_off_by_most_of_it_nearb
         assert packed_G == pytest.approx(curve_G)
 
 
-@given(st.lists(st.floats(-1.0, 1.0), min_size=NUM_STEPS, max_size=NUM_STEPS), st.integers(1, 100_000))
-def test_between_two_samples_of_a_pass_errors_lie_on_a_line(errors: list[float], atomic: int) -> None:
+@given(
+    st.lists(st.floats(-1.0, 1.0), min_size=NUM_STEPS, max_size=NUM_STEPS),
+    st.integers(1, 100_000),
+)
+def test_between_two_samples_of_a_pass_errors_lie_on_a_line(
+    errors: list[float], atomic: int
+) -> None:
     shape = Shape(1, 1, 2)
-    times = StepTimes(taken={shape: {}}, params=PARAMS, errors={shape: np.array(errors)})
+    times = StepTimes(
+        taken={shape: {}}, params=PARAMS, errors={shape: np.array(errors)}
+    )
     line = np.interp(math.log(atomic), LOG_ATOMIC_G, errors)
     assert times.error(PARAMS, (shape, atomic, 0)) == line
 
@@ -564,8 +703,13 @@ def test_between_two_samples_of_a_pass_errors_lie_on_a_line(errors: list[float],
 def test_a_model_that_is_off_for_large_passes_is_corrected_there() -> None:
     times, shape = StepTimes(), Shape(1, 1, 4)
     for atomic, slower in ((32, 1.0), (64, 1.0), (512, 1.5)):
-        times.note((shape, atomic, 0), math.log(slower * float(step_time(PARAMS, shape.placement, atomic))))
-    small, large = (math.exp(times.error(PARAMS, (shape, atomic, 0))) for atomic in (32, 512))
+        times.note(
+            (shape, atomic, 0),
+            math.log(slower * float(step_time(PARAMS, shape.placement, atomic))),
+        )
+    small, large = (
+        math.exp(times.error(PARAMS, (shape, atomic, 0))) for atomic in (32, 512)
+    )
     assert small < 1.03
     assert 1.3 < large < 1.5
 
@@ -577,36 +721,58 @@ def test_what_is_slower_is_read_where_the_pass_is() -> None:
     atomic = [[7.0, each] for each in (1.0, 1.5, 1.5**2.5, 1e6)]
     found = slower.at(np.zeros(4, dtype=np.int64), np.array(atomic))
     assert found[:, 0] == pytest.approx(1.2)
-    assert np.log(found[:, 1] / 2.0) == pytest.approx([0.0, 0.01, 0.025, 0.25], abs=1e-4)
+    assert np.log(found[:, 1] / 2.0) == pytest.approx(
+        [0.0, 0.01, 0.025, 0.25], abs=1e-4
+    )
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3), st.floats(0.01, 1.0), st.booleans()), min_size=1)
+    st.lists(
+        st.tuples(
+            st.integers(1, 4), st.integers(1, 3), st.floats(0.01, 1.0), st.booleans()
+        ),
+        min_size=1,
+    )
 )
-def test_errors_that_are_kept_are_those_worked_out_anew(reports: list[tuple[int, int, float, bool]]) -> None:
+def test_errors_that_are_kept_are_those_worked_out_anew(
+    reports: list[tuple[int, int, float, bool]],
+) -> None:
     times, other = StepTimes(), replace(PARAMS, alpha_c=2 * PARAMS.alpha_c)
     for gpus, atomic, step_s, by_other in reports:
         shape, params = Shape(1 + gpus // 3, 1, gpus), other if by_other else PARAMS
         times.note((shape, atomic, 0), math.log(step_s))
         anew = StepTimes(times.taken)
-        assert times.on(params, shape) == pytest.approx(anew.on(params, shape), rel=1e-12)
+        assert times.on(params, shape) == pytest.approx(
+            anew.on(params, shape), rel=1e-12
+        )
         every = np.arange(1, 6)
         for model in (params, other, PARAMS):
             anew = StepTimes(times.taken)
-            assert times.packed(model, every) == pytest.approx(anew.packed(model, every), rel=1e-12)
+            assert times.packed(model, every) == pytest.approx(
+                anew.packed(model, every), rel=1e-12
+            )
 
 
 @given(st.dictionaries(st.integers(1, 64), st.floats(0.3, 3.0), min_size=1, max_size=6))
-def test_what_nobody_trained_on_has_errors_between_its_neighbours(slower_of: dict[int, float]) -> None:
+def test_what_nobody_trained_on_has_errors_between_its_neighbours(
+    slower_of: dict[int, float],
+) -> None:
     times, sizes = StepTimes(), np.array(sorted(slower_of))
     for gpus, slower in slower_of.items():
         shape = Shape(1, 1, gpus)
-        times.note((shape, 8, 0), math.log(slower * float(step_time(PARAMS, shape.placement, 8))))
-    known_SG = np.array([times.on(PARAMS, Shape(1, 1, gpus))[0] for gpus in sizes.tolist()])
+        times.note(
+            (shape, 8, 0),
+            math.log(slower * float(step_time(PARAMS, shape.placement, 8))),
+        )
+    known_SG = np.array(
+        [times.on(PARAMS, Shape(1, 1, gpus))[0] for gpus in sizes.tolist()]
+    )
     every = np.arange(1, 80)
     found_CG = times.packed(PARAMS, every)
     for found_C, known_S in zip(found_CG.T, known_SG.T, strict=True):
-        assert found_C == pytest.approx(np.interp(np.log(every), np.log(sizes), known_S), abs=1e-9)
+        assert found_C == pytest.approx(
+            np.interp(np.log(every), np.log(sizes), known_S), abs=1e-9
+        )
 
 
 @given(st.lists(st.integers(1, 9), min_size=1))
@@ -616,7 +782,9 @@ def test_what_the_model_said_is_bounded(atomic: list[int]) -> None:
         patch.setattr("coadapt.policies.castor.times.SAID_MAX", 4)
         for each in atomic:
             said = times.say(PARAMS, [(shape, each, 0)])
-            assert said[shape, each, 0] == pytest.approx(math.log(step_time(PARAMS, shape.placement, each)))
+            assert said[shape, each, 0] == pytest.approx(
+                math.log(step_time(PARAMS, shape.placement, each))
+            )
             assert len(said) <= 5
 
 
@@ -628,12 +796,17 @@ def test_jobs_are_told_what_their_kin_timed_where_they_train() -> None:
     lent(known, new)
     told = known.tell(new, "gpu", shape)
     assert told is not None
-    assert {(step.atomic, step.accumulation) for step in told.steps} == {(64, 0), (128, 0)}
+    assert {(step.atomic, step.accumulation) for step in told.steps} == {
+        (64, 0),
+        (128, 0),
+    }
     for step in told.steps:
         said_s = float(step_time(PARAMS, Placement((2,)), step.atomic))
         assert step.seconds == pytest.approx(0.9 * said_s)
     assert told.are_of("gpu", Placement((2,)))
-    assert known.tell(new, "gpu", shape) is told  # one value for all, until a report says more
+    assert (
+        known.tell(new, "gpu", shape) is told
+    )  # one value for all, until a report says more
     known.observe([new, of(trained(timed("kin"), total=512))], held)
     known.lend(new)
     more = known.tell(new, "gpu", shape)

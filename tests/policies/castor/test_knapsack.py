@@ -38,7 +38,9 @@ def draw(seed: int, num_types: int, num_tenants: int) -> Options:
 def best_value(options: Options) -> float:
     num_jobs, num_options = options.value_JO.shape
     choices = itertools.product(range(-1, num_options), repeat=num_jobs)
-    return max(value for choice in choices if (value := worth(options, choice)) is not None)
+    return max(
+        value for choice in choices if (value := worth(options, choice)) is not None
+    )
 
 
 def worth(options: Options, choice: tuple[int, ...]) -> float | None:
@@ -69,7 +71,9 @@ def test_without_quotas_it_is_the_best_of_all(seed: int, num_types: int) -> None
 def test_with_types_and_quotas_it_is_lawful_and_the_bound_holds(seed: int) -> None:
     options = draw(seed, 1 + seed % 3, 1 + seed % 2)
     choice = solve(options)
-    assert worth(options, tuple(choice.option_J.tolist())) == pytest.approx(choice.value)
+    assert worth(options, tuple(choice.option_J.tolist())) == pytest.approx(
+        choice.value
+    )
     assert choice.value <= best_value(options) + 1e-9 <= choice.bound + 2e-9
 
 
@@ -78,7 +82,9 @@ def test_prices_prove_a_bound_without_a_choice(seed: int) -> None:
     options = draw(seed, 1 + seed % 3, seed % 2)
     bound, price_R = prove(options)
     assert best_value(options) <= bound + 1e-9
-    assert at_prices(options, price_R, np.empty_like(options.tenant_J)) == pytest.approx(bound)
+    assert at_prices(
+        options, price_R, np.empty_like(options.tenant_J)
+    ) == pytest.approx(bound)
 
 
 def crowd(num_jobs: int, capacity: list[int]) -> Options:
@@ -112,8 +118,14 @@ def test_types_that_are_too_large_together_come_near_the_bound() -> None:
 
 def halve_by_asking_all(options: Options) -> float:
     """Search prices by halving, asking all jobs at each; return the least bound."""
-    price_R, option_J = np.zeros(len(options.capacity_R)), np.empty_like(options.tenant_J)
-    left_R, least = np.empty_like(options.capacity_R), at_prices(options, price_R, option_J)
+    price_R, option_J = (
+        np.zeros(len(options.capacity_R)),
+        np.empty_like(options.tenant_J),
+    )
+    left_R, least = (
+        np.empty_like(options.capacity_R),
+        at_prices(options, price_R, option_J),
+    )
     highest = float((options.value_JO / options.gpus_JO).max())
     for r in [*range(len(price_R))] * TURNS:
         low, high, price_R[r] = 0.0, 2.0 * highest, 0.0
@@ -129,7 +141,11 @@ def halve_by_asking_all(options: Options) -> float:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_halving_that_asks_few_finds_what_asking_all_does(seed: int) -> None:
-    drawn = crowd(30, [7, 11, 5][: 1 + seed % 3]) if seed < 3 else draw(seed, 1 + seed % 3, seed % 3)
+    drawn = (
+        crowd(30, [7, 11, 5][: 1 + seed % 3])
+        if seed < 3
+        else draw(seed, 1 + seed % 3, seed % 3)
+    )
     search = search_of(drawn, np.zeros(len(drawn.capacity_R)))
     at_none = at_prices(drawn, search.price_R, np.empty_like(drawn.tenant_J))
     assert halve(drawn, search, at_none) == pytest.approx(halve_by_asking_all(drawn))

@@ -41,11 +41,23 @@ def test_who_stays_keeps_what_it_has() -> None:
         seen(ROOM[1], at=121.0),
         seen(*ROOM, at=75.0),
         seen(ROOM[1], timed("c", gpus=(1, 4)), at=75.0),
-        seen(replace(ROOM[1], grant=replace(ROOM[1].grant, allocation=on(n1=2))), at=75.0),
+        seen(
+            replace(ROOM[1], grant=replace(ROOM[1].grant, allocation=on(n1=2))), at=75.0
+        ),
         replace(seen(ROOM[1], at=75.0), nodes=nodes(4, 4)),
-        replace(seen(ROOM[1], at=75.0), tenants={"default": Tenant(id="default", quota_gpus=2)}),
+        replace(
+            seen(ROOM[1], at=75.0),
+            tenants={"default": Tenant(id="default", quota_gpus=2)},
+        ),
     ],
-    ids=["later", "nobody went", "one came", "one holds less", "a node went", "a quota"],
+    ids=[
+        "later",
+        "nobody went",
+        "one came",
+        "one holds less",
+        "a node went",
+        "a quota",
+    ],
 )
 def test_all_else_is_planned(changed: ClusterView) -> None:
     policy, first = planned(*ROOM)
@@ -61,7 +73,9 @@ def test_so_is_what_leaves_gpus_to_who_gains_by_them() -> None:
 
 def test_so_is_what_leaves_a_quota_to_who_gains_by_it() -> None:
     def within(*jobs: JobView, at: float = 60.0) -> ClusterView:
-        return replace(seen(*jobs, at=at), tenants={"default": Tenant(id="default", quota_gpus=8)})
+        return replace(
+            seen(*jobs, at=at), tenants={"default": Tenant(id="default", quota_gpus=8)}
+        )
 
     both = timed("a", held=on(n0=4)), timed("b", held=on(n1=4))
     policy = Castor(expect=False)

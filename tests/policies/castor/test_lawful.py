@@ -15,13 +15,24 @@ def draw(seed: int, num_jobs: int = 25) -> Options:
     num_types, num_tenants = 1 + seed % 3, seed // 3 % 3
     shape = num_jobs, 3 * num_types
     gpus_JO = rng.integers(1, 9, shape)
-    value_JO = gpus_JO ** rng.uniform(0.3, 0.9, shape) * rng.integers(1, 4, shape)  # some are alike
+    value_JO = gpus_JO ** rng.uniform(0.3, 0.9, shape) * rng.integers(
+        1, 4, shape
+    )  # some are alike
     value_JO[rng.random(shape) < 0.2] = -1.0
-    tenant_J = rng.integers(-1, num_tenants, num_jobs) if num_tenants else np.full(num_jobs, -1)
+    tenant_J = (
+        rng.integers(-1, num_tenants, num_jobs)
+        if num_tenants
+        else np.full(num_jobs, -1)
+    )
     tenant_J[tenant_J >= 0] += num_types
-    of_type_T, quota_Q = rng.integers(0, 80 // num_types, num_types), rng.integers(5, 30, num_tenants)
+    of_type_T, quota_Q = (
+        rng.integers(0, 80 // num_types, num_types),
+        rng.integers(5, 30, num_tenants),
+    )
     type_JO = rng.integers(0, num_types, shape)
-    return Options(value_JO, gpus_JO, type_JO, tenant_J, np.append(of_type_T, quota_Q), num_types)
+    return Options(
+        value_JO, gpus_JO, type_JO, tenant_J, np.append(of_type_T, quota_Q), num_types
+    )
 
 
 def value_of(options: Options, j: int, o: int) -> float:
@@ -37,10 +48,14 @@ def used_by(options: Options, j: int, o: int) -> np.ndarray:
     return used_R
 
 
-def step_by_step(options: Options, option_J: list[int], price_R: np.ndarray) -> list[int]:
+def step_by_step(
+    options: Options, option_J: list[int], price_R: np.ndarray
+) -> list[int]:
     """Return the lawful choice that steps lead to, the best of all steps each time."""
     num_jobs, num_options = options.value_JO.shape
-    left_R = options.capacity_R - sum(used_by(options, j, o) for j, o in enumerate(option_J))
+    left_R = options.capacity_R - sum(
+        used_by(options, j, o) for j, o in enumerate(option_J)
+    )
 
     def go(j: int, new: int) -> None:
         left_R[:] += used_by(options, j, option_J[j]) - used_by(options, j, new)
@@ -59,7 +74,9 @@ def step_by_step(options: Options, option_J: list[int], price_R: np.ndarray) -> 
             return True
         fewer = options.gpus_JO[j, o] < options.gpus_JO[j, old]
         return bool(
-            fewer and options.type_JO[j, o] == options.type_JO[j, old] and options.value_JO[j, o] > 0.0
+            fewer
+            and options.type_JO[j, o] == options.type_JO[j, old]
+            and options.value_JO[j, o] > 0.0
         )
 
     def rank(j: int, o: int) -> float:
@@ -71,14 +88,22 @@ def step_by_step(options: Options, option_J: list[int], price_R: np.ndarray) -> 
             return 0.0
         more = options.gpus_JO[j, o] - (0 if old == WAIT else options.gpus_JO[j, old])
         cost = price_R[options.type_JO[j, o]] * more
-        return float(gain / max(cost, 1e-12)) if cost > 0.0 else float(1e12 * (1.0 + gain))
+        return (
+            float(gain / max(cost, 1e-12)) if cost > 0.0 else float(1e12 * (1.0 + gain))
+        )
 
     for r in range(len(left_R)):
         while left_R[r] < 0:
-            steps = [s for s in product(range(num_jobs), range(-1, num_options)) if is_down(*s, r)]
+            steps = [
+                s
+                for s in product(range(num_jobs), range(-1, num_options))
+                if is_down(*s, r)
+            ]
             go(*min(steps, key=lambda step: loss(*step, r)))
     while True:
-        ranks = {step: rank(*step) for step in product(range(num_jobs), range(num_options))}
+        ranks = {
+            step: rank(*step) for step in product(range(num_jobs), range(num_options))
+        }
         best = max(ranks, key=lambda step: ranks[step])
         if ranks[best] <= 0.0:
             return option_J
@@ -93,9 +118,15 @@ def test_each_step_is_the_best_of_all(seed: int) -> None:
         price_R[:] = rng.uniform(0.0, 1.5, len(price_R))
     at_prices(options, price_R, option_J)  # at no price too much, at some too little
     if seed % 4 > 1:
-        drawn_J = rng.integers(0, options.value_JO.shape[1], 25)  # who may have less than fewer GPUs bring
-        option_J = np.where(options.value_JO[np.arange(25), drawn_J] > 0.0, drawn_J, WAIT)
+        drawn_J = rng.integers(
+            0, options.value_JO.shape[1], 25
+        )  # who may have less than fewer GPUs bring
+        option_J = np.where(
+            options.value_JO[np.arange(25), drawn_J] > 0.0, drawn_J, WAIT
+        )
     expected = step_by_step(options, option_J.tolist(), price_R)
     value = make_lawful(options, option_J, price_R)
     assert option_J.tolist() == expected
-    assert value == pytest.approx(sum(value_of(options, j, o) for j, o in enumerate(expected)))
+    assert value == pytest.approx(
+        sum(value_of(options, j, o) for j, o in enumerate(expected))
+    )

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from coadapt.model import JobView, RescaleContract, Usage
 from coadapt.policies.castor.cluster import standing
 from coadapt.policies.castor.fairness import OVERDUE, Fair
-from coadapt.policies.castor.laxity import ANY_TYPE, LAST_END_FIRST, NO_TYPE, TRIAL_S, Owed, owed_now
+from coadapt.policies.castor.laxity import (
+    ANY_TYPE,
+    LAST_END_FIRST,
+    NO_TYPE,
+    TRIAL_S,
+    Owed,
+    owed_now,
+)
 from coadapt.policies.castor.lengths import Lengths
 from coadapt.policies.castor.policy import Castor
 from coadapt.policies.castor.situation import Situation, situation
@@ -22,7 +29,10 @@ HOUR_S = 3_600.0
 
 def rigid(name: str, hours: float, gpus: int = 1, **how: Any) -> JobView:
     """Return a job of `hours` on one GPU each."""
-    known: dict[str, Any] = {"gpus": (gpus, gpus), "contract": RescaleContract.FIXED} | how
+    known: dict[str, Any] = {
+        "gpus": (gpus, gpus),
+        "contract": RescaleContract.FIXED,
+    } | how
     speed = float(seen(timed("any", **known), num_gpus=gpus).goodput_JC.max())
     return timed(name, target=hours * speed * HOUR_S, **known)
 
@@ -33,12 +43,18 @@ def seen(*jobs: JobView, num_gpus: int = 4, at: float = 0.0) -> Situation:
 
 
 def owed(
-    *jobs: JobView, num_gpus: int = 4, at: float = 0.0, bears: float = 1e9, end_too: bool = True
+    *jobs: JobView,
+    num_gpus: int = 4,
+    at: float = 0.0,
+    bears: float = 1e9,
+    end_too: bool = True,
 ) -> dict[str, tuple[int, float]]:
     """Return the replicas and the urgency of those who are owed anything."""
     now = seen(*jobs, num_gpus=num_gpus, at=at)
     found = owed_now(now, at, np.full(len(jobs), bears), num_gpus, end_too=end_too)
-    rows = zip(now.jobs, found.replicas_J.tolist(), found.urgency_J.tolist(), strict=True)
+    rows = zip(
+        now.jobs, found.replicas_J.tolist(), found.urgency_J.tolist(), strict=True
+    )
     return {job.id: (replicas, urgency) for job, replicas, urgency in rows if replicas}
 
 
@@ -53,7 +69,10 @@ def test_who_needs_all_the_time_that_is_left_runs_now() -> None:
 
 
 def test_while_the_cluster_has_longer_to_do_it_may_wait() -> None:
-    assert owed(rigid("long", 10.0), *[rigid(f"j{number}", 2.0) for number in range(30)]) == {}
+    assert (
+        owed(rigid("long", 10.0), *[rigid(f"j{number}", 2.0) for number in range(30)])
+        == {}
+    )
 
 
 def test_who_can_grow_is_owed_nothing() -> None:
@@ -65,7 +84,13 @@ def test_a_long_job_on_all_gpus_does_not_keep_out_a_short_one() -> None:
 
 
 def test_who_would_pass_what_it_bears_is_owed_and_the_latest_first() -> None:
-    found = owed(rigid("late", 1.0), rigid("later", 1.5), rigid("early", 0.2), bears=HOUR_S, end_too=False)
+    found = owed(
+        rigid("late", 1.0),
+        rigid("later", 1.5),
+        rigid("early", 0.2),
+        bears=HOUR_S,
+        end_too=False,
+    )
     assert found.keys() == {"late", "later"}
     assert found["later"][1] > found["late"][1] >= 1.0
 
@@ -81,7 +106,10 @@ def test_who_weighs_more_bears_less() -> None:
 
 
 def test_some_that_were_never_timed_are_tried_and_not_for_ever() -> None:
-    new = [timed(f"new{number}", gpus=(1, 1), by_type={}, target=None) for number in range(8)]
+    new = [
+        timed(f"new{number}", gpus=(1, 1), by_type={}, target=None)
+        for number in range(8)
+    ]
     assert len(owed(*new, num_gpus=16)) == 4
     started = dataclasses.replace(new[0], usage=Usage(started_at=0.0))
     assert owed(started, num_gpus=16, at=TRIAL_S).keys() == {"new0"}
@@ -96,7 +124,9 @@ def test_a_frozen_job_that_waits_has_one_size() -> None:
 def test_the_round_gives_what_is_owed_first() -> None:
     jobs = [rigid("long", 10.0), *short_jobs(8)]
     assert "long" in counts(Castor().allocate(view(nodes(4), *jobs)))
-    assert "long" not in counts(Castor(makespan_jobs=0.0).allocate(view(nodes(4), *jobs)))
+    assert "long" not in counts(
+        Castor(makespan_jobs=0.0).allocate(view(nodes(4), *jobs))
+    )
 
 
 @settings(max_examples=30, phases=(Phase.explicit, Phase.reuse, Phase.generate))
@@ -115,20 +145,28 @@ def test_all_end_soon_after_the_least_last_end(hours: list[float]) -> None:
     while left_s:
         jobs = [rigid(name, each / HOUR_S) for name, each in left_s.items()]
         first = owed(*jobs, num_gpus=num_gpus)
-        for name in sorted(left_s, key=lambda name: (name not in first, left_s[name]))[:num_gpus]:
+        for name in sorted(left_s, key=lambda name: (name not in first, left_s[name]))[
+            :num_gpus
+        ]:
             left_s[name] -= step_s
         left_s = {name: each for name, each in left_s.items() if each > 0.0}
         at += step_s
     assert at <= 1.18 * end_s + 4 * step_s
 
 
-def test_who_is_late_is_owed_its_share_and_who_is_overdue_what_its_clock_runs_at() -> None:
+def test_who_is_late_is_owed_its_share_and_who_is_overdue_what_its_clock_runs_at() -> (
+    None
+):
     """The last two are overdue; the clock of the very last runs at what its share does."""
     rho_max = 0.8
     least_J = np.array([0.99, 1.01, 0.99 * OVERDUE, OVERDUE, OVERDUE]) * rho_max
     goodput_J, rate_J = np.full(5, 10.0), np.array([16.0, 16.0, 16.0, 16.0, 10.0])
-    fair = Fair(np.full(5, 2), np.full(5, 1), goodput_J, rate_J, np.full(5, 900.0), least_J)
-    nothing = Owed(np.zeros(5, np.int64), np.full(5, ANY_TYPE), np.full(5, np.inf), np.ones(5))
+    fair = Fair(
+        np.full(5, 2), np.full(5, 1), goodput_J, rate_J, np.full(5, 900.0), least_J
+    )
+    nothing = Owed(
+        np.zeros(5, np.int64), np.full(5, ANY_TYPE), np.full(5, np.inf), np.ones(5)
+    )
     shares = nothing.with_shares(fair, rho_max)
     assert shares.replicas_J.tolist() == [0, 2, 2, 2, 2]
     assert shares.type_J.tolist() == [ANY_TYPE, 1, 1, NO_TYPE, 1]

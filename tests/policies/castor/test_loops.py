@@ -38,7 +38,9 @@ seeds = pytest.mark.parametrize("seed", range(25))
 def drawn(seed: int) -> Situation:
     """Return a situation of jobs with some goodputs, none on a third of the sizes, and the last nowhere."""
     now, rng = situation(SEEN, standing(SEEN), Lengths()), np.random.default_rng(seed)
-    goodput_JC = rng.integers(1, 9, now.goodput_JC.shape) * (rng.random(now.goodput_JC.shape) > 1 / 3)
+    goodput_JC = rng.integers(1, 9, now.goodput_JC.shape) * (
+        rng.random(now.goodput_JC.shape) > 1 / 3
+    )
     goodput_JC[-1] = 0
     sources = now.sources._replace(done_J=rng.uniform(0.0, 1e6, 4))
     return replace(
@@ -51,12 +53,20 @@ def drawn(seed: int) -> Situation:
 
 def sizes_of(now: Situation, row: int, of_type: int) -> dict[int, float]:
     """Return the goodput of a job on each size of a GPU type that it may have."""
-    columns = zip(now.configs.type_C, now.configs.gpus_C, now.goodput_JC[row], strict=True)
-    return {int(gpus): float(goodput) for number, gpus, goodput in columns if number == of_type and goodput}
+    columns = zip(
+        now.configs.type_C, now.configs.gpus_C, now.goodput_JC[row], strict=True
+    )
+    return {
+        int(gpus): float(goodput)
+        for number, gpus, goodput in columns
+        if number == of_type and goodput
+    }
 
 
 @seeds
-@pytest.mark.parametrize("gpus_T", [GPUS_T, np.array([1, 1]), np.array([8, 3])], ids=str)
+@pytest.mark.parametrize(
+    "gpus_T", [GPUS_T, np.array([1, 1]), np.array([8, 3])], ids=str
+)
 def test_shares_are_the_most_within_an_equal_part_else_the_least_in_turns(
     seed: int, gpus_T: IntArray
 ) -> None:
@@ -71,17 +81,30 @@ def test_shares_are_the_most_within_an_equal_part_else_the_least_in_turns(
             if sizes:
                 gpus = max(within) if within else min(sizes)
                 turns = min(equal, 1.0) if within else equal / gpus
-                shares[number], rates[number] = (gpus, number, sizes[gpus]), sizes[gpus] * turns
+                shares[number], rates[number] = (
+                    (gpus, number, sizes[gpus]),
+                    sizes[gpus] * turns,
+                )
         if not rates:
             assert fair.goodput_J[row] == 0.0
             assert fair.takes_s_J[row] == np.inf
             continue
         commonest = max(rates, key=lambda number: (gpus_T[number], -number))
-        assert (fair.gpus_J[row], fair.type_J[row], fair.goodput_J[row]) == shares[commonest]
-        in_turns = sum(gpus_T[each] * rates[each] for each in rates) / sum(gpus_T[each] for each in rates)
+        assert (fair.gpus_J[row], fair.type_J[row], fair.goodput_J[row]) == shares[
+            commonest
+        ]
+        in_turns = sum(gpus_T[each] * rates[each] for each in rates) / sum(
+            gpus_T[each] for each in rates
+        )
         whole = now.left_J[row] + now.sources.done_J[row]
-        takes_s = whole / max(rates[commonest], in_turns) + 0.5 * ROUND_S + now.rescale_s_J[row]
-        assert fair.takes_s_J[row] == (pytest.approx(takes_s) if now.timed_J[row] else np.inf)
+        takes_s = (
+            whole / max(rates[commonest], in_turns)
+            + 0.5 * ROUND_S
+            + now.rescale_s_J[row]
+        )
+        assert fair.takes_s_J[row] == (
+            pytest.approx(takes_s) if now.timed_J[row] else np.inf
+        )
 
 
 @seeds
@@ -89,14 +112,20 @@ def test_a_fair_share_lasts_until_all_stretches_are_done(seed: int) -> None:
     rng, first, now = np.random.default_rng(seed), drawn(seed), drawn(seed + 100)
     job_L = np.array([0, 1, 1, 2])
     parts_L = rng.uniform(0.05, 0.45, 4)
-    later = Stretches(job_L, parts_L * first.left_J[job_L], np.ones(4), np.array([0, 1, 3, 4, 4]))
+    later = Stretches(
+        job_L, parts_L * first.left_J[job_L], np.ones(4), np.array([0, 1, 3, 4, 4])
+    )
     cut = replace(first, later=later, later_LC=now.goodput_JC[[0, 1, 0, 2]])
 
     def seconds_of(each: Situation) -> FloatArray:
         """Return what each job takes on its share from when it comes, but for its start."""
         stakes = first.stakes._replace(age_J=np.zeros(4))
-        came = replace(each, sources=first.sources, timed_J=first.timed_J, stakes=stakes)
-        takes_s_J = FairClocks().move(first.jobs[0].submitted_at, came, GPUS_T).takes_s_J
+        came = replace(
+            each, sources=first.sources, timed_J=first.timed_J, stakes=stakes
+        )
+        takes_s_J = (
+            FairClocks().move(first.jobs[0].submitted_at, came, GPUS_T).takes_s_J
+        )
         return takes_s_J - 0.5 * ROUND_S - first.rescale_s_J
 
     rows_L = (now, now, replace(now, goodput_JC=now.goodput_JC[[0, 0, 2, 3]]), now)
@@ -126,16 +155,31 @@ def test_a_job_bears_its_time_on_its_fewest_gpus_of_the_slowest_type(seed: int) 
 def test_a_size_earns_what_is_left_of_its_horizon_after_a_change(seed: int) -> None:
     rng = np.random.default_rng(seed)
     goodput_JC = rng.integers(0, 4, (5, 6)).astype(np.float64)
-    here_J, value_J, runs_J = rng.uniform(0.1, 4.0, 5), rng.uniform(0.1, 9.0, 5), rng.random(5) < 0.5
+    here_J, value_J, runs_J = (
+        rng.uniform(0.1, 4.0, 5),
+        rng.uniform(0.1, 9.0, 5),
+        rng.random(5) < 0.5,
+    )
     takes_s_JC, lasts_s_J = rng.uniform(1.0, 900.0, (5, 6)), rng.uniform(1.0, 900.0, 5)
-    rescale_s_J, calm_s = rng.choice([0.3, 30.0, 250.0], 5), rng.choice([0.0, 3_000.0, np.inf])
-    prospects = Prospects(goodput_JC, here_J, runs_J, takes_s_JC, lasts_s_J, rescale_s_J, float(calm_s))
+    rescale_s_J, calm_s = (
+        rng.choice([0.3, 30.0, 250.0], 5),
+        rng.choice([0.0, 3_000.0, np.inf]),
+    )
+    prospects = Prospects(
+        goodput_JC, here_J, runs_J, takes_s_JC, lasts_s_J, rescale_s_J, float(calm_s)
+    )
     worth_JO = worths(value_J, prospects)
     worth_JC, keep_J = worth_JO[:, :-1], worth_JO[:, -1]
     ahead_s_J = np.clip(0.5 * calm_s, 3.0 * rescale_s_J, 10.0 * rescale_s_J)
     horizon_s_J = np.maximum(HORIZON_S, ahead_s_J)
-    again_J = value_J * here_J * np.minimum(rescale_s_J / np.clip(lasts_s_J, 60.0, horizon_s_J), 1.0)
-    spent_JC = rescale_s_J[:, None] / np.minimum(takes_s_JC + rescale_s_J[:, None], horizon_s_J[:, None])
+    again_J = (
+        value_J
+        * here_J
+        * np.minimum(rescale_s_J / np.clip(lasts_s_J, 60.0, horizon_s_J), 1.0)
+    )
+    spent_JC = rescale_s_J[:, None] / np.minimum(
+        takes_s_JC + rescale_s_J[:, None], horizon_s_J[:, None]
+    )
     earned_JC = value_J[:, None] * goodput_JC
     moved_JC = earned_JC * np.maximum(1.0 - spent_JC, 0.0) + again_J[:, None]
     expected_JC = np.where(runs_J[:, None], moved_JC, earned_JC) * (goodput_JC > 0.0)
@@ -146,11 +190,15 @@ def test_a_size_earns_what_is_left_of_its_horizon_after_a_change(seed: int) -> N
 def test_prices_are_what_others_gain_however_urgent_it_is_what_some_are_owed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    owed = Owed(np.array([4, 4, 0, 0]), np.full(4, ANY_TYPE), np.full(4, np.inf), np.ones(4))
+    owed = Owed(
+        np.array([4, 4, 0, 0]), np.full(4, ANY_TYPE), np.full(4, np.inf), np.ones(4)
+    )
     served, priced = 0, 0
     for seed in range(60):
         now = drawn(seed)
-        outlook = Values().settle(now, Fluid.of(now, GPUS_T), None, Wanted(4.0, 0.5, np.full(4, 1e9)))
+        outlook = Values().settle(
+            now, Fluid.of(now, GPUS_T), None, Wanted(4.0, 0.5, np.full(4, 1e9))
+        )
         found = []
         for large in (1e3, 1e5):
             monkeypatch.setattr(program, "LARGE", large)
@@ -172,9 +220,16 @@ def test_prices_are_what_others_gain_however_urgent_it_is_what_some_are_owed(
 def test_who_is_owed_a_goodput_has_it_wherever_that_is(seed: int) -> None:
     """One GPU of any type would not do, as it does for who is owed a number of them."""
     now = drawn(seed)
-    outlook = Values().settle(now, Fluid.of(now, GPUS_T), None, Wanted(4.0, 0.5, np.full(4, 1e9)))
+    outlook = Values().settle(
+        now, Fluid.of(now, GPUS_T), None, Wanted(4.0, 0.5, np.full(4, 1e9))
+    )
     goodput_J = np.array([now.goodput_JC[0].max(), np.inf, np.inf, np.inf])
-    owed = Owed(np.array([1, 0, 0, 0]), np.array([NO_TYPE, *[ANY_TYPE] * 3]), goodput_J, np.ones(4))
+    owed = Owed(
+        np.array([1, 0, 0, 0]),
+        np.array([NO_TYPE, *[ANY_TYPE] * 3]),
+        goodput_J,
+        np.ones(4),
+    )
     sizes = choose(now, outlook, standing(SEEN), owed)
     assert sizes_of(now, 0, sizes.types["j0"])[sizes.counts["j0"]] == goodput_J[0]
 
@@ -182,14 +237,21 @@ def test_who_is_owed_a_goodput_has_it_wherever_that_is(seed: int) -> None:
 @seeds
 def test_it_tells_what_the_next_size_saves_and_costs(seed: int) -> None:
     now, rng = drawn(seed), np.random.default_rng(seed)
-    outlook = Values().settle(now, Fluid.of(now, GPUS_T), None, Wanted(4.0, 0.5, np.full(4, 1e9)))
-    price_T, held = rng.uniform(0.0, 1.0, 2), {f"j{row}": int(rng.integers(1, 5)) for row in range(4)}
+    outlook = Values().settle(
+        now, Fluid.of(now, GPUS_T), None, Wanted(4.0, 0.5, np.full(4, 1e9))
+    )
+    price_T, held = (
+        rng.uniform(0.0, 1.0, 2),
+        {f"j{row}": int(rng.integers(1, 5)) for row in range(4)},
+    )
     types = {job: int(rng.integers(0, 2)) for job in held}
     told = Told(
         now=now,
         outlook=outlook,
         sizes=Sizes(held, types, 1.0, 1.0, price_T, room=False),
-        placed={job: on(**{f"{'ab'[types[job]]}0": count}) for job, count in held.items()},
+        placed={
+            job: on(**{f"{'ab'[types[job]]}0": count}) for job, count in held.items()
+        },
         standing=standing(SEEN),
         predictions=Predictions(),
         starts=Predictions(),
@@ -204,16 +266,23 @@ def test_it_tells_what_the_next_size_saves_and_costs(seed: int) -> None:
         else:
             extra = min(more) - held[job]
             gain = sizes[min(more)] - sizes.get(held[job], float(now.here_J[row]))
-            seconds_2 = 3_600.0 * np.array([float(outlook.value_J[row]) * gain, price_T[types[job]] * extra])
+            seconds_2 = 3_600.0 * np.array(
+                [float(outlook.value_J[row]) * gain, price_T[types[job]] * extra]
+            )
             saves, costs = durations(seconds_2)
             gpus = re.escape(f"{extra} more GPU{'s' if extra > 1 else ''}")
-            assert re.search(f"; {gpus} for an hour would save it {saves} and cost the others {costs}$", why)
+            assert re.search(
+                f"; {gpus} for an hour would save it {saves} and cost the others {costs}$",
+                why,
+            )
 
 
 @seeds
 def test_it_tells_what_a_gpu_would_save_who_waits(seed: int) -> None:
     now, rng = drawn(seed), np.random.default_rng(seed)
-    outlook = Values().settle(now, Fluid.of(now, GPUS_T), None, Wanted(4.0, 0.5, np.full(4, 1e9)))
+    outlook = Values().settle(
+        now, Fluid.of(now, GPUS_T), None, Wanted(4.0, 0.5, np.full(4, 1e9))
+    )
     price_T = rng.uniform(0.0, 1.0, 2)
     nobody, says = Sizes({}, {}, 1.0, 1.0, price_T, room=False), Predictions()
     told = Told(
@@ -227,9 +296,16 @@ def test_it_tells_what_a_gpu_would_save_who_waits(seed: int) -> None:
     )
     for row, why in enumerate(explained(told).values()):
         most = max(
-            [each / gpus for of in range(2) for gpus, each in sizes_of(now, row, of).items()], default=0.0
+            [
+                each / gpus
+                for of in range(2)
+                for gpus, each in sizes_of(now, row, of).items()
+            ],
+            default=0.0,
         )
-        saves, others = durations(3_600.0 * np.array([float(outlook.value_J[row]) * most, price_T.max()]))
+        saves, others = durations(
+            3_600.0 * np.array([float(outlook.value_J[row]) * most, price_T.max()])
+        )
         assert why.endswith(f"an hour of a GPU saves the others {others}, it {saves}")
 
 
@@ -241,9 +317,20 @@ def test_a_crowd_has_each_stretch_after_the_one_before_and_who_is_expected_behin
     job_L, left_L = np.array([0, 1, 1, 1, 3]), rng.uniform(1.0, 9.0, 5)
     later = Stretches(job_L, left_L, np.ones(5), np.array([0, 1, 4, 4, 5]))
     now = replace(plain, later=later, later_LC=plain.goodput_JC[job_L])
-    fluid, more_left_J, arrives_J = Fluid.of(now, GPUS_T), rng.uniform(1.0, 9.0, 3), rng.uniform(0.0, 99.0, 3)
-    expected = Expected(picked(fluid.curves, fluid.curves, [0, 2, 1]), more_left_J, arrives_J, 0.25)
-    wanted = Wanted(4.0, 0.5, rng.uniform(1.0, 9.0, 4), rng.uniform(1.0, 9.0, 4) if seed % 2 else None)
+    fluid, more_left_J, arrives_J = (
+        Fluid.of(now, GPUS_T),
+        rng.uniform(1.0, 9.0, 3),
+        rng.uniform(0.0, 99.0, 3),
+    )
+    expected = Expected(
+        picked(fluid.curves, fluid.curves, [0, 2, 1]), more_left_J, arrives_J, 0.25
+    )
+    wanted = Wanted(
+        4.0,
+        0.5,
+        rng.uniform(1.0, 9.0, 4),
+        rng.uniform(1.0, 9.0, 4) if seed % 2 else None,
+    )
     crowd, goal = values._crowd(now, fluid, expected, wanted)
     for row in range(7):
         parts, part = [], row
@@ -266,7 +353,9 @@ def test_a_crowd_has_each_stretch_after_the_one_before_and_who_is_expected_behin
 
 
 @seeds
-def test_prices_beside_who_is_served_are_of_all_others_on_what_those_leave(seed: int) -> None:
+def test_prices_beside_who_is_served_are_of_all_others_on_what_those_leave(
+    seed: int,
+) -> None:
     options, rng = draw(seed, 1 + seed % 3, seed % 2), np.random.default_rng(seed)
     every_J, option_J = np.arange(len(options.tenant_J)), solve(options).option_J
     served_JO = rng.integers(0, 2, options.value_JO.shape).astype(np.float64)

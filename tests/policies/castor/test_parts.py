@@ -47,8 +47,17 @@ def test_goodputs_are_those_of_the_table(
         accumulation=accumulation,
     )
     # So far in its training that the noise ahead is the noise of now.
-    one = timed("one", batch=batch, contract=contract, progress=1e12, target=1e12 + 1.0, gpus=(1, 64))
-    seen = situation(view(nodes(*[4] * 8), one), standing(view(nodes(*[4] * 8), one)), Lengths())
+    one = timed(
+        "one",
+        batch=batch,
+        contract=contract,
+        progress=1e12,
+        target=1e12 + 1.0,
+        gpus=(1, 64),
+    )
+    seen = situation(
+        view(nodes(*[4] * 8), one), standing(view(nodes(*[4] * 8), one)), Lengths()
+    )
     configs = seen.configs
     table = goodput_table([one], configs.nodes_C, configs.gpus_C, gpu_type="gpu")
     may = configs.gpus_C <= 16  # four times what it was timed on
@@ -56,22 +65,34 @@ def test_goodputs_are_those_of_the_table(
     assert not seen.goodput_JC[0, ~may].any()
 
 
-def test_cut_over_two_nodes_is_slower_and_sizes_that_nobody_may_have_are_not_there() -> None:
+def test_cut_over_two_nodes_is_slower_and_sizes_that_nobody_may_have_are_not_there() -> (
+    None
+):
     one = timed("one", progress=1e12, target=1e12 + 1.0, gpus=(1, 64))
-    seen = situation(view(nodes(*[4] * 8), one), standing(view(nodes(*[4] * 8), one)), Lengths())
+    seen = situation(
+        view(nodes(*[4] * 8), one), standing(view(nodes(*[4] * 8), one)), Lengths()
+    )
     # Four times what it was timed on, of 32 GPUs.
     assert seen.configs.gpus_C.tolist() == [1, 2, 3, 4, 8, 12, 16]
     table = goodput_table([one], np.array([2, 2]), np.array([3, 4]), gpu_type="gpu")
-    assert [seen.spread(0, 2), seen.spread(0, 3)] == pytest.approx(table.goodput_JC[0].tolist(), rel=1e-6)
+    assert [seen.spread(0, 2), seen.spread(0, 3)] == pytest.approx(
+        table.goodput_JC[0].tolist(), rel=1e-6
+    )
     assert seen.spread(0, 3) < seen.goodput_JC[0, 3]
-    assert [seen.spread(0, each) for each in (0, 4)] == [seen.goodput_JC[0, each] for each in (0, 4)]
+    assert [seen.spread(0, each) for each in (0, 4)] == [
+        seen.goodput_JC[0, each] for each in (0, 4)
+    ]
 
 
 def test_noise_that_will_grow_makes_larger_sizes_worth_more() -> None:
     def ratio(progress: float) -> float:
         one = timed("one", progress=progress, target=1e6, gpus=(1, 64))
-        seen = situation(view(nodes(*[4] * 4), one), standing(view(nodes(*[4] * 4), one)), Lengths())
-        return float(seen.goodput_JC[0, seen.configs.gpus_C == 16][0] / seen.goodput_JC[0, 0])
+        seen = situation(
+            view(nodes(*[4] * 4), one), standing(view(nodes(*[4] * 4), one)), Lengths()
+        )
+        return float(
+            seen.goodput_JC[0, seen.configs.gpus_C == 16][0] / seen.goodput_JC[0, 0]
+        )
 
     assert ratio(1e3) > 1.2 * ratio(9.9e5)
 
@@ -82,13 +103,18 @@ def test_a_hint_that_proved_short_is_stretched() -> None:
         gone = timed(f"gone{number}", progress=3000.0, target=1000.0)
         observe(lengths, gone)
     observe(lengths)
-    assert left(lengths, timed("new", progress=100.0, target=1000.0)) == pytest.approx(2900.0)
+    assert left(lengths, timed("new", progress=100.0, target=1000.0)) == pytest.approx(
+        2900.0
+    )
     other = timed("other", progress=100.0, target=1000.0, tenant="honest")
     assert left(lengths, other) == pytest.approx(900.0)
 
 
 def test_a_job_past_its_end_is_never_nearly_done() -> None:
-    assert left(Lengths(), timed("late", progress=2000.0, target=1000.0)) == OVERRUN * 2000.0
+    assert (
+        left(Lengths(), timed("late", progress=2000.0, target=1000.0))
+        == OVERRUN * 2000.0
+    )
 
 
 def test_without_a_hint_jobs_seen_tell() -> None:
@@ -123,12 +149,20 @@ def test_a_job_bears_its_least_size_and_more_the_longer_jobs_outnumbered_gpus() 
     assert borne(Waits(), 0.0, *others, one) == pytest.approx(2.0 * alone_s)
     # Alone for 100 s, which gave it 100 s of turns; what is left of them takes twice as long.
     assert borne(waits, 100.0, one) == pytest.approx(alone_s)
-    assert borne(waits, 100.0, *others, one) == pytest.approx(100.0 + 2.0 * (alone_s - 100.0))
+    assert borne(waits, 100.0, *others, one) == pytest.approx(
+        100.0 + 2.0 * (alone_s - 100.0)
+    )
 
 
 def test_a_job_bears_its_time_on_the_slowest_type() -> None:
-    slow, fast = ThroughputParams(alpha_c=0.2, beta_c=0.002), ThroughputParams(alpha_c=0.1, beta_c=0.001)
-    one = timed("one", by_type={"slow": TypeProfile(params=slow), "fast": TypeProfile(params=fast)})
+    slow, fast = (
+        ThroughputParams(alpha_c=0.2, beta_c=0.002),
+        ThroughputParams(alpha_c=0.1, beta_c=0.001),
+    )
+    one = timed(
+        "one",
+        by_type={"slow": TypeProfile(params=slow), "fast": TypeProfile(params=fast)},
+    )
     slows, fasts = nodes(1, kind="slow", name="s"), nodes(1, kind="fast", name="f")
     both, only = (
         Waits().borne(0.0, situation(seen, standing(seen), Lengths()), 2)[0]
@@ -138,14 +172,25 @@ def test_a_job_bears_its_time_on_the_slowest_type() -> None:
 
 
 def test_a_declared_length_counts_before_the_first_report() -> None:
-    spec = JobSpec(name="a", batch=BatchLimits(initial=8), length=JobLength(steps=100.0))
-    assert left(Lengths(), JobView(id="a", spec=spec, submitted_at=0.0), alone=2.0) == 800.0
+    spec = JobSpec(
+        name="a", batch=BatchLimits(initial=8), length=JobLength(steps=100.0)
+    )
+    assert (
+        left(Lengths(), JobView(id="a", spec=spec, submitted_at=0.0), alone=2.0)
+        == 800.0
+    )
 
 
-def placed(cluster: tuple, counts: dict[str, int], **held: Allocation) -> dict[str, Allocation]:
-    jobs = {name: job(name, (1, 64), held=held.get(name, Allocation())) for name in counts}
+def placed(
+    cluster: tuple, counts: dict[str, int], **held: Allocation
+) -> dict[str, Allocation]:
+    jobs = {
+        name: job(name, (1, 64), held=held.get(name, Allocation())) for name in counts
+    }
     (kind,) = standing(view(cluster, *jobs.values())).kinds
-    return place(kind, jobs, counts, lambda _, count, spread: count * (0.5 if spread else 1.0)).held
+    return place(
+        kind, jobs, counts, lambda _, count, spread: count * (0.5 if spread else 1.0)
+    ).held
 
 
 def test_small_jobs_make_way_for_a_whole_node() -> None:
@@ -190,7 +235,9 @@ def test_a_record_of_errors_widens_the_interval() -> None:
 
 def test_what_is_said_of_a_day_is_judged_by_what_was_said_of_days() -> None:
     says = Predictions()
-    for number in range(60):  # of 100 s exactly as said; of 100,000 s it took 40 % only, known of 20 jobs
+    for number in range(
+        60
+    ):  # of 100 s exactly as said; of 100,000 s it took 40 % only, known of 20 jobs
         at = 1e6 * (number + 1)
         foretell(says, at, short=100.0)
         says.observe(at + 130.0, [])
@@ -214,7 +261,9 @@ def test_what_is_said_of_a_day_is_judged_by_what_was_said_of_days() -> None:
 
 
 @pytest.mark.parametrize("took", [0.2, 5.0])
-def test_what_is_said_lies_in_its_interval_though_all_proved_wrong_to_one_side(took: float) -> None:
+def test_what_is_said_lies_in_its_interval_though_all_proved_wrong_to_one_side(
+    took: float,
+) -> None:
     says = Predictions()
     for number in range(40):
         at = 1e5 * (number + 1)
@@ -239,33 +288,72 @@ def test_of_errors_the_latest_count() -> None:
 
 def test_times_are_worded_in_what_is_short_enough() -> None:
     seconds_X = np.array(
-        [-3.0, 0.4, 0.5, 1.5, 89.4, 89.6, 90.0, 150.0, 5_369.0, 5_371.0, 7_830.0, 1e5, 2e5, 4e5]
+        [
+            -3.0,
+            0.4,
+            0.5,
+            1.5,
+            89.4,
+            89.6,
+            90.0,
+            150.0,
+            5_369.0,
+            5_371.0,
+            7_830.0,
+            1e5,
+            2e5,
+            4e5,
+        ]
     )
     words = durations(seconds_X)
     assert words[:8] == ["0 s", "0 s", "0 s", "2 s", "89 s", "90 s", "2 min", "2 min"]
-    assert words[8:] == ["89 min", "1 h 30 min", "2 h 10 min", "27 h 47 min", "2 days", "5 days"]
+    assert words[8:] == [
+        "89 min",
+        "1 h 30 min",
+        "2 h 10 min",
+        "27 h 47 min",
+        "2 days",
+        "5 days",
+    ]
 
 
 def test_no_word_is_no_prediction() -> None:
     says = Predictions()
-    assert says.said([0, 3]).tolist() == [[math.inf, math.inf]] * 3  # of a round that it was not told of
+    assert (
+        says.said([0, 3]).tolist() == [[math.inf, math.inf]] * 3
+    )  # of a round that it was not told of
     foretell(says, 0.0, never=math.inf)
     assert says.latest == {}
 
 
 def test_weights_multiply_tenant_and_priority() -> None:
     seen = view(nodes(4), timed("a", tenant="t", priority=1), timed("b"))
-    seen = type(seen)(at=60.0, nodes=seen.nodes, jobs=seen.jobs, tenants={"t": Tenant(id="t", weight=3.0)})
+    seen = type(seen)(
+        at=60.0,
+        nodes=seen.nodes,
+        jobs=seen.jobs,
+        tenants={"t": Tenant(id="t", weight=3.0)},
+    )
     weights = situation(seen, standing(seen), Lengths()).stakes.weight_J
     assert weights.tolist() == [6.0, 1.0]
 
 
 def test_types_that_were_not_timed_are_scaled_by_those_who_know_both() -> None:
-    slow, fast = ThroughputParams(alpha_c=0.2, beta_c=0.002), ThroughputParams(alpha_c=0.1, beta_c=0.001)
-    both = timed("both", by_type={"slow": TypeProfile(params=slow), "fast": TypeProfile(params=fast)})
-    one = timed("one", by_type={"slow": TypeProfile(params=slow, num_replicas_profiled=1)})
+    slow, fast = (
+        ThroughputParams(alpha_c=0.2, beta_c=0.002),
+        ThroughputParams(alpha_c=0.1, beta_c=0.001),
+    )
+    both = timed(
+        "both",
+        by_type={"slow": TypeProfile(params=slow), "fast": TypeProfile(params=fast)},
+    )
+    one = timed(
+        "one", by_type={"slow": TypeProfile(params=slow, num_replicas_profiled=1)}
+    )
     cluster = (*nodes(1, kind="slow", name="s"), *nodes(1, kind="fast", name="f"))
-    seen = situation(view(cluster, both, one), standing(view(cluster, both, one)), Lengths())
+    seen = situation(
+        view(cluster, both, one), standing(view(cluster, both, one)), Lengths()
+    )
     assert seen.goodput_JC[1] == pytest.approx(seen.goodput_JC[0])
     fast_first = seen.goodput_JC[1] / seen.goodput_JC[1].min()
     assert np.sort(fast_first) == pytest.approx([1.0, 2.0])
@@ -273,7 +361,9 @@ def test_types_that_were_not_timed_are_scaled_by_those_who_know_both() -> None:
 
 def test_gradient_statistics_that_are_missing_mean_no_gain() -> None:
     lone = timed("a", grad=None, gpus=(1, 16))
-    seen = situation(view(nodes(4, 4), lone), standing(view(nodes(4, 4), lone)), Lengths())
+    seen = situation(
+        view(nodes(4, 4), lone), standing(view(nodes(4, 4), lone)), Lengths()
+    )
     assert seen.goodput_JC[0].max() < 2.0 * seen.goodput_JC[0, 0]
     assert isinstance(lone.measured, Measured)
     assert GradStats(sqr=1.0, var=0.0).noise_scale(8) == 0.0

@@ -15,7 +15,8 @@ from coadapt.policies.castor.times import Shape
 from tests.policies.stage import job, view
 
 NODES = tuple(
-    Node(id=f"n{number}", num_gpus=4 + 4 * (number % 2), rack=f"r{number % 3}") for number in range(9)
+    Node(id=f"n{number}", num_gpus=4 + 4 * (number % 2), rack=f"r{number % 3}")
+    for number in range(9)
 )
 
 
@@ -27,33 +28,50 @@ def test_places_are_the_same_whenever_they_are_looked_for_first() -> None:
             assert early.find(1) is not None
             assert sum(map(len, early.small.values())) <= len(early.held)
             nodes = rng.choice(len(NODES), size=int(rng.integers(1, 3)), replace=False)
-            here = Allocation(slots=tuple((f"n{node}", int(rng.integers(1, 4))) for node in nodes))
+            here = Allocation(
+                slots=tuple((f"n{node}", int(rng.integers(1, 4))) for node in nodes)
+            )
             assert early.put(f"j{number}", here) == late.put(f"j{number}", here)
             if early.held and rng.random() < 0.3:
                 gone = next(iter(early.held))
                 assert early.lift(gone) == late.lift(gone)
         assert early.free == late.free
         assert {node: on for node, on in early.small.items() if on} == late.small
-        assert [early.find(count) for count in range(1, 20)] == [late.find(count) for count in range(1, 20)]
+        assert [early.find(count) for count in range(1, 20)] == [
+            late.find(count) for count in range(1, 20)
+        ]
         assert early.largest() == late.largest()
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_places_on_the_floor_of_the_last_round_are_those_on_a_new_one(seed: int) -> None:
+def test_places_on_the_floor_of_the_last_round_are_those_on_a_new_one(
+    seed: int,
+) -> None:
     """Whatever came of the last round: jobs go, have nothing or something else; nodes are lost."""
     rng = np.random.default_rng(seed)
     floor, ground, held = None, None, dict[str, Allocation]()
     for number in range(60):
         cluster = NODES[: 8 if number // 15 % 2 else 9]
-        names = [name for name in held if rng.random() < 0.8] + [f"j{number}-{new}" for new in range(2)]
+        names = [name for name in held if rng.random() < 0.8] + [
+            f"j{number}-{new}" for new in range(2)
+        ]
         jobs = {name: job(name, (1, 64)) for name in names}
         for name in names:
-            given_last, nodes = held.get(name, Allocation()), rng.choice(len(cluster), size=2, replace=False)
+            given_last, nodes = (
+                held.get(name, Allocation()),
+                rng.choice(len(cluster), size=2, replace=False),
+            )
             if rng.random() < 0.1:
-                given_last = Allocation(slots=tuple((f"n{node}", int(rng.integers(1, 5))) for node in nodes))
+                given_last = Allocation(
+                    slots=tuple((f"n{node}", int(rng.integers(1, 5))) for node in nodes)
+                )
             jobs[name] = replace(jobs[name], grant=Grant(allocation=given_last))
         seen = standing(view(cluster, *jobs.values()), ground)
-        (kind,), ground, left = seen.kinds, seen.ground, sum(node.num_gpus for node in cluster)
+        (kind,), ground, left = (
+            seen.kinds,
+            seen.ground,
+            sum(node.num_gpus for node in cluster),
+        )
         counts = dict[str, int]()
         for name in names:
             stays = jobs[name].allocation.num_replicas if rng.random() < 0.7 else 0
@@ -71,14 +89,22 @@ def test_places_on_the_floor_of_the_last_round_are_those_on_a_new_one(seed: int)
         held = dict(anew.held)
 
 
-@given(st.lists(st.lists(st.integers(0, 11), min_size=0, max_size=5, unique=True), min_size=1, max_size=12))
+@given(
+    st.lists(
+        st.lists(st.integers(0, 11), min_size=0, max_size=5, unique=True),
+        min_size=1,
+        max_size=12,
+    )
+)
 def test_shapes_that_are_kept_are_those_worked_out(numbers: list[list[int]]) -> None:
     """Of one pool, or of none: n9 to n11 are of another type, lost, and lost."""
     ground = ground_of((*NODES, Node(id="n9", num_gpus=4, gpu_type="z", rack="r0")))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("coadapt.policies.castor.ground.SHAPES_MAX", 3)
         for some in numbers * 2:
-            found = ground.shape_of(Allocation(slots=tuple((f"n{each}", 2) for each in some)))
+            found = ground.shape_of(
+                Allocation(slots=tuple((f"n{each}", 2) for each in some))
+            )
             if not some or max(some) > 9 or (9 in some and len(some) > 1):
                 assert found is None
             else:

@@ -22,7 +22,10 @@ def draw(seed: int) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     )
     goodput_JK[rng.random(goodput_JK.shape) < 0.2] = 0.0
     goodput_JK[:, 0] = np.maximum(goodput_JK[:, 0], 0.1)
-    value_J, left_J = rng.uniform(0.1, 3.0, num_jobs), rng.uniform(10.0, 1000.0, num_jobs)
+    value_J, left_J = (
+        rng.uniform(0.1, 3.0, num_jobs),
+        rng.uniform(10.0, 1000.0, num_jobs),
+    )
     return (
         goodput_JK,
         value_J,
@@ -31,9 +34,13 @@ def draw(seed: int) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     )
 
 
-def crowd_of(curves: Curves, left_J: FloatArray, arrives_J: FloatArray, num_gpus: float = 16.0) -> Crowd:
+def crowd_of(
+    curves: Curves, left_J: FloatArray, arrives_J: FloatArray, num_gpus: float = 16.0
+) -> Crowd:
     """Return jobs that nobody follows."""
-    return Crowd(curves, left_J, arrives_J, np.full(len(left_J), -1), np.array([num_gpus]))
+    return Crowd(
+        curves, left_J, arrives_J, np.full(len(left_J), -1), np.array([num_gpus])
+    )
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -54,7 +61,12 @@ def test_a_majorant_is_the_least_concave_curve_above_all_points(seed: int) -> No
 def test_where_no_size_can_be_had_each_has_a_corner_all_the_same() -> None:
     """It was written past the end of an array: all nodes that fit were lost, and others' jobs expected."""
     curves = majorants(np.empty((3, 0)), np.empty(0))
-    assert [part.tolist() for part in curves] == [[0, 1, 2, 3], [1.0] * 3, [0.0] * 3, [0] * 3]
+    assert [part.tolist() for part in curves] == [
+        [0, 1, 2, 3],
+        [1.0] * 3,
+        [0.0] * 3,
+        [0] * 3,
+    ]
 
 
 def test_a_job_that_can_do_nothing_never_ends() -> None:
@@ -64,19 +76,33 @@ def test_a_job_that_can_do_nothing_never_ends() -> None:
 
 
 def slow_play(
-    curves: Curves, value_J: FloatArray, left_J: FloatArray, arrives_J: FloatArray, num_gpus: float
+    curves: Curves,
+    value_J: FloatArray,
+    left_J: FloatArray,
+    arrives_J: FloatArray,
+    num_gpus: float,
 ) -> Course:
     """Return the same as `play`, by handing out all GPUs anew at each event."""
     num_jobs, left, now = len(value_J), left_J.copy(), 0.0
-    start, end, price = np.full(num_jobs, np.inf), np.full(num_jobs, np.inf), np.zeros(num_jobs)
+    start, end, price = (
+        np.full(num_jobs, np.inf),
+        np.full(num_jobs, np.inf),
+        np.zeros(num_jobs),
+    )
     while np.isinf(end).any():
-        here = [j for j in range(num_jobs) if np.isinf(end[j]) and arrives_J[j] <= now + 1e-12]
+        here = [
+            j
+            for j in range(num_jobs)
+            if np.isinf(end[j]) and arrives_J[j] <= now + 1e-12
+        ]
         pieces = []
         for j in here:
             x0 = y0 = 0.0
             for p in range(curves.first_J[j], curves.first_J[j + 1]):
                 x, y = curves.gpus_V[p], curves.goodput_V[p]
-                pieces.append((-value_J[j] * (y - y0) / (x - x0), j, x - x0, (y - y0) / (x - x0)))
+                pieces.append(
+                    (-value_J[j] * (y - y0) / (x - x0), j, x - x0, (y - y0) / (x - x0))
+                )
                 x0, y0 = x, y
         free, rate, cut = num_gpus, np.zeros(num_jobs), 0.0
         for minus_worth, j, width, slope in sorted(pieces):
@@ -112,16 +138,22 @@ def test_the_play_is_that_of_handing_out_all_anew(seed: int) -> None:
 def test_pieces_go_by_worth_however_near_or_far_they_are(apart: float) -> None:
     """Each job has its turn on the one GPU: the highest value first, of equal ones the first."""
     rng = np.random.default_rng(0)
-    values = np.concatenate([1.0 + apart * rng.random(60), np.ones(10), np.full(10, 1e-300)])
+    values = np.concatenate(
+        [1.0 + apart * rng.random(60), np.ones(10), np.full(10, 1e-300)]
+    )
     curves = majorants(np.ones((80, 1)), np.ones(1))
     course = play(crowd_of(curves, np.ones(80), np.zeros(80), 1.0), values)
-    assert course.end_J[np.argsort(-values, kind="stable")].tolist() == list(range(1, 81))
+    assert course.end_J[np.argsort(-values, kind="stable")].tolist() == list(
+        range(1, 81)
+    )
 
 
 @pytest.mark.parametrize("value", [-2.0, -0.0, np.nan])
 def test_a_value_that_is_none_harms_nobody(value: float) -> None:
     curves = majorants(np.ones((3, 1)), np.ones(1))
-    course = play(crowd_of(curves, np.ones(3), np.zeros(3), 1.0), np.array([value, 1.0, 2.0]))
+    course = play(
+        crowd_of(curves, np.ones(3), np.zeros(3), 1.0), np.array([value, 1.0, 2.0])
+    )
     assert course.end_J.tolist() == [np.inf, 2.0, 1.0]
 
 
@@ -156,12 +188,18 @@ def test_alike_jobs_of_two_lengths_end_shortest_first() -> None:
 def test_a_deadline_turns_the_order() -> None:
     curves = majorants(np.array([[1.0, 2.0]] * 2), np.array([1.0, 2.0]))
     crowd = crowd_of(curves, np.array([100.0, 60.0]), np.zeros(2), 2.0)
-    _, course, _ = settle(crowd, np.ones(2), goal_of(2, due_J=np.array([51.0, np.inf])), 30)
+    _, course, _ = settle(
+        crowd, np.ones(2), goal_of(2, due_J=np.array([51.0, np.inf])), 30
+    )
     assert course.end_J[0] == pytest.approx(50.0)
 
 
-@pytest.mark.parametrize(("past", "weight"), [("bears_J", 1.0), ("fair_J", FAIR_WEIGHT)])
-def test_a_job_that_would_starve_or_be_late_turns_the_order(past: str, weight: float) -> None:
+@pytest.mark.parametrize(
+    ("past", "weight"), [("bears_J", 1.0), ("fair_J", FAIR_WEIGHT)]
+)
+def test_a_job_that_would_starve_or_be_late_turns_the_order(
+    past: str, weight: float
+) -> None:
     curves = majorants(np.array([[1.0, 2.0]] * 2), np.array([1.0, 2.0]))
     crowd = crowd_of(curves, np.array([100.0, 60.0]), np.zeros(2), 2.0)
     goal = goal_of(2, **{past: np.array([20.0, np.inf])})
@@ -176,15 +214,26 @@ def test_a_job_that_would_starve_or_be_late_turns_the_order(past: str, weight: f
 
 def test_a_tail_takes_gpus_to_a_job_that_would_take_long() -> None:
     goodput_JK = np.tile(SIZES**0.7, (6, 1))
-    crowd = crowd_of(majorants(goodput_JK, SIZES), np.array([50.0] * 5 + [400.0]), np.zeros(6))
-    ends = [settle(crowd, np.ones(6), goal_of(6, tail=tail), 30)[1].end_J[-1] for tail in (0.0, 2.0)]
+    crowd = crowd_of(
+        majorants(goodput_JK, SIZES), np.array([50.0] * 5 + [400.0]), np.zeros(6)
+    )
+    ends = [
+        settle(crowd, np.ones(6), goal_of(6, tail=tail), 30)[1].end_J[-1]
+        for tail in (0.0, 2.0)
+    ]
     assert ends[1] < 0.97 * ends[0]
 
 
 def test_a_stretch_begins_when_the_one_before_it_ends() -> None:
     # Two GPUs, one job alone: 10 of progress at 2 a second, then 30 at 6; its last part is its end.
     curves = majorants(np.array([[1.0, 2.0], [3.0, 6.0]]), np.array([1.0, 2.0]))
-    crowd = Crowd(curves, np.array([10.0, 30.0]), np.array([0.0, np.inf]), np.array([1, -1]), np.array([2.0]))
+    crowd = Crowd(
+        curves,
+        np.array([10.0, 30.0]),
+        np.array([0.0, np.inf]),
+        np.array([1, -1]),
+        np.array([2.0]),
+    )
     assert play(crowd, np.ones(2)).end_J == pytest.approx([5.0, 10.0])
     value_J, course, cost = settle(crowd, np.ones(2), goal_of(1), 13)
     assert course.end_J == pytest.approx([10.0])
@@ -198,7 +247,9 @@ def two_stretches() -> tuple[Crowd, Goal]:
     curves = majorants(np.array([flat, *[steep] * 5]), SIZES)
     left_J = np.array([100.0, *np.linspace(250.0, 350.0, 4), 200.0])
     after = np.array([5, -1, -1, -1, -1, -1])
-    return Crowd(curves, left_J, np.array([0.0] * 5 + [np.inf]), after, np.array([16.0])), goal_of(5)
+    return Crowd(
+        curves, left_J, np.array([0.0] * 5 + [np.inf]), after, np.array([16.0])
+    ), goal_of(5)
 
 
 def test_no_other_values_of_its_stretches_cost_much_less() -> None:
@@ -208,7 +259,9 @@ def test_no_other_values_of_its_stretches_cost_much_less() -> None:
         for later in (0.5, 0.8, 1.25, 2.0):
             other_J = value_J * np.array([now, 1.0, 1.0, 1.0, 1.0, later])
             ends = play(crowd, other_J).end_J
-            assert ends[1:].sum() > 0.99 * cost  # the last stretch's end is that of the first job
+            assert (
+                ends[1:].sum() > 0.99 * cost
+            )  # the last stretch's end is that of the first job
 
 
 def test_a_job_is_worth_less_while_it_scales_badly() -> None:
@@ -221,8 +274,13 @@ def test_a_job_is_worth_less_while_it_scales_badly() -> None:
 
 def test_who_is_expected_to_end_last_has_the_weight_of_the_makespan() -> None:
     goodput_JK = np.tile(SIZES**0.7, (6, 1))
-    crowd = crowd_of(majorants(goodput_JK, SIZES), np.array([50.0] * 5 + [400.0]), np.zeros(6))
-    ends = [settle(crowd, np.ones(6), goal_of(6, makespan_jobs=jobs), 30)[1].end_J[-1] for jobs in (0.0, 9.0)]
+    crowd = crowd_of(
+        majorants(goodput_JK, SIZES), np.array([50.0] * 5 + [400.0]), np.zeros(6)
+    )
+    ends = [
+        settle(crowd, np.ones(6), goal_of(6, makespan_jobs=jobs), 30)[1].end_J[-1]
+        for jobs in (0.0, 9.0)
+    ]
     assert ends[1] < 0.97 * ends[0]
 
 
@@ -239,14 +297,19 @@ def test_the_last_end_is_a_mean_over_who_comes(seed: int) -> None:
         likely = float(np.where(comes_J, chance_J, 1.0 - chance_J).prod())
         mean_s += likely * float(end_J[comes_J].max(initial=0.0))
     course = Course(np.zeros(5), end_J, np.zeros((5, 1)))
-    goals = [goal_of(5, makespan_jobs=each, usual_s=100.0, chance_J=chance_J) for each in (0.0, 3.0)]
+    goals = [
+        goal_of(5, makespan_jobs=each, usual_s=100.0, chance_J=chance_J)
+        for each in (0.0, 3.0)
+    ]
     plain, more = [cost_of(course, goal) for goal in goals]
     assert more - plain == pytest.approx(3.0 * mean_s, rel=1e-3)
 
 
 def test_who_may_come_takes_its_part_of_what_the_last_end_weighs() -> None:
     course = Course(np.zeros(3), np.array([100.0, 1.0, 1_000.0]), np.zeros((3, 1)))
-    goal = goal_of(3, makespan_jobs=8.0, usual_s=2_000.0, chance_J=np.array([1.0, 1.0, 0.25]))
+    goal = goal_of(
+        3, makespan_jobs=8.0, usual_s=2_000.0, chance_J=np.array([1.0, 1.0, 0.25])
+    )
     weight_J, scratch_J = np.empty((2, 3))
     weigh(course, goal, weight_J, scratch_J)
     # Far apart, so that no end stands for another one.

@@ -37,13 +37,17 @@ def faster_a(times: float) -> Mapping[str, TypeProfile]:
     """Return how long steps take on types a and b, the former so many times as fast."""
     common = timed("x").measured.by_type["gpu"]
     names = ("alpha_c", "beta_c", "alpha_r", "alpha_n")
-    rare = replace(common.params, **{name: getattr(common.params, name) / times for name in names})
+    rare = replace(
+        common.params, **{name: getattr(common.params, name) / times for name in names}
+    )
     return {"a": replace(common, params=rare), "b": common}
 
 
 def beside_eight(num_rare: int, *jobs: JobView) -> ClusterView:
     """Return a view of jobs on a node of type a and two of four GPUs of type b."""
-    return view((*nodes(num_rare, kind="a", name="a"), *nodes(4, 4, kind="b", name="b")), *jobs)
+    return view(
+        (*nodes(num_rare, kind="a", name="a"), *nodes(4, 4, kind="b", name="b")), *jobs
+    )
 
 
 def test_it_keeps_the_contract() -> None:
@@ -52,41 +56,78 @@ def test_it_keeps_the_contract() -> None:
 
 
 def test_it_keeps_the_contract_with_all_dials() -> None:
-    check_policy(lambda: Castor(rho_max=0.8, makespan_jobs=4.0, expect=False), cases=20, seed=2)
+    check_policy(
+        lambda: Castor(rho_max=0.8, makespan_jobs=4.0, expect=False), cases=20, seed=2
+    )
 
 
 @pytest.mark.parametrize("option", [{"rho_max": -1.0}, {"makespan_jobs": -0.5}])
 def test_a_bad_dial_is_named(option: dict[str, float]) -> None:
-    with pytest.raises(InputError, match=f"{next(iter(option))} must be finite and >= 0"):
+    with pytest.raises(
+        InputError, match=f"{next(iter(option))} must be finite and >= 0"
+    ):
         create_policy("castor", **option)
 
 
 @pytest.mark.parametrize(
     ("rescale_s", "dials"),
-    [(0.0, (2.0, 0.0)), (1.0, (2.0, 0.0)), (8.0, (3.0, 0.25)), (15.0, (4.0, 0.5)), (250.0, (4.0, 0.5))],
+    [
+        (0.0, (2.0, 0.0)),
+        (1.0, (2.0, 0.0)),
+        (8.0, (3.0, 0.25)),
+        (15.0, (4.0, 0.5)),
+        (250.0, (4.0, 0.5)),
+    ],
 )
 def test_dials_that_nobody_sets_are_those_of_what_rescales_take(
     rescale_s: float, dials: tuple[float, float]
 ) -> None:
     """Each job's own rescale counts in the median: one that is dear among five changes nothing."""
     makespan_jobs, tail = dials
-    assert Castor().dials(rescale_s, unlike=0.0, crowd=9.0) == (makespan_jobs, tail, 2.0)
-    assert Castor(makespan_jobs=8.0).dials(rescale_s, unlike=0.0, crowd=9.0) == (8.0, tail, 2.0)
-    assert Castor(tail=0.0).dials(rescale_s, unlike=0.0, crowd=9.0) == (makespan_jobs, 0.0, 2.0)
-    jobs = [timed(f"j{number}", target=10.0**number, at=-1e4 * number) for number in range(4, 9)]
-    jobs = [replace(each, rescale_s=9e9 if each.id == "j5" else rescale_s) for each in jobs]
-    as_set = Castor(makespan_jobs=makespan_jobs, tail=tail).allocate(view(nodes(4, 4), *jobs))
+    assert Castor().dials(rescale_s, unlike=0.0, crowd=9.0) == (
+        makespan_jobs,
+        tail,
+        2.0,
+    )
+    assert Castor(makespan_jobs=8.0).dials(rescale_s, unlike=0.0, crowd=9.0) == (
+        8.0,
+        tail,
+        2.0,
+    )
+    assert Castor(tail=0.0).dials(rescale_s, unlike=0.0, crowd=9.0) == (
+        makespan_jobs,
+        0.0,
+        2.0,
+    )
+    jobs = [
+        timed(f"j{number}", target=10.0**number, at=-1e4 * number)
+        for number in range(4, 9)
+    ]
+    jobs = [
+        replace(each, rescale_s=9e9 if each.id == "j5" else rescale_s) for each in jobs
+    ]
+    as_set = Castor(makespan_jobs=makespan_jobs, tail=tail).allocate(
+        view(nodes(4, 4), *jobs)
+    )
     assert Castor().allocate(view(nodes(4, 4), *jobs)) == as_set
-    assert Castor(makespan_jobs=64.0, tail=4.0).allocate(view(nodes(4, 4), *jobs)) != as_set
+    assert (
+        Castor(makespan_jobs=64.0, tail=4.0).allocate(view(nodes(4, 4), *jobs))
+        != as_set
+    )
 
 
-def given(*jobs: object, gpus: tuple[int, ...] = (4,), **options: float) -> dict[str, int]:
+def given(
+    *jobs: object, gpus: tuple[int, ...] = (4,), **options: float
+) -> dict[str, int]:
     seen = view(nodes(*gpus), *jobs)  # type: ignore[arg-type]  # as the stage's
     return counts(Castor(**options).allocate(seen))  # type: ignore[arg-type]  # numbers only
 
 
 def test_a_short_job_goes_before_a_long_one() -> None:
-    plan = given(timed("a-long", target=1e7, gpus=(4, 4)), timed("short", target=1e4, gpus=(4, 4)))
+    plan = given(
+        timed("a-long", target=1e7, gpus=(4, 4)),
+        timed("short", target=1e4, gpus=(4, 4)),
+    )
     assert plan == {"short": 4}
 
 
@@ -103,14 +144,20 @@ def test_a_tenants_weight_does_too() -> None:
     assert uneven["a"] > even["a"]
 
 
-@pytest.mark.parametrize("pieces", [values.MANY_PIECES, 0], ids=["one type", "where plays are few"])
-def test_a_deadline_that_presses_goes_before(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "pieces", [values.MANY_PIECES, 0], ids=["one type", "where plays are few"]
+)
+def test_a_deadline_that_presses_goes_before(
+    pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(values, "MANY_PIECES", pieces)
     # Alone, the late one needs about 530 s of the four GPUs, the other about 400 s.
     late = timed("late", target=2e6, deadline_at=700.0, gpus=(4, 4))
     other = timed("other", target=1.5e6, gpus=(4, 4))
     assert given(late, other) == {"late": 4}
-    assert given(replace(late, spec=replace(late.spec, deadline_at=None)), other) == {"other": 4}
+    assert given(replace(late, spec=replace(late.spec, deadline_at=None)), other) == {
+        "other": 4
+    }
 
 
 def test_an_untimed_job_starts_within_a_node_on_at_most_four() -> None:
@@ -132,23 +179,38 @@ def test_an_untimed_job_starts_within_a_node_on_at_most_four() -> None:
 def test_the_last_end_and_fair_shares_weigh_more_where_gpus_differ(
     unlike: float, crowd: float, times: float, rho_max: float
 ) -> None:
-    assert Castor().dials(30.0, unlike, crowd) == pytest.approx((4.0 * times, 0.5, rho_max))
-    assert Castor().dials(0.0, unlike, crowd) == pytest.approx((2.0 * times, 0.0, rho_max))
-    assert Castor(makespan_jobs=0.0, rho_max=0.0).dials(30.0, unlike, crowd) == (0.0, 0.5, 0.0)
+    assert Castor().dials(30.0, unlike, crowd) == pytest.approx(
+        (4.0 * times, 0.5, rho_max)
+    )
+    assert Castor().dials(0.0, unlike, crowd) == pytest.approx(
+        (2.0 * times, 0.0, rho_max)
+    )
+    assert Castor(makespan_jobs=0.0, rho_max=0.0).dials(30.0, unlike, crowd) == (
+        0.0,
+        0.5,
+        0.0,
+    )
 
 
-@pytest.mark.parametrize(("num_rare", "times", "unlike"), [(2, 1.0, 0.0), (2, 3.0, 0.2), (4, 0.5, 1 / 3)])
-def test_gpus_are_as_unlike_as_what_jobs_do_on_them(num_rare: int, times: float, unlike: float) -> None:
+@pytest.mark.parametrize(
+    ("num_rare", "times", "unlike"), [(2, 1.0, 0.0), (2, 3.0, 0.2), (4, 0.5, 1 / 3)]
+)
+def test_gpus_are_as_unlike_as_what_jobs_do_on_them(
+    num_rare: int, times: float, unlike: float
+) -> None:
     """Of ten or twelve GPUs some are so many times as fast: in logarithms, in the mean."""
     seen = beside_eight(num_rare, timed("x", gpus=(1, 1), by_type=faster_a(times)))
-    fluid = Fluid.of(situation(seen, standing(seen), Lengths()), np.array([num_rare, 8]))
+    fluid = Fluid.of(
+        situation(seen, standing(seen), Lengths()), np.array([num_rare, 8])
+    )
     assert fluid.unlike == pytest.approx(unlike * abs(np.log(times)))
 
 
 @pytest.mark.parametrize("dial", ["makespan_jobs", "rho_max"])
 def test_rounds_go_by_how_unlike_their_gpus_are(dial: str) -> None:
     jobs = [
-        timed(f"j{number}", gpus=(1, 4), target=1e6 * number, by_type=faster_a(3.0)) for number in range(1, 9)
+        timed(f"j{number}", gpus=(1, 4), target=1e6 * number, by_type=faster_a(3.0))
+        for number in range(1, 9)
     ]
     seen = beside_eight(2, *jobs)
     fluid = Fluid.of(situation(seen, standing(seen), Lengths()), np.array([2, 8]))
@@ -158,11 +220,16 @@ def test_rounds_go_by_how_unlike_their_gpus_are(dial: str) -> None:
     plan = Castor().allocate(seen)
     assert Castor(**usual).allocate(seen).diagnostics == plan.diagnostics
     of_one_type = getattr(Castor().dials(jobs[0].rescale_s, 0.0, crowd), dial)
-    assert Castor(**{**usual, dial: of_one_type}).allocate(seen).diagnostics != plan.diagnostics
+    assert (
+        Castor(**{**usual, dial: of_one_type}).allocate(seen).diagnostics
+        != plan.diagnostics
+    )
 
 
 @pytest.mark.parametrize(("times", "rate"), [(0.5, 1.0), (1.0, 1.0), (3.0, 1.4)])
-def test_an_equal_share_is_of_every_type_or_of_the_commonest(times: float, rate: float) -> None:
+def test_an_equal_share_is_of_every_type_or_of_the_commonest(
+    times: float, rate: float
+) -> None:
     """A fifth of the GPUs are so many times as fast: a job's clock runs at what it has on all in turns, or at
     what it has on the others alone if that is more.
     """
@@ -187,7 +254,13 @@ def test_a_change_must_pay() -> None:
 
 
 def test_a_frozen_job_that_runs_is_never_stopped() -> None:
-    frozen = timed("frozen", gpus=(1, 4), contract=RescaleContract.FROZEN, held=on(n0=3), target=1e9)
+    frozen = timed(
+        "frozen",
+        gpus=(1, 4),
+        contract=RescaleContract.FROZEN,
+        held=on(n0=3),
+        target=1e9,
+    )
     plan = Castor().allocate(view(nodes(4), frozen, timed("short", target=1e3)))
     assert counts(plan) == {"frozen": 3, "short": 1}
     assert "frozen" in plan.reasons["frozen"]
@@ -203,11 +276,16 @@ def test_a_job_that_is_late_by_its_fair_clock_is_owed_its_share() -> None:
 
 def test_who_nears_its_limit_goes_first_long_before_it_is_owed_anything() -> None:
     """Of two jobs the shorter goes first, but not once the other is old."""
-    old, short = timed("old", target=1e7, at=0.0), timed("short", target=3e6, at=5_000.0)
+    old, short = (
+        timed("old", target=1e7, at=0.0),
+        timed("short", target=3e6, at=5_000.0),
+    )
     seen = ClusterView(at=5_000.0, nodes=nodes(4, 4), jobs=(old, short))
     now = situation(seen, standing(seen), Lengths())
     assert FairClocks().move(5_000.0, now, np.array([8])).least_J.max() < 3.0
-    plain, fair = (counts(Castor(rho_max=limit, tail=0.0).allocate(seen)) for limit in (0.0, 3.0))
+    plain, fair = (
+        counts(Castor(rho_max=limit, tail=0.0).allocate(seen)) for limit in (0.0, 3.0)
+    )
     assert plain["short"] > plain.get("old", 0)
     assert fair["old"] > fair.get("short", 0)
 
@@ -219,8 +297,16 @@ def test_a_late_job_gets_its_share_of_the_commonest_type_or_as_much_of_another(
     """Two GPUs of type b are its share. Those of the rarer a do as well unless they are slower."""
     by_type = faster_a(times)
     late = timed("late", gpus=(1, 4), target=1e9, at=0.0, by_type=by_type)
-    new = [timed(f"j{number}", gpus=(4, 4), target=1e4, at=5e5, by_type=by_type) for number in range(3)]
-    seen = view((*nodes(2, kind="a", name="a"), *nodes(4, 4, kind="b", name="b")), late, *new, at=5e5)
+    new = [
+        timed(f"j{number}", gpus=(4, 4), target=1e4, at=5e5, by_type=by_type)
+        for number in range(3)
+    ]
+    seen = view(
+        (*nodes(2, kind="a", name="a"), *nodes(4, 4, kind="b", name="b")),
+        late,
+        *new,
+        at=5e5,
+    )
     now = situation(seen, standing(seen), Lengths())
     fair = FairClocks().move(5e5, now, np.array([2, 8]))
     assert (fair.gpus_J[0], fair.type_J[0]) == (2, 1)
@@ -228,14 +314,20 @@ def test_a_late_job_gets_its_share_of_the_commonest_type_or_as_much_of_another(
     assert {node[0] for node, _ in held.slots} == {gets_type}
     columns = np.flatnonzero(now.configs.type_C == "ab".index(gets_type))
     goodput = dict(
-        zip(now.configs.gpus_C[columns].tolist(), now.goodput_JC[0, columns].tolist(), strict=True)
+        zip(
+            now.configs.gpus_C[columns].tolist(),
+            now.goodput_JC[0, columns].tolist(),
+            strict=True,
+        )
     )
     assert goodput[held.num_replicas] >= fair.goodput_J[0]
 
 
 def test_a_share_goes_before_what_a_job_of_one_size_is_owed() -> None:
     old = timed("old", target=1e7, at=0.0)
-    pressing = timed("pressing", gpus=(4, 4), target=3e4, at=3_990.0, deadline_at=3_995.0)
+    pressing = timed(
+        "pressing", gpus=(4, 4), target=3e4, at=3_990.0, deadline_at=3_995.0
+    )
     seen = ClusterView(at=4_000.0, nodes=nodes(4), jobs=(old, pressing))
     assert counts(Castor().allocate(seen)) == {"pressing": 4}
     assert counts(Castor(rho_max=0.9).allocate(seen)).get("old", 0) >= 2
@@ -249,14 +341,17 @@ def test_fair_shares_bound_what_is_lost() -> None:
     whole = 2e5
     while len(ends) < 4 and at < 1e5:
         jobs = [
-            timed(name, progress=min(amount, whole * 0.999), target=whole) for name, amount in done.items()
+            timed(name, progress=min(amount, whole * 0.999), target=whole)
+            for name, amount in done.items()
         ]
         seen = view(nodes(4), *jobs, at=at)
         now = situation(seen, standing(seen), Lengths())
         late_J = clocks.move(at, now, np.array([4])).least_J >= 1.0
         alone_J = now.goodput_JC[:, now.configs.gpus_C == 1][:, 0]
         for row, each in enumerate(now.jobs):
-            served = late_J[row] or each.id == "j0"  # greed: everything but what is owed goes to j0
+            served = (
+                late_J[row] or each.id == "j0"
+            )  # greed: everything but what is owed goes to j0
             done[each.id] += step * float(alone_J[row]) * served
             if done[each.id] >= whole and each.id not in ends:
                 ends[each.id] = at + step
@@ -271,27 +366,39 @@ def test_it_says_when_a_job_ends_and_what_more_gpus_are_worth() -> None:
     assert "ends in about" in why
     assert "nine of ten" in why
     assert "for an hour would save it" in why
-    assert policy.predictions["a"].low_at < policy.predictions["a"].end_at < policy.predictions["a"].high_at
+    assert (
+        policy.predictions["a"].low_at
+        < policy.predictions["a"].end_at
+        < policy.predictions["a"].high_at
+    )
 
 
 def test_who_waits_reads_why_and_until_when() -> None:
     plan = Castor().allocate(
-        view(nodes(1), timed("long", target=1e7, gpus=(1, 1)), timed("short", gpus=(1, 1)))
+        view(
+            nodes(1),
+            timed("long", target=1e7, gpus=(1, 1)),
+            timed("short", gpus=(1, 1)),
+        )
     )
     assert "an hour of a GPU saves the others" in plan.reasons["long"]
     assert "starts in about" in plan.reasons["long"]
     poor = job("poor", tenant="t")
     assert (
-        "tenant t may hold 0 more" in Castor().allocate(view(nodes(1), poor, quotas={"t": 0})).reasons["poor"]
+        "tenant t may hold 0 more"
+        in Castor().allocate(view(nodes(1), poor, quotas={"t": 0})).reasons["poor"]
     )
     wide = job("wide", (8, 8))
     assert (
-        "needs 8 GPUs of one type, and there are 4" in Castor().allocate(view(nodes(4), wide)).reasons["wide"]
+        "needs 8 GPUs of one type, and there are 4"
+        in Castor().allocate(view(nodes(4), wide)).reasons["wide"]
     )
 
 
 def test_the_gap_of_the_round_is_told() -> None:
-    plan = Castor().allocate(view(nodes(4, 4), *(timed(f"j{number}") for number in range(6))))
+    plan = Castor().allocate(
+        view(nodes(4, 4), *(timed(f"j{number}") for number in range(6)))
+    )
     assert plan.diagnostics["gap"] == pytest.approx(0.0, abs=1e-9)
     assert plan.diagnostics["objective"] <= plan.diagnostics["bound"] + 1e-12
     assert plan.diagnostics["price"] > 0.0
@@ -313,14 +420,25 @@ def test_each_job_goes_to_the_gpu_type_where_it_gains_most() -> None:
 def two_types(fast: TypeProfile, *, moved: bool) -> tuple[ClusterView, JobView]:
     """Return a cluster of two types, and a job that was timed on 4 GPUs of a, and holds them if it moved."""
     held, slow = on(a0=4), timed("x").measured.by_type["gpu"]
-    one = timed("x", gpus=(4, 4), target=1e8, held=held if moved else WAITING, by_type={"a": slow, "b": fast})
-    return view((*nodes(4, kind="a", name="a"), *nodes(4, kind="b", name="b")), one), one
+    one = timed(
+        "x",
+        gpus=(4, 4),
+        target=1e8,
+        held=held if moved else WAITING,
+        by_type={"a": slow, "b": fast},
+    )
+    return view(
+        (*nodes(4, kind="a", name="a"), *nodes(4, kind="b", name="b")), one
+    ), one
 
 
 def test_who_moves_to_another_gpu_type_is_told_so() -> None:
     slow = timed("x").measured.by_type["gpu"]
     fast = replace(slow, params=replace(slow.params, alpha_c=0.001, beta_c=0.0001))
-    for moved, said in ((True, "moves with its 4 GPUs from a to b; "), (False, "starts on 4 GPUs of b; ")):
+    for moved, said in (
+        (True, "moves with its 4 GPUs from a to b; "),
+        (False, "starts on 4 GPUs of b; "),
+    ):
         seen, one = two_types(fast, moved=moved)
         assert Castor().allocate(seen).reasons[one.id].startswith(said)
 
@@ -329,9 +447,16 @@ def test_gpus_of_a_type_that_was_timed_alone_do_not_synchronise_for_free() -> No
     """A fit to one GPU knows no link: synchronisation takes what it does where the job trained on several."""
     known = timed("x").measured.by_type["gpu"]
     linked = replace(known, params=replace(known.params, alpha_r=1.0, alpha_n=1.0))
-    alone = replace(known, num_replicas_profiled=1, params=replace(known.params, alpha_r=0.0, alpha_n=0.0))
+    alone = replace(
+        known,
+        num_replicas_profiled=1,
+        params=replace(known.params, alpha_r=0.0, alpha_n=0.0),
+    )
     found = {}
-    for name, types in (("alone", {"a": linked, "b": alone}), ("both", {"a": linked, "b": linked})):
+    for name, types in (
+        ("alone", {"a": linked, "b": alone}),
+        ("both", {"a": linked, "b": linked}),
+    ):
         one = timed("x", gpus=(1, 4), by_type=types)
         seen = view((*nodes(4, kind="a", name="a"), *nodes(4, kind="b", name="b")), one)
         found[name] = situation(seen, standing(seen), Lengths()).goodput_JC
@@ -341,7 +466,8 @@ def test_gpus_of_a_type_that_was_timed_alone_do_not_synchronise_for_free() -> No
 def test_large_rounds_stay_lawful_and_near_the_bound() -> None:
     rng = np.random.default_rng(0)
     jobs = [
-        timed(f"j{number:03d}", target=float(rng.lognormal(13.0, 1.5)), gpus=(1, 64)) for number in range(300)
+        timed(f"j{number:03d}", target=float(rng.lognormal(13.0, 1.5)), gpus=(1, 64))
+        for number in range(300)
     ]
     plan = Castor().allocate(view(nodes(*[8] * 32), *jobs))
     assert sum(counts(plan).values()) == 256
@@ -352,27 +478,38 @@ def test_a_job_whose_rescales_take_long_moves_too_where_gpus_are_free() -> None:
     held = timed("slow to move", target=1e9, held=on(n0=1))
     assert given(replace(held, rescale_s=250.0)) == {"slow to move": 4}
     # One that is nearly done does not.
-    assert given(replace(held, rescale_s=250.0, measured=replace(held.measured, progress_target=1e4))) == {
-        "slow to move": 1
-    }
+    assert given(
+        replace(
+            held, rescale_s=250.0, measured=replace(held.measured, progress_target=1e4)
+        )
+    ) == {"slow to move": 1}
 
 
 def test_a_dear_change_pays_while_nobody_is_about_to_end() -> None:
-    held = replace(timed("slow to move", target=1e9, gpus=(1, 4), held=on(n0=3)), rescale_s=250.0)
+    held = replace(
+        timed("slow to move", target=1e9, gpus=(1, 4), held=on(n0=3)), rescale_s=250.0
+    )
     assert given(held) == {"slow to move": 4}
-    soon_gone = timed("soon gone", progress=1e6 - 1e4, target=1e6, gpus=(4, 4), held=on(n1=4))
+    soon_gone = timed(
+        "soon gone", progress=1e6 - 1e4, target=1e6, gpus=(4, 4), held=on(n1=4)
+    )
     plan = Castor().allocate(view(nodes(4, 4), held, soon_gone))
     assert counts(plan) == {"slow to move": 3, "soon gone": 4}
 
 
 def test_nodes_that_come_and_go_are_seen_in_the_next_round() -> None:
-    policy, jobs = Castor(), (timed("a", target=1e8, gpus=(8, 8)), timed("b", target=1e8, gpus=(4, 4)))
+    policy, jobs = (
+        Castor(),
+        (timed("a", target=1e8, gpus=(8, 8)), timed("b", target=1e8, gpus=(4, 4))),
+    )
     assert counts(policy.allocate(view(nodes(4, 4, 4), *jobs))) == {"a": 8, "b": 4}
     assert counts(policy.allocate(view(nodes(4), *jobs))) == {"b": 4}
     # And what frozen jobs hold is not given twice.
     ice = timed("ice", contract=RescaleContract.FROZEN, gpus=(4, 4), held=on(n1=4))
     plan = policy.allocate(view(nodes(4, 4), jobs[1], ice))
-    assert {name: allocation.slots for name, allocation in plan.allocations.items()} == {
+    assert {
+        name: allocation.slots for name, allocation in plan.allocations.items()
+    } == {
         "b": (("n0", 4),),
         "ice": (("n1", 4),),
     }
@@ -381,7 +518,10 @@ def test_nodes_that_come_and_go_are_seen_in_the_next_round() -> None:
 def on_type_a(name: str, held: Allocation = WAITING, target: float = 1e6) -> JobView:
     """Return a job of four GPUs of type a."""
     one = timed(name, gpus=(4, 4), target=target, held=held, by_type=faster_a(1.0))
-    return replace(one, spec=replace(one.spec, replicas=replace(one.spec.replicas, gpu_types=("a",))))
+    return replace(
+        one,
+        spec=replace(one.spec, replicas=replace(one.spec.replicas, gpu_types=("a",))),
+    )
 
 
 def test_ends_are_foretold_by_the_gpus_of_the_type_where_jobs_are() -> None:
@@ -389,28 +529,42 @@ def test_ends_are_foretold_by_the_gpus_of_the_type_where_jobs_are() -> None:
     beside_one_a, alone = Castor(expect=False), Castor(expect=False)
     beside_one_a.allocate(beside_eight(1, one))
     alone.allocate(view(nodes(4, 4, kind="b", name="b"), one))
-    assert beside_one_a.predictions["x"].end_at == pytest.approx(alone.predictions["x"].end_at, rel=0.02)
+    assert beside_one_a.predictions["x"].end_at == pytest.approx(
+        alone.predictions["x"].end_at, rel=0.02
+    )
 
 
 def test_who_may_use_one_gpu_type_only_is_foretold_to_wait_for_that() -> None:
     """Eight GPUs of another type are free all the time, which were taken for those that it waits for."""
     policy = Castor(expect=False, makespan_jobs=0.0)
-    plan = policy.allocate(beside_eight(4, on_type_a("runs", on(a0=4)), on_type_a("waits", target=4e6)))
+    plan = policy.allocate(
+        beside_eight(4, on_type_a("runs", on(a0=4)), on_type_a("waits", target=4e6))
+    )
     assert counts(plan) == {"runs": 4}
-    assert policy.starts["waits"].end_at == pytest.approx(policy.predictions["runs"].end_at, rel=0.05)
+    assert policy.starts["waits"].end_at == pytest.approx(
+        policy.predictions["runs"].end_at, rel=0.05
+    )
 
 
 def test_who_is_expected_in_part_counts_in_part() -> None:
     """In the sum of completion times, for the last end, and for how soon somebody comes."""
-    seen = beside_eight(4, *[on_type_a(f"j{number}", target=1e6) for number in range(3)])
+    seen = beside_eight(
+        4, *[on_type_a(f"j{number}", target=1e6) for number in range(3)]
+    )
     now = situation(seen, standing(seen), Lengths())
     fluid = Fluid.of(now, np.array([4, 8]))
-    part = Expected(fluid.curves, 0.25 * now.left_J, np.array([40.0, 80.0, 120.0]), 0.25)
-    crowd, goal = values._crowd(now, fluid, part, values.Wanted(0.0, 0.0, np.full(3, np.inf)))
+    part = Expected(
+        fluid.curves, 0.25 * now.left_J, np.array([40.0, 80.0, 120.0]), 0.25
+    )
+    crowd, goal = values._crowd(
+        now, fluid, part, values.Wanted(0.0, 0.0, np.full(3, np.inf))
+    )
     assert goal.weight_J.tolist() == [1.0] * 3 + [0.25] * 3
     assert goal.chance_J.tolist() == [1.0] * 3 + [0.25] * 3
     assert crowd.arrives_J[3:6].tolist() == [40.0, 80.0, 120.0]
-    course = Course(np.array([0.0, 0.0, 0.0, 40.0]), np.full(4, 900.0), np.zeros((4, 2)))
+    course = Course(
+        np.array([0.0, 0.0, 0.0, 40.0]), np.full(4, 900.0), np.zeros((4, 2))
+    )
     assert values.Outlook(np.ones(3), course, 0.25).calm_s == 160.0
     assert values.Outlook(np.ones(3), course).calm_s == 40.0
 
@@ -421,13 +575,18 @@ def test_on_several_gpu_types_all_of_two_hours_are_expected_until_nobody_comes_a
     asked: list[tuple[bool, bool]] = []
     as_it_is = Arrivals.expected
 
-    def expected(self: Arrivals, at: float, *, in_part: bool, over: float) -> Expected | None:
+    def expected(
+        self: Arrivals, at: float, *, in_part: bool, over: float
+    ) -> Expected | None:
         found = as_it_is(self, at, in_part=in_part, over=over)
         asked.append((in_part, found is None))
         return found
 
     monkeypatch.setattr(Arrivals, "expected", expected)
-    jobs = [timed(f"j{number}", target=1e7, at=60.0 * number, by_type=faster_a(3.0)) for number in range(60)]
+    jobs = [
+        timed(f"j{number}", target=1e7, at=60.0 * number, by_type=faster_a(3.0))
+        for number in range(60)
+    ]
     several, one_type = Castor(), Castor()
     for at in (3_600.0, 8_000.0):
         several.allocate(replace(beside_eight(4, *jobs), at=at))
@@ -437,7 +596,10 @@ def test_on_several_gpu_types_all_of_two_hours_are_expected_until_nobody_comes_a
 
 
 def test_a_gpu_type_that_is_lost_and_comes_back_leaves_who_is_expected_on_it() -> None:
-    policy, stays = Castor(), timed("stays", gpus=(4, 4), target=1e8, by_type=faster_a(1.0))
+    policy, stays = (
+        Castor(),
+        timed("stays", gpus=(4, 4), target=1e8, by_type=faster_a(1.0)),
+    )
     gone = [on_type_a(f"gone{number}") for number in range(4)]
     for at, jobs in ((0.0, [stays, *gone]), (60.0, [stays])):
         policy.allocate(replace(beside_eight(4, *jobs), at=at))
@@ -447,7 +609,9 @@ def test_a_gpu_type_that_is_lost_and_comes_back_leaves_who_is_expected_on_it() -
     expected = policy._memory.arrivals.expected(180.0)
     assert expected is not None
     assert set(expected.curves.type_V.tolist()) == {0, 1}
-    assert counts(policy.allocate(replace(beside_eight(4, stays), at=180.0))) == {"stays": 4}
+    assert counts(policy.allocate(replace(beside_eight(4, stays), at=180.0))) == {
+        "stays": 4
+    }
 
 
 def test_when_a_job_starts_is_foretold_with_what_proved_wrong_before() -> None:

@@ -18,7 +18,18 @@ from coadapt.policies.castor.rates import log_steps_s
 from coadapt.policies.castor.times import Shape
 from tests.policies.castor.stage import PARAMS
 
-OF_NUMPYS_OWN = {"exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "power", "float_power", "cbrt"}
+OF_NUMPYS_OWN = {
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "power",
+    "float_power",
+    "cbrt",
+}
 LOOPS = {"compiled", "compiled_part", "compiled_lean", "lean_part"}
 compiled = pytest.mark.skipif(not HAS_COMPILER, reason="without numba loops call numpy")
 
@@ -30,11 +41,17 @@ def test_they_are_those_of_the_c_library(values: list[float], exponent: float) -
     assert exp_N.tolist() == [math.exp(each) for each in values]
     assert log(exp_N).tolist() == [math.log(each) for each in exp_N.tolist()]
     roots = [math.exp(each / 8.0) for each in values]
-    assert power(np.array(roots), exponent).tolist() == [each**exponent for each in roots]
+    assert power(np.array(roots), exponent).tolist() == [
+        each**exponent for each in roots
+    ]
 
 
 SETTINGS = st.tuples(
-    st.integers(1, 4), st.integers(1, 8), st.integers(1, 2), st.integers(1, 9), st.integers(0, 3)
+    st.integers(1, 4),
+    st.integers(1, 8),
+    st.integers(1, 2),
+    st.integers(1, 9),
+    st.integers(0, 3),
 )
 
 
@@ -42,13 +59,19 @@ SETTINGS = st.tuples(
 def test_a_step_takes_what_the_model_says(
     settings: list[tuple[int, int, int, int, int]], gamma: float
 ) -> None:
-    params = replace(PARAMS, alpha_n=0.2, beta_n=0.02, alpha_k=0.3, beta_k=0.01, gamma=gamma)
+    params = replace(
+        PARAMS, alpha_n=0.2, beta_n=0.02, alpha_k=0.3, beta_k=0.01, gamma=gamma
+    )
     rows, said = [], []
     for nodes, per_node, racks, atomic, accumulation in settings:
         shape = Shape(nodes, min(racks, nodes), nodes * per_node)
         rows.append([*shape, 16 * atomic, accumulation])
-        said.append(math.log(step_time(params, shape.placement, 16 * atomic, accumulation)))
-    assert log_steps_s(params, np.array(rows, dtype=np.float64)) == pytest.approx(said, rel=1e-12, abs=1e-12)
+        said.append(
+            math.log(step_time(params, shape.placement, 16 * atomic, accumulation))
+        )
+    assert log_steps_s(params, np.array(rows, dtype=np.float64)) == pytest.approx(
+        said, rel=1e-12, abs=1e-12
+    )
 
 
 def _outside_of_loops(tree: ast.AST) -> list[ast.AST]:
@@ -62,11 +85,15 @@ def _outside_of_loops(tree: ast.AST) -> list[ast.AST]:
     return found
 
 
-@pytest.mark.parametrize("path", sorted(Path(castor.__path__[0]).rglob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted(Path(castor.__path__[0]).rglob("*.py")), ids=lambda path: path.name
+)
 def test_numpys_own_are_called_in_compiled_loops_alone(path: Path) -> None:
     called = {
         node.attr
         for node in _outside_of_loops(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "np"
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "np"
     }
     assert not called & OF_NUMPYS_OWN

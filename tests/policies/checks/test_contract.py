@@ -16,7 +16,11 @@ import pytest
 from coadapt.model import NO_GRANT, ClusterView, Plan, RescaleContract
 from coadapt.policies import Policy, create_policy
 from coadapt.policies.checks.contract import CHECKS, Trial, check_policy, main, report
-from coadapt.policies.checks.sample_views import corner_views, generate_views, later_view
+from coadapt.policies.checks.sample_views import (
+    corner_views,
+    generate_views,
+    later_view,
+)
 from coadapt.policies.fifo import Fifo
 from coadapt.policies.optimus import Optimus
 from coadapt.policies.srtf import Srtf
@@ -28,7 +32,9 @@ SIMPLE: dict[str, Callable[[], Policy]] = {
     "fifo with backfill": lambda: Fifo(backfill=True),
     "srtf": Srtf,
     "tiresias": Tiresias,
-    "tiresias with promotion": lambda: Tiresias(thresholds_gpu_s=(600.0, 6000.0), promote_knob=1.0),
+    "tiresias with promotion": lambda: Tiresias(
+        thresholds_gpu_s=(600.0, 6000.0), promote_knob=1.0
+    ),
     "optimus": Optimus,
 }
 
@@ -40,7 +46,10 @@ def test_our_simple_policies_keep_the_contract(name: str) -> None:
 
 def test_the_example_keeps_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
-    check_policy(lambda: create_policy("examples.my_policy:MyPolicy", quantum_gpu_s=600.0), cases=150)
+    check_policy(
+        lambda: create_policy("examples.my_policy:MyPolicy", quantum_gpu_s=600.0),
+        cases=150,
+    )
 
 
 class Changed:
@@ -59,11 +68,18 @@ def unknown_job(view: ClusterView, plan: Plan, call: int) -> Plan:
 
 
 def no_reasons(view: ClusterView, plan: Plan, call: int) -> Plan:
-    return replace(plan, reasons={job: text for job, text in plan.reasons.items() if job in plan.allocations})
+    return replace(
+        plan,
+        reasons={
+            job: text for job, text in plan.reasons.items() if job in plan.allocations
+        },
+    )
 
 
 def nothing_for_anybody(view: ClusterView, plan: Plan, call: int) -> Plan:
-    return Plan(reasons=dict.fromkeys((job.id for job in view.jobs), "waits for better days"))
+    return Plan(
+        reasons=dict.fromkeys((job.id for job in view.jobs), "waits for better days")
+    )
 
 
 def changes_the_view(view: ClusterView, plan: Plan, call: int) -> Plan:
@@ -75,7 +91,9 @@ def changes_the_view(view: ClusterView, plan: Plan, call: int) -> Plan:
 
 def by_dict_order(view: ClusterView, plan: Plan, call: int) -> Plan:
     firsts = (next(iter(job.measured.by_type), "") for job in view.jobs)
-    return replace(plan, reasons={job: f"{text} {[*firsts]}" for job, text in plan.reasons.items()})
+    return replace(
+        plan, reasons={job: f"{text} {[*firsts]}" for job, text in plan.reasons.items()}
+    )
 
 
 def fails(view: ClusterView, plan: Plan, call: int) -> Plan:
@@ -97,7 +115,9 @@ def no_plan(view: ClusterView, plan: Plan, call: int) -> Plan:
 
 def draws_from_the_world(view: ClusterView, plan: Plan, call: int) -> Plan:
     draw = random.random()
-    return replace(plan, reasons={job: f"{text} {draw}" for job, text in plan.reasons.items()})
+    return replace(
+        plan, reasons={job: f"{text} {draw}" for job, text in plan.reasons.items()}
+    )
 
 
 def as_it_is(view: ClusterView, plan: Plan, call: int) -> Plan:
@@ -111,7 +131,11 @@ BROKEN: list[tuple[Callable[[ClusterView, Plan, int], Plan], str, str]] = [
     (moves_frozen_jobs, "gives a lawful plan on any view", "contract frozen"),
     (fails, "gives a lawful plan on any view", "allocate raised KeyError: 'gpu'"),
     (no_plan, "gives a lawful plan on any view", "the plan is unlawful"),
-    (fails_in_the_second_round, "gives lawful plans round after round", "round 1: allocate raised KeyError"),
+    (
+        fails_in_the_second_round,
+        "gives lawful plans round after round",
+        "round 1: allocate raised KeyError",
+    ),
     (no_reasons, "says why a job waits", "waits, and Plan.reasons does not say why"),
     (changes_the_view, "leaves the view alone", "allocate modified the view"),
     (
@@ -151,7 +175,12 @@ class Forgetful(Fifo):
     def allocate(self, view: ClusterView) -> Plan:
         self.rounds += 1
         plan = super().allocate(view)
-        return replace(plan, reasons={job: f"{text} {self.rounds}" for job, text in plan.reasons.items()})
+        return replace(
+            plan,
+            reasons={
+                job: f"{text} {self.rounds}" for job, text in plan.reasons.items()
+            },
+        )
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return Forgetful, ()
@@ -159,7 +188,10 @@ class Forgetful(Fifo):
 
 def test_a_copy_that_lost_its_state_is_caught() -> None:
     failures = dict(report(Forgetful, Trial()))
-    assert "an instance and its pickled copy disagree on reasons" in failures["pickles with its state"]
+    assert (
+        "an instance and its pickled copy disagree on reasons"
+        in failures["pickles with its state"]
+    )
 
 
 def test_a_slow_policy_is_caught() -> None:
@@ -174,7 +206,9 @@ def test_a_decision_that_the_machine_made_late_is_forgiven() -> None:
 
 
 def test_the_text_says_how_to_get_the_view_back() -> None:
-    with pytest.raises(AssertionError, match=r"view 3 of generate_views\(7\): allocate raised") as caught:
+    with pytest.raises(
+        AssertionError, match=r"view 3 of generate_views\(7\): allocate raised"
+    ) as caught:
         check_policy(lambda: Changed(fails_on(list(generate_views(7))[3])), seed=7)
     assert isinstance(caught.value.__cause__, KeyError)
 
@@ -189,10 +223,14 @@ def test_the_report_of_the_command(
     monkeypatch.syspath_prepend(str(ROOT))
     assert main(["tests.policies.checks.test_contract:Forgetful"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if line.startswith("FAILED")] == ["FAILED pickles with its state"]
+    assert [line for line in lines if line.startswith("FAILED")] == [
+        "FAILED pickles with its state"
+    ]
     assert len([line for line in lines if line.startswith("ok ")]) == len(CHECKS) - 1
     assert (main(["polux"]), main([])) == (2, 2)
-    assert capsys.readouterr().err.startswith("error: policy: got 'polux'; allowed: fifo,")
+    assert capsys.readouterr().err.startswith(
+        "error: policy: got 'polux'; allowed: fifo,"
+    )
 
 
 @pytest.mark.processes
@@ -208,7 +246,10 @@ def test_plans_do_not_depend_on_the_hash_seed() -> None:
     )
     outputs = {
         subprocess.run(
-            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
         ).stdout
         for seed in ("1", "2")
     }
@@ -227,9 +268,12 @@ def test_views_depend_on_their_seed_only() -> None:
 def test_views_are_in_order_and_pickle() -> None:
     for view in [*corner_views().values(), *generate_views(0)]:
         assert [job.id for job in view.jobs] == [
-            job.id for job in sorted(view.jobs, key=lambda job: (job.submitted_at, job.id))
+            job.id
+            for job in sorted(view.jobs, key=lambda job: (job.submitted_at, job.id))
         ]
-        assert [node.id for node in view.nodes] == sorted(node.id for node in view.nodes)
+        assert [node.id for node in view.nodes] == sorted(
+            node.id for node in view.nodes
+        )
         assert pickle.loads(pickle.dumps(view)) == view
 
 
@@ -238,8 +282,12 @@ def test_the_default_views_hold_every_kind_of_trouble() -> None:
     jobs = [(view, job) for view in views for job in view.jobs]
     alive = {id(view): {node.id for node in view.nodes} for view in views}
     seen = {
-        "several GPU types": any(len({node.gpu_type for node in view.nodes}) > 1 for view in views),
-        "several racks": any(len({node.rack for node in view.nodes}) > 1 for view in views),
+        "several GPU types": any(
+            len({node.gpu_type for node in view.nodes}) > 1 for view in views
+        ),
+        "several racks": any(
+            len({node.rack for node in view.nodes}) > 1 for view in views
+        ),
         "no jobs": any(not view.jobs for view in views),
         "equal arrivals": any(
             first.submitted_at == second.submitted_at
@@ -247,15 +295,22 @@ def test_the_default_views_hold_every_kind_of_trouble() -> None:
             for first, second in zip(view.jobs, view.jobs[1:], strict=False)
         ),
         "a lost node": any(
-            node not in alive[id(view)] for view, job in jobs for node, _ in job.allocation.slots
+            node not in alive[id(view)]
+            for view, job in jobs
+            for node, _ in job.allocation.slots
         ),
-        "a gang": any(job.spec.replicas.min > 1 and not job.allocation for _, job in jobs),
+        "a gang": any(
+            job.spec.replicas.min > 1 and not job.allocation for _, job in jobs
+        ),
         "frozen and running": any(
-            job.spec.contract is RescaleContract.FROZEN and job.allocation for _, job in jobs
+            job.spec.contract is RescaleContract.FROZEN and job.allocation
+            for _, job in jobs
         ),
         "a quota": any(job.spec.tenant in view.quotas() for view, job in jobs),
         "a choice of GPU types": any(job.spec.replicas.gpu_types for _, job in jobs),
-        "running without a model": any(job.allocation and not job.measured.by_type for _, job in jobs),
+        "running without a model": any(
+            job.allocation and not job.measured.by_type for _, job in jobs
+        ),
         "model without statistics": any(
             job.measured.by_type and job.measured.grad is None for _, job in jobs
         ),

@@ -21,12 +21,19 @@ def test_srsf_weighs_remaining_time_by_the_gpus_that_it_takes() -> None:
 
 
 def test_srsf_puts_jobs_without_a_forecast_behind_by_attained_service() -> None:
-    seen = view(nodes(2), job("old", service=50.0), job("young", service=10.0), job("known", steps=1e9))
+    seen = view(
+        nodes(2),
+        job("old", service=50.0),
+        job("young", service=10.0),
+        job("known", steps=1e9),
+    )
     assert counts(Srsf().allocate(seen)) == {"known": 1, "young": 1}
 
 
 def test_las_takes_gpu_seconds_not_seconds() -> None:
-    seen = view(nodes(1), job("a", service=11.0, held=on(n0=1)), job("b", service=10.0, at=1.0))
+    seen = view(
+        nodes(1), job("a", service=11.0, held=on(n0=1)), job("b", service=10.0, at=1.0)
+    )
     plan = Las(turn_s=0.0).allocate(seen)
     assert counts(plan) == {"b": 1}
     assert plan.reasons["a"] == (
@@ -46,7 +53,9 @@ def test_las_swaps_jobs_once_a_turn(at: float, winner: str) -> None:
 def test_las_lets_a_new_job_in_at_once() -> None:
     policy = Las(turn_s=360.0)
     policy.allocate(view(nodes(1), job("a"), at=400.0))
-    seen = view(nodes(1), job("a", service=9.0, held=on(n0=1)), job("new", at=450.0), at=460.0)
+    seen = view(
+        nodes(1), job("a", service=9.0, held=on(n0=1)), job("new", at=450.0), at=460.0
+    )
     assert counts(policy.allocate(seen)) == {"new": 1}
 
 

@@ -14,13 +14,18 @@ LINEAR = tuple(1.0 / n for n in range(1, 9))
 def test_a_deadline_is_promised_with_the_smallest_share_that_keeps_it() -> None:
     """1,000 s on one GPU in 530 s, of which a start takes 30: two GPUs do; `free` gets the others."""
     due = job("due", (1, 8), steps=1000.0, times=LINEAR, deadline=590.0)
-    free = job("free", (1, 8), steps=9e9, times=tuple(2.0 / n for n in range(1, 9)), at=-1.0)
+    free = job(
+        "free", (1, 8), steps=9e9, times=tuple(2.0 / n for n in range(1, 9)), at=-1.0
+    )
     plan = ElasticFlow(slot_s=100.0, margin=0.0).allocate(view(nodes(4), due, free))
     assert counts(plan) == {"due": 2, "free": 2}
     assert plan.reasons["due"] == (
         "starts on 2 GPUs; its deadline is promised: 2 GPUs from now on would do for the 500 s left"
     )
-    assert plan.reasons["free"] == "starts on 2 GPUs; without a deadline it gets what is left"
+    assert (
+        plan.reasons["free"]
+        == "starts on 2 GPUs; without a deadline it gets what is left"
+    )
 
 
 def test_a_deadline_that_cannot_be_kept_is_refused_and_served_last() -> None:
@@ -41,9 +46,9 @@ def test_a_promise_stands_against_an_earlier_deadline_that_comes_later() -> None
     policy = ElasticFlow(slot_s=60.0, margin=0.0)
     policy.allocate(view(nodes(1), first))
     assert counts(policy.allocate(view(nodes(1), first, second))) == {"first": 1}
-    assert counts(ElasticFlow(slot_s=60.0, margin=0.0).allocate(view(nodes(1), first, second))) == {
-        "second": 1
-    }
+    assert counts(
+        ElasticFlow(slot_s=60.0, margin=0.0).allocate(view(nodes(1), first, second))
+    ) == {"second": 1}
 
 
 def test_a_later_deadline_waits_for_the_slots_that_earlier_ones_leave() -> None:
@@ -59,18 +64,29 @@ def test_a_later_deadline_waits_for_the_slots_that_earlier_ones_leave() -> None:
     ("deadline", "steps", "text"),
     [
         (10.0, 5.0, "its deadline has come, so it gets what is left"),
-        (9e9, None, "without a forecast its deadline cannot be promised, so it gets what is left"),
+        (
+            9e9,
+            None,
+            "without a forecast its deadline cannot be promised, so it gets what is left",
+        ),
     ],
 )
-def test_it_says_why_nothing_is_promised(deadline: float, steps: float | None, text: str) -> None:
-    plan = ElasticFlow().allocate(view(nodes(1), job("a", steps=steps, deadline=deadline)))
+def test_it_says_why_nothing_is_promised(
+    deadline: float, steps: float | None, text: str
+) -> None:
+    plan = ElasticFlow().allocate(
+        view(nodes(1), job("a", steps=steps, deadline=deadline))
+    )
     assert plan.reasons["a"] == f"starts on 1 GPU; {text}"
 
 
 def test_spare_gpus_go_where_they_are_used_best() -> None:
     flat = job("flat", (1, 4), steps=1.0, times=(1.0, 0.9, 0.8, 0.8))
     steep = job("steep", (1, 4), steps=1.0, times=LINEAR)
-    assert counts(ElasticFlow().allocate(view(nodes(5), flat, steep))) == {"flat": 1, "steep": 4}
+    assert counts(ElasticFlow().allocate(view(nodes(5), flat, steep))) == {
+        "flat": 1,
+        "steep": 4,
+    }
 
 
 def test_a_promise_needs_a_margin() -> None:
@@ -87,7 +103,9 @@ def test_a_promise_that_cannot_be_kept_any_more_still_goes_before_others() -> No
     policy.allocate(view(nodes(1), job("due", steps=100.0, deadline=500.0)))
     due = job("due", steps=9000.0, deadline=500.0)
     for at in (120.0, 600.0):  # before the deadline and after it
-        plan = policy.allocate(view(nodes(1), job("early", at=-1.0, steps=1.0), due, at=at))
+        plan = policy.allocate(
+            view(nodes(1), job("early", at=-1.0, steps=1.0), due, at=at)
+        )
         assert counts(plan) == {"due": 1}
         assert plan.reasons["due"] == (
             "starts on 1 GPU; its deadline was promised and cannot be kept any more: as soon as may be"

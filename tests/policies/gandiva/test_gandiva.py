@@ -2,7 +2,15 @@ from dataclasses import replace
 
 import pytest
 
-from coadapt.model import Allocation, ClusterView, Grant, JobView, Node, Plan, RescaleContract
+from coadapt.model import (
+    Allocation,
+    ClusterView,
+    Grant,
+    JobView,
+    Node,
+    Plan,
+    RescaleContract,
+)
 from coadapt.policies.checks.contract import check_policy
 from coadapt.policies.gandiva.policy import Gandiva
 from coadapt.policies.gandiva.servers import Servers
@@ -13,7 +21,9 @@ SLOW = {1.0: 1.0, 0.5: 2.5}  # s per step by share: a pair gets 0.8 of what turn
 SMALL = {1.0: 1.0, 0.5: 1.25}  # 1.6 of it
 
 
-def after(seen: ClusterView, plan: Plan, round_s: float, step_s: dict[float, float]) -> ClusterView:
+def after(
+    seen: ClusterView, plan: Plan, round_s: float, step_s: dict[float, float]
+) -> ClusterView:
     """Return the view one round later, the plan carried out, its jobs' steps as long as their share says."""
     jobs = []
     for one in seen.jobs:
@@ -21,8 +31,14 @@ def after(seen: ClusterView, plan: Plan, round_s: float, step_s: dict[float, flo
         measured = one.measured
         if held:
             step = step_s[held.gpu_share]
-            measured = replace(measured, step_time_s=step, samples=measured.samples + round_s / step)
-        started = one.usage.started_at if one.usage.started_at is not None or not held else seen.at
+            measured = replace(
+                measured, step_time_s=step, samples=measured.samples + round_s / step
+            )
+        started = (
+            one.usage.started_at
+            if one.usage.started_at is not None or not held
+            else seen.at
+        )
         jobs.append(
             replace(
                 one,
@@ -36,7 +52,10 @@ def after(seen: ClusterView, plan: Plan, round_s: float, step_s: dict[float, flo
 
 
 def play(
-    policy: Gandiva, start: ClusterView, num_rounds: int, step_s: dict[float, float] = SLOW
+    policy: Gandiva,
+    start: ClusterView,
+    num_rounds: int,
+    step_s: dict[float, float] = SLOW,
 ) -> tuple[list[Plan], ClusterView]:
     plans, seen = [], start
     for _ in range(num_rounds):
@@ -65,7 +84,11 @@ def test_turns_are_longer_where_starts_are_costly() -> None:
         plan = policy.allocate(seen)
         order += list(plan.allocations)
         jobs = after(seen, plan, 60.0, SLOW).jobs
-        seen = replace(seen, at=seen.at + 60.0, jobs=tuple(replace(one, rescale_s=30.0) for one in jobs))
+        seen = replace(
+            seen,
+            at=seen.at + 60.0,
+            jobs=tuple(replace(one, rescale_s=30.0) for one in jobs),
+        )
     assert order == ["a"] * 5 + ["b"] * 5 + ["a"] * 5
 
 
@@ -99,12 +122,16 @@ def test_a_queued_job_is_told_so() -> None:
     assert plan.reasons["b"] == f"waits: needs 1 GPU, 0 are free; {full}"
 
 
-def test_a_pair_that_gets_more_done_stays_and_one_that_does_not_parts_for_good() -> None:
+def test_a_pair_that_gets_more_done_stays_and_one_that_does_not_parts_for_good() -> (
+    None
+):
     seen = view(nodes(1), quick("a", application="x"), quick("b", application="y"))
     plans, last = play(Gandiva(), seen, 20, SMALL)
     halves = Allocation(slots=(("n0", 1),), gpu_share=0.5, shared=(0,))
     assert plans[-1].allocations == {"a": halves, "b": halves}
-    assert "shares its GPUs with b: together they get 1.60 times" in plans[-1].reasons["a"]
+    assert (
+        "shares its GPUs with b: together they get 1.60 times" in plans[-1].reasons["a"]
+    )
     assert any("on trial" in plan.reasons["a"] for plan in plans)
     plans, _ = play(Gandiva(), seen, 20, SLOW)
     packed = [len(plan.allocations) == 2 for plan in plans]
@@ -124,7 +151,9 @@ def test_labels_stay_while_other_pairs_come_and_go() -> None:
     assert len(plans[-1].allocations) == 4
     assert plans[-1].allocations == plans[-2].allocations
     leaving = plans[-1].allocations["a"].shared
-    gone = [name for name, held in plans[-1].allocations.items() if held.shared == leaving]
+    gone = [
+        name for name, held in plans[-1].allocations.items() if held.shared == leaving
+    ]
     rest = tuple(one for one in last.jobs if one.id not in gone)
     after_all = policy.allocate(replace(last, jobs=rest)).allocations
     first, second = (after_all[one.id] for one in rest)
@@ -150,7 +179,9 @@ def test_a_spread_job_is_brought_together_once_it_may_move() -> None:
     spread = replace(quick("a", 4), grant=Grant(allocation=on(n0=2, n1=2)))
     policy = Gandiva()
     assert policy.allocate(view(nodes(4, 4), spread)).allocations == {"a": on(n0=4)}
-    assert Gandiva(migrate=False).allocate(view(nodes(4, 4), spread)).allocations == {"a": on(n0=2, n1=2)}
+    assert Gandiva(migrate=False).allocate(view(nodes(4, 4), spread)).allocations == {
+        "a": on(n0=2, n1=2)
+    }
 
 
 def test_jobs_grow_on_idle_gpus_of_their_server_and_shrink_at_once() -> None:
@@ -187,7 +218,9 @@ def test_fits_share_asks_for_the_memory_of_a_pass() -> None:
     assert fits_share(job("a", 2, batch=batch), 2, 2)
 
 
-@pytest.mark.parametrize("bad", [{"quantum_s": -1.0}, {"switch_part": 0.0}, {"load_max": 0.5}])
+@pytest.mark.parametrize(
+    "bad", [{"quantum_s": -1.0}, {"switch_part": 0.0}, {"load_max": 0.5}]
+)
 def test_bad_options_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):
         Gandiva(**bad)  # type: ignore[arg-type]  # one option each

@@ -47,7 +47,9 @@ def test_the_jobs_of_a_tenant_share_its_quota() -> None:
     assert capacity.verdict(jobs[1], 1) is Verdict.QUOTA
 
 
-def test_a_job_keeps_its_gpu_type_if_it_can_and_takes_the_roomiest_if_it_cannot() -> None:
+def test_a_job_keeps_its_gpu_type_if_it_can_and_takes_the_roomiest_if_it_cannot() -> (
+    None
+):
     a, b, c = job("a", held=on(b0=1)), job("b", 2, held=on(b0=1)), job("c")
     capacity = Capacity(view(MIXED, a, b, c))
     assert all([capacity.give(a, 1), capacity.give(b, 2), capacity.give(c, 1)])
@@ -69,7 +71,10 @@ def test_growth_stays_in_its_type() -> None:
 
 
 def test_frozen_jobs_have_theirs_before_anybody_asks() -> None:
-    a, frozen = job("a", 4), job("frozen", (1, 4), requested=3, held=on(n0=1), contract=FROZEN, at=9.0)
+    a, frozen = (
+        job("a", 4),
+        job("frozen", (1, 4), requested=3, held=on(n0=1), contract=FROZEN, at=9.0),
+    )
     capacity = Capacity(view(nodes(4), a, frozen))
     assert capacity.counts == {"frozen": 1}
     assert capacity.verdict(a, 4) is Verdict.BUSY
@@ -90,7 +95,13 @@ def test_a_frozen_job_that_waits_gets_what_it_requested_or_nothing() -> None:
         job("f", 1, held=on(n0=2), contract=FROZEN),
         job("f", 5, held=on(n0=5), contract=FROZEN),
     ],
-    ids=["node lost", "types mixed", "quota shrank", "outside its limits", "node shrank"],
+    ids=[
+        "node lost",
+        "types mixed",
+        "quota shrank",
+        "outside its limits",
+        "node shrank",
+    ],
 )
 def test_a_frozen_job_that_cannot_stay_gets_nothing_else(stranded: JobView) -> None:
     """check_plan allows it only the very same allocation while it holds one."""
@@ -104,7 +115,11 @@ def test_a_frozen_job_that_cannot_stay_gets_nothing_else(stranded: JobView) -> N
 def test_two_jobs_cannot_keep_one_gpu() -> None:
     first, second = (job(name, held=on(n0=1)) for name in "ab")
     capacity = Capacity(view(nodes(1, 1), first, second))
-    assert [capacity.keep(first), capacity.keep(second), capacity.give(second, 1)] == [True, False, True]
+    assert [capacity.keep(first), capacity.keep(second), capacity.give(second, 1)] == [
+        True,
+        False,
+        True,
+    ]
 
 
 def test_a_job_that_waits_has_nothing_to_keep() -> None:

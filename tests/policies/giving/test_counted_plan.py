@@ -20,7 +20,12 @@ ADAPTIVE, FIXED, FROZEN, SELF = (
     ("contract", "limits", "num_replicas", "batch"),
     [
         (ADAPTIVE, LIMITS, 2, BatchConfig(total=28, atomic=7, accumulation=1)),
-        (ADAPTIVE, replace(LIMITS, max_atomic=None), 1, BatchConfig(total=26, atomic=13, accumulation=1)),
+        (
+            ADAPTIVE,
+            replace(LIMITS, max_atomic=None),
+            1,
+            BatchConfig(total=26, atomic=13, accumulation=1),
+        ),
         (FIXED, LIMITS, 2, BatchConfig(total=25, atomic=7, accumulation=1)),
         (FIXED, NO_ACCUMULATION, 2, BatchConfig(total=25, atomic=7, accumulation=1)),
         (FROZEN, LIMITS, 4, BatchConfig(total=25, atomic=7)),
@@ -32,7 +37,15 @@ ADAPTIVE, FIXED, FROZEN, SELF = (
     ],
 )
 def test_the_requested_batch_is_dictated_where_that_is_lawful(
-    contract: RescaleContract, limits: BatchLimits, num_replicas: int, batch: BatchConfig | None
+    contract: RescaleContract,
+    limits: BatchLimits,
+    num_replicas: int,
+    batch: BatchConfig | None,
 ) -> None:
     """A single replica above the initial batch takes two passes: one cannot measure the noise."""
-    assert requested_batch(job("a", (1, 64), contract=contract, batch=limits), num_replicas) == batch
+    assert (
+        requested_batch(
+            job("a", (1, 64), contract=contract, batch=limits), num_replicas
+        )
+        == batch
+    )

@@ -20,7 +20,10 @@ def test_smaller_jobs_are_placed_first_by_default() -> None:
 def test_an_order_can_be_given() -> None:
     """Against the view's order and the increasing counts."""
     seen = view(nodes(4, 4), job("a", 3), job("b", 5))
-    assert pack(seen, {"a": 3, "b": 5}, order=["b", "a"]) == {"a": on(n1=3), "b": on(n0=4, n1=1)}
+    assert pack(seen, {"a": 3, "b": 5}, order=["b", "a"]) == {
+        "a": on(n1=3),
+        "b": on(n0=4, n1=1),
+    }
 
 
 def test_equal_counts_go_by_the_views_order() -> None:
@@ -30,7 +33,9 @@ def test_equal_counts_go_by_the_views_order() -> None:
 
 def test_a_job_that_keeps_its_count_keeps_its_place() -> None:
     """Also its rank order; the others make do with what is left."""
-    seen = view(nodes(4, 4), job("a", 3, held=on(n1=1, n0=2)), job("b", (1, 4), held=on(n1=3)))
+    seen = view(
+        nodes(4, 4), job("a", 3, held=on(n1=1, n0=2)), job("b", (1, 4), held=on(n1=3))
+    )
     assert pack(seen, {"a": 3, "b": 2}) == {"a": on(n1=1, n0=2), "b": on(n1=2)}
 
 
@@ -59,7 +64,10 @@ MIXED = nodes(2, 2, kind="small", name="s") + nodes(3, kind="big", name="b")
 
 def test_gpu_types_never_mix() -> None:
     seen = view(MIXED, job("a", 3), job("b", 4))
-    assert pack(seen, {"a": 3, "b": 4}, {"a": "big", "b": "small"}) == {"a": on(b0=3), "b": on(s0=2, s1=2)}
+    assert pack(seen, {"a": 3, "b": 4}, {"a": "big", "b": "small"}) == {
+        "a": on(b0=3),
+        "b": on(s0=2, s1=2),
+    }
 
 
 def test_without_a_type_the_one_with_most_free_gpus() -> None:
@@ -92,7 +100,9 @@ def test_frozen_jobs_are_kept_before_others() -> None:
         ({"x": 1}, "not in the view"),
     ],
 )
-def test_counts_that_cannot_be_placed_are_refused(wanted: dict[str, int], text: str) -> None:
+def test_counts_that_cannot_be_placed_are_refused(
+    wanted: dict[str, int], text: str
+) -> None:
     frozen = job("a", (2, 4), held=on(n0=2), contract=RescaleContract.FROZEN)
     seen = view(nodes(4, 4), frozen, job("b", 6), job("c"))
     with pytest.raises(ValueError, match=text):
@@ -111,10 +121,15 @@ def test_pack_gives_each_count_and_never_over_commits(
     cluster = nodes(*gpus)
     held = {f"j{index}": WAITING for index in range(len(wanted))}
     for _ in range(2):
-        asked = {name: data.draw(st.integers(0, count)) for name, count in zip(held, wanted, strict=True)}
+        asked = {
+            name: data.draw(st.integers(0, count))
+            for name, count in zip(held, wanted, strict=True)
+        }
         while sum(asked.values()) > sum(gpus):
             asked[max(asked, key=asked.__getitem__)] -= 1
-        seen = view(cluster, *(job(name, (1, 99), held=place) for name, place in held.items()))
+        seen = view(
+            cluster, *(job(name, (1, 99), held=place) for name, place in held.items())
+        )
         placed = pack(seen, asked)
         assert {name: place.num_replicas for name, place in placed.items()} == {
             name: count for name, count in asked.items() if count

@@ -55,7 +55,13 @@ def test_a_queue_plans_as_if_it_looked_at_every_job(name: str, seed: int) -> Non
         plan = MAKERS[name]().allocate(seen)
         assert plan == MAKERS[name]().allocate(closely)
         jobs = [
-            replace(each, grant=Grant(allocation=plan.allocations[each.id], batch=plan.batches.get(each.id)))
+            replace(
+                each,
+                grant=Grant(
+                    allocation=plan.allocations[each.id],
+                    batch=plan.batches.get(each.id),
+                ),
+            )
             if each.id in plan.allocations
             else replace(each, grant=Grant())
             for each in jobs
@@ -64,19 +70,30 @@ def test_a_queue_plans_as_if_it_looked_at_every_job(name: str, seed: int) -> Non
 
 
 def test_who_waits_contends_alone_where_there_is_room_for_all() -> None:
-    holds, waits = job("a", (1, 4), requested=2, held=on(n0=2)), job("b", (1, 4), requested=2)
+    holds, waits = (
+        job("a", (1, 4), requested=2, held=on(n0=2)),
+        job("b", (1, 4), requested=2),
+    )
     assert list(contenders(view(nodes(4), holds, waits))) == [waits]
 
 
 @pytest.mark.parametrize(
     "seen",
     [
-        pytest.param(view(nodes(3), job("a", 2, held=on(n0=2)), job("b", 2)), id="too few GPUs are free"),
         pytest.param(
-            view(nodes(4), job("a", (1, 4), requested=2, held=on(n0=1)), job("b")), id="one holds too few"
+            view(nodes(3), job("a", 2, held=on(n0=2)), job("b", 2)),
+            id="too few GPUs are free",
         ),
         pytest.param(
-            view((*nodes(4), *nodes(4, kind="fast", name="f")), job("a", held=on(n0=1)), job("b")),
+            view(nodes(4), job("a", (1, 4), requested=2, held=on(n0=1)), job("b")),
+            id="one holds too few",
+        ),
+        pytest.param(
+            view(
+                (*nodes(4), *nodes(4, kind="fast", name="f")),
+                job("a", held=on(n0=1)),
+                job("b"),
+            ),
             id="several types",
         ),
         pytest.param(view(nodes(4), job("a"), tenants=(ELSEWHERE,)), id="a quota"),

@@ -33,11 +33,22 @@ NODES = (
 
 
 def job(
-    name: str, allocation: Allocation | None = None, contract: RescaleContract = RescaleContract.ADAPTIVE
+    name: str,
+    allocation: Allocation | None = None,
+    contract: RescaleContract = RescaleContract.ADAPTIVE,
 ) -> JobView:
-    spec = JobSpec(name=name, batch=BatchLimits(initial=8), replicas=ReplicaLimits(max=8), contract=contract)
+    spec = JobSpec(
+        name=name,
+        batch=BatchLimits(initial=8),
+        replicas=ReplicaLimits(max=8),
+        contract=contract,
+    )
     view = JobView(id=name, spec=spec, submitted_at=0.0)
-    return view if allocation is None else replace(view, grant=Grant(allocation=allocation))
+    return (
+        view
+        if allocation is None
+        else replace(view, grant=Grant(allocation=allocation))
+    )
 
 
 def half(node: str, *labels: int) -> Allocation:
@@ -48,7 +59,11 @@ def test_gpus_that_others_share_come_first() -> None:
     free = FreeGpus(NODES)
     free.take(holding(half("c", 1)))
     assert beside(job("j"), 1, 2, NODES, free) == half("c", 1)
-    assert beside(job("k"), 2, 2, NODES, free) in (half("a", 0, 1), half("c", 0, 2), half("x", 0, 1))
+    assert beside(job("k"), 2, 2, NODES, free) in (
+        half("a", 0, 1),
+        half("c", 0, 2),
+        half("x", 0, 1),
+    )
     assert list(free.overfull()) == []
 
 
@@ -76,16 +91,26 @@ def test_a_frozen_job_that_runs_is_not_placed_anew() -> None:
     assert together((job("k"), bound), 1, NODES, free) is None
 
 
-@given(st.lists(st.tuples(st.integers(1, 5), st.sampled_from((1, 2, 3, 4))), max_size=8))
-def test_whatever_is_placed_beside_others_is_lawful(wanted: list[tuple[int, int]]) -> None:
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.sampled_from((1, 2, 3, 4))), max_size=8)
+)
+def test_whatever_is_placed_beside_others_is_lawful(
+    wanted: list[tuple[int, int]],
+) -> None:
     free = FreeGpus(NODES)
     jobs = [job(f"j{index}") for index in range(len(wanted))]
     given_ = {
         each.id: beside(each, count, sharers, NODES, free)
         for each, (count, sharers) in zip(jobs, wanted, strict=True)
     }
-    placed = {name: allocation for name, allocation in given_.items() if allocation is not None}
-    check_plan(ClusterView(at=0.0, nodes=NODES, jobs=tuple(jobs)), Plan(allocations=placed))
+    placed = {
+        name: allocation
+        for name, allocation in given_.items()
+        if allocation is not None
+    }
+    check_plan(
+        ClusterView(at=0.0, nodes=NODES, jobs=tuple(jobs)), Plan(allocations=placed)
+    )
 
 
 class TestPoliciesThatShareNothing:
@@ -103,7 +128,11 @@ class TestPoliciesThatShareNothing:
         assert capacity.counts == {"j": 1, "k": 1}
         assert capacity.give(view.jobs[2], 1)
         allocations = pack(view, capacity.counts, capacity.gpu_types)
-        assert allocations == {"j": half("a", 0), "k": half("a", 0), "l": Allocation(slots=(("a", 1),))}
+        assert allocations == {
+            "j": half("a", 0),
+            "k": half("a", 0),
+            "l": Allocation(slots=(("a", 1),)),
+        }
         check_plan(view, Plan(allocations=allocations))
 
     def test_whoever_keeps_a_share_does_not_grow(self) -> None:

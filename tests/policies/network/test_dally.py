@@ -21,7 +21,9 @@ def served(one: JobView, held: Allocation, service: float) -> JobView:
 
 
 def racked(*sizes: tuple[int, str]) -> tuple[Node, ...]:
-    return tuple(Node(id=f"n{i}", num_gpus=num, rack=rack) for i, (num, rack) in enumerate(sizes))
+    return tuple(
+        Node(id=f"n{i}", num_gpus=num, rack=rack) for i, (num, rack) in enumerate(sizes)
+    )
 
 
 def test_the_contract_is_kept() -> None:
@@ -54,8 +56,13 @@ def test_nobody_insists_on_what_the_cluster_does_not_have() -> None:
 
 def test_the_fullest_node_and_rack_that_have_room_are_taken() -> None:
     cluster = racked((4, "a"), (2, "a"), (3, "b"), (2, "b"))
-    assert Dally().allocate(view(cluster, job("j", 2))).allocations["j"].slots == (("n1", 2),)
-    assert Dally().allocate(view(cluster, job("j", 5))).allocations["j"].slots == (("n2", 3), ("n3", 2))
+    assert Dally().allocate(view(cluster, job("j", 2))).allocations["j"].slots == (
+        ("n1", 2),
+    )
+    assert Dally().allocate(view(cluster, job("j", 5))).allocations["j"].slots == (
+        ("n2", 3),
+        ("n3", 2),
+    )
 
 
 def test_who_loses_more_to_the_network_displaces_whoever_had_its_quantum() -> None:
@@ -64,11 +71,15 @@ def test_who_loses_more_to_the_network_displaces_whoever_had_its_quantum() -> No
     both = view(nodes(2), light, hungry)
     rank = priorities(both, least_lost=0.05)
     assert rank["hungry"] == pytest.approx(0.5)  # half of its step
-    assert rank["light"] == pytest.approx(0.05 / 3.0)  # nothing is lost; twice the mean service
+    assert rank["light"] == pytest.approx(
+        0.05 / 3.0
+    )  # nothing is lost; twice the mean service
     assert counts(Dally(quantum_s=301.0).allocate(both)) == {"light": 2}
     plan = Dally(quantum_s=300.0).allocate(both)
     assert counts(plan) == {"hungry": 2}
-    assert plan.reasons["light"].startswith("gives up its 2 GPUs and waits: needs 2 GPUs, 0 are free")
+    assert plan.reasons["light"].startswith(
+        "gives up its 2 GPUs and waits: needs 2 GPUs, 0 are free"
+    )
 
 
 def test_only_those_are_displaced_whose_gpus_are_needed() -> None:
@@ -86,8 +97,14 @@ def test_timers_follow_what_offers_were_worth_waiting_for() -> None:
     policy.allocate(view(nodes(2), job("first", 2, steps=1e3, times=HUNGRY), at=100.0))
     busy = [served(job(f"b{i}", steps=1e6), on(**{f"n{i}": 1}), 0.0) for i in range(2)]
     second = job("second", 2, steps=1e3, times=HUNGRY, at=100.0)
-    assert "second" not in policy.allocate(view(nodes(2, 2), *busy, second, at=190.0)).allocations
-    assert "second" in policy.allocate(view(nodes(2, 2), *busy, second, at=200.0)).allocations
+    assert (
+        "second"
+        not in policy.allocate(view(nodes(2, 2), *busy, second, at=190.0)).allocations
+    )
+    assert (
+        "second"
+        in policy.allocate(view(nodes(2, 2), *busy, second, at=200.0)).allocations
+    )
 
 
 def test_a_job_that_runs_moves_closer_where_that_is_worth_a_rescale() -> None:
@@ -109,6 +126,8 @@ def test_a_job_that_runs_moves_closer_where_that_is_worth_a_rescale() -> None:
         ({"least_lost": 0.0}, r"least_lost must be in \(0, 1\], got 0.0"),
     ],
 )
-def test_a_bad_option_says_what_is_allowed(options: dict[str, float], text: str) -> None:
+def test_a_bad_option_says_what_is_allowed(
+    options: dict[str, float], text: str
+) -> None:
     with pytest.raises(ValueError, match=text):
         Dally(**options)  # type: ignore[arg-type]  # of a wrong value on purpose

@@ -14,7 +14,11 @@ from tests.policies.stage import counts, job, nodes, on, view
 
 @pytest.mark.parametrize(
     "make",
-    [Lwf, lambda: Lwf(kappa=4, residents=3, settled=True, overlap="any"), lambda: Lwf(residents=1)],
+    [
+        Lwf,
+        lambda: Lwf(kappa=4, residents=3, settled=True, overlap="any"),
+        lambda: Lwf(residents=1),
+    ],
 )
 def test_the_contract_is_kept(make: Callable[[], Policy]) -> None:
     check_policy(make, cases=8, seed=3, timer=time.process_time)
@@ -22,11 +26,22 @@ def test_the_contract_is_kept(make: Callable[[], Policy]) -> None:
 
 def test_small_jobs_go_to_the_least_loaded_gpus_and_large_ones_to_few_nodes() -> None:
     """One GPU of each node is busy. With κ = 4 idle GPUs are taken wherever they are, else whole nodes."""
-    busy = [job(f"busy{i}", steps=1000.0 * (i + 1), held=on(**{f"n{i}": 1})) for i in range(3)]
+    busy = [
+        job(f"busy{i}", steps=1000.0 * (i + 1), held=on(**{f"n{i}": 1}))
+        for i in range(3)
+    ]
     wide = job("wide", 4, steps=10.0, times=(4.0, 2.0, 1.5, 1.0))
     cluster = nodes(3, 3, 3)
-    spread = Lwf(kappa=4, overlap="any").allocate(view(cluster, *busy, wide)).allocations["wide"]
-    packed = Lwf(kappa=1, overlap="any").allocate(view(cluster, *busy, wide)).allocations["wide"]
+    spread = (
+        Lwf(kappa=4, overlap="any")
+        .allocate(view(cluster, *busy, wide))
+        .allocations["wide"]
+    )
+    packed = (
+        Lwf(kappa=1, overlap="any")
+        .allocate(view(cluster, *busy, wide))
+        .allocations["wide"]
+    )
     # Idle GPUs are alike, so they come in the order of nodes; only then the busy one that is free first.
     assert spread.slots == (("n0", 2), ("n1", 2))
     assert packed.slots == (("n0", 3), ("n1", 1))  # n0 has least left to do in the mean
@@ -52,27 +67,43 @@ def test_a_job_that_waits_keeps_its_place_only_where_it_is_settled() -> None:
         before = view(nodes(1), runs, waits)
         assert counts(policy.allocate(before)) == {"runs": 1}
         roomier = replace(before, nodes=nodes(1, 1))
-        assert counts(policy.allocate(roomier)) == ({"runs": 1} if settled else {"runs": 1, "waits": 1})
+        assert counts(policy.allocate(roomier)) == (
+            {"runs": 1} if settled else {"runs": 1, "waits": 1}
+        )
 
 
 @pytest.mark.parametrize(
     ("overlap", "ratio", "runs"),
-    [("any", 1.0, True), ("alone", 1e6, False), ("adadual", 2.0, False), ("adadual", 3.0, True)],
+    [
+        ("any", 1.0, True),
+        ("alone", 1e6, False),
+        ("adadual", 2.0, False),
+        ("adadual", 3.0, True),
+    ],
 )
-def test_an_exchange_begins_beside_one_that_takes_far_longer(overlap: str, ratio: float, runs: bool) -> None:
+def test_an_exchange_begins_beside_one_that_takes_far_longer(
+    overlap: str, ratio: float, runs: bool
+) -> None:
     """Both jobs are on both nodes, the one with less left first; the other's exchange is `ratio` shorter."""
     assert 2.0 < SIZE_RATIO < 3.0
     # A step on one GPU takes 1 s: on two, the passes half of it, and the exchange the rest.
     there = job("there", 2, steps=10.0, times=(1.0, 0.5 + 0.3), held=on(n0=1, n1=1))
-    comes = job("comes", 2, steps=1e5, times=(1.0, 0.5 + 0.3 / ratio), held=on(n0=1, n1=1))
+    comes = job(
+        "comes", 2, steps=1e5, times=(1.0, 0.5 + 0.3 / ratio), held=on(n0=1, n1=1)
+    )
     plan = Lwf(overlap=overlap).allocate(view(nodes(2, 2), there, comes))
     assert ("comes" in plan.allocations) is runs
     if not runs:
-        assert "its exchange would slow another one on the same node too much" in plan.reasons["comes"]
+        assert (
+            "its exchange would slow another one on the same node too much"
+            in plan.reasons["comes"]
+        )
 
 
 def test_a_job_of_unknown_length_hears_what_it_counts_as() -> None:
-    reasons = Lwf().allocate(view(nodes(2), job("known", steps=10.0), job("unknown"))).reasons
+    reasons = (
+        Lwf().allocate(view(nodes(2), job("known", steps=10.0), job("unknown"))).reasons
+    )
     assert "its length is not known: it counts as half done" in reasons["unknown"]
     assert "length" not in reasons["known"]
 
@@ -86,6 +117,8 @@ def test_a_job_of_unknown_length_hears_what_it_counts_as() -> None:
         ({"size_ratio": 0.0}, "size_ratio must be finite and > 0"),
     ],
 )
-def test_a_bad_option_says_what_is_allowed(options: dict[str, object], text: str) -> None:
+def test_a_bad_option_says_what_is_allowed(
+    options: dict[str, object], text: str
+) -> None:
     with pytest.raises(ValueError, match=text):
         Lwf(**options)  # type: ignore[arg-type]  # of a wrong value on purpose

@@ -30,11 +30,17 @@ from coadapt.policies.ones import solve
 from coadapt.policies.ones.objective import Record, decayed, most_replicas
 from coadapt.policies.ones.policy import Ones, dictated_batch
 from coadapt.policies.ones.solve import EMPTY, Round, evolve
-from coadapt.policies.predictors.progress_beta import Features, ProgressPredictor, digamma
+from coadapt.policies.predictors.progress_beta import (
+    Features,
+    ProgressPredictor,
+    digamma,
+)
 from tests.policies.stage import nodes, view
 
 
-def job(name: str, *, done: float = 0.0, held: int = 0, most: int = 16, requested: int = 2) -> JobView:
+def job(
+    name: str, *, done: float = 0.0, held: int = 0, most: int = 16, requested: int = 2
+) -> JobView:
     """Return an adaptive job of 100,000 samples; on what it holds it takes 1 s for 64 samples per replica."""
     spec = JobSpec(
         name=name,
@@ -51,7 +57,14 @@ def job(name: str, *, done: float = 0.0, held: int = 0, most: int = 16, requeste
     )
     grant = Grant(allocation=Allocation(slots=(("n0", held),))) if held else Grant()
     usage = Usage(started_at=0.0 if held or done else None)
-    return JobView(id=name, spec=spec, submitted_at=0.0, measured=measured, grant=grant, usage=usage)
+    return JobView(
+        id=name,
+        spec=spec,
+        submitted_at=0.0,
+        measured=measured,
+        grant=grant,
+        usage=usage,
+    )
 
 
 def round_of(num_jobs: int, num_gpus: int, rng: np.random.Generator) -> Round:
@@ -86,7 +99,9 @@ def test_every_generation_is_made_of_lawful_candidates_in_order_of_their_score(
         assert ((count_J == 0) | (count_J >= round_.min_J)).all()
         assert (count_J <= round_.limit_J).all()
         # Blocks: each job's genes stand side by side.
-        assert (np.diff(genes[genes != EMPTY]) != 0).sum() == max((count_J > 0).sum() - 1, 0)
+        assert (np.diff(genes[genes != EMPTY]) != 0).sum() == max(
+            (count_J > 0).sum() - 1, 0
+        )
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -96,7 +111,9 @@ def test_no_gpu_stays_free_that_somebody_may_have(seed: int) -> None:
     for genes in evolve(round_, np.full((4, 12), EMPTY), rng.random((1, 5)), rng):
         count_J = solve.counts(round_, genes)
         free = 12 - count_J.sum()
-        may_J = np.where(round_.fresh_J, round_.min_J * (count_J == 0), round_.limit_J - count_J)
+        may_J = np.where(
+            round_.fresh_J, round_.min_J * (count_J == 0), round_.limit_J - count_J
+        )
         fits_J = (may_J > 0) & (np.maximum(round_.min_J - count_J, 1) <= free)
         assert not fits_J.any()
 
@@ -115,12 +132,21 @@ def test_a_search_finds_the_cheaper_of_two_jobs() -> None:
         live_J=np.array([5, 0]),
         cost_JK=np.ones((2, 3)),
     )
-    best = evolve(round_, np.full((8, 2), 1), np.tile([1.0, 10.0], (20, 1)), np.random.default_rng(0))
+    best = evolve(
+        round_,
+        np.full((8, 2), 1),
+        np.tile([1.0, 10.0], (20, 1)),
+        np.random.default_rng(0),
+    )
     assert best[0].tolist() == [0, 0]
 
 
 def test_the_batch_is_the_user_s_share_per_replica_up_to_the_largest() -> None:
-    totals = [batch.total for n in (1, 2, 4, 8, 16) if (batch := dictated_batch(job("j"), n)) is not None]
+    totals = [
+        batch.total
+        for n in (1, 2, 4, 8, 16)
+        if (batch := dictated_batch(job("j"), n)) is not None
+    ]
     assert totals == [64, 128, 256, 512, 512]
     fixed = job("f")
     fixed = replace(fixed, spec=replace(fixed.spec, contract=RescaleContract.FIXED))
@@ -146,14 +172,20 @@ def test_nobody_has_more_than_four_times_the_nominal_count() -> None:
 
 
 def test_the_largest_job_gives_way_the_longer_it_ran() -> None:
-    assert [decayed(32, run_s, 100.0) for run_s in (100.0, 300.0, 3100.0)] == [32, 16, 2]
+    assert [decayed(32, run_s, 100.0) for run_s in (100.0, 300.0, 3100.0)] == [
+        32,
+        16,
+        2,
+    ]
 
 
 def test_throughput_is_linear_between_measured_counts_and_through_the_origin() -> None:
     record = Record(limit=8, allowed=8)
     for held, done in [(2, 0.0), (2, 0.001), (4, 0.002), (4, 0.003)]:
         record.note(job("j", done=done, held=held))
-    assert record.throughput(6).tolist() == pytest.approx([0.0, 64.0, 128.0, 192.0, 256.0, 320.0, 384.0])
+    assert record.throughput(6).tolist() == pytest.approx(
+        [0.0, 64.0, 128.0, 192.0, 256.0, 320.0, 384.0]
+    )
 
 
 @given(st.floats(1e-3, 1e4))
@@ -167,7 +199,10 @@ def test_the_predictor_learns_how_many_epochs_jobs_have() -> None:
     for total, dataset in ((20.0, 1e4), (60.0, 1e6)):
         for epoch in range(1, int(total)):
             for _ in range(20):
-                predictor.add(Features(dataset, 2.0, float(epoch), epoch / total, 0.5), epoch / total)
+                predictor.add(
+                    Features(dataset, 2.0, float(epoch), epoch / total, 0.5),
+                    epoch / total,
+                )
     predictor.fit()
     left = [
         predictor.shape(Features(dataset, 2.0, 10.0, 10.0 / total, 0.5), None)[1]
@@ -186,7 +221,10 @@ def at_once(*jobs: JobView, gpus: int = 4, at: float = 60.0) -> ClusterView:
 
 def test_new_jobs_start_on_one_gpu_each_with_the_batch_told() -> None:
     plan = Ones().allocate(at_once(job("a"), job("b")))
-    assert {name: held.num_replicas for name, held in plan.allocations.items()} == {"a": 1, "b": 1}
+    assert {name: held.num_replicas for name, held in plan.allocations.items()} == {
+        "a": 1,
+        "b": 1,
+    }
     assert plan.batches["a"].total == 64
     assert plan.reasons["a"] == "starts on 1 GPU; trains with a batch of 64"
 
@@ -200,7 +238,10 @@ def test_a_job_is_left_alone_for_an_epoch_after_it_was_scheduled() -> None:
 
 
 def test_equal_seeds_give_equal_plans() -> None:
-    views = [at_once(*(job(f"j{n}", done=0.01 * k, held=int(k > 0)) for n in range(4))) for k in range(4)]
+    views = [
+        at_once(*(job(f"j{n}", done=0.01 * k, held=int(k > 0)) for n in range(4)))
+        for k in range(4)
+    ]
     plans = [[Ones(seed=seed).allocate(seen) for seen in views] for seed in (3, 3)]
     assert plans[0] == plans[1]
     for seen, plan in zip(views, plans[0], strict=True):
@@ -214,14 +255,21 @@ def test_it_keeps_the_contract() -> None:
 
 @pytest.mark.parametrize("options", [{"population": 1}, {"generations": 0}])
 def test_bad_options_are_refused(options: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="population must be >= 2 and generations >= 1"):
+    with pytest.raises(
+        ValueError, match="population must be >= 2 and generations >= 1"
+    ):
         create_policy("ones", **options)
 
 
 def test_jobs_that_end_together_are_learned_of_in_the_order_of_their_ids() -> None:
     policy = Ones()
     names = [f"j{index:02}" for index in range(12)]
-    policy.allocate(view(nodes(4), *(job(name, done=0.9 + index / 200) for index, name in enumerate(names))))
+    policy.allocate(
+        view(
+            nodes(4),
+            *(job(name, done=0.9 + index / 200) for index, name in enumerate(names)),
+        )
+    )
     policy.allocate(view(nodes(4)))
     completed = [row[3] for row in policy._memory.predictor._rows]
     assert len(completed) == len(names)

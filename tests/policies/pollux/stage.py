@@ -79,7 +79,9 @@ def trained(
             by_type={"gpu": TypeProfile(params=params, num_replicas_profiled=profiled)},
             grad=GradStats(sqr=1.0, var=model.noise / 32),
         ),
-        usage=Usage(started_at=NOW - age, num_rescales=rescales, attained_service_gpu_s=age),
+        usage=Usage(
+            started_at=NOW - age, num_rescales=rescales, attained_service_gpu_s=age
+        ),
     )
 
 
@@ -123,11 +125,19 @@ def problem_of(seen: ClusterView, options: PolluxOptions | None = None) -> Round
 
 def best_by_trying_all(problem: RoundProblem) -> float:
     """Return the least sum of costs over all lawful plans of a problem without quotas and frozen jobs."""
-    rows_RN = np.stack(np.meshgrid(*(np.arange(c + 1) for c in problem.capacity_N)), axis=-1)
+    rows_RN = np.stack(
+        np.meshgrid(*(np.arange(c + 1) for c in problem.capacity_N)), axis=-1
+    )
     rows_RN = rows_RN.reshape(-1, len(problem.capacity_N))
-    lawful_JR = [_lawful_rows(problem, job, rows_RN) for job in range(len(problem.jobs))]
+    lawful_JR = [
+        _lawful_rows(problem, job, rows_RN) for job in range(len(problem.jobs))
+    ]
     cost_JR = [_row_costs(problem, job, rows_RN) for job in range(len(problem.jobs))]
-    used_XN, spans_XN, cost_X = np.zeros((1, rows_RN.shape[1])), np.zeros((1, rows_RN.shape[1])), np.zeros(1)
+    used_XN, spans_XN, cost_X = (
+        np.zeros((1, rows_RN.shape[1])),
+        np.zeros((1, rows_RN.shape[1])),
+        np.zeros(1),
+    )
     for lawful_R, cost_R in zip(lawful_JR, cost_JR, strict=True):
         chosen_RN = rows_RN[lawful_R]
         span_RN = (chosen_RN > 0) & ((chosen_RN > 0).sum(axis=1) > 1)[:, None]
@@ -154,7 +164,9 @@ def _row_costs(problem: RoundProblem, job: int, rows_RN: IntArray) -> np.ndarray
         rows_JN = problem.current_JN.copy()
         rows_JN[job] = row_N
         if row_N.sum() < problem.speedup_JSK.shape[2]:
-            costs.append(job_cost(job_utility(problem, rows_JN), problem.options.power)[job])
+            costs.append(
+                job_cost(job_utility(problem, rows_JN), problem.options.power)[job]
+            )
         else:
             costs.append(np.inf)
     return np.array(costs)

@@ -5,7 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coadapt.model import ClusterView, JobView, Measured, Plan, RescaleContract, Usage, check_plan
+from coadapt.model import (
+    ClusterView,
+    JobView,
+    Measured,
+    Plan,
+    RescaleContract,
+    Usage,
+    check_plan,
+)
 from coadapt.policies import create_policy
 from coadapt.policies.pollux.objective import (
     PolluxOptions,
@@ -28,9 +36,16 @@ def decide(seen: ClusterView, **options: object) -> Plan:
 
 def test_the_penalty_is_that_of_the_paper() -> None:
     ran = replace(trained("job", age=300.0, rescales=4), rescale_s=20.0)
-    assert rescale_factor(ran, NOW, PolluxOptions()) == (300.0 - 4 * 20.0) / (300.0 + 20.0)
+    assert rescale_factor(ran, NOW, PolluxOptions()) == (300.0 - 4 * 20.0) / (
+        300.0 + 20.0
+    )
     assert (
-        rescale_factor(replace(ran, usage=replace(ran.usage, num_rescales=16)), NOW, PolluxOptions()) == 0.0
+        rescale_factor(
+            replace(ran, usage=replace(ran.usage, num_rescales=16)),
+            NOW,
+            PolluxOptions(),
+        )
+        == 0.0
     )
     new = replace(ran, usage=Usage())
     assert rescale_factor(new, NOW, PolluxOptions()) == 300.0 / 320.0
@@ -42,7 +57,10 @@ def test_a_job_may_double_what_it_was_timed_on_within_its_own_limits() -> None:
     assert replica_limits(trained("job", profiled=3)) == (1, 6)
     assert replica_limits(trained("job", profiled=3, limits=(1, 5))) == (1, 5)
     assert replica_limits(trained("gang", profiled=0, limits=(4, 8))) == (4, 4)
-    assert replica_limits(trained("job", profiled=500, limits=(1, 1000))) == (1, 1024 // 4)
+    assert replica_limits(trained("job", profiled=500, limits=(1, 1000))) == (
+        1,
+        1024 // 4,
+    )
     fixed = trained("job", profiled=500, limits=(1, 1000))
     fixed = replace(fixed, spec=replace(fixed.spec, contract=RescaleContract.FIXED))
     assert replica_limits(fixed) == (1, 32 // 4)
@@ -50,7 +68,10 @@ def test_a_job_may_double_what_it_was_timed_on_within_its_own_limits() -> None:
 
 def test_utilities_follow_the_published_objective() -> None:
     """x = speedup * nodes / GPUs, times ρ where the row changed, + 1e-3; F1 is their harmonic mean."""
-    jobs = (trained("keeps", held=on(n0=2)), trained("moves", held=on(n1=2), age=600.0, rescales=2))
+    jobs = (
+        trained("keeps", held=on(n0=2)),
+        trained("moves", held=on(n1=2), age=600.0, rescales=2),
+    )
     problem = problem_of(view(nodes(4, 4), *jobs, at=NOW))
     assert [job.id for job in problem.jobs] == ["moves", "keeps"]  # by attained service
     rows = np.array([[0, 3], [2, 0]])
@@ -60,13 +81,22 @@ def test_utilities_follow_the_published_objective() -> None:
         [speedup[0] * 0.25 * (600.0 - 60.0) / 630.0 + 1e-3, speedup[1] * 0.25 + 1e-3]
     )
     harmonic = 2 / (1 / utility[0] + 1 / utility[1])
-    assert power_mean(float(job_cost(utility, -1.0).sum()), 2, -1.0) == pytest.approx(harmonic)
+    assert power_mean(float(job_cost(utility, -1.0).sum()), 2, -1.0) == pytest.approx(
+        harmonic
+    )
     geometric = (utility[0] * utility[1]) ** 0.5
-    assert power_mean(float(job_cost(utility, 0.0).sum()), 2, 0.0) == pytest.approx(geometric)
+    assert power_mean(float(job_cost(utility, 0.0).sum()), 2, 0.0) == pytest.approx(
+        geometric
+    )
 
 
 def test_speedup_is_1_on_the_fair_share_and_linear_before_a_model_is_known() -> None:
-    seen = view(nodes(4, 4), trained("known"), replace(trained("unknown"), measured=Measured()), at=NOW)
+    seen = view(
+        nodes(4, 4),
+        trained("known"),
+        replace(trained("unknown"), measured=Measured()),
+        at=NOW,
+    )
     problem = problem_of(seen)
     fair = 4  # 8 GPUs for 2 jobs
     assert problem.speedup_JSK[:, 0, fair] == pytest.approx([1.0, 1.0])
@@ -78,7 +108,9 @@ def test_the_fair_share_of_several_nodes_can_be_taken_as_it_is() -> None:
     """The authors' code takes 8 GPUs of one node as the fair share on nodes of 4; in truth they span two."""
     seen = view(nodes(4, 4), trained("only"), at=NOW)
     quirk, true = (
-        problem_of(seen, PolluxOptions(fair_share_on_one_node=on_one)).speedup_JSK[0, 1, 8]
+        problem_of(seen, PolluxOptions(fair_share_on_one_node=on_one)).speedup_JSK[
+            0, 1, 8
+        ]
         for on_one in (True, False)
     )
     assert true == pytest.approx(1.0)
@@ -89,7 +121,8 @@ def test_jobs_that_span_nodes_do_not_meet() -> None:
     jobs = [trained(f"job-{n}", limits=(3, 3)) for n in range(3)]
     cluster = nodes(2, 2, 2, 2, 2)
     apart, together = (
-        decide(view(cluster, *jobs, at=NOW), avoid_interference=avoid) for avoid in (True, False)
+        decide(view(cluster, *jobs, at=NOW), avoid_interference=avoid)
+        for avoid in (True, False)
     )
     spanning = [node for held in apart.allocations.values() for node, _ in held.slots]
     assert len(spanning) == len(set(spanning))
@@ -127,7 +160,9 @@ def test_a_frozen_job_stays_and_an_unfrozen_one_makes_room() -> None:
     waiting = replace(trained("waiting", limits=(4, 4)), id="waiting")
     plan = decide(view(nodes(4), frozen, waiting, at=NOW))
     assert counts(plan) == {"frozen": 1}
-    assert plan.reasons["waiting"] == ("waits: needs 4 GPUs, 3 are free, the others make more of theirs")
+    assert plan.reasons["waiting"] == (
+        "waits: needs 4 GPUs, 3 are free, the others make more of theirs"
+    )
 
 
 def test_quotas_hold_over_all_gpu_types() -> None:
@@ -167,7 +202,10 @@ def test_reasons_tell_what_a_job_got_and_what_more_would_bring() -> None:
     assert reason(trained("job", held=on(n0=2), age=90.0, rescales=2), 4) == (
         "keeps its 2 GPUs: speedup 0.54 of its fair share; one more GPU would bring +44 %"
     )
-    assert reason(trained("job", limits=(8, 8)), 4) == "waits: needs 8 GPUs of one type, and there are 4"
+    assert (
+        reason(trained("job", limits=(8, 8)), 4)
+        == "waits: needs 8 GPUs of one type, and there are 4"
+    )
 
 
 @pytest.mark.parametrize("options", [{"power": float("nan")}, {"max_nodes_per_job": 0}])

@@ -19,7 +19,11 @@ from tests.policies.stage import counts, nodes, on, view
 
 
 def problem(num_jobs: int = 3) -> RoundCosts:
-    return round_costs(problem_of(view(nodes(4, 4), *(trained(f"job-{n}") for n in range(num_jobs)), at=NOW)))
+    return round_costs(
+        problem_of(
+            view(nodes(4, 4), *(trained(f"job-{n}") for n in range(num_jobs)), at=NOW)
+        )
+    )
 
 
 def population_of(values: list[tuple[float, float]], size: int) -> Population:
@@ -68,9 +72,17 @@ def test_the_better_fronts_survive_whole_and_the_last_one_by_its_ends(
 
 def test_crowding_is_the_distance_of_the_neighbours() -> None:
     """Deb et al. 2002: a share of the front's spread per objective; the ends first, a double last."""
-    population = population_of([(0.0, 0.0), (1.0, -5.0), (1.0, -5.0), (4.0, -6.0), (10.0, -10.0)], 5)
+    population = population_of(
+        [(0.0, 0.0), (1.0, -5.0), (1.0, -5.0), (4.0, -6.0), (10.0, -10.0)], 5
+    )
     nsga2._survive(population, 5, 5)
-    assert population.crowding_P[:5].tolist() == [np.inf, 4 / 10 + 6 / 10, 0.0, 9 / 10 + 5 / 10, np.inf]
+    assert population.crowding_P[:5].tolist() == [
+        np.inf,
+        4 / 10 + 6 / 10,
+        0.0,
+        9 / 10 + 5 / 10,
+        np.inf,
+    ]
 
 
 @given(tiny_views(), st.integers(0, 2**32 - 1))
@@ -90,7 +102,9 @@ def test_repair_makes_any_matrix_lawful(seen: ClusterView, seed: int) -> None:
 
 
 @given(tiny_views(), st.integers(0, 2**32 - 1))
-def test_objectives_are_those_of_the_shared_definition(seen: ClusterView, seed: int) -> None:
+def test_objectives_are_those_of_the_shared_definition(
+    seen: ClusterView, seed: int
+) -> None:
     problem = problem_of(seen)
     rng = np.random.default_rng(seed)
     population = empty_population(1, round_costs(problem))
@@ -120,8 +134,14 @@ def rounds(policy: PolluxGenetic, *views: ClusterView) -> list[Plan]:
 
 def test_the_seed_and_the_views_decide() -> None:
     jobs = [trained(f"job-{n}", profiled=4) for n in range(6)]
-    first, second = view(nodes(4, 4, 4), *jobs, at=NOW), view(nodes(4, 4, 4), *jobs[1:], at=NOW + 60.0)
-    one, same, other = (rounds(PolluxGenetic(seed=seed, generations=3), first, second) for seed in (1, 1, 2))
+    first, second = (
+        view(nodes(4, 4, 4), *jobs, at=NOW),
+        view(nodes(4, 4, 4), *jobs[1:], at=NOW + 60.0),
+    )
+    one, same, other = (
+        rounds(PolluxGenetic(seed=seed, generations=3), first, second)
+        for seed in (1, 1, 2)
+    )
     assert one == same
     assert one != other
 
@@ -130,8 +150,14 @@ def test_the_last_front_follows_its_jobs_and_nodes() -> None:
     """With one generation nothing is searched: what comes out is what was carried over, and repaired."""
     old, young = trained("old", limits=(2, 4), age=6000.0), trained("young", age=60.0)
     policy = PolluxGenetic(generations=1)
-    held = [replace(old, grant=Grant(allocation=on(n1=2))), replace(young, grant=Grant(allocation=on(n0=1)))]
-    assert counts(policy.allocate(view(nodes(2, 2), *held, at=NOW))) == {"old": 2, "young": 1}
+    held = [
+        replace(old, grant=Grant(allocation=on(n1=2))),
+        replace(young, grant=Grant(allocation=on(n0=1))),
+    ]
+    assert counts(policy.allocate(view(nodes(2, 2), *held, at=NOW))) == {
+        "old": 2,
+        "young": 1,
+    }
     # Both lost their GPUs; priorities changed; a node and a job went, others came.
     new = trained("new", age=30.0, profiled=0)
     back = [replace(old, usage=replace(old.usage, attained_service_gpu_s=1.0)), new]
@@ -140,7 +166,11 @@ def test_the_last_front_follows_its_jobs_and_nodes() -> None:
 
 
 def test_a_larger_search_finds_no_less() -> None:
-    seen = view(nodes(*[4] * 8), *(trained(f"job-{n}", age=600.0 + n) for n in range(12)), at=NOW)
+    seen = view(
+        nodes(*[4] * 8),
+        *(trained(f"job-{n}", age=600.0 + n) for n in range(12)),
+        at=NOW,
+    )
     short, long = (
         PolluxGenetic(generations=generations).allocate(seen).diagnostics["objective"]
         for generations in (2, 60)
@@ -148,7 +178,9 @@ def test_a_larger_search_finds_no_less() -> None:
     assert short < long
 
 
-@pytest.mark.parametrize("options", [{"population": 0}, {"generations": 0}, {"power": float("inf")}])
+@pytest.mark.parametrize(
+    "options", [{"population": 0}, {"generations": 0}, {"power": float("inf")}]
+)
 def test_bad_options_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         create_policy("pollux-genetic", **options)

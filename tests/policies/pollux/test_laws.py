@@ -17,7 +17,13 @@ from coadapt.policies.pollux.objective import PolluxOptions, job_cost, job_utili
 from coadapt.policies.pollux.policy import Pollux, PolluxGenetic
 from coadapt.policies.pollux.round_costs import round_costs
 from coadapt.policies.pollux.solve import relax, solve
-from tests.policies.pollux.stage import Model, best_by_trying_all, problem_of, tiny_views, trained
+from tests.policies.pollux.stage import (
+    Model,
+    best_by_trying_all,
+    problem_of,
+    tiny_views,
+    trained,
+)
 from tests.policies.stage import nodes, on, view
 
 ROUNDING = 1e-9  # relative, of sums of a few costs
@@ -60,10 +66,23 @@ def small_view(rng: np.random.Generator) -> ClusterView:
         if rng.random() < 0.6 and free[node]:
             held[f"n{node}"] = int(rng.integers(1, free[node] + 1))
             free[node] -= held[f"n{node}"]
-        model = Model(sync_far_s=float(rng.choice((0.12, 0.5))), noise=float(rng.choice((30.0, 3000.0))))
-        age, profiled = float(rng.choice((45.0, 600.0, 6000.0))), int(rng.integers(0, 5))
+        model = Model(
+            sync_far_s=float(rng.choice((0.12, 0.5))),
+            noise=float(rng.choice((30.0, 3000.0))),
+        )
+        age, profiled = (
+            float(rng.choice((45.0, 600.0, 6000.0))),
+            int(rng.integers(0, 5)),
+        )
         jobs.append(
-            trained(f"job-{number}", model=model, held=on(**held), profiled=profiled, age=age, rescales=1)
+            trained(
+                f"job-{number}",
+                model=model,
+                held=on(**held),
+                profiled=profiled,
+                age=age,
+                rescales=1,
+            )
         )
     return view(nodes(*[3] * len(free)), *jobs, at=3600.0)
 
@@ -71,7 +90,10 @@ def small_view(rng: np.random.Generator) -> ClusterView:
 @settings(max_examples=40)
 @given(tiny_views())
 def test_plans_are_lawful_and_no_objective_exceeds_the_bound(seen: ClusterView) -> None:
-    plan, searched = Pollux().allocate(seen), PolluxGenetic(generations=5).allocate(seen)
+    plan, searched = (
+        Pollux().allocate(seen),
+        PolluxGenetic(generations=5).allocate(seen),
+    )
     check_plan(seen, plan)
     check_plan(seen, searched)
     most = plan.diagnostics["bound"] * (1 + ROUNDING)
@@ -84,30 +106,44 @@ def test_plans_are_lawful_and_no_objective_exceeds_the_bound(seen: ClusterView) 
 
 @settings(max_examples=40)
 @given(tiny_views())
-def test_the_exact_relaxation_bounds_no_worse_than_multipliers_alone(seen: ClusterView) -> None:
+def test_the_exact_relaxation_bounds_no_worse_than_multipliers_alone(
+    seen: ClusterView,
+) -> None:
     costs = round_costs(problem_of(seen))
     dual, _ = relaxation.lagrangian_relaxation(costs, relaxation.list_choices(costs))
     assert relax(costs).bound >= dual.bound
-    value = dual.reduced_cost_J.sum() - dual.multiplier_R @ relaxation.capacity_of(costs)
+    value = dual.reduced_cost_J.sum() - dual.multiplier_R @ relaxation.capacity_of(
+        costs
+    )
     assert value == pytest.approx(dual.bound)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_search_never_beats_the_solver_on_a_busy_cluster(seed: int) -> None:
-    jobs = [trained(f"job-{number}", profiled=2 ** (number % 4), age=600.0 + number) for number in range(6)]
+    jobs = [
+        trained(f"job-{number}", profiled=2 ** (number % 4), age=600.0 + number)
+        for number in range(6)
+    ]
     seen = view(nodes(4, 4, 4, 4), *jobs, at=3600.0)
     solved, searched = Pollux().allocate(seen), PolluxGenetic(seed=seed).allocate(seen)
-    assert searched.diagnostics["objective"] <= solved.diagnostics["objective"] * (1 + ROUNDING)
+    assert searched.diagnostics["objective"] <= solved.diagnostics["objective"] * (
+        1 + ROUNDING
+    )
 
 
-@pytest.mark.parametrize("make", [Pollux, lambda: PolluxGenetic(generations=5)], ids=["exact", "genetic"])
+@pytest.mark.parametrize(
+    "make", [Pollux, lambda: PolluxGenetic(generations=5)], ids=["exact", "genetic"]
+)
 def test_both_keep_the_contract(make: Callable[[], Policy]) -> None:
     make().allocate(view(nodes(2), trained("compiles the kernels"), at=3600.0))
     check_policy(make, cases=40, seed=1, timer=time.process_time)
 
 
 def test_more_jobs_than_gpus_leaves_waiting_only_those_that_must() -> None:
-    jobs = [replace(trained(f"job-{n:02d}", limits=(1, 4)), submitted_at=3000.0 + n) for n in range(12)]
+    jobs = [
+        replace(trained(f"job-{n:02d}", limits=(1, 4)), submitted_at=3000.0 + n)
+        for n in range(12)
+    ]
     plan = Pollux().allocate(view(nodes(4, 4), *jobs, at=3600.0))
     assert len(plan.allocations) == 8
     assert all(held.num_replicas == 1 for held in plan.allocations.values())

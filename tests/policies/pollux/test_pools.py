@@ -20,7 +20,9 @@ def moved_one_by_one(
     """Return who is where if the cheapest job of the most crowded pool moves as long as that helps."""
     pools = {name: list(jobs) for name, jobs in members.items()}
     while True:
-        crowded = min(sorted(pools), key=lambda name: gpus[name] / max(len(pools[name]), 1))
+        crowded = min(
+            sorted(pools), key=lambda name: gpus[name] / max(len(pools[name]), 1)
+        )
         roomy = max(sorted(pools), key=lambda name: gpus[name] / (len(pools[name]) + 1))
         may = [
             each
@@ -29,10 +31,16 @@ def moved_one_by_one(
             and each.spec.replicas.min <= gpus[roomy]
             and each.spec.replicas.allows_type(roomy)
         ]
-        now, then = gpus[crowded] / max(len(pools[crowded]), 1), gpus[roomy] / (len(pools[roomy]) + 1)
+        now, then = (
+            gpus[crowded] / max(len(pools[crowded]), 1),
+            gpus[roomy] / (len(pools[roomy]) + 1),
+        )
         if not may or then <= now:
             return {name: [each.id for each in jobs] for name, jobs in pools.items()}
-        mover = min(may, key=lambda each: (each.allocation.num_replicas, each.submitted_at, each.id))
+        mover = min(
+            may,
+            key=lambda each: (each.allocation.num_replicas, each.submitted_at, each.id),
+        )
         pools[crowded].remove(mover)
         pools[roomy].append(mover)
 
@@ -44,8 +52,14 @@ def pools(draw: DrawFn) -> tuple[dict[str, list[JobView]], dict[str, int]]:
     for number in range(draw(st.integers(0, 25))):
         name = draw(st.sampled_from(TYPES))
         others = draw(st.sampled_from([(), (name,), (name, "a"), (name, "b")]))
-        contract = draw(st.sampled_from([RescaleContract.ADAPTIVE] * 4 + [RescaleContract.FROZEN]))
-        low, held, at = draw(st.integers(1, 6)), draw(st.integers(0, 2)), draw(st.integers(0, 3))
+        contract = draw(
+            st.sampled_from([RescaleContract.ADAPTIVE] * 4 + [RescaleContract.FROZEN])
+        )
+        low, held, at = (
+            draw(st.integers(1, 6)),
+            draw(st.integers(0, 2)),
+            draw(st.integers(0, 3)),
+        )
         each = job(
             f"j{number}",
             (low, 8),
@@ -65,13 +79,21 @@ def test_who_moves_is_who_would_move_one_by_one(
     members, gpus = drawn
     wanted = moved_one_by_one(members, gpus)
     _even_out(members, gpus)
-    assert {name: [each.id for each in jobs] for name, jobs in members.items()} == wanted
+    assert {
+        name: [each.id for each in jobs] for name, jobs in members.items()
+    } == wanted
 
 
 def calls_to_split(num_jobs: int) -> int:
     """Return how many calls, steps of generators among them, it takes until half of so many jobs moved."""
-    cluster = (*nodes(num_jobs, kind="a", name="a"), *nodes(num_jobs, kind="b", name="b"))
-    jobs = [job(f"j{number}", (1, 8), held=on(a0=1), at=float(number)) for number in range(num_jobs)]
+    cluster = (
+        *nodes(num_jobs, kind="a", name="a"),
+        *nodes(num_jobs, kind="b", name="b"),
+    )
+    jobs = [
+        job(f"j{number}", (1, 8), held=on(a0=1), at=float(number))
+        for number in range(num_jobs)
+    ]
     seen, count = view(cluster, *jobs), 0
 
     def see(frame: object, event: str, _: object) -> None:

@@ -22,7 +22,9 @@ from coadapt.policies.predictors.paces import Paces
 from tests.policies.stage import counts, job, nodes, on, view
 
 # A sample takes 10 ms, and replicas cost nothing besides.
-PROFILE = TypeProfile(params=ThroughputParams(alpha_c=0.0, beta_c=0.01), num_replicas_profiled=1)
+PROFILE = TypeProfile(
+    params=ThroughputParams(alpha_c=0.0, beta_c=0.01), num_replicas_profiled=1
+)
 
 
 def declared(given: JobView, length: JobLength, *, samples: float = 0.0) -> JobView:
@@ -41,7 +43,10 @@ def test_steps_count_at_the_requested_batch_and_along_a_schedule() -> None:
     batch = BatchLimits(initial=10, schedule=ramp)
     ramped = job("b", contract=RescaleContract.SCHEDULE, batch=batch)
     # Three steps of 10 pass the key 25; three of 100 pass 300; then of 1.
-    told = [declared_samples(declared(ramped, JobLength(steps=steps))) for steps in (1.0, 3.0, 4.5, 6.0, 8.0)]
+    told = [
+        declared_samples(declared(ramped, JobLength(steps=steps)))
+        for steps in (1.0, 3.0, 4.5, 6.0, 8.0)
+    ]
     assert told == [10.0, 30.0, 180.0, 330.0, 332.0]
 
 
@@ -50,19 +55,33 @@ def test_a_forecast_of_its_own_comes_first() -> None:
     assert forecast_of(told) == told.measured.forecast
 
 
-def test_before_any_measurement_a_step_takes_a_second_on_the_gpus_it_requested() -> None:
-    forecast = forecast_of(declared(job("a", (1, 8), requested=2), JobLength(steps=10.0)))
+def test_before_any_measurement_a_step_takes_a_second_on_the_gpus_it_requested() -> (
+    None
+):
+    forecast = forecast_of(
+        declared(job("a", (1, 8), requested=2), JobLength(steps=10.0))
+    )
     assert forecast is not None
-    assert (forecast.remaining_steps, forecast.step_time_s) == (10.0, (2 * STEP_S, STEP_S))
+    assert (forecast.remaining_steps, forecast.step_time_s) == (
+        10.0,
+        (2 * STEP_S, STEP_S),
+    )
     assert forecast_of(job("a")) is None
 
 
 def test_a_step_time_that_was_told_goes_with_what_is_held() -> None:
-    held = declared(job("a", (1, 8), requested=2, held=on(n0=4)), JobLength(steps=10.0), samples=320.0)
+    held = declared(
+        job("a", (1, 8), requested=2, held=on(n0=4)),
+        JobLength(steps=10.0),
+        samples=320.0,
+    )
     held = replace(held, measured=replace(held.measured, step_time_s=3.0))
     forecast = forecast_of(held)
     assert forecast is not None
-    assert (forecast.remaining_steps, forecast.step_time_s) == (5.0, (12.0, 6.0, 4.0, 3.0))
+    assert (forecast.remaining_steps, forecast.step_time_s) == (
+        5.0,
+        (12.0, 6.0, 4.0, 3.0),
+    )
 
 
 def test_a_step_time_model_tells_all_counts() -> None:
@@ -70,7 +89,9 @@ def test_a_step_time_model_tells_all_counts() -> None:
     told = replace(told, measured=replace(told.measured, by_type={"gpu": PROFILE}))
     forecast = forecast_of(told)
     assert forecast is not None
-    assert forecast.step_time_s == pytest.approx((0.64, 0.32, 0.22, 0.16))  # 64 over 3 is 22 at most
+    assert forecast.step_time_s == pytest.approx(
+        (0.64, 0.32, 0.22, 0.16)
+    )  # 64 over 3 is 22 at most
 
 
 def test_a_job_past_its_word_is_of_unknown_length_again() -> None:
@@ -96,20 +117,29 @@ def test_who_declared_goes_before_jobs_of_unknown_length(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["optimus", "afs"])
-def test_nobody_grows_beyond_its_request_by_a_speed_that_nobody_measured(name: str) -> None:
+def test_nobody_grows_beyond_its_request_by_a_speed_that_nobody_measured(
+    name: str,
+) -> None:
     policy = create_policy(name)
     guessed = declared(job("a", (1, 4), requested=2), JobLength(steps=10.0))
     assert counts(policy.allocate(view(nodes(4), guessed))) == {"a": 2}
-    timed = replace(guessed, measured=replace(guessed.measured, by_type={"gpu": PROFILE}))
+    timed = replace(
+        guessed, measured=replace(guessed.measured, by_type={"gpu": PROFILE})
+    )
     assert counts(policy.allocate(view(nodes(4), timed))) == {"a": 4}
 
 
 def test_ones_counts_epochs_and_what_is_done_by_the_word() -> None:
     told = declared(job("a", (1, 4)), JobLength(samples=1000.0), samples=250.0)
     assert (completed_share(told), epoch_samples(told)) == (0.25, 10.0)
-    assert completed_share(declared(job("a"), JobLength(samples=1000.0), samples=1200.0)) is None
+    assert (
+        completed_share(declared(job("a"), JobLength(samples=1000.0), samples=1200.0))
+        is None
+    )
     reported = replace(told.measured, progress_target=500.0)
-    epochs = replace(declared(told, JobLength(epochs=5.0), samples=250.0), measured=reported)
+    epochs = replace(
+        declared(told, JobLength(epochs=5.0), samples=250.0), measured=reported
+    )
     assert (completed_share(epochs), epoch_samples(epochs)) == (0.5, 100.0)
     record = Record(limit=1, allowed=1)
     record.note(told)
@@ -117,7 +147,13 @@ def test_ones_counts_epochs_and_what_is_done_by_the_word() -> None:
 
 
 def test_a_pace_goes_by_the_word_at_the_batch_in_use() -> None:
-    told = declared(job("a", held=Allocation(slots=(("n0", 1),))), JobLength(steps=10.0), samples=128.0)
-    told = replace(told, measured=replace(told.measured, batch=BatchConfig(total=128, atomic=128)))
+    told = declared(
+        job("a", held=Allocation(slots=(("n0", 1),))),
+        JobLength(steps=10.0),
+        samples=128.0,
+    )
+    told = replace(
+        told, measured=replace(told.measured, batch=BatchConfig(total=128, atomic=128))
+    )
     pace = Paces().observe(view(nodes(1), told))["a"]
     assert (pace.steps_left, pace.known) == (4.0, True)

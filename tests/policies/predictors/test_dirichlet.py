@@ -23,7 +23,11 @@ def test_what_is_left_in_all_modes_is_what_is_left_of_the_job(
 def test_restatement_drops_the_modes_that_have_ended() -> None:
     assert epochs_left(60, 3, [], 0, Rule.RESTATEMENT) == [20.0, 20.0, 20.0]
     assert epochs_left(60, 3, [Phase(0, 10)], 1, Rule.RESTATEMENT) == [0.0, 25.0, 25.0]
-    assert epochs_left(60, 3, [Phase(0, 10), Phase(1, 20)], 2, Rule.RESTATEMENT) == [0.0, 0.0, 30.0]
+    assert epochs_left(60, 3, [Phase(0, 10), Phase(1, 20)], 2, Rule.RESTATEMENT) == [
+        0.0,
+        0.0,
+        30.0,
+    ]
 
 
 def test_a_mode_that_is_entered_again_is_open_again() -> None:
@@ -35,7 +39,9 @@ def test_counting_is_the_posterior_mean_less_what_was_seen() -> None:
     """By hand: E = 40, prior 20 each; 10 epochs in mode 0, now in mode 1: 30 and 21 of 51, of 40 epochs."""
     expected = [40 * 30 / 51 - 10, 40 * 21 / 51 - 1]
     scale = 30 / max(int(sum(expected) + 1), 30)
-    assert epochs_left(40, 2, [Phase(0, 10)], 1, Rule.COUNTS) == pytest.approx([scale * e for e in expected])
+    assert epochs_left(40, 2, [Phase(0, 10)], 1, Rule.COUNTS) == pytest.approx(
+        [scale * e for e in expected]
+    )
 
 
 def test_counting_keeps_believing_in_a_mode_that_was_left() -> None:

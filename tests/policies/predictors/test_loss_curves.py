@@ -13,11 +13,19 @@ positive = st.floats(0.05, 5.0)
 lengths = st.integers(6, 60)
 
 
-def points(slope: float, start: float, floor: float, num: int) -> list[tuple[float, float]]:
+def points(
+    slope: float, start: float, floor: float, num: int
+) -> list[tuple[float, float]]:
     return [(float(k), 1.0 / (slope * k + start) + floor) for k in range(1, num + 1)]
 
 
-@given(slope=positive, start=positive, floor=st.floats(0.0, 10.0), num=lengths, quadratic=st.booleans())
+@given(
+    slope=positive,
+    start=positive,
+    floor=st.floats(0.0, 10.0),
+    num=lengths,
+    quadratic=st.booleans(),
+)
 @settings(max_examples=60, deadline=None)
 def test_a_curve_of_the_family_is_found_again(
     slope: float, start: float, floor: float, num: int, quadratic: bool
@@ -31,12 +39,17 @@ def test_a_curve_of_the_family_is_found_again(
     assert np.abs(curve.at(x_P) - expected).max() < 0.06  # of the range seen
 
 
-@given(losses=st.lists(st.floats(-100.0, 100.0), min_size=POINTS_MIN, max_size=40), quadratic=st.booleans())
+@given(
+    losses=st.lists(st.floats(-100.0, 100.0), min_size=POINTS_MIN, max_size=40),
+    quadratic=st.booleans(),
+)
 @settings(max_examples=80, deadline=None)
 def test_whatever_was_logged_the_curve_never_rises_and_stays_finite(
     losses: list[float], quadratic: bool
 ) -> None:
-    curve = fit_curve([(float(k), loss) for k, loss in enumerate(losses, 1)], quadratic=quadratic)
+    curve = fit_curve(
+        [(float(k), loss) for k, loss in enumerate(losses, 1)], quadratic=quadratic
+    )
     if curve is None:
         return
     there = curve.at(np.linspace(0.0, 5.0 * len(losses), 50))
@@ -45,7 +58,12 @@ def test_whatever_was_logged_the_curve_never_rises_and_stays_finite(
     assert min(curve.quad, curve.slope) >= 0.0 < curve.start
 
 
-@given(num=lengths, scale=st.floats(0.01, 100.0), shift=st.floats(-10.0, 10.0), stretch=st.floats(1.0, 1e5))
+@given(
+    num=lengths,
+    scale=st.floats(0.01, 100.0),
+    shift=st.floats(-10.0, 10.0),
+    stretch=st.floats(1.0, 1e5),
+)
 @settings(max_examples=40, deadline=None)
 def test_units_of_loss_and_of_x_do_not_matter_nor_which_way_it_goes(
     num: int, scale: float, shift: float, stretch: float
@@ -96,7 +114,9 @@ def test_least_squares_are_scipy_s(seed: int, num: int, width: int) -> None:
 def test_step_times_of_the_family_are_found_again(p: float, q: float, r: float) -> None:
     seen = {n: p / n + q + r * n for n in (1, 2, 4, 8, 16)}
     found = fit_steps(seen)
-    assert found[0] / 12 + found[1] + found[2] * 12 == pytest.approx(p / 12 + q + r * 12, rel=1e-3)
+    assert found[0] / 12 + found[1] + found[2] * 12 == pytest.approx(
+        p / 12 + q + r * 12, rel=1e-3
+    )
 
 
 def test_a_job_seen_on_one_count_is_taken_to_scale() -> None:

@@ -16,9 +16,22 @@ FLAT = (1.0, 0.9, 0.85, 0.82, 0.80, 0.79, 0.785, 0.78)
 
 
 def elastic(
-    name: str, times: tuple[float, ...], requested: int, *, priority: int = 0, **held: int
+    name: str,
+    times: tuple[float, ...],
+    requested: int,
+    *,
+    priority: int = 0,
+    **held: int,
 ) -> JobView:
-    return job(name, (1, 8), requested=requested, steps=1e6, times=times, priority=priority, held=on(**held))
+    return job(
+        name,
+        (1, 8),
+        requested=requested,
+        steps=1e6,
+        times=times,
+        priority=priority,
+        held=on(**held),
+    )
 
 
 def rescaled(one: JobView, times: int) -> JobView:
@@ -50,7 +63,9 @@ def test_what_the_memory_of_a_type_holds_decides_the_passes() -> None:
     one = replace(one, measured=replace(one.measured, by_type={"small": profile}))
     batch = cut(one, 2, "small")
     assert (batch.total, batch.atomic, batch.accumulation) == (256, 32, 3)
-    assert rates_on(one, "small", 4, least_gain=0.01).rates[1] == pytest.approx(1 / (4 * 0.42))
+    assert rates_on(one, "small", 4, least_gain=0.01).rates[1] == pytest.approx(
+        1 / (4 * 0.42)
+    )
     plan = Rubick().allocate(view(nodes(2, kind="small"), one))
     assert plan.batches["one"] == batch
 
@@ -58,7 +73,9 @@ def test_what_the_memory_of_a_type_holds_decides_the_passes() -> None:
 def test_a_guaranteed_job_that_one_type_has_too_few_gpus_for_is_given_another() -> None:
     """Type b would be faster, but has four of the seven GPUs that it needs: it waited for ever."""
     wide = job("wide", 7)
-    slow, fast = (ThroughputParams(alpha_c=seconds, beta_c=0.01) for seconds in (0.2, 0.1))
+    slow, fast = (
+        ThroughputParams(alpha_c=seconds, beta_c=0.01) for seconds in (0.2, 0.1)
+    )
     told = {"a": TypeProfile(params=slow), "b": TypeProfile(params=fast)}
     wide = replace(wide, measured=replace(wide.measured, by_type=told))
     cluster = (*nodes(8, kind="a", name="a"), *nodes(4, kind="b", name="b"))
@@ -70,9 +87,15 @@ def test_a_guaranteed_job_takes_back_what_others_have_beyond_their_own() -> None
     grown = elastic("grown", STEEP, 2, n0=8)
     for priority, rest in ((0, 2), (-1, None)):
         first = replace(grown, spec=replace(grown.spec, priority=priority))
-        plan = Rubick().allocate(view(nodes(8), first, elastic("paid", STEEP, 6 if rest else 8)))
+        plan = Rubick().allocate(
+            view(nodes(8), first, elastic("paid", STEEP, 6 if rest else 8))
+        )
         assert counts(plan) == ({"grown": 2, "paid": 6} if rest else {"paid": 8})
-    reason = Rubick().allocate(view(nodes(8), grown, elastic("paid", STEEP, 6))).reasons["grown"]
+    reason = (
+        Rubick()
+        .allocate(view(nodes(8), grown, elastic("paid", STEEP, 6)))
+        .reasons["grown"]
+    )
     assert reason == (
         "shrinks from 8 to 2 GPUs; guaranteed, at 100% of the speed that it asked for; 1 more would add 50%"
     )
@@ -87,7 +110,9 @@ def test_what_was_paid_for_is_not_taken_and_who_cannot_have_it_waits() -> None:
         "waits: needs 4 GPUs, 0 are free; guaranteed jobs and those that gain more by a GPU go first"
     )
     # With slack it is content with 1.22 / 1.2 of the speed of one.
-    assert counts(Rubick(slack=1.2).allocate(view(nodes(6), running, elastic("paid", STEEP, 4)))) == {
+    assert counts(
+        Rubick(slack=1.2).allocate(view(nodes(6), running, elastic("paid", STEEP, 4)))
+    ) == {
         "running": 2,
         "paid": 4,
     }
@@ -95,7 +120,10 @@ def test_what_was_paid_for_is_not_taken_and_who_cannot_have_it_waits() -> None:
 
 def test_gpus_move_from_flat_curves_to_steep_ones_but_not_of_who_moved_often() -> None:
     flat, steep = elastic("flat", FLAT, 1, n0=4), elastic("steep", STEEP, 1, n0=4)
-    assert counts(Rubick().allocate(view(nodes(8), flat, steep))) == {"flat": 1, "steep": 7}
+    assert counts(Rubick().allocate(view(nodes(8), flat, steep))) == {
+        "flat": 1,
+        "steep": 7,
+    }
     for often in (rescaled(flat, 5), steep), (flat, rescaled(steep, 5)):
         assert counts(Rubick().allocate(view(nodes(8), *often)))["steep"] == 4
 
@@ -103,18 +131,24 @@ def test_gpus_move_from_flat_curves_to_steep_ones_but_not_of_who_moved_often() -
 def test_a_best_effort_job_starts_on_gpus_that_add_less_to_others() -> None:
     for times, starts in ((FLAT, True), (STEEP, False)):
         running = elastic("running", times, 8, priority=-1, n0=8)
-        plan = Rubick().allocate(view(nodes(8), running, elastic("best", STEEP, 8, priority=-1)))
+        plan = Rubick().allocate(
+            view(nodes(8), running, elastic("best", STEEP, 8, priority=-1))
+        )
         assert ("best" in plan.allocations) is starts
 
 
 def test_a_request_beyond_the_cluster_gets_the_cluster() -> None:
-    assert counts(Rubick().allocate(view(nodes(2, 2), elastic("large", STEEP, 8)))) == {"large": 4}
+    assert counts(Rubick().allocate(view(nodes(2, 2), elastic("large", STEEP, 8)))) == {
+        "large": 4
+    }
 
 
 def test_a_job_that_told_nothing_has_what_it_requested() -> None:
     plan = Rubick().allocate(view(nodes(8), job("silent", (1, 8), requested=3)))
     assert counts(plan) == {"silent": 3}
-    assert plan.reasons["silent"].endswith("it told nothing of its speed: it has what it requested")
+    assert plan.reasons["silent"].endswith(
+        "it told nothing of its speed: it has what it requested"
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,6 +159,8 @@ def test_a_job_that_told_nothing_has_what_it_requested() -> None:
         ({"rescales_max": -1}, "rescales_max must be >= 0, got -1"),
     ],
 )
-def test_a_bad_option_says_what_is_allowed(options: dict[str, float], text: str) -> None:
+def test_a_bad_option_says_what_is_allowed(
+    options: dict[str, float], text: str
+) -> None:
     with pytest.raises(ValueError, match=text):
         Rubick(**options)  # type: ignore[arg-type]  # of a wrong value on purpose

@@ -32,7 +32,13 @@ MODES = (BatchMode(total=32, epoch_s=60.0), BatchMode(total=64, epoch_s=30.0))
 
 
 def paced(
-    name: str, *, gpus: int = 1, done: float = 0.0, total: int = 32, epochs: int = 20, submitted: float = 0.0
+    name: str,
+    *,
+    gpus: int = 1,
+    done: float = 0.0,
+    total: int = 32,
+    epochs: int = 20,
+    submitted: float = 0.0,
 ) -> JobView:
     """Return a job of `epochs` epochs of 1,000 samples, `done` of them over, now at batch `total`."""
     spec = JobSpec(
@@ -46,7 +52,12 @@ def paced(
         progress=1000.0 * done,
         progress_target=1000.0 * epochs,
         batch=BatchConfig(total=total, atomic=total // gpus),
-        forecast=Forecast(remaining_steps=left_s, step_time_s=(1.0,) * gpus, num_epochs=epochs, modes=MODES),
+        forecast=Forecast(
+            remaining_steps=left_s,
+            step_time_s=(1.0,) * gpus,
+            num_epochs=epochs,
+            modes=MODES,
+        ),
     )
     return JobView(id=name, spec=spec, submitted_at=submitted, measured=measured)
 
@@ -63,7 +74,10 @@ def test_it_keeps_the_contract() -> None:
 def test_a_window_is_planned_when_a_job_comes_and_every_so_many_rounds() -> None:
     policy = Shockwave(replan_rounds=3)
     jobs = [paced(f"job-{n}") for n in range(3)]
-    solved = [policy.allocate(at_round(number, *jobs)).diagnostics["solved"] for number in range(1, 7)]
+    solved = [
+        policy.allocate(at_round(number, *jobs)).diagnostics["solved"]
+        for number in range(1, 7)
+    ]
     assert solved == [1, 1, 3, 3, 3, 6]
     after = policy.allocate(at_round(7, *jobs, paced("new"))).diagnostics["solved"]
     assert after == 7
@@ -88,9 +102,15 @@ def test_every_job_is_told_where_the_window_has_it() -> None:
     jobs = [paced(f"job-{n}") for n in range(3)]
     plan = policy.allocate(at_round(0, *jobs))
     assert sorted(plan.reasons) == ["job-0", "job-1", "job-2"]
-    running, waiting = sorted(plan.allocations), [job for job in plan.reasons if job not in plan.allocations]
+    running, waiting = (
+        sorted(plan.allocations),
+        [job for job in plan.reasons if job not in plan.allocations],
+    )
     assert all("of the next 10 rounds" in plan.reasons[job] for job in running)
-    assert "rounds from now" in plan.reasons[waiting[0]] or "round from now" in plan.reasons[waiting[0]]
+    assert (
+        "rounds from now" in plan.reasons[waiting[0]]
+        or "round from now" in plan.reasons[waiting[0]]
+    )
 
 
 def test_a_job_of_unknown_length_gets_what_is_idle() -> None:
@@ -104,7 +124,10 @@ def test_a_job_of_unknown_length_gets_what_is_idle() -> None:
 
 def test_a_length_that_is_told_later_is_planned_with_from_then_on() -> None:
     """As of every live job, whose first report comes after its start: it failed with a KeyError."""
-    policy, silent = Shockwave(replan_rounds=50), replace(paced("late"), measured=Measured())
+    policy, silent = (
+        Shockwave(replan_rounds=50),
+        replace(paced("late"), measured=Measured()),
+    )
     assert policy.allocate(at_round(1, silent)).diagnostics == {}
     told = policy.allocate(at_round(2, paced("late")))
     assert (told.diagnostics["solved"], list(told.allocations)) == (2, ["late"])
@@ -117,7 +140,9 @@ def test_a_job_is_planned_once_nodes_are_there_for_it() -> None:
     assert policy.allocate(at_round(2, wide, gpus=2)).diagnostics["solved"] == 2
     lost = policy.allocate(at_round(3, wide, paced("narrow"), gpus=1))
     assert list(lost.allocations) == ["narrow"]
-    assert sorted(policy.allocate(at_round(4, wide, paced("narrow"), gpus=3)).allocations) == [
+    assert sorted(
+        policy.allocate(at_round(4, wide, paced("narrow"), gpus=3)).allocations
+    ) == [
         "narrow",
         "wide",
     ]
@@ -125,7 +150,9 @@ def test_a_job_is_planned_once_nodes_are_there_for_it() -> None:
 
 def test_the_gap_to_the_bound_is_told_as_it_is() -> None:
     found = (
-        Shockwave().allocate(at_round(0, *(paced(f"job-{n}", gpus=1 + n % 2) for n in range(5)))).diagnostics
+        Shockwave()
+        .allocate(at_round(0, *(paced(f"job-{n}", gpus=1 + n % 2) for n in range(5))))
+        .diagnostics
     )
     assert found["gap"] == pytest.approx(found["bound"] - found["objective"])
     assert found["gap"] >= 0.0
@@ -134,7 +161,9 @@ def test_the_gap_to_the_bound_is_told_as_it_is() -> None:
 def test_equal_seeds_draw_equal_noise_and_state_survives_pickling() -> None:
     def plans(policy: Shockwave, numbers: range) -> list[object]:
         jobs = [paced(f"job-{n}", gpus=1 + n % 2, epochs=10 + n) for n in range(5)]
-        return [policy.allocate(at_round(number, *jobs)).allocations for number in numbers]
+        return [
+            policy.allocate(at_round(number, *jobs)).allocations for number in numbers
+        ]
 
     one, same = Shockwave(seed=1, noise=0.1), Shockwave(seed=1, noise=0.1)
     assert plans(one, range(4)) == plans(same, range(4))
@@ -148,7 +177,13 @@ def ledger(
     calibrate: bool = False,
     profiles: dict[str, tuple[int, ...]] | None = None,
 ) -> Ledger:
-    return Ledger(rule=rule, calibrate=calibrate, whole_seconds=False, round_s=ROUND_S, profiles=profiles)
+    return Ledger(
+        rule=rule,
+        calibrate=calibrate,
+        whole_seconds=False,
+        round_s=ROUND_S,
+        profiles=profiles,
+    )
 
 
 def test_the_ledger_follows_modes_from_round_to_round() -> None:
@@ -171,7 +206,9 @@ def test_counting_takes_a_job_that_grew_for_longer_than_restatement() -> None:
     for rule in Rule:
         followed = ledger(rule)
         for number, (done, total) in enumerate([(0.0, 32), (4.0, 64), (10.0, 64)]):
-            followed.observe(at_round(number, paced("job", done=done, total=total)), number)
+            followed.observe(
+                at_round(number, paced("job", done=done, total=total)), number
+            )
         ahead = followed.ahead(paced("job", done=10.0, total=64))
         assert ahead is not None
         left[rule] = ahead.left_s
@@ -200,7 +237,9 @@ def test_what_a_profile_says_is_believed_and_not_what_the_job_does() -> None:
     for told in (None, {"job": profile}):
         followed = ledger(Rule.COUNTS, profiles=told)
         for number, (done, total) in enumerate([(0.0, 32), (2.0, 64), (8.5, 64)]):
-            followed.observe(at_round(number, paced("job", done=done, total=total)), number)
+            followed.observe(
+                at_round(number, paced("job", done=done, total=total)), number
+            )
         ahead = followed.ahead(paced("job", done=8.5, total=64))
         assert ahead is not None
         left[told is None] = (ahead.left_s, ahead.elapsed_s, ahead.share)
@@ -208,12 +247,19 @@ def test_what_a_profile_says_is_believed_and_not_what_the_job_does() -> None:
     assert left[False][1:] == (pytest.approx(8 * 60.0), 8 / 20)
     # By hand: 19 and 10 of 29, of 20 epochs, less the nine that are seen with the one under way.
     few, many = 20 * 19 / 29 - 9, 20 * 10 / 29
-    assert left[False][0] == pytest.approx((few * 60.0 + many * 30.0) * 12 / max(int(few + many + 1), 12))
+    assert left[False][0] == pytest.approx(
+        (few * 60.0 + many * 30.0) * 12 / max(int(few + many + 1), 12)
+    )
 
 
 def test_a_profile_is_walked_to_the_phase_that_the_job_is_in() -> None:
     followed = ledger(Rule.COUNTS, profiles={"job": (32, 32, 64, 32)})
-    expected = [([], 0), ([Phase(0, 1)], 0), ([Phase(0, 2)], 1), ([Phase(0, 2), Phase(1, 1)], 0)]
+    expected = [
+        ([], 0),
+        ([Phase(0, 1)], 0),
+        ([Phase(0, 2)], 1),
+        ([Phase(0, 2), Phase(1, 1)], 0),
+    ]
     for done, (phases, current) in enumerate(expected):
         followed.observe(at_round(done, paced("job", done=done, epochs=4)), done)
         record = followed._records["job"]
@@ -242,7 +288,13 @@ def test_calibration_depends_on_how_often_it_is_done() -> None:
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("round_s", 0.0), ("num_rounds", 0), ("replan_rounds", 0), ("makespan_weight", 0.0), ("noise", -1.0)],
+    [
+        ("round_s", 0.0),
+        ("num_rounds", 0),
+        ("replan_rounds", 0),
+        ("makespan_weight", 0.0),
+        ("noise", -1.0),
+    ],
 )
 def test_bad_options_are_refused(option: str, value: float) -> None:
     with pytest.raises(ValueError, match=option):
@@ -250,5 +302,7 @@ def test_bad_options_are_refused(option: str, value: float) -> None:
     for profiles in (3, {"job": ()}):
         with pytest.raises(ValueError, match="profiles must be total batches"):
             create_policy("shockwave", profiles=profiles)
-    with pytest.raises(ValueError, match="option rule: got 'guess'; allowed: counts, restatement"):
+    with pytest.raises(
+        ValueError, match="option rule: got 'guess'; allowed: counts, restatement"
+    ):
         create_policy("shockwave", rule="guess")

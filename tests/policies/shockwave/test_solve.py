@@ -23,7 +23,9 @@ TOLERANCE = 1e-6  # of HiGHS, on objectives of about 1
 def draw_jobs(rng: np.random.Generator, num_jobs: int, *, widest: int = 4) -> JobsAhead:
     share_J = np.where(rng.random(num_jobs) < 0.3, 0.0, rng.random(num_jobs))
     whole_s_J = rng.uniform(100.0, 4000.0, num_jobs)
-    left_s_J = np.maximum(whole_s_J * (1.0 - share_J) * rng.uniform(0.6, 1.5, num_jobs), 1.0)
+    left_s_J = np.maximum(
+        whole_s_J * (1.0 - share_J) * rng.uniform(0.6, 1.5, num_jobs), 1.0
+    )
     return JobsAhead(
         width_J=rng.choice([1, 1, 1, 2, widest], num_jobs).astype(np.int64),
         share_J=share_J,
@@ -65,7 +67,10 @@ def test_the_optimum_of_the_published_programme_lies_between_the_plan_and_the_bo
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_plan_is_near_the_optimum_of_the_published_programme(seed: int) -> None:
-    jobs, settings_ = draw_jobs(np.random.default_rng(seed), 12), options(num_gpus=8, num_rounds=8)
+    jobs, settings_ = (
+        draw_jobs(np.random.default_rng(seed), 12),
+        options(num_gpus=8, num_rounds=8),
+    )
     window = weighted_window(jobs, settings_)
     exact, ours = solve_verbatim(jobs, settings_, window), solve_window(window)
     assert exact is not None
@@ -77,7 +82,9 @@ def test_with_as_many_rounds_as_in_use_it_is_the_optimum_but_for_a_thousandth() 
     gaps = []
     for seed in range(20):
         jobs = draw_jobs(np.random.default_rng(seed), 60)
-        solved = solve_window(weighted_window(jobs, options(num_gpus=32, num_rounds=20)))
+        solved = solve_window(
+            weighted_window(jobs, options(num_gpus=32, num_rounds=20))
+        )
         assert solved is not None
         gaps.append(solved.bound - solved.value)
     assert min(gaps) >= -1e-12
@@ -103,7 +110,9 @@ def test_the_fairness_constraint_is_kept_or_found_to_be_impossible(seed: int) ->
 
 
 @settings(max_examples=60)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.integers(1, 9), st.integers(1, 12))
+@given(
+    st.integers(0, 2**32 - 1), st.integers(1, 12), st.integers(1, 9), st.integers(1, 12)
+)
 @example(seed=763, num_jobs=7, num_gpus=3, num_rounds=1)
 def test_plans_fit_every_round_and_say_what_they_are_worth(
     seed: int, num_jobs: int, num_gpus: int, num_rounds: int
@@ -115,7 +124,9 @@ def test_plans_fit_every_round_and_say_what_they_are_worth(
     assert solved is not None
     assert set(np.unique(solved.runs_JT)) <= {0, 1}
     assert ((solved.runs_JT * jobs.width_J[:, None]).sum(axis=0) <= num_gpus).all()
-    assert solved.value == pytest.approx(window_value(window, solved.runs_JT.sum(axis=1)))
+    assert solved.value == pytest.approx(
+        window_value(window, solved.runs_JT.sum(axis=1))
+    )
     assert solved.value <= solved.bound + 1e-9 * max(1.0, abs(solved.bound))
 
 
@@ -129,7 +140,9 @@ def test_wide_jobs_get_their_rounds_beside_narrow_ones_of_higher_rank() -> None:
         left_s_J=np.array([6 * ROUND_S, *[4 * ROUND_S] * 8]),
         target_J=np.full(9, 1e6),
     )
-    solved = solve_window(weighted_window(jobs, options(num_gpus=8, num_rounds=7, weight=1.0)))
+    solved = solve_window(
+        weighted_window(jobs, options(num_gpus=8, num_rounds=7, weight=1.0))
+    )
     assert solved is not None
     assert solved.runs_JT[0].sum() == 6
     assert solved.runs_JT[1:].sum() == 32
@@ -152,6 +165,8 @@ def test_late_jobs_come_first() -> None:
 
 def test_the_logarithm_is_exact_at_its_bases_and_concave_between_them() -> None:
     share = np.linspace(0.0, 1.0, 101)
-    assert log_progress(np.array([0.2, 0.6, 1.0])) == pytest.approx(np.log([0.2, 0.6, 1.0]))
+    assert log_progress(np.array([0.2, 0.6, 1.0])) == pytest.approx(
+        np.log([0.2, 0.6, 1.0])
+    )
     assert log_progress(np.array([0.0])) == pytest.approx(np.log([1e-6]))
     assert (np.diff(log_progress(share), n=2) <= 1e-9).all()

@@ -6,14 +6,22 @@ and the largest run time left. Nothing of the fast planner's insights is used.
 
 import numpy as np
 
-from coadapt.policies.shockwave.objective import LOG_AT_ZERO, LOG_BASES, JobsAhead, Window, WindowOptions
+from coadapt.policies.shockwave.objective import (
+    LOG_AT_ZERO,
+    LOG_BASES,
+    JobsAhead,
+    Window,
+    WindowOptions,
+)
 from coadapt.policies.solvers.milp import Milp, MilpSolution, solve_milp
 
 BASES = np.array(LOG_BASES)
 LOGS = np.array([LOG_AT_ZERO, *np.log(BASES[1:])])
 
 
-def solve_verbatim(jobs: JobsAhead, options: WindowOptions, window: Window) -> MilpSolution | None:
+def solve_verbatim(
+    jobs: JobsAhead, options: WindowOptions, window: Window
+) -> MilpSolution | None:
     """Return the programme's solution (minimised: minus the objective); None if it is infeasible."""
     num_jobs, num_rounds, num_bases = len(jobs.width_J), options.num_rounds, len(BASES)
     # Columns: y (jobs x rounds), q, weights (jobs x bases), binaries (jobs x bases), left per job, theta.
@@ -26,20 +34,32 @@ def solve_verbatim(jobs: JobsAhead, options: WindowOptions, window: Window) -> M
     rows: list[tuple[dict[int, float], float, float]] = []
     for t in range(num_rounds):
         rows.append(
-            ({int(y[j, t]): float(jobs.width_J[j]) for j in range(num_jobs)}, -np.inf, options.num_gpus)
+            (
+                {int(y[j, t]): float(jobs.width_J[j]) for j in range(num_jobs)},
+                -np.inf,
+                options.num_gpus,
+            )
         )
     for j in range(num_jobs):
-        rows.append(({int(q[j]): 1.0} | {int(c): -options.round_s for c in y[j]}, -np.inf, 0.0))
+        rows.append(
+            ({int(q[j]): 1.0} | {int(c): -options.round_s for c in y[j]}, -np.inf, 0.0)
+        )
         progress = {int(c): float(base) for c, base in zip(a[j], BASES, strict=True)}
         share = float(jobs.share_J[j])
-        rows.append((progress | {int(q[j]): -1.0 / float(jobs.whole_s_J[j])}, share, share))
+        rows.append(
+            (progress | {int(q[j]): -1.0 / float(jobs.whole_s_J[j])}, share, share)
+        )
         rows.append(({int(c): 1.0 for c in a[j]}, 1.0, 1.0))
         rows.append(({int(c): 1.0 for c in z[j]}, -np.inf, 2.0))
         for one in range(num_bases):
             rows.append(({int(a[j, one]): 1.0, int(z[j, one]): -1.0}, -np.inf, 0.0))
             for other in range(one + 2, num_bases):
-                rows.append(({int(z[j, one]): 1.0, int(z[j, other]): 1.0}, -np.inf, 1.0))
-        rows.append(({int(late[j]): 1.0, int(q[j]): 1.0}, float(jobs.left_s_J[j]), np.inf))
+                rows.append(
+                    ({int(z[j, one]): 1.0, int(z[j, other]): 1.0}, -np.inf, 1.0)
+                )
+        rows.append(
+            ({int(late[j]): 1.0, int(q[j]): 1.0}, float(jobs.left_s_J[j]), np.inf)
+        )
         rows.append(({theta: 1.0, int(late[j]): -1.0}, 0.0, np.inf))
         if np.isfinite(window.late_s_J[j]):
             rows.append(({int(late[j]): 1.0}, -np.inf, float(window.late_s_J[j])))

@@ -12,7 +12,14 @@ def programme(value_V: list[float], rows: list[list[float]], most_R: list[float]
     row_N, column_N = np.nonzero(matrix_RV)
     entry_N = matrix_RV[row_N, column_N]
     num_variables = len(value_V)
-    return Lp(np.array(value_V), row_N, column_N, entry_N, np.array(most_R), np.ones(num_variables))
+    return Lp(
+        np.array(value_V),
+        row_N,
+        column_N,
+        entry_N,
+        np.array(most_R),
+        np.ones(num_variables),
+    )
 
 
 def parts(floor_V: list[float], width_V: list[float], num_gpus: float) -> Lp:
@@ -26,8 +33,18 @@ def parts(floor_V: list[float], width_V: list[float], num_gpus: float) -> Lp:
 @pytest.mark.parametrize(
     ("floor_V", "width_V", "num_gpus", "ecos_V"),
     [
-        ([0.1, 0.3, 0.8, 0.05], [1.0, 2.0, 1.0, 4.0], 4.0, [0.44997685, 0.5191407, 0.87761473, 0.27830581]),
-        ([0.1, 0.1, 0.3, 0.8], [1.0, 1.0, 2.0, 4.0], 8.0, [0.54524687, 0.54524687, 0.68400726, 0.85401948]),
+        (
+            [0.1, 0.3, 0.8, 0.05],
+            [1.0, 2.0, 1.0, 4.0],
+            4.0,
+            [0.44997685, 0.5191407, 0.87761473, 0.27830581],
+        ),
+        (
+            [0.1, 0.1, 0.3, 0.8],
+            [1.0, 1.0, 2.0, 4.0],
+            8.0,
+            [0.54524687, 0.54524687, 0.68400726, 0.85401948],
+        ),
     ],
 )
 def test_without_an_objective_it_ends_where_ecos_does(

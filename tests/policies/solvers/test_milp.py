@@ -34,7 +34,13 @@ def test_without_whole_numbers_it_is_the_relaxation() -> None:
 
 
 def test_an_impossible_programme_has_no_solution_and_an_open_one_is_an_error() -> None:
-    impossible = knapsack(integral=True)._replace(low_R=np.array([13.0]), high_R=np.array([20.0]))
+    impossible = knapsack(integral=True)._replace(
+        low_R=np.array([13.0]), high_R=np.array([20.0])
+    )
     assert solve_milp(impossible) is None
     with pytest.raises(ValueError, match="3 variables has no lower bound"):
-        solve_milp(knapsack(integral=False)._replace(upper_V=np.full(3, np.inf), high_R=np.array([np.inf])))
+        solve_milp(
+            knapsack(integral=False)._replace(
+                upper_V=np.full(3, np.inf), high_R=np.array([np.inf])
+            )
+        )

@@ -23,7 +23,9 @@ Samples = dict[tuple[str, tuple[str, ...]], float]
 
 def samples(state: SchedulerState, tally: Tally, at: float) -> Samples:
     """Return what a scrape reads, by name and values of labels."""
-    text = metrics_text(lambda question: question(state), tally, at, ended={"failed": 2}, num_waiting=3)
+    text = metrics_text(
+        lambda question: question(state), tally, at, ended={"failed": 2}, num_waiting=3
+    )
     found: Samples = {}
     for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:
@@ -34,7 +36,9 @@ def samples(state: SchedulerState, tally: Tally, at: float) -> Samples:
 
 
 def of(found: Samples, name: str) -> dict[tuple[str, ...], float]:
-    return {labels: value for (its_name, labels), value in found.items() if its_name == name}
+    return {
+        labels: value for (its_name, labels), value in found.items() if its_name == name
+    }
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -51,9 +55,14 @@ def test_sums_that_go_with_changes_are_those_of_a_recount(seed: int) -> None:
         for job in live:
             again.put(standing_of(job, state.nodes))
         assert +tally.sums.by_state == Counter(job.state for job in live)
-        assert (tally.sums.waiting, +tally.sums.by_state) == (again.waiting, again.by_state)
+        assert (tally.sums.waiting, +tally.sums.by_state) == (
+            again.waiting,
+            again.by_state,
+        )
         assert tally.sums.num_gpus == pytest.approx(again.num_gpus)
-        assert tally.sums.num_held == pytest.approx(sum(num_gpus_held(job) for job in live))
+        assert tally.sums.num_held == pytest.approx(
+            sum(num_gpus_held(job) for job in live)
+        )
 
 
 def staged() -> tuple[SchedulerState, Tally]:
@@ -76,17 +85,30 @@ def staged() -> tuple[SchedulerState, Tally]:
 def test_all_of_a_small_cluster_is_told() -> None:
     state, tally = staged()
     found = samples(state, tally, at=100.0)
-    assert {labels: value for labels, value in of(found, "coadapt_jobs").items() if value} == {
+    assert {
+        labels: value for labels, value in of(found, "coadapt_jobs").items() if value
+    } == {
         (JobState.RUNNING,): 2.0,
         (JobState.PENDING,): 2.0,
         ("failed",): 2.0,
     }
     assert sum(of(found, "coadapt_jobs_pending").values()) == 2.0
-    assert of(found, "coadapt_job_gpus") == {("a",): 2.0, ("b",): 0.0, ("c",): 1.0, ("d",): 0.0}
-    assert of(found, "coadapt_job_last_report_age_seconds") == {("a",): 30.0, ("c",): 20.0}
+    assert of(found, "coadapt_job_gpus") == {
+        ("a",): 2.0,
+        ("b",): 0.0,
+        ("c",): 1.0,
+        ("d",): 0.0,
+    }
+    assert of(found, "coadapt_job_last_report_age_seconds") == {
+        ("a",): 30.0,
+        ("c",): 20.0,
+    }
     assert of(found, "coadapt_longest_silence_seconds") == {(): 30.0}
     assert of(found, "coadapt_jobs_without_series") == {(): 0.0}
-    assert (of(found, "coadapt_gpus_used"), of(found, "coadapt_events_waiting")) == ({(): 3.0}, {(): 3.0})
+    assert (of(found, "coadapt_gpus_used"), of(found, "coadapt_events_waiting")) == (
+        {(): 3.0},
+        {(): 3.0},
+    )
 
 
 def test_series_of_jobs_have_an_end_and_the_silent_one_is_told_all_the_same(
@@ -95,7 +117,11 @@ def test_series_of_jobs_have_an_end_and_the_silent_one_is_told_all_the_same(
     state, tally = staged()
     monkeypatch.setattr(metrics, "JOBS_TOLD_MAX", 3)
     found = samples(state, tally, at=100.0)
-    assert set(of(found, "coadapt_job_gpus")) == {("a",), ("b",), ("c",)}  # those with GPUs, then others
+    assert set(of(found, "coadapt_job_gpus")) == {
+        ("a",),
+        ("b",),
+        ("c",),
+    }  # those with GPUs, then others
     assert of(found, "coadapt_jobs_without_series") == {(): 1.0}
     monkeypatch.setattr(metrics, "JOBS_TOLD_MAX", 1)
     state.jobs["a"], state.jobs["c"] = state.jobs.pop("c"), state.jobs.pop("a")

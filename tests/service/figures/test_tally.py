@@ -47,12 +47,24 @@ def test_gpu_time_by_use_adds_up_to_gpus_times_wall_time(seed: int) -> None:
             num_gpus = sum(node.num_gpus for node in scheduler.state.nodes.values())
         if number % 50 == 0:
             tally.upto(scheduler.state.at)
-            now = {name: value for name, value in told(tally).items() if name.startswith("coadapt_job_gpu_s")}
-            assert all(now[name] >= value for name, value in before.items() if "created" not in name)
+            now = {
+                name: value
+                for name, value in told(tally).items()
+                if name.startswith("coadapt_job_gpu_s")
+            }
+            assert all(
+                now[name] >= value
+                for name, value in before.items()
+                if "created" not in name
+            )
             before = now
     tally.upto(scheduler.state.at)
     there_gpu_s += num_gpus * (scheduler.state.at - since)
-    used = {name: value for name, value in told(tally).items() if "gpu_seconds_total" in name}
+    used = {
+        name: value
+        for name, value in told(tally).items()
+        if "gpu_seconds_total" in name
+    }
     assert set(used) == {
         f"coadapt_job_gpu_seconds_total {use}"
         for use in ("startup", "rescale", "stopping", "productive", "untold", "idle")

@@ -26,7 +26,11 @@ def report(number: int) -> TrainingReported:
 
 
 async def outcomes(commits: list[Awaitable[None]]) -> list[object]:
-    return list(await asyncio.wait_for(asyncio.gather(*commits, return_exceptions=True), PATIENCE_S))
+    return list(
+        await asyncio.wait_for(
+            asyncio.gather(*commits, return_exceptions=True), PATIENCE_S
+        )
+    )
 
 
 def test_what_waits_is_written_as_one_group_of_limited_size(tmp_path: Path) -> None:
@@ -39,7 +43,10 @@ def test_what_waits_is_written_as_one_group_of_limited_size(tmp_path: Path) -> N
         first = asyncio.create_task(groups.commit(report(0)))
         await asyncio.sleep(0)  # it opens a group, and that is handed over
         await asyncio.sleep(0)
-        others = [asyncio.create_task(groups.commit(report(1 + n))) for n in range(NUM_REPORTS)]
+        others = [
+            asyncio.create_task(groups.commit(report(1 + n)))
+            for n in range(NUM_REPORTS)
+        ]
         await asyncio.sleep(0)
         assert groups.num_waiting() == NUM_REPORTS
         done_before.append(sum(task.done() for task in [first, *others]))
@@ -52,10 +59,14 @@ def test_what_waits_is_written_as_one_group_of_limited_size(tmp_path: Path) -> N
     assert done_before == [0]
     assert store.groups[1:] == [1, GROUP_MAX, GROUP_MAX, NUM_REPORTS - 2 * GROUP_MAX]
     told = [event for event in store.events() if isinstance(event, TrainingReported)]
-    assert [event.report.progress for event in told] == [float(n) for n in range(1 + NUM_REPORTS)]
+    assert [event.report.progress for event in told] == [
+        float(n) for n in range(1 + NUM_REPORTS)
+    ]
 
 
-def test_only_the_one_that_was_set_aside_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_one_that_was_set_aside_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     handle = Scheduler.handle
 
     def careless(self: Scheduler, event: Event) -> list[Command]:
@@ -72,7 +83,9 @@ def test_only_the_one_that_was_set_aside_is_told_so(tmp_path: Path, monkeypatch:
 
     with service.turning():
         told = asyncio.run(send())
-    assert [type(each) for each in told] == [type(None)] * 2 + [EventRefusedError] + [type(None)] * 2
+    assert [type(each) for each in told] == [type(None)] * 2 + [EventRefusedError] + [
+        type(None)
+    ] * 2
 
 
 def test_a_full_disk_is_told_to_all(tmp_path: Path) -> None:
@@ -95,13 +108,18 @@ def test_a_full_disk_is_told_to_all(tmp_path: Path) -> None:
     assert [str(each) for each in told] == ["[Errno 28] No space left on device"] * 3
 
 
-def test_too_many_are_turned_away_and_who_goes_away_harms_nobody(tmp_path: Path) -> None:
+def test_too_many_are_turned_away_and_who_goes_away_harms_nobody(
+    tmp_path: Path,
+) -> None:
     store = RecordingStore()
     service = InProcess(tmp_path, store)
     groups = ReportGroups(service.loop)
 
     async def send() -> list[object]:
-        tasks = [asyncio.create_task(groups.commit(report(n))) for n in range(WAITING_MAX + GROUP_MAX + 1)]
+        tasks = [
+            asyncio.create_task(groups.commit(report(n)))
+            for n in range(WAITING_MAX + GROUP_MAX + 1)
+        ]
         await asyncio.sleep(0)
         turned_away = [task for task in tasks if task.done()]
         assert {type(task.exception()) for task in turned_away} == {OverloadedError}

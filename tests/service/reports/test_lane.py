@@ -51,11 +51,14 @@ class Ways:
         self.job = str(service.client().post("/v1/jobs", json=JOB).json()["id"])
         until(lambda: len(service.executor.orders) > 0)
 
-    def ask(self, app: ASGIApp, path: str, headers: Headers, body: bytes) -> tuple[int, bytes, bytes]:
+    def ask(
+        self, app: ASGIApp, path: str, headers: Headers, body: bytes
+    ) -> tuple[int, bytes, bytes]:
         """Return status, kind and text of the answer."""
         parts = [body[: len(body) // 2], body[len(body) // 2 :]]
         waiting = [
-            {"type": "http.request", "body": part, "more_body": not at} for at, part in enumerate(parts)
+            {"type": "http.request", "body": part, "more_body": not at}
+            for at, part in enumerate(parts)
         ]
         told: list[dict[str, object]] = []
 
@@ -84,7 +87,11 @@ class Ways:
 
     def last_report(self) -> tuple[int, Event | None]:
         """Return how many reports are in the journal, and the last of them, whenever it came."""
-        told = [event for event in self.service.store.events() if isinstance(event, TrainingReported)]
+        told = [
+            event
+            for event in self.service.store.events()
+            if isinstance(event, TrainingReported)
+        ]
         if not told:
             return 0, None
         last = told[-1]
@@ -100,7 +107,9 @@ def ways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ways]:
         yield Ways(service)
 
 
-def headers_of(body: bytes, *, token: str = TOKEN, kind: bytes = b"application/json") -> Headers:
+def headers_of(
+    body: bytes, *, token: str = TOKEN, kind: bytes = b"application/json"
+) -> Headers:
     length = str(len(body)).encode()
     return [
         (b"authorization", f"Bearer {token}".encode()),
@@ -125,19 +134,45 @@ class Requests:
 
     def next(self) -> tuple[str, Headers, bytes]:
         draw = self.random
-        body = self.fuzzer._written(self.fuzzer._mutated(REPORT) if draw.random() < 0.8 else REPORT)
+        body = self.fuzzer._written(
+            self.fuzzer._mutated(REPORT) if draw.random() < 0.8 else REPORT
+        )
         if draw.random() < 0.05:
-            body = draw.choice([body.replace(b"{", b'{"generation": 1, ', 1), body * 2, b"", b" " * 120_000])
+            body = draw.choice(
+                [
+                    body.replace(b"{", b'{"generation": 1, ', 1),
+                    body * 2,
+                    b"",
+                    b" " * 120_000,
+                ]
+            )
         token = TOKEN if draw.random() < 0.8 else draw.choice(self.tokens)
         kind = b"application/json"
         if draw.random() < 0.1:
-            kinds = [b"text/plain", b"application/json; charset=utf-8", b"application/x+json", b""]
+            kinds = [
+                b"text/plain",
+                b"application/json; charset=utf-8",
+                b"application/x+json",
+                b"",
+            ]
             kind = draw.choice(kinds)
         headers = headers_of(body, token=token, kind=kind)
         if draw.random() < 0.1:
-            others = [headers[:0], headers[:1], headers[1:], headers[:2], [*headers, headers[0]]]
-            headers = draw.choice([*others, [*headers, (b"content-type", b"text/plain")]])
-        job = self.job if draw.random() < 0.9 else draw.choice([self.job[:-1], "gone", "a/b", "", "ü"])
+            others = [
+                headers[:0],
+                headers[:1],
+                headers[1:],
+                headers[:2],
+                [*headers, headers[0]],
+            ]
+            headers = draw.choice(
+                [*others, [*headers, (b"content-type", b"text/plain")]]
+            )
+        job = (
+            self.job
+            if draw.random() < 0.9
+            else draw.choice([self.job[:-1], "gone", "a/b", "", "ü"])
+        )
         return f"/v1/jobs/{job}/reports", headers, body
 
 
@@ -153,14 +188,23 @@ def test_lane_and_route_answer_equally_and_make_equal_events(ways: Ways) -> None
         by_lane = ways.ask(ways.lane, *asked)
         after, of_lane = ways.last_report()
         assert by_lane == by_route, (number, asked)
-        assert (after - between, of_lane) == (between - before, of_route), (number, asked)
+        assert (after - between, of_lane) == (between - before, of_route), (
+            number,
+            asked,
+        )
         statuses[by_lane[0]] += 1
-    assert min(statuses[status] for status in (202, 400, 401, 403, 404, 422)) >= 3, statuses
+    assert min(statuses[status] for status in (202, 400, 401, 403, 404, 422)) >= 3, (
+        statuses
+    )
     # Those with a longer way to say what they mean, and no more, are handed on.
-    assert ways.behind.num_requests - (NUM_REQUESTS - statuses[202]) <= 0.1 * NUM_REQUESTS
+    assert (
+        ways.behind.num_requests - (NUM_REQUESTS - statuses[202]) <= 0.1 * NUM_REQUESTS
+    )
 
 
-def test_both_ways_tell_what_the_last_plan_knows_of_kin(ways: Ways, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_ways_tell_what_the_last_plan_knows_of_kin(
+    ways: Ways, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kin = KinTimes(
         gpu_type="Größe",
         placement=Placement((2, 1)),
@@ -170,7 +214,9 @@ def test_both_ways_tell_what_the_last_plan_knows_of_kin(ways: Ways, monkeypatch:
             TimedStep(atomic=16, accumulation=1, seconds=0.5),
         ),
     )
-    monkeypatch.setattr(LiveLoop, "kin_times_of", lambda _, job: kin if job == ways.job else None)
+    monkeypatch.setattr(
+        LiveLoop, "kin_times_of", lambda _, job: kin if job == ways.job else None
+    )
     body = json.dumps(REPORT).encode()
     asked = (f"/v1/jobs/{ways.job}/reports", headers_of(body), body)
     status, _, text = by_lane = ways.ask(ways.lane, *asked)
@@ -178,11 +224,15 @@ def test_both_ways_tell_what_the_last_plan_knows_of_kin(ways: Ways, monkeypatch:
     assert status == 202
     assert told_of_kin(text) == kin
     body = json.dumps({"generation": 1, "rescale_s": 2.0}).encode()
-    rescaled = ways.ask(ways.routes, f"/v1/jobs/{ways.job}/rescaled", headers_of(body), body)
+    rescaled = ways.ask(
+        ways.routes, f"/v1/jobs/{ways.job}/rescaled", headers_of(body), body
+    )
     assert told_of_kin(rescaled[2]) == kin
 
 
-@pytest.mark.parametrize("size", [0, 1, BODY_BYTES_MAX, BODY_BYTES_MAX + 1, 1_000_000, 1_000_001])
+@pytest.mark.parametrize(
+    "size", [0, 1, BODY_BYTES_MAX, BODY_BYTES_MAX + 1, 1_000_000, 1_000_001]
+)
 def test_bodies_of_any_length_are_answered_equally(ways: Ways, size: int) -> None:
     body = json.dumps(REPORT).encode().ljust(size)[:size]
     asked = (f"/v1/jobs/{ways.job}/reports", headers_of(body), body)
@@ -191,7 +241,11 @@ def test_bodies_of_any_length_are_answered_equally(ways: Ways, size: int) -> Non
 
 @pytest.mark.parametrize(
     "error",
-    [OverloadedError("10000 reports wait"), EventRefusedError("set aside"), StoreError("the disk is full")],
+    [
+        OverloadedError("10000 reports wait"),
+        EventRefusedError("set aside"),
+        StoreError("the disk is full"),
+    ],
 )
 def test_a_report_that_could_not_be_taken_in_is_told_equally(
     ways: Ways, error: Exception, monkeypatch: pytest.MonkeyPatch

@@ -53,12 +53,18 @@ PARAMS = {"alpha_c": 0.1, "beta_c": 0.1}
     [
         # the report that ended the scheduler for good
         (
-            {"grad": {"sqr": 1.0, "var": 1.0}, "batch": {"total": LARGE, "atomic": LARGE}},
+            {
+                "grad": {"sqr": 1.0, "var": 1.0},
+                "batch": {"total": LARGE, "atomic": LARGE},
+            },
             "report.batch.atomic",
         ),
         ({"batch": {"total": 257, "atomic": 1}}, "report.batch.total"),
         ({"batch": {"total": 8, "atomic": 257}}, "report.batch.atomic"),
-        ({"batch": {"total": 8, "atomic": 1, "accumulation": 10**7}}, "report.batch.accumulation"),
+        (
+            {"batch": {"total": 8, "atomic": 1, "accumulation": 10**7}},
+            "report.batch.accumulation",
+        ),
         # the report that broke every list for good
         ({"progress": "inf", "progress_target": 1.0}, "report"),
         ({"progress": "nan"}, "report"),
@@ -74,38 +80,75 @@ PARAMS = {"alpha_c": 0.1, "beta_c": 0.1}
             {"by_type": {"g": {"params": PARAMS, "num_replicas_profiled": 10**9}}},
             "report.by_type.g.num_replicas_profiled",
         ),
-        ({"by_type": {"g": {"params": PARAMS, "num_replicas_profiled": -1}}}, "report.by_type.g"),
-        ({"by_type": {"g": {"params": PARAMS, "max_atomic": 10**12}}}, "report.by_type.g.max_atomic"),
+        (
+            {"by_type": {"g": {"params": PARAMS, "num_replicas_profiled": -1}}},
+            "report.by_type.g",
+        ),
+        (
+            {"by_type": {"g": {"params": PARAMS, "max_atomic": 10**12}}},
+            "report.by_type.g.max_atomic",
+        ),
         ({"metrics": {"loss": "nan"}}, "report"),
         ({"metrics": {"a\u001b[2J": 1.0}}, "report.metrics, a key"),
         ({"metrics": {"x" * 201: 1.0}}, "report.metrics, a key"),
         ({"metrics": {f"m{index}": 1.0 for index in range(101)}}, "report.metrics"),
-        ({"by_type": {f"g{index}": {"params": PARAMS} for index in range(101)}}, "report.by_type"),
-        ({"by_type": {"g": {"params": {**PARAMS, "alpha_r": 1e12}}}}, "report.by_type.g.params.alpha_r"),
+        (
+            {"by_type": {f"g{index}": {"params": PARAMS} for index in range(101)}},
+            "report.by_type",
+        ),
+        (
+            {"by_type": {"g": {"params": {**PARAMS, "alpha_r": 1e12}}}},
+            "report.by_type.g.params.alpha_r",
+        ),
         ({"grad": {"sqr": "inf", "var": 1.0}}, "report.grad"),
-        ({"grad": {"sqr": 1.0, "var": 1.0, "noise_scale_stderr": "nan"}}, "report.grad.noise_scale_stderr"),
+        (
+            {"grad": {"sqr": 1.0, "var": 1.0, "noise_scale_stderr": "nan"}},
+            "report.grad.noise_scale_stderr",
+        ),
         (
             {"forecast": {"remaining_steps": 1e15 + 1, "step_time_s": [1.0]}},
             "report.forecast.remaining_steps",
         ),
-        ({"forecast": {"remaining_steps": 1.0, "step_time_s": [1e10]}}, "report.forecast.step_time_s"),
-        ({"forecast": {"remaining_steps": 1.0, "step_time_s": ["inf"]}}, "report.forecast"),
+        (
+            {"forecast": {"remaining_steps": 1.0, "step_time_s": [1e10]}},
+            "report.forecast.step_time_s",
+        ),
+        (
+            {"forecast": {"remaining_steps": 1.0, "step_time_s": ["inf"]}},
+            "report.forecast",
+        ),
         ({"batch": [[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]}, "report.batch"),
     ],
 )
 def test_what_the_job_cannot_have_measured_is_refused(
-    client: TestClient, service: InProcess, job: str, report: dict[str, object], field: str
+    client: TestClient,
+    service: InProcess,
+    job: str,
+    report: dict[str, object],
+    field: str,
 ) -> None:
     before = client.get(f"/v1/jobs/{job}").json()
     answer = client.post(
-        f"/v1/jobs/{job}/reports", content=text(report), headers={"Content-Type": "application/json"}
+        f"/v1/jobs/{job}/reports",
+        content=text(report),
+        headers={"Content-Type": "application/json"},
     )
     assert answer.status_code == 422, answer.text
     assert answer.json()["error"]["field"].startswith(field), answer.text
     after = client.get(f"/v1/jobs/{job}").json()
-    figures = ("progress", "progress_target", "samples", "batch", "metrics", "step_time_s", "noise_scale")
+    figures = (
+        "progress",
+        "progress_target",
+        "samples",
+        "batch",
+        "metrics",
+        "step_time_s",
+        "noise_scale",
+    )
     assert [after[name] for name in figures] == [before[name] for name in figures]
-    assert not [event for event in service.store.events() if isinstance(event, TrainingReported)]
+    assert not [
+        event for event in service.store.events() if isinstance(event, TrainingReported)
+    ]
 
 
 def test_names_of_metrics_count_over_all_reports(tmp_path: Path) -> None:
@@ -116,8 +159,15 @@ def test_names_of_metrics_count_over_all_reports(tmp_path: Path) -> None:
         until(lambda: client.get(f"/v1/jobs/{job}").json()["state"] == "running")
         answers = []
         for part in range(3):
-            report = {"progress": 1.0, "metrics": {f"m{part}-{index}": 1.0 for index in range(40)}}
-            answers.append(client.post(f"/v1/jobs/{job}/reports", json={"generation": 1, "report": report}))
+            report = {
+                "progress": 1.0,
+                "metrics": {f"m{part}-{index}": 1.0 for index in range(40)},
+            }
+            answers.append(
+                client.post(
+                    f"/v1/jobs/{job}/reports", json={"generation": 1, "report": report}
+                )
+            )
         assert [answer.status_code for answer in answers] == [202, 202, 422]
         assert len(client.get(f"/v1/jobs/{job}").json()["metrics"]) == 80
 
@@ -134,9 +184,13 @@ def test_names_of_metrics_count_over_all_reports(tmp_path: Path) -> None:
         b"\xff",
     ],
 )
-def test_what_is_not_json_is_400(client: TestClient, job: str, body: str | bytes) -> None:
+def test_what_is_not_json_is_400(
+    client: TestClient, job: str, body: str | bytes
+) -> None:
     answer = client.post(
-        f"/v1/jobs/{job}/reports", content=body, headers={"Content-Type": "application/json"}
+        f"/v1/jobs/{job}/reports",
+        content=body,
+        headers={"Content-Type": "application/json"},
     )
     assert answer.status_code == 400
     assert "JSON" in answer.json()["error"]["message"]
@@ -150,25 +204,47 @@ def test_what_is_not_json_is_400(client: TestClient, job: str, body: str | bytes
         {"generation": 1, "rescale_s": 1.0, "pause": {"a\u001b": 1.0}},
         {"generation": 1, "rescale_s": 1.0, "pause": {"": 1.0}},
         {"generation": 1, "rescale_s": 1.0, "pause": {"a": 1e10}},
-        {"generation": 1, "rescale_s": 1.0, "pause": {str(part): 1.0 for part in range(21)}},
+        {
+            "generation": 1,
+            "rescale_s": 1.0,
+            "pause": {str(part): 1.0 for part in range(21)},
+        },
     ],
 )
 def test_a_pause_has_bounds_too(
     client: TestClient, service: InProcess, job: str, body: dict[str, object]
 ) -> None:
     assert client.post(f"/v1/jobs/{job}/rescaled", json=body).status_code == 422
-    assert not [event for event in service.store.events() if isinstance(event, TrainingResumed)]
+    assert not [
+        event for event in service.store.events() if isinstance(event, TrainingResumed)
+    ]
 
 
-def test_an_unknown_key_is_told_the_keys_of_its_own_body(client: TestClient, job: str) -> None:
-    answer = client.post(f"/v1/jobs/{job}/reports", json={"generation": 1, "report": {}, "raport": 1})
-    assert answer.json()["error"]["allowed"] == "only the keys generation, report; did you mean report?"
+def test_an_unknown_key_is_told_the_keys_of_its_own_body(
+    client: TestClient, job: str
+) -> None:
+    answer = client.post(
+        f"/v1/jobs/{job}/reports", json={"generation": 1, "report": {}, "raport": 1}
+    )
+    assert (
+        answer.json()["error"]["allowed"]
+        == "only the keys generation, report; did you mean report?"
+    )
     answer = client.post("/v1/jobs", json=[])
-    assert answer.json()["error"]["message"].startswith("body: got []; allowed: a mapping with name, run")
+    assert answer.json()["error"]["message"].startswith(
+        "body: got []; allowed: a mapping with name, run"
+    )
 
 
 @pytest.mark.parametrize(
-    "query", ["rank=" + "9" * 300, "rank=" + "9" * 5_000, "rank=-1", "offset=" + "9" * 30, "follow=maybe"]
+    "query",
+    [
+        "rank=" + "9" * 300,
+        "rank=" + "9" * 5_000,
+        "rank=-1",
+        "offset=" + "9" * 30,
+        "follow=maybe",
+    ],
 )
 def test_questions_have_bounds_too(client: TestClient, job: str, query: str) -> None:
     answer = client.get(f"/v1/jobs/{job}/logs?{query}")

@@ -8,7 +8,13 @@ from fastapi import HTTPException
 from fastapi.testclient import TestClient
 
 from coadapt.core.events import TrainingReported
-from coadapt.service.reports.trainer_status import BURST, PER_S, StatusBody, Throttle, report_of
+from coadapt.service.reports.trainer_status import (
+    BURST,
+    PER_S,
+    StatusBody,
+    Throttle,
+    report_of,
+)
 from tests.service.in_process import InProcess, until
 from tests.service.test_app import job_file, kinds
 
@@ -18,7 +24,11 @@ STATUS = {
     "metrics": [{"name": "loss", "value": "0.2347"}, {"name": "note", "value": "warm"}],
     "lastUpdatedTime": "2025-01-23T10:30:45Z",
 }
-SAID = {"loss": 0.2347, "progress_percentage": 45.0, "estimated_remaining_seconds": 795649.0}
+SAID = {
+    "loss": 0.2347,
+    "progress_percentage": 45.0,
+    "estimated_remaining_seconds": 795649.0,
+}
 
 
 @pytest.fixture
@@ -36,12 +46,20 @@ def running(service: InProcess) -> tuple[str, TestClient]:
     return job, service.client(service.credentials.job_token(job))
 
 
-def test_what_a_trainer_tells_is_among_the_jobs_figures_and_its_samples_stay(service: InProcess) -> None:
+def test_what_a_trainer_tells_is_among_the_jobs_figures_and_its_samples_stay(
+    service: InProcess,
+) -> None:
     job, client = running(service)
-    answer = client.post(f"/v1/jobs/{job}/trainer-status", json={"trainerStatus": STATUS})
+    answer = client.post(
+        f"/v1/jobs/{job}/trainer-status", json={"trainerStatus": STATUS}
+    )
     assert (answer.status_code, answer.json()) == (200, {"id": job})
     found = client.get(f"/v1/jobs/{job}").json()
-    assert (found["metrics"], found["progress"], found["progress_target"]) == (SAID, 0.0, None)
+    assert (found["metrics"], found["progress"], found["progress_target"]) == (
+        SAID,
+        0.0,
+        None,
+    )
     assert found["silent_s"] is not None
     [event] = kinds(service, TrainingReported)
     assert event.generation == 1
@@ -58,15 +76,24 @@ def test_what_a_trainer_tells_is_among_the_jobs_figures_and_its_samples_stay(ser
         {"metrics": [{"name": "loss", "value": 1}]},
     ],
 )
-def test_what_the_protocol_does_not_allow_is_refused(service: InProcess, status: dict[str, object]) -> None:
+def test_what_the_protocol_does_not_allow_is_refused(
+    service: InProcess, status: dict[str, object]
+) -> None:
     job, client = running(service)
-    assert client.post(f"/v1/jobs/{job}/trainer-status", json={"trainerStatus": status}).status_code == 422
+    assert (
+        client.post(
+            f"/v1/jobs/{job}/trainer-status", json={"trainerStatus": status}
+        ).status_code
+        == 422
+    )
     assert kinds(service, TrainingReported) == []
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e999", "three", ""])
 def test_a_figure_that_is_no_finite_number_is_passed_over(value: str) -> None:
-    body = StatusBody.model_validate({"trainerStatus": {"metrics": [{"name": "loss", "value": value}]}})
+    body = StatusBody.model_validate(
+        {"trainerStatus": {"metrics": [{"name": "loss", "value": value}]}}
+    )
     assert report_of(body.trainerStatus) == {"progress": 0.0, "metrics": {}}
 
 
@@ -77,7 +104,10 @@ def test_parts_for_others_than_trainers_are_none_of_ours() -> None:
 
 def test_a_trainer_that_tells_at_each_step_is_held_back(service: InProcess) -> None:
     job, client = running(service)
-    path, body = f"/v1/jobs/{job}/trainer-status", {"trainerStatus": {"progressPercentage": 1}}
+    path, body = (
+        f"/v1/jobs/{job}/trainer-status",
+        {"trainerStatus": {"progressPercentage": 1}},
+    )
     answers = [client.post(path, json=body) for _ in range(4 * BURST)]
     refused = [answer for answer in answers if answer.status_code == 429]
     assert refused

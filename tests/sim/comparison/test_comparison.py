@@ -27,17 +27,34 @@ CLUSTER = (Node(id="n", num_gpus=2),)
 
 
 def case(policy: str = "fifo", seed: int = 0, **changes: object) -> Case:
-    run = {"trace": "w", "source": Builtin(num_jobs=2), "policy": policy, "seed": seed, "cluster": CLUSTER}
+    run = {
+        "trace": "w",
+        "source": Builtin(num_jobs=2),
+        "policy": policy,
+        "seed": seed,
+        "cluster": CLUSTER,
+    }
     return Case(run=Run(**{**run, **changes}), cluster="1x2")  # type: ignore[arg-type]
 
 
 def result(*jct_s: float, rho_max: float = 1.0) -> KeptResult:
     jobs = tuple(
-        JobOutcome(id=JobId(f"j{index}"), application="cnn", num_gpus=1, jct_s=each, rho=rho_max)
+        JobOutcome(
+            id=JobId(f"j{index}"),
+            application="cnn",
+            num_gpus=1,
+            jct_s=each,
+            rho=rho_max,
+        )
         for index, each in enumerate(jct_s)
     )
     mean = sum(jct_s) / len(jct_s)
-    figures = {"jct_mean_s": mean, "jct_p50_s": mean, "jct_p99_s": max(jct_s), "makespan_s": 9.0}
+    figures = {
+        "jct_mean_s": mean,
+        "jct_p50_s": mean,
+        "jct_p99_s": max(jct_s),
+        "makespan_s": 9.0,
+    }
     return KeptResult(figures={**figures, "rho_max": rho_max}, jobs=jobs)
 
 
@@ -60,10 +77,24 @@ COMPARISON = Comparison(
 @given(values=st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=12))
 def test_an_interval_is_student_s(values: list[float]) -> None:
     """Against the critical values of a printed table, two-sided 95 %."""
-    table = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201]
+    table = [
+        12.706,
+        4.303,
+        3.182,
+        2.776,
+        2.571,
+        2.447,
+        2.365,
+        2.306,
+        2.262,
+        2.228,
+        2.201,
+    ]
     found = mean_of(values)
     assert found.low is not None
-    half = table[len(values) - 2] * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    half = (
+        table[len(values) - 2] * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    )
     assert found.mean - found.low == pytest.approx(half, rel=1e-3, abs=1e-6)
 
 
@@ -134,7 +165,9 @@ def test_tables_have_a_row_per_run_and_per_job(tmp_path: Path) -> None:
         "jct_s": "5.0",
         "rho": "1.0",
     }
-    runs = json.loads(write_table(tmp_path, "runs", COMPARISON.run_rows(), "json").read_text())
+    runs = json.loads(
+        write_table(tmp_path, "runs", COMPARISON.run_rows(), "json").read_text()
+    )
     assert [(row["policy"], row["seed"]) for row in runs] == [
         ("fifo", 0),
         ("las", 0),
@@ -192,16 +225,24 @@ def test_a_line_that_was_cut_off_is_dropped_and_the_rest_used(tmp_path: Path) ->
 
 def test_one_comparison_at_a_time_has_the_file(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    with open_results(path), pytest.raises(InputError, match="no other comparison uses"), open_results(path):
+    with (
+        open_results(path),
+        pytest.raises(InputError, match="no other comparison uses"),
+        open_results(path),
+    ):
         pass
 
 
 @pytest.mark.parametrize("line", ["[]", "{}", '{"key": "a"}', "nonsense"])
-def test_a_file_that_holds_something_else_is_left_alone(tmp_path: Path, line: str) -> None:
+def test_a_file_that_holds_something_else_is_left_alone(
+    tmp_path: Path, line: str
+) -> None:
     path = tmp_path / "results.jsonl"
     path.write_text(line + "\n")
     with (
-        pytest.raises(InputError, match=r"line 1: got .*; allowed: a result of a comparison"),
+        pytest.raises(
+            InputError, match=r"line 1: got .*; allowed: a result of a comparison"
+        ),
         open_results(path),
     ):
         pass
@@ -209,7 +250,9 @@ def test_a_file_that_holds_something_else_is_left_alone(tmp_path: Path, line: st
 
 
 def test_a_key_stands_for_all_that_a_result_depends_on(tmp_path: Path) -> None:
-    source = TraceFile(path=write_workload(tmp_path), profiles=write_profiles(tmp_path / "profiles"))
+    source = TraceFile(
+        path=write_workload(tmp_path), profiles=write_profiles(tmp_path / "profiles")
+    )
     changed = [
         case(),
         case("srtf"),
@@ -226,7 +269,9 @@ def test_a_key_stands_for_all_that_a_result_depends_on(tmp_path: Path) -> None:
 def test_a_workload_that_changed_is_another(tmp_path: Path) -> None:
     from coadapt.sim.comparison import case as cases
 
-    source = TraceFile(path=write_workload(tmp_path), profiles=write_profiles(tmp_path / "profiles"))
+    source = TraceFile(
+        path=write_workload(tmp_path), profiles=write_profiles(tmp_path / "profiles")
+    )
     before = case(source=source).key()
     source.path.write_text(source.path.read_text().replace("8", "9"))
     cases._digest.cache_clear()

@@ -18,8 +18,13 @@ BOXES = """() => [...document.querySelectorAll("#chart-trade .textpoint text")]
 
 def test_names_of_policies_do_not_lie_on_each_other(browser, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """Thirty policies, of which most come to much the same."""
-    alike = [(case(f"policy-{n:02}"), result(10.0 + n % 7, rho_max=2.0 + n % 5 / 10)) for n in range(29)]
-    comparison = Comparison(results=[(case("fifo"), result(90.0, rho_max=50.0)), *alike], baseline="fifo")
+    alike = [
+        (case(f"policy-{n:02}"), result(10.0 + n % 7, rho_max=2.0 + n % 5 / 10))
+        for n in range(29)
+    ]
+    comparison = Comparison(
+        results=[(case("fifo"), result(90.0, rho_max=50.0)), *alike], baseline="fifo"
+    )
     write_comparison_page(tmp_path / "page.html", comparison, "Many")
     page = browser.new_page(viewport={"width": 1400, "height": 1000})
     page.goto((tmp_path / "page.html").as_uri())

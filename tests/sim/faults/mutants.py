@@ -50,7 +50,9 @@ def installed(mutant: Mutant) -> Iterator[ModuleType]:
             source = path.read_text(encoding="utf-8")
             if name == mutated:
                 times = source.count(mutant.old)
-                assert times == 1, f"{mutant.guard!r}: its text occurs {times} times in {path}"
+                assert times == 1, (
+                    f"{mutant.guard!r}: its text occurs {times} times in {path}"
+                )
                 source = source.replace(mutant.old, mutant.new)
             module = ModuleType(full)
             module.__file__ = f"{name} without: {mutant.guard}"
@@ -123,7 +125,12 @@ MUTANTS: tuple[Mutant, ...] = (
         ":\n                views.drop",
     ),
     # -- nodes
-    Mutant("a known node that joins again changes nothing", "scheduler", "if known == node:", "if False:"),
+    Mutant(
+        "a known node that joins again changes nothing",
+        "scheduler",
+        "if known == node:",
+        "if False:",
+    ),
     Mutant(
         "a node that comes back changed stops its jobs",
         "scheduler",
@@ -254,7 +261,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "state.round_due_at is None or state.at < state.round_due_at",
         "False",
     ),
-    Mutant("a slow solver is waited for", "scheduler", "        if not solving:", "        if True:"),
+    Mutant(
+        "a slow solver is waited for",
+        "scheduler",
+        "        if not solving:",
+        "        if True:",
+    ),
     Mutant(
         "a solver that never answers is given up",
         "scheduler",
@@ -316,8 +328,18 @@ MUTANTS: tuple[Mutant, ...] = (
         "if work.holdings.free.fits(holding(job.target.allocation), held(job)):",
         "if job.state is JobState.RUNNING or work.free.fits(holding(job.target.allocation), held(job)):",
     ),
-    Mutant("GPUs that are held are not free", "model.devices", "        self.free.take(now)\n", ""),
-    Mutant("GPUs that are let go are free again", "model.devices", "        self.free.give(before)\n", ""),
+    Mutant(
+        "GPUs that are held are not free",
+        "model.devices",
+        "        self.free.take(now)\n",
+        "",
+    ),
+    Mutant(
+        "GPUs that are let go are free again",
+        "model.devices",
+        "        self.free.give(before)\n",
+        "",
+    ),
     Mutant(
         "GPUs of a node that comes back are not free while jobs end there",
         "model.devices",

@@ -15,7 +15,10 @@ from coadapt.sim.faults.chaos import ChaosPolicy, FaultySolver, spoiled
 
 def views(seed: int) -> list[ClusterView]:
     """Random views of what fault scenarios hold: no quotas, and accumulation is allowed."""
-    return [replace(view, jobs=tuple(plain(job) for job in view.jobs)) for view in generate_views(seed)]
+    return [
+        replace(view, jobs=tuple(plain(job) for job in view.jobs))
+        for view in generate_views(seed)
+    ]
 
 
 def plain(job: JobView) -> JobView:
@@ -39,7 +42,8 @@ def test_when_calm_it_keeps_what_fits() -> None:
         held = {job.id: job.allocation for job in view.jobs if job.allocation}
         stays = {
             job.id: all(
-                job.spec.replicas.allows_type(type_of.get(node, "?")) for node, _ in held[job.id].slots
+                job.spec.replicas.allows_type(type_of.get(node, "?"))
+                for node, _ in held[job.id].slots
             )
             and all(node in type_of for node, _ in held[job.id].slots)
             for job in view.jobs

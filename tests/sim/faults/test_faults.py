@@ -48,11 +48,16 @@ def test_equal_seeds_go_through_the_same() -> None:
 
 
 def test_the_seeds_meet_every_disaster_and_every_end() -> None:
-    kinds = Counter(each.kind for seed in range(100) for each in draw_scenario(seed).faults)
+    kinds = Counter(
+        each.kind for seed in range(100) for each in draw_scenario(seed).faults
+    )
     assert all(kinds[kind] > 10 for kind in FaultKind), kinds
     survived = [run_seed(seed) for seed in range(30)]
     ends = Counter(end for each in survived for end in each.ends.values())
-    assert min(ends[JobState.SUCCEEDED], ends[JobState.FAILED], ends[JobState.CANCELLED]) > 5, ends
+    assert (
+        min(ends[JobState.SUCCEEDED], ends[JobState.FAILED], ends[JobState.CANCELLED])
+        > 5
+    ), ends
     assert sum(each.num_deaths for each in survived) > 10
 
 
@@ -70,12 +75,21 @@ def test_the_seeds_meet_changes_that_are_taken_back_in_every_way() -> None:
                 seen["failed" if why else "in time"] += 1
             elif kind == "ReplicasStarted" and what in asked:
                 seen["too late"] += 1
-            elif kind == "lost:" and ("ReplicasKept" in what or "RetractRescale" in what):
+            elif kind == "lost:" and (
+                "ReplicasKept" in what or "RetractRescale" in what
+            ):
                 seen["lost"] += 1
-            elif ", one of two: ReplicasKept" in happened or ", one of two: RetractRescale" in happened:
+            elif (
+                ", one of two: ReplicasKept" in happened
+                or ", one of two: RetractRescale" in happened
+            ):
                 seen["twice"] += 1
-            asked.update(order.removeprefix("RetractRescale ") for order in orders.split(", "))
-    assert all(seen[way] > 2 for way in ("in time", "too late", "failed", "lost", "twice")), seen
+            asked.update(
+                order.removeprefix("RetractRescale ") for order in orders.split(", ")
+            )
+    assert all(
+        seen[way] > 2 for way in ("in time", "too late", "failed", "lost", "twice")
+    ), seen
 
 
 class Deaf(Scheduler):
@@ -92,7 +106,9 @@ def test_a_failure_names_its_seed_and_how_to_rerun_it() -> None:
     assert "python -m coadapt.sim.faults --seed 3" in str(caught.value)
 
 
-def test_the_command_tells_a_story_and_counts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_tells_a_story_and_counts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["--seed", "2"]) == 0
     story = capsys.readouterr().out
     assert "FAULT" in story

@@ -17,7 +17,9 @@ def test_a_blocked_job_is_left_alone_while_another_is_still_shrinking() -> None:
     for job in ("a", "b", "c"):
         stage.started(job)
     target = {"a": on(n0=3), "b": on(n0=1), "c": on(n1=4)}
-    shrink = Rescale(job="b", generation=2, spec=spec(), allocation=on(n0=1), batch=None)
+    shrink = Rescale(
+        job="b", generation=2, spec=spec(), allocation=on(n0=1), batch=None
+    )
     assert stage.round(120.0, target) == [shrink]
     # Any other news must not stop "a", which only waits for the answer of "b".
     assert stage.round(180.0, target) == []
@@ -67,7 +69,11 @@ def test_what_one_job_was_just_given_is_not_given_to_the_next() -> None:
     stage.submit("b")
     stage.submit("c")
     orders = stage.round(120.0, {"b": on(n0=2), "c": on(n0=2)})
-    assert [(type(order).__name__, order.job) for order in orders if isinstance(order, Stop | Start)] == [
+    assert [
+        (type(order).__name__, order.job)
+        for order in orders
+        if isinstance(order, Stop | Start)
+    ] == [
         ("Stop", "a"),
         ("Start", "b"),
     ]
@@ -79,7 +85,11 @@ def test_a_share_waits_until_its_gpu_has_room() -> None:
     stage.submit("b")
     stage.submit("c")
     orders = stage.round(120.0, {"b": half(n0=(0,)), "c": half(n0=(0,))})
-    assert [(type(order).__name__, order.job) for order in orders if isinstance(order, Stop | Start)] == [
+    assert [
+        (type(order).__name__, order.job)
+        for order in orders
+        if isinstance(order, Stop | Start)
+    ] == [
         ("Stop", "a"),
         ("Start", "b"),
     ]
@@ -90,15 +100,22 @@ def test_a_plan_beyond_the_gpus_of_a_node_is_refused() -> None:
     stage.submit("a")
     stage.submit("b")
     assert stage.round(60.0, {"a": on(n0=4), "b": half(n0=(0,))}) == []
-    assert stage.scheduler.state.plan_error == "node 'n0': 5 GPUs given, 1 of them shared, it has 4"
+    assert (
+        stage.scheduler.state.plan_error
+        == "node 'n0': 5 GPUs given, 1 of them shared, it has 4"
+    )
 
 
 def half(**labels: tuple[int, ...]) -> Allocation:
     slots = tuple((node, len(on_node)) for node, on_node in labels.items())
-    return Allocation(slots=slots, gpu_share=0.5, shared=tuple(sum(labels.values(), ())))
+    return Allocation(
+        slots=slots, gpu_share=0.5, shared=tuple(sum(labels.values(), ()))
+    )
 
 
-def test_a_job_that_waits_for_its_place_on_a_lost_node_does_not_start_there_when_it_is_back() -> None:
+def test_a_job_that_waits_for_its_place_on_a_lost_node_does_not_start_there_when_it_is_back() -> (
+    None
+):
     stage = Stage()
     stage.running(allocation=on(n0=4))
     stage.submit("b")
@@ -107,6 +124,8 @@ def test_a_job_that_waits_for_its_place_on_a_lost_node_does_not_start_there_when
     stage.lose("n0")
     stage.exited(Outcome.STOPPED)
     stage.handle(NodeJoined(at=stage.at, node=Node(id="n0", num_gpus=4)))
-    assert stage.started("c") == []  # nor at any other event: that plan was for other nodes
+    assert (
+        stage.started("c") == []
+    )  # nor at any other event: that plan was for other nodes
     orders = stage.round(180.0, {"b": on(n0=4), "c": on(n1=4)})
     assert [order.job for order in orders if isinstance(order, Start)] == ["b"]

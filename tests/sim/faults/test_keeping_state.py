@@ -17,9 +17,15 @@ SLOW = ("sia", "ones")  # integer programmes, and kernels to compile
 
 @pytest.mark.parametrize("draw", FAMILIES)
 @pytest.mark.parametrize(
-    "policy", [pytest.param(each, marks=[pytest.mark.slow] if each in SLOW else []) for each in POLICIES]
+    "policy",
+    [
+        pytest.param(each, marks=[pytest.mark.slow] if each in SLOW else [])
+        for each in POLICIES
+    ],
 )
-def test_their_jobs_end_whatever_breaks(policy: str, draw: Callable[[int], Scenario]) -> None:
+def test_their_jobs_end_whatever_breaks(
+    policy: str, draw: Callable[[int], Scenario]
+) -> None:
     survive(policy, draw, seed=11)
 
 

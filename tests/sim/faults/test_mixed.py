@@ -30,27 +30,50 @@ def _told(seed: int) -> list[object]:
     s = draw_scenario(seed, hangs=False)
     jobs = [
         [
-            *(job.id, job.at, job.spec.replicas.min, job.spec.replicas.max, job.spec.replicas.requested),
+            *(
+                job.id,
+                job.at,
+                job.spec.replicas.min,
+                job.spec.replicas.max,
+                job.spec.replicas.requested,
+            ),
             *(job.spec.batch.requested, job.spec.contract.value, job.spec.max_failures),
         ]
         for job in s.jobs
     ]
-    rates = [s.rates.lose, s.rates.double, s.rates.delay, s.rates.delay_max_s, s.rates.solver]
+    rates = [
+        s.rates.lose,
+        s.rates.double,
+        s.rates.delay,
+        s.rates.delay_max_s,
+        s.rates.solver,
+    ]
     return [
         [[node.id, node.num_gpus, node.gpu_type, node.rack] for node in s.nodes],
         jobs,
         s.policy,
         [s.scheduler.reaction_s, s.scheduler.retry_s, s.scheduler.rescale_in_place],
-        [s.world.rescale_s, s.world.prepare_s, s.world.checkpoint_s, s.world.interference],
+        [
+            s.world.rescale_s,
+            s.world.prepare_s,
+            s.world.checkpoint_s,
+            s.world.interference,
+        ],
         [*rates, s.rates.power_cut],
-        [[fault.at, fault.kind.value, fault.target, fault.lasts_s] for fault in s.faults],
+        [
+            [fault.at, fault.kind.value, fault.target, fault.lasts_s]
+            for fault in s.faults
+        ],
     ]
 
 
 def test_mixed_seeds_survive_and_meet_what_they_are_for() -> None:
     met = [run_seed(seed, mixed=True).seen for seed in range(NUM_SEEDS)]
     assert sum(seen.num_pairs > 0 for seen in met) > 0.9 * NUM_SEEDS
-    assert sum(len(seen.gpu_types) == 2 == len(seen.racks) for seen in met) > 0.9 * NUM_SEEDS
+    assert (
+        sum(len(seen.gpu_types) == 2 == len(seen.racks) for seen in met)
+        > 0.9 * NUM_SEEDS
+    )
     assert sum(len(seen.own_batches) > 1 for seen in met) > 0.8 * NUM_SEEDS
 
 
@@ -58,7 +81,10 @@ def test_mixed_seeds_survive_and_meet_what_they_are_for() -> None:
 def test_a_policy_by_name_is_asked_and_not_chaos(seed: int) -> None:
     """It was not: what `gandiva` and others were said to survive in this family, only chaos did."""
     named = FaultRun(replace(draw_mixed(seed), policy="fifo"), Scheduler, None).run()
-    assert (named.seen.num_pairs, run_seed(seed, mixed=True).seen.num_pairs > 0) == (0, True)
+    assert (named.seen.num_pairs, run_seed(seed, mixed=True).seen.num_pairs > 0) == (
+        0,
+        True,
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))

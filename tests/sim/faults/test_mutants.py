@@ -28,16 +28,24 @@ STORIES = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.guard)
-def test_the_core_without_this_guard_is_caught(mutant: Mutant, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_core_without_this_guard_is_caught(
+    mutant: Mutant, capsys: pytest.CaptureFixture[str]
+) -> None:
     with capsys.disabled():
-        assert told(mutant), f"no seed below {NUM_SEEDS} and no story in {STORIES} misses it"
+        assert told(mutant), (
+            f"no seed below {NUM_SEEDS} and no story in {STORIES} misses it"
+        )
 
 
 def told(mutant: Mutant) -> str:
     """Return what caught the mutant, and write it down."""
     # Most fall to the first seeds, and what is left mostly to a story, in less time than all seeds take.
     first, rest = range(FIRST_SEEDS), range(FIRST_SEEDS, NUM_SEEDS)
-    caught_by = failing_seed(mutant, first) or failing_story(mutant) or failing_seed(mutant, rest)
+    caught_by = (
+        failing_seed(mutant, first)
+        or failing_story(mutant)
+        or failing_seed(mutant, rest)
+    )
     sys.stdout.write(f"{mutant.guard} -> {caught_by or 'NOTHING'}\n")
     return caught_by
 
@@ -57,9 +65,23 @@ def failing_seed(mutant: Mutant, seeds: range) -> str:
 
 def failing_story(mutant: Mutant) -> str:
     plugin = ["-p", "tests.sim.faults.mutant_plugin", "--mutant", mutant.guard]
-    command = [sys.executable, "-m", "pytest", *STORIES, "-x", "-q", "-p", "no:cacheprovider", *plugin]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        *STORIES,
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *plugin,
+    ]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    failed = [line.split()[1] for line in run.stdout.splitlines() if line.startswith("FAILED ")]
+    failed = [
+        line.split()[1]
+        for line in run.stdout.splitlines()
+        if line.startswith("FAILED ")
+    ]
     assert failed or run.returncode == 0, run.stdout + run.stderr
     return failed[0].rpartition("::")[2] if failed else ""
 

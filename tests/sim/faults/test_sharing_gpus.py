@@ -22,12 +22,16 @@ def survive(policy: str, draw: Callable[[int], Scenario], seed: int) -> None:
     try:
         FaultRun(replace(draw(seed), policy=policy), Scheduler, None).run()
     except (AssertionError, PlanError) as error:
-        raise AssertionError(f"{policy}, seed {seed} of {draw.__name__}: {error}") from error
+        raise AssertionError(
+            f"{policy}, seed {seed} of {draw.__name__}: {error}"
+        ) from error
 
 
 @pytest.mark.parametrize("draw", FAMILIES)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_their_jobs_end_whatever_breaks(policy: str, draw: Callable[[int], Scenario]) -> None:
+def test_their_jobs_end_whatever_breaks(
+    policy: str, draw: Callable[[int], Scenario]
+) -> None:
     survive(policy, draw, seed=11)
 
 

@@ -13,8 +13,17 @@ from coadapt.goodput.batch import split_total
 from coadapt.goodput.efficiency import gain
 from coadapt.model import BatchConfig, GradStats, InputError
 from coadapt.sim.applications import Application, packed, step_s
-from coadapt.sim.library.builtin import MIXES, arrivals, builtin_workload, sensible_requests
-from coadapt.sim.library.profiles import BUILTIN_APPLICATIONS, NoiseCurve, ParametricApplication
+from coadapt.sim.library.builtin import (
+    MIXES,
+    arrivals,
+    builtin_workload,
+    sensible_requests,
+)
+from coadapt.sim.library.profiles import (
+    BUILTIN_APPLICATIONS,
+    NoiseCurve,
+    ParametricApplication,
+)
 from tests.sim.stage import at
 
 APPLICATIONS = sorted(BUILTIN_APPLICATIONS)
@@ -55,14 +64,18 @@ def test_one_epoch_of_steps_is_progress_over_gain(name: str) -> None:
     application = BUILTIN_APPLICATIONS[name]
     total = application.limits.max_total
     stats = application.grad_stats(total, 0)
-    expected = application.progress_at(1) / gain(total / application.limits.initial, stats.sqr, stats.var)
+    expected = application.progress_at(1) / gain(
+        total / application.limits.initial, stats.sqr, stats.var
+    )
     assert application.steps(total, 1) == pytest.approx(expected)
 
 
 @each_application
 def test_noise_grows_over_the_training(name: str) -> None:
     application = BUILTIN_APPLICATIONS[name]
-    noise = [application.grad_stats(64, epoch).var for epoch in range(application.num_epochs)]
+    noise = [
+        application.grad_stats(64, epoch).var for epoch in range(application.num_epochs)
+    ]
     assert noise == sorted(noise)
     assert noise[-1] > noise[0]
 
@@ -72,16 +85,23 @@ def test_more_replicas_are_faster_per_sample_but_not_perfectly(name: str) -> Non
     application = BUILTIN_APPLICATIONS[name]
     total = application.limits.max_total
     counts = (1, 2, 4)
-    seconds = [step_s(application, packed(n, 4), split_total(total, n, application.limits)) for n in counts]
+    seconds = [
+        step_s(application, packed(n, 4), split_total(total, n, application.limits))
+        for n in counts
+    ]
     assert seconds == sorted(seconds, reverse=True)
-    assert all(seconds[0] < n * took for n, took in zip(counts[1:], seconds[1:], strict=True))
+    assert all(
+        seconds[0] < n * took for n, took in zip(counts[1:], seconds[1:], strict=True)
+    )
 
 
 def test_one_replica_synchronises_nothing() -> None:
     application = BUILTIN_APPLICATIONS["resnet18-cifar10"]
     whole_s, sync_s = application.step_time(at(1), 128)
     assert sync_s == 0.0
-    assert whole_s == pytest.approx(application.params.alpha_c + 128 * application.params.beta_c)
+    assert whole_s == pytest.approx(
+        application.params.alpha_c + 128 * application.params.beta_c
+    )
     batch = BatchConfig(total=256, atomic=128, accumulation=1)
     assert step_s(application, at(1), batch) == pytest.approx(2 * whole_s)
 
@@ -114,15 +134,21 @@ def test_a_noise_curve_by_hand() -> None:
         1200.0,
     ]
     application = BUILTIN_APPLICATIONS["neumf-movielens"]
-    assert application.grad_stats(256, 0) == GradStats(sqr=1.0, var=50_000 * 50**0.05 / 256)
+    assert application.grad_stats(256, 0) == GradStats(
+        sqr=1.0, var=50_000 * 50**0.05 / 256
+    )
 
 
 # -- workloads ------------------------------------------------------------------------------------------
 
 
 def test_equal_arguments_give_equal_workloads() -> None:
-    assert builtin_workload(num_jobs=40, seed=3) == builtin_workload(num_jobs=40, seed=3)
-    assert builtin_workload(num_jobs=40, seed=3) != builtin_workload(num_jobs=40, seed=4)
+    assert builtin_workload(num_jobs=40, seed=3) == builtin_workload(
+        num_jobs=40, seed=3
+    )
+    assert builtin_workload(num_jobs=40, seed=3) != builtin_workload(
+        num_jobs=40, seed=4
+    )
 
 
 def test_the_default_workload_has_the_shape_that_it_promises() -> None:
@@ -174,7 +200,9 @@ def test_busy_has_twice_the_rate() -> None:
 def test_the_middle_of_the_day_is_three_times_as_busy_as_its_edges() -> None:
     instants = arrivals(100_000, 9000.0, np.random.default_rng(0))
     counts, _ = np.histogram(instants, bins=9, range=(0.0, 9000.0))
-    assert counts[4] / counts[0] == pytest.approx(2.84, rel=0.1)  # means over ninths of 1 + 2 sin²
+    assert counts[4] / counts[0] == pytest.approx(
+        2.84, rel=0.1
+    )  # means over ninths of 1 + 2 sin²
     assert instants == sorted(instants)
 
 
@@ -223,10 +251,15 @@ def test_fits_explain_the_measurements_that_they_come_from(name: str) -> None:
     if not root:
         pytest.skip("COADAPT_TRACES is not set")
     folder = Path(root) / "osdi21" / "traces" / SOURCE_NAMES[name]
-    header, *rows = (line.split(",") for line in (folder / "placements.csv").read_text().splitlines())
+    header, *rows = (
+        line.split(",") for line in (folder / "placements.csv").read_text().splitlines()
+    )
     assert header[:4] == ["placement", "local_bsz", "step_time", "sync_time"]
     application = BUILTIN_APPLICATIONS[name]
     errors = [
-        np.log(application.step_time(at(*map(int, row[0])), int(row[1]))[0] / float(row[2])) for row in rows
+        np.log(
+            application.step_time(at(*map(int, row[0])), int(row[1]))[0] / float(row[2])
+        )
+        for row in rows
     ]
     assert np.sqrt(np.mean(np.square(errors))) < 0.17

@@ -10,7 +10,14 @@ import pytest
 
 from coadapt.core.lifecycle import JobState
 from coadapt.model import BatchLimits, JobSpec, Measured, RescaleCosts, Usage
-from coadapt.runtime.history import History, JobHistory, MeasuredRescale, Point, Round, Span
+from coadapt.runtime.history import (
+    History,
+    JobHistory,
+    MeasuredRescale,
+    Point,
+    Round,
+    Span,
+)
 from coadapt.sim.foresight import Foretold
 from coadapt.sim.report.changes import live_figures
 from coadapt.sim.report.data import NUM_BINS, NUM_FORETOLD_MAX, NUM_JOBS_MAX, run_values
@@ -20,13 +27,19 @@ CHROMIUM = Path("/usr/bin/chromium")
 HOSTILE = "</script><script>document.title='owned'</script><b>bold</b>"
 
 
-def span(start: float, end: float, num_gpus: float, state: JobState = JobState.RUNNING) -> Span:
+def span(
+    start: float, end: float, num_gpus: float, state: JobState = JobState.RUNNING
+) -> Span:
     shape = (int(num_gpus),) if num_gpus else ()
     return Span(start=start, end=end, num_gpus=num_gpus, shape=shape, state=state)
 
 
 def job(
-    name: str = "j", submitted_at: float = 0.0, *, application: str = "toy", **fields: object
+    name: str = "j",
+    submitted_at: float = 0.0,
+    *,
+    application: str = "toy",
+    **fields: object,
 ) -> JobHistory:
     spec = JobSpec(name=name, application=application, batch=BatchLimits(initial=32))
     made = JobHistory(id=name, spec=spec, submitted_at=submitted_at)
@@ -54,14 +67,25 @@ def one_job() -> History:
             span(85.0, 100.0, 4),
         ],
         rescales=[
-            MeasuredRescale(at=25.0, generation=1, before=0, now=2, cost_s=14.0, pause={}),
             MeasuredRescale(
-                at=85.0, generation=2, before=2, now=4, cost_s=0.5, pause={"wrap": 0.1, "first step": 0.4}
+                at=25.0, generation=1, before=0, now=2, cost_s=14.0, pause={}
+            ),
+            MeasuredRescale(
+                at=85.0,
+                generation=2,
+                before=2,
+                now=4,
+                cost_s=0.5,
+                pause={"wrap": 0.1, "first step": 0.4},
             ),
         ],
         points=[
-            Point(at=50.0, total_batch=32, efficiency=None, progress=1.0, step_time_s=0.1),
-            Point(at=90.0, total_batch=64, efficiency=0.5, progress=2.0, step_time_s=0.1),
+            Point(
+                at=50.0, total_batch=32, efficiency=None, progress=1.0, step_time_s=0.1
+            ),
+            Point(
+                at=90.0, total_batch=64, efficiency=0.5, progress=2.0, step_time_s=0.1
+            ),
         ],
         reasons=[
             (0.0, "waits: submitted"),
@@ -75,7 +99,9 @@ def one_job() -> History:
 
 
 def test_the_values_of_one_job() -> None:
-    values = run_values(ReportRun(label="fifo", history=one_job(), metrics={"jct_mean_s": 100.0}))
+    values = run_values(
+        ReportRun(label="fifo", history=one_job(), metrics={"jct_mean_s": 100.0})
+    )
     (told,) = values.pop("jobs")  # type: ignore[misc,union-attr]
     curves = values.pop("curves")
     assert values == {
@@ -176,7 +202,9 @@ def test_only_starts_pauses_and_stops_count_as_time_without_training() -> None:
 
 
 def test_refused_rounds_and_unfinished_jobs_are_told() -> None:
-    history = History(at=9.0, jobs={"j": job(spans=[span(0.0, 9.0, 0, JobState.PENDING)])})
+    history = History(
+        at=9.0, jobs={"j": job(spans=[span(0.0, 9.0, 0, JobState.PENDING)])}
+    )
     history.rounds = [
         Round(at=1.0, round=1, error="", diagnostics={}),
         Round(at=2.0, round=2, error="boom", diagnostics={}),
@@ -281,10 +309,15 @@ def big_history(num_jobs: int = 160, seed: int = 0) -> History:
         name = f"{index:03d}-model-{index % 5}"
         at = submitted = float(rng.integers(0, 28_000))
         spans = [span(at, at := at + float(rng.exponential(600)), 0, JobState.PENDING)]
-        points, reasons = [], [(submitted, "waits: submitted, the next round will look at it")]
+        points, reasons = (
+            [],
+            [(submitted, "waits: submitted, the next round will look at it")],
+        )
         for _ in range(int(rng.integers(1, 25))):
             num_gpus = int(2 ** rng.integers(0, 6))
-            reasons.append((at, f"runs on {num_gpus} GPUs: the next one would bring +{num_gpus} %"))
+            reasons.append(
+                (at, f"runs on {num_gpus} GPUs: the next one would bring +{num_gpus} %")
+            )
             spans.append(span(at, at := at + 30.0, num_gpus, JobState.STARTING))
             points.append(
                 Point(
@@ -296,7 +329,9 @@ def big_history(num_jobs: int = 160, seed: int = 0) -> History:
                 )
             )
             spans.append(span(at, at := at + float(rng.exponential(500)), num_gpus))
-        state = JobState(rng.choice(["succeeded"] * 15 + ["failed", "cancelled", "running"]))
+        state = JobState(
+            rng.choice(["succeeded"] * 15 + ["failed", "cancelled", "running"])
+        )
         jobs[name] = job(
             name,
             submitted,
@@ -313,15 +348,25 @@ def big_history(num_jobs: int = 160, seed: int = 0) -> History:
             ),
         )
     return History(
-        at=max(end, *(each.spans[-1].end for each in jobs.values())), jobs=jobs, capacity=[(0.0, 64)]
+        at=max(end, *(each.spans[-1].end for each in jobs.values())),
+        jobs=jobs,
+        capacity=[(0.0, 64)],
     )
 
 
 def test_of_many_words_on_ends_a_part_is_drawn_and_all_are_counted() -> None:
-    words = [Foretold(100.0, 50.0, 150.0, 60.0 + number % 100) for number in range(2 * NUM_FORETOLD_MAX)]
-    found = run_values(ReportRun(label="x", history=one_job(), foretold=words))["foretold"]
+    words = [
+        Foretold(100.0, 50.0, 150.0, 60.0 + number % 100)
+        for number in range(2 * NUM_FORETOLD_MAX)
+    ]
+    found = run_values(ReportRun(label="x", history=one_job(), foretold=words))[
+        "foretold"
+    ]
     assert isinstance(found, dict)
-    assert (found["number"], found["within"]) == (len(words), sum(word.took_s <= 150.0 for word in words))
+    assert (found["number"], found["within"]) == (
+        len(words),
+        sum(word.took_s <= 150.0 for word in words),
+    )
     assert found["drawn"] == [list(word) for word in words[::2]]
 
 
@@ -334,8 +379,18 @@ def browser() -> Iterator[object]:
     if not CHROMIUM.exists():
         pytest.skip(f"no browser at {CHROMIUM}")
     with api.sync_playwright() as playwright:
-        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
-        flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+        flags = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+        ]
+        flags += [
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+        ]
         launched = playwright.chromium.launch(executable_path=str(CHROMIUM), args=flags)
         yield launched
         launched.close()
@@ -350,9 +405,19 @@ def opened(browser, tmp_path):  # type: ignore[no-untyped-def]
         write_report(tmp_path / "report.html", runs, title)
         page = browser.new_page(viewport={"width": 1400, "height": 1000})
         page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
         page.on(
-            "request", lambda r: problems.append(r.url) if not r.url.startswith(("file:", "data:")) else None
+            "console",
+            lambda message: (
+                problems.append(message.text) if message.type == "error" else None
+            ),
+        )
+        page.on(
+            "request",
+            lambda r: (
+                problems.append(r.url)
+                if not r.url.startswith(("file:", "data:"))
+                else None
+            ),
         )
         page.goto((tmp_path / "report.html").as_uri())
         pages.append(page)
@@ -367,7 +432,9 @@ def opened(browser, tmp_path):  # type: ignore[no-untyped-def]
 def test_the_browser_draws_every_chart_and_compares_the_policies(opened) -> None:  # type: ignore[no-untyped-def]
     runs = [
         ReportRun(
-            label=label, history=big_history(seed=seed), metrics={"jct_mean_s": 100.0 + seed, "extra": 1.0}
+            label=label,
+            history=big_history(seed=seed),
+            metrics={"jct_mean_s": 100.0 + seed, "extra": 1.0},
         )
         for seed, label in enumerate(["fifo", "pollux"])
     ]
@@ -382,14 +449,19 @@ def test_the_browser_draws_every_chart_and_compares_the_policies(opened) -> None
 
 def test_zoom_holds_for_all_charts_over_time_and_survives_a_selection(opened) -> None:  # type: ignore[no-untyped-def]
     page = opened([ReportRun(label="fifo", history=big_history())])
-    page.evaluate("Plotly.relayout('chart-gantt', {'xaxis.range[0]': 1, 'xaxis.range[1]': 2})")
+    page.evaluate(
+        "Plotly.relayout('chart-gantt', {'xaxis.range[0]': 1, 'xaxis.range[1]': 2})"
+    )
     ranges = "['gantt', 'batch', 'job-efficiency'].map((id) => at('chart-' + id).layout.xaxis.range)"
     page.wait_for_function(f"String({ranges}) === '1,2,1,2,1,2'")
     page.locator("#jobs-table tbody tr").nth(3).click()
     assert page.evaluate(ranges) == [[1, 2]] * 3
     height = page.locator("#chart-gantt .main-svg").first.bounding_box()["height"]
     page.get_by_role("button", name="Taller rows").click()
-    assert page.locator("#chart-gantt .main-svg").first.bounding_box()["height"] > 2 * height
+    assert (
+        page.locator("#chart-gantt .main-svg").first.bounding_box()["height"]
+        > 2 * height
+    )
 
 
 def test_a_selected_job_shows_its_own_decisions(opened) -> None:  # type: ignore[no-untyped-def]
@@ -422,7 +494,10 @@ def test_changes_in_place_are_drawn_with_their_parts(opened) -> None:  # type: i
     drawn = page.evaluate(
         "['changes', 'parts'].map((id) => at('chart-' + id).data.map((each) => [each.name, ...each.y]))"
     )
-    assert drawn == [[["in place", 0.5], ["start or restart", 14]], [["wrap", 100], ["first step", 400]]]
+    assert drawn == [
+        [["in place", 0.5], ["start or restart", 14]],
+        [["wrap", 100], ["first step", 400]],
+    ]
     restarted = one_job()
     restarted.jobs["first"].rescales.pop()
     page = opened([ReportRun(label="simulated", history=restarted)])
@@ -436,15 +511,23 @@ def test_a_live_run_is_told_by_the_clock_with_its_rounds_without_a_plan(opened) 
         Round(at=30.0, round=1, error="boom", diagnostics={}),
         Round(at=60.0, round=2, error="", diagnostics={}),
     ]
-    history.jobs["other"] = job("other", state=JobState.CANCELLED, ended_at=50.0, spans=[span(0.0, 50.0, 0)])
+    history.jobs["other"] = job(
+        "other", state=JobState.CANCELLED, ended_at=50.0, spans=[span(0.0, 50.0, 0)]
+    )
     page = opened([ReportRun(label="live", history=history, wall_clock=True)])
-    axis = page.evaluate("(({tickvals, ticktext}) => [tickvals, ticktext])(at('chart-gantt').layout.xaxis)")
+    axis = page.evaluate(
+        "(({tickvals, ticktext}) => [tickvals, ticktext])(at('chart-gantt').layout.xaxis)"
+    )
     assert axis[0][:3] == [0, 15, 30]
     assert axis[1][:3] == ["00:00:00<br>1970-01-01", "00:00:15", "00:00:30"]
-    shaded = page.evaluate("at('chart-gantt').layout.shapes.map((each) => [each.x0, each.x1])")
+    shaded = page.evaluate(
+        "at('chart-gantt').layout.shapes.map((each) => [each.x0, each.x1])"
+    )
     assert shaded == [[30, 60]]
     assert page.locator("#planless-note").is_visible()
-    assert page.locator("#jct-note").inner_text() == "of those that finished; 1 cancelled"
+    assert (
+        page.locator("#jct-note").inner_text() == "of those that finished; 1 cancelled"
+    )
 
 
 def test_hostile_names_stay_text(opened) -> None:  # type: ignore[no-untyped-def]
@@ -452,7 +535,11 @@ def test_hostile_names_stay_text(opened) -> None:  # type: ignore[no-untyped-def
     first = history.jobs["first"]
     first.spec = replace(first.spec, name=HOSTILE)
     page = opened(
-        [ReportRun(label=HOSTILE, history=history), ReportRun(label="b", history=one_job())], HOSTILE
+        [
+            ReportRun(label=HOSTILE, history=history),
+            ReportRun(label="b", history=one_job()),
+        ],
+        HOSTILE,
     )
     assert page.title() == HOSTILE
     assert page.locator("main b b, main td b").count() == 0
@@ -470,13 +557,23 @@ def test_empty_runs_say_so(opened) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_ends_are_drawn_against_what_was_foretold_of_them(opened) -> None:  # type: ignore[no-untyped-def]
-    words = [Foretold(100.0, 50.0, 150.0, 120.0), Foretold(1000.0, 900.0, 1100.0, 2000.0)]
+    words = [
+        Foretold(100.0, 50.0, 150.0, 120.0),
+        Foretold(1000.0, 900.0, 1100.0, 2000.0),
+    ]
     told = ReportRun(label="castor", history=one_job(), foretold=words)
     page = opened([ReportRun(label="pollux", history=one_job()), told])
-    assert page.locator("#foretold-note").inner_text() == "castor: 50 % of 2 within their 90 % interval"
-    drawn = page.evaluate("at('chart-foretold').data.slice(1).map((each) => [each.name, each.x, each.y])")
+    assert (
+        page.locator("#foretold-note").inner_text()
+        == "castor: 50 % of 2 within their 90 % interval"
+    )
+    drawn = page.evaluate(
+        "at('chart-foretold').data.slice(1).map((each) => [each.name, each.x, each.y])"
+    )
     assert drawn == [["within the interval", [100], [120]], ["outside", [1000], [2000]]]
     # In the colour that the run has everywhere.
-    assert page.evaluate("at('chart-foretold').data[1].marker.color === at('chart-used').data[1].line.color")
+    assert page.evaluate(
+        "at('chart-foretold').data[1].marker.color === at('chart-used').data[1].line.color"
+    )
     page = opened([ReportRun(label="pollux", history=one_job())])
     assert not page.locator("#foretold").is_visible()

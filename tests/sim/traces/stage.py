@@ -23,8 +23,12 @@ def write_profiles(folder: Path, *names: str) -> Path:
             "6,6,4,3.0,2.0\n6,6,16,6.0,2.0\n6,12,4,4.0,3.0\n6,12,16,7.0,3.0\n"
         )
         columns = "progress,iteration,metric,grad_sqr,grad_var\n"
-        (directory / "validation-8.csv").write_text(columns + "100,100,0.5,1.0,1.0\n200,200,0.6,0.5,1.0\n")
-        (directory / "validation-16.csv").write_text(columns + "101,80,0.5,2.0,3.0\n199,150,0.6,1.0,3.0\n")
+        (directory / "validation-8.csv").write_text(
+            columns + "100,100,0.5,1.0,1.0\n200,200,0.6,0.5,1.0\n"
+        )
+        (directory / "validation-16.csv").write_text(
+            columns + "101,80,0.5,2.0,3.0\n199,150,0.6,1.0,3.0\n"
+        )
     return folder
 
 

@@ -27,10 +27,24 @@ PHILLY = """timestamp,duration,num_gpus,gpu_time,cluster
 
 def entry(**changes: object) -> dict[str, object]:
     """Return one job of Philly's JSON: two attempts, 60 s and 120 s, the second on 3 GPUs of two nodes."""
-    first = {"start_time": "2017-10-07 01:12:00", "end_time": "2017-10-07 01:13:00", "detail": []}
+    first = {
+        "start_time": "2017-10-07 01:12:00",
+        "end_time": "2017-10-07 01:13:00",
+        "detail": [],
+    }
     detail = [{"ip": "m1", "gpus": ["gpu0", "gpu1"]}, {"ip": "m2", "gpus": ["gpu5"]}]
-    last = {"start_time": "2017-10-07 02:00:00", "end_time": "2017-10-07 02:02:00", "detail": detail}
-    job = {"status": "Pass", "vc": "v", "jobid": "app_1", "attempts": [first, last], "user": "u"}
+    last = {
+        "start_time": "2017-10-07 02:00:00",
+        "end_time": "2017-10-07 02:02:00",
+        "detail": detail,
+    }
+    job = {
+        "status": "Pass",
+        "vc": "v",
+        "jobid": "app_1",
+        "attempts": [first, last],
+        "user": "u",
+    }
     return {**job, "submitted_time": "2017-10-07 01:11:39", **changes}
 
 
@@ -67,14 +81,18 @@ def test_the_reduced_philly_log_becomes_rigid_jobs(tmp_path: Path) -> None:
     replicas = workload.jobs[0].spec.replicas
     assert (replicas.min, replicas.requested, replicas.max) == (4, 4, 4)
     config = ExperimentConfig(rescale_s=0.0)
-    history = simulate(workload, applications, parse_cluster("1x5"), "fifo", config=config).history
+    history = simulate(
+        workload, applications, parse_cluster("1x5"), "fifo", config=config
+    ).history
     # Each waits for the next round, and runs as long as it did there.
     assert [job.ended_at for job in history.jobs.values()] == [180.0, 660.0]
 
 
 def test_the_philly_log_itself_counts_all_attempts(tmp_path: Path) -> None:
     waiting = entry(attempts=[])
-    running = entry(attempts=[{"start_time": "2017-10-07 01:12:00", "end_time": None, "detail": []}])
+    running = entry(
+        attempts=[{"start_time": "2017-10-07 01:12:00", "end_time": None, "detail": []}]
+    )
     path = written(tmp_path, json.dumps([waiting, entry(), running]))
     (job,) = read_log(path)
     assert (job.name, job.run_s, job.num_gpus, job.tenant) == ("app_1", 180.0, 3, "v")
@@ -92,7 +110,9 @@ def test_the_philly_log_itself_counts_all_attempts(tmp_path: Path) -> None:
         (json.dumps([entry(submitted_time="now")]), "job 1: got \"Invalid isoformat string: 'now'\"; "),
     ],
 )  # fmt: skip
-def test_a_bad_philly_log_is_one_line(tmp_path: Path, text: str, complaint: str) -> None:
+def test_a_bad_philly_log_is_one_line(
+    tmp_path: Path, text: str, complaint: str
+) -> None:
     with pytest.raises(InputError, match=re.escape(complaint)):
         load_trace(written(tmp_path, text), name="philly")
 
@@ -133,29 +153,46 @@ def test_other_logs_become_rigid_jobs(
         (PAI.replace(",MISC", ""), "line 4: got 'j3,tensorflow,1,Failed,50,80,600,29,25'; allowed: 10"),
     ],
 )  # fmt: skip
-def test_bad_rows_of_other_logs_are_one_line(tmp_path: Path, text: str, complaint: str) -> None:
+def test_bad_rows_of_other_logs_are_one_line(
+    tmp_path: Path, text: str, complaint: str
+) -> None:
     with pytest.raises(InputError, match=re.escape(complaint)):
         load_trace(written(tmp_path, text))
 
 
 def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="allowed: a log of a cluster: philly, sensetime, pai"):
+    with pytest.raises(
+        InputError, match="allowed: a log of a cluster: philly, sensetime, pai"
+    ):
         traces_read_log(written(tmp_path, "arrival_s,gpus\n"))
 
 
 def logged(hours: float, at: float = 3 * 3600.0, num_gpus: int = 2) -> LoggedJob:
-    return LoggedJob(name="x", at=at, run_s=hours * 3600.0 / num_gpus, num_gpus=num_gpus)
+    return LoggedJob(
+        name="x", at=at, run_s=hours * 3600.0 / num_gpus, num_gpus=num_gpus
+    )
 
 
 REQUESTS = {
     name: ((number, 8), (2 * number, 16))
-    for number, name in enumerate(("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3"), start=1)
+    for number, name in enumerate(
+        ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3"), start=1
+    )
 }
 
 
 def test_a_generated_workload_has_the_log_s_sizes_and_hours(tmp_path: Path) -> None:
     early, night = logged(0.5, at=2 * 3600.0 + 7), logged(500.0, at=11 * 3600.0)
-    log = [logged(0.5), logged(5.0), logged(50.0), logged(500.0), early, night, logged(1001.0), logged(0.001)]
+    log = [
+        logged(0.5),
+        logged(5.0),
+        logged(50.0),
+        logged(500.0),
+        early,
+        night,
+        logged(1001.0),
+        logged(0.001),
+    ]
     jobs = generate(log, REQUESTS, Recipe(num_jobs=5, seed=1))
     assert [job.time for job in jobs] == [7, 3600, 3600, 3600, 3600]
     sizes = [job.application for job in jobs]
@@ -163,15 +200,22 @@ def test_a_generated_workload_has_the_log_s_sizes_and_hours(tmp_path: Path) -> N
     assert sizes[2] in ("deepspeech2", "bert")
     assert sizes[3:] == ["yolov3", "imagenet"]
     assert jobs == generate(log, REQUESTS, Recipe(num_jobs=5, seed=1))
-    with pytest.raises(InputError, match="--jobs: got 6; allowed: at most 5, which came in these hours"):
+    with pytest.raises(
+        InputError, match="--jobs: got 6; allowed: at most 5, which came in these hours"
+    ):
         generate(log, REQUESTS, Recipe(num_jobs=6))
-    assert all((job.num_replicas, job.batch_size) in REQUESTS[job.application] for job in jobs)
+    assert all(
+        (job.num_replicas, job.batch_size) in REQUESTS[job.application] for job in jobs
+    )
 
 
 def test_a_whole_log_is_drawn_with_its_arrivals() -> None:
     log = [logged(2000.0, at=100.0), logged(0.5, at=40.0), logged(50.0, at=90_000.0)]
     jobs = whole(log, REQUESTS, seed=1)
-    assert [(job.time, job.application) for job in jobs[1:]] == [(60, "imagenet"), (89_960, "yolov3")]
+    assert [(job.time, job.application) for job in jobs[1:]] == [
+        (60, "imagenet"),
+        (89_960, "yolov3"),
+    ]
     assert jobs[0].time == 0
     assert jobs[0].application in ("cifar10", "ncf")
     assert jobs == whole(log, REQUESTS, seed=1)
@@ -182,13 +226,17 @@ def test_a_generated_workload_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "workload.csv"
     write_jobs(path, jobs)
     workload, _ = load_trace(path, write_profiles(tmp_path / "profiles"))
-    assert [(job.spec.name, job.at) for job in workload.jobs] == [(job.name, job.time) for job in jobs]
+    assert [(job.spec.name, job.at) for job in workload.jobs] == [
+        (job.name, job.time) for job in jobs
+    ]
     assert [job.spec.replicas.requested for job in workload.jobs] == [2, 1]
 
 
 def test_seeds_draw_other_workloads() -> None:
     log = [logged(0.5, at=3 * 3600.0 + second) for second in range(40)]
-    drawn = [generate(log, REQUESTS, Recipe(num_jobs=10, seed=seed)) for seed in range(3)]
+    drawn = [
+        generate(log, REQUESTS, Recipe(num_jobs=10, seed=seed)) for seed in range(3)
+    ]
     assert drawn[0] != drawn[1] != drawn[2]
     assert {job.application for each in drawn for job in each} == {"cifar10", "ncf"}
 

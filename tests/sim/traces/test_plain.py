@@ -21,11 +21,19 @@ def test_a_curve_is_elastic_and_runs_as_fast_as_it_says(tmp_path: Path) -> None:
     workload, applications = load_trace(write_workload(tmp_path, CURVE))
     (job,) = workload.jobs
     replicas = job.spec.replicas
-    assert (job.id, job.at, replicas.min, replicas.requested, replicas.max) == ("0-mine", 30.0, 1, 2, 4)
+    assert (job.id, job.at, replicas.min, replicas.requested, replicas.max) == (
+        "0-mine",
+        30.0,
+        1,
+        2,
+        4,
+    )
     config = ExperimentConfig(rescale_s=0.0)
     for gpus, run_s in ((2, 600.0), (1, 900.0)):
         cluster = parse_cluster(f"1x{gpus}")
-        history = simulate(workload, applications, cluster, "optimus", config=config).history
+        history = simulate(
+            workload, applications, cluster, "optimus", config=config
+        ).history
         assert history.jobs["0-mine"].ended_at == pytest.approx(60.0 + run_s, abs=1.0)
 
 
@@ -33,10 +41,20 @@ def test_an_application_is_adaptive_unless_said_otherwise(tmp_path: Path) -> Non
     profiles = write_profiles(tmp_path / "profiles")
     header = "arrival_s,gpus,application,batch,contract,gpus_min,gpus_max,tenant\n"
     text = header + "0,2,m,,,,,\n1,2,m,16,fixed,2,4,t\n"
-    first, second = (job.spec for job in load_trace(write_workload(tmp_path, text), profiles)[0].jobs)
+    first, second = (
+        job.spec for job in load_trace(write_workload(tmp_path, text), profiles)[0].jobs
+    )
     assert (first.contract, first.batch.requested) == (RescaleContract.ADAPTIVE, 8)
-    assert (first.replicas.min, first.replicas.requested, first.replicas.max) == (1, 2, 4)
-    assert (second.contract, second.batch.requested, second.tenant) == (RescaleContract.FIXED, 16, "t")
+    assert (first.replicas.min, first.replicas.requested, first.replicas.max) == (
+        1,
+        2,
+        4,
+    )
+    assert (second.contract, second.batch.requested, second.tenant) == (
+        RescaleContract.FIXED,
+        16,
+        "t",
+    )
     assert (second.replicas.min, second.replicas.max) == (2, 4)
 
 
@@ -72,4 +90,6 @@ def test_what_was_written_is_read_back_as_it_was(tmp_path: Path) -> None:
         path = tmp_path / "plain.csv"
         write_plain(path, workload, applications)
         again, _ = load_trace(path, needed)
-        assert [(job.at, job.spec) for job in again.jobs] == [(job.at, job.spec) for job in workload.jobs]
+        assert [(job.at, job.spec) for job in again.jobs] == [
+            (job.at, job.spec) for job in workload.jobs
+        ]

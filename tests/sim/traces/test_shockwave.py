@@ -32,7 +32,25 @@ LINES = (
 
 
 def line(job_type: str, steps: object, gpus: object, mode: str, arrival: object) -> str:
-    return "\t".join(map(str, (job_type, "python", "-", "-n", 1, steps, gpus, mode, 1, -1.0, 100, arrival)))
+    return "\t".join(
+        map(
+            str,
+            (
+                job_type,
+                "python",
+                "-",
+                "-n",
+                1,
+                steps,
+                gpus,
+                mode,
+                1,
+                -1.0,
+                100,
+                arrival,
+            ),
+        )
+    )
 
 
 def write(folder: Path, *lines: str) -> tuple[Path, Path]:
@@ -40,8 +58,12 @@ def write(folder: Path, *lines: str) -> tuple[Path, Path]:
         f"('{model} (batch size {batch})', {gpus})": {"null": rate}
         for (model, batch, gpus), rate in RATES.items()
     }
-    (folder / "x_throughputs.json").write_text(json.dumps({"v100": table | {"('A3C', 1)": {"null": 1.0}}}))
-    (folder / "small.trace").write_text("\n".join(lines or (line(*each) for each in LINES)) + "\n")
+    (folder / "x_throughputs.json").write_text(
+        json.dumps({"v100": table | {"('A3C', 1)": {"null": 1.0}}})
+    )
+    (folder / "small.trace").write_text(
+        "\n".join(lines or (line(*each) for each in LINES)) + "\n"
+    )
     return folder / "small.trace", folder
 
 
@@ -55,7 +77,11 @@ def test_lines_become_rigid_jobs_that_set_their_own_batch(tmp_path: Path) -> Non
     spec = workload.jobs[2].spec
     assert spec.contract is RescaleContract.SELF
     assert (spec.replicas.min, spec.replicas.max) == (2, 2)
-    assert (spec.batch.initial, spec.batch.max_total, spec.batch.accumulation) == (64, 512, False)
+    assert (spec.batch.initial, spec.batch.max_total, spec.batch.accumulation) == (
+        64,
+        512,
+        False,
+    )
     assert sorted(applications) == sorted({job.application for job in workload.jobs})
 
 
@@ -67,13 +93,18 @@ def test_a_static_job_takes_its_epochs_at_the_measured_rate(tmp_path: Path) -> N
     step_s, sync_s = application.step_time(at(1), 10)
     assert (step_s, sync_s) == (pytest.approx(1 / 50.0, rel=1e-3), 0.0)
     assert application.exclusive_s == pytest.approx(20 * 59_675 / 10 / 50.0)
-    begin, middle = application.forecast(0.0), application.forecast(application.progress_at(1) / 2)
+    begin, middle = (
+        application.forecast(0.0),
+        application.forecast(application.progress_at(1) / 2),
+    )
     assert begin.remaining_s(1) == pytest.approx(119_360 / 50.0, rel=1e-3)
     assert middle.remaining_s(1) == pytest.approx(begin.remaining_s(1) / 2)
     assert (begin.num_epochs, len(begin.modes)) == (20, 1)
 
 
-def test_a_noise_scale_job_grows_a_round_after_it_asked_and_completes_its_epoch(tmp_path: Path) -> None:
+def test_a_noise_scale_job_grows_a_round_after_it_asked_and_completes_its_epoch(
+    tmp_path: Path,
+) -> None:
     """LM at batch 10 asks for 20 an epoch before the 11 of its table; 6,000 steps a round, 5,968 an epoch."""
     workload, applications = load_trace(*write(tmp_path))
     application = applications[workload.jobs[1].application]
@@ -93,8 +124,13 @@ def test_accordion_is_profiled_with_a_longer_small_phase_than_it_trains() -> Non
     profiled = batches("accordion", "ResNet-18", 32, **settings, profile=True)
     assert trained == (32,) * 10 + (256,) * 50
     assert profiled == (32,) * 19 + (256,) * 41
-    assert batches("accordion", "ResNet-50", 32, num_gpus=1, num_epochs=45)[25:35] == (128,) * 5 + (32,) * 5
-    assert batches("gns", "ResNet-18", 64, num_gpus=2, num_epochs=50)[20:42] == (64,) + (128,) * 20 + (256,)
+    assert (
+        batches("accordion", "ResNet-50", 32, num_gpus=1, num_epochs=45)[25:35]
+        == (128,) * 5 + (32,) * 5
+    )
+    assert batches("gns", "ResNet-18", 64, num_gpus=2, num_epochs=50)[20:42] == (
+        64,
+    ) + (128,) * 20 + (256,)
     assert batches("gns", "Transformer", 16, num_gpus=8, num_epochs=3) == (16, 16, 16)
 
 
@@ -107,7 +143,9 @@ def test_other_counts_and_batches_are_not_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("policy", ["shockwave", "srtf", "fifo"])
-def test_the_jobs_run_to_their_end_and_use_the_batches_of_their_schedule(tmp_path: Path, policy: str) -> None:
+def test_the_jobs_run_to_their_end_and_use_the_batches_of_their_schedule(
+    tmp_path: Path, policy: str
+) -> None:
     workload, applications = load_trace(*write(tmp_path))
     result = simulate(workload, applications, (Node(id="n", num_gpus=3),), policy)
     assert result.num_plans_failed == 0
@@ -122,14 +160,35 @@ LM = "LM (batch size 10)"
 @pytest.mark.parametrize(
     ("bad", "text"),
     [
-        (line("LM", 100, 1, "gns", 0), "line 2, job type: got 'LM'; allowed: 'MODEL (batch size B)'"),
-        (line("GPT (batch size 8)", 100, 1, "gns", 0), "line 2, job type: got 'GPT (batch size 8)'"),
+        (
+            line("LM", 100, 1, "gns", 0),
+            "line 2, job type: got 'LM'; allowed: 'MODEL (batch size B)'",
+        ),
+        (
+            line("GPT (batch size 8)", 100, 1, "gns", 0),
+            "line 2, job type: got 'GPT (batch size 8)'",
+        ),
         (line("LM (batch size 160)", 100, 1, "gns", 0), "a batch size within 1..80"),
-        (line(LM, "ten", 1, "gns", 0), "line 2, total steps: got 'ten'; allowed: an integer >= 1"),
-        (line(LM, 100, 0, "gns", 0), "line 2, scale factor: got '0'; allowed: an integer >= 1"),
-        (line(LM, 100, 4, "gns", 0), "a job type with a throughput > 0 at batch size 10 on 4 GPUs"),
-        (line(LM, 100, 1, "grow", 0), "line 2, mode: got 'grow'; allowed: static, accordion, gns"),
-        (line(LM, 100, 1, "gns", -1), "line 2, arrival: got '-1'; allowed: a finite number >= 0"),
+        (
+            line(LM, "ten", 1, "gns", 0),
+            "line 2, total steps: got 'ten'; allowed: an integer >= 1",
+        ),
+        (
+            line(LM, 100, 0, "gns", 0),
+            "line 2, scale factor: got '0'; allowed: an integer >= 1",
+        ),
+        (
+            line(LM, 100, 4, "gns", 0),
+            "a job type with a throughput > 0 at batch size 10 on 4 GPUs",
+        ),
+        (
+            line(LM, 100, 1, "grow", 0),
+            "line 2, mode: got 'grow'; allowed: static, accordion, gns",
+        ),
+        (
+            line(LM, 100, 1, "gns", -1),
+            "line 2, arrival: got '-1'; allowed: a finite number >= 0",
+        ),
         (
             line(LM, 100, 1, "gns", 4),
             "line 2, arrival: got 4.0; allowed: no less than that of the line before",
@@ -137,7 +196,9 @@ LM = "LM (batch size 10)"
         ("LM\t1", "line 2: got 'LM\\t1'; allowed: 12 values parted by tabs"),
     ],
 )
-def test_a_bad_line_says_where_and_what_is_allowed(tmp_path: Path, bad: str, text: str) -> None:
+def test_a_bad_line_says_where_and_what_is_allowed(
+    tmp_path: Path, bad: str, text: str
+) -> None:
     path, profiles = write(tmp_path, line(LM, 100, 1, "static", 5.0), bad)
     with pytest.raises(InputError) as caught:
         load_trace(path, profiles)
@@ -151,7 +212,10 @@ def test_a_bad_line_says_where_and_what_is_allowed(tmp_path: Path, bad: str, tex
         ('{"v100": {', "line 1 column 11"),
         ("[1]", "an object with a table 'v100'"),
         ('{"v100": {"LM": {"null": 1}}}', "got 'LM'"),
-        ('{"v100": {"(\'LM (batch size 10)\', 1)": {"null": "fast"}}}', "steps per second >= 0"),
+        (
+            '{"v100": {"(\'LM (batch size 10)\', 1)": {"null": "fast"}}}',
+            "steps per second >= 0",
+        ),
     ],
 )
 def test_a_bad_table_says_where(tmp_path: Path, text: str, message: str) -> None:

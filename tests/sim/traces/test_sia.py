@@ -39,7 +39,9 @@ def test_step_times_are_those_of_the_type_times_the_slowdown(profiles: Path) -> 
     assert application.gpu_types == ("aws", "rtx")
     assert application.step_time(on("aws"), 4) == pytest.approx((1.2, 0.0))
     assert application.step_time(on("rtx", 2), 4) == pytest.approx((0.9, 0.3))
-    with pytest.raises(UnmeasuredError, match="measured on aws, rtx, not on GPU type 'quad'"):
+    with pytest.raises(
+        UnmeasuredError, match="measured on aws, rtx, not on GPU type 'quad'"
+    ):
         application.step_time(on("quad"), 4)
 
 
@@ -63,7 +65,10 @@ def test_each_model_has_its_own_rescale_time(tmp_path: Path, profiles: Path) -> 
     (profiles / "m").rename(profiles / "yolov3")
     text = WORKLOAD.replace(",m,", ",yolov3,").replace(",60,", ",60.5,")
     workload, applications = load_trace(write_workload(tmp_path, text), profiles)
-    assert [(job.at, job.rescale_s) for job in workload.jobs] == [(0.0, 80.0), (60.5, 80.0)]
+    assert [(job.at, job.rescale_s) for job in workload.jobs] == [
+        (0.0, 80.0),
+        (60.5, 80.0),
+    ]
     cluster = parse_cluster("1x2:aws,1x2:rtx")
     history = simulate(workload, applications, cluster, "fifo").history
     costs = [job.usage.costs.total_s for job in history.jobs.values()]
@@ -72,17 +77,24 @@ def test_each_model_has_its_own_rescale_time(tmp_path: Path, profiles: Path) -> 
 
 def test_an_unknown_type_is_named(profiles: Path) -> None:
     (profiles / "m/placements-tpu.csv").write_text(f"{PLACEMENTS}1,4,0.5,0.0\n")
-    with pytest.raises(InputError, match=r"got 'placements-tpu.csv'; allowed: placements-\*.csv of"):
+    with pytest.raises(
+        InputError, match=r"got 'placements-tpu.csv'; allowed: placements-\*.csv of"
+    ):
         TypedApplication(profiles / "m")
 
 
 def test_profiles_are_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--profiles: got 'nothing'; allowed: a directory with APPLICATION/"):
+    with pytest.raises(
+        InputError,
+        match="--profiles: got 'nothing'; allowed: a directory with APPLICATION/",
+    ):
         load_trace(write_workload(tmp_path), None, "sia")
 
 
 def test_a_first_look_times_one_gpu_of_each_type(profiles: Path) -> None:
-    told = first_look(TypedApplication(profiles / "m"), ["aws", "quad", "rtx"]).by_type()
+    told = first_look(
+        TypedApplication(profiles / "m"), ["aws", "quad", "rtx"]
+    ).by_type()
     assert sorted(told) == ["aws", "rtx"]
     aws, rtx = (told[name].params for name in ("aws", "rtx"))
     # 8 samples: 2 s and 1 s, times the slowdown of 1.2.

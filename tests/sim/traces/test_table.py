@@ -17,7 +17,10 @@ def write(folder: Path, text: str) -> Path:
 
 def test_reads_columns_in_any_order_and_skips_blank_lines(tmp_path: Path) -> None:
     rows = list(read_rows(write(tmp_path, "b, a\r\n 2.5,x\r\n\r\n0,y\r\n"), ("a", "b")))
-    assert [(row.line, row.text("a"), row.number("b")) for row in rows] == [(2, "x", 2.5), (4, "y", 0.0)]
+    assert [(row.line, row.text("a"), row.number("b")) for row in rows] == [
+        (2, "x", 2.5),
+        (4, "y", 0.0),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +55,9 @@ def test_refuses_what_is_no_table(tmp_path: Path, text: str, message: str) -> No
         (lambda row: row.text("a"), "", "a name"),
     ],
 )
-def test_refuses_what_is_no_such_value(read: Callable[[Row], object], value: str, allowed: str) -> None:
+def test_refuses_what_is_no_such_value(
+    read: Callable[[Row], object], value: str, allowed: str
+) -> None:
     row = Row(Path("f.csv"), 7, {"a": value})
     with pytest.raises(InputError) as error:
         read(row)

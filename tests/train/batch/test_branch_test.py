@@ -38,7 +38,9 @@ class Proposing:
         run = self._run
         if run.progress.step < self._since:
             return None
-        return split_total(LARGER, run.num_replicas, run._session.data.limits, exact=True)
+        return split_total(
+            LARGER, run.num_replicas, run._session.data.limits, exact=True
+        )
 
     def begin_pass(self) -> None: ...
     def end_step(self) -> None: ...
@@ -102,7 +104,9 @@ DATA: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
 
 def new_model() -> nn.Module:
     torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 1)).double()
+    return nn.Sequential(
+        nn.Linear(5, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 1)
+    ).double()
 
 
 def train(
@@ -122,17 +126,26 @@ def train(
 
     `body` runs in each pass; True leaves the loop over the loader.
     """
-    run = ct.init(contract="adaptive", checkpoint_dir=folder, checkpoint_every_s=every_s)
+    run = ct.init(
+        contract="adaptive", checkpoint_dir=folder, checkpoint_every_s=every_s
+    )
     model = new_model()
     model, optimizer = run.prepare(
-        model, torch.optim.SGD(model.parameters(), lr=rate, momentum=0.5), scaling="none", shard=shard
+        model,
+        torch.optim.SGD(model.parameters(), lr=rate, momentum=0.5),
+        scaling="none",
+        shard=shard,
     )
     dataset, options = DATA[data]()
     loader = run.loader(dataset, batch_size=BATCH, max_batch_size=64, **options)
     run.require_growth_trial(BRANCH, tolerance=tolerance)
     totals = []
     for epoch in run.epochs(epochs):
-        if run.is_first and since >= 0 and not isinstance(run._step_loop.telemetry, Proposing):
+        if (
+            run.is_first
+            and since >= 0
+            and not isinstance(run._step_loop.telemetry, Proposing)
+        ):
             assert epoch >= 0
             run._step_loop.telemetry = Proposing(run, since)  # type: ignore[assignment]  # as far as it is used
         for x, y in loader:
@@ -162,26 +175,43 @@ def test_a_larger_batch_that_learns_less_is_undone_without_a_trace(
     assert totals == plain_totals
     assert totals[0]["seen"] == NUM_SAMPLES
     assert run.batch.total == BATCH
-    assert all(torch.equal(one, other) for one, other in zip(parameters, wanted, strict=True))
-    trials = [record.getMessage() for record in caplog.records if "trying batch" in record.getMessage()]
+    assert all(
+        torch.equal(one, other) for one, other in zip(parameters, wanted, strict=True)
+    )
+    trials = [
+        record.getMessage()
+        for record in caplog.records
+        if "trying batch" in record.getMessage()
+    ]
     assert len(trials) == 1  # of two epochs: a refused batch is not tried again at once
     assert "stays" in caplog.text
 
 
-def test_a_stream_is_tried_once_its_length_is_known(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stream_is_tried_once_its_length_is_known(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.INFO, "coadapt.train"):
         run, totals, _ = train(0.01, data="unknown")
     run.close()
     assert [figures["seen"] for figures in totals] == [NUM_SAMPLES] * 2
-    (begun,) = (record for record in caplog.records if "trying batch" in record.getMessage())
+    (begun,) = (
+        record for record in caplog.records if "trying batch" in record.getMessage()
+    )
     assert begun.args is not None
     assert begun.args[0] >= NUM_SAMPLES // BATCH  # type: ignore[index, operator]  # the step's number
 
 
-def test_a_stream_that_ends_in_a_branch_ends_the_trial(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stream_that_ends_in_a_branch_ends_the_trial(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Its length was overstated. The samples of the branch are lost, the next epoch is whole."""
     with caplog.at_level(logging.INFO, "coadapt.train"):
-        run, totals, _ = train(0.01, since=(NUM_SAMPLES - BRANCH // 2) // BATCH, data="overstated", epochs=3)
+        run, totals, _ = train(
+            0.01,
+            since=(NUM_SAMPLES - BRANCH // 2) // BATCH,
+            data="overstated",
+            epochs=3,
+        )
     run.close()
     assert [figures["seen"] for figures in totals[1:]] == [NUM_SAMPLES] * 2
     assert run.progress.epoch == 3
@@ -194,14 +224,20 @@ def cut_over_two(arguments: tuple[str, int]) -> None:
     run, totals, _ = train(0.01, since=since, shard=True)
     state = run._rescaler.models[0].full_state_dict()
     if run.is_first:
-        torch.save((totals, state, run._step_loop.branches._refused[0]), Path(folder) / f"{since}.pt")
+        torch.save(
+            (totals, state, run._step_loop.branches._refused[0]),
+            Path(folder) / f"{since}.pt",
+        )
     run.close()
 
 
 @pytest.mark.processes
 def test_of_a_model_in_parts_a_branch_is_undone_as_well(tmp_path: Path) -> None:
     for since in (10, -1):
-        assert run_replicas(cut_over_two, [(str(tmp_path), since)] * 2, tmp_path) == [0, 0]
+        assert run_replicas(cut_over_two, [(str(tmp_path), since)] * 2, tmp_path) == [
+            0,
+            0,
+        ]
     totals, state, refused = torch.load(tmp_path / "10.pt")
     wanted_totals, wanted, never = torch.load(tmp_path / "-1.pt")
     assert (refused, never) == (LARGER, math.inf)
@@ -209,7 +245,9 @@ def test_of_a_model_in_parts_a_branch_is_undone_as_well(tmp_path: Path) -> None:
     assert all(torch.equal(value, wanted[name]) for name, value in state.items())
 
 
-def test_a_larger_batch_within_the_tolerance_is_taken(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_larger_batch_within_the_tolerance_is_taken(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.INFO, "coadapt.train"):
         run, totals, _ = train(0.01, tolerance=100.0)
     run.close()
@@ -219,7 +257,9 @@ def test_a_larger_batch_within_the_tolerance_is_taken(caplog: pytest.LogCaptureF
     assert run.progress.samples == 2 * NUM_SAMPLES
 
 
-def test_what_will_be_undone_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_will_be_undone_is_not_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     saved: list[State] = []
     monkeypatch.setattr(BackgroundWriter, "write", lambda _, state: saved.append(state))
     run, _, _ = train(0.01, folder=tmp_path, every_s=1e-9)
@@ -233,7 +273,10 @@ def is_of_the_narrow_batch(state: State) -> bool:
     record = state["run"]
     assert isinstance(record, dict)
     progress = record["progress"]
-    return bool(record["batch"]["total"] == BATCH and progress["samples"] == BATCH * progress["step"])
+    return bool(
+        record["batch"]["total"] == BATCH
+        and progress["samples"] == BATCH * progress["step"]
+    )
 
 
 def test_a_loop_that_is_left_in_a_branch_goes_on_from_before_it() -> None:
@@ -256,13 +299,17 @@ def test_a_loop_that_is_left_in_a_branch_goes_on_from_before_it() -> None:
 
 def test_values_out_of_range_are_named() -> None:
     run = ct.init(contract="adaptive")
-    with pytest.raises(RuntimeError, match=r"run.prepare\(...\) before run.require_growth_trial"):
+    with pytest.raises(
+        RuntimeError, match=r"run.prepare\(...\) before run.require_growth_trial"
+    ):
         run.require_growth_trial(8)
     model = new_model()
     run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     with pytest.raises(InputError, match=r"^require_growth_trial\(tolerance\): got -1"):
         run.require_growth_trial(8, tolerance=-1.0)
-    with pytest.raises(InputError, match=r"^require_growth_trial\(num_samples\): got 0"):
+    with pytest.raises(
+        InputError, match=r"^require_growth_trial\(num_samples\): got 0"
+    ):
         run.require_growth_trial(0)
     run.close()
 
@@ -274,7 +321,9 @@ def test_a_trial_fits_into_the_epoch_or_does_not_begin() -> None:
     assert run.progress.samples == NUM_SAMPLES
 
 
-def test_without_a_loss_the_batch_stays_and_it_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_loss_the_batch_stays_and_it_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     run, _, _ = train(0.01, says_loss=False)
     run.close()
     assert run.batch.total == BATCH
@@ -293,7 +342,10 @@ def _harmed(folder: str) -> None:
 
     run, totals, parameters = train(0.01, folder=Path(folder, "checkpoints"), body=harm)
     if run.is_first:
-        torch.save([totals[-1]["seen"], run.progress.samples, parameters], Path(folder, "end.pt"))
+        torch.save(
+            [totals[-1]["seen"], run.progress.samples, parameters],
+            Path(folder, "end.pt"),
+        )
     run.close()
 
 

@@ -40,15 +40,21 @@ SPEC = JobSpec(name="job", batch=BatchLimits(initial=32, requested=64, max_total
 PARAMS = ThroughputParams(alpha_c=0.1, beta_c=0.0001, alpha_r=0.05)
 
 
-def limits(spec: JobSpec | None, contract: RescaleContract, *numbers: int | None) -> BatchLimits:
+def limits(
+    spec: JobSpec | None, contract: RescaleContract, *numbers: int | None
+) -> BatchLimits:
     batch_size, max_batch_size, max_atomic = numbers
-    wanted = Wanted(batch_size=batch_size, max_batch_size=max_batch_size, max_atomic=max_atomic)
+    wanted = Wanted(
+        batch_size=batch_size, max_batch_size=max_batch_size, max_atomic=max_atomic
+    )
     return resolve_limits(spec, contract, wanted)
 
 
 def test_arguments_alone_and_job_file_alone() -> None:
     assert limits(None, FIXED, 32, None, None) == BatchLimits(initial=32)
-    assert limits(None, ADAPTIVE, 32, 512, 16) == BatchLimits(initial=32, max_total=512, max_atomic=16)
+    assert limits(None, ADAPTIVE, 32, 512, 16) == BatchLimits(
+        initial=32, max_total=512, max_atomic=16
+    )
     assert limits(SPEC, FIXED, None, None, None) == SPEC.batch
 
 
@@ -60,8 +66,16 @@ def test_what_only_one_says_counts() -> None:
 @pytest.mark.parametrize(
     ("contract", "numbers", "said"),
     [
-        (FIXED, (32, None, None), "loader(batch_size): got 32; allowed: 64, the job file's batch.requested"),
-        (ADAPTIVE, (64, None, None), "loader(batch_size): got 64; allowed: 32, the job file's batch.initial"),
+        (
+            FIXED,
+            (32, None, None),
+            "loader(batch_size): got 32; allowed: 64, the job file's batch.requested",
+        ),
+        (
+            ADAPTIVE,
+            (64, None, None),
+            "loader(batch_size): got 64; allowed: 32, the job file's batch.initial",
+        ),
         (ADAPTIVE, (32, 256, None), "loader(max_batch_size): got 256; allowed: 512"),
     ],
 )
@@ -73,8 +87,12 @@ def test_contradictions_are_named(
     assert str(raised.value).startswith(said)
 
 
-@pytest.mark.parametrize("numbers", [(None, None, None), (0, None, None), (32, 16, None), (32, None, 0)])
-def test_impossible_numbers_are_input_errors(numbers: tuple[int | None, int | None, int | None]) -> None:
+@pytest.mark.parametrize(
+    "numbers", [(None, None, None), (0, None, None), (32, 16, None), (32, None, 0)]
+)
+def test_impossible_numbers_are_input_errors(
+    numbers: tuple[int | None, int | None, int | None],
+) -> None:
     with pytest.raises(InputError):
         limits(None, FIXED, *numbers)
 
@@ -107,7 +125,9 @@ def test_fixed_keeps_its_total_exactly() -> None:
 
 def test_fixed_accumulates_where_memory_forbids_the_shard() -> None:
     small = replace(SPEC.batch, max_atomic=10, accumulation=False)
-    assert first_batch(session(FIXED, 2, batch=small)) == BatchConfig(total=64, atomic=8, accumulation=3)
+    assert first_batch(session(FIXED, 2, batch=small)) == BatchConfig(
+        total=64, atomic=8, accumulation=3
+    )
 
 
 def test_self_keeps_what_it_had_and_is_never_dictated() -> None:
@@ -116,11 +136,15 @@ def test_self_keeps_what_it_had_and_is_never_dictated() -> None:
     assert first_batch(job) == BatchConfig(total=100, atomic=50)
 
 
-SCHEDULED = BatchLimits(initial=32, schedule=BatchSchedule.parse("0:32 100:96 200:64"), min_atomic=2)
+SCHEDULED = BatchLimits(
+    initial=32, schedule=BatchSchedule.parse("0:32 100:96 200:64"), min_atomic=2
+)
 
 
 def test_a_schedule_begins_with_the_batch_in_force() -> None:
-    job = session(RescaleContract.SCHEDULE, 3, BatchConfig(total=512, atomic=256), batch=SCHEDULED)
+    job = session(
+        RescaleContract.SCHEDULE, 3, BatchConfig(total=512, atomic=256), batch=SCHEDULED
+    )
     totals = []
     for samples in (0, 99, 100, 199, 200):
         job.progress.samples = samples
@@ -131,18 +155,26 @@ def test_a_schedule_begins_with_the_batch_in_force() -> None:
 
 def test_a_schedule_stands_in_the_job_file() -> None:
     with pytest.raises(
-        InputError, match=r"contract: got 'schedule'; allowed: a job file whose batch\.schedule"
+        InputError,
+        match=r"contract: got 'schedule'; allowed: a job file whose batch\.schedule",
     ):
         limits(None, RescaleContract.SCHEDULE, 32, None, None)
     spec = JobSpec(name="job", batch=SCHEDULED, contract=RescaleContract.SCHEDULE)
-    assert limits(spec, RescaleContract.SCHEDULE, 32, None, 16) == replace(SCHEDULED, max_atomic=16)
-    with pytest.raises(InputError, match=r"got 64; allowed: 32, the job file's first of batch\.schedule"):
+    assert limits(spec, RescaleContract.SCHEDULE, 32, None, 16) == replace(
+        SCHEDULED, max_atomic=16
+    )
+    with pytest.raises(
+        InputError,
+        match=r"got 64; allowed: 32, the job file's first of batch\.schedule",
+    ):
         limits(spec, RescaleContract.SCHEDULE, 64, None, None)
 
 
 def test_a_data_set_has_at_least_the_largest_batch_to_come() -> None:
     job = session(RescaleContract.SCHEDULE, 1, batch=SCHEDULED)
-    with pytest.raises(InputError, match=r"got '95 samples'; allowed: at least one batch of 96 samples"):
+    with pytest.raises(
+        InputError, match=r"got '95 samples'; allowed: at least one batch of 96 samples"
+    ):
         begin_sampling(job, SCHEDULED, replace(job.data.order, num_samples=95))
     begin_sampling(job, SCHEDULED, replace(job.data.order, num_samples=96))
     assert job.data.batch.total == 32
@@ -169,7 +201,9 @@ def test_adaptive_grows_with_what_the_generations_before_measured() -> None:
 
 def test_caps_are_never_exceeded() -> None:
     tight = BatchLimits(initial=2, max_total=3)
-    with pytest.raises(InputError, match="batch: got 4; allowed: at most 3 on 4 replicas"):
+    with pytest.raises(
+        InputError, match="batch: got 4; allowed: at most 3 on 4 replicas"
+    ):
         first_batch(session(ADAPTIVE, 4, batch=tight))
 
 
@@ -178,13 +212,22 @@ def test_a_change_must_promise_five_percent() -> None:
     placement, initial = Placement((4,)), BatchConfig(total=32, atomic=8)
     best = better_batch(SPEC.batch, PARAMS, noisy, placement, initial, cautious=noisy)
     assert best is not None
-    while (more := better_batch(SPEC.batch, PARAMS, noisy, placement, best, cautious=noisy)) is not None:
+    while (
+        more := better_batch(SPEC.batch, PARAMS, noisy, placement, best, cautious=noisy)
+    ) is not None:
         best = more
     assert best.total == SPEC.batch.max_total
-    assert better_batch(SPEC.batch, PARAMS, noisy, placement, best, cautious=noisy) is None
+    assert (
+        better_batch(SPEC.batch, PARAMS, noisy, placement, best, cautious=noisy) is None
+    )
     near = BatchConfig(total=best.total - 8, atomic=best.atomic - 2)
-    assert better_batch(SPEC.batch, PARAMS, noisy, placement, near, cautious=noisy) is None
-    assert better_batch(SPEC.batch, PARAMS, clean, placement, initial, cautious=clean) is None
+    assert (
+        better_batch(SPEC.batch, PARAMS, noisy, placement, near, cautious=noisy) is None
+    )
+    assert (
+        better_batch(SPEC.batch, PARAMS, clean, placement, initial, cautious=clean)
+        is None
+    )
 
 
 def test_a_batch_grows_only_as_far_as_the_low_end_of_the_noise_scale_supports() -> None:
@@ -194,7 +237,9 @@ def test_a_batch_grows_only_as_far_as_the_low_end_of_the_noise_scale_supports() 
     grow = functools.partial(better_batch, wide, PARAMS, noisy, placement, current)
     bold = grow(cautious=noisy)
     assert bold is not None
-    taken = [grow(cautious=GradStats(sqr=1.0, var=3.0 * 1.05**step)) for step in range(72)]
+    taken = [
+        grow(cautious=GradStats(sqr=1.0, var=3.0 * 1.05**step)) for step in range(72)
+    ]
     careful = [batch.total for batch in taken if batch is not None]
     assert careful == sorted(careful)
     assert current.total < careful[0] < bold.total
@@ -202,19 +247,34 @@ def test_a_batch_grows_only_as_far_as_the_low_end_of_the_noise_scale_supports() 
     assert grow(cautious=None) is None
 
 
-@given(st.floats(0.01, 1e4), st.integers(32, 9000), st.integers(1, 8), st.sampled_from([-1, 0, 1]))
-def test_a_batch_at_most_doubles(var: float, total: int, num_replicas: int, trend: int) -> None:
+@given(
+    st.floats(0.01, 1e4),
+    st.integers(32, 9000),
+    st.integers(1, 8),
+    st.sampled_from([-1, 0, 1]),
+)
+def test_a_batch_at_most_doubles(
+    var: float, total: int, num_replicas: int, trend: int
+) -> None:
     limits, grad = BatchLimits(initial=32, max_total=16384), GradStats(sqr=1.0, var=var)
     current = split_total(total, num_replicas, limits, exact=True)
     better = better_batch(
-        limits, PARAMS, grad, Placement((num_replicas,)), current, cautious=grad, trend=trend
+        limits,
+        PARAMS,
+        grad,
+        Placement((num_replicas,)),
+        current,
+        cautious=grad,
+        trend=trend,
     )
     if better is not None:
         first = num_replicas == 1 and not current.accumulation
         assert better.total <= GROWTH_MAX * (1 + first) * current.total
         if better.total > current.total:
             assert better.atomic <= GROWTH_MAX * current.atomic
-        calm = better_batch(limits, PARAMS, grad, Placement((num_replicas,)), current, cautious=grad)
+        calm = better_batch(
+            limits, PARAMS, grad, Placement((num_replicas,)), current, cautious=grad
+        )
         assert calm == better, "a trend only holds changes back"
 
 
@@ -225,7 +285,10 @@ def test_a_turn_must_promise_ten_percent() -> None:
     for step in range(200):
         grad = GradStats(sqr=1.0, var=0.05 * 1.05**step)
         taken = [
-            better_batch(limits, PARAMS, grad, placement, current, cautious=grad, trend=trend) is not None
+            better_batch(
+                limits, PARAMS, grad, placement, current, cautious=grad, trend=trend
+            )
+            is not None
             for trend in (1, -1)
         ]
         turned.append(taken)

@@ -27,11 +27,22 @@ ONE_CHANGE = ("--changes", "1", "--replicas", "2")
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
-def check(mistake: str, *options: str, script: str = "regression") -> tuple[int, dict[str, Any]]:
+def check(
+    mistake: str, *options: str, script: str = "regression"
+) -> tuple[int, dict[str, Any]]:
     """Return the exit code of the check and its outcome. It runs in this process, which has torch loaded."""
     told = StringIO()
     with redirect_stdout(told):
-        code = main(["--json", "--timeout", "400", *options, str(SCRIPTS / f"{script}.py"), mistake])
+        code = main(
+            [
+                "--json",
+                "--timeout",
+                "400",
+                *options,
+                str(SCRIPTS / f"{script}.py"),
+                mistake,
+            ]
+        )
     return code, json.loads(told.getvalue())
 
 
@@ -40,9 +51,17 @@ def by_name(outcome: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def test_a_sound_script_is_the_same_training() -> None:
-    verb = [sys.executable, "-c", "from coadapt.cli.main import main; main()", "check", "--json"]
+    verb = [
+        sys.executable,
+        "-c",
+        "from coadapt.cli.main import main; main()",
+        "check",
+        "--json",
+    ]
     script = [str(SCRIPTS / "regression.py"), "none"]
-    done = subprocess.run([*verb, *script], capture_output=True, text=True, check=False, timeout=500)
+    done = subprocess.run(
+        [*verb, *script], capture_output=True, text=True, check=False, timeout=500
+    )
     outcome = json.loads(done.stdout)
     assert done.returncode == 0, outcome
     assert outcome["num_steps"] == 40
@@ -50,7 +69,9 @@ def test_a_sound_script_is_the_same_training() -> None:
     assert sum("by a restart" in change for change in outcome["changes"]) >= 1
     assert sum("in place" in change for change in outcome["changes"]) >= 1
     assert all(finding["same"] for finding in outcome["findings"]), outcome
-    assert {"samples", "learning rates", "parameters", "checkpoint"} <= set(by_name(outcome))
+    assert {"samples", "learning rates", "parameters", "checkpoint"} <= set(
+        by_name(outcome)
+    )
 
 
 @pytest.mark.slow
@@ -82,7 +103,9 @@ def test_accumulation_by_hand_is_found() -> None:
 
 
 @pytest.mark.slow
-def test_figures_that_depend_on_the_number_of_replicas_are_found_in_the_checkpoint() -> None:
+def test_figures_that_depend_on_the_number_of_replicas_are_found_in_the_checkpoint() -> (
+    None
+):
     code, outcome = check("state", *ONE_CHANGE)
     assert code == 1
     assert by_name(outcome)["parameters"]["same"]
@@ -135,11 +158,16 @@ def test_a_batch_that_no_two_replicas_of_another_librarys_loop_share_is_told() -
     code, outcome = check("", "--replicas", "4", script="hosted")
     assert code == 2
     assert outcome["num_steps"] == 20
-    assert outcome["problem"] == "a batch that 2 to 4 replicas cannot share equally: the loop is a library's"
+    assert (
+        outcome["problem"]
+        == "a batch that 2 to 4 replicas cannot share equally: the loop is a library's"
+    )
 
 
 @given(st.integers(1, 500), st.integers(1, 9), st.integers(2, 6), st.integers(0, 999))
-def test_schedules_fit_into_the_run(num_steps: int, num_changes: int, most: int, seed: int) -> None:
+def test_schedules_fit_into_the_run(
+    num_steps: int, num_changes: int, most: int, seed: int
+) -> None:
     first, changes = draw_changes(num_steps, num_changes, most, seed)
     assert (first, changes) == draw_changes(num_steps, num_changes, most, seed)
     assert len(changes) <= num_changes
@@ -150,7 +178,9 @@ def test_schedules_fit_into_the_run(num_steps: int, num_changes: int, most: int,
         assert 1 <= change.after <= most
         assert change.step - at >= STEPS_PER_CHANGE or len(changes) == 1
         assert change.step + STEPS_PER_CHANGE <= num_steps + 1
-        assert change.keep is None or len(change.keep) <= min(change.before, change.after)
+        assert change.keep is None or len(change.keep) <= min(
+            change.before, change.after
+        )
         assert str(change).startswith(f"{change.before} -> {change.after}")
         count, at = change.after, change.step
     if changes:
@@ -159,7 +189,10 @@ def test_schedules_fit_into_the_run(num_steps: int, num_changes: int, most: int,
 
 
 @given(
-    st.integers(1, 500), st.integers(1, 9), st.sampled_from([(1, 2), (1, 3), (1, 2, 4)]), st.integers(0, 999)
+    st.integers(1, 500),
+    st.integers(1, 9),
+    st.sampled_from([(1, 2), (1, 3), (1, 2, 4)]),
+    st.integers(0, 999),
 )
 def test_restarts_are_to_numbers_that_share_the_batch(
     num_steps: int, num_changes: int, fitting: tuple[int, ...], seed: int
@@ -214,7 +247,9 @@ def compared(changed: Steps, **values: Any) -> dict[str, Finding]:
 
 
 def shares(*ids: tuple[int, ...], **values: Any) -> Steps:
-    return {1: [replace(ROW, rank=rank, ids=own, **values) for rank, own in enumerate(ids)]}
+    return {
+        1: [replace(ROW, rank=rank, ids=own, **values) for rank, own in enumerate(ids)]
+    }
 
 
 def test_shares_of_a_step_are_the_whole() -> None:
@@ -229,20 +264,31 @@ def test_a_small_drift_and_another_rate_are_told() -> None:
     drifted = shares((0, 1), (2, 3))
     drifted[1][1] = replace(drifted[1][1], checksum=3.001)
     assert compared(drifted)["replicas"].text == "step 1: parameters differ"
-    assert compared(shares((0, 1, 2, 3), rates=((0.2,),)))["learning rates"].text == "step 1: 0.2, alone 0.1"
+    assert (
+        compared(shares((0, 1, 2, 3), rates=((0.2,),)))["learning rates"].text
+        == "step 1: 0.2, alone 0.1"
+    )
     other = compared(
-        {1: [ROW]}, state_changed={"model": {"w": torch.ones(4) * 1.001}, "state": {"iter_num": 1}}
+        {1: [ROW]},
+        state_changed={"model": {"w": torch.ones(4) * 1.001}, "state": {"iter_num": 1}},
     )
     assert other["parameters"].same is False
     assert 'prepare(reduction="sum")' in other["parameters"].why
-    behind = compared({1: [ROW]}, state_changed={"model": {"w": torch.ones(4)}, "state": {"iter_num": 0}})
+    behind = compared(
+        {1: [ROW]},
+        state_changed={"model": {"w": torch.ones(4)}, "state": {"iter_num": 0}},
+    )
     assert behind["checkpoint"].text == "state.iter_num is 0, alone 1"
 
 
 @pytest.mark.parametrize(
     ("kind", "dtype", "likely"),
     [
-        (torch.optim.LBFGS, torch.float32, "LBFGS, which rounding in float32 may lead elsewhere"),
+        (
+            torch.optim.LBFGS,
+            torch.float32,
+            "LBFGS, which rounding in float32 may lead elsewhere",
+        ),
         (torch.optim.LBFGS, torch.float64, "a variable of the loop that starts anew"),
         (torch.optim.SGD, torch.float32, "a variable of the loop that starts anew"),
     ],
@@ -262,13 +308,16 @@ def test_what_rounding_makes_of_lbfgs_is_blamed_on_no_line_of_the_script(
 def test_what_rounding_does_to_a_script_is_allowed_tenfold_within_bounds() -> None:
     one = {"model": {"w": torch.ones(100)}}
     for off, allowed in ((0.0, 1e-5), (1e-5, 1e-4), (0.1, 1e-2)):
-        assert allowed_distance(one, {"model": {"w": torch.ones(100) + off}}) == pytest.approx(
-            allowed, rel=0.02
-        )
+        assert allowed_distance(
+            one, {"model": {"w": torch.ones(100) + off}}
+        ) == pytest.approx(allowed, rel=0.02)
 
 
 def test_exit_codes() -> None:
-    same, other = Finding(what="a", same=True, text=""), Finding(what="a", same=False, text="")
+    same, other = (
+        Finding(what="a", same=True, text=""),
+        Finding(what="a", same=False, text=""),
+    )
     assert Outcome(changes=("1 -> 2",), findings=(same,)).code == 0
     assert Outcome(changes=("1 -> 2",), findings=(same, other)).code == 1
     assert Outcome(changes=("1 -> 2",), problem="failed").code == 1

@@ -21,19 +21,35 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
-def test_its_replicas_and_files_go_with_it(tmp_path: Path, ending: signal.Signals) -> None:
+def test_its_replicas_and_files_go_with_it(
+    tmp_path: Path, ending: signal.Signals
+) -> None:
     told, kept, script = tmp_path / "told", tmp_path / "kept", tmp_path / "waits.py"
     told.mkdir()
     kept.mkdir()
     script.write_text(WAITS.format(told=str(told)))
-    verb = [sys.executable, "-c", "from coadapt.cli.main import main; main()", "check", str(script)]
-    check = subprocess.Popen(verb, env={**os.environ, "TMPDIR": str(kept)}, stderr=subprocess.DEVNULL)
+    verb = [
+        sys.executable,
+        "-c",
+        "from coadapt.cli.main import main; main()",
+        "check",
+        str(script),
+    ]
+    check = subprocess.Popen(
+        verb, env={**os.environ, "TMPDIR": str(kept)}, stderr=subprocess.DEVNULL
+    )
     try:
-        until(lambda: len(list(told.iterdir())) == 2)  # alone, and alone but for rounding
+        until(
+            lambda: len(list(told.iterdir())) == 2
+        )  # alone, and alone but for rounding
         check.send_signal(ending)
         assert check.wait(20) != 0
         replicas = [int(path.name) for path in told.iterdir()]
-        until(lambda: not any(Path("/proc", str(replica)).exists() for replica in replicas))
+        until(
+            lambda: (
+                not any(Path("/proc", str(replica)).exists() for replica in replicas)
+            )
+        )
         assert list(kept.iterdir()) == []
     finally:
         check.kill()

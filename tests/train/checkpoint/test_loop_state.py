@@ -37,7 +37,9 @@ def count_steps(folder: str) -> None:
     print("counted", state.iter_num, state.best, len(state.seen), flush=True)
 
 
-def test_they_are_the_same_in_a_replica_that_joins_and_after_a_restart(tmp_path: Path) -> None:
+def test_they_are_the_same_in_a_replica_that_joins_and_after_a_restart(
+    tmp_path: Path,
+) -> None:
     run = Elastic(count_steps, str(tmp_path), tmp_path)
     try:
         run.start(1)
@@ -58,7 +60,9 @@ def test_only_names_and_values_that_a_checkpoint_holds_are_taken() -> None:
     run = ct.init()
     state = run.state(iter_num=0, history=[(1, 0.5)])
     assert run.state(best=1.0) is state
-    with pytest.raises(AttributeError, match="has iter_num, history, best, no iter_nun"):
+    with pytest.raises(
+        AttributeError, match="has iter_num, history, best, no iter_nun"
+    ):
         state.iter_nun = 1
     with pytest.raises(AttributeError, match="no gone"):
         print(state.gone)

@@ -50,7 +50,11 @@ def value_in(store: ObjectStore) -> Any:
 
 
 def numbers(url: str) -> list[str]:
-    return [name[:19] for name in ObjectFolder(url).names() if name.startswith("checkpoint-")]
+    return [
+        name[:19]
+        for name in ObjectFolder(url).names()
+        if name.startswith("checkpoint-")
+    ]
 
 
 def test_the_last_two_are_kept_and_the_newest_comes_back(url: str) -> None:
@@ -105,7 +109,9 @@ def save_and_die(given: tuple[str, bool]) -> None:
     url, uploaded = given
     folder = Uncommitted(url) if uploaded else Doomed(url)
     # In pieces, as torch writes tensors one by one: of one alone it would hand over all at once.
-    ObjectStore(folder).save({"value": [torch.full((300_000,), 2.0) for _ in range(20)]})
+    ObjectStore(folder).save(
+        {"value": [torch.full((300_000,), 2.0) for _ in range(20)]}
+    )
 
 
 @pytest.mark.parametrize("uploaded", [False, True])
@@ -114,20 +120,29 @@ def test_who_is_killed_in_an_upload_costs_nothing_and_is_swept_away(
 ) -> None:
     url = f"{bucket}/killed-{uploaded}"
     ObjectStore(ObjectFolder(url)).save({"value": 1})
-    process = start(save_and_die, (url, uploaded), dict(os.environ), tmp_path / "output.txt")
+    process = start(
+        save_and_die, (url, uploaded), dict(os.environ), tmp_path / "output.txt"
+    )
     process.join(60.0)
     assert process.exitcode == -signal.SIGKILL, (tmp_path / "output.txt").read_text()
-    assert len([name for name in ObjectFolder(url).names() if name.startswith("data-")]) == 1 + uploaded
+    assert (
+        len([name for name in ObjectFolder(url).names() if name.startswith("data-")])
+        == 1 + uploaded
+    )
     store = ObjectStore(ObjectFolder(url))
     assert value_in(store) == 1
     store.save({"value": 3})
     assert value_in(ObjectStore(ObjectFolder(url))) == 3
     data = [name[:13] for name in ObjectFolder(url).names() if name.startswith("data-")]
-    assert data == ["data-00000001", f"data-{2 + uploaded:08d}"]  # what was left of the second is gone
+    assert data == [
+        "data-00000001",
+        f"data-{2 + uploaded:08d}",
+    ]  # what was left of the second is gone
 
 
 @pytest.mark.parametrize(
-    "damage", ["half a manifest", "altered manifest", "half the data", "altered", "gone"]
+    "damage",
+    ["half a manifest", "altered manifest", "half the data", "altered", "gone"],
 )
 def test_a_damaged_newest_falls_back_and_the_next_one_sweeps_it_away(
     bucket: str, damage: str, caplog: pytest.LogCaptureFixture
@@ -143,7 +158,9 @@ def test_a_damaged_newest_falls_back_and_the_next_one_sweeps_it_away(
     half = content[: len(content) // 2]
     {
         "half a manifest": lambda: folder.put(bad, manifest[:50]),
-        "altered manifest": lambda: folder.put(bad, manifest.replace(b"state", b"stale")),
+        "altered manifest": lambda: folder.put(
+            bad, manifest.replace(b"state", b"stale")
+        ),
         "half the data": lambda: folder.put(path, bytes(half)),
         "altered": lambda: folder.put(path, bytes(content)),
         "gone": lambda: folder.remove(path),
@@ -152,7 +169,10 @@ def test_a_damaged_newest_falls_back_and_the_next_one_sweeps_it_away(
     with caplog.at_level(logging.WARNING):
         name = fresh.newest()
         if name == bad:
-            with pytest.raises(DamagedError, match="is not"), fresh.reading(name) as reading:
+            with (
+                pytest.raises(DamagedError, match="is not"),
+                fresh.reading(name) as reading,
+            ):
                 reading.state()
             fresh.set_aside(bad, "as its reader said")
             name = fresh.newest()
@@ -167,7 +187,9 @@ def test_all_damaged_is_an_error_not_a_fresh_start(url: str) -> None:
     folder = ObjectFolder(url)
     folder.put(ObjectStore(folder).save({"value": 1}), b"x")
     for _ in range(2):
-        with pytest.raises(RuntimeError, match=r"all checkpoints in s3://.* are damaged"):
+        with pytest.raises(
+            RuntimeError, match=r"all checkpoints in s3://.* are damaged"
+        ):
             ObjectStore(folder).newest()
 
 
@@ -180,7 +202,9 @@ class Late(ObjectFolder):
         return list(self.shown)
 
 
-def test_a_late_listing_hides_no_checkpoint_and_no_number_is_given_twice(url: str) -> None:
+def test_a_late_listing_hides_no_checkpoint_and_no_number_is_given_twice(
+    url: str,
+) -> None:
     first = ObjectStore(ObjectFolder(url))
     first.save({"value": 1})
     late = Late(url)
@@ -192,7 +216,10 @@ def test_a_late_listing_hides_no_checkpoint_and_no_number_is_given_twice(url: st
     assert second.save({"value": 4}).startswith("checkpoint-00000004")
     assert second.save({"value": 5}).startswith("checkpoint-00000005")
     assert value_in(ObjectStore(late)) == 5
-    late.shown = ("checkpoint-00000001-0123456789abcdef.json", "data-00000001-01234567")  # long removed
+    late.shown = (
+        "checkpoint-00000001-0123456789abcdef.json",
+        "data-00000001-01234567",
+    )  # long removed
     ObjectFolder(url).remove(NEWEST)
     assert ObjectStore(late).newest() is None
     assert value_in(ObjectStore(ObjectFolder(url))) == 5
@@ -226,7 +253,10 @@ def test_an_older_coadapt_leaves_a_newer_format_alone(url: str) -> None:
     name = f"checkpoint-00000001-{hashlib.sha256(text).hexdigest()[:16]}.json"
     folder.put(name, text)
     assert store.newest() == name
-    with pytest.raises(ValueError, match="format 2; this coadapt reads up to 1"), store.reading(name):
+    with (
+        pytest.raises(ValueError, match="format 2; this coadapt reads up to 1"),
+        store.reading(name),
+    ):
         pass
 
 
@@ -253,13 +283,17 @@ def live(toy: Toy, count: int, *, stop_at: int | None = None) -> None:
     """Run one generation to its stop, or to the end."""
     Path(toy.folder).mkdir(exist_ok=True)
     last = replace(toy, harm={} if stop_at is None else {stop_at: signal.SIGTERM})
-    codes = run_replicas(run_toy, [toy] * (count - 1) + [last], Path(toy.folder), dict(os.environ))
+    codes = run_replicas(
+        run_toy, [toy] * (count - 1) + [last], Path(toy.folder), dict(os.environ)
+    )
     said = (Path(toy.folder) / "output-0.txt").read_text()
     assert codes == [0 if stop_at is None else EXIT_STOPPED] * count, said
 
 
 @pytest.mark.slow
-def test_a_job_goes_on_on_another_node_that_has_none_of_its_files(url: str, tmp_path: Path) -> None:
+def test_a_job_goes_on_on_another_node_that_has_none_of_its_files(
+    url: str, tmp_path: Path
+) -> None:
     toy = Toy(folder=str(tmp_path / "here"), checkpoints=url)
     live(toy, 2, stop_at=5)
     (tmp_path / "here").rename(tmp_path / "unreachable")
@@ -268,14 +302,21 @@ def test_a_job_goes_on_on_another_node_that_has_none_of_its_files(url: str, tmp_
     assert_same_parameters(there)
     assert not list(tmp_path.glob("*/checkpoints"))
     (ids,) = (tmp_path / "there").glob("ids-0-*.jsonl")
-    assert json.loads(ids.read_text().splitlines()[0])[0] == 1  # in the second epoch, where it was stopped
+    assert (
+        json.loads(ids.read_text().splitlines()[0])[0] == 1
+    )  # in the second epoch, where it was stopped
 
 
 @pytest.mark.slow
 def test_a_model_that_is_cut_goes_on_at_another_cut_also_when_a_part_is_damaged(
     url: str, tmp_path: Path
 ) -> None:
-    toy = Toy(folder=str(tmp_path / "here"), checkpoints=url, strategy="fsdp", checkpoint_every_s=1e-9)
+    toy = Toy(
+        folder=str(tmp_path / "here"),
+        checkpoints=url,
+        strategy="fsdp",
+        checkpoint_every_s=1e-9,
+    )
     toy = replace(toy, num_epochs=2)
     live(toy, 2, stop_at=4)
     folder = ObjectFolder(url)
@@ -314,12 +355,19 @@ for _ in run.epochs(1):
 
 
 @pytest.mark.slow
-def test_a_script_that_just_ends_still_gets_its_last_checkpoint(url: str, tmp_path: Path) -> None:
+def test_a_script_that_just_ends_still_gets_its_last_checkpoint(
+    url: str, tmp_path: Path
+) -> None:
     """The interpreter lets no thread be started any more by then."""
     (tmp_path / "script.py").write_text(SCRIPT)
     envs = {**os.environ, "COADAPT_CHECKPOINT_URL": url}
     done = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, env=envs, capture_output=True, text=True, check=False
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env=envs,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "not written" not in done.stderr

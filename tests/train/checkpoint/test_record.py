@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from coadapt.model import BatchConfig, BatchLimits, InputError, Placement, RescaleContract, ThroughputParams
+from coadapt.model import (
+    BatchConfig,
+    BatchLimits,
+    InputError,
+    Placement,
+    RescaleContract,
+    ThroughputParams,
+)
 from coadapt.model.wire import from_json, to_json
 from coadapt.train.checkpoint.record import RunRecord, make_record, resume
 from coadapt.train.env import TrainConfig
@@ -20,7 +27,9 @@ NORMS = GradNorms(small_sqr=3.0, inverse=0.5, count=2, big_sqr=1.0, samples=8)
 LAYERS = GradNorms(small_sqr=9.0, inverse=8.0, count=8.0, big_sqr=0.5, samples=8.0)
 
 
-def session(contract: RescaleContract = RescaleContract.FIXED, num_replicas: int = 1) -> Session:
+def session(
+    contract: RescaleContract = RescaleContract.FIXED, num_replicas: int = 1
+) -> Session:
     return Session(
         config=TrainConfig(contract=contract),
         group=Group(size=num_replicas),
@@ -56,7 +65,9 @@ def test_everything_comes_back() -> None:
 
 
 def test_the_length_of_a_stream_that_was_found_comes_back() -> None:
-    order = SampleOrder(num_samples=None, shuffle=False, drop_last=False, seed=1, stream=True)
+    order = SampleOrder(
+        num_samples=None, shuffle=False, drop_last=False, seed=1, stream=True
+    )
     before, after = trained(), session()
     before.data.order, after.data.order = replace(order, num_samples=77), order
     resume(after, through_the_wire(make_record(before, last_step_at=5.0, stopped=True)))
@@ -75,9 +86,13 @@ def test_a_record_does_not_change_with_the_run() -> None:
 
 
 def test_frozen_is_refused_at_another_number_of_replicas() -> None:
-    record = make_record(trained(RescaleContract.FROZEN), last_step_at=0.0, stopped=False)
+    record = make_record(
+        trained(RescaleContract.FROZEN), last_step_at=0.0, stopped=False
+    )
     resume(session(RescaleContract.FROZEN), record)
-    with pytest.raises(InputError, match="replicas: got 2; allowed: 1: the contract is frozen"):
+    with pytest.raises(
+        InputError, match="replicas: got 2; allowed: 1: the contract is frozen"
+    ):
         resume(session(RescaleContract.FROZEN, num_replicas=2), record)
     resume(session(RescaleContract.FIXED, num_replicas=2), record)
 
@@ -108,15 +123,22 @@ def test_flags_go_through_the_sum_as_they_are() -> None:
     batch = BatchConfig(total=6, atomic=2, accumulation=2)
     for flags in (
         StepFlags(),
-        StepFlags(stop=2.0, step=7.0, skipped=5.0, batch=batch, norms=NormSums.of(NORMS)),
-        StepFlags(norms=NormSums.of(replace(NORMS, layers=LAYERS)), rescale=3.0, stride=8.0),
+        StepFlags(
+            stop=2.0, step=7.0, skipped=5.0, batch=batch, norms=NormSums.of(NORMS)
+        ),
+        StepFlags(
+            norms=NormSums.of(replace(NORMS, layers=LAYERS)), rescale=3.0, stride=8.0
+        ),
         StepFlags(norms=NormSums.of(NORMS), computed=(0.1, 0.0, 0.3)),
     ):
         assert StepFlags.from_numbers(flags.numbers(), len(flags.computed)) == flags
 
 
 def test_norms_that_are_not_finite_spoil_no_sum() -> None:
-    for bad in (replace(NORMS, small_sqr=float("inf")), replace(NORMS, big_sqr=float("nan"))):
+    for bad in (
+        replace(NORMS, small_sqr=float("inf")),
+        replace(NORMS, big_sqr=float("nan")),
+    ):
         assert NormSums.of(bad) == NormSums(unusable=1.0)
         assert heard_norms(bad) is None
     assert heard_norms(NORMS) == NORMS
@@ -133,7 +155,9 @@ def test_normalisation_layers_count_if_all_examples_do() -> None:
     assert heard_norms(pair) == pair
     first = replace(seen, small_sqr=0.0, inverse=0.0, count=0.0, big_sqr=0.0)
     assert heard_norms(first) == first
-    assert heard_norms(replace(seen, layers=replace(LAYERS, big_sqr=float("inf")))) is None
+    assert (
+        heard_norms(replace(seen, layers=replace(LAYERS, big_sqr=float("inf")))) is None
+    )
 
 
 def heard_norms(norms: GradNorms | None) -> GradNorms | None:

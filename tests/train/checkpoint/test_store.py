@@ -68,7 +68,9 @@ def test_what_a_killed_writer_left_is_ignored_and_swept(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("the user's own")
     assert store.newest() is None
     path = store.save({"value": 1})
-    assert sorted(item.name for item in tmp_path.iterdir()) == sorted([path.name, "notes.txt"])
+    assert sorted(item.name for item in tmp_path.iterdir()) == sorted(
+        [path.name, "notes.txt"]
+    )
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:

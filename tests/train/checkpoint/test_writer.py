@@ -43,8 +43,13 @@ def test_what_is_saved_is_the_moment_of_the_call(tmp_path: Path) -> None:
     path = store.newest()
     assert path is not None
     state = read_checkpoint(path)
-    assert state == {"value": state["value"], "nested": [{"again": (state["nested"][0]["again"][0], 1)}]}
-    assert state["value"].tolist() == state["nested"][0]["again"][0].tolist() == [1.0] * 3
+    assert state == {
+        "value": state["value"],
+        "nested": [{"again": (state["nested"][0]["again"][0], 1)}],
+    }
+    assert (
+        state["value"].tolist() == state["nested"][0]["again"][0].tolist() == [1.0] * 3
+    )
 
 
 def test_writes_keep_their_order_and_a_stop_waits_for_the_disk(tmp_path: Path) -> None:
@@ -90,21 +95,31 @@ def test_a_stop_saves_although_the_write_before_failed(
     newest = CheckpointStore(tmp_path).newest()
     assert newest is not None
     assert read_checkpoint(newest) == {"value": 2}
-    assert caplog.messages == ["the checkpoint before was not written: no space left on device"]
+    assert caplog.messages == [
+        "the checkpoint before was not written: no space left on device"
+    ]
     writer.wait()
 
 
 def test_copies_share_what_was_shared() -> None:
     tensor = torch.arange(4.0, requires_grad=True)
-    copy = copy_to_host({"a": tensor, "b": [tensor], "part": tensor[:2], "empty": torch.empty(0)})
+    copy = copy_to_host(
+        {"a": tensor, "b": [tensor], "part": tensor[:2], "empty": torch.empty(0)}
+    )
     assert copy["a"] is copy["b"][0]  # type: ignore[index]
     assert copy["part"].tolist() == [0.0, 1.0]  # type: ignore[attr-defined]
     assert not copy["a"].requires_grad  # type: ignore[attr-defined]
 
 
-def test_the_end_of_a_run_waits_for_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_run_waits_for_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = CheckpointStore.save
-    monkeypatch.setattr(CheckpointStore, "save", lambda self, state: time.sleep(0.3) or real(self, state))
+    monkeypatch.setattr(
+        CheckpointStore,
+        "save",
+        lambda self, state: time.sleep(0.3) or real(self, state),
+    )
     run = ct.init(checkpoint_dir=tmp_path)
     model = torch.nn.Linear(1, 1)
     model, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -134,14 +149,20 @@ def save_for_ever(folder: str) -> None:
 
 
 @pytest.mark.processes
-def test_a_kill_while_a_write_is_in_flight_never_costs_the_last_good_one(tmp_path: Path) -> None:
+def test_a_kill_while_a_write_is_in_flight_never_costs_the_last_good_one(
+    tmp_path: Path,
+) -> None:
     store = CheckpointStore(tmp_path)
     for kill in range(NUM_KILLS):
         process = start(save_for_ever, str(tmp_path), {}, tmp_path / "output.txt")
         began_at = time.monotonic()
         counted = 0
-        while counted <= 1 + kill % 3:  # the second, third or fourth write of this process
-            assert time.monotonic() < began_at + TIMEOUT_S, (tmp_path / "output.txt").read_text()
+        while (
+            counted <= 1 + kill % 3
+        ):  # the second, third or fourth write of this process
+            assert time.monotonic() < began_at + TIMEOUT_S, (
+                tmp_path / "output.txt"
+            ).read_text()
             counted += _wait_for_write(tmp_path, began_at + TIMEOUT_S)
         process.kill()
         process.join()

@@ -19,16 +19,25 @@ def train_as_script(bug: str) -> None:
     as_script(partial(train, bug))
 
 
-def outcome(bug: str, folder: Path, num_replicas: int = 2) -> tuple[list[int], list[str]]:
+def outcome(
+    bug: str, folder: Path, num_replicas: int = 2
+) -> tuple[list[int], list[str]]:
     """Return the replicas' exit codes, and what each printed. Who waits for one that is gone would hang."""
     codes = run_replicas(train_as_script, [bug] * num_replicas, folder)
-    return codes, [(folder / f"output-{rank}.txt").read_text() for rank in range(num_replicas)]
+    return codes, [
+        (folder / f"output-{rank}.txt").read_text() for rank in range(num_replicas)
+    ]
 
 
-def test_an_exception_in_one_replica_is_told_by_it_and_named_by_the_first(tmp_path: Path) -> None:
+def test_an_exception_in_one_replica_is_told_by_it_and_named_by_the_first(
+    tmp_path: Path,
+) -> None:
     codes, (first, second, third) = outcome("one", tmp_path, 3)
     assert codes == [EXIT_PEER_LOST, 1, EXIT_PEER_LOST]
-    assert first == "replica 0 ends at step 11: replica 1 failed first: ValueError: boom in 1\n"
+    assert (
+        first
+        == "replica 0 ends at step 11: replica 1 failed first: ValueError: boom in 1\n"
+    )
     assert second.count("Traceback") == 1
     assert second.endswith("[rank1]: ValueError: boom in 1\n")
     assert "break_here" in second
@@ -39,14 +48,18 @@ def test_the_same_mistake_of_all_is_told_once(tmp_path: Path) -> None:
     codes, outputs = outcome("all", tmp_path)
     assert sorted(codes) == [1, EXIT_PEER_LOST]
     assert sorted(text.count("Traceback") for text in outputs) == [0, 1]
-    assert "".join(outputs).count("boom") == 2  # in the line of code, and in the message
+    assert (
+        "".join(outputs).count("boom") == 2
+    )  # in the line of code, and in the message
 
 
 def test_bad_input_is_one_line_once(tmp_path: Path) -> None:
     codes, outputs = outcome("short", tmp_path)
     assert sorted(codes) == [1, EXIT_PEER_LOST]
     why = "got '3 samples'; allowed: at least one batch of 8 samples"
-    assert re.fullmatch(rf"error: loader\(dataset\): {why} \(bugs\.py, line \d+\)\n", "".join(outputs))
+    assert re.fullmatch(
+        rf"error: loader\(dataset\): {why} \(bugs\.py, line \d+\)\n", "".join(outputs)
+    )
 
 
 def test_an_error_that_a_script_only_prints_ends_nothing(tmp_path: Path) -> None:
@@ -62,7 +75,9 @@ def test_a_replica_that_leaves_early_is_named(tmp_path: Path) -> None:
     assert codes == [EXIT_PEER_LOST, 0]
     why = "replica 1 failed first: SystemExit: it ended before training was over"
     assert first == f"replica 0 ends at step 11: {why}\n"
-    assert second.startswith("replica 1 ends at step 10: the script left run.epochs before its end")
+    assert second.startswith(
+        "replica 1 ends at step 10: the script left run.epochs before its end"
+    )
 
 
 def test_a_backward_that_one_replica_skips_is_told(tmp_path: Path) -> None:

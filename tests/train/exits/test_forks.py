@@ -44,7 +44,12 @@ def alone(body: str) -> tuple[int, str, str]:
     """Return exit code, stdout and stderr of a script with `body` at the end of its steps."""
     script = [sys.executable, "-c", TRAIN.replace("{body}", body)]
     done = subprocess.run(
-        script, capture_output=True, text=True, cwd=Path(__file__).parents[3], timeout=TIMEOUT_S, check=False
+        script,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[3],
+        timeout=TIMEOUT_S,
+        check=False,
     )
     return done.returncode, done.stdout, done.stderr
 
@@ -57,7 +62,10 @@ def together(body: str, folder: Path) -> list[tuple[int, str]]:
     """Return exit code and all that was printed of each of two replicas."""
     # Two interpreters that load torch, and take it down, need two minutes on a machine with 30 at work.
     codes = run_replicas(train_as_script, [body] * 2, folder)
-    return [(code, (folder / f"output-{rank}.txt").read_text()) for rank, code in enumerate(codes)]
+    return [
+        (code, (folder / f"output-{rank}.txt").read_text())
+        for rank, code in enumerate(codes)
+    ]
 
 
 FORKS = "run.progress.step == 2 and print(fork(3), fork(0), fork(1), flush=True)"
@@ -83,7 +91,9 @@ def test_a_script_that_ends_itself_leaves_a_line() -> None:
     assert alone(ENDS) == (3, "", f"replica 0 ends at step 2: {line}\n")
 
 
-def test_of_replicas_that_end_themselves_alike_one_leaves_a_line(tmp_path: Path) -> None:
+def test_of_replicas_that_end_themselves_alike_one_leaves_a_line(
+    tmp_path: Path,
+) -> None:
     found = together(ENDS, tmp_path)
     assert [code for code, _ in found] == [3, 3]
     assert sum(text.count("the script left run.epochs") for _, text in found) == 1

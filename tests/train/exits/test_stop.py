@@ -120,4 +120,6 @@ def hang_at_the_end(_: object) -> None:
     ],
 )
 def test_how_a_process_ends(target: object, code: int, tmp_path: Path) -> None:
-    assert run_replicas(target, [None], tmp_path) == [code], (tmp_path / "output-0.txt").read_text()  # type: ignore[arg-type]  # parametrized
+    assert run_replicas(target, [None], tmp_path) == [code], (
+        tmp_path / "output-0.txt"
+    ).read_text()  # type: ignore[arg-type]  # parametrized

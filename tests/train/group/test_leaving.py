@@ -44,7 +44,9 @@ def train_and_leave(shard: bool) -> None:
 def train(run: ct.Run, *, shard: bool) -> None:
     torch.set_num_threads(1)
     model = nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1))
-    model, optimizer = run.prepare(model, torch.optim.Adam(model.parameters()), shard=shard)
+    model, optimizer = run.prepare(
+        model, torch.optim.Adam(model.parameters()), shard=shard
+    )
     loader = run.loader(TensorDataset(torch.ones(32, 2)), batch_size=8)
     for _ in run.epochs(1):
         for (x,) in loader:
@@ -55,12 +57,17 @@ def train(run: ct.Run, *, shard: bool) -> None:
 
 def gloo_threads() -> list[str]:
     """Return the threads of groups, by name."""
-    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    names = [
+        (task / "comm").read_text().strip()
+        for task in Path("/proc/self/task").iterdir()
+    ]
     return [name for name in names if name == "pt_gloo_runloop"]
 
 
 @pytest.mark.parametrize("shard", [False, True])
-def test_so_does_a_model_that_was_trained_by_the_group(shard: bool, tmp_path: Path) -> None:
+def test_so_does_a_model_that_was_trained_by_the_group(
+    shard: bool, tmp_path: Path
+) -> None:
     assert run_replicas(train_and_leave, [shard, shard], tmp_path) == [0, 0]
 
 
@@ -79,5 +86,7 @@ def leave_early(trains: bool) -> None:
 
 
 @pytest.mark.parametrize("trains", [False, True])
-def test_nobody_waits_for_a_thread_that_waits_for_the_interpreter(trains: bool, tmp_path: Path) -> None:
+def test_nobody_waits_for_a_thread_that_waits_for_the_interpreter(
+    trains: bool, tmp_path: Path
+) -> None:
     assert run_replicas(leave_early, [trains, trains], tmp_path) == [0, 0]

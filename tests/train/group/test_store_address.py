@@ -23,7 +23,10 @@ def listens_at(port: int) -> set[str]:
     ("host", "address"),
     [
         ("127.0.0.1", "0100007F"),
-        ("localhost", "0" * 32),  # a name: it may mean another address elsewhere, so all of them
+        (
+            "localhost",
+            "0" * 32,
+        ),  # a name: it may mean another address elsewhere, so all of them
     ],
 )
 def test_a_store_listens_at_the_address_that_was_named(host: str, address: str) -> None:

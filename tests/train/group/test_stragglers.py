@@ -32,7 +32,9 @@ def train_with_a_slow_one(out: str) -> None:
     run = ct.init(contract="fixed")
     model = Slow(4, 1)
     model.extra_s = 0.03 if run.rank == 1 else 0.01
-    wrapped, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    wrapped, optimizer = run.prepare(
+        model, torch.optim.SGD(model.parameters(), lr=0.01)
+    )
     loader = run.loader(TensorDataset(torch.randn(8 * 8 * WINDOW, 4)), batch_size=8)
     for _ in run.epochs(1):
         for (x,) in loader:
@@ -57,19 +59,30 @@ def test_the_slow_one_is_named_with_its_figure_once_it_was_seen_often() -> None:
     assert after(*[slow] * (WINDOW - 1)).told() == {}
     told = after(*[slow] * WINDOW).told()
     assert told[RANK] == 3
-    assert straggler(told, FOUR) == "rank 3 on n1 computes 1.7 times as long as the median of its peers"
+    assert (
+        straggler(told, FOUR)
+        == "rank 3 on n1 computes 1.7 times as long as the median of its peers"
+    )
 
 
 def test_a_slow_step_now_and_then_is_nobodys_fault() -> None:
-    turns = [tuple(3.0 if rank == turn % 4 else 1.0 for rank in range(4)) for turn in range(5 * WINDOW)]
+    turns = [
+        tuple(3.0 if rank == turn % 4 else 1.0 for rank in range(4))
+        for turn in range(5 * WINDOW)
+    ]
     assert (
-        after(*[step if turn % 5 == 0 else (1.0,) * 4 for turn, step in enumerate(turns)]).told()[RANK]
+        after(
+            *[step if turn % 5 == 0 else (1.0,) * 4 for turn, step in enumerate(turns)]
+        ).told()[RANK]
         == NOBODY
     )
 
 
 def test_what_makes_all_slower_names_nobody() -> None:
-    assert after(*[(seconds, seconds) for seconds in range(1, 50)]).told() == {RANK: NOBODY, RATIO: 1.0}
+    assert after(*[(seconds, seconds) for seconds in range(1, 50)]).told() == {
+        RANK: NOBODY,
+        RATIO: 1.0,
+    }
 
 
 def test_steps_that_not_all_measured_do_not_count_and_a_new_group_begins_anew() -> None:

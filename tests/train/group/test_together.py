@@ -51,9 +51,13 @@ def outputs(plan: Plan, folder: Path) -> str:
     """Return what two replicas printed, after both have ended."""
     run_replicas(follow, [plan, plan], folder)
     told = [
-        line for rank in range(2) for line in (folder / f"output-{rank}.txt").read_text().splitlines(True)
+        line
+        for rank in range(2)
+        for line in (folder / f"output-{rank}.txt").read_text().splitlines(True)
     ]
-    return "".join(line for line in told if not line.startswith("[Gloo]"))  # torch before 2.11 says who came
+    return "".join(
+        line for line in told if not line.startswith("[Gloo]")
+    )  # torch before 2.11 says who came
 
 
 def test_backwards_left_out_in_different_steps_are_told(tmp_path: Path) -> None:
@@ -63,7 +67,9 @@ def test_backwards_left_out_in_different_steps_are_told(tmp_path: Path) -> None:
     assert "all steps done" not in text
 
 
-def test_a_backward_left_out_in_the_last_of_several_passes_is_told(tmp_path: Path) -> None:
+def test_a_backward_left_out_in_the_last_of_several_passes_is_told(
+    tmp_path: Path,
+) -> None:
     text = outputs(Plan(skips=frozenset({(1, 19)}), max_atomic=2), tmp_path)
     assert SKIPPED in text
     assert "all steps done" not in text
@@ -79,17 +85,25 @@ def test_a_step_that_all_leave_out_is_none(tmp_path: Path) -> None:
     assert outputs(Plan(skips=skips), tmp_path) == "all steps done\n" * 2
 
 
-def test_a_replica_that_leaves_out_all_further_backwards_is_ended(tmp_path: Path) -> None:
+def test_a_replica_that_leaves_out_all_further_backwards_is_ended(
+    tmp_path: Path,
+) -> None:
     """The other waits for it in the exchange of gradients, and so never says a word."""
     skips = frozenset((1, number) for number in range(60, NUM_STEPS))
     text = outputs(Plan(skips=skips), tmp_path)
-    assert "nothing from the other replicas within 1 s after a step without a backward" in text
+    assert (
+        "nothing from the other replicas within 1 s after a step without a backward"
+        in text
+    )
     assert "all steps done" not in text
 
 
 def test_a_loop_that_one_replica_leaves_is_told(tmp_path: Path) -> None:
     text = outputs(Plan(leaves=frozenset({(1, 20)})), tmp_path)
-    assert "not all of 2 replicas are at the same one: all must leave the loop over the loader" in text
+    assert (
+        "not all of 2 replicas are at the same one: all must leave the loop over the loader"
+        in text
+    )
     assert "all steps done" not in text
 
 

@@ -50,7 +50,9 @@ def test_every_epoch_begins_anew() -> None:
     run = ct.init()
     model = nn.Linear(1, 1)
     run.prepare(model, torch.optim.SGD(model.parameters()))
-    loader = run.loader(TensorDataset(torch.arange(10.0).reshape(-1, 1)), batch_size=4, max_atomic=3)
+    loader = run.loader(
+        TensorDataset(torch.arange(10.0).reshape(-1, 1)), batch_size=4, max_atomic=3
+    )
     found = []
     for _ in run.epochs(2):
         for (x,) in loader:

@@ -8,7 +8,12 @@ import torch
 
 from coadapt.train.env import read_config
 from coadapt.train.group.group import form_group
-from coadapt.train.group.transfer import make_room, receive_state, send_state, tensor_kinds
+from coadapt.train.group.transfer import (
+    make_room,
+    receive_state,
+    send_state,
+    tensor_kinds,
+)
 from tests.train.replicas import run_replicas
 
 pytestmark = [pytest.mark.train, pytest.mark.processes]
@@ -42,7 +47,9 @@ def exchange(folder: str) -> None:
         own_state = {"half": own, "nested": places}
         room = make_room(own_state, tensor_kinds(state()))
         got = receive_state(group, SENDER, own_state, room)
-        torch.save({"overwritten": own, "room": room, **got}, Path(folder) / f"{group.rank}.pt")  # type: ignore[dict-item]
+        torch.save(
+            {"overwritten": own, "room": room, **got}, Path(folder) / f"{group.rank}.pt"
+        )  # type: ignore[dict-item]
 
 
 def test_all_receivers_get_the_state_as_it_is(tmp_path: Path) -> None:

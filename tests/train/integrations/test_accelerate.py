@@ -27,7 +27,11 @@ def test_replicas_are_the_runs_and_what_would_change_them_is_refused(
     run = ct.init()
     accelerator = CoadaptAccelerator(run, mixed_precision="bf16")
     assert accelerator.device == run.device
-    assert (accelerator.num_processes, accelerator.process_index, accelerator.is_main_process) == (1, 0, True)
+    assert (
+        accelerator.num_processes,
+        accelerator.process_index,
+        accelerator.is_main_process,
+    ) == (1, 0, True)
     accelerator.print("once")
     assert accelerator.on_main_process(lambda: 7)() == 7
     assert capsys.readouterr().out == "once\n"

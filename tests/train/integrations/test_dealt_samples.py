@@ -20,7 +20,9 @@ def test_each_batch_is_told_at_its_place(num_workers: int, skipped: int) -> None
     """Also where some are skipped, as after a restart, and where fetch processes run ahead."""
     data = TensorDataset(torch.arange(40))
     plain = DataLoader(data, batch_size=2, shuffle=True, num_workers=num_workers)
-    loader = accelerate.prepare_data_loader(plain, num_processes=2, process_index=1, put_on_device=False)
+    loader = accelerate.prepare_data_loader(
+        plain, num_processes=2, process_index=1, put_on_device=False
+    )
     noted = note_batches(loader)
     assert noted is not None
     if skipped:

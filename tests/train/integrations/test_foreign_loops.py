@@ -22,7 +22,9 @@ ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples" / "integrations"
 
 
-def run(name: str, folder: Path, num_replicas: int, stop_at: int = 0, *options: str) -> list[int]:
+def run(
+    name: str, folder: Path, num_replicas: int, stop_at: int = 0, *options: str
+) -> list[int]:
     """Run an example on so many replicas; the last gets SIGTERM after step `stop_at`. Return exit codes."""
     port = str(free_port())
     processes = []
@@ -72,9 +74,17 @@ def test_a_run_that_changes_its_replicas_in_an_epoch_ends_the_same(
     changing.mkdir()
     assert run(name, alone, 1, 0, "--save", "final.pt", "--epochs", "2") == [0]
     for number in numbers[:-1]:
-        assert run(name, changing, number, 7, "--epochs", "2") == [EXIT_STOPPED] * number
-    assert run(name, changing, numbers[-1], 0, "--save", "final.pt", "--epochs", "2") == [0] * numbers[-1]
-    expected, got = (torch.load(folder / "final.pt", weights_only=True) for folder in (alone, changing))
+        assert (
+            run(name, changing, number, 7, "--epochs", "2") == [EXIT_STOPPED] * number
+        )
+    assert (
+        run(name, changing, numbers[-1], 0, "--save", "final.pt", "--epochs", "2")
+        == [0] * numbers[-1]
+    )
+    expected, got = (
+        torch.load(folder / "final.pt", weights_only=True)
+        for folder in (alone, changing)
+    )
     assert expected.keys() == got.keys()
     for key, value in expected.items():
         torch.testing.assert_close(got[key], value, rtol=1e-5, atol=1e-6)
@@ -86,7 +96,9 @@ class Inbox(BaseHTTPRequestHandler):
     bodies: ClassVar[list[dict[str, Any]]] = []
 
     def do_POST(self) -> None:
-        self.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.bodies.append(
+            json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        )
         self.send_response(200)
         self.end_headers()
 
@@ -105,7 +117,11 @@ def test_progress_is_reported_from_a_foreign_loop_too(
     assert run("lightning_regression", tmp_path, 1) == [0]
     server.shutdown()
     *_, last = (body["report"] for body in Inbox.bodies if "report" in body)
-    assert (last["progress"], last["progress_target"], last["samples"]) == (4800.0, 4800.0, 4800.0)
+    assert (last["progress"], last["progress_target"], last["samples"]) == (
+        4800.0,
+        4800.0,
+        4800.0,
+    )
     assert last["batch"] == {"total": 24, "atomic": 24, "accumulation": 0}
     assert last["step_time_s"] > 0.0
     # Without a profile no policy would ever give it a second replica.

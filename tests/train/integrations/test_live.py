@@ -36,9 +36,19 @@ def test_a_job_that_the_scheduler_rescales_ends_as_its_script_alone(
 ) -> None:
     if find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
-    script = [str(EXAMPLES / f"{name}.py"), "--epochs", str(NUM_EPOCHS), "--batch-size", "32", "--save"]
+    script = [
+        str(EXAMPLES / f"{name}.py"),
+        "--epochs",
+        str(NUM_EPOCHS),
+        "--batch-size",
+        "32",
+        "--save",
+    ]
     subprocess.run(
-        [sys.executable, *script, str(tmp_path / "alone.pt")], check=True, cwd=tmp_path, timeout=120
+        [sys.executable, *script, str(tmp_path / "alone.pt")],
+        check=True,
+        cwd=tmp_path,
+        timeout=120,
     )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
     monkeypatch.setenv("COADAPT_TEST_GPUS", str(tmp_path / "gpus"))
@@ -46,7 +56,12 @@ def test_a_job_that_the_scheduler_rescales_ends_as_its_script_alone(
     cluster = LiveCluster(tmp_path, policy="tests.cli.by_file:ByFile")
     try:
         cluster.up()
-        command = [sys.executable, str(HERE / "paced.py"), *script, str(tmp_path / "live.pt")]
+        command = [
+            sys.executable,
+            str(HERE / "paced.py"),
+            *script,
+            str(tmp_path / "live.pt"),
+        ]
         job = {
             "name": library,
             "run": " ".join(command),
@@ -58,7 +73,10 @@ def test_a_job_that_the_scheduler_rescales_ends_as_its_script_alone(
         job_id = str(cluster.client.post("/v1/jobs", job)["id"])
         for count, number in enumerate(numbers, start=1):
             (tmp_path / "gpus").write_text(str(number))
-            until(lambda count=count: num_begun(cluster, job_id) == count, f"it trains on {number}")  # type: ignore[misc]
+            until(
+                lambda count=count: num_begun(cluster, job_id) == count,
+                f"it trains on {number}",
+            )  # type: ignore[misc]
         (tmp_path / "fast").touch()
         ended = cluster.wait_for(job_id, "succeeded", "failed")
         assert (ended["state"], ended["num_failures"], ended["num_in_place"]) == (
@@ -70,9 +88,14 @@ def test_a_job_that_the_scheduler_rescales_ends_as_its_script_alone(
         cluster.close()
     # Three cannot share a batch of 32 samples equally: two of them train.
     logs = cluster.state.glob("jobs/*/logs/*")
-    assert [log.name for log in logs if "cannot be shared by 3 replicas" in log.read_text()] == left_out
+    assert [
+        log.name for log in logs if "cannot be shared by 3 replicas" in log.read_text()
+    ] == left_out
     assert ended["progress"] == ended["progress_target"]
-    expected, got = (torch.load(tmp_path / f"{run}.pt", weights_only=True) for run in ("alone", "live"))
+    expected, got = (
+        torch.load(tmp_path / f"{run}.pt", weights_only=True)
+        for run in ("alone", "live")
+    )
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
 
 

@@ -18,10 +18,16 @@ def words(text: str) -> str:
 def test_each_line_that_the_page_adds_stands_in_an_example() -> None:
     page = (ROOT / "docs" / "integrations.md").read_text()
     scripts = "".join(
-        words(re.sub(r"#.*", "", path.read_text())) for path in (ROOT / "examples/integrations").glob("*.py")
+        words(re.sub(r"#.*", "", path.read_text()))
+        for path in (ROOT / "examples/integrations").glob("*.py")
     )
     blocks = re.findall(r"```diff\n(.*?)```", page, re.DOTALL)
-    added = [line[1:] for block in blocks for line in block.splitlines() if line.startswith("+")]
+    added = [
+        line[1:]
+        for block in blocks
+        for line in block.splitlines()
+        if line.startswith("+")
+    ]
     assert len(blocks) == 4
     assert len(added) == 15
     missing = [line for line in added if code_of(line) not in scripts]
@@ -37,6 +43,13 @@ def code_of(line: str) -> str:
 @pytest.mark.train
 @pytest.mark.slow
 def test_coadapt_train_needs_none_of_the_libraries() -> None:
-    libraries = {"transformers", "lightning", "accelerate", "mlflow", "wandb", "tensorboard"}
+    libraries = {
+        "transformers",
+        "lightning",
+        "accelerate",
+        "mlflow",
+        "wandb",
+        "tensorboard",
+    }
     script = f"import sys, coadapt.train; assert not {libraries} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=100)

@@ -71,11 +71,16 @@ def train(job: tuple[str, str, int, int]) -> None:
 def read(kind: str, folder: Path) -> dict[str, list[int]]:
     """Return the steps of each series, as the tracker shows them, over all of its runs."""
     if kind == "tensorboard":
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        from tensorboard.backend.event_processing.event_accumulator import (
+            EventAccumulator,
+        )
 
         events = EventAccumulator(str(folder / "events"))
         events.Reload()
-        return {tag: [item.step for item in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+        return {
+            tag: [item.step for item in events.Scalars(tag)]
+            for tag in events.Tags()["scalars"]
+        }
     if kind == "mlflow":
         from mlflow.tracking import MlflowClient
 
@@ -86,7 +91,10 @@ def read(kind: str, folder: Path) -> dict[str, list[int]]:
         assert found.info.status == "FINISHED"
         names = found.data.metrics
         return {
-            name: [item.step for item in client.get_metric_history(found.info.run_id, name)] for name in names
+            name: [
+                item.step for item in client.get_metric_history(found.info.run_id, name)
+            ]
+            for name in names
         }
     return read_wandb(folder)
 
@@ -95,18 +103,30 @@ def read_wandb(folder: Path) -> dict[str, list[int]]:
     from wandb.proto.wandb_internal_pb2 import Record
 
     ids, rows = set(), []
-    for path in sorted((folder / "wandb").glob("offline-run-*/*.wandb"), key=os.path.getmtime):
+    for path in sorted(
+        (folder / "wandb").glob("offline-run-*/*.wandb"), key=os.path.getmtime
+    ):
         ids.add(path.stem)
         for data in leveldb_records(path.read_bytes()):
             record = Record()
             record.ParseFromString(data)
             if record.WhichOneof("record_type") == "history":
                 items = record.history.item
-                rows.append({item.key or "/".join(item.nested_key): item.value_json for item in items})
+                rows.append(
+                    {
+                        item.key or "/".join(item.nested_key): item.value_json
+                        for item in items
+                    }
+                )
     assert len(ids) == 1, ids
     return {
-        name: [int(json.loads(row["step"])) for row in rows if name in row] for name in ("loss", "epoch")
-    } | {"loss_by_progress": [round(json.loads(row["progress"])) for row in rows if "loss" in row]}
+        name: [int(json.loads(row["step"])) for row in rows if name in row]
+        for name in ("loss", "epoch")
+    } | {
+        "loss_by_progress": [
+            round(json.loads(row["progress"])) for row in rows if "loss" in row
+        ]
+    }
 
 
 def leveldb_records(data: bytes) -> Iterator[bytes]:
@@ -129,7 +149,10 @@ def leveldb_records(data: bytes) -> Iterator[bytes]:
     [
         ("tensorboard", signal.SIGKILL),
         pytest.param("mlflow", signal.SIGKILL, marks=pytest.mark.slow),
-        ("wandb", signal.SIGTERM),  # killed, it would lose what its service has not written yet
+        (
+            "wandb",
+            signal.SIGTERM,
+        ),  # killed, it would lose what its service has not written yet
     ],
 )
 def test_a_run_that_ended_and_resumed_from_an_older_checkpoint(
@@ -152,7 +175,9 @@ def test_a_run_that_ended_and_resumed_from_an_older_checkpoint(
     assert series["loss_by_progress"] == [8 * step for step in range(NUM_STEPS)]
 
 
-def test_a_tracker_without_checkpoints_writes_from_the_first_replica_only(tmp_path: Path) -> None:
+def test_a_tracker_without_checkpoints_writes_from_the_first_replica_only(
+    tmp_path: Path,
+) -> None:
     class Memory:
         name = "memory"
 
@@ -174,7 +199,11 @@ def test_a_tracker_without_checkpoints_writes_from_the_first_replica_only(tmp_pa
     tracker.log(loss=torch.tensor(0.5), accuracy=0.25)
     tracker.log(other=1.0)
     tracker.close()
-    assert memory.rows == [(0, {"loss": 0.5, "accuracy": 0.25}), (0, {"other": 1.0}), (-1, {})]
+    assert memory.rows == [
+        (0, {"loss": 0.5, "accuracy": 0.25}),
+        (0, {"other": 1.0}),
+        (-1, {}),
+    ]
 
 
 @pytest.mark.slow
@@ -183,7 +212,11 @@ def test_the_example(
 ) -> None:
     pytest.importorskip("tensorboard")
     script = Path(__file__).parents[3] / "examples" / "integrations" / "tracked_loop.py"
-    monkeypatch.setattr(sys, "argv", [str(script), "--folder", str(tmp_path / "events"), "--epochs", "2"])
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        [str(script), "--folder", str(tmp_path / "events"), "--epochs", "2"],
+    )
     runpy.run_path(str(script), run_name="__main__")
     assert re.search(r"^epoch 1: loss 0\.0\d+$", capsys.readouterr().out, re.MULTILINE)
     assert read("tensorboard", tmp_path)["loss"] == list(range(100))

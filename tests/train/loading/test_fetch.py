@@ -46,7 +46,9 @@ def note_draws(argument: tuple[str, Any]) -> None:
     run = ct.init()
     net = nn.Linear(1, 1)
     model, optimizer = run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01))
-    loader = run.loader(dataset, batch_size=4, num_workers=1, multiprocessing_context="fork")
+    loader = run.loader(
+        dataset, batch_size=4, num_workers=1, multiprocessing_context="fork"
+    )
     seen = []
     for _ in run.epochs(NUM_EPOCHS):
         for x in loader:
@@ -78,7 +80,9 @@ print(time.monotonic(), flush=True)
 
 def test_a_script_with_processes_that_persist_ends() -> None:
     """multiprocessing waits for its children at exit, after a SIGTERM that fetch processes outlive."""
-    done = subprocess.run([sys.executable, "-c", SCRIPT], check=True, capture_output=True, timeout=250.0)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], check=True, capture_output=True, timeout=250.0
+    )
     assert time.monotonic() - float(done.stdout) < STOP_TIMEOUT_S
 
 
@@ -113,17 +117,24 @@ if __name__ == "__main__":
 
 def is_alive(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return (
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            not in "ZX"
+        )
     except FileNotFoundError:
         return False
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_fetch_processes_end_with_a_trainer_that_is_killed(tmp_path: Path, method: str) -> None:
+def test_fetch_processes_end_with_a_trainer_that_is_killed(
+    tmp_path: Path, method: str
+) -> None:
     """Nobody reads what they fetch; without a launcher nobody else would end them."""
     script = tmp_path / "sleeps.py"
     script.write_text(SLEEPS)
-    trainer = subprocess.Popen([sys.executable, str(script), method], stdout=subprocess.PIPE)
+    trainer = subprocess.Popen(
+        [sys.executable, str(script), method], stdout=subprocess.PIPE
+    )
     assert trainer.stdout is not None
     try:
         fetchers = [int(trainer.stdout.read(9)) for _ in range(2)]
@@ -143,15 +154,21 @@ def test_fetch_processes_end_with_a_trainer_that_is_killed(tmp_path: Path, metho
 @pytest.mark.parametrize("dataset", [Augmented(), AugmentedStream()])
 def test_replicas_and_epochs_draw_anew(tmp_path: Path, dataset: object) -> None:
     assert run_replicas(note_draws, [(str(tmp_path), dataset)] * 2, tmp_path) == [0, 0]
-    seen = [json.loads((tmp_path / f"seen-{rank}.json").read_text()) for rank in range(2)]
+    seen = [
+        json.loads((tmp_path / f"seen-{rank}.json").read_text()) for rank in range(2)
+    ]
     assert len({value for own in seen for value in own}) == NUM_SAMPLES * NUM_EPOCHS
 
 
 def test_the_same_place_draws_the_same(tmp_path: Path) -> None:
     for _ in range(2):
         assert run_replicas(note_draws, [(str(tmp_path), Augmented())], tmp_path) == [0]
-        (tmp_path / "seen-0.json").rename(tmp_path / f"run-{len(list(tmp_path.glob('run-*')))}.json")
-    first, second = (json.loads((tmp_path / f"run-{index}.json").read_text()) for index in range(2))
+        (tmp_path / "seen-0.json").rename(
+            tmp_path / f"run-{len(list(tmp_path.glob('run-*')))}.json"
+        )
+    first, second = (
+        json.loads((tmp_path / f"run-{index}.json").read_text()) for index in range(2)
+    )
     assert first == second
 
 
@@ -184,7 +201,9 @@ def test_fetch_processes_stay_over_a_change_and_end_with_the_epoch(method: str) 
     run = ct.init(contract="self")
     net = nn.Linear(1, 1)
     run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01))
-    loader = run.loader(Pids(), batch_size=4, num_workers=1, multiprocessing_context=method)
+    loader = run.loader(
+        Pids(), batch_size=4, num_workers=1, multiprocessing_context=method
+    )
     loader.prepare()
     ready = {child.pid for child in multiprocessing.active_children()}
     found = []
@@ -192,7 +211,9 @@ def test_fetch_processes_stay_over_a_change_and_end_with_the_epoch(method: str) 
         found.append(pids_of(loader, grow_at=1 if not found else -1))
     (before, after), (second, _) = found
     assert len(before) == 1
-    assert before <= ready, "a replica that joins fetches with what it started beforehand"
+    assert before <= ready, (
+        "a replica that joins fetches with what it started beforehand"
+    )
     assert after == before
     assert len(second) == 1
     assert second != before
@@ -203,7 +224,9 @@ def test_an_epoch_that_was_left_leaves_no_fetch_processes_to_the_next() -> None:
     run = ct.init()
     net = nn.Linear(1, 1)
     run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01))
-    loader = run.loader(Pids(), batch_size=4, num_workers=1, multiprocessing_context="fork")
+    loader = run.loader(
+        Pids(), batch_size=4, num_workers=1, multiprocessing_context="fork"
+    )
     found = []
     for _ in run.epochs(2):
         for x in loader:

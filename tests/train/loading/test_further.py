@@ -51,24 +51,34 @@ def learn(folder: str) -> None:
             loss.backward()
             optimizer.step()
             with (Path(folder) / f"ids-{run.rank}.jsonl").open("a") as file:
-                file.write(json.dumps([run.progress.step, epoch, run.rank, dict(rows)]) + "\n")
+                file.write(
+                    json.dumps([run.progress.step, epoch, run.rank, dict(rows)]) + "\n"
+                )
             time.sleep(0.0 if (Path(folder) / "fast").exists() else 0.1)
     if run.is_first:
-        torch.save([item.detach() for item in model.parameters()], Path(folder) / "final.pt")
+        torch.save(
+            [item.detach() for item in model.parameters()], Path(folder) / "final.pt"
+        )
     run.close()
 
 
 def steps_of(folder: Path) -> dict[int, dict[str, list[int]]]:
     """Return what each step took of each loader, in the order of ranks and passes."""
     found: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    rows = [json.loads(line) for path in folder.glob("ids-*") for line in path.read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for path in folder.glob("ids-*")
+        for line in path.read_text().splitlines()
+    ]
     for step, _, _, taken in sorted(rows, key=lambda row: row[2]):
         for name, ids in taken.items():
             found[step][name] += ids
     return found
 
 
-def test_they_are_the_same_under_changes_of_replicas_and_restarts(tmp_path: Path) -> None:
+def test_they_are_the_same_under_changes_of_replicas_and_restarts(
+    tmp_path: Path,
+) -> None:
     alone, changing = tmp_path / "alone", tmp_path / "changing"
     for folder in (alone, changing):
         folder.mkdir()
@@ -100,7 +110,10 @@ def test_they_are_the_same_under_changes_of_replicas_and_restarts(tmp_path: Path
             assert len(set(taken)) == len(taken) == count
     repeated = [index for step in wanted for index in wanted[step]["repeating"]]
     assert repeated == [index % 27 for index in range(len(repeated))]
-    one, other = (torch.load(folder / "final.pt", weights_only=True) for folder in (alone, changing))
+    one, other = (
+        torch.load(folder / "final.pt", weights_only=True)
+        for folder in (alone, changing)
+    )
     for own, theirs in zip(one, other, strict=True):
         torch.testing.assert_close(own, theirs, rtol=1e-12, atol=1e-14)
 
@@ -133,11 +146,16 @@ def test_alone_it_is_the_plain_loop() -> None:
             sgd.zero_grad()
             (plain(x) * plain(next(others)[0])).mean().backward()
             sgd.step()
-    assert all(torch.equal(own, wanted) for own, wanted in zip(found, plain.parameters(), strict=True))
+    assert all(
+        torch.equal(own, wanted)
+        for own, wanted in zip(found, plain.parameters(), strict=True)
+    )
     assert torch.cat(seen).tolist() == [index % 40 for index in range(2 * 32)]
 
 
-def test_asked_twice_in_a_pass_it_gives_as_much_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asked_twice_in_a_pass_it_gives_as_much_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """And fetches each once, as soon as it knows how often it is asked."""
     run = ct.init()
     model, optimizer = begin(run)
@@ -170,12 +188,18 @@ def test_what_does_not_go_together_is_refused() -> None:
     with pytest.raises(RuntimeError, match=r"before run\.further_loader"):
         run.further_loader(numbered(32), BATCH)
     loader = run.loader(numbered(32), BATCH)
-    with pytest.raises(ct.InputError, match=r"loader: got 'a second call'; allowed: .*run\.further_loader"):
+    with pytest.raises(
+        ct.InputError,
+        match=r"loader: got 'a second call'; allowed: .*run\.further_loader",
+    ):
         run.loader(numbered(32), BATCH)
-    with pytest.raises(ct.InputError, match=r"batch_size\): got 12; allowed: a multiple of .* 8;"):
+    with pytest.raises(
+        ct.InputError, match=r"batch_size\): got 12; allowed: a multiple of .* 8;"
+    ):
         run.further_loader(numbered(32), 12)
     with pytest.raises(
-        ct.InputError, match=r"further_loader\(dataset\): got 'generator'.* a stream has to lead"
+        ct.InputError,
+        match=r"further_loader\(dataset\): got 'generator'.* a stream has to lead",
     ):
         run.further_loader((item for item in range(3)), BATCH)  # type: ignore[arg-type]  # the mistake
     further = run.further_loader(numbered(20), BATCH)
@@ -183,9 +207,13 @@ def test_what_does_not_go_together_is_refused() -> None:
         next(iter(further))
     epochs = run.epochs(1)
     next(epochs)
-    with pytest.raises(RuntimeError, match=r"has 20 samples, and epoch 0 takes more: .* repeat=True"):
+    with pytest.raises(
+        RuntimeError, match=r"has 20 samples, and epoch 0 takes more: .* repeat=True"
+    ):
         list(zip(loader, further, strict=False))
     state = further.state_dict()
     again = run.further_loader(numbered(21), BATCH)
-    with pytest.raises(ct.InputError, match=r"further_loader: got .*21.*; allowed: what the checkpoint"):
+    with pytest.raises(
+        ct.InputError, match=r"further_loader: got .*21.*; allowed: what the checkpoint"
+    ):
         again.load_state_dict(state)

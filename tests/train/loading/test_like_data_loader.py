@@ -33,7 +33,12 @@ def prepared(run: Run) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 def test_positions_are_those_of_torchs_loader() -> None:
     torchs = DataLoader.__init__.__code__
-    assert torchs.co_varnames[1 : torchs.co_argcount] == ("dataset", "batch_size", "shuffle", *POSITIONAL)
+    assert torchs.co_varnames[1 : torchs.co_argcount] == (
+        "dataset",
+        "batch_size",
+        "shuffle",
+        *POSITIONAL,
+    )
 
 
 def test_a_loader_is_called_by_position_and_tells_what_it_was_given() -> None:
@@ -43,8 +48,15 @@ def test_a_loader_is_called_by_position_and_tells_what_it_was_given() -> None:
     def collate(samples: list[object]) -> object:
         return default_collate(samples)
 
-    loader = run.loader(DATA, 8, True, None, None, 0, collate, False, True)  # as torch's is called
-    assert (loader.dataset, loader.batch_size, loader.drop_last, loader.num_workers) == (DATA, 8, True, 0)
+    loader = run.loader(
+        DATA, 8, True, None, None, 0, collate, False, True
+    )  # as torch's is called
+    assert (
+        loader.dataset,
+        loader.batch_size,
+        loader.drop_last,
+        loader.num_workers,
+    ) == (DATA, 8, True, 0)
     assert loader.collate_fn is collate
     assert (len(loader), len(loader.dataset), len(loader.sampler)) == (2, 20, 20)  # type: ignore[arg-type]  # it has one
     assert loader.pin_memory is False
@@ -61,7 +73,14 @@ def test_what_a_loader_was_not_given_is_as_torchs() -> None:
     run = ct.init()
     prepared(run)
     ours, torchs = run.loader(DATA, batch_size=4), DataLoader(DATA, batch_size=4)
-    for name in ("dataset", "batch_size", "drop_last", "num_workers", "pin_memory", "collate_fn"):
+    for name in (
+        "dataset",
+        "batch_size",
+        "drop_last",
+        "num_workers",
+        "pin_memory",
+        "collate_fn",
+    ):
         assert getattr(ours, name) == getattr(torchs, name), name
     assert list(ours.sampler) == list(torchs.sampler)
     assert (len(ours), len(ours.sampler)) == (len(torchs), len(torchs.sampler))
@@ -82,7 +101,9 @@ def test_a_streams_length_and_order_are_not_known() -> None:
 def test_what_cannot_be_given_by_position_is_refused_by_name() -> None:
     run = ct.init()
     prepared(run)
-    with pytest.raises(InputError, match=r"loader\(sampler\): .* the run orders the samples"):
+    with pytest.raises(
+        InputError, match=r"loader\(sampler\): .* the run orders the samples"
+    ):
         run.loader(DATA, 4, False, [1, 2])  # as torch's is called
     with pytest.raises(TypeError, match="multiple values for num_workers"):
         run.loader(DATA, 4, False, None, None, 0, num_workers=1)  # as torch's is called
@@ -131,7 +152,9 @@ def test_a_model_saved_whole_loads_where_there_is_no_coadapt(tmp_path: Path) -> 
         f"model = torch.load({str(tmp_path / 'model.pt')!r}, weights_only=False)\n"
         "print(type(model).__name__, model.weight.item())"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["Linear", str(model.weight.item())]  # type: ignore[union-attr, operator]  # one number
 
 

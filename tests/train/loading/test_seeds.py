@@ -45,7 +45,9 @@ def learn(folder: str) -> None:
         optimizer.step()
         time.sleep(0.0 if (Path(folder) / "fast").exists() else 0.05)
     if run.is_first:
-        torch.save([item.detach() for item in policy.parameters()], Path(folder) / "final.pt")
+        torch.save(
+            [item.detach() for item in policy.parameters()], Path(folder) / "final.pt"
+        )
         (Path(folder) / "steps.json").write_text(json.dumps(run.progress.step))
     run.close()
 
@@ -69,7 +71,10 @@ def test_it_is_the_plain_loop_under_changes_of_replicas(tmp_path: Path) -> None:
     data = SeedSamples(NUM_STEPS, BATCH, 4)
     for step in range(NUM_STEPS):
         optimizer.zero_grad()
-        losses = [episode(policy, data[index]) for index in range(step * BATCH, step * BATCH + BATCH)]
+        losses = [
+            episode(policy, data[index])
+            for index in range(step * BATCH, step * BATCH + BATCH)
+        ]
         torch.stack(losses).mean().backward()
         optimizer.step()
     found = torch.load(tmp_path / "final.pt", weights_only=True)

@@ -29,14 +29,18 @@ class Numbers(IterableDataset[Tensor]):
     def __iter__(self) -> Iterator[Tensor]:
         info = get_worker_info()
         first, step = (0, 1) if info is None else (info.id, info.num_workers)
-        return (torch.tensor([float(value)]) for value in range(first, NUM_SAMPLES, step))
+        return (
+            torch.tensor([float(value)]) for value in range(first, NUM_SAMPLES, step)
+        )
 
 
 def numbers() -> Any:
     return [torch.tensor([float(value)]) for value in range(NUM_SAMPLES)]
 
 
-def seen_by(run: Run, rank: int, num_replicas: int, data: Any, **options: Any) -> list[list[int]]:
+def seen_by(
+    run: Run, rank: int, num_replicas: int, data: Any, **options: Any
+) -> list[list[int]]:
     run._session.group = Group(rank=rank, size=num_replicas)
     loader = run.validation_loader(data, batch_size=4, **options)
     return [[int(value) for value in batch] for batch in loader]
@@ -44,13 +48,19 @@ def seen_by(run: Run, rank: int, num_replicas: int, data: Any, **options: Any) -
 
 @pytest.mark.parametrize("num_replicas", [1, 2, 3, 8])
 @pytest.mark.parametrize("stream", [False, True])
-def test_each_sample_is_on_exactly_one_replica_in_the_same_batches(num_replicas: int, stream: bool) -> None:
+def test_each_sample_is_on_exactly_one_replica_in_the_same_batches(
+    num_replicas: int, stream: bool
+) -> None:
     run = ct.init()
     parts = [
-        seen_by(run, rank, num_replicas, Numbers() if stream else numbers()) for rank in range(num_replicas)
+        seen_by(run, rank, num_replicas, Numbers() if stream else numbers())
+        for rank in range(num_replicas)
     ]
     whole = sorted(batch for part in parts for batch in part)
-    assert whole == [list(range(begin, min(begin + 4, NUM_SAMPLES))) for begin in range(0, NUM_SAMPLES, 4)]
+    assert whole == [
+        list(range(begin, min(begin + 4, NUM_SAMPLES)))
+        for begin in range(0, NUM_SAMPLES, 4)
+    ]
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
@@ -138,7 +148,9 @@ def test_training_mode_is_refused_because_replicas_would_wait_for_each_other() -
     model = nn.Linear(1, 1)
     elastic, _ = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     for values in run.validation_loader(numbers(), batch_size=4):
-        with pytest.raises(RuntimeError, match=r"validate in eval\(\) mode or under torch.no_grad\(\)"):
+        with pytest.raises(
+            RuntimeError, match=r"validate in eval\(\) mode or under torch.no_grad\(\)"
+        ):
             elastic(values)
         with torch.no_grad():
             elastic(values)
@@ -175,7 +187,9 @@ def validate(toy: Toy) -> None:
         elastic.train()
         found = validation.totals()
         if run.is_first:
-            (Path(toy.folder) / f"validation-{epoch}.json").write_text(json.dumps(found))
+            (Path(toy.folder) / f"validation-{epoch}.json").write_text(
+                json.dumps(found)
+            )
 
 
 @pytest.mark.processes
@@ -187,7 +201,12 @@ def test_figures_of_three_replicas_are_those_of_one(tmp_path: Path) -> None:
         toy = Toy(folder=str(folder))
         codes = run_replicas(validate, [replace(toy)] * num_replicas, folder)
         assert codes == [0] * num_replicas, (folder / "output-0.txt").read_text()
-        found.append([json.loads((folder / f"validation-{epoch}.json").read_text()) for epoch in range(2)])
+        found.append(
+            [
+                json.loads((folder / f"validation-{epoch}.json").read_text())
+                for epoch in range(2)
+            ]
+        )
     for one, three in zip(*found, strict=True):
         assert one["seen"] == three["seen"] == NUM_SAMPLES
         assert one["total"] == three["total"] == sum(range(NUM_SAMPLES))

@@ -26,7 +26,9 @@ class Centre(nn.Module):
 def cloud() -> Tensor:
     generator = torch.Generator().manual_seed(5)
     spread = torch.linspace(1.5, 0.3, DIM)
-    return torch.linspace(0.05, 0.8, DIM) + spread * torch.randn(1280, DIM, generator=generator)
+    return torch.linspace(0.05, 0.8, DIM) + spread * torch.randn(
+        1280, DIM, generator=generator
+    )
 
 
 def true_noise_scale() -> float:
@@ -47,7 +49,9 @@ def noise_scale(
     run = ct.init()
     centre = Centre()
     model, optimizer = run.prepare(centre, make_optimizer(centre))
-    loader = run.loader(TensorDataset(cloud()), batch_size=BATCH, max_atomic=max_atomic, shuffle=True)
+    loader = run.loader(
+        TensorDataset(cloud()), batch_size=BATCH, max_atomic=max_atomic, shuffle=True
+    )
     for _ in run.epochs(num_epochs):
         for (x,) in loader:
             optimizer.zero_grad()
@@ -64,4 +68,6 @@ def measure_noise(folder: str) -> None:
     from coadapt.train.env import read_config
 
     torch.set_num_threads(1)
-    Path(folder, f"noise-{read_config().place.rank}").write_text(repr(noise_scale(None, num_epochs=25)))
+    Path(folder, f"noise-{read_config().place.rank}").write_text(
+        repr(noise_scale(None, num_epochs=25))
+    )

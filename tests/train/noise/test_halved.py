@@ -31,8 +31,13 @@ def settled(contract: str) -> ct.Run:
     generator = torch.Generator().manual_seed(0)
     run = ct.init(contract=contract)
     inner = Centre()
-    model, optimizer = run.prepare(inner, torch.optim.SGD(inner.parameters(), lr=RATE), scaling="none")
-    loader = run.loader(TensorDataset(torch.randn(1500 * BATCH, DIM, generator=generator)), batch_size=BATCH)
+    model, optimizer = run.prepare(
+        inner, torch.optim.SGD(inner.parameters(), lr=RATE), scaling="none"
+    )
+    loader = run.loader(
+        TensorDataset(torch.randn(1500 * BATCH, DIM, generator=generator)),
+        batch_size=BATCH,
+    )
     for _ in run.epochs(1):
         for (x,) in loader:
             optimizer.zero_grad()
@@ -75,7 +80,9 @@ def read(shard: range) -> list[Tensor]:
 DATA = {
     "map": lambda: torch.arange(50.0)[:, None],
     "stream": Numbers,
-    "shards": lambda: ct.ShardedStream([range(20), range(20, 50)], read, num_samples=[20, 30], num_lanes=1),
+    "shards": lambda: ct.ShardedStream(
+        [range(20), range(20, 50)], read, num_samples=[20, 30], num_lanes=1
+    ),
 }
 
 
@@ -96,14 +103,18 @@ def sizes(kind: str, batch_size: int, **options: object) -> list[int]:
     assert run.progress.samples == 50
     noise = run._session.data.noise
     num_estimates = noise.weight**2 / noise.weight_sqr
-    assert num_estimates == pytest.approx(sum(cut_in_two(step) for step in range(50 // batch_size)), rel=0.01)
+    assert num_estimates == pytest.approx(
+        sum(cut_in_two(step) for step in range(50 // batch_size)), rel=0.01
+    )
     run.close()
     return [len(x) for x in seen]
 
 
 @pytest.mark.parametrize("kind", DATA)
 @pytest.mark.parametrize("num_fetching", [0, 2])
-def test_every_second_step_is_cut_at_first_and_no_partial_one(kind: str, num_fetching: int) -> None:
+def test_every_second_step_is_cut_at_first_and_no_partial_one(
+    kind: str, num_fetching: int
+) -> None:
     assert sizes(kind, 9, num_workers=num_fetching) == [5, 4, 9, 5, 4, 9, 5, 4, 5]
 
 

@@ -15,10 +15,14 @@ from coadapt.train.noise.noise_scale import GradNorms, NoiseScale
 pytestmark = pytest.mark.train
 
 Pair = tuple[float, float]
-ESTIMATES = st.lists(st.tuples(st.floats(0.5, 2.0), st.floats(0.5, 2.0)), min_size=2, max_size=60)
+ESTIMATES = st.lists(
+    st.tuples(st.floats(0.5, 2.0), st.floats(0.5, 2.0)), min_size=2, max_size=60
+)
 
 
-def fed(steps: list[tuple[Pair, Pair | None]], noise: LayerNoise | None = None) -> LayerNoise:
+def fed(
+    steps: list[tuple[Pair, Pair | None]], noise: LayerNoise | None = None
+) -> LayerNoise:
     """Return `noise` after steps of one initial batch each: the layers' estimate, and the whole's if any."""
     noise = noise or LayerNoise()
     for layers, whole in steps:
@@ -28,14 +32,27 @@ def fed(steps: list[tuple[Pair, Pair | None]], noise: LayerNoise | None = None) 
     return noise
 
 
-@given(seen=ESTIMATES, sqr=st.floats(0.1, 10.0), trace=st.floats(0.1, 10.0), unit=st.floats(1e-6, 1e6))
-def test_a_steady_ratio_is_found_exactly(seen: list[Pair], sqr: float, trace: float, unit: float) -> None:
+@given(
+    seen=ESTIMATES,
+    sqr=st.floats(0.1, 10.0),
+    trace=st.floats(0.1, 10.0),
+    unit=st.floats(1e-6, 1e6),
+)
+def test_a_steady_ratio_is_found_exactly(
+    seen: list[Pair], sqr: float, trace: float, unit: float
+) -> None:
     """Whatever the estimates are; and the unit of gradients does not matter."""
-    steps = [((s * unit, t * unit), (s * sqr * unit, t * trace * unit)) for s, t in seen]
+    steps = [
+        ((s * unit, t * unit), (s * sqr * unit, t * trace * unit)) for s, t in seen
+    ]
     noise = fed(steps)
     assert (noise.ratio is None) == (len(seen) < NUM_GROUPS)
     if noise.ratio is None:
-        assert (noise.estimate(), noise.interval(), noise.stderr()) == (None, None, None)
+        assert (noise.estimate(), noise.interval(), noise.stderr()) == (
+            None,
+            None,
+            None,
+        )
         return
     found, interval = noise.estimate(), noise.interval()
     assert found is not None
@@ -47,14 +64,23 @@ def test_a_steady_ratio_is_found_exactly(seen: list[Pair], sqr: float, trace: fl
     alone, own = plain.estimate(), plain.interval()
     assert alone is not None
     assert own is not None
-    assert found == (pytest.approx(alone[0] * sqr * unit), pytest.approx(alone[1] * trace * unit))
-    assert interval == (pytest.approx(own[0] * noise.ratio), pytest.approx(own[1] * noise.ratio))
+    assert found == (
+        pytest.approx(alone[0] * sqr * unit),
+        pytest.approx(alone[1] * trace * unit),
+    )
+    assert interval == (
+        pytest.approx(own[0] * noise.ratio),
+        pytest.approx(own[1] * noise.ratio),
+    )
 
 
 def test_early_large_gradients_do_not_outweigh_later_ones() -> None:
     """The ratio doubles halfway, while squared gradients shrink to a fiftieth: it ends up in between."""
     sizes = [math.exp(-step / 1000) for step in range(4000)]
-    steps = [((size, size), (size, (2.0 if size > sizes[2000] else 4.0) * size)) for size in sizes]
+    steps = [
+        ((size, size), (size, (2.0 if size > sizes[2000] else 4.0) * size))
+        for size in sizes
+    ]
     assert fed(steps).ratio == pytest.approx(3.0, rel=0.1)
 
 
@@ -124,9 +150,13 @@ def trials(count: int, steps: int, *, differenced: bool) -> Iterator[NoiseScale]
             if not differenced:
                 whole = norms_of(each, SAMPLES // 2)
             elif step % 2:
-                whole = norms_of(np.concatenate([before, each]), SAMPLES, differenced=True)
+                whole = norms_of(
+                    np.concatenate([before, each]), SAMPLES, differenced=True
+                )
             else:
-                whole = GradNorms(small_sqr=0, inverse=0, count=0, big_sqr=0, samples=SAMPLES)
+                whole = GradNorms(
+                    small_sqr=0, inverse=0, count=0, big_sqr=0, samples=SAMPLES
+                )
             before = each
             noise.add(replace(whole, layers=layers), SAMPLES * (step + 1.0))
         yield noise
@@ -145,10 +175,16 @@ def norms_of(each: np.ndarray, size: int, *, differenced: bool = False) -> GradN
     )
 
 
-@pytest.mark.parametrize(("steps", "differenced"), [(60, False), (60, True), (200, True)])
-def test_the_stated_interval_covers_the_truth_of_the_whole(steps: int, *, differenced: bool) -> None:
+@pytest.mark.parametrize(
+    ("steps", "differenced"), [(60, False), (60, True), (200, True)]
+)
+def test_the_stated_interval_covers_the_truth_of_the_whole(
+    steps: int, *, differenced: bool
+) -> None:
     truth = float((DEVIATIONS**2).sum() / (MEAN @ MEAN))
-    of_layers = float((DEVIATIONS[:IN_LAYERS] ** 2).sum() / (MEAN[:IN_LAYERS] @ MEAN[:IN_LAYERS]))
+    of_layers = float(
+        (DEVIATIONS[:IN_LAYERS] ** 2).sum() / (MEAN[:IN_LAYERS] @ MEAN[:IN_LAYERS])
+    )
     assert abs(of_layers / truth - 1.0) > 0.2
     found, covered, within_stderr = [], [], []
     for noise in trials(150, steps, differenced=differenced):
@@ -160,7 +196,9 @@ def test_the_stated_interval_covers_the_truth_of_the_whole(steps: int, *, differ
         assert (cautious is None) is differenced
         found.append(stats.noise_scale(SAMPLES))
         assert interval[0] <= found[-1] <= interval[1]
-        assert cautious is None or cautious.noise_scale(SAMPLES) == pytest.approx(interval[0])
+        assert cautious is None or cautious.noise_scale(SAMPLES) == pytest.approx(
+            interval[0]
+        )
         covered.append(interval[0] <= truth <= interval[1])
         within_stderr.append(abs(found[-1] - truth) <= 1.645 * stats.noise_scale_stderr)
     assert np.mean(found) == pytest.approx(truth, rel=0.1)

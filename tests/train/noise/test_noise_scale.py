@@ -35,14 +35,20 @@ def norms_of(shards: list[np.ndarray], *, differenced: bool = False) -> GradNorm
     big=st.floats(0.001, 100),
     size=st.integers(1, 64),
 )
-def test_even_shards_give_polluxs_formulas(small: list[float], big: float, size: int) -> None:
+def test_even_shards_give_polluxs_formulas(
+    small: list[float], big: float, size: int
+) -> None:
     n, total, initial = len(small), len(small) * size, 32
-    norms = GradNorms(small_sqr=sum(small), inverse=n / size, count=n, big_sqr=big, samples=total)
+    norms = GradNorms(
+        small_sqr=sum(small), inverse=n / size, count=n, big_sqr=big, samples=total
+    )
     found = estimate(norms)
     assert found is not None
     a, scale = sum(small) / n, total / initial
     assert found[0] == pytest.approx((n * big - a) / (n - 1), rel=1e-9, abs=1e-9)
-    assert found[1] / initial == pytest.approx((a - big) * scale / (n - 1), rel=1e-9, abs=1e-9)
+    assert found[1] / initial == pytest.approx(
+        (a - big) * scale / (n - 1), rel=1e-9, abs=1e-9
+    )
 
 
 @pytest.mark.parametrize("sizes", [[16, 16], [7, 6, 6], [30, 1, 1, 8]])
@@ -52,7 +58,9 @@ def test_estimates_are_unbiased_on_a_known_covariance(sizes: list[int]) -> None:
     deviations = np.linspace(0.2, 1.5, dim)
     found = []
     for _ in range(3000):
-        shards = [mean + deviations * rng.standard_normal((size, dim)) for size in sizes]
+        shards = [
+            mean + deviations * rng.standard_normal((size, dim)) for size in sizes
+        ]
         found.append(estimate(norms_of(shards)))
     sqr, trace = np.mean(found, axis=0)
     assert sqr == pytest.approx(mean @ mean, rel=0.1)
@@ -73,7 +81,9 @@ def test_averages_converge_to_the_noise_scale_within_ten_percent() -> None:
     assert stats.noise_scale(initial) == pytest.approx(truth, rel=0.1)
 
 
-def test_the_first_average_is_the_first_estimate_and_old_ones_fade_with_samples() -> None:
+def test_the_first_average_is_the_first_estimate_and_old_ones_fade_with_samples() -> (
+    None
+):
     noise = NoiseScale(10)
     first = GradNorms(small_sqr=6.0, inverse=0.2, count=2, big_sqr=2.0, samples=20)
     noise.add(first, 20)
@@ -93,7 +103,17 @@ def test_the_first_average_is_the_first_estimate_and_old_ones_fade_with_samples(
 
 def test_differenced_estimates_are_thrown_away_by_the_first_unbiased_one() -> None:
     noise = NoiseScale(10)
-    noise.add(GradNorms(small_sqr=60.0, inverse=0.2, count=2, big_sqr=2.0, samples=20, differenced=True), 20)
+    noise.add(
+        GradNorms(
+            small_sqr=60.0,
+            inverse=0.2,
+            count=2,
+            big_sqr=2.0,
+            samples=20,
+            differenced=True,
+        ),
+        20,
+    )
     unbiased = GradNorms(small_sqr=6.0, inverse=0.2, count=2, big_sqr=2.0, samples=20)
     noise.add(unbiased, 40)
     stats = noise.stats()
@@ -101,10 +121,14 @@ def test_differenced_estimates_are_thrown_away_by_the_first_unbiased_one() -> No
     assert stats.sqr == pytest.approx((estimate(unbiased) or (0, 0))[0])
 
 
-def test_successive_steps_are_not_mixed_into_unbiased_estimates_but_replace_them_when_they_are_old() -> None:
+def test_successive_steps_are_not_mixed_into_unbiased_estimates_but_replace_them_when_they_are_old() -> (
+    None
+):
     """A job that shrinks to one replica: what several measured stands for the average's memory, then not."""
     unbiased = GradNorms(small_sqr=6.0, inverse=0.2, count=2, big_sqr=2.0, samples=20)
-    biased = GradNorms(small_sqr=60.0, inverse=0.2, count=2, big_sqr=2.0, samples=20, differenced=True)
+    biased = GradNorms(
+        small_sqr=60.0, inverse=0.2, count=2, big_sqr=2.0, samples=20, differenced=True
+    )
     noise, memory = NoiseScale(10), 10 / (1 - DECAY)
     for step in range(1, 9):
         noise.add(unbiased, 20 * step)
@@ -116,8 +140,13 @@ def test_successive_steps_are_not_mixed_into_unbiased_estimates_but_replace_them
     noise.add(unbiased, 159 + memory)
     after = noise.stats()
     assert after is not None
-    assert (after.sqr, after.var) == (pytest.approx(before.sqr), pytest.approx(before.var))
-    assert noise.interval() is not None  # what was known before the biased ones still counts
+    assert (after.sqr, after.var) == (
+        pytest.approx(before.sqr),
+        pytest.approx(before.var),
+    )
+    assert (
+        noise.interval() is not None
+    )  # what was known before the biased ones still counts
     noise.add(biased, 160 + 2 * memory)
     after = noise.stats()
     assert after is not None
@@ -127,8 +156,12 @@ def test_successive_steps_are_not_mixed_into_unbiased_estimates_but_replace_them
 
 def test_few_unbiased_estimates_do_not_hold_off_successive_steps() -> None:
     noise = NoiseScale(10)
-    noise.add(GradNorms(small_sqr=6.0, inverse=0.2, count=2, big_sqr=2.0, samples=20), 20)
-    biased = GradNorms(small_sqr=60.0, inverse=0.2, count=2, big_sqr=2.0, samples=20, differenced=True)
+    noise.add(
+        GradNorms(small_sqr=6.0, inverse=0.2, count=2, big_sqr=2.0, samples=20), 20
+    )
+    biased = GradNorms(
+        small_sqr=60.0, inverse=0.2, count=2, big_sqr=2.0, samples=20, differenced=True
+    )
     noise.add(biased, 40)
     stats = noise.stats()
     assert stats is not None
@@ -137,19 +170,30 @@ def test_few_unbiased_estimates_do_not_hold_off_successive_steps() -> None:
 
 def test_nothing_is_learnt_from_infinite_or_single_norms() -> None:
     noise = NoiseScale(10)
-    noise.add(GradNorms(small_sqr=float("inf"), inverse=0.2, count=2, big_sqr=2.0, samples=20), 20)
-    noise.add(GradNorms(small_sqr=1.0, inverse=0.1, count=1, big_sqr=1.0, samples=10), 30)
+    noise.add(
+        GradNorms(
+            small_sqr=float("inf"), inverse=0.2, count=2, big_sqr=2.0, samples=20
+        ),
+        20,
+    )
+    noise.add(
+        GradNorms(small_sqr=1.0, inverse=0.1, count=1, big_sqr=1.0, samples=10), 30
+    )
     assert noise.stats() is None
 
 
 def test_negative_estimates_are_floored() -> None:
     noise = NoiseScale(10)
-    noise.add(GradNorms(small_sqr=2.0, inverse=0.2, count=2, big_sqr=3.0, samples=20), 20)
+    noise.add(
+        GradNorms(small_sqr=2.0, inverse=0.2, count=2, big_sqr=3.0, samples=20), 20
+    )
     stats = noise.stats()
     assert stats is not None
     assert stats.var == pytest.approx(1e-6 * stats.sqr)
     noise = NoiseScale(10)
-    noise.add(GradNorms(small_sqr=20.0, inverse=0.2, count=2, big_sqr=0.1, samples=20), 20)
+    noise.add(
+        GradNorms(small_sqr=20.0, inverse=0.2, count=2, big_sqr=0.1, samples=20), 20
+    )
     stats = noise.stats()
     assert stats is not None
     assert stats.sqr == 0.0
@@ -170,7 +214,9 @@ class Trials:
         for _ in range(num_trials):
             noise = NoiseScale(32)
             for step in range(self.steps):
-                means = self.mean + DEVIATIONS / 4.0 * rng.standard_normal((self.num_shards, 20))
+                means = self.mean + DEVIATIONS / 4.0 * rng.standard_normal(
+                    (self.num_shards, 20)
+                )
                 whole = means.mean(axis=0)
                 norms = GradNorms(
                     small_sqr=float((means**2).sum()),
@@ -193,7 +239,12 @@ DEVIATIONS = np.linspace(0.2, 1.5, 20)
 
 @pytest.mark.parametrize(
     "trials",
-    [Trials(2, 100, 0.3), Trials(2, 100, 0.3, differenced=True), Trials(4, 200, 0.1), Trials(2, 60, 0.1)],
+    [
+        Trials(2, 100, 0.3),
+        Trials(2, 100, 0.3, differenced=True),
+        Trials(4, 200, 0.1),
+        Trials(2, 60, 0.1),
+    ],
 )
 def test_the_stated_interval_covers_the_truth(trials: Trials) -> None:
     """benchmarks/noise_scale.py does the same with real gradients, and more of them."""
@@ -205,7 +256,9 @@ def test_the_stated_interval_covers_the_truth(trials: Trials) -> None:
         assert interval is not None
         found.append(stats.noise_scale(32))
         covered += interval[0] <= trials.truth <= interval[1]
-        within_stderr += abs(found[-1] - trials.truth) <= 1.645 * stats.noise_scale_stderr
+        within_stderr += (
+            abs(found[-1] - trials.truth) <= 1.645 * stats.noise_scale_stderr
+        )
     assert np.mean(found) == pytest.approx(trials.truth, rel=0.1)
     assert 0.85 <= covered / 200 <= 0.97
     assert within_stderr / 200 >= 0.8
@@ -242,7 +295,11 @@ def test_few_estimates_have_no_interval_and_steady_ones_a_narrow_one() -> None:
 def test_steps_count_by_their_samples_not_by_the_gap_before_them() -> None:
     often, gaps = NoiseScale(10), NoiseScale(10)
     for step in range(40):
-        seen = GradNorms(small_sqr=6.0 + step % 2, inverse=0.2, count=2, big_sqr=2.0, samples=20)
+        seen = GradNorms(
+            small_sqr=6.0 + step % 2, inverse=0.2, count=2, big_sqr=2.0, samples=20
+        )
         often.add(seen, 20.0 * step)
         gaps.add(seen, 20.0 * (step // 2 * 8 + step % 2))
-    assert gaps.weight_sqr / gaps.weight**2 == pytest.approx(often.weight_sqr / often.weight**2, rel=0.1)
+    assert gaps.weight_sqr / gaps.weight**2 == pytest.approx(
+        often.weight_sqr / often.weight**2, rel=0.1
+    )

@@ -36,19 +36,30 @@ class Shared(nn.Module):
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "sequence": Shared,
-    "image": lambda: nn.Sequential(nn.Conv2d(5, 6, 1), nn.GroupNorm(2, 6), nn.Tanh(), nn.Flatten()),
+    "image": lambda: nn.Sequential(
+        nn.Conv2d(5, 6, 1), nn.GroupNorm(2, 6), nn.Tanh(), nn.Flatten()
+    ),
 }
 
 
 def loss_of(model: nn.Module, x: Tensor) -> Tensor:
-    return model(x).square().sum(dim=tuple(range(1, model(x).dim()))).mul(torch.arange(1.0, len(x) + 1))
+    return (
+        model(x)
+        .square()
+        .sum(dim=tuple(range(1, model(x).dim())))
+        .mul(torch.arange(1.0, len(x) + 1))
+    )
 
 
-def meter_of(model: nn.Module, metric: Preconditioner | None = None, *, sums: bool = False) -> NormMeter:
+def meter_of(
+    model: nn.Module, metric: Preconditioner | None = None, *, sums: bool = False
+) -> NormMeter:
     return NormMeter(metric, sums=sums, layers=LayerRows(model, metric))
 
 
-def measured(meter: NormMeter, model: nn.Module, x: Tensor, *, sums: bool) -> GradNorms | None:
+def measured(
+    meter: NormMeter, model: nn.Module, x: Tensor, *, sums: bool
+) -> GradNorms | None:
     """Return what one step on one replica gives of the layers."""
     meter.begin_step(measure=True)
     model.zero_grad()
@@ -58,22 +69,36 @@ def measured(meter: NormMeter, model: nn.Module, x: Tensor, *, sums: bool) -> Gr
 
 
 def layers_of(meter: NormMeter, model: nn.Module, num_samples: int) -> GradNorms | None:
-    parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
+    parameters = [
+        parameter for parameter in model.parameters() if parameter.grad is not None
+    ]
     grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
     meter.add_alone(parameters, grads, num_samples)
     norms = meter.take(1, num_samples)
     return None if norms is None else norms.layers
 
 
-def by_hand(model: nn.Module, x: Tensor, divisors: dict[Tensor, Tensor]) -> tuple[float, float]:
+def by_hand(
+    model: nn.Module, x: Tensor, divisors: dict[Tensor, Tensor]
+) -> tuple[float, float]:
     """Return the sum of the examples' squared norms, and that of the mean's, one backward per example."""
-    names = [p for layer in model.modules() if isinstance(layer, LAYERS) for p in layer.parameters()]
+    names = [
+        p
+        for layer in model.modules()
+        if isinstance(layer, LAYERS)
+        for p in layer.parameters()
+    ]
     names = [p for p in names if p.requires_grad]
     rows = []
     for index in range(len(x)):
         grads = torch.autograd.grad(loss_of(model, x)[index], names)
         rows.append(
-            torch.cat([g / divisors.get(p, torch.ones(())) for p, g in zip(names, grads, strict=True)])
+            torch.cat(
+                [
+                    g / divisors.get(p, torch.ones(()))
+                    for p, g in zip(names, grads, strict=True)
+                ]
+            )
         )
     each = torch.stack(rows)
     return float(each.square().sum()), float(each.mean(0).square().sum())
@@ -89,7 +114,12 @@ def test_norms_are_those_of_each_example_alone(name: str, *, sums: bool) -> None
     small, big = by_hand(model, x, {})
     assert found is not None
     assert (found.small_sqr, found.big_sqr) == pytest.approx((small, big), rel=1e-4)
-    assert (found.count, found.inverse, found.samples, found.differenced) == (4.0, 4.0, 4.0, False)
+    assert (found.count, found.inverse, found.samples, found.differenced) == (
+        4.0,
+        4.0,
+        4.0,
+        False,
+    )
 
 
 def test_an_adaptive_optimiser_sees_them_in_its_own_metric() -> None:
@@ -112,7 +142,9 @@ def test_examples_that_cannot_be_told_apart_measure_nothing() -> None:
     model = Shared()
     meter = meter_of(model)
     meter.begin_step(measure=True)
-    model(torch.randn(8, 6)).square().mean().backward()  # two positions each of four examples, folded
+    model(
+        torch.randn(8, 6)
+    ).square().mean().backward()  # two positions each of four examples, folded
     assert layers_of(meter, model, 4) is None
 
 
@@ -133,7 +165,9 @@ def regression() -> tuple[nn.Module, TensorDataset]:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(5, 5), nn.LayerNorm(5), nn.Tanh(), nn.Linear(5, 1))
     x = torch.randn(NUM_SAMPLES, 5)
-    return model, TensorDataset(x, x @ torch.linspace(0.2, 1.0, 5) + 0.5 * torch.randn(NUM_SAMPLES))
+    return model, TensorDataset(
+        x, x @ torch.linspace(0.2, 1.0, 5) + 0.5 * torch.randn(NUM_SAMPLES)
+    )
 
 
 def truth() -> tuple[float, float]:
@@ -141,12 +175,16 @@ def truth() -> tuple[float, float]:
     model, data = regression()
     rows = []
     for a, b in zip(*data.tensors, strict=True):
-        grads = torch.autograd.grad((model(a[None])[0, 0] - b).square(), list(model.parameters()))
+        grads = torch.autograd.grad(
+            (model(a[None])[0, 0] - b).square(), list(model.parameters())
+        )
         rows.append([grad.flatten() for grad in grads])
     scales = []
     for which in (slice(0, 6), slice(2, 4)):
         each = torch.stack([torch.cat(row[which]) for row in rows]).double()
-        scales.append(float(each.var(0, correction=0).sum() / each.mean(0).square().sum()))
+        scales.append(
+            float(each.var(0, correction=0).sum() / each.mean(0).square().sum())
+        )
     return scales[0], scales[0] / scales[1]
 
 
@@ -195,10 +233,14 @@ def found_by(how: Standing, num_replicas: int = 1) -> tuple[float, float, float,
 
 
 @pytest.mark.parametrize("max_atomic", [None, 16])
-def test_the_whole_is_estimated_from_the_layers(tmp_path: Path, max_atomic: int | None) -> None:
+def test_the_whole_is_estimated_from_the_layers(
+    tmp_path: Path, max_atomic: int | None
+) -> None:
     """By comparison with successive steps, or with accumulated passes."""
     wanted, ratio = truth()
-    scale, low, high, calibration = found_by(Standing(folder=str(tmp_path), max_atomic=max_atomic))
+    scale, low, high, calibration = found_by(
+        Standing(folder=str(tmp_path), max_atomic=max_atomic)
+    )
     assert ratio < 0.6  # the layers alone would promise too much
     assert calibration == pytest.approx(ratio, rel=0.25)
     assert scale == pytest.approx(wanted, rel=0.25)
@@ -211,7 +253,9 @@ def test_cut_over_replicas_they_are_what_they_are_whole(
     tmp_path: Path, optimizer: str, max_atomic: int | None
 ) -> None:
     """Scales of five numbers are not cut evenly over two replicas; AdamW's norms are in its own metric."""
-    how = Standing(folder=str(tmp_path), optimizer=optimizer, max_atomic=max_atomic, epochs=3)
+    how = Standing(
+        folder=str(tmp_path), optimizer=optimizer, max_atomic=max_atomic, epochs=3
+    )
     whole = found_by(how, 2)
     assert whole[3] is not None
     assert found_by(replace(how, shard=True), 2) == pytest.approx(whole, rel=1e-3)
@@ -223,7 +267,9 @@ def test_a_model_without_such_layers_is_refused() -> None:
     run = ct.init()
     model = nn.Linear(2, 1)
     with pytest.raises(InputError, match="LayerNorm, RMSNorm or GroupNorm"):
-        run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), noise="norm-layers")
+        run.prepare(
+            model, torch.optim.SGD(model.parameters(), lr=0.1), noise="norm-layers"
+        )
     with pytest.raises(InputError, match="gradients or norm-layers"):
         run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), noise="layers")
     run.close()

@@ -9,7 +9,9 @@ from coadapt.train.noise.norms import NormMeter
 pytestmark = pytest.mark.train
 
 
-def alone(meter: NormMeter, value: float, *, measure: bool = True, size: int = 4) -> GradNorms | None:
+def alone(
+    meter: NormMeter, value: float, *, measure: bool = True, size: int = 4
+) -> GradNorms | None:
     meter.begin_step(measure=measure)
     meter.add_alone([], [torch.tensor([value, 0.0])], size)
     return meter.take(1, size)
@@ -18,7 +20,9 @@ def alone(meter: NormMeter, value: float, *, measure: bool = True, size: int = 4
 def test_two_successive_steps_make_one_estimate() -> None:
     meter = NormMeter(None, sums=False)
     found = [alone(meter, value) for value in (1.0, 3.0, 5.0, 5.0)]
-    pair = GradNorms(small_sqr=10.0, inverse=0.5, count=2, big_sqr=4.0, samples=8, differenced=True)
+    pair = GradNorms(
+        small_sqr=10.0, inverse=0.5, count=2, big_sqr=4.0, samples=8, differenced=True
+    )
     assert found[:3] == [None, pair, None]
     assert found[3] is not None
     assert found[3].big_sqr == 25.0
@@ -52,4 +56,6 @@ def test_a_stand_in_adds_nothing() -> None:
     meter.add_part([], [torch.ones(1)], 0)
     meter.end_pass(0)
     meter.set_whole([], [torch.ones(1)], 2)
-    assert meter.take(2, 2) == GradNorms(small_sqr=0.0, inverse=0.0, count=0, big_sqr=0.5, samples=2)
+    assert meter.take(2, 2) == GradNorms(
+        small_sqr=0.0, inverse=0.0, count=0, big_sqr=0.5, samples=2
+    )

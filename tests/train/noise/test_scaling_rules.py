@@ -25,8 +25,15 @@ from coadapt.train.wrappers.optimizer import _scale
 pytestmark = pytest.mark.train
 
 
-@given(scale=st.floats(1.0, 1000.0), sqr=st.floats(1e-6, 1e6), var=st.floats(1e-6, 1e6), initial=st.just(64))
-def test_the_gain_is_adascales(scale: float, sqr: float, var: float, initial: int) -> None:
+@given(
+    scale=st.floats(1.0, 1000.0),
+    sqr=st.floats(1e-6, 1e6),
+    var=st.floats(1e-6, 1e6),
+    initial=st.just(64),
+)
+def test_the_gain_is_adascales(
+    scale: float, sqr: float, var: float, initial: int
+) -> None:
     at = batch_scale(round(scale * initial), initial, GradStats(sqr=sqr, var=var))
     assert at.scale == pytest.approx(round(scale * initial) / initial)
     assert at.gain == pytest.approx((var + sqr) / (var / at.scale + sqr))
@@ -56,9 +63,13 @@ def test_the_default_follows_the_optimiser() -> None:
         assert resolve_rule("auto", kind(parameters, lr=0.1)) is rule
     own = resolve_rule(lambda at: 7.0 * at.scale, torch.optim.SGD(parameters))
     assert own(BatchScale(scale=2.0, gain=2.0)) == 14.0
-    with pytest.raises(InputError, match="prepare\\(scaling\\): got 'cubic'; allowed: auto, adascale"):
+    with pytest.raises(
+        InputError, match="prepare\\(scaling\\): got 'cubic'; allowed: auto, adascale"
+    ):
         resolve_rule("cubic", torch.optim.SGD(parameters))
-    with pytest.raises(InputError, match="got 'adam'; allowed: an optimiser with betas; SGD has none"):
+    with pytest.raises(
+        InputError, match="got 'adam'; allowed: an optimiser with betas; SGD has none"
+    ):
         resolve_rule("adam", torch.optim.SGD(parameters))
 
 
@@ -83,7 +94,9 @@ def test_legw_warms_up_over_epochs_of_the_run() -> None:
     model = nn.Linear(2, 1)
     inner = torch.optim.SGD(model.parameters(), lr=1.0)
     during: list[float] = []
-    inner.register_step_pre_hook(lambda opt, *_: during.append(opt.param_groups[0]["lr"]))
+    inner.register_step_pre_hook(
+        lambda opt, *_: during.append(opt.param_groups[0]["lr"])
+    )
     elastic, optimizer = run.prepare(model, inner, scaling=ct.legw(1.0))
     loader = run.loader(TensorDataset(torch.randn(8, 2)), batch_size=4)
     for _ in run.epochs(2):
@@ -101,10 +114,14 @@ def test_adam_scales_rate_betas_and_epsilon_for_the_step_only() -> None:
     inner = torch.optim.AdamW(model.parameters(), lr=1.0, betas=(0.9, 0.99), eps=1e-6)
     during: list[tuple[float, tuple[float, float], float]] = []
     inner.register_step_pre_hook(
-        lambda opt, *_: during.extend((g["lr"], g["betas"], g["eps"]) for g in opt.param_groups)
+        lambda opt, *_: during.extend(
+            (g["lr"], g["betas"], g["eps"]) for g in opt.param_groups
+        )
     )
     elastic, optimizer = run.prepare(model, inner, scaling="adam")
-    loader = run.loader(TensorDataset(torch.randn(8, 2)), batch_size=2, max_batch_size=8)
+    loader = run.loader(
+        TensorDataset(torch.randn(8, 2)), batch_size=2, max_batch_size=8
+    )
     for _ in run.epochs(1):
         for (x,) in loader:
             run._session.data.batch = ct.BatchConfig(total=4, atomic=4)
@@ -115,25 +132,40 @@ def test_adam_scales_rate_betas_and_epsilon_for_the_step_only() -> None:
     assert during[1][0] == pytest.approx(2**0.5)
     assert during[1][1] == pytest.approx((0.8, 0.98))
     assert during[1][2] == pytest.approx(1e-6 / 2**0.5)
-    assert (inner.param_groups[0]["lr"], inner.param_groups[0]["betas"]) == (1.0, (0.9, 0.99))
+    assert (inner.param_groups[0]["lr"], inner.param_groups[0]["betas"]) == (
+        1.0,
+        (0.9, 0.99),
+    )
 
 
 def test_adam_forgets_at_most_all() -> None:
-    assert adam(BatchScale(scale=16.0, gain=1.0)) == ct.Scaled(rate=4.0, forgetting=16.0)
+    assert adam(BatchScale(scale=16.0, gain=1.0)) == ct.Scaled(
+        rate=4.0, forgetting=16.0
+    )
     group = {"lr": 1.0, "betas": (0.9, 0.999), "eps": 1e-8}
     _scale(group, ct.Scaled(rate=4.0, forgetting=16.0))
     assert group["betas"] == pytest.approx((0.0, 0.984))
 
 
-def test_the_rate_is_scaled_for_the_step_only_and_the_scheduler_sees_the_users() -> None:
+def test_the_rate_is_scaled_for_the_step_only_and_the_scheduler_sees_the_users() -> (
+    None
+):
     run = ct.init(contract="adaptive")
     model = nn.Linear(2, 1)
-    inner = torch.optim.SGD([{"params": [model.weight]}, {"params": [model.bias], "lr": 0.5}], lr=1.0)
+    inner = torch.optim.SGD(
+        [{"params": [model.weight]}, {"params": [model.bias], "lr": 0.5}], lr=1.0
+    )
     during: list[list[float]] = []
-    inner.register_step_pre_hook(lambda opt, *_: during.append([g["lr"] for g in opt.param_groups]))
+    inner.register_step_pre_hook(
+        lambda opt, *_: during.append([g["lr"] for g in opt.param_groups])
+    )
     elastic, optimizer = run.prepare(model, inner, scaling=lambda at: 10.0 * at.scale)
-    scheduler = run.prepare_scheduler(torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5))
-    loader = run.loader(TensorDataset(torch.randn(8, 2)), batch_size=4, max_batch_size=8)
+    scheduler = run.prepare_scheduler(
+        torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    )
+    loader = run.loader(
+        TensorDataset(torch.randn(8, 2)), batch_size=4, max_batch_size=8
+    )
     after = []
     for _ in run.epochs(1):
         for (x,) in loader:
@@ -144,7 +176,11 @@ def test_the_rate_is_scaled_for_the_step_only_and_the_scheduler_sees_the_users()
             scheduler.step()
     run.close()
     assert during == [[10.0, 5.0], [5.0, 2.5]]
-    assert after == [[1.0, 0.5], [1.0, 0.5], [0.5, 0.25]]  # the first step takes two passes
+    assert after == [
+        [1.0, 0.5],
+        [1.0, 0.5],
+        [0.5, 0.25],
+    ]  # the first step takes two passes
 
 
 def test_a_fixed_job_keeps_its_rate_whatever_its_batch() -> None:
@@ -153,7 +189,9 @@ def test_a_fixed_job_keeps_its_rate_whatever_its_batch() -> None:
     model = nn.Linear(2, 1)
     inner = torch.optim.SGD(model.parameters(), lr=1.0)
     during: list[float] = []
-    inner.register_step_pre_hook(lambda opt, *_: during.append(opt.param_groups[0]["lr"]))
+    inner.register_step_pre_hook(
+        lambda opt, *_: during.append(opt.param_groups[0]["lr"])
+    )
     elastic, optimizer = run.prepare(model, inner, scaling="linear")
     loader = run.loader(TensorDataset(torch.randn(16, 2)))
     for _ in run.epochs(1):

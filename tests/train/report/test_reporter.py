@@ -64,7 +64,9 @@ class Scheduler:
     def reports(self) -> Iterator[TrainingReport]:
         """Yield the reports that came, and those that come."""
         for count in itertools.count(1):
-            yield from_json(TrainingReport, self.wait("reports", count)[count - 1]["report"])
+            yield from_json(
+                TrainingReport, self.wait("reports", count)[count - 1]["report"]
+            )
 
 
 @contextmanager
@@ -105,7 +107,11 @@ def snapshot(progress: float = 0.0) -> RunSnapshot:
     return RunSnapshot(
         done=Done(progress=progress, samples=1000.0, samples_left=640.0),
         timings=Timings(
-            gpu_type="cpu", profile=profile.build(), num_replicas_profiled=2, params=None, step_time_s=0.1
+            gpu_type="cpu",
+            profile=profile.build(),
+            num_replicas_profiled=2,
+            params=None,
+            step_time_s=0.1,
         ),
         limits=BatchLimits(initial=64, max_total=256),
         batch=BatchConfig(total=128, atomic=64),
@@ -123,7 +129,9 @@ def test_what_a_report_says() -> None:
     report, params = tuning.report, tuning.params
     assert params is not None
     assert tuning.batch is None
-    assert report.by_type == {"cpu": TypeProfile(params=params, num_replicas_profiled=2)}
+    assert report.by_type == {
+        "cpu": TypeProfile(params=params, num_replicas_profiled=2)
+    }
     assert params.alpha_c + params.beta_c * 64 == pytest.approx(0.10, rel=0.2)
     # φ = 64 samples, so the efficiency at 128 is (64 + 64)/(64 + 128).
     assert report.progress_target == pytest.approx(900.0 + 640.0 * 2 / 3)
@@ -161,7 +169,9 @@ def test_a_run_reports_to_its_scheduler() -> None:
             )
         )
         model = nn.Linear(1, 1)
-        elastic, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=1e-4))
+        elastic, optimizer = run.prepare(
+            model, torch.optim.SGD(model.parameters(), lr=1e-4)
+        )
         loader = run.loader(TensorDataset(torch.randn(64, 1)))
         for _ in run.epochs(100):
             for (x,) in loader:
@@ -184,19 +194,28 @@ def test_a_run_reports_to_its_scheduler() -> None:
     assert last.batch == BatchConfig(total=8, atomic=8)
     assert last.metrics["accuracy"] == 1.0
     assert last.grad is not None
-    assert {name: each.num_replicas_profiled for name, each in last.by_type.items()} == {"cpu": 1}
+    assert {
+        name: each.num_replicas_profiled for name, each in last.by_type.items()
+    } == {"cpu": 1}
 
 
 def kin_times(placement: Placement = Placement((2,))) -> KinTimes:  # noqa: B008  # a frozen value
     """Kin of `snapshot` whose steps of 80 samples per replica took half as long as one would think."""
     params = ThroughputParams(alpha_c=0.05, beta_c=0.001, alpha_r=0.03)
-    steps = [(atomic, float(step_time(params, Placement((2,)), atomic))) for atomic in (32, 64, 80, 128)]
+    steps = [
+        (atomic, float(step_time(params, Placement((2,)), atomic)))
+        for atomic in (32, 64, 80, 128)
+    ]
     return KinTimes(
         gpu_type="cpu",
         placement=placement,
         params=params,
         steps=tuple(
-            TimedStep(atomic=atomic, accumulation=0, seconds=(0.5 if atomic == 80 else 1.0) * each)
+            TimedStep(
+                atomic=atomic,
+                accumulation=0,
+                seconds=(0.5 if atomic == 80 else 1.0) * each,
+            )
             for atomic, each in steps
         ),
     )
@@ -215,13 +234,17 @@ def chosen(kin: KinTimes | None) -> BatchConfig | None:
 def test_a_batch_is_chosen_by_what_kin_timed_on_that_shape() -> None:
     by_kin = chosen(kin_times())
     assert by_kin is not None
-    assert 70 <= by_kin.atomic <= 95  # there, and a little further, as nobody tried that
+    assert (
+        70 <= by_kin.atomic <= 95
+    )  # there, and a little further, as nobody tried that
     assert chosen(kin_times(Placement((1, 1)))) == chosen(None) != by_kin
 
 
 def test_the_answer_to_any_message_tells_of_kin() -> None:
     with serving() as scheduler:
-        scheduler.answer = json.dumps({"id": "job", "kin_times": to_json(kin_times())}).encode()
+        scheduler.answer = json.dumps(
+            {"id": "job", "kin_times": to_json(kin_times())}
+        ).encode()
         reporter = Reporter(HttpChannel(scheduler.url, "", "job"), generation=1)
         reporter.offer(1.5)
         scheduler.wait("rescaled")
@@ -232,7 +255,17 @@ def test_the_answer_to_any_message_tells_of_kin() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [b"", b"{", b"[]", b"7", b"\xff", b"{}", b'{"kin_times": null}', b'{"kin_times": {"steps": 3}}']
+    "answer",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"7",
+        b"\xff",
+        b"{}",
+        b'{"kin_times": null}',
+        b'{"kin_times": {"steps": 3}}',
+    ],
 )
 def test_an_answer_that_is_not_understood_tells_nothing(answer: bytes) -> None:
     assert told_of_kin(answer) is None
@@ -265,7 +298,9 @@ def test_closing_waits_a_few_seconds_at_most() -> None:
         assert time.perf_counter() - began < module.CLOSE_S + module.TIMEOUT_S
 
 
-def test_a_passing_failure_is_retried_and_a_refusal_is_not(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_passing_failure_is_retried_and_a_refusal_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with serving() as scheduler, caplog.at_level(logging.WARNING):
         scheduler.status = 503
         reporter = Reporter(HttpChannel(scheduler.url, "", "job"), generation=1)
@@ -283,7 +318,9 @@ def test_a_passing_failure_is_retried_and_a_refusal_is_not(caplog: pytest.LogCap
     assert caplog.text.count("not delivered to the scheduler") == 1
 
 
-def test_what_a_change_cost_is_told_once_the_scheduler_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_change_cost_is_told_once_the_scheduler_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "BACKOFF_S", 0.001)
     with serving() as scheduler:
         scheduler.status = 503
@@ -300,7 +337,9 @@ def test_what_a_change_cost_is_told_once_the_scheduler_is_back(monkeypatch: pyte
     assert scheduler.wait("rescaled")[-1] == {"generation": 3, "rescale_s": 1.5}
 
 
-def test_a_scheduler_that_is_gone_is_mentioned_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_scheduler_that_is_gone_is_mentioned_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with serving() as scheduler:
         url = scheduler.url
     with caplog.at_level(logging.WARNING):
@@ -312,7 +351,9 @@ def test_a_scheduler_that_is_gone_is_mentioned_once(caplog: pytest.LogCaptureFix
     assert "training goes on" in caplog.text
 
 
-def test_a_snapshot_that_cannot_be_judged_ends_no_reporting(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_snapshot_that_cannot_be_judged_ends_no_reporting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with serving() as scheduler:
         reporter = Reporter(HttpChannel(scheduler.url, "", "job"), generation=1)
         # No limits are left to choose a batch in.
@@ -320,7 +361,9 @@ def test_a_snapshot_that_cannot_be_judged_ends_no_reporting(caplog: pytest.LogCa
         reporter.offer(snapshot(2.0))
         bodies = scheduler.wait("reports", 1)
         reporter.close()
-    assert [from_json(TrainingReport, body["report"]).progress for body in bodies] == [2.0]
+    assert [from_json(TrainingReport, body["report"]).progress for body in bodies] == [
+        2.0
+    ]
     assert caplog.messages == ["no report from this snapshot; training goes on"]
 
 

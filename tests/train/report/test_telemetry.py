@@ -36,7 +36,9 @@ def train(contract: str) -> list[int]:
     run = ct.init(contract=contract, report_every_s=NEVER_S)
     net = nn.Linear(16, 4)
     model, optimizer = run.prepare(net, torch.optim.SGD(net.parameters(), lr=1e-3))
-    data = TensorDataset(torch.randn(BATCH * NUM_STEPS, 16), torch.randn(BATCH * NUM_STEPS, 4))
+    data = TensorDataset(
+        torch.randn(BATCH * NUM_STEPS, 16), torch.randn(BATCH * NUM_STEPS, 4)
+    )
     largest = 4 * BATCH if contract == "adaptive" else None
     loader = run.loader(data, batch_size=BATCH, max_batch_size=largest)
     batches, before = [], -1
@@ -53,7 +55,9 @@ def train(contract: str) -> list[int]:
     return batches
 
 
-@pytest.mark.parametrize(("contract", "looks"), [("adaptive", [50, 100, 200, 400]), ("fixed", [])])
+@pytest.mark.parametrize(
+    ("contract", "looks"), [("adaptive", [50, 100, 200, 400]), ("fixed", [])]
+)
 def test_short_steps_are_looked_at_before_it_is_time_to(
     contract: str, looks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from coadapt.executors.processes.control_server import BODY_MAX, STRANGERS_MAX, ControlServer
+from coadapt.executors.processes.control_server import (
+    BODY_MAX,
+    STRANGERS_MAX,
+    ControlServer,
+)
 from coadapt.model.contract_env import ENV_CONTROL_TOKEN, ENV_CONTROL_URL
 from coadapt.model.rescale import (
     CAPABLE_FILE,
@@ -41,7 +45,9 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def give(folder: Path, generation: int, *members: str) -> RescaleOrder:
-    order = RescaleOrder(generation=generation, members=members, placement=(len(members),))
+    order = RescaleOrder(
+        generation=generation, members=members, placement=(len(members),)
+    )
     beside = folder / "order.new"
     beside.write_text(json.dumps(to_json(order)))
     beside.replace(folder / ORDER_FILE)
@@ -56,13 +62,17 @@ def server(tmp_path: Path) -> Iterator[ControlServer]:
 
 
 @pytest.fixture(params=["by files", "over the network"])
-def channel(request: pytest.FixtureRequest, tmp_path: Path, server: ControlServer) -> ControlChannel:
+def channel(
+    request: pytest.FixtureRequest, tmp_path: Path, server: ControlServer
+) -> ControlChannel:
     if request.param == "by files":
         return ControlDir(tmp_path)
     return ControlClient(server.envs[ENV_CONTROL_URL], server.envs[ENV_CONTROL_TOKEN])
 
 
-def test_an_order_is_heard_of_replaced_and_taken_back(channel: ControlChannel, tmp_path: Path) -> None:
+def test_an_order_is_heard_of_replaced_and_taken_back(
+    channel: ControlChannel, tmp_path: Path
+) -> None:
     assert channel.order() is None
     for generation in (2, 3):
         order = give(tmp_path, generation, "1-0", f"{generation}-1")
@@ -71,7 +81,9 @@ def test_an_order_is_heard_of_replaced_and_taken_back(channel: ControlChannel, t
     until(lambda: channel.order() is None)
 
 
-def test_what_is_asked_for_now_is_never_late(channel: ControlChannel, tmp_path: Path) -> None:
+def test_what_is_asked_for_now_is_never_late(
+    channel: ControlChannel, tmp_path: Path
+) -> None:
     for generation in range(2, 30):
         order = give(tmp_path, generation, "1-0")
         assert channel.order(now=True) == order
@@ -80,7 +92,9 @@ def test_what_is_asked_for_now_is_never_late(channel: ControlChannel, tmp_path: 
     assert channel.store_address(99, now=True) is None
 
 
-def test_what_replicas_say_is_where_the_launcher_looks(channel: ControlChannel, tmp_path: Path) -> None:
+def test_what_replicas_say_is_where_the_launcher_looks(
+    channel: ControlChannel, tmp_path: Path
+) -> None:
     channel.announce()
     channel.mark_ready("2-1")
     channel.mark_begun(2)
@@ -91,9 +105,15 @@ def test_what_replicas_say_is_where_the_launcher_looks(channel: ControlChannel, 
     assert not channel.ready("2-2")
 
 
-def test_whoever_claims_first_has_decided(channel: ControlChannel, tmp_path: Path) -> None:
+def test_whoever_claims_first_has_decided(
+    channel: ControlChannel, tmp_path: Path
+) -> None:
     (tmp_path / decided_file(2)).touch()  # by the launcher
-    assert (channel.claim(2), channel.claim(3), channel.claim(3)) == (False, True, False)
+    assert (channel.claim(2), channel.claim(3), channel.claim(3)) == (
+        False,
+        True,
+        False,
+    )
 
 
 def test_a_look_at_the_order_asks_nobody(tmp_path: Path, server: ControlServer) -> None:
@@ -106,23 +126,38 @@ def test_a_look_at_the_order_asks_nobody(tmp_path: Path, server: ControlServer) 
     server.close = lambda: None  # type: ignore[method-assign]  # it is
 
 
-def ask(server: ControlServer, method: str, path: str, body: bytes | None = b"", token: str = "") -> int:
+def ask(
+    server: ControlServer,
+    method: str,
+    path: str,
+    body: bytes | None = b"",
+    token: str = "",
+) -> int:
     """Return the status of one request."""
     headers = {"Authorization": f"Bearer {token or server.envs[ENV_CONTROL_TOKEN]}"}
     url = server.envs[ENV_CONTROL_URL] + path
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, body, headers, method=method)) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(url, body, headers, method=method)
+        ) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "POST"])
-def test_another_job_s_token_opens_nothing(tmp_path: Path, server: ControlServer, method: str) -> None:
+def test_another_job_s_token_opens_nothing(
+    tmp_path: Path, server: ControlServer, method: str
+) -> None:
     other = ControlServer(tmp_path / "other", "127.0.0.1")
-    path = f"{CONTROL_PATH}/{ORDER_FILE}" if method != "GET" else f"{CONTROL_PATH}?after=0"
+    path = (
+        f"{CONTROL_PATH}/{ORDER_FILE}" if method != "GET" else f"{CONTROL_PATH}?after=0"
+    )
     for token in (other.envs[ENV_CONTROL_TOKEN], "x", "\u00fc"):
-        assert ask(server, method, path, None if method == "GET" else b"{}", token=token) == 401
+        assert (
+            ask(server, method, path, None if method == "GET" else b"{}", token=token)
+            == 401
+        )
     other.close()
     assert not (tmp_path / ORDER_FILE).exists()
 
@@ -147,19 +182,29 @@ def test_another_job_s_token_opens_nothing(tmp_path: Path, server: ControlServer
     ],
 )
 def test_what_is_no_note_is_refused(
-    tmp_path: Path, server: ControlServer, method: str, path: str, body: bytes | None, status: int
+    tmp_path: Path,
+    server: ControlServer,
+    method: str,
+    path: str,
+    body: bytes | None,
+    status: int,
 ) -> None:
     assert ask(server, method, path, body) == status
     found = [path.name for path in tmp_path.iterdir()]
     assert found == (["note"] if status == 204 else [])
 
 
-def test_silent_strangers_give_way_to_who_has_the_token(tmp_path: Path, server: ControlServer) -> None:
+def test_silent_strangers_give_way_to_who_has_the_token(
+    tmp_path: Path, server: ControlServer
+) -> None:
     """Whoever reaches the port could have as many threads and files of the launcher as it liked."""
     client = ControlClient(server.envs[ENV_CONTROL_URL], server.envs[ENV_CONTROL_TOKEN])
     assert client.order(now=True) is None
     before = threading.active_count()
-    strangers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2 * STRANGERS_MAX)]
+    strangers = [
+        socket.create_connection(("127.0.0.1", server.port))
+        for _ in range(2 * STRANGERS_MAX)
+    ]
     try:
         for stranger in strangers[:STRANGERS_MAX]:
             stranger.settimeout(PATIENCE_S)

@@ -19,7 +19,9 @@ pytestmark = pytest.mark.train
 
 
 def order(generation: int, *members: str) -> RescaleOrder:
-    return RescaleOrder(generation=generation, members=members, placement=(len(members),))
+    return RescaleOrder(
+        generation=generation, members=members, placement=(len(members),)
+    )
 
 
 def give(folder: Path, value: RescaleOrder) -> None:
@@ -52,13 +54,20 @@ def test_ready_and_capable_are_said_by_name(tmp_path: Path) -> None:
     control_dir.announce()
     control_dir.mark_ready("2-1")
     assert (control_dir.ready("2-1"), control_dir.ready("2-2")) == (True, False)
-    assert sorted(path.name for path in (tmp_path / "rescale").iterdir()) == ["2-1.ready", "capable"]
+    assert sorted(path.name for path in (tmp_path / "rescale").iterdir()) == [
+        "2-1.ready",
+        "capable",
+    ]
 
 
 def test_an_order_stands_unless_it_was_taken_back_before(tmp_path: Path) -> None:
     control_dir = ControlDir(tmp_path)
     (tmp_path / decided_file(2)).touch()  # by the executor
-    assert (control_dir.claim(2), control_dir.claim(3), control_dir.claim(3)) == (False, True, False)
+    assert (control_dir.claim(2), control_dir.claim(3), control_dir.claim(3)) == (
+        False,
+        True,
+        False,
+    )
 
 
 def test_joiners_are_those_of_the_order_s_own_generation() -> None:
@@ -69,7 +78,8 @@ def test_joiners_are_those_of_the_order_s_own_generation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "placement"), [((), ()), (("1-0", "1-0"), (2,)), (("1-0",), (2,)), (("1-0", "1-1"), (2, 0))]
+    ("members", "placement"),
+    [((), ()), (("1-0", "1-0"), (2,)), (("1-0",), (2,)), (("1-0", "1-1"), (2, 0))],
 )
 def test_an_order_that_makes_no_sense_cannot_be_made(
     members: tuple[str, ...], placement: tuple[int, ...]
@@ -78,7 +88,9 @@ def test_an_order_that_makes_no_sense_cannot_be_made(
         RescaleOrder(generation=2, members=members, placement=placement)
 
 
-def test_the_parts_of_a_pause_add_up_from_the_last_step_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_parts_of_a_pause_add_up_from_the_last_step_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = PauseClock(10.0)
     for part, now in (("agree", 10.5), ("form", 12.0), ("first_step", 11.0)):
         monkeypatch.setattr("time.time", lambda now=now: now)
@@ -88,7 +100,10 @@ def test_the_parts_of_a_pause_add_up_from_the_last_step_on(monkeypatch: pytest.M
     # A clock that was set back counts for nothing.
     assert pause == Pause(agree_s=0.5, destroy_s=0.25, form_s=1.5)
     assert pause.total_s == 2.25
-    assert str(pause) == "2.250 s (agree 500, destroy 250, form 1500, transfer 0, wrap 0, first step 0 ms)"
+    assert (
+        str(pause)
+        == "2.250 s (agree 500, destroy 250, form 1500, transfer 0, wrap 0, first step 0 ms)"
+    )
 
 
 def keep_a_store(folder: str) -> None:
@@ -104,7 +119,9 @@ def test_who_waits_to_join_others_that_have_ended_ends_well(tmp_path: Path) -> N
     keeper = start(keep_a_store, str(tmp_path), {}, tmp_path / "output")
     stop = StopSignal(1.0)
     with pytest.raises(SystemExit) as end:
-        Rendezvous(ControlDir(tmp_path), "2-1", dict).await_call(order(2, "1-0", "2-1"), stop)
+        Rendezvous(ControlDir(tmp_path), "2-1", dict).await_call(
+            order(2, "1-0", "2-1"), stop
+        )
     assert (end.value.code, stop.exit_code) == (0, 0)
     keeper.join()
 

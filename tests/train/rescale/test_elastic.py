@@ -33,7 +33,9 @@ from tests.train.toy import (
 pytestmark = [pytest.mark.train, pytest.mark.processes]
 
 
-def live(toy: Toy, *generations: tuple[int, int | None], envs: dict[str, str] | None = None) -> None:
+def live(
+    toy: Toy, *generations: tuple[int, int | None], envs: dict[str, str] | None = None
+) -> None:
     """Run generations of (replicas, step at which the last replica is told to stop; None: to the end)."""
     for count, stop_at in generations:
         harm = {} if stop_at is None else {stop_at: signal.SIGTERM}
@@ -44,8 +46,12 @@ def live(toy: Toy, *generations: tuple[int, int | None], envs: dict[str, str] | 
 
 def assert_same_parameters(toy: Toy) -> None:
     """The parameters are those of a plain loop."""
-    for got, wanted in zip(final_parameters(Path(toy.folder)), plain_parameters(toy), strict=True):
-        assert (got - wanted).abs().max() <= (1e-12 if toy.double else 1e-5) * wanted.abs().max()
+    for got, wanted in zip(
+        final_parameters(Path(toy.folder)), plain_parameters(toy), strict=True
+    ):
+        assert (got - wanted).abs().max() <= (
+            1e-12 if toy.double else 1e-5
+        ) * wanted.abs().max()
 
 
 def assert_same_run(toy: Toy) -> None:
@@ -58,7 +64,9 @@ def assert_same_run(toy: Toy) -> None:
         totals = json.loads(Path(toy.folder, f"totals-{epoch}.json").read_text())
         assert totals["seen"] == sum(map(len, wanted))
         assert totals["index"] == sum(map(sum, wanted))
-        if toy.stream == "shards":  # which replica has which samples of a step depends on their number
+        if (
+            toy.stream == "shards"
+        ):  # which replica has which samples of a step depends on their number
             steps, wanted = ([sorted(ids) for ids in each] for each in (steps, wanted))
         assert steps == wanted
 
@@ -69,12 +77,19 @@ def test_a_rescaled_run_is_the_undisturbed_one(tmp_path: Path) -> None:
     assert_same_run(toy)
 
 
-@pytest.mark.parametrize("generations", [((1, None),), ((2, None),), ((1, 2), (2, 9), (1, 17), (2, None))])
+@pytest.mark.parametrize(
+    "generations", [((1, None),), ((2, None),), ((1, 2), (2, 9), (1, 17), (2, None))]
+)
 def test_a_declared_schedule_is_kept_whatever_the_replicas(
     tmp_path: Path, generations: tuple[tuple[int, int | None], ...]
 ) -> None:
     """Each generation comes back in the step of the schedule in which the one before was stopped."""
-    toy = Toy(folder=str(tmp_path), schedule="0:64 150:32 640:128", max_atomic=40, scheduler=True)
+    toy = Toy(
+        folder=str(tmp_path),
+        schedule="0:64 150:32 640:128",
+        max_atomic=40,
+        scheduler=True,
+    )
     sizes = [[len(ids) for ids in plain_batches(toy, epoch)] for epoch in range(3)]
     assert sizes == [[64, 64, 64, 32, 32, 32, 13], [32] * 9 + [13], [32, 32, 128, 109]]
     live(toy, *generations)
@@ -101,15 +116,25 @@ def counted_toy(toy: Toy) -> None:
     Path(toy.folder, f"syncs-{os.environ['RANK']}.txt").write_text(str(len(syncs)))
 
 
-def test_replicas_with_short_steps_talk_seldom_and_stop_together(tmp_path: Path) -> None:
-    toy = Toy(folder=str(tmp_path), num_epochs=1, batch_size=2, optimizer="adamw", double=True)
-    assert run_replicas(counted_toy, [toy, replace(toy, harm={90: signal.SIGTERM})], tmp_path) == [75, 75]
+def test_replicas_with_short_steps_talk_seldom_and_stop_together(
+    tmp_path: Path,
+) -> None:
+    toy = Toy(
+        folder=str(tmp_path), num_epochs=1, batch_size=2, optimizer="adamw", double=True
+    )
+    assert run_replicas(
+        counted_toy, [toy, replace(toy, harm={90: signal.SIGTERM})], tmp_path
+    ) == [75, 75]
     assert run_replicas(counted_toy, [toy, toy], tmp_path) == [0, 0]
     assert_same_run(toy)
-    assert int((tmp_path / "syncs-0.txt").read_text()) < 30  # of about 55 steps that were left
+    assert (
+        int((tmp_path / "syncs-0.txt").read_text()) < 30
+    )  # of about 55 steps that were left
 
 
-def test_momentum_schedule_accumulation_and_uneven_shards_survive(tmp_path: Path) -> None:
+def test_momentum_schedule_accumulation_and_uneven_shards_survive(
+    tmp_path: Path,
+) -> None:
     toy = Toy(
         folder=str(tmp_path),
         num_epochs=2,
@@ -137,15 +162,22 @@ def test_clipping_and_parameter_groups_survive(tmp_path: Path) -> None:
     assert_same_run(toy)
 
 
-def test_totals_are_those_of_the_whole_epoch_whatever_the_replicas(tmp_path: Path) -> None:
+def test_totals_are_those_of_the_whole_epoch_whatever_the_replicas(
+    tmp_path: Path,
+) -> None:
     """301 samples in steps of 60: a last step of one sample leaves stand-ins, which do not count."""
-    toy = Toy(folder=str(tmp_path), num_epochs=2, batch_size=60, max_atomic=20, double=True)
+    toy = Toy(
+        folder=str(tmp_path), num_epochs=2, batch_size=60, max_atomic=20, double=True
+    )
     live(toy, (2, 3), (3, 8), (1, None))
     alone = tmp_path / "alone"
     alone.mkdir()
     run_replicas(run_toy, [replace(toy, folder=str(alone))], alone)
     for epoch in range(2):
-        found, wanted = (json.loads((at / f"totals-{epoch}.json").read_text()) for at in (tmp_path, alone))
+        found, wanted = (
+            json.loads((at / f"totals-{epoch}.json").read_text())
+            for at in (tmp_path, alone)
+        )
         assert found["seen"] == NUM_SAMPLES
         assert found["index"] == sum(range(NUM_SAMPLES))
         assert found["loss"] == pytest.approx(wanted["loss"], rel=1e-9)
@@ -171,19 +203,33 @@ def test_a_damaged_checkpoint_costs_some_steps_and_nothing_else(tmp_path: Path) 
     assert f"{newest.name} is damaged" in (tmp_path / "output-0.txt").read_text()
 
 
-def test_processes_that_fetch_data_survive_a_signal_to_the_whole_group(tmp_path: Path) -> None:
-    toy = Toy(folder=str(tmp_path), num_epochs=2, fetchers=2, whole_group=True, double=True)
+def test_processes_that_fetch_data_survive_a_signal_to_the_whole_group(
+    tmp_path: Path,
+) -> None:
+    toy = Toy(
+        folder=str(tmp_path), num_epochs=2, fetchers=2, whole_group=True, double=True
+    )
     live(toy, (1, 3), (1, None))
     assert_same_run(toy)
 
 
-def test_an_adaptive_run_uses_each_sample_once_and_keeps_its_cap(tmp_path: Path) -> None:
-    toy = Toy(folder=str(tmp_path), num_epochs=30, batch_size=16, max_batch_size=64, contract="adaptive")
+def test_an_adaptive_run_uses_each_sample_once_and_keeps_its_cap(
+    tmp_path: Path,
+) -> None:
+    toy = Toy(
+        folder=str(tmp_path),
+        num_epochs=30,
+        batch_size=16,
+        max_batch_size=64,
+        contract="adaptive",
+    )
     live(toy, (1, 100), (2, None))
     seen = seen_steps(tmp_path)
     for epoch in range(toy.num_epochs):
         steps = [ids for (when, _), ids in sorted(seen.items()) if when == epoch]
-        assert sorted(sample for ids in steps for sample in ids) == list(range(NUM_SAMPLES))
+        assert sorted(sample for ids in steps for sample in ids) == list(
+            range(NUM_SAMPLES)
+        )
         assert max(len(ids) for ids in steps) <= 64
 
 
@@ -223,7 +269,9 @@ def test_each_rank_goes_on_with_its_own_random_numbers(tmp_path: Path) -> None:
     for rank in range(2):
         generator = torch.Generator().manual_seed(rank)
         wanted = [float(torch.rand((), generator=generator)) for _ in range(10)]
-        assert [float(line) for line in (tmp_path / f"drawn-{rank}.txt").read_text().split()] == wanted
+        assert [
+            float(line) for line in (tmp_path / f"drawn-{rank}.txt").read_text().split()
+        ] == wanted
 
 
 class SlowToSave:
@@ -256,4 +304,7 @@ def stop_during_a_slow_save(folder: str) -> None:
 
 
 def test_no_replica_ends_before_the_state_is_saved(tmp_path: Path) -> None:
-    assert run_replicas(stop_during_a_slow_save, [str(tmp_path)] * 2, tmp_path) == [EXIT_STOPPED] * 2
+    assert (
+        run_replicas(stop_during_a_slow_save, [str(tmp_path)] * 2, tmp_path)
+        == [EXIT_STOPPED] * 2
+    )

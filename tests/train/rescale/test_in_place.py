@@ -13,7 +13,13 @@ from torch.utils.data import TensorDataset
 import coadapt.train as ct
 from coadapt.executors.processes.control_server import ControlServer
 from coadapt.model.contract_env import ENV_JOB, ENV_RESCALE_DIR, ENV_URL
-from coadapt.model.rescale import ORDER_FILE, RescaleOrder, begun_file, decided_file, ready_file
+from coadapt.model.rescale import (
+    ORDER_FILE,
+    RescaleOrder,
+    begun_file,
+    decided_file,
+    ready_file,
+)
 from coadapt.model.wire import to_json
 from coadapt.train.checkpoint.store import CheckpointStore
 from coadapt.train.rescale.rendezvous import WAIT_S
@@ -34,7 +40,11 @@ def test_a_run_that_changes_in_place_is_the_undisturbed_one(tmp_path: Path) -> N
 
 def test_a_declared_schedule_goes_on_through_changes_in_place(tmp_path: Path) -> None:
     toy = Toy(
-        folder=str(tmp_path), num_epochs=8, pace_s=0.05, schedule="0:64 150:32 640:48 1500:16", max_atomic=40
+        folder=str(tmp_path),
+        num_epochs=8,
+        pace_s=0.05,
+        schedule="0:64 150:32 640:48 1500:16",
+        max_atomic=40,
     )
     run = Elastic(run_toy, toy, tmp_path)
     try:
@@ -55,7 +65,9 @@ def test_over_the_network_it_is_the_same(tmp_path: Path) -> None:
     """Replicas that hear of their orders from a launcher's server, and see none of its files."""
     toy = Toy(folder=str(tmp_path), num_epochs=60, pace_s=0.005)
     server = ControlServer(tmp_path / "rescale", "127.0.0.1")
-    run = Elastic(run_toy, toy, tmp_path, **server.envs, **{ENV_RESCALE_DIR: "/nowhere"})
+    run = Elastic(
+        run_toy, toy, tmp_path, **server.envs, **{ENV_RESCALE_DIR: "/nowhere"}
+    )
     try:
         run.start(1)
         for num_replicas in (3, 1):
@@ -73,13 +85,20 @@ def test_over_the_network_it_is_the_same(tmp_path: Path) -> None:
     assert_same_run(toy)
 
 
-def test_orders_are_taken_back_or_have_begun_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_orders_are_taken_back_or_have_begun_and_the_run_goes_on(
+    tmp_path: Path,
+) -> None:
     toy = Toy(folder=str(tmp_path), num_epochs=80, pace_s=0.005)
     run = Elastic(run_toy, toy, tmp_path)
     won = []
     try:
         run.start(1)
-        for seen, num_replicas in ((ORDER_FILE, 3), ("{}-1.ready", 2), ("{}.decided", 3), (ORDER_FILE, 1)):
+        for seen, num_replicas in (
+            (ORDER_FILE, 3),
+            ("{}-1.ready", 2),
+            ("{}.decided", 3),
+            (ORDER_FILE, 1),
+        ):
             leaving = run.order(num_replicas)
             until((run.control_dir / seen.format(run.generation)).exists)
             won.append(run.take_back())
@@ -95,7 +114,9 @@ def test_orders_are_taken_back_or_have_begun_and_the_run_goes_on(tmp_path: Path)
     assert_same_run(toy)
 
 
-def test_an_order_that_was_taken_back_is_not_followed_though_all_are_ready(tmp_path: Path) -> None:
+def test_an_order_that_was_taken_back_is_not_followed_though_all_are_ready(
+    tmp_path: Path,
+) -> None:
     toy = Toy(folder=str(tmp_path), num_epochs=80, pace_s=0.005)
     run = Elastic(run_toy, toy, tmp_path)
     try:
@@ -128,7 +149,9 @@ def until(condition: Callable[[], bool]) -> None:
 def test_the_first_replica_of_the_moment_reports_the_pause(tmp_path: Path) -> None:
     toy = Toy(folder=str(tmp_path), num_epochs=60, pace_s=0.005)
     with serving() as scheduler:
-        run = Elastic(run_toy, toy, tmp_path, **{ENV_URL: scheduler.url, ENV_JOB: "job-1"})
+        run = Elastic(
+            run_toy, toy, tmp_path, **{ENV_URL: scheduler.url, ENV_JOB: "job-1"}
+        )
         try:
             run.start(2)
             scheduler.wait("/v1/jobs/job-1/rescaled", 1)
@@ -146,7 +169,14 @@ def test_the_first_replica_of_the_moment_reports_the_pause(tmp_path: Path) -> No
     for body in bodies[1:]:
         parts = body["pause"]
         assert isinstance(parts, dict)
-        assert list(parts) == ["agree", "destroy", "form", "transfer", "wrap", "first step"]
+        assert list(parts) == [
+            "agree",
+            "destroy",
+            "form",
+            "transfer",
+            "wrap",
+            "first step",
+        ]
         assert sum(parts.values()) == pytest.approx(body["rescale_s"])
     assert_same_run(toy)
 
@@ -166,12 +196,16 @@ def test_processes_that_fetch_data_follow_the_change(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_any_schedule_of_changes_is_the_undisturbed_run(tmp_path: Path, seed: int) -> None:
+def test_any_schedule_of_changes_is_the_undisturbed_run(
+    tmp_path: Path, seed: int
+) -> None:
     random_changes(tmp_path, seed)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
-def test_a_replica_killed_around_a_change_costs_steps_only(tmp_path: Path, seed: int) -> None:
+def test_a_replica_killed_around_a_change_costs_steps_only(
+    tmp_path: Path, seed: int
+) -> None:
     killed_at_random(tmp_path, seed)
 
 
@@ -220,7 +254,10 @@ def test_replicas_that_talk_seldom_and_those_who_join_keep_step(tmp_path: Path) 
     run = Elastic(taciturn, toy, tmp_path)
     try:
         run.start(2)
-        while sum(len(path.read_text().splitlines()) for path in tmp_path.glob("ids-*")) < 2 * 60:
+        while (
+            sum(len(path.read_text().splitlines()) for path in tmp_path.glob("ids-*"))
+            < 2 * 60
+        ):
             time.sleep(0.01)
         for num_replicas in (3, 2):
             leaving = run.order(num_replicas)
@@ -263,7 +300,9 @@ def train_with_a_note(folder: str) -> None:
     run.close()
 
 
-def test_what_only_the_first_replica_knows_does_not_leave_with_it(tmp_path: Path) -> None:
+def test_what_only_the_first_replica_knows_does_not_leave_with_it(
+    tmp_path: Path,
+) -> None:
     run = Elastic(train_with_a_note, str(tmp_path), tmp_path)
     try:
         run.start(2)
@@ -272,7 +311,9 @@ def test_what_only_the_first_replica_knows_does_not_leave_with_it(tmp_path: Path
         assert run.join([*leaving, *run.members]) == [0, 0, 0], run.outputs()
     finally:
         run.kill()
-    assert [(tmp_path / f"note-{rank}.txt").read_text() for rank in range(2)] == ["of 0"] * 2
+    assert [(tmp_path / f"note-{rank}.txt").read_text() for rank in range(2)] == [
+        "of 0"
+    ] * 2
 
 
 def begin_unlike(folder: str) -> None:
@@ -292,7 +333,9 @@ def begin_unlike(folder: str) -> None:
     run.close()
 
 
-def test_a_change_before_the_first_step_leaves_all_with_the_same_weights(tmp_path: Path) -> None:
+def test_a_change_before_the_first_step_leaves_all_with_the_same_weights(
+    tmp_path: Path,
+) -> None:
     run = Elastic(begin_unlike, str(tmp_path), tmp_path)
     order = RescaleOrder(generation=2, members=("1-0", "1-1"), placement=(2,))
     (run.control_dir / ORDER_FILE).write_text(json.dumps(to_json(order)))
@@ -317,7 +360,9 @@ def test_connections_of_former_groups_are_closed(tmp_path: Path, strategy: str) 
             run.order(num_replicas)
             run.await_done()
             assert run.done(), run.outputs()
-            num_open.append(len(list(Path(f"/proc/{run.processes['1-0'].pid}/fd").iterdir())))
+            num_open.append(
+                len(list(Path(f"/proc/{run.processes['1-0'].pid}/fd").iterdir()))
+            )
     finally:
         run.kill()
     # Each group of two has over ten of them; a checkpoint in between opens one more.

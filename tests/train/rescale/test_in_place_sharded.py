@@ -10,15 +10,24 @@ from tests.train.toy import Toy
 pytestmark = [pytest.mark.train, pytest.mark.processes]
 
 
-def test_a_sharded_run_that_changes_in_place_is_the_undisturbed_one(tmp_path: Path) -> None:
+def test_a_sharded_run_that_changes_in_place_is_the_undisturbed_one(
+    tmp_path: Path,
+) -> None:
     toy = Toy(
-        folder=str(tmp_path), num_epochs=60, pace_s=0.005, strategy="fsdp", optimizer="groups", clip=0.3
+        folder=str(tmp_path),
+        num_epochs=60,
+        pace_s=0.005,
+        strategy="fsdp",
+        optimizer="groups",
+        clip=0.3,
     )
     few_and_many(toy)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_any_schedule_of_changes_is_the_undisturbed_run(tmp_path: Path, seed: int) -> None:
+def test_any_schedule_of_changes_is_the_undisturbed_run(
+    tmp_path: Path, seed: int
+) -> None:
     random_changes(tmp_path, seed, strategy="fsdp")
 
 

@@ -16,7 +16,9 @@ pytestmark = pytest.mark.train
     atomic=st.integers(1, 64),
     num_replicas=st.integers(1, 9),
 )
-def test_a_step_is_cut_without_loss(start: int, step_samples: int, atomic: int, num_replicas: int) -> None:
+def test_a_step_is_cut_without_loss(
+    start: int, step_samples: int, atomic: int, num_replicas: int
+) -> None:
     shards = [
         cut_step(start, step_samples, atomic, rank=rank, num_replicas=num_replicas)
         for rank in range(num_replicas)
@@ -24,19 +26,25 @@ def test_a_step_is_cut_without_loss(start: int, step_samples: int, atomic: int, 
     position = start
     for passes in shards:
         assert [item.first for item in passes] == [True] + [False] * (len(passes) - 1)
-        assert [item.synchronising for item in passes] == [False] * (len(passes) - 1) + [True]
+        assert [item.synchronising for item in passes] == [False] * (
+            len(passes) - 1
+        ) + [True]
         for item in passes:
             assert item.start == position
             assert item.num_samples <= atomic
             position = item.stop
         idle = [item.num_samples == 0 for item in passes]
         assert idle == sorted(idle, reverse=True), "stand-ins come first"
-    assert len({len(passes) for passes in shards}) == 1, "or a replica would wait for others that are done"
+    assert len({len(passes) for passes in shards}) == 1, (
+        "or a replica would wait for others that are done"
+    )
     assert position == start + step_samples
     sizes = [sum(item.num_samples for item in passes) for passes in shards]
     assert max(sizes) - min(sizes) <= 1
     assert sizes == sorted(sizes, reverse=True)
-    assert sum(item.weight for passes in shards for item in passes) == pytest.approx(1.0)
+    assert sum(item.weight for passes in shards for item in passes) == pytest.approx(
+        1.0
+    )
 
 
 def test_uneven_shards_of_the_papers_example() -> None:
@@ -49,12 +57,22 @@ def test_uneven_shards_of_the_papers_example() -> None:
 
 
 def test_a_replica_without_samples_gets_a_stand_in() -> None:
-    assert cut_step(300, 1, 50, rank=1, num_replicas=2) == [Pass(start=301, stop=301, step_samples=1)]
+    assert cut_step(300, 1, 50, rank=1, num_replicas=2) == [
+        Pass(start=301, stop=301, step_samples=1)
+    ]
 
 
-@given(num_samples=st.integers(1, 500), epoch=st.integers(0, 50), seed=st.integers(0, 2**31))
-def test_an_epoch_visits_every_sample_once(num_samples: int, epoch: int, seed: int) -> None:
-    order = SampleOrder(num_samples=num_samples, shuffle=True, drop_last=False, seed=seed)
+@given(
+    num_samples=st.integers(1, 500),
+    epoch=st.integers(0, 50),
+    seed=st.integers(0, 2**31),
+)
+def test_an_epoch_visits_every_sample_once(
+    num_samples: int, epoch: int, seed: int
+) -> None:
+    order = SampleOrder(
+        num_samples=num_samples, shuffle=True, drop_last=False, seed=seed
+    )
     assert sorted(order.epoch(epoch)) == list(range(num_samples))
 
 
@@ -70,7 +88,12 @@ def test_the_last_batch_is_partial_or_dropped() -> None:
     batch = BatchConfig(total=30, atomic=30)
     kept = SampleOrder(num_samples=100, shuffle=False, drop_last=False, seed=0)
     dropped = SampleOrder(num_samples=100, shuffle=False, drop_last=True, seed=0)
-    assert [kept.step_samples(index, batch) for index in (0, 60, 90, 100)] == [30, 30, 10, 0]
+    assert [kept.step_samples(index, batch) for index in (0, 60, 90, 100)] == [
+        30,
+        30,
+        10,
+        0,
+    ]
     assert [dropped.step_samples(index, batch) for index in (0, 60, 90)] == [30, 30, 0]
     assert (kept.epoch_samples(batch), dropped.epoch_samples(batch)) == (100, 90)
     assert kept.epoch(3).tolist() == list(range(100))

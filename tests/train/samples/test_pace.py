@@ -29,7 +29,8 @@ def strides(monkeypatch: pytest.MonkeyPatch, step_s: float) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("step_s", "stride"), [(0.01, 8), (0.051, 4), (0.15, 2), (0.21, 1), (2.0, 1), (1e-9, MEASURE_PERIOD)]
+    ("step_s", "stride"),
+    [(0.01, 8), (0.051, 4), (0.15, 2), (0.21, 1), (2.0, 1), (1e-9, MEASURE_PERIOD)],
 )
 def test_the_stride_follows_the_step_time(
     monkeypatch: pytest.MonkeyPatch, step_s: float, stride: int
@@ -45,7 +46,9 @@ def test_a_run_that_went_back_talks_after_each_step_at_first() -> None:
     assert mine.next(150) == 1
 
 
-def test_the_time_before_the_first_word_says_nothing_of_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_before_the_first_word_says_nothing_of_the_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A run that comes back after a million steps, on a machine that has just been switched on."""
     monkeypatch.setattr(pace.time, "monotonic", lambda: 60.0)
     assert Pace().next(1_000_000) == 1
@@ -90,7 +93,9 @@ def test_pairs_of_short_steps_are_measured_less_often(
         now[0] += step_s
     assert found[:MEASURED_AT_FIRST] == list(range(MEASURED_AT_FIRST))
     late = found[MEASURED_AT_FIRST:]
-    assert late[1::2] == [step + 1 for step in late[::2]], "each with the step that it is compared with"
+    assert late[1::2] == [step + 1 for step in late[::2]], (
+        "each with the step that it is compared with"
+    )
     assert len(late) == 2 * pairs
 
 
@@ -109,14 +114,21 @@ def test_of_short_steps_few_are_timed_at_each_place_of_a_period(
             mine.stride = mine.next(step + 1)
     late = [step for step in timed if step >= 56]
     assert len(late) == round(9 * 56 * share)
-    places = [sum(step % MEASURE_PERIOD == place for step in late) for place in range(MEASURE_PERIOD)]
-    assert min(places) == max(places), "steps that are measured count as much as the others"
+    places = [
+        sum(step % MEASURE_PERIOD == place for step in late)
+        for place in range(MEASURE_PERIOD)
+    ]
+    assert min(places) == max(places), (
+        "steps that are measured count as much as the others"
+    )
 
 
 def test_one_replica_alone_looks_seldom_whether_it_is_to_act_but_measures_as_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pace, "SYNC_EVERY_S", 1e9)  # no step is long, however busy the machine
+    monkeypatch.setattr(
+        pace, "SYNC_EVERY_S", 1e9
+    )  # no step is long, however busy the machine
     run = ct.init()
     net = nn.Linear(1, 1)
     model, optimizer = run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01))
@@ -139,7 +151,9 @@ def test_one_replica_alone_looks_seldom_whether_it_is_to_act_but_measures_as_bef
     late = {step for step in asked if step > 56}
     # After every eighth, and after those that are measured and the next, where what they gave is applied.
     owed = {step for step, was in enumerate(measured, 1) if was}
-    assert late <= owed | {step + 1 for step in owed} | set(range(1, 801, MEASURE_PERIOD)) | {800}
+    assert late <= owed | {step + 1 for step in owed} | set(
+        range(1, 801, MEASURE_PERIOD)
+    ) | {800}
     assert max(b - a for a, b in pairwise(sorted(late))) <= MEASURE_PERIOD
 
 

@@ -11,7 +11,12 @@ from torch import Tensor, nn
 
 import coadapt.train as ct
 from coadapt.model import BatchConfig, InputError
-from coadapt.train.samples.sharded_stream import LaneReader, ShardReader, positions_at, turns
+from coadapt.train.samples.sharded_stream import (
+    LaneReader,
+    ShardReader,
+    positions_at,
+    turns,
+)
 from coadapt.train.samples.stream import Cut
 from tests.train.rescale.test_elastic import assert_same_run, live
 from tests.train.schedules import random_changes
@@ -36,30 +41,59 @@ class Opened:
         self, sizes: list[int], num_lanes: int, *, shuffle: bool = False
     ) -> ct.ShardedStream[range, int]:
         begins = [sum(sizes[:index]) for index in range(len(sizes))]
-        shards = [range(begin, begin + size) for begin, size in zip(begins, sizes, strict=True)]
+        shards = [
+            range(begin, begin + size)
+            for begin, size in zip(begins, sizes, strict=True)
+        ]
         return ct.ShardedStream(
-            shards, self.read, num_samples=sizes, num_lanes=num_lanes, shuffle=shuffle, seed=3
+            shards,
+            self.read,
+            num_samples=sizes,
+            num_lanes=num_lanes,
+            shuffle=shuffle,
+            seed=3,
         )
 
 
 def cut(
-    total: int, rank: int, num_replicas: int, max_atomic: int | None = None, accumulation: int = 0
+    total: int,
+    rank: int,
+    num_replicas: int,
+    max_atomic: int | None = None,
+    accumulation: int = 0,
 ) -> Cut:
     batch = BatchConfig(total=total, atomic=total, accumulation=accumulation)
-    return Cut(batch=batch, drop_last=False, max_atomic=max_atomic, rank=rank, num_replicas=num_replicas)
+    return Cut(
+        batch=batch,
+        drop_last=False,
+        max_atomic=max_atomic,
+        rank=rank,
+        num_replicas=num_replicas,
+    )
 
 
 @given(lengths=SIZES, data=st.data())
-def test_turns_can_be_taken_up_anywhere(lengths: list[int], data: st.DataObject) -> None:
+def test_turns_can_be_taken_up_anywhere(
+    lengths: list[int], data: st.DataObject
+) -> None:
     start = data.draw(st.integers(0, sum(lengths)))
     whole = list(turns(lengths, 0))
     assert [whole.count(lane) for lane in range(len(lengths))] == lengths
     assert list(turns(lengths, start)) == whole[start:]
-    assert positions_at(lengths, start) == [whole[:start].count(lane) for lane in range(len(lengths))]
+    assert positions_at(lengths, start) == [
+        whole[:start].count(lane) for lane in range(len(lengths))
+    ]
 
 
-@given(sizes=SIZES, num_lanes=st.integers(1, 14), epoch=st.integers(0, 5), shuffle=st.booleans())
-def test_an_epoch_has_every_sample_once(sizes: list[int], num_lanes: int, epoch: int, shuffle: bool) -> None:
+@given(
+    sizes=SIZES,
+    num_lanes=st.integers(1, 14),
+    epoch=st.integers(0, 5),
+    shuffle=st.booleans(),
+)
+def test_an_epoch_has_every_sample_once(
+    sizes: list[int], num_lanes: int, epoch: int, shuffle: bool
+) -> None:
     stream = Opened().stream(sizes, num_lanes, shuffle=shuffle)
     stream.set_epoch(epoch)
     samples = list(stream)
@@ -76,7 +110,11 @@ def test_an_epoch_has_every_sample_once(sizes: list[int], num_lanes: int, epoch:
     max_atomic=st.none() | st.integers(1, 6),
 )
 def test_replicas_share_each_step_also_when_their_number_changes(
-    sizes: list[int], num_lanes: int, total: int, changes: list[int], max_atomic: int | None
+    sizes: list[int],
+    num_lanes: int,
+    total: int,
+    changes: list[int],
+    max_atomic: int | None,
 ) -> None:
     """Replicas that stay keep their readers; joining ones begin with new ones."""
     wanted = list(Opened().stream(sizes, num_lanes))
@@ -111,14 +149,19 @@ def test_a_replica_opens_its_own_shards_only_and_few_are_open_at_a_time() -> Non
     opened = [Opened(), Opened()]
     for rank, each in enumerate(opened):
         reader = ShardReader(each.stream([5] * 8, 4), 0, 0)
-        assert sum(item.current.num_samples for item in reader.passes(cut(8, rank, 2))) == 20
+        assert (
+            sum(item.current.num_samples for item in reader.passes(cut(8, rank, 2)))
+            == 20
+        )
     assert [len(each.shards) for each in opened] == [4, 4]
     assert not set(opened[0].shards) & set(opened[1].shards)
 
 
 def test_coming_back_opens_only_the_shards_at_hand_and_says_what_it_read_past() -> None:
     opened = Opened()
-    reader = ShardReader(opened.stream([5] * 8, 4), 0, 28)  # 7 of 10 of each lane: 2 of each second shard
+    reader = ShardReader(
+        opened.stream([5] * 8, 4), 0, 28
+    )  # 7 of 10 of each lane: 2 of each second shard
     rest = [sample for item in reader.passes(cut(6, 0, 1)) for sample in item.samples]
     assert len(opened.shards) == 4
     assert rest == list(Opened().stream([5] * 8, 4))[28:]
@@ -126,12 +169,16 @@ def test_coming_back_opens_only_the_shards_at_hand_and_says_what_it_read_past() 
     assert reader.take_note() == ""
 
 
-def test_passes_are_as_many_as_the_batch_says_and_none_above_what_memory_holds() -> None:
+def test_passes_are_as_many_as_the_batch_says_and_none_above_what_memory_holds() -> (
+    None
+):
     def sizes(*limits: int | None) -> list[int]:
         reader = ShardReader(Opened().stream([5] * 8, 4), 0, 0)
         accumulation, max_atomic = limits
         share = cut(17, 0, 2, max_atomic, accumulation or 0)
-        return [len(item.samples) for item in reader.passes(share)][: (accumulation or 0) + 1]
+        return [len(item.samples) for item in reader.passes(share)][
+            : (accumulation or 0) + 1
+        ]
 
     assert sizes(0, None) == [9]
     assert sizes(1, None) == [5, 4]
@@ -141,7 +188,9 @@ def test_passes_are_as_many_as_the_batch_says_and_none_above_what_memory_holds()
 def test_a_replica_without_a_lane_gets_stand_ins() -> None:
     reader = ShardReader(Opened().stream([3, 2], 2), 0, 0)
     passes = list(reader.passes(cut(2, 2, 3)))
-    assert [(item.current.weight, item.samples, list(item.ids)) for item in passes] == [(0.0, [0], [])] * 3
+    assert [(item.current.weight, item.samples, list(item.ids)) for item in passes] == [
+        (0.0, [0], [])
+    ] * 3
     assert [item.after.over for item in passes] == [False, False, True]
 
 
@@ -151,7 +200,10 @@ def test_a_shard_must_have_what_was_promised(size: int, found: str) -> None:
     reader = LaneReader(stream.lanes()[0], stream.read, 0)
     for _ in range(min(size, 3) - (size < 3)):
         reader.next()
-    with pytest.raises(RuntimeError, match=rf"shard range\(0, 3\): {size} samples were promised, {found}"):
+    with pytest.raises(
+        RuntimeError,
+        match=rf"shard range\(0, 3\): {size} samples were promised, {found}",
+    ):
         reader.next()
 
 
@@ -173,13 +225,19 @@ def test_a_run_on_shards(tmp_path: Path, fetchers: int) -> None:
     def read(shard: range) -> Iterator[Tensor]:
         return (torch.tensor([float(value)]) for value in shard)
 
-    stream = ct.ShardedStream(shards, read, num_samples=[len(shard) for shard in shards], num_lanes=2)
+    stream = ct.ShardedStream(
+        shards, read, num_samples=[len(shard) for shard in shards], num_lanes=2
+    )
     run = ct.init()
     options = {"multiprocessing_context": "fork"} if fetchers else {}
-    loader = run.loader(stream, batch_size=6, max_atomic=4, num_workers=fetchers, **options)
+    loader = run.loader(
+        stream, batch_size=6, max_atomic=4, num_workers=fetchers, **options
+    )
     assert len(loader) == 4
     model = nn.Linear(1, 1)
-    elastic, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=1e-4))
+    elastic, optimizer = run.prepare(
+        model, torch.optim.SGD(model.parameters(), lr=1e-4)
+    )
     for _ in run.epochs(2):
         seen, ids = [], []
         for x in loader:

@@ -17,11 +17,24 @@ from torch.utils.data import IterableDataset, TensorDataset
 import coadapt.train as ct
 from coadapt.model import BatchConfig, InputError
 from coadapt.train.run import Run
-from coadapt.train.samples.stream import Cut, StreamPass, StreamPosition, StreamReader, plain_copy, same
+from coadapt.train.samples.stream import (
+    Cut,
+    StreamPass,
+    StreamPosition,
+    StreamReader,
+    plain_copy,
+    same,
+)
 from tests.train.replicas import run_replicas
 from tests.train.rescale.test_elastic import assert_same_run, live
 from tests.train.schedules import random_changes
-from tests.train.toy import NUM_SAMPLES, PointStream, StatefulPointStream, Toy, sample_order
+from tests.train.toy import (
+    NUM_SAMPLES,
+    PointStream,
+    StatefulPointStream,
+    Toy,
+    sample_order,
+)
 
 pytestmark = pytest.mark.train
 
@@ -52,17 +65,34 @@ class StatefulNumbers(Numbers):
 
 
 def cut(
-    total: int, *, drop_last: bool = False, rank: int = 0, num_replicas: int = 1, atomic: int = 99
+    total: int,
+    *,
+    drop_last: bool = False,
+    rank: int = 0,
+    num_replicas: int = 1,
+    atomic: int = 99,
 ) -> Cut:
     batch = BatchConfig(total=total, atomic=atomic)
-    return Cut(batch=batch, drop_last=drop_last, max_atomic=None, rank=rank, num_replicas=num_replicas)
+    return Cut(
+        batch=batch,
+        drop_last=drop_last,
+        max_atomic=None,
+        rank=rank,
+        num_replicas=num_replicas,
+    )
 
 
-def reader(numbers: Numbers, index: int = 0, start: StreamPosition = StreamPosition()) -> StreamReader:  # noqa: B008  # frozen
+def reader(
+    numbers: Numbers,
+    index: int = 0,
+    start: StreamPosition = StreamPosition(),  # noqa: B008  # frozen
+) -> StreamReader:
     return StreamReader(numbers, 0, index, start, resume="auto")
 
 
-def steps(passes: Iterator[StreamPass]) -> Iterator[tuple[list[object], StreamPosition]]:
+def steps(
+    passes: Iterator[StreamPass],
+) -> Iterator[tuple[list[object], StreamPosition]]:
     """Yield the samples of one replica in each step, and where the stream stands after it."""
     own: list[object] = []
     for item in passes:
@@ -86,18 +116,31 @@ def test_replicas_share_each_step_and_all_know_the_last_one(
         list(
             steps(
                 reader(Numbers(count)).passes(
-                    cut(total, drop_last=drop_last, rank=rank, num_replicas=num_replicas, atomic=atomic)
+                    cut(
+                        total,
+                        drop_last=drop_last,
+                        rank=rank,
+                        num_replicas=num_replicas,
+                        atomic=atomic,
+                    )
                 )
             )
         )
         for rank in range(num_replicas)
     ]
-    whole = [[sample for own, _ in step for sample in own] for step in zip(*each, strict=True)]
+    whole = [
+        [sample for own, _ in step for sample in own]
+        for step in zip(*each, strict=True)
+    ]
     used = count - count % total if drop_last else count
-    assert whole == [list(range(begin, min(begin + total, used))) for begin in range(0, used, total)]
+    assert whole == [
+        list(range(begin, min(begin + total, used))) for begin in range(0, used, total)
+    ]
     for step in zip(*each, strict=True):
         assert len({after.over for _, after in step}) == 1
-    assert [after.over for _, after in each[0]] == [False] * (len(whole) - 1) + [True] * bool(whole)
+    assert [after.over for _, after in each[0]] == [False] * (len(whole) - 1) + [
+        True
+    ] * bool(whole)
 
 
 @given(
@@ -123,7 +166,11 @@ def test_a_reader_goes_on_with_another_batch_and_another_process_at_the_same_pla
             assert next(one, None) is next(two, None) is None
             return
         (samples, after), (again, after_again) = next(one), next(two)
-        assert samples == again == list(range(index, index + total)) if index + total <= 50 else True
+        assert (
+            samples == again == list(range(index, index + total))
+            if index + total <= 50
+            else True
+        )
         assert after.over == after_again.over
         index += len(samples)
         assert after.at <= index
@@ -144,7 +191,10 @@ def test_a_state_spares_the_reading() -> None:
 
 
 def test_a_stream_that_became_shorter_is_not_the_same() -> None:
-    with pytest.raises(RuntimeError, match="ended after 20 samples of epoch 0, of which 30 were used before"):
+    with pytest.raises(
+        RuntimeError,
+        match="ended after 20 samples of epoch 0, of which 30 were used before",
+    ):
         next(reader(Numbers(20), 30).passes(cut(10)))
 
 
@@ -192,7 +242,9 @@ def test_a_stream_that_cannot_be_copied_is_read() -> None:
     found = [after for _, after in steps(reader(Open(30)).passes(cut(10)))]
     assert [after.state for after in found] == [None] * 3
     assert "the stream cannot be copied (an open file)" in found[0].doubt
-    came_back = StreamReader(Open(30), 0, 20, StreamPosition(at=20, state={"given": 20}), resume="state")
+    came_back = StreamReader(
+        Open(30), 0, 20, StreamPosition(at=20, state={"given": 20}), resume="state"
+    )
     assert [own for own, _ in steps(came_back.passes(cut(10)))] == [list(range(20, 30))]
 
 
@@ -237,7 +289,9 @@ def floats(samples: list[int]) -> Tensor:
 
 def train(run: Run, loader: ct.ElasticLoader, num_epochs: int) -> list[list[int]]:
     model = nn.Linear(1, 1)
-    elastic, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=1e-4))
+    elastic, optimizer = run.prepare(
+        model, torch.optim.SGD(model.parameters(), lr=1e-4)
+    )
     seen = []
     for _ in run.epochs(num_epochs):
         for x in loader:
@@ -267,13 +321,19 @@ def test_drop_last_and_streams_of_different_lengths() -> None:
 
 @pytest.mark.parametrize("fetchers", [0, 1, 3])
 @pytest.mark.parametrize("kind", [PointStream, StatefulPointStream])
-def test_processes_that_fetch_keep_the_order(fetchers: int, kind: type[PointStream]) -> None:
+def test_processes_that_fetch_keep_the_order(
+    fetchers: int, kind: type[PointStream]
+) -> None:
     toy = Toy(folder="")
     run = ct.init()
     options = {"multiprocessing_context": "fork"} if fetchers else {}
-    loader = run.loader(kind(toy), batch_size=64, max_atomic=10, num_workers=fetchers, **options)
+    loader = run.loader(
+        kind(toy), batch_size=64, max_atomic=10, num_workers=fetchers, **options
+    )
     model = nn.Linear(6, 1)
-    elastic, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    elastic, optimizer = run.prepare(
+        model, torch.optim.SGD(model.parameters(), lr=0.01)
+    )
     for epoch in run.epochs(2):
         seen = []
         for x, y, index in loader:
@@ -305,7 +365,9 @@ def test_the_same_run_goes_on_in_the_middle_of_a_stream(
         run = ct.init(checkpoint_dir=tmp_path, checkpoint_every_s=1e-9)
         loader = run.loader(StatefulPointStream(toy), batch_size=50, resume=resume)
         model = nn.Linear(6, 1)
-        elastic, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
+        elastic, optimizer = run.prepare(
+            model, torch.optim.SGD(model.parameters(), lr=0.01)
+        )
         seen: list[int] = []
         for _ in run.epochs(2):
             for x, y, index in loader:
@@ -318,7 +380,11 @@ def test_the_same_run_goes_on_in_the_middle_of_a_stream(
                 seen += index.tolist()
         return seen, run
 
-    whole = [index for epoch in range(2) for index in sample_order(Toy(folder="")).epoch(epoch).tolist()]
+    whole = [
+        index
+        for epoch in range(2)
+        for index in sample_order(Toy(folder="")).epoch(epoch).tolist()
+    ]
     first, _ = points(3)
     with caplog.at_level(logging.INFO, "coadapt.train"):
         rest, run = points(None)
@@ -329,10 +395,14 @@ def test_the_same_run_goes_on_in_the_middle_of_a_stream(
 
 
 @pytest.mark.parametrize("fetchers", [0, 2])
-def test_a_state_that_is_not_used_is_mentioned_once(fetchers: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_state_that_is_not_used_is_mentioned_once(
+    fetchers: int, caplog: pytest.LogCaptureFixture
+) -> None:
     run = ct.init()
     options = {"multiprocessing_context": "fork"} if fetchers else {}
-    loader = run.loader(Buffered(30), batch_size=9, num_workers=fetchers, collate_fn=floats, **options)
+    loader = run.loader(
+        Buffered(30), batch_size=9, num_workers=fetchers, collate_fn=floats, **options
+    )
     assert [len(step) for step in train(run, loader, 3)] == [9, 9, 9, 3] * 3
     assert caplog.text.count("its own state does not lead back to the next sample") == 1
 
@@ -348,27 +418,41 @@ def test_reports_of_a_stream_say_no_target_before_its_length_is_known() -> None:
     for _ in run.epochs(3):
         for _ in loader:
             pass
-        targets.append(tune(take_snapshot(run._session, 3, None)).report.progress_target)
+        targets.append(
+            tune(take_snapshot(run._session, 3, None)).report.progress_target
+        )
     assert targets == [None, 30.0, 30.0]
 
 
 def test_what_is_wrong_with_a_stream_is_said_in_one_line() -> None:
     with pytest.raises(
-        InputError, match=r"loader\(shuffle\): got True; allowed: False: the order of a stream"
+        InputError,
+        match=r"loader\(shuffle\): got True; allowed: False: the order of a stream",
     ):
         ct.init().loader(Values(3), batch_size=4, shuffle=True)
     with pytest.raises(InputError, match=r"loader\(num_samples\): got 0"):
         ct.init().loader(Values(3), batch_size=4, num_samples=0)
-    with pytest.raises(InputError, match=r"loader\(num_samples\): got 4; allowed: 3, the dataset's length"):
+    with pytest.raises(
+        InputError,
+        match=r"loader\(num_samples\): got 4; allowed: 3, the dataset's length",
+    ):
         ct.init().loader(TensorDataset(torch.zeros(3)), batch_size=3, num_samples=4)
-    with pytest.raises(InputError, match=r"loader\(resume\): got 'x'; allowed: auto or state or reading"):
+    with pytest.raises(
+        InputError,
+        match=r"loader\(resume\): got 'x'; allowed: auto or state or reading",
+    ):
         ct.init().loader(Values(3), batch_size=4, resume="x")
-    for numbers, drop_last, least in ((Values(0), False, "one sample"), (Values(3), True, "one batch of 4")):
+    for numbers, drop_last, least in (
+        (Values(0), False, "one sample"),
+        (Values(3), True, "one batch of 4"),
+    ):
         run = ct.init()
         with pytest.raises(RuntimeError, match=f"the stream had less than {least}"):
             train(run, run.loader(numbers, batch_size=4, drop_last=drop_last), 1)
     run = ct.init()
-    with pytest.raises(RuntimeError, match=r"in epoch 1; .* which a generator does not survive"):
+    with pytest.raises(
+        RuntimeError, match=r"in epoch 1; .* which a generator does not survive"
+    ):
         train(run, run.loader((torch.zeros(1) for _ in range(8)), batch_size=4), 2)
 
 
@@ -385,7 +469,14 @@ def test_a_rescaled_stream_is_the_undisturbed_run(tmp_path: Path, stream: str) -
 
 @pytest.mark.processes
 def test_a_stream_with_fetch_processes_survives_a_restart(tmp_path: Path) -> None:
-    toy = Toy(folder=str(tmp_path), num_epochs=2, stream="state", fetchers=2, drop_last=True, double=True)
+    toy = Toy(
+        folder=str(tmp_path),
+        num_epochs=2,
+        stream="state",
+        fetchers=2,
+        drop_last=True,
+        double=True,
+    )
     live(toy, (2, 2), (1, None))
     assert_same_run(toy)
 
@@ -410,7 +501,9 @@ def shorter_for_some(toy: Toy) -> None:
 
 
 @pytest.mark.processes
-def test_replicas_with_different_streams_are_told_so_and_do_not_hang(tmp_path: Path) -> None:
+def test_replicas_with_different_streams_are_told_so_and_do_not_hang(
+    tmp_path: Path,
+) -> None:
     toy = Toy(folder=str(tmp_path))
     assert run_replicas(shorter_for_some, [toy, replace(toy)], tmp_path) == [1, 1]
     said = "the data ends in 1 of 2 replicas and goes on in the others"

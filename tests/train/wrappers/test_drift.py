@@ -58,28 +58,42 @@ def warnings(folder: Path, *plans: Plan) -> list[str]:
     assert run_replicas(follow, list(plans), folder) == [0] * len(plans)
     texts = [(folder / f"output-{rank}.txt").read_text() for rank in range(len(plans))]
     assert all("trained to the end" in text for text in texts)
-    assert not any("drifted" in text for text in texts[1:]), "only the first replica says it"
+    assert not any("drifted" in text for text in texts[1:]), (
+        "only the first replica says it"
+    )
     return [line for line in texts[0].splitlines() if "drifted" in line]
 
 
 def test_a_rate_that_follows_a_count_of_the_loop_is_told(tmp_path: Path) -> None:
-    plans = [Plan(mistake="rate", count=9), Plan(mistake="rate"), Plan(mistake="rate", count=9)]
+    plans = [
+        Plan(mistake="rate", count=9),
+        Plan(mistake="rate"),
+        Plan(mistake="rate", count=9),
+    ]
     (line,) = warnings(tmp_path, *plans)
     assert "step 1: replicas have drifted apart since step 0" in line
     assert "learning rate of group 0: 0.01 on replicas 0, 2, 0.1 on replica 1" in line
     assert "run.state" in line
 
 
-def test_accumulation_by_hand_that_begins_anew_in_one_replica_is_told(tmp_path: Path) -> None:
-    (line,) = warnings(tmp_path, Plan(mistake="accumulation", count=2), Plan(mistake="accumulation"))
-    assert re.search(r"calls of optimizer.step\(\) since then: 1 on replica 0, 0 on replica 1", line), line
+def test_accumulation_by_hand_that_begins_anew_in_one_replica_is_told(
+    tmp_path: Path,
+) -> None:
+    (line,) = warnings(
+        tmp_path, Plan(mistake="accumulation", count=2), Plan(mistake="accumulation")
+    )
+    assert re.search(
+        r"calls of optimizer.step\(\) since then: 1 on replica 0, 0 on replica 1", line
+    ), line
     assert "max_atomic" in line
 
 
 def test_weights_that_one_replica_changes_are_told(tmp_path: Path) -> None:
     """It moves them by less than a thousandth."""
     (line,) = warnings(tmp_path, Plan(mistake="weights"), Plan(mistake=""))
-    found = re.search(r"step (\d+): replicas have drifted apart since step 0: parameters", line)
+    found = re.search(
+        r"step (\d+): replicas have drifted apart since step 0: parameters", line
+    )
     assert found
     assert 20 <= int(found[1]) <= 33
 
@@ -90,5 +104,8 @@ def test_replicas_that_stay_together_hear_nothing(tmp_path: Path) -> None:
 
 
 def test_replicas_with_equal_values_are_named_together() -> None:
-    assert by_replica([0.1, 0.1 + 1e-9, 0.1]) == "0.1 on replicas 0, 2, 0.100000001 on replica 1"
+    assert (
+        by_replica([0.1, 0.1 + 1e-9, 0.1])
+        == "0.1 on replicas 0, 2, 0.100000001 on replica 1"
+    )
     assert by_replica([1, 2]) == "1 on replica 0, 2 on replica 1"

@@ -33,7 +33,11 @@ def sharded(folder: Path, **options: Any) -> Toy:
 
 
 def run(
-    target: Any, argument: Any, num_replicas: int, folder: Path, envs: dict[str, str] | None = None
+    target: Any,
+    argument: Any,
+    num_replicas: int,
+    folder: Path,
+    envs: dict[str, str] | None = None,
 ) -> None:
     codes = run_replicas(target, [argument] * num_replicas, folder, envs)
     assert codes == [0] * num_replicas, output(folder)
@@ -46,7 +50,9 @@ def output(folder: Path) -> str:
 @pytest.mark.parametrize("num_replicas", [1, 2, 3])
 def test_a_sharded_run_is_the_plain_one(tmp_path: Path, num_replicas: int) -> None:
     """301 samples in steps of 60: uneven shards, accumulation, and a last step of one sample: stand-ins."""
-    toy = sharded(tmp_path, batch_size=60, max_atomic=9, optimizer="groups", clip=0.3, double=True)
+    toy = sharded(
+        tmp_path, batch_size=60, max_atomic=9, optimizer="groups", clip=0.3, double=True
+    )
     run(run_toy, toy, num_replicas, tmp_path)
     assert_same_run(toy)
 
@@ -56,7 +62,9 @@ def leave_grad_stats(toy: Toy) -> None:
     torch.set_num_threads(1)
     run = ct.init(device="cpu")
     model, optimizer = run.prepare(*make_model(toy), shard=toy.strategy == "fsdp")
-    loader = run.loader(Points(double=False), batch_size=toy.batch_size, max_atomic=toy.max_atomic)
+    loader = run.loader(
+        Points(double=False), batch_size=toy.batch_size, max_atomic=toy.max_atomic
+    )
     for _ in run.epochs(4):
         for x, y, _ in loader:
             optimizer.zero_grad()
@@ -79,7 +87,9 @@ def test_the_noise_scale_is_that_of_whole_models(
     tmp_path: Path, optimizer: str, max_atomic: int | None
 ) -> None:
     """On three replicas no tensor is cut evenly; AdamW's norms are in its own metric."""
-    toy = Toy(folder=str(tmp_path), batch_size=61, optimizer=optimizer, max_atomic=max_atomic)
+    toy = Toy(
+        folder=str(tmp_path), batch_size=61, optimizer=optimizer, max_atomic=max_atomic
+    )
     for strategy in ("ddp", "fsdp"):
         run(leave_grad_stats, replace(toy, strategy=strategy), 3, tmp_path)
     whole, cut = (torch.load(tmp_path / f"stats-{name}.pt") for name in ("ddp", "fsdp"))
@@ -101,7 +111,9 @@ class Odd(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.read = nn.Linear(NUM_FEATURES, NUM_FEATURES, bias=False)
-        self.blocks = nn.ModuleList([Block(), Block(), nn.Linear(NUM_FEATURES, NUM_FEATURES, bias=False)])
+        self.blocks = nn.ModuleList(
+            [Block(), Block(), nn.Linear(NUM_FEATURES, NUM_FEATURES, bias=False)]
+        )
         self.blocks[2].weight = self.read.weight
         self.blocks[1].up.requires_grad_(False)
         self.register_buffer("shift", torch.ones(NUM_FEATURES))
@@ -115,15 +127,21 @@ class Odd(nn.Module):
 def make_odd(seed: int = 0) -> tuple[Odd, torch.optim.Optimizer]:
     torch.manual_seed(seed)
     odd = Odd()
-    return odd, torch.optim.SGD([p for p in odd.parameters() if p.requires_grad], lr=0.02)
+    return odd, torch.optim.SGD(
+        [p for p in odd.parameters() if p.requires_grad], lr=0.02
+    )
 
 
-def train_odd(model: nn.Module, optimizer: Any, batches: Any, scaler: Any = None, note: Any = None) -> None:
+def train_odd(
+    model: nn.Module, optimizer: Any, batches: Any, scaler: Any = None, note: Any = None
+) -> None:
     scaler = scaler or torch.amp.GradScaler("cpu", enabled=False)
     device = next(model.parameters()).device
     for x, y, _ in batches:
         optimizer.zero_grad()
-        scaler.scale(nn.functional.mse_loss(model(x.to(device)).float(), y.to(device))).backward()
+        scaler.scale(
+            nn.functional.mse_loss(model(x.to(device)).float(), y.to(device))
+        ).backward()
         scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         if note is not None:
@@ -135,7 +153,11 @@ def train_odd(model: nn.Module, optimizer: Any, batches: Any, scaler: Any = None
 def plain_odd() -> dict[str, Tensor]:
     model, optimizer = make_odd()
     data = Points(double=False)
-    train_odd(model, optimizer, ((data.x[s : s + 50], data.y[s : s + 50], 0) for s in range(0, 301, 50)))
+    train_odd(
+        model,
+        optimizer,
+        ((data.x[s : s + 50], data.y[s : s + 50], 0) for s in range(0, 301, 50)),
+    )
     return model.state_dict()
 
 
@@ -167,7 +189,9 @@ def run_odd(arguments: tuple[str, str, str]) -> None:
     for _ in run.epochs(1):
         train_odd(model, stepper, loader, scaler, note=run.mean)
         assert run.totals()["norm"] > 0.0
-    assert [name for name, module in odd.named_modules() if isinstance(module, FSDPModule)] == units
+    assert [
+        name for name, module in odd.named_modules() if isinstance(module, FSDPModule)
+    ] == units
     assert run.grad_stats is not None
     assert validate(run, model) == {"seen": NUM_SAMPLES}
     copies = copy_to_host(odd.state_dict())
@@ -191,7 +215,10 @@ def validate(run: Run, model: nn.Module) -> dict[str, float]:
     return loader.totals()
 
 
-GPU = (pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 1, reason="needs an NVIDIA GPU"))
+GPU = (
+    pytest.mark.gpu,
+    pytest.mark.skipif(torch.cuda.device_count() < 1, reason="needs an NVIDIA GPU"),
+)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=GPU)])
@@ -199,7 +226,13 @@ GPU = (pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 1, reason
 def test_shared_and_frozen_weights_scaled_losses_and_mixed_precision(
     tmp_path: Path, kind: str, device: str
 ) -> None:
-    run(run_odd, (str(tmp_path), kind, device), 2, tmp_path, ON_ONE_GPU if device != "cpu" else None)
+    run(
+        run_odd,
+        (str(tmp_path), kind, device),
+        2,
+        tmp_path,
+        ON_ONE_GPU if device != "cpu" else None,
+    )
     state, wanted = torch.load(tmp_path / "state.pt", map_location="cpu"), plain_odd()
     assert state.keys() == wanted.keys()
     tolerance = 0.02 if kind == "bf16" else 1e-5
@@ -208,7 +241,10 @@ def test_shared_and_frozen_weights_scaled_losses_and_mixed_precision(
 
 
 def test_shared_weights_cannot_be_cut_apart(tmp_path: Path) -> None:
-    assert run_replicas(run_odd, [(str(tmp_path), "classes", "cpu")] * 2, tmp_path) == [1, 1]
+    assert run_replicas(run_odd, [(str(tmp_path), "classes", "cpu")] * 2, tmp_path) == [
+        1,
+        1,
+    ]
     text = (tmp_path / "output-0.txt").read_text()
     assert "read.weight and blocks.2.weight" in text
 
@@ -239,14 +275,30 @@ def live(toy: Toy, *generations: tuple[int, int | None, str]) -> None:
         assert codes == [EXIT_STOPPED if harm else 0] * count, output(Path(toy.folder))
 
 
-def test_a_sharded_run_is_rescaled_by_checkpoints_as_a_whole_one(tmp_path: Path) -> None:
+def test_a_sharded_run_is_rescaled_by_checkpoints_as_a_whole_one(
+    tmp_path: Path,
+) -> None:
     toy = sharded(tmp_path, num_epochs=4)
-    live(toy, (1, 2, "fsdp"), (3, 7, "fsdp"), (2, 11, "fsdp"), (4, 14, "fsdp"), (1, None, "fsdp"))
+    live(
+        toy,
+        (1, 2, "fsdp"),
+        (3, 7, "fsdp"),
+        (2, 11, "fsdp"),
+        (4, 14, "fsdp"),
+        (1, None, "fsdp"),
+    )
     assert_same_run(toy)
 
 
 def test_cut_and_whole_models_take_each_others_checkpoints(tmp_path: Path) -> None:
-    toy = sharded(tmp_path, num_epochs=3, optimizer="adamw", scheduler=True, max_atomic=14, double=True)
+    toy = sharded(
+        tmp_path,
+        num_epochs=3,
+        optimizer="adamw",
+        scheduler=True,
+        max_atomic=14,
+        double=True,
+    )
     live(toy, (2, 3, "ddp"), (3, 7, "fsdp"), (2, None, "ddp"))
     assert_same_run(toy)
 
@@ -272,7 +324,9 @@ def test_a_folder_is_sound_as_a_whole_only(tmp_path: Path, harm: str) -> None:
     good = store.save({"value": 1})
     beside = Path(store.begin_folder())
     (beside / "part").write_bytes(b"1234")
-    bad = store.finish_folder(str(beside), {"value": 2}, {"part": file_digest(beside / "part")})
+    bad = store.finish_folder(
+        str(beside), {"value": 2}, {"part": file_digest(beside / "part")}
+    )
     assert read_checkpoint(bad) == {"value": 2}
     assert store.newest() == bad
     if harm == "manifest":
@@ -298,9 +352,13 @@ def test_an_index_cannot_run_code(tmp_path: Path) -> None:
 
     harm = tmp_path / "harm"
     (tmp_path / INDEX).write_bytes(pickle.dumps(Harmful(harm)))
-    with pytest.raises(pickle.UnpicklingError, match=rf"does not name {os.name}\.mkdir"):
+    with pytest.raises(
+        pickle.UnpicklingError, match=rf"does not name {os.name}\.mkdir"
+    ):
         read_shards(tmp_path, {"a": torch.zeros(1)})
-    (tmp_path / INDEX).write_bytes(pickle.dumps(Metadata({"a": BytesStorageMetadata()})))
+    (tmp_path / INDEX).write_bytes(
+        pickle.dumps(Metadata({"a": BytesStorageMetadata()}))
+    )
     with pytest.raises(pickle.UnpicklingError, match="BytesStorageMetadata"):
         read_shards(tmp_path, {"a": torch.zeros(1)})
     assert not harm.exists()
@@ -313,5 +371,7 @@ def test_the_notes_of_a_cut_are_found_under_the_names_of_each_torch() -> None:
         ({"_fsdp_param_group": None}, []),
         ({"_fsdp_param_groups": ["one", "two"]}, ["one", "two"]),
     ):
-        unit = SimpleNamespace(_get_fsdp_state=lambda notes=notes: SimpleNamespace(**notes))
+        unit = SimpleNamespace(
+            _get_fsdp_state=lambda notes=notes: SimpleNamespace(**notes)
+        )
         assert param_groups(unit) == wanted

@@ -56,7 +56,9 @@ def plain() -> tuple[list[Tensor], float]:
 
 
 @pytest.mark.parametrize("max_atomic", [None, 20, 7])
-def test_scaled_losses_skips_and_clipping_are_the_plain_loops(max_atomic: int | None) -> None:
+def test_scaled_losses_skips_and_clipping_are_the_plain_loops(
+    max_atomic: int | None,
+) -> None:
     run = ct.init()
     model, optimizer = run.prepare(*make())
     amp = run.prepare_scaler(scaler())
@@ -84,8 +86,12 @@ def test_the_noise_scale_does_not_see_the_loss_scale(max_atomic: int | None) -> 
     run = ct.init()
     centre = Centre()
     model, optimizer = run.prepare(centre, torch.optim.SGD(centre.parameters(), lr=0.0))
-    amp = run.prepare_scaler(torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=10))
-    loader = run.loader(TensorDataset(cloud()), batch_size=BATCH, max_atomic=max_atomic, shuffle=True)
+    amp = run.prepare_scaler(
+        torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=10)
+    )
+    loader = run.loader(
+        TensorDataset(cloud()), batch_size=BATCH, max_atomic=max_atomic, shuffle=True
+    )
     largest = 0.0
     for _ in run.epochs(40):
         for (x,) in loader:
@@ -105,8 +111,12 @@ def test_the_noise_scale_does_not_see_the_loss_scale(max_atomic: int | None) -> 
 def test_a_fused_optimiser_is_stepped_through_the_scaler() -> None:
     run = ct.init()
     module = nn.Linear(4, 1)
-    nn.init.ones_(module.weight)  # far from the optimum: both steps go the same way, by the whole rate
-    model, optimizer = run.prepare(module, torch.optim.Adam(module.parameters(), lr=0.1, fused=True))
+    nn.init.ones_(
+        module.weight
+    )  # far from the optimum: both steps go the same way, by the whole rate
+    model, optimizer = run.prepare(
+        module, torch.optim.Adam(module.parameters(), lr=0.1, fused=True)
+    )
     amp = run.prepare_scaler(torch.amp.GradScaler("cpu", init_scale=8.0))
     loader = run.loader(TensorDataset(torch.ones(8, 4)), batch_size=4)
     before = module.weight.detach().clone()

@@ -26,7 +26,10 @@ def make() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def train(
-    max_atomic: int | None, clip: float | None = None, reduction: str = "mean", zero: str = "before"
+    max_atomic: int | None,
+    clip: float | None = None,
+    reduction: str = "mean",
+    zero: str = "before",
 ) -> list[Tensor]:
     """Train two epochs through coadapt; return the parameters."""
     run = ct.init()
@@ -59,7 +62,9 @@ def plain(clip: float | None = None, reduction: str = "mean") -> list[Tensor]:
         for start in range(0, NUM_SAMPLES, BATCH):
             optimizer.zero_grad()
             part = slice(start, start + BATCH)
-            nn.functional.mse_loss(model(x[part]), y[part], reduction=reduction).backward()
+            nn.functional.mse_loss(
+                model(x[part]), y[part], reduction=reduction
+            ).backward()
             if clip is not None:
                 nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
@@ -103,12 +108,16 @@ def test_several_outputs_and_nested_ones_are_one_backward() -> None:
         run = ct.init()
         two = Two()
         model, optimizer = run.prepare(two, torch.optim.SGD(two.parameters(), lr=0.1))
-        loader = run.loader(TensorDataset(*data()), batch_size=BATCH, max_atomic=max_atomic)
+        loader = run.loader(
+            TensorDataset(*data()), batch_size=BATCH, max_atomic=max_atomic
+        )
         for _ in run.epochs(1):
             for x, y in loader:
                 optimizer.zero_grad()
                 first, second = model(x)["outputs"]
-                (nn.functional.mse_loss(first, y) + nn.functional.mse_loss(second, y)).backward()
+                (
+                    nn.functional.mse_loss(first, y) + nn.functional.mse_loss(second, y)
+                ).backward()
                 optimizer.step()
         return [parameter.detach() for parameter in two.parameters()]
 
@@ -153,7 +162,9 @@ def test_two_backwards_of_a_pass_add_up(max_atomic: int | None, reduction: str) 
             optimizer.step()
     assert run.grad_stats is None  # half a gradient says nothing
     wanted = plain(reduction=reduction)
-    assert_equal([parameter.detach() for parameter in model.parameters()], wanted, rtol=1e-10)
+    assert_equal(
+        [parameter.detach() for parameter in model.parameters()], wanted, rtol=1e-10
+    )
 
 
 @pytest.mark.parametrize("max_atomic", [None, 16, 9])
@@ -167,14 +178,19 @@ def test_noise_scale_of_adam_is_in_its_metric() -> None:
     found = noise_scale(16, lambda model: torch.optim.Adam(model.parameters(), lr=0.0))
     mean, var = cloud().mean(0), cloud().var(0)
     second = mean.square() + var / 32
-    assert found == pytest.approx(float((var / second).sum() / (mean.square() / second).sum()), rel=0.15)
+    assert found == pytest.approx(
+        float((var / second).sum() / (mean.square() / second).sum()), rel=0.15
+    )
     assert abs(found / true_noise_scale() - 1.0) > 0.15
 
 
 def test_alone_a_step_of_one_pass_that_is_not_measured_is_left_to_autograd() -> None:
     run = ct.init()
     model, optimizer = run.prepare(*make())
-    x, y = torch.randn(720, 4, dtype=torch.float64), torch.randn(720, 1, dtype=torch.float64)
+    x, y = (
+        torch.randn(720, 4, dtype=torch.float64),
+        torch.randn(720, 1, dtype=torch.float64),
+    )
     loader = run.loader(TensorDataset(x, y), batch_size=2)
     watched = []
     for _ in run.epochs(1):
@@ -186,6 +202,8 @@ def test_alone_a_step_of_one_pass_that_is_not_measured_is_left_to_autograd() -> 
             nn.functional.mse_loss(output, wanted).backward()
             optimizer.step()
     run.close()
-    assert watched[:50] == list(range(50))  # all are measured, and the script is checked
+    assert watched[:50] == list(
+        range(50)
+    )  # all are measured, and the script is checked
     assert watched[50:]
     assert all(step % 8 in (0, 1) for step in watched[50:])

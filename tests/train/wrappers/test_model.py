@@ -34,7 +34,9 @@ def make_and_validate(folder: str) -> None:
     run.close()
 
 
-def test_all_begin_with_the_first_ones_values_and_may_average_them(tmp_path: Path) -> None:
+def test_all_begin_with_the_first_ones_values_and_may_average_them(
+    tmp_path: Path,
+) -> None:
     assert run_replicas(make_and_validate, [str(tmp_path)] * 2, tmp_path) == [0, 0]
     first, second = (torch.load(tmp_path / f"seen-{rank}.pt") for rank in range(2))
     assert torch.equal(first, second)
@@ -60,7 +62,9 @@ def accumulate_in_views(folder: str) -> None:
     run.close()
 
 
-def test_what_waits_while_gradients_accumulate_is_not_written_over(tmp_path: Path) -> None:
+def test_what_waits_while_gradients_accumulate_is_not_written_over(
+    tmp_path: Path,
+) -> None:
     assert run_replicas(accumulate_in_views, [str(tmp_path)], tmp_path) == [0]
     assert run_replicas(accumulate_in_views, [str(tmp_path)] * 2, tmp_path) == [0, 0]
     alone, both = (torch.load(tmp_path / f"weight-{count}.pt") for count in (1, 2))
@@ -138,7 +142,9 @@ def test_what_is_in_place_already_is_not_copied_again() -> None:
         assert copies.count == 0
         model.load_state_dict(others)
         assert copies.count == 2
-    assert all(torch.equal(model.state_dict()[name], value) for name, value in others.items())
+    assert all(
+        torch.equal(model.state_dict()[name], value) for name, value in others.items()
+    )
 
 
 def freeze_for_a_while(folder: str) -> None:
@@ -162,9 +168,16 @@ def freeze_for_a_while(folder: str) -> None:
     run.close()
 
 
-def test_a_model_of_which_nothing_is_trained_just_now_is_wrapped_once_something_is(tmp_path: Path) -> None:
+def test_a_model_of_which_nothing_is_trained_just_now_is_wrapped_once_something_is(
+    tmp_path: Path,
+) -> None:
     for size in (1, 2):
-        assert run_replicas(freeze_for_a_while, [str(tmp_path)] * size, tmp_path) == [0] * size
-    alone, *both = (torch.load(tmp_path / f"weight-{name}.pt") for name in ("1-0", "2-0", "2-1"))
+        assert (
+            run_replicas(freeze_for_a_while, [str(tmp_path)] * size, tmp_path)
+            == [0] * size
+        )
+    alone, *both = (
+        torch.load(tmp_path / f"weight-{name}.pt") for name in ("1-0", "2-0", "2-1")
+    )
     for each in both:
         torch.testing.assert_close(each, alone, rtol=1e-9, atol=1e-12)

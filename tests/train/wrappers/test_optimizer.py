@@ -31,7 +31,9 @@ def trained(*, with_closure: bool) -> tuple[float, GradStats | None]:
     """Return the weight after two steps of 6 samples, and what was measured of the gradients' noise."""
     run = ct.init()
     net = Net()
-    model, optimizer = run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.5), scaling="none")
+    model, optimizer = run.prepare(
+        net, torch.optim.SGD(net.parameters(), lr=0.5), scaling="none"
+    )
     data = TensorDataset(torch.arange(12, dtype=torch.float32))
     loader = run.loader(data, batch_size=6)
     for _ in run.epochs(1):

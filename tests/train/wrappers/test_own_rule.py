@@ -49,14 +49,26 @@ class Training:
     """A linear regression whose learning rate falls to `share` of it from epoch `falls_at` on."""
 
     def __init__(
-        self, run: Run, rate: float, *, rule: str | None, falls_at: int = 99, share: float = 0.1
+        self,
+        run: Run,
+        rate: float,
+        *,
+        rule: str | None,
+        falls_at: int = 99,
+        share: float = 0.1,
     ) -> None:
         torch.manual_seed(1)
         net = nn.Linear(3, 1).double()
         self.run = run
-        self.model, self.optimizer = run.prepare(net, torch.optim.SGD(net.parameters(), lr=rate))
+        self.model, self.optimizer = run.prepare(
+            net, torch.optim.SGD(net.parameters(), lr=rate)
+        )
         self.loader = run.loader(
-            points(), batch_size=SMALL, max_batch_size=LARGE, shuffle=True, batch_rule=rule
+            points(),
+            batch_size=SMALL,
+            max_batch_size=LARGE,
+            shuffle=True,
+            batch_rule=rule,
         )
         falls = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer, lambda epoch: share if epoch >= falls_at else 1.0
@@ -82,10 +94,14 @@ class Training:
         return batches
 
     def parameters(self) -> torch.Tensor:
-        return torch.cat([parameter.detach().flatten() for parameter in self.model.parameters()])
+        return torch.cat(
+            [parameter.detach().flatten() for parameter in self.model.parameters()]
+        )
 
 
-def test_accordion_grows_where_the_gradient_is_steady_and_shrinks_when_the_rate_falls() -> None:
+def test_accordion_grows_where_the_gradient_is_steady_and_shrinks_when_the_rate_falls() -> (
+    None
+):
     run = ct.init(contract="self")
     training = Training(run, 1e-6, rule=ACCORDION, falls_at=5)
     # Decisions before epochs 2, 4, ...: the first knows no norm before; the rate fell between 4 and 6.
@@ -100,7 +116,9 @@ def test_a_gradient_that_changes_by_half_is_critical() -> None:
     batches = training.go_on(16)
     assert batches[:6] == [SMALL] * 6
     assert LARGE in batches[6:]
-    lenient = Training(ct.init(contract="self"), 0.02, rule="accordion(every=2, threshold=1000)")
+    lenient = Training(
+        ct.init(contract="self"), 0.02, rule="accordion(every=2, threshold=1000)"
+    )
     assert lenient.go_on(6) == [SMALL] * 4 + [LARGE] * 2
 
 
@@ -108,7 +126,9 @@ def test_the_rate_follows_the_batch_and_samples_count_alike() -> None:
     run = ct.init(contract="self")
     training, rates = Training(run, 1e-6, rule=ACCORDION), set()
     training.optimizer.inner.register_step_post_hook(  # type: ignore[attr-defined]  # of ElasticOptimizer
-        lambda optimizer, *_: rates.add((training.loader.batch_size, optimizer.param_groups[0]["lr"]))
+        lambda optimizer, *_: rates.add(
+            (training.loader.batch_size, optimizer.param_groups[0]["lr"])
+        )
     )
     training.go_on(6)
     assert rates == {(SMALL, 1e-6), (LARGE, 1e-6 * LARGE / SMALL)}
@@ -122,7 +142,11 @@ def test_the_noise_scale_doubles_the_batch_when_it_is_above_its_mean() -> None:
     for epoch in run.epochs(18):
         if epoch % 3 == 0 and epoch:
             finite = [scale for scale in scales if math.isfinite(scale)]
-            wanted = min(2 * wanted, LARGE) if scales[-1] > sum(finite) / len(finite) else wanted
+            wanted = (
+                min(2 * wanted, LARGE)
+                if scales[-1] > sum(finite) / len(finite)
+                else wanted
+            )
             scales = []
         batches.append(training.loader.batch_size)
         assert batches[-1] == wanted
@@ -141,7 +165,9 @@ def test_a_run_that_was_stopped_decides_as_if_it_had_not(
     monkeypatch.setattr(BackgroundWriter, "write", BackgroundWriter.write_now)
     whole = Training(ct.init(contract="self"), 0.004, rule=rule)
     batches = whole.go_on(12)
-    assert set(batches) >= {SMALL, LARGE} if rule == ACCORDION else len(set(batches)) > 1
+    assert (
+        set(batches) >= {SMALL, LARGE} if rule == ACCORDION else len(set(batches)) > 1
+    )
     # Stopped in the middle of a window of two epochs, each time; the newest checkpoint is a step old.
     for stop_at in (15, 41, 70, 100, None):
         run = ct.init(contract="self", checkpoint_dir=tmp_path, checkpoint_every_s=1e-9)
@@ -152,14 +178,22 @@ def test_a_run_that_was_stopped_decides_as_if_it_had_not(
     assert torch.equal(part.parameters(), whole.parameters())
 
 
-def reports_of(training: Training, scheduler: Scheduler, num_epochs: int) -> list[TrainingReport]:
+def reports_of(
+    training: Training, scheduler: Scheduler, num_epochs: int
+) -> list[TrainingReport]:
     """Train, and return the report at the end of each epoch; the next begins when it has arrived."""
     told = []
     for _ in training.run.epochs(num_epochs):
         for x, y in training.loader:
             training.step(x, y)
         training.scheduler.step()
-        told.append(next(report for report in scheduler.reports() if report.samples == len(told) * 96 + 96))
+        told.append(
+            next(
+                report
+                for report in scheduler.reports()
+                if report.samples == len(told) * 96 + 96
+            )
+        )
     return told
 
 
@@ -182,14 +216,18 @@ def told_by_a_run(num_epochs: int, *, falls_at: int = 99) -> list[TrainingReport
                 times=Times(report_every_s=1e-9),
             )
         )
-        told = reports_of(Training(run, 1e-6, rule=None, falls_at=falls_at), scheduler, num_epochs)
+        told = reports_of(
+            Training(run, 1e-6, rule=None, falls_at=falls_at), scheduler, num_epochs
+        )
         run.close()
     return told
 
 
 def predicted(told: Sequence[TrainingReport]) -> Iterator[tuple[Measured, Ahead]]:
     """Yield what is known after each report, and what Shockwave's predictor makes of it in a round."""
-    ledger = Ledger(rule=Rule.RESTATEMENT, calibrate=False, whole_seconds=False, round_s=120.0)
+    ledger = Ledger(
+        rule=Rule.RESTATEMENT, calibrate=False, whole_seconds=False, round_s=120.0
+    )
     measured = Measured()
     for number, report in enumerate(told):
         measured = measured.after(report, float(number))
@@ -203,11 +241,16 @@ def predicted(told: Sequence[TrainingReport]) -> Iterator[tuple[Measured, Ahead]
 def test_shockwave_predicts_from_what_a_run_reports() -> None:
     told = told_by_a_run(10)
     # The batch of the next epoch is the next report's.
-    assert [report.batch.total for report in told if report.batch] == [SMALL] * 4 + [LARGE] * 6
+    assert [report.batch.total for report in told if report.batch] == [SMALL] * 4 + [
+        LARGE
+    ] * 6
     *_, (measured, ahead) = predicted(told[:8])
     forecast = measured.forecast
     assert forecast is not None
-    assert (forecast.num_epochs, [mode.total for mode in forecast.modes]) == (10, [SMALL, LARGE])
+    assert (forecast.num_epochs, [mode.total for mode in forecast.modes]) == (
+        10,
+        [SMALL, LARGE],
+    )
     assert measured.progress_target == 10 * NUM_SAMPLES
     assert ahead.share == pytest.approx(0.8)
     # The small batch was left, so what is left is two epochs of the large one.
@@ -225,13 +268,20 @@ def test_shockwaves_predictor_follows_a_run_from_regime_to_regime() -> None:
         epoch_s = {mode.total: mode.epoch_s for mode in measured.forecast.modes}
         trained = [SMALL, *batches[:number]]
         assert ahead.share == pytest.approx((number + 1) / 12)
-        assert ahead.elapsed_s == pytest.approx(sum(epoch_s[batch] for batch in trained))
+        assert ahead.elapsed_s == pytest.approx(
+            sum(epoch_s[batch] for batch in trained)
+        )
 
 
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(InputError, match="only under contract self"):
         Training(ct.init(), 0.1, rule="accordion")
-    for rule in ("accordeon", "accordion(every=0)", "noise-scale(threshold=1)", "accordion(every=2.5)"):
+    for rule in (
+        "accordeon",
+        "accordion(every=0)",
+        "noise-scale(threshold=1)",
+        "accordion(every=2.5)",
+    ):
         with pytest.raises(InputError, match="accordion or noise-scale"):
             Training(ct.init(contract="self"), 0.1, rule=rule)
     run = ct.init(contract="self")
@@ -239,7 +289,9 @@ def test_what_cannot_be_is_refused() -> None:
     run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))
     with pytest.raises(InputError, match=r"needs batch\.max above"):
         run.loader(points(), batch_size=SMALL, batch_rule="accordion")
-    loader = run.loader(points(), batch_size=SMALL, max_batch_size=16, batch_rule="accordion")
+    loader = run.loader(
+        points(), batch_size=SMALL, max_batch_size=16, batch_rule="accordion"
+    )
     with pytest.raises(InputError, match="nothing where a batch rule sets it"):
         loader.set_batch_size(16)
 
@@ -256,7 +308,9 @@ def train_in_replicas(folder: str) -> None:
                 print(epoch, training.loader.batch_size, file=log)
         for x, y in training.loader:
             training.step(x, y)
-            if epoch >= 3:  # the change comes while the rule knows one norm and half of the next
+            if (
+                epoch >= 3
+            ):  # the change comes while the rule knows one norm and half of the next
                 time.sleep(0.0 if fast.exists() else 0.01)
         training.scheduler.step()
     if run.is_first:
@@ -280,6 +334,10 @@ def test_replicas_that_come_and_go_decide_as_one_alone(tmp_path: Path) -> None:
         assert run.join(run.members) == [0, 0], run.outputs()
     finally:
         run.kill()
-    seen = dict(line.split() for line in (tmp_path / "batches").read_text().splitlines())
+    seen = dict(
+        line.split() for line in (tmp_path / "batches").read_text().splitlines()
+    )
     assert [int(seen[str(epoch)]) for epoch in range(12)] == batches
-    assert torch.allclose(torch.load(tmp_path / "final.pt"), alone.parameters(), rtol=1e-9)
+    assert torch.allclose(
+        torch.load(tmp_path / "final.pt"), alone.parameters(), rtol=1e-9
+    )

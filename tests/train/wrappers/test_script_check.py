@@ -36,7 +36,9 @@ NO_BACKWARD = "50 steps without a backward through the model of run.prepare: "
         ("none", None),
     ],
 )
-def test_a_mistake_is_told_once(bug: str, told: str | None, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_mistake_is_told_once(
+    bug: str, told: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
     train(bug)
     assert caplog.messages == [told] * (told is not None)
 
@@ -79,13 +81,24 @@ def loop(num_steps: int, body: str, caplog: pytest.LogCaptureFixture) -> list[st
 
 
 @pytest.mark.parametrize(
-    "body", ["plain", "frozen", "calibration", "no use yet", "critic first", "critic often", "skips"]
+    "body",
+    [
+        "plain",
+        "frozen",
+        "calibration",
+        "no use yet",
+        "critic first",
+        "critic often",
+        "skips",
+    ],
 )
 def test_what_is_meant_is_not_told(body: str, caplog: pytest.LogCaptureFixture) -> None:
     assert loop(130, body, caplog) == []
 
 
-def test_a_short_training_without_a_step_is_told_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_short_training_without_a_step_is_told_at_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     run = ct.init()
     net = nn.Linear(1, 1)
     model, _ = run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01))
@@ -93,7 +106,9 @@ def test_a_short_training_without_a_step_is_told_at_its_end(caplog: pytest.LogCa
     for _ in run.epochs(1):
         for (x,) in loader:
             model(x)
-    assert caplog.messages == ["training ended after 3 steps without one optimizer.step()"]
+    assert caplog.messages == [
+        "training ended after 3 steps without one optimizer.step()"
+    ]
 
 
 def test_gradients_that_recover_are_not_told() -> None:

@@ -3,7 +3,12 @@
 import pytest
 
 from coadapt.model import Placement
-from coadapt.train.wrappers.timing import PASS_MIN_S, WARMUP_STEPS, PassTimer, StepSample
+from coadapt.train.wrappers.timing import (
+    PASS_MIN_S,
+    WARMUP_STEPS,
+    PassTimer,
+    StepSample,
+)
 
 pytestmark = pytest.mark.train
 
@@ -24,7 +29,9 @@ class Device:
         return end - start if end <= self.reached else None
 
 
-def one_pass(timer: PassTimer[float], device: Device, *, wait_s: float = 0.0, count: bool = True) -> None:
+def one_pass(
+    timer: PassTimer[float], device: Device, *, wait_s: float = 0.0, count: bool = True
+) -> None:
     timer.start()
     device.at += 1.0
     if wait_s:

@@ -18,10 +18,14 @@ NUM_SAMPLES, BATCH, EPOCHS = 96, 24, 3
 
 
 def samples() -> Tensor:
-    return torch.randn(NUM_SAMPLES, 6, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    return torch.randn(
+        NUM_SAMPLES, 6, generator=torch.Generator().manual_seed(5), dtype=torch.float64
+    )
 
 
-def make(rate: float = 0.05) -> tuple[nn.Module, nn.Module, torch.optim.Optimizer, torch.optim.Optimizer]:
+def make(
+    rate: float = 0.05,
+) -> tuple[nn.Module, nn.Module, torch.optim.Optimizer, torch.optim.Optimizer]:
     torch.manual_seed(0)
     generator = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
     critic = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)).double()
@@ -72,7 +76,9 @@ def elastic(folder: str, *, rate: float = 0.05, **options: Any) -> list[Tensor]:
     return found
 
 
-def assert_plain(found: list[Tensor], *, rate: float = 0.05, rtol: float = 1e-10) -> None:
+def assert_plain(
+    found: list[Tensor], *, rate: float = 0.05, rtol: float = 1e-10
+) -> None:
     for own, wanted in zip(found, plain(rate), strict=True):
         torch.testing.assert_close(own, wanted.detach(), rtol=rtol, atol=rtol)
 
@@ -82,13 +88,17 @@ def test_alone_it_is_the_plain_loop() -> None:
 
 
 @pytest.mark.parametrize("max_atomic", [12, 7])
-def test_what_goes_through_a_model_after_its_step_is_no_part_of_it(max_atomic: int) -> None:
+def test_what_goes_through_a_model_after_its_step_is_no_part_of_it(
+    max_atomic: int,
+) -> None:
     """In several passes. The generator stands still: in all but the last it sees the critic of before."""
     assert_plain(elastic("", max_atomic=max_atomic, rate=0.0), rate=0.0)
 
 
 @pytest.mark.parametrize("max_atomic", [None, 5])
-def test_on_three_replicas_it_is_the_plain_loop(max_atomic: int | None, tmp_path: Path) -> None:
+def test_on_three_replicas_it_is_the_plain_loop(
+    max_atomic: int | None, tmp_path: Path
+) -> None:
     target = elastic_in_passes if max_atomic else elastic_whole
     assert run_replicas(target, [str(tmp_path)] * 3, tmp_path) == [0, 0, 0]
     rate = 0.0 if max_atomic else 0.05
@@ -103,7 +113,9 @@ def elastic_in_passes(folder: str) -> None:
     elastic(folder, max_atomic=5, rate=0.0)
 
 
-def test_each_pair_has_its_own_noise_scale_and_rule_which_come_back(tmp_path: Path) -> None:
+def test_each_pair_has_its_own_noise_scale_and_rule_which_come_back(
+    tmp_path: Path,
+) -> None:
     run_replicas(adapt, [str(tmp_path)] * 2, tmp_path)
     text = (tmp_path / "output-0.txt").read_text()
     assert "leading 1.0 critic differs True" in text, text
@@ -117,8 +129,12 @@ def adapt(folder: str) -> None:
     run = ct.init(contract="adaptive", checkpoint_dir=folder)
     torch.manual_seed(1)
     actor, critic = nn.Linear(4, 1), nn.Linear(4, 1)
-    actor, first = run.prepare(actor, torch.optim.SGD(actor.parameters(), lr=1e-3), name="actor")
-    critic, second = run.prepare(critic, torch.optim.SGD(critic.parameters(), lr=1e-3), name="critic")
+    actor, first = run.prepare(
+        actor, torch.optim.SGD(actor.parameters(), lr=1e-3), name="actor"
+    )
+    critic, second = run.prepare(
+        critic, torch.optim.SGD(critic.parameters(), lr=1e-3), name="critic"
+    )
     loader = run.loader(TensorDataset(torch.randn(960, 4)), batch_size=8)
     session = run._session
     begins = True
@@ -127,7 +143,10 @@ def adapt(folder: str) -> None:
             if begins and run.progress.step:
                 print("came back", "critic" in session.data.further_noise, flush=True)
             begins = False
-            for model, optimizer, wanted in ((actor, first, x.sum(1)), (critic, second, 0 * x.sum(1) + 3)):
+            for model, optimizer, wanted in (
+                (actor, first, x.sum(1)),
+                (critic, second, 0 * x.sum(1) + 3),
+            ):
                 optimizer.zero_grad()
                 (model(x).squeeze(1) - wanted).square().mean().backward()
                 optimizer.step()
@@ -135,7 +154,13 @@ def adapt(folder: str) -> None:
                 own, other = session.noise_of(""), session.noise_of("critic")
                 assert own.stats() is not None
                 assert other.stats() is not None
-                print("leading", 1.0, "critic differs", own.stats() != other.stats(), flush=True)
+                print(
+                    "leading",
+                    1.0,
+                    "critic differs",
+                    own.stats() != other.stats(),
+                    flush=True,
+                )
                 save_now(run)
                 return  # of a training that is over nothing would come back
 
@@ -149,7 +174,9 @@ def test_names_must_differ() -> None:
     run = ct.init()
     one, two, three = (nn.Linear(2, 1) for _ in range(3))
     run.prepare(one, torch.optim.SGD(one.parameters(), lr=0.1))
-    with pytest.raises(ct.InputError, match=r"prepare\(name\): got 'a second call without one'"):
+    with pytest.raises(
+        ct.InputError, match=r"prepare\(name\): got 'a second call without one'"
+    ):
         run.prepare(two, torch.optim.SGD(two.parameters(), lr=0.1))
     run.prepare(two, torch.optim.SGD(two.parameters(), lr=0.1), name="critic")
     with pytest.raises(ct.InputError, match=r"prepare\(name\): got 'critic'"):
@@ -168,7 +195,9 @@ def change_in_place(folder: str) -> None:
             body((generator, critic, first, second), rows)
             time.sleep(0.0 if (Path(folder) / "fast").exists() else 0.05)
     if run.is_first:
-        state = [item.detach() for item in (*generator.parameters(), *critic.parameters())]
+        state = [
+            item.detach() for item in (*generator.parameters(), *critic.parameters())
+        ]
         torch.save(state, Path(folder) / "final.pt")
     run.close()
 
@@ -191,5 +220,7 @@ def test_they_change_in_place(tmp_path: Path) -> None:
         for rows in samples().split(BATCH):
             body(nets, rows)
     found = torch.load(tmp_path / "final.pt", weights_only=True)
-    for own, wanted in zip(found, [*nets[0].parameters(), *nets[1].parameters()], strict=True):
+    for own, wanted in zip(
+        found, [*nets[0].parameters(), *nets[1].parameters()], strict=True
+    ):
         torch.testing.assert_close(own, wanted.detach(), rtol=1e-9, atol=1e-9)

@@ -37,7 +37,9 @@ def make() -> tuple[TwoHeads, torch.optim.Optimizer]:
 
 
 def rows() -> Tensor:
-    return torch.randn(240, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    return torch.randn(
+        240, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64
+    )
 
 
 def train(folder: str, **options: Any) -> None:
@@ -53,7 +55,9 @@ def train(folder: str, **options: Any) -> None:
             optimizer.step()
             time.sleep(0.0 if (Path(folder) / "fast").exists() else 0.02)
     if run.is_first:
-        torch.save([item.detach() for item in model.parameters()], Path(folder) / "final.pt")
+        torch.save(
+            [item.detach() for item in model.parameters()], Path(folder) / "final.pt"
+        )
     run.close()
 
 
@@ -69,7 +73,12 @@ def test_a_run_with_unused_parameters_grows_and_comes_back(tmp_path: Path) -> No
         run.start(2)
         (tmp_path / "fast").touch()
         assert run.join(run.members) == [0, 0], run.outputs()
-        assert run.outputs().count("step 1: 4 of 8 parameters had no gradient (heads.1.weight,") == 1
+        assert (
+            run.outputs().count(
+                "step 1: 4 of 8 parameters had no gradient (heads.1.weight,"
+            )
+            == 1
+        )
     finally:
         run.kill()
     model, optimizer = make()
@@ -79,7 +88,9 @@ def test_a_run_with_unused_parameters_grows_and_comes_back(tmp_path: Path) -> No
             model(x, epoch % 2).square().mean().backward()
             optimizer.step()
     for own, wanted in zip(
-        torch.load(tmp_path / "final.pt", weights_only=True), model.parameters(), strict=True
+        torch.load(tmp_path / "final.pt", weights_only=True),
+        model.parameters(),
+        strict=True,
     ):
         torch.testing.assert_close(own, wanted.detach(), rtol=1e-9, atol=1e-12)
 
@@ -94,7 +105,9 @@ def test_who_begins_on_several_is_told_what_helps(tmp_path: Path) -> None:
     assert explain_refusal(RuntimeError("another")) is None
 
 
-def test_no_word_where_all_have_gradients_or_the_user_knows(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_word_where_all_have_gradients_or_the_user_knows(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     for ddp, parts in (
         ({}, (0, 1, 2)),
         ({"find_unused_parameters": True}, (0,)),
@@ -131,11 +144,15 @@ def thaw_later(folder: str) -> None:
                 (Path(folder) / "thawed").touch()
             time.sleep(0.0 if (Path(folder) / "fast").exists() else 0.02)
     if run.is_first:
-        torch.save([item.detach() for item in model.parameters()], Path(folder) / "final.pt")
+        torch.save(
+            [item.detach() for item in model.parameters()], Path(folder) / "final.pt"
+        )
     run.close()
 
 
-def test_what_is_thawed_on_the_way_is_trained_on_all_replicas_those_that_join_too(tmp_path: Path) -> None:
+def test_what_is_thawed_on_the_way_is_trained_on_all_replicas_those_that_join_too(
+    tmp_path: Path,
+) -> None:
     """Its gradients stayed each replica's own, and a change then ended the run."""
     run = Elastic(thaw_later, str(tmp_path), tmp_path)
     try:
@@ -159,7 +176,9 @@ def test_what_is_thawed_on_the_way_is_trained_on_all_replicas_those_that_join_to
             model(x, epoch % 2).square().mean().backward()
             optimizer.step()
     for own, wanted in zip(
-        torch.load(tmp_path / "final.pt", weights_only=True), model.parameters(), strict=True
+        torch.load(tmp_path / "final.pt", weights_only=True),
+        model.parameters(),
+        strict=True,
     ):
         torch.testing.assert_close(own, wanted.detach(), rtol=1e-9, atol=1e-12)
 
@@ -180,7 +199,9 @@ def another(folder: str) -> None:
             time.sleep(0.0 if (Path(folder) / "fast").exists() else 0.02)
 
 
-def test_a_replica_that_could_not_load_the_state_fails_before_it_joins(tmp_path: Path) -> None:
+def test_a_replica_that_could_not_load_the_state_fails_before_it_joins(
+    tmp_path: Path,
+) -> None:
     run = Elastic(another, str(tmp_path), tmp_path)
     try:
         run.start(1)

@@ -35,7 +35,9 @@ class Demand:
         if self.loop is None:
             return SlotUse()
         use, views, node_slots = self.loop.read(_picture)
-        return replace(use, useful=sum(useful_slots(view, node_slots) for view in views))
+        return replace(
+            use, useful=sum(useful_slots(view, node_slots) for view in views)
+        )
 
 
 def wanted_slots(state: SchedulerState) -> int:
@@ -45,11 +47,15 @@ def wanted_slots(state: SchedulerState) -> int:
     patience, and a policy shrinks it as soon as another one waits.
     """
     waiting = [job for job in state.jobs.values() if job.state is JobState.PENDING]
-    needed = sum(job.spec.replicas.min for job in waiting if not job.status.cancel_requested)
+    needed = sum(
+        job.spec.replicas.min for job in waiting if not job.status.cancel_requested
+    )
     total = sum(node.num_gpus for node in state.nodes.values())
     free = total - sum(num_gpus_held(job) for job in state.jobs.values())
     quota = quotas_of(state.tenants.values()).get(EVERYBODY)
-    most = math.inf if quota is None else quota - total  # more than that would stand idle
+    most = (
+        math.inf if quota is None else quota - total
+    )  # more than that would stand idle
     return max(math.ceil(min(needed - free, most)), 0)
 
 
@@ -62,9 +68,15 @@ def useful_slots(job: JobView, node_slots: int) -> int:
     gpu_type, profile = min(job.measured.by_type.items(), default=("", None))
     if profile is None or job.spec.contract is RescaleContract.FROZEN:
         return held or limits.min
-    most = min(limits.max, max(BELIEVED * profile.num_replicas_profiled, limits.min), COUNTED_MAX)
+    most = min(
+        limits.max,
+        max(BELIEVED * profile.num_replicas_profiled, limits.min),
+        COUNTED_MAX,
+    )
     counts = np.arange(1, most + 1)
-    goodput = goodput_table([job], -(-counts // node_slots), counts, gpu_type=gpu_type).goodput_JC[0]
+    goodput = goodput_table(
+        [job], -(-counts // node_slots), counts, gpu_type=gpu_type
+    ).goodput_JC[0]
     poor = np.flatnonzero(np.diff(goodput) < WORTH_MIN * goodput[0])
     return max(int(poor[0]) + 1 if poor.size else most, limits.min)
 
@@ -73,6 +85,8 @@ def _picture(state: SchedulerState) -> tuple[SlotUse, list[JobView], int]:
     """Return what is held, the jobs that live, and the slots of the largest node."""
     live = [job for job in state.jobs.values() if job.state not in ENDED]
     held = sum(max(num_gpus_held(job), job.target.allocation.num_gpus) for job in live)
-    use = SlotUse(held=math.ceil(held), quota=quotas_of(state.tenants.values()).get(EVERYBODY))
+    use = SlotUse(
+        held=math.ceil(held), quota=quotas_of(state.tenants.values()).get(EVERYBODY)
+    )
     views = [job_view(job, 0.0) for job in live if not job.status.cancel_requested]
     return use, views, max((node.num_gpus for node in state.nodes.values()), default=1)

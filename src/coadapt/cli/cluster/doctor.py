@@ -10,7 +10,13 @@ import typer
 
 from coadapt.cli.client import RefusedError, UnreachableError, find_client
 from coadapt.cli.exit_codes import EXIT_FAILED
-from coadapt.cli.state_dir import StateDir, StateOption, check_own, check_plain, find_state_dir
+from coadapt.cli.state_dir import (
+    StateDir,
+    StateOption,
+    check_own,
+    check_plain,
+    find_state_dir,
+)
 from coadapt.model import InputError
 
 if TYPE_CHECKING:
@@ -27,24 +33,38 @@ def doctor(
         typer.Option(help="Look whether this executor has what it needs."),
     ] = None,
     executor_option: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of it, as for `coadapt up`.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="An option of it, as for `coadapt up`."
+        ),
     ] = None,
     checkpoints: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Look whether a job could keep its checkpoints there, from here."),
+        typer.Option(
+            metavar="URL",
+            help="Look whether a job could keep its checkpoints there, from here.",
+        ),
     ] = None,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Repair the journal; a copy of it is kept beside it.")
+        bool,
+        typer.Option(
+            "--repair", help="Repair the journal; a copy of it is kept beside it."
+        ),
     ] = False,
     end_jobs: Annotated[
-        bool, typer.Option("--end-jobs", help="End the jobs that run here, where the journal is lost.")
+        bool,
+        typer.Option(
+            "--end-jobs", help="End the jobs that run here, where the journal is lost."
+        ),
     ] = False,
 ) -> None:
     """Say what is wrong with the state directory or missing for the executor; exit with 1 if so."""
     directory = find_state_dir(state)
     ready = _look_at_executor(directory, executor, executor_option or [])
     ready = _look_at_objects(checkpoints) and ready
-    if (executor is not None or checkpoints is not None) and not directory.path.is_dir():
+    if (
+        executor is not None or checkpoints is not None
+    ) and not directory.path.is_dir():
         raise typer.Exit(0 if ready else EXIT_FAILED)  # before the first `coadapt up`
     if not directory.path.is_dir():
         allowed = "a directory that `coadapt up` has run on; before the first time, --executor NAME looks"
@@ -60,7 +80,9 @@ def doctor(
         raise typer.Exit(EXIT_FAILED)
 
 
-def _look_at_executor(directory: StateDir, name: str | None, options: list[str]) -> bool:
+def _look_at_executor(
+    directory: StateDir, name: str | None, options: list[str]
+) -> bool:
     """Look whether an executor has what it needs: that of the command line, or of the settings file."""
     from coadapt.cli.cluster.up_settings import SETTINGS_FILE, read_settings
     from coadapt.executors import prepare_executor
@@ -87,7 +109,9 @@ def _look_at_objects(url: str | None) -> bool:
     if url is not None:
         return look_at_checkpoints(url)
     if find_spec("fsspec") is None:
-        typer.echo(f"objects    no job can keep its checkpoints in an object store: {EXTRA}")
+        typer.echo(
+            f"objects    no job can keep its checkpoints in an object store: {EXTRA}"
+        )
     return True
 
 
@@ -101,14 +125,18 @@ def _look_at_journal(directory: StateDir, repair: bool) -> bool:
     found = read_all(path)
     judgement = judge(found)
     findings = judgement.findings()
-    typer.echo(f"journal    {path}: {len(found.rows)} events, {len(judgement.kept)} snapshots")
+    typer.echo(
+        f"journal    {path}: {len(found.rows)} events, {len(judgement.kept)} snapshots"
+    )
     for line in findings:
         typer.echo(f"           {line}")
     _tell_refusals(directory, found.refusals)
     if not findings:
         return True
     if not repair:
-        typer.echo("           stop the scheduler, then: coadapt doctor --repair (it keeps a copy)")
+        typer.echo(
+            "           stop the scheduler, then: coadapt doctor --repair (it keeps a copy)"
+        )
         return False
     with directory.locked():
         copy = _copied(path)
@@ -122,7 +150,11 @@ def _told_cost(judgement: "Judgement") -> str:
     """Return what a repair means for the jobs."""
     harmed = [*judgement.altered, *judgement.missing]
     whole = max(judgement.kept, default=0)
-    if judgement.lost_tail or judgement.errors or any(number > whole for number in harmed):
+    if (
+        judgement.lost_tail
+        or judgement.errors
+        or any(number > whole for number in harmed)
+    ):
         return "jobs may be told as they were before what is lost: look at them with coadapt ls --all"
     return "nothing is lost of the books of jobs: a snapshot holds them"
 
@@ -168,7 +200,11 @@ def _look_at_scheduler(directory: StateDir) -> bool:
 def _end_jobs(directory: StateDir) -> None:
     """End what runs under this directory, and wait until it is gone."""
     from coadapt.executors.processes.generation_dir import JobDir
-    from coadapt.executors.processes.job_processes import kill_identified, kill_marked, marked_processes
+    from coadapt.executors.processes.job_processes import (
+        kill_identified,
+        kill_marked,
+        marked_processes,
+    )
 
     jobs = sorted(path for path in (directory.path / "jobs").glob("*") if path.is_dir())
     living = [job for job in jobs if marked_processes(job / "checkpoints")]
@@ -179,7 +215,9 @@ def _end_jobs(directory: StateDir) -> None:
             time.sleep(POLL_S)
         typer.echo(f"jobs       {job.name} was ended; its checkpoints and logs stay")
     for job in jobs:
-        kill_identified(each for lead in JobDir(job).generations() for each in lead.leaders())
+        kill_identified(
+            each for lead in JobDir(job).generations() for each in lead.leaders()
+        )
         # A new journal may give out the numbers of these generations again.
         if (job / "generations").is_dir():
             (job / "generations").rename(job / f"generations.{int(time.time())}")

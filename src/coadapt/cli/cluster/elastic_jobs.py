@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import typer
 
-from coadapt.cli.client import Client, JsonObject, RefusedError, UnreachableError, find_client
+from coadapt.cli.client import (
+    Client,
+    JsonObject,
+    RefusedError,
+    UnreachableError,
+    find_client,
+)
 from coadapt.cli.state_dir import StateOption
 from coadapt.model import InputError
 from coadapt.model.wire import from_json
@@ -24,9 +30,15 @@ CLIENT_ERRORS = range(400, SERVER_ERRORS)
 
 def elastic_jobs(
     state: StateOption = None,
-    kubeconfig: Annotated[str, typer.Option(help="Where the cluster is; in a pod: its own.")] = "",
-    namespace: Annotated[str, typer.Option(help="Of the ElasticJobs; else that of the kubeconfig.")] = "",
-    every_s: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between two looks.")] = 2.0,
+    kubeconfig: Annotated[
+        str, typer.Option(help="Where the cluster is; in a pod: its own.")
+    ] = "",
+    namespace: Annotated[
+        str, typer.Option(help="Of the ElasticJobs; else that of the kubeconfig.")
+    ] = "",
+    every_s: Annotated[
+        float, typer.Option("--every", min=0.1, help="Seconds between two looks.")
+    ] = 2.0,
 ) -> None:
     """Submit each ElasticJob of a namespace, keep its status up to date, cancel it where it is deleted."""
     try:
@@ -34,11 +46,15 @@ def elastic_jobs(
     except ModuleNotFoundError as error:
         if error.name != "kubernetes":
             raise
-        raise InputError("elastic-jobs", "kubernetes", "pip install 'coadapt[kubernetes]' first") from None
+        raise InputError(
+            "elastic-jobs", "kubernetes", "pip install 'coadapt[kubernetes]' first"
+        ) from None
     try:
         api = KubeApi.connect(kubeconfig)
     except NoClusterError as error:
-        raise InputError("--kubeconfig", kubeconfig or None, f"a kubeconfig of a cluster ({error})") from None
+        raise InputError(
+            "--kubeconfig", kubeconfig or None, f"a kubeconfig of a cluster ({error})"
+        ) from None
     # In its container it is the first process, which a signal ends only if it says so itself.
     signal.signal(signal.SIGTERM, _end)
     mirror = Mirror(api, namespace or api.namespace)
@@ -106,7 +122,11 @@ class Mirror:
         # Perhaps it was submitted, and nobody came to write that down: the id is known all the same.
         _cancel(client, str(job or job_id(str(metadata["name"]), str(metadata["uid"]))))
         left = [each for each in finalizers if each != FINALIZER]
-        self._api.ask("PATCH", f"{self._path}/{metadata['name']}", {"metadata": {"finalizers": left}})
+        self._api.ask(
+            "PATCH",
+            f"{self._path}/{metadata['name']}",
+            {"metadata": {"finalizers": left}},
+        )
 
     def _follow(self, client: Client, found: "JsonObject") -> None:
         from coadapt.executors.kubernetes.elastic_jobs import (
@@ -122,7 +142,9 @@ class Mirror:
         finalizers = cast("list[str]", metadata.get("finalizers") or [])
         own = f"{self._path}/{metadata['name']}"
         if FINALIZER not in finalizers:
-            self._api.ask("PATCH", own, {"metadata": {"finalizers": [*finalizers, FINALIZER]}})
+            self._api.ask(
+                "PATCH", own, {"metadata": {"finalizers": [*finalizers, FINALIZER]}}
+            )
         job = str(before.get("job", ""))
         standing = _standing(client, job) if job else _submitted(client, found)
         if standing is None:
@@ -131,11 +153,15 @@ class Mirror:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         wanted = status(found, standing, now)
         if wanted != before:
-            self._api.ask("PATCH", f"{own}/status", {"status": merge_patch(before, wanted)})
+            self._api.ask(
+                "PATCH", f"{own}/status", {"status": merge_patch(before, wanted)}
+            )
         elif not tells_more and wanted["phase"] in ENDED_PHASES:
             self._over.add(_key(found))
 
-    def _tell(self, client: Client, found: "JsonObject", standing: "Standing") -> tuple["Standing", bool]:
+    def _tell(
+        self, client: Client, found: "JsonObject", standing: "Standing"
+    ) -> tuple["Standing", bool]:
         """Tell of the job in Events; return up to where that was done, and whether there is more to tell."""
         from coadapt.executors.kubernetes.api import FORBIDDEN, ApiError
         from coadapt.executors.kubernetes.elastic_jobs import REFUSED
@@ -150,7 +176,10 @@ class Mirror:
                     self._events.refuse(found, standing.refusal, time.time())
                 return standing, False
             path = f"{client.job_path(standing.job)}/changes?after={-1 if before is None else before}"
-            changes = [from_json(Change, each) for each in cast("list[object]", client.get(path)["changes"])]
+            changes = [
+                from_json(Change, each)
+                for each in cast("list[object]", client.get(path)["changes"])
+            ]
             if not changes:
                 return standing, False
             return standing.with_told(self._events.tell(found, changes)), True
@@ -172,10 +201,14 @@ def _submitted(client: Client, found: "JsonObject") -> "Standing | None":
 
     before = cast("JsonObject", found.get("status") or {})
     metadata = cast("JsonObject", found["metadata"])
-    if before.get("phase") == REFUSED and before.get("observedGeneration") == metadata.get("generation"):
+    if before.get("phase") == REFUSED and before.get(
+        "observedGeneration"
+    ) == metadata.get("generation"):
         return Standing(refusal=str(before.get("reason", "")))
     try:
-        answer = client.post("/v1/jobs", job_body(found), {"Idempotency-Key": str(metadata["uid"])})
+        answer = client.post(
+            "/v1/jobs", job_body(found), {"Idempotency-Key": str(metadata["uid"])}
+        )
     except RefusedError as error:
         if error.status not in CLIENT_ERRORS:
             raise

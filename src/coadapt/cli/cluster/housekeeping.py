@@ -16,7 +16,9 @@ logger = logging.getLogger(__name__)
 class Housekeeping:
     """Takes the steps of a prune each hour, in a thread of its own; `steps` is given the instant (s)."""
 
-    def __init__(self, steps: Callable[[float], Iterator[Step]], now: Callable[[], float]) -> None:
+    def __init__(
+        self, steps: Callable[[float], Iterator[Step]], now: Callable[[], float]
+    ) -> None:
         self._steps = steps
         self._now = now
         self._closed = threading.Event()

@@ -53,7 +53,9 @@ from coadapt.service.live_loop import LiveLoop
 from coadapt.service.server import http_server
 
 DEFAULT_PORT = 8471
-OTHER_PORT = "--port 0 takes a free one, of which jobs that run hear when they start again"
+OTHER_PORT = (
+    "--port 0 takes a free one, of which jobs that run hear when they start again"
+)
 LISTEN_BACKLOG = 128
 PRIVATE_DIR = 0o700
 JOBS_NAMED = 5  # in an error's line
@@ -92,7 +94,11 @@ def serve(settings: LiveSettings) -> None:
         reserve = DiskReserve(state_dir.reserve)
         reserve.look()
         tcp_socket = listening(settings.host, _ports(settings))
-        with tcp_socket as tcp, listening_here(state_dir.socket) as here, _disk_has_room(state_dir):
+        with (
+            tcp_socket as tcp,
+            listening_here(state_dir.socket) as here,
+            _disk_has_room(state_dir),
+        ):
             _log_to_terminal()
             broken = _live(settings, connect, credentials, [tcp, here], reserve)
     if broken:
@@ -107,13 +113,22 @@ def _live(
     reserve: DiskReserve,
 ) -> bool:
     """Wire the parts, run them until told to stop; return whether one broke. Replicas report to socket 0."""
-    state_dir, url, clock, demand = settings.state_dir, _url(sockets[0]), WallClock(), Demand()
+    state_dir, url, clock, demand = (
+        settings.state_dir,
+        _url(sockets[0]),
+        WallClock(),
+        Demand(),
+    )
     executor = connect(_host(settings, credentials, url, clock, demand))
     solver = ProcessSolver(partial(create_policy, settings.policy), clock.now)
     journal = Journal.at_path(state_dir.journal)
     _check_not_lost(journal, executor)
     index, first_config = _open_index(state_dir, journal), state_dir.first_config()
-    writer, change_log, tally = IndexWriter(index, journal.whole, first_config), ChangeLog(), Tally()
+    writer, change_log, tally = (
+        IndexWriter(index, journal.whole, first_config),
+        ChangeLog(),
+        Tally(),
+    )
     latencies = Latencies(tally.registry)
     latencies.watch_journal(state_dir.journal)
     store = SnapshotsAside(journal, latencies.commit, reserve.give_up)
@@ -163,7 +178,9 @@ def _live(
 
     def close() -> None:
         server.should_exit = True
-        call_all([part.close for part in (loop, executor, solver, reserve, housekeeping)])
+        call_all(
+            [part.close for part in (loop, executor, solver, reserve, housekeeping)]
+        )
 
     broken = run_parts(parts, close)
     return close_files([index.close, store.close, journal.close]) or broken
@@ -176,7 +193,9 @@ def close_files(closes: Sequence[Callable[[], None]]) -> bool:
     except Exception as error:
         if not is_disk_full(error):
             raise
-        logger.error("the disk is full: the history of jobs is made anew from the journal at the next start")
+        logger.error(
+            "the disk is full: the history of jobs is made anew from the journal at the next start"
+        )
         return True
     return False
 
@@ -201,7 +220,11 @@ def spare_readers() -> None:
 
 
 def _host(
-    settings: LiveSettings, credentials: Credentials, url: str, clock: WallClock, demand: Demand
+    settings: LiveSettings,
+    credentials: Credentials,
+    url: str,
+    clock: WallClock,
+    demand: Demand,
 ) -> Host:
     return Host(
         state_dir=settings.state_dir.path,
@@ -223,7 +246,9 @@ class _PrintableFormatter(logging.Formatter):
 
 def _log_to_terminal() -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(_PrintableFormatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    handler.setFormatter(
+        _PrintableFormatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
+    )
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
@@ -242,10 +267,14 @@ def _come_up(settings: LiveSettings, url: str, loop: LiveLoop) -> None:
 
 def _url(server_socket: socket.socket) -> str:
     address, port = server_socket.getsockname()[:2]
-    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+    return (
+        f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+    )
 
 
-def run_parts(parts: Mapping[str, Callable[[], None]], close: Callable[[], None]) -> bool:
+def run_parts(
+    parts: Mapping[str, Callable[[], None]], close: Callable[[], None]
+) -> bool:
     """Run each part in a thread until a signal comes or one of them ends; return whether one broke.
 
     A part that breaks takes the scheduler down: the jobs run on, and a restart finds everything on disk.
@@ -258,11 +287,15 @@ def run_parts(parts: Mapping[str, Callable[[], None]], close: Callable[[], None]
             run()
         except BaseException as error:
             if is_disk_full(error):
-                logger.error("the disk is full, the scheduler ends, its jobs run on: %s", error)
+                logger.error(
+                    "the disk is full, the scheduler ends, its jobs run on: %s", error
+                )
             elif isinstance(error, StoreError):
                 logger.error("%s; the scheduler ends, its jobs run on", error)
             else:
-                logger.exception("the %s thread broke; the scheduler ends, its jobs run on", name)
+                logger.exception(
+                    "the %s thread broke; the scheduler ends, its jobs run on", name
+                )
             broken.set()
         finally:
             over.set()
@@ -272,7 +305,9 @@ def run_parts(parts: Mapping[str, Callable[[], None]], close: Callable[[], None]
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, on_signal)
-    threads = [threading.Thread(target=keep, args=item, name=item[0]) for item in parts.items()]
+    threads = [
+        threading.Thread(target=keep, args=item, name=item[0]) for item in parts.items()
+    ]
     for thread in threads:
         thread.start()
     over.wait()
@@ -292,7 +327,9 @@ def _disk_has_room(state_dir: StateDir) -> Iterator[None]:
     except Exception as error:
         if not is_disk_full(error):
             raise
-        raise InputError("--state", str(state_dir.path), "a directory on a disk with some room") from None
+        raise InputError(
+            "--state", str(state_dir.path), "a directory on a disk with some room"
+        ) from None
 
 
 def _ports(settings: LiveSettings) -> list[int]:
@@ -327,7 +364,9 @@ def _check_not_lost(journal: Journal, executor: LiveExecutor) -> None:
     """Raise StoreError if jobs run here but the journal is empty: a new one would have them all stopped."""
     running = [job for job, _ in executor.adopted()]
     if running and journal.last_number == 0:
-        named = ", ".join(running[:JOBS_NAMED]) + (", …" if len(running) > JOBS_NAMED else "")
+        named = ", ".join(running[:JOBS_NAMED]) + (
+            ", …" if len(running) > JOBS_NAMED else ""
+        )
         journal.close()
         raise StoreError(
             f"the journal is empty, but {len(running)} of its jobs run here ({named}): bring back the file "
@@ -347,24 +386,39 @@ def _stop_strangers(executor: LiveExecutor, loop: LiveLoop) -> None:
 
     for order in loop.read(strangers):
         logger.warning(
-            "job %s generation %d runs but is not in the journal: stopped", order.job, order.generation
+            "job %s generation %d runs but is not in the journal: stopped",
+            order.job,
+            order.generation,
         )
         executor.execute(order, lambda _: None)
 
 
 def _print_banner(settings: LiveSettings, url: str, loop: LiveLoop) -> None:
     config = settings.config
-    nodes = loop.read(lambda state: sorted(state.nodes.values(), key=lambda node: node.id))
+    nodes = loop.read(
+        lambda state: sorted(state.nodes.values(), key=lambda node: node.id)
+    )
     states = loop.read(lambda state: [job.state for job in state.jobs.values()])
     num_active = sum(state not in ENDED for state in states)
     num_held = sum(state in HOLDING for state in states)
-    reaction = "" if config.reaction_s is None else f", {config.reaction_s:g} s after an arrival or exit"
-    kinds = ", ".join(f"{node.num_gpus} x {node.gpu_type} on {node.id}" for node in nodes) or "none yet"
+    reaction = (
+        ""
+        if config.reaction_s is None
+        else f", {config.reaction_s:g} s after an arrival or exit"
+    )
+    kinds = (
+        ", ".join(f"{node.num_gpus} x {node.gpu_type} on {node.id}" for node in nodes)
+        or "none yet"
+    )
     typer.echo(f"coadapt {__version__}")
     typer.echo(f"  url      {url}")
     typer.echo(f"  state    {settings.state_dir.path}")
     typer.echo(f"  policy   {settings.policy}, every {config.round_s:g} s{reaction}")
     typer.echo(f"  slots    {kinds}")
     if states:
-        typer.echo(f"  jobs     {num_active} of {len(states)} not ended, {num_held} of them taken over")
-    typer.echo("Ctrl-C stops the scheduler; its jobs run on, and the next `coadapt up` takes them over.")
+        typer.echo(
+            f"  jobs     {num_active} of {len(states)} not ended, {num_held} of them taken over"
+        )
+    typer.echo(
+        "Ctrl-C stops the scheduler; its jobs run on, and the next `coadapt up` takes them over."
+    )

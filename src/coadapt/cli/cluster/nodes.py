@@ -33,7 +33,9 @@ def list_nodes(
 
 @nodes.command("take-back")
 def take_back(
-    name: Annotated[str, typer.Argument(help="The node, as `coadapt nodes ls` names it.")],
+    name: Annotated[
+        str, typer.Argument(help="The node, as `coadapt nodes ls` names it.")
+    ],
     state: StateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -35,6 +35,12 @@ def look_at_checkpoints(url: str) -> bool:
     if not same:
         typer.echo(f"objects    below {url} are not read as they were written")
         return False
-    late = "" if listed else "; a new one is not listed at once, which costs nothing but a few stray objects"
-    typer.echo(f"objects    below {url} can be written, read and removed from here{late}")
+    late = (
+        ""
+        if listed
+        else "; a new one is not listed at once, which costs nothing but a few stray objects"
+    )
+    typer.echo(
+        f"objects    below {url} can be written, read and removed from here{late}"
+    )
     return True

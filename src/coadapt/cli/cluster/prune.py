@@ -17,15 +17,24 @@ NAMED_MAX = 20  # jobs; all of them with --json
 
 def prune(
     keep_days: Annotated[
-        float | None, typer.Option(help="Days that ended jobs are kept. [default: as `coadapt up` does, 90]")
+        float | None,
+        typer.Option(
+            help="Days that ended jobs are kept. [default: as `coadapt up` does, 90]"
+        ),
     ] = None,
     logs_mib: Annotated[
         int | None,
-        typer.Option(help="The most of all logs together, MiB; those of ended jobs go. [likewise, 20480]"),
+        typer.Option(
+            help="The most of all logs together, MiB; those of ended jobs go. [likewise, 20480]"
+        ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be deleted.")
+    ] = False,
     state: StateOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was deleted as JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what was deleted as JSON.")
+    ] = False,
 ) -> None:
     """Forget jobs that ended long ago, with their logs, and what the journal needs no more.
 
@@ -33,13 +42,19 @@ def prune(
     """
     directory = find_state_dir(state)
     if not directory.path.is_dir():
-        raise InputError("--state", str(directory.path), "a directory that `coadapt up` has run on")
+        raise InputError(
+            "--state", str(directory.path), "a directory that `coadapt up` has run on"
+        )
     check_own(directory.path, "--state")
     given = {"keep_days": keep_days, "logs_mib": logs_mib}
     settings, _ = read_settings(directory, None, given, ())
     keep = Keep(days=settings.keep_days, logs_mib=settings.logs_mib)
     told = _pruned(directory, keep, dry_run=dry_run)
-    typer.echo(json.dumps({**told, "dry_run": dry_run}) if as_json else _told(told, keep, dry_run=dry_run))
+    typer.echo(
+        json.dumps({**told, "dry_run": dry_run})
+        if as_json
+        else _told(told, keep, dry_run=dry_run)
+    )
 
 
 def _pruned(directory: StateDir, keep: Keep, *, dry_run: bool) -> JsonObject:
@@ -57,7 +72,11 @@ def _asked(client: Client, keep: Keep, *, dry_run: bool) -> JsonObject:
     from rich.console import Console
 
     total: JsonObject = {"jobs": [], "logs": [], "num_bytes": 0, "num_events": 0}
-    body: JsonObject = {"keep_days": keep.days, "logs_mib": keep.logs_mib, "dry_run": dry_run}
+    body: JsonObject = {
+        "keep_days": keep.days,
+        "logs_mib": keep.logs_mib,
+        "dry_run": dry_run,
+    }
     with Console(stderr=True).status("prune") as status:
         while True:
             answer = client.post("/v1/prune", body)
@@ -98,7 +117,9 @@ def _counted(told: JsonObject) -> str:
 
 def _told(told: JsonObject, keep: Keep, *, dry_run: bool) -> str:
     what = "would be deleted" if dry_run else "deleted"
-    lines = [f"{what}: {_counted(told)} (kept: {keep.days:g} days, {keep.logs_mib} MiB of logs)"]
+    lines = [
+        f"{what}: {_counted(told)} (kept: {keep.days:g} days, {keep.logs_mib} MiB of logs)"
+    ]
     for name in ("jobs", "logs"):
         found = cast("list[str]", told[name])
         more = f" and {len(found) - NAMED_MAX} more" * (len(found) > NAMED_MAX)

@@ -12,7 +12,9 @@ from coadapt.runtime.job_index import JobIndex
 from coadapt.runtime.journal import Journal
 
 
-def read_back(journal_path: Path, index_path: Path, config: SchedulerConfig) -> tuple[Scheduler, History]:
+def read_back(
+    journal_path: Path, index_path: Path, config: SchedulerConfig
+) -> tuple[Scheduler, History]:
     """Return the scheduler as the journal leaves it, and the history of all jobs that are known.
 
     The files are left as they are, so that a scheduler may be running on them: what the index does not have
@@ -25,7 +27,10 @@ def read_back(journal_path: Path, index_path: Path, config: SchedulerConfig) -> 
     journal = Journal.at_path(journal_path)
     try:
         state, upto = journal.latest_snapshot() or (None, 0)
-        scheduler, writer = Scheduler(config, state), IndexWriter(index, journal.whole, config)
+        scheduler, writer = (
+            Scheduler(config, state),
+            IndexWriter(index, journal.whole, config),
+        )
         writer.restored(scheduler.state, upto)
         for number, event in journal.numbered_events(after=upto):
             writer.observe(number, event, scheduler.handle(event), scheduler.state)

@@ -11,7 +11,9 @@ from coadapt.model import InputError
 
 
 def report(
-    page: Annotated[Path, typer.Argument(help="HTML file to write.")] = Path("coadapt-report.html"),
+    page: Annotated[Path, typer.Argument(help="HTML file to write.")] = Path(
+        "coadapt-report.html"
+    ),
     state: StateOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the page's path and figures as JSON.")
@@ -24,12 +26,22 @@ def report(
 
     directory = find_state_dir(state)
     if not directory.journal.exists():
-        raise InputError("--state", str(directory.path), "a directory that `coadapt up` has run on")
+        raise InputError(
+            "--state", str(directory.path), "a directory that `coadapt up` has run on"
+        )
     if not page.absolute().parent.is_dir():
         raise InputError("page", str(page), "a file in a directory that exists")
-    scheduler, history = read_back(directory.journal, directory.index, directory.first_config())
+    scheduler, history = read_back(
+        directory.journal, directory.index, directory.first_config()
+    )
     policy = (directory.last_run() or {}).get("policy", "live")
-    run = ReportRun(label=policy, history=history, metrics=live_figures(history), wall_clock=True)
-    write_report(page, [run], title=f"Coadapt on {', '.join(sorted(scheduler.state.nodes)) or 'no node'}")
+    run = ReportRun(
+        label=policy, history=history, metrics=live_figures(history), wall_clock=True
+    )
+    write_report(
+        page,
+        [run],
+        title=f"Coadapt on {', '.join(sorted(scheduler.state.nodes)) or 'no node'}",
+    )
     figures = {"page": str(page), "policy": policy, "metrics": run.metrics}
     typer.echo(json.dumps(figures) if as_json else str(page))

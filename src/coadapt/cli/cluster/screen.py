@@ -31,12 +31,19 @@ class Screen:
         self._held: deque[float] = deque(maxlen=NUM_LOOKS)
 
     def picture(
-        self, cluster: JsonObject, width: int, height: int | None = None, notice: str = ""
+        self,
+        cluster: JsonObject,
+        width: int,
+        height: int | None = None,
+        notice: str = "",
     ) -> RenderableType:
         """Return what to show of a snapshot, on `width` columns and `height` lines (None: no limit)."""
         jobs = cast("list[JsonObject]", cluster["jobs"])
         colours = colours_of(jobs)
-        num_gpus, used = cast(int, cluster["num_gpus"]), cast(float, cluster["num_gpus_used"])
+        num_gpus, used = (
+            cast(int, cluster["num_gpus"]),
+            cast(float, cluster["num_gpus_used"]),
+        )
         self._held.append(used / num_gpus if num_gpus else 0.0)
         parts: list[RenderableType] = [
             _header(cluster),
@@ -46,11 +53,18 @@ class Screen:
             _counts(jobs),
         ]
         if cluster["plan_error"]:
-            parts.append(Text(f"the last plan was refused: {cluster['plan_error']}", style="bold red"))
+            parts.append(
+                Text(
+                    f"the last plan was refused: {cluster['plan_error']}",
+                    style="bold red",
+                )
+            )
         if notice:
             parts.append(Text(notice, style="bold red"))
         limit = None if height is None else max(height - NUM_OTHER_LINES, 1)
-        parts.append(Padding(job_view(_shown(jobs, limit), colours, width), (1, 0, 0, 0)))
+        parts.append(
+            Padding(job_view(_shown(jobs, limit), colours, width), (1, 0, 0, 0))
+        )
         return Group(*parts)
 
     def _curve(self) -> Text:
@@ -59,7 +73,9 @@ class Screen:
         mean = sum(self._held) / len(self._held)
         line = Text("").append("Held   ", style="bold")
         line.append("".join(steps).ljust(NUM_LOOKS), style="#56b4e9")
-        line.append(f"  {share(self._held[-1])} now, {share(mean)} mean", style="bright_black")
+        line.append(
+            f"  {share(self._held[-1])} now, {share(mean)} mean", style="bright_black"
+        )
         return line
 
 
@@ -74,7 +90,9 @@ def _header(cluster: JsonObject) -> Table:
     return header
 
 
-def _nodes(cluster: JsonObject, jobs: list[JsonObject], colours: dict[str, str]) -> Table:
+def _nodes(
+    cluster: JsonObject, jobs: list[JsonObject], colours: dict[str, str]
+) -> Table:
     """Return a row of slots per node, coloured by the job that holds them."""
     grid = Table.grid(padding=(0, 1))
     grid.add_column(style="bold", no_wrap=True)
@@ -113,6 +131,7 @@ def _shown(jobs: list[JsonObject], limit: int | None) -> list[JsonObject]:
     """Return the active jobs, then the ones that ended last, as many as there is room for."""
     active = [job for job in jobs if job["state"] not in ENDED]
     ended = sorted(
-        (job for job in jobs if job["state"] in ENDED), key=lambda job: -cast(float, job["ended_at"])
+        (job for job in jobs if job["state"] in ENDED),
+        key=lambda job: -cast(float, job["ended_at"]),
     )
     return [*active, *ended[:NUM_ENDED_SHOWN]][:limit]

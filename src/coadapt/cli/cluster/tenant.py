@@ -22,10 +22,17 @@ NO_QUOTA = "none"
 def set_tenant(
     name: Annotated[str, typer.Argument(help="The tenant, as in job files.")],
     quota: Annotated[
-        str | None, typer.Option("--quota", help=f"The most GPUs of its jobs; {NO_QUOTA}: no limit.")
+        str | None,
+        typer.Option(
+            "--quota", help=f"The most GPUs of its jobs; {NO_QUOTA}: no limit."
+        ),
     ] = None,
-    weight: Annotated[float | None, typer.Option("--weight", help="Its weight in fair shares.")] = None,
-    priority: Annotated[int | None, typer.Option("--priority", help="Higher goes first.")] = None,
+    weight: Annotated[
+        float | None, typer.Option("--weight", help="Its weight in fair shares.")
+    ] = None,
+    priority: Annotated[
+        int | None, typer.Option("--priority", help="Higher goes first.")
+    ] = None,
     state: StateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -35,7 +42,11 @@ def set_tenant(
     client = find_client(state)
     known = cast("list[JsonObject]", client.get("/v1/tenants")["tenants"])
     granted = next((each for each in known if each["id"] == name), {})
-    body: JsonObject = {key: granted[key] for key in ("quota_gpus", "weight", "priority") if key in granted}
+    body: JsonObject = {
+        key: granted[key]
+        for key in ("quota_gpus", "weight", "priority")
+        if key in granted
+    }
     if quota is not None:
         body["quota_gpus"] = _quota(quota)
     if weight is not None:

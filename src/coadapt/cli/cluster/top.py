@@ -19,9 +19,12 @@ PATH = f"/v1/cluster?limit={JOBS_SHOWN}"
 def top(
     state: StateOption = None,
     once: Annotated[
-        bool, typer.Option("--once", help="Print one picture and end, as always in a pipe.")
+        bool,
+        typer.Option("--once", help="Print one picture and end, as always in a pipe."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one picture as JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one picture as JSON.")
+    ] = False,
 ) -> None:
     """Watch GPUs, jobs and decisions; Ctrl-C ends it."""
     client = find_client(state)
@@ -49,7 +52,10 @@ def _watch(client: Client, cluster: JsonObject) -> None:
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
-                live.update(screen.picture(cluster, console.width, console.height, notice), refresh=True)
+                live.update(
+                    screen.picture(cluster, console.width, console.height, notice),
+                    refresh=True,
+                )
                 time.sleep(REFRESH_S)
                 try:
                     cluster, notice = client.get(PATH), ""

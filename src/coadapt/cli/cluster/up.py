@@ -10,29 +10,46 @@ from coadapt.cli.state_dir import StateOption, find_state_dir
 from coadapt.core.config import SchedulerConfig
 
 # None stands for "not told": then the settings file counts, and then the default that each help names.
-SLOTS = typer.Option(help="CPU slots that stand for GPUs; without it NVIDIA GPUs are looked for.")
-CONFIG = typer.Option(help="YAML file of settings; else coadapt.yaml in the state directory.")
-EXECUTOR = typer.Option(help="Where replicas run; see `coadapt executors`. [default: local]")
-EXECUTOR_OPTION = typer.Option(metavar="NAME=VALUE", help="An option of the executor; may be repeated.")
+SLOTS = typer.Option(
+    help="CPU slots that stand for GPUs; without it NVIDIA GPUs are looked for."
+)
+CONFIG = typer.Option(
+    help="YAML file of settings; else coadapt.yaml in the state directory."
+)
+EXECUTOR = typer.Option(
+    help="Where replicas run; see `coadapt executors`. [default: local]"
+)
+EXECUTOR_OPTION = typer.Option(
+    metavar="NAME=VALUE", help="An option of the executor; may be repeated."
+)
 POLICY = typer.Option(
-    help="Scheduling policy; see `coadapt policies`. [default: castor]", autocompletion=complete_policy
+    help="Scheduling policy; see `coadapt policies`. [default: castor]",
+    autocompletion=complete_policy,
 )
 ROUND = typer.Option("--round", help="Seconds between decisions. [default: 60]")
 REACTION = typer.Option(
-    "--reaction", help="Seconds from an arrival or exit to a decision of its own. [default: 2]"
+    "--reaction",
+    help="Seconds from an arrival or exit to a decision of its own. [default: 2]",
 )
 SETTLE = typer.Option(
-    "--settle", help="Seconds for which plans leave a job alone that has not taken a step yet. [default: 600]"
+    "--settle",
+    help="Seconds for which plans leave a job alone that has not taken a step yet. [default: 600]",
 )
 IN_PLACE = typer.Option(
     "--in-place/--no-in-place",
     help="Whether running jobs that can change their number of replicas without a restart do so. [yes]",
 )
-GRACE = typer.Option("--grace", help="Seconds that replicas get to save their state. [default: 30]")
+GRACE = typer.Option(
+    "--grace", help="Seconds that replicas get to save their state. [default: 30]"
+)
 HOST = typer.Option(help="Address to listen on. [default: 127.0.0.1]")
 PORT = typer.Option(help="Port; else the last run's, else 8471. 0 takes any free one.")
-KEEP_DAYS = typer.Option(help="Days that ended jobs are kept, but for their checkpoints. [default: 90]")
-LOGS_MIB = typer.Option(help="The most of all logs together, MiB; those of ended jobs go. [default: 20480]")
+KEEP_DAYS = typer.Option(
+    help="Days that ended jobs are kept, but for their checkpoints. [default: 90]"
+)
+LOGS_MIB = typer.Option(
+    help="The most of all logs together, MiB; those of ended jobs go. [default: 20480]"
+)
 EXPOSE = typer.Option("--expose", help="Allow a --host that other machines can reach.")
 
 

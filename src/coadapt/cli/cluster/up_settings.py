@@ -39,7 +39,10 @@ class UpSettings:
 
 
 def read_settings(
-    state_dir: StateDir, config: Path | None, given: Mapping[str, object], options: Sequence[str]
+    state_dir: StateDir,
+    config: Path | None,
+    given: Mapping[str, object],
+    options: Sequence[str],
 ) -> tuple[UpSettings, dict[str, OptionText]]:
     """Return the settings and the executor's options.
 
@@ -51,7 +54,11 @@ def read_settings(
     data = _read(path) if config is not None or path.exists() else {}
     in_file = data.pop(OPTIONS, None) or {}
     if not isinstance(in_file, dict):
-        raise InputError(f"{path.name}.{OPTIONS}", in_file, "names and values, as in `coadapt executors`")
+        raise InputError(
+            f"{path.name}.{OPTIONS}",
+            in_file,
+            "names and values, as in `coadapt executors`",
+        )
     told = {name: value for name, value in given.items() if value is not None}
     of_file = from_json(UpSettings, data, path.name)
     settings = from_json(UpSettings, {**data, **told}, path.name)
@@ -60,7 +67,9 @@ def read_settings(
     _check(
         settings,
         lambda name: (
-            f"--{name.replace('_', '-')}" if name in told or name not in data else f"{path.name}.{name}"
+            f"--{name.replace('_', '-')}"
+            if name in told or name not in data
+            else f"{path.name}.{name}"
         ),
     )
     return settings, {**in_file, **dict(_pair(text) for text in options)}
@@ -72,28 +81,43 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError("--config", str(path), f"a readable YAML file ({error})") from None
+        raise InputError(
+            "--config", str(path), f"a readable YAML file ({error})"
+        ) from None
     if data is None:
         return {}
     if not isinstance(data, dict):
-        raise InputError("--config", str(path), "a YAML file of settings, each a line `name: value`")
+        raise InputError(
+            "--config", str(path), "a YAML file of settings, each a line `name: value`"
+        )
     return {str(key): value for key, value in data.items()}
 
 
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals):
-        raise InputError("--executor-option", text, "name=value; `coadapt executors` lists the names")
+        raise InputError(
+            "--executor-option", text, "name=value; `coadapt executors` lists the names"
+        )
     return name.strip(), value.strip()
 
 
 def _check(settings: UpSettings, named: Callable[[str], str]) -> None:
-    for name, least in (("round", 1.0), ("reaction", 0.0), ("settle", 0.0), ("grace", 0.0)):
+    for name, least in (
+        ("round", 1.0),
+        ("reaction", 0.0),
+        ("settle", 0.0),
+        ("grace", 0.0),
+    ):
         seconds = getattr(settings, name)
         if not least <= seconds <= SECONDS_MAX:
-            raise InputError(named(name), seconds, f"{least:g}..{SECONDS_MAX:g} seconds")
+            raise InputError(
+                named(name), seconds, f"{least:g}..{SECONDS_MAX:g} seconds"
+            )
     if not 0.0 <= settings.keep_days <= KEEP_DAYS_MAX:
-        raise InputError(named("keep_days"), settings.keep_days, f"0..{KEEP_DAYS_MAX:g} days")
+        raise InputError(
+            named("keep_days"), settings.keep_days, f"0..{KEEP_DAYS_MAX:g} days"
+        )
     if not 0 <= settings.logs_mib <= LOGS_MIB_MAX:
         raise InputError(named("logs_mib"), settings.logs_mib, f"0..{LOGS_MIB_MAX} MiB")
     if settings.port is not None and not 0 <= settings.port <= PORT_MAX:
@@ -102,4 +126,8 @@ def _check(settings: UpSettings, named: Callable[[str], str]) -> None:
     loopback = host in ("localhost", "::1") or host.startswith("127.")
     if not loopback and not settings.expose:
         # Whoever holds the token runs commands as this user, and the token would cross the network in clear.
-        raise InputError(named("host"), host, "a loopback address such as 127.0.0.1, or --expose beside it")
+        raise InputError(
+            named("host"),
+            host,
+            "a loopback address such as 127.0.0.1, or --expose beside it",
+        )

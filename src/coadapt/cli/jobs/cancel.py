@@ -14,10 +14,16 @@ from coadapt.cli.state_dir import StateOption
 def cancel(
     jobs: Annotated[
         list[str],
-        typer.Argument(metavar="JOB...", help="Ids or their beginnings.", autocompletion=complete_job),
+        typer.Argument(
+            metavar="JOB...",
+            help="Ids or their beginnings.",
+            autocompletion=complete_job,
+        ),
     ],
     state: StateOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answers as JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the answers as JSON.")
+    ] = False,
 ) -> None:
     """Cancel jobs. Their replicas are stopped, their checkpoints and logs stay."""
     client = find_client(state)
@@ -46,4 +52,6 @@ def cancel(
 def _told(answer: JsonObject) -> str:
     if answer["ended_before"]:
         return f"{answer['id']} had ended before: {answer['state']}"
-    return f"{answer['id']} is " + ("cancelled" if answer["state"] == "cancelled" else "being cancelled")
+    return f"{answer['id']} is " + (
+        "cancelled" if answer["state"] == "cancelled" else "being cancelled"
+    )

@@ -14,7 +14,12 @@ from coadapt.model.measured import RANK, RATIO, straggler
 
 
 def describe(
-    job: Annotated[str, typer.Argument(help="Id of the job, or its beginning.", autocompletion=complete_job)],
+    job: Annotated[
+        str,
+        typer.Argument(
+            help="Id of the job, or its beginning.", autocompletion=complete_job
+        ),
+    ],
     state: StateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -49,8 +54,14 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
     nodes = ", ".join(f"{node}: {count}" for node, count in _slots(job))
     rescale_s = cast("float | None", job["rescale_s"])
     rescales = f"{job['num_rescales']}"
-    rescales += f", {job['num_in_place']} of them in place" if job["num_in_place"] else ""
-    rescales += f"; {rescale_s:.1f} s of training per start or rescale" if rescale_s is not None else ""
+    rescales += (
+        f", {job['num_in_place']} of them in place" if job["num_in_place"] else ""
+    )
+    rescales += (
+        f"; {rescale_s:.1f} s of training per start or rescale"
+        if rescale_s is not None
+        else ""
+    )
     step_s = cast("float | None", job["step_time_s"])
     part = done(job)
     facts = [
@@ -60,28 +71,40 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
         ("Command", f"{launch.get('run', '')}  in {launch.get('workdir', '')}"),
         ("Contract", f"{job['contract']}, tenant {job['tenant']}"),
         ("GPUs", gpus(job) + (f" ({nodes})" if nodes else "")),
-        ("Batch", f"{batch(job)} now, {_batch_limits(cast(JsonObject, spec['batch']))}"),
+        (
+            "Batch",
+            f"{batch(job)} now, {_batch_limits(cast(JsonObject, spec['batch']))}",
+        ),
         ("Efficiency", share(job["efficiency"]) + _noise(job["noise_scale"])),
         (
             "Progress",
-            f"{cast(float, job['progress']):.0f} samples" + (f", {share(part)}" if part is not None else ""),
+            f"{cast(float, job['progress']):.0f} samples"
+            + (f", {share(part)}" if part is not None else ""),
         ),
         ("Step", f"{step_s * 1000:.1f} ms" if step_s is not None else "–"),
         *_last_report(job),
-        ("Submitted", f"{_instant(job['submitted_at'])}, {duration(cast(float, job['age_s']))} ago"),
+        (
+            "Submitted",
+            f"{_instant(job['submitted_at'])}, {duration(cast(float, job['age_s']))} ago",
+        ),
         ("Service", f"{cast(float, job['attained_service_gpu_s']):.0f} GPU-seconds"),
         ("Rescales", rescales),
         *_pause(cast("dict[str, float]", job["pause"])),
-        ("Failures", f"{job['num_failures']}, given up after more than {spec['max_failures']}"),
+        (
+            "Failures",
+            f"{job['num_failures']}, given up after more than {spec['max_failures']}",
+        ),
     ]
     metrics = cast("dict[str, float]", job["metrics"])
     held = Allocation(slots=tuple((node, count) for node, count in _slots(job)))
     if slow := straggler(metrics, held):
         facts.append(("Straggler", slow))
-    metrics = {name: value for name, value in metrics.items() if name not in (RANK, RATIO)}
-    return facts + [("Metrics", ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()))] * bool(
-        metrics
-    )
+    metrics = {
+        name: value for name, value in metrics.items() if name not in (RANK, RATIO)
+    }
+    return facts + [
+        ("Metrics", ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
+    ] * bool(metrics)
 
 
 def _slots(job: JsonObject) -> list[tuple[str, int]]:
@@ -100,8 +123,14 @@ def _pause(parts: dict[str, float]) -> list[tuple[str, str]]:
     if not parts:
         return []
     longest = sorted(parts.items(), key=lambda part: -part[1])
-    named = ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in longest if seconds >= 0.0005)
-    return [("Last pause", f"{1000 * sum(parts.values()):.0f} ms, no step lost ({named})")]
+    named = ", ".join(
+        f"{name} {1000 * seconds:.0f} ms"
+        for name, seconds in longest
+        if seconds >= 0.0005
+    )
+    return [
+        ("Last pause", f"{1000 * sum(parts.values()):.0f} ms, no step lost ({named})")
+    ]
 
 
 def _batch_limits(limits: JsonObject) -> str:
@@ -109,7 +138,9 @@ def _batch_limits(limits: JsonObject) -> str:
 
 
 def _noise(scale: object) -> str:
-    return f", noise scale {scale:.0f} samples" if isinstance(scale, int | float) else ""
+    return (
+        f", noise scale {scale:.0f} samples" if isinstance(scale, int | float) else ""
+    )
 
 
 def _instant(at: object) -> str:
@@ -128,4 +159,7 @@ def _spans(job: JsonObject) -> list[str]:
 
 def _decisions(job: JsonObject) -> list[str]:
     decisions = cast("list[JsonObject]", job["decisions"])
-    return [f"  {_instant(entry['at'])}  {str(entry['text']).splitlines()[0]}" for entry in decisions]
+    return [
+        f"  {_instant(entry['at'])}  {str(entry['text']).splitlines()[0]}"
+        for entry in decisions
+    ]

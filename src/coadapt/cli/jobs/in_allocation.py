@@ -32,7 +32,9 @@ def main(folder: str, *flags: str) -> None:
     """Run the job to its end; never returns."""
     state, job = Path(folder), os.environ["SLURM_JOB_ID"]
     log = (state / "up.log").open("ab")
-    scheduler = subprocess.Popen(_up(state, job), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    scheduler = subprocess.Popen(
+        _up(state, job), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+    )
     try:
         client = _client(state, scheduler)
         # Under the same key a second start of this script finds the first one's job.
@@ -58,8 +60,25 @@ def _up(state: Path, job: str) -> list[str]:
     several = int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) > 1
     host = ["--host", own_address(), "--expose"] if several else []
     given = [part for option in options for part in ("--executor-option", option)]
-    verb = ["up", "--executor", "slurm", "--state", str(state), "--port", "0", "--round", str(ROUND_S)]
-    return [sys.executable, "-c", "from coadapt.cli.main import main; main()", *verb, *host, *given]
+    verb = [
+        "up",
+        "--executor",
+        "slurm",
+        "--state",
+        str(state),
+        "--port",
+        "0",
+        "--round",
+        str(ROUND_S),
+    ]
+    return [
+        sys.executable,
+        "-c",
+        "from coadapt.cli.main import main; main()",
+        *verb,
+        *host,
+        *given,
+    ]
 
 
 def _client(state: Path, scheduler: "subprocess.Popen[bytes]") -> Client:
@@ -81,7 +100,9 @@ def _follow(client: Client, job: str, allocation: str, *, requeue: bool) -> int:
     """Show the job's log until it has ended, or the allocation's time is up; return an exit code."""
     from coadapt.cli.jobs.logs import show_log
 
-    log = threading.Thread(target=show_log, args=(client, job), kwargs={"follow": True}, daemon=True)
+    log = threading.Thread(
+        target=show_log, args=(client, job), kwargs={"follow": True}, daemon=True
+    )
     log.start()
     while (found := client.get(client.job_path(job)))["state"] not in ENDED:
         if requeue and found["state"] == "pending" and _time_is_up(allocation):
@@ -98,7 +119,9 @@ def _time_is_up(allocation: str) -> bool:
         jobs = SlurmTools().jobs("--me")
     except SlurmError:
         return False
-    ends = [job.ends_at for job in jobs if job.id == allocation and job.ends_at is not None]
+    ends = [
+        job.ends_at for job in jobs if job.id == allocation and job.ends_at is not None
+    ]
     return bool(ends) and ends[0] - time.time() < TIME_IS_UP_S
 
 

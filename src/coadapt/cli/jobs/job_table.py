@@ -23,7 +23,15 @@ STATE_STYLES = {
     "cancelled": "bright_black",
 }
 # Colours by which a job is found again in the map of the slots (Okabe and Ito's, safe for most eyes).
-JOB_COLOURS = ("#56b4e9", "#e69f00", "#009e73", "#f0e442", "#cc79a7", "#d55e00", "#0072b2")
+JOB_COLOURS = (
+    "#56b4e9",
+    "#e69f00",
+    "#009e73",
+    "#f0e442",
+    "#cc79a7",
+    "#d55e00",
+    "#0072b2",
+)
 BAR_WIDTH = 14
 # Columns of the terminal from which on there is room for bars, and for a reason in each row.
 WIDTH_FOR_BARS = 96
@@ -33,7 +41,9 @@ NOTHING = "–"
 SILENT_TOLD_S = 120.0
 
 
-def job_view(jobs: Sequence[JsonObject], colours: dict[str, str], width: int) -> RenderableType:
+def job_view(
+    jobs: Sequence[JsonObject], colours: dict[str, str], width: int
+) -> RenderableType:
     """Return the jobs as they fit into `width` columns; `colours` by job id mark those that hold GPUs.
 
     In a wide terminal each row ends with its reason; in a narrower one the reasons stand below the table.
@@ -44,7 +54,11 @@ def job_view(jobs: Sequence[JsonObject], colours: dict[str, str], width: int) ->
     reasons = Table.grid(padding=(0, 1))
     for job in jobs:
         if job["state"] not in ENDED:
-            reasons.add_row(_mark(job, colours), Text(f"{job['id']}:"), Text(first_line(job["explanation"])))
+            reasons.add_row(
+                _mark(job, colours),
+                Text(f"{job['id']}:"),
+                Text(first_line(job["explanation"])),
+            )
     return Group(table, Text(""), reasons)
 
 
@@ -123,14 +137,20 @@ def _table(jobs: Iterable[JsonObject], colours: dict[str, str], width: int) -> T
             Text(duration(cast(float, job["age_s"])), style=style),
             _progress(job, with_bar=width >= WIDTH_FOR_BARS),
         ]
-        table.add_row(*cells, *[Text(first_line(job["explanation"]), style=style)] * wide)
+        table.add_row(
+            *cells, *[Text(first_line(job["explanation"]), style=style)] * wide
+        )
     return table
 
 
 def _silent(job: JsonObject) -> str:
     """Return how long a job that trains has been silent, once that is longer than reports are apart."""
     seconds = cast("float | None", job.get("silent_s"))
-    return f", silent {duration(seconds)}" if seconds is not None and seconds >= SILENT_TOLD_S else ""
+    return (
+        f", silent {duration(seconds)}"
+        if seconds is not None and seconds >= SILENT_TOLD_S
+        else ""
+    )
 
 
 def _mark(job: JsonObject, colours: dict[str, str]) -> Text:

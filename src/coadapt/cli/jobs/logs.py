@@ -16,25 +16,49 @@ FAILED = frozenset({"script_failed", "replicas_lost", "too_many_failures"})
 
 
 def logs(
-    job: Annotated[str, typer.Argument(help="Id of the job, or its beginning.", autocompletion=complete_job)],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    job: Annotated[
+        str,
+        typer.Argument(
+            help="Id of the job, or its beginning.", autocompletion=complete_job
+        ),
+    ],
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the job ends.")
+    ] = False,
     rank: Annotated[int, typer.Option(min=0, help="Replica whose log to show.")] = 0,
     offset: Annotated[int, typer.Option(min=0, help="Bytes to leave out.")] = 0,
     state: StateOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print an object per line of the log.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print an object per line of the log.")
+    ] = False,
 ) -> None:
     """Show a job's log."""
     client = find_client(state)
     found = client.get(client.job_path(job))
-    show_log(client, str(found["id"]), follow=follow, rank=rank, offset=offset, as_json=as_json)
+    show_log(
+        client,
+        str(found["id"]),
+        follow=follow,
+        rank=rank,
+        offset=offset,
+        as_json=as_json,
+    )
 
 
 def show_log(
-    client: Client, job: str, *, follow: bool, rank: int = 0, offset: int = 0, as_json: bool = False
+    client: Client,
+    job: str,
+    *,
+    follow: bool,
+    rank: int = 0,
+    offset: int = 0,
+    as_json: bool = False,
 ) -> None:
     """Copy the log to stdout; then say on stderr why the job failed, if it did."""
     follows = "&follow=true" if follow else ""
-    chunks = client.stream(f"{client.job_path(job)}/logs?rank={rank}&offset={offset}{follows}")
+    chunks = client.stream(
+        f"{client.job_path(job)}/logs?rank={rank}&offset={offset}{follows}"
+    )
     try:
         if as_json:
             for line in _lines(chunks):
@@ -48,7 +72,9 @@ def show_log(
     found = client.get(client.job_path(job))
     if found["reason"] in FAILED:
         # The log of another replica may be the one to look at.
-        typer.echo(f"{found['id']} {str(found['explanation']).splitlines()[0]}", err=True)
+        typer.echo(
+            f"{found['id']} {str(found['explanation']).splitlines()[0]}", err=True
+        )
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[str]:

@@ -16,7 +16,9 @@ DEFAULT_ROWS = 200
 
 def ls(
     state: StateOption = None,
-    everything: Annotated[bool, typer.Option("--all", "-a", help="Ended jobs too.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="Ended jobs too.")
+    ] = False,
     in_states: Annotated[
         str,
         typer.Option(
@@ -27,12 +29,18 @@ def ls(
             autocompletion=complete_states,
         ),
     ] = "",
-    tenant: Annotated[str, typer.Option("--tenant", "-t", help="Jobs of this tenant only.")] = "",
+    tenant: Annotated[
+        str, typer.Option("--tenant", "-t", help="Jobs of this tenant only.")
+    ] = "",
     name: Annotated[
-        str, typer.Option("--name", help="Jobs with this in their name or id; * and ? are wildcards.")
+        str,
+        typer.Option(
+            "--name", help="Jobs with this in their name or id; * and ? are wildcards."
+        ),
     ] = "",
     rows: Annotated[
-        int, typer.Option("--rows", "-n", min=0, help="The latest so many jobs; 0 for all.")
+        int,
+        typer.Option("--rows", "-n", min=0, help="The latest so many jobs; 0 for all."),
     ] = DEFAULT_ROWS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -40,7 +48,9 @@ def ls(
     client = find_client(state)
     states = in_states or ("" if everything else ",".join(LIVE))
     filters = {"state": states, "tenant": tenant, "name": name}
-    given: dict[str, str | bool] = {key: value for key, value in filters.items() if value}
+    given: dict[str, str | bool] = {
+        key: value for key, value in filters.items() if value
+    }
     latest = client.jobs(most=rows or None, newest=True, **given)
     jobs = latest[::-1]
     if as_json:
@@ -53,12 +63,18 @@ def ls(
     if jobs:
         console.print(job_view(jobs, colours_of(jobs), console.width))
     if rows and len(jobs) == rows:
-        console.print(f"the latest {rows}; coadapt ls -n 0 shows all", style="bright_black")
+        console.print(
+            f"the latest {rows}; coadapt ls -n 0 shows all", style="bright_black"
+        )
     numbers = cast("dict[str, int]", client.get("/v1/cluster?limit=0")["num_jobs"])
     num_ended = sum(number for name, number in numbers.items() if name in ENDED)
     filtered = bool(in_states or tenant or name)
     if num_ended and not everything and not filtered:
         console.print(f"{num_ended} ended, see coadapt ls --all", style="bright_black")
     elif not jobs:
-        told = "No such job." if filtered else "No jobs. Submit one with: coadapt submit job.yaml"
+        told = (
+            "No such job."
+            if filtered
+            else "No jobs. Submit one with: coadapt submit job.yaml"
+        )
         console.print(told)

@@ -22,7 +22,9 @@ PRIVATE_DIR = 0o700
 REQUEUE = "--requeue"
 
 
-def submit_by_sbatch(body: Json, state_dir: StateDir, options: list[str]) -> tuple[str, Path]:
+def submit_by_sbatch(
+    body: Json, state_dir: StateDir, options: list[str]
+) -> tuple[str, Path]:
     """Return Slurm's id of the job, and the state directory that it will have. Raises InputError.
 
     options: of sbatch, which say what the allocation is.
@@ -30,7 +32,11 @@ def submit_by_sbatch(body: Json, state_dir: StateDir, options: list[str]) -> tup
     assert isinstance(body, dict)
     for option in options:
         if not option.startswith("--"):
-            raise InputError("--sbatch-option", option, "a long option of sbatch, such as --gpus-per-node=4")
+            raise InputError(
+                "--sbatch-option",
+                option,
+                "a long option of sbatch, such as --gpus-per-node=4",
+            )
     check_slurm()
     name = str(body["name"])
     folder = state_dir.path / FOLDER / secrets.token_hex(NAME_BYTES)

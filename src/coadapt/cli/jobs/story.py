@@ -12,7 +12,12 @@ from coadapt.cli.state_dir import StateOption
 
 
 def story(
-    job: Annotated[str, typer.Argument(help="Id of the job, or its beginning.", autocompletion=complete_job)],
+    job: Annotated[
+        str,
+        typer.Argument(
+            help="Id of the job, or its beginning.", autocompletion=complete_job
+        ),
+    ],
     state: StateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -19,36 +19,54 @@ def submit(
     job_files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE...", help="YAML files, see docs/job-file.md; - is stdin.", show_default=False
+            metavar="FILE...",
+            help="YAML files, see docs/job-file.md; - is stdin.",
+            show_default=False,
         ),
     ],
     state: StateOption = None,
     wait: Annotated[
         bool,
-        typer.Option("--wait", help="Come back once it has ended, with exit code 3 unless it succeeded."),
+        typer.Option(
+            "--wait",
+            help="Come back once it has ended, with exit code 3 unless it succeeded.",
+        ),
     ] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Show its log until it ends; else like --wait.")
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Show its log until it ends; else like --wait."
+        ),
     ] = False,
     elsewhere: Annotated[
         bool,
         typer.Option(
-            "--elsewhere", help="Workdir and script are on the scheduler's machine, not on this one."
+            "--elsewhere",
+            help="Workdir and script are on the scheduler's machine, not on this one.",
         ),
     ] = False,
     sbatch: Annotated[
         bool,
-        typer.Option("--sbatch", help="Run one job in a Slurm allocation of its own, without a scheduler."),
+        typer.Option(
+            "--sbatch",
+            help="Run one job in a Slurm allocation of its own, without a scheduler.",
+        ),
     ] = False,
     sbatch_option: Annotated[
         list[str] | None,
-        typer.Option(metavar="OPTION", help="Of sbatch, as --gpus-per-node=4; may be repeated."),
+        typer.Option(
+            metavar="OPTION", help="Of sbatch, as --gpus-per-node=4; may be repeated."
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answers as JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the answers as JSON.")
+    ] = False,
 ) -> None:
     """Submit the jobs that files describe; print their ids. If one file is wrong, none is submitted."""
     if follow and len(job_files) > 1:
-        raise InputError("--follow", f"{len(job_files)} files", "one file, whose log is shown")
+        raise InputError(
+            "--follow", f"{len(job_files)} files", "one file, whose log is shown"
+        )
     on_disk = not (elsewhere or is_remote(state))
     bodies = [_checked(path, on_disk=on_disk) for path in job_files]
     if sbatch:
@@ -58,9 +76,14 @@ def submit(
     ids: list[str] = []
     for body in bodies:
         # With a key of its own a request that is sent twice makes one job.
-        answer = client.post("/v1/jobs", body, {"Idempotency-Key": secrets.token_hex(16)})
+        answer = client.post(
+            "/v1/jobs", body, {"Idempotency-Key": secrets.token_hex(16)}
+        )
         # Beside a log that is followed, or a last line of JSON, the id is for whoever watches.
-        typer.echo(json.dumps(answer) if as_json else answer["id"], err=follow or (wait and as_json))
+        typer.echo(
+            json.dumps(answer) if as_json else answer["id"],
+            err=follow or (wait and as_json),
+        )
         ids.append(str(answer["id"]))
     if not (wait or follow):
         return
@@ -72,26 +95,41 @@ def submit(
     raise typer.Exit(wait_for(client, ids, None, as_json=as_json))
 
 
-def _by_sbatch(bodies: list[Json], state: Path | None, options: list[str], *, as_json: bool) -> None:
+def _by_sbatch(
+    bodies: list[Json], state: Path | None, options: list[str], *, as_json: bool
+) -> None:
     from coadapt.cli.jobs.sbatch import submit_by_sbatch
 
     if len(bodies) > 1:
-        raise InputError("--sbatch", f"{len(bodies)} files", "one file: a job has an allocation of its own")
+        raise InputError(
+            "--sbatch",
+            f"{len(bodies)} files",
+            "one file: a job has an allocation of its own",
+        )
     job, folder = submit_by_sbatch(bodies[0], find_state_dir(state), options)
     typer.echo(json.dumps({"slurm_job": job, "state": str(folder)}) if as_json else job)
     if not as_json:
-        typer.echo(f"its verbs, as it runs: coadapt describe … --state {folder}", err=True)
+        typer.echo(
+            f"its verbs, as it runs: coadapt describe … --state {folder}", err=True
+        )
 
 
 def _checked(path: Path, *, on_disk: bool) -> Json:
     """Return the body of the request for a job file. Raises InputError (field, value, allowed)."""
-    from coadapt.service.jobfile import check_disk, job_spec, parse_job_file, read_job_file
+    from coadapt.service.jobfile import (
+        check_disk,
+        job_spec,
+        parse_job_file,
+        read_job_file,
+    )
     from coadapt.service.limits import JOB_FILE_BYTES_MAX
 
     if str(path) == "-":
         text = sys.stdin.read(JOB_FILE_BYTES_MAX + 1)
         if len(text) > JOB_FILE_BYTES_MAX:
-            raise InputError("stdin", f"more than {JOB_FILE_BYTES_MAX} characters", "a job file")
+            raise InputError(
+                "stdin", f"more than {JOB_FILE_BYTES_MAX} characters", "a job file"
+            )
         job = parse_job_file(text, "stdin", Path.cwd())
     else:
         job = read_job_file(path)

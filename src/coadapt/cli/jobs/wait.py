@@ -7,7 +7,13 @@ from typing import Annotated
 
 import typer
 
-from coadapt.cli.client import TIMEOUT_S, Client, JsonObject, UnreachableError, find_client
+from coadapt.cli.client import (
+    TIMEOUT_S,
+    Client,
+    JsonObject,
+    UnreachableError,
+    find_client,
+)
 from coadapt.cli.completion import complete_job
 from coadapt.cli.exit_codes import EXIT_JOB_FAILED, EXIT_TIMEOUT
 from coadapt.cli.jobs.job_states import ENDED
@@ -25,28 +31,44 @@ ANSWER_S = 5.0
 def wait(
     jobs: Annotated[
         list[str],
-        typer.Argument(metavar="JOB...", help="Ids or their beginnings.", autocompletion=complete_job),
+        typer.Argument(
+            metavar="JOB...",
+            help="Ids or their beginnings.",
+            autocompletion=complete_job,
+        ),
     ],
     timeout_s: Annotated[
         float | None,
-        typer.Option("--timeout", min=0.0, help="Seconds after which to give up, with exit code 124."),
+        typer.Option(
+            "--timeout",
+            min=0.0,
+            help="Seconds after which to give up, with exit code 124.",
+        ),
     ] = None,
     state: StateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Wait until jobs have ended. The exit code is 0 if all succeeded, 3 if one did not."""
-    answer_s = TIMEOUT_S if timeout_s is None else min(max(timeout_s, ANSWER_S), TIMEOUT_S)
-    raise typer.Exit(wait_for(find_client(state, answer_s), jobs, timeout_s, as_json=as_json))
+    answer_s = (
+        TIMEOUT_S if timeout_s is None else min(max(timeout_s, ANSWER_S), TIMEOUT_S)
+    )
+    raise typer.Exit(
+        wait_for(find_client(state, answer_s), jobs, timeout_s, as_json=as_json)
+    )
 
 
-def wait_for(client: Client, jobs: Iterable[str], timeout_s: float | None, *, as_json: bool) -> int:
+def wait_for(
+    client: Client, jobs: Iterable[str], timeout_s: float | None, *, as_json: bool
+) -> int:
     """Print each job as it ends, or all as JSON in the end; return the exit code.
 
     Raises RefusedError for an unknown job, UnreachableError if the scheduler stays away.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     # Once found by its beginning a job keeps its id, whatever is submitted meanwhile.
-    waiting = list(dict.fromkeys(str(client.get(client.job_path(job))["id"]) for job in jobs))
+    waiting = list(
+        dict.fromkeys(str(client.get(client.job_path(job))["id"]) for job in jobs)
+    )
     ended: list[JsonObject] = []
     look_s, away_since = FIRST_LOOK_S, None
     while True:
@@ -66,7 +88,11 @@ def wait_for(client: Client, jobs: Iterable[str], timeout_s: float | None, *, as
         late = deadline is not None and time.monotonic() >= deadline
         if not waiting or late:
             break
-        left_s = look_s if deadline is None else max(min(look_s, deadline - time.monotonic()), 0.0)
+        left_s = (
+            look_s
+            if deadline is None
+            else max(min(look_s, deadline - time.monotonic()), 0.0)
+        )
         time.sleep(left_s)
         look_s = min(look_s * 1.5, LOOKS_APART_MAX_S)
     if as_json:
@@ -79,4 +105,6 @@ def wait_for(client: Client, jobs: Iterable[str], timeout_s: float | None, *, as
 
 def _tell(job: JsonObject) -> None:
     why = str(job["explanation"]).split("\n", 1)[0]
-    typer.echo(f"{job['id']} {job['state']}" + (f": {why}" * (job["state"] != "succeeded")))
+    typer.echo(
+        f"{job['id']} {job['state']}" + (f": {why}" * (job["state"] != "succeeded"))
+    )

@@ -48,29 +48,46 @@ def compare(
         ),
     ],
     policy: Annotated[
-        str, typer.Option(help="Names with commas between; options in brackets: fifo,gavel(objective=ftf).")
+        str,
+        typer.Option(
+            help="Names with commas between; options in brackets: fifo,gavel(objective=ftf)."
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="Directory for results, tables and page; made if missing.")],
+    out: Annotated[
+        Path,
+        typer.Option(help="Directory for results, tables and page; made if missing."),
+    ],
     cluster: Annotated[
-        list[str] | None, typer.Option(help="NODESxGPUS[:TYPE][@RACK],...; may be given several times.")
+        list[str] | None,
+        typer.Option(help="NODESxGPUS[:TYPE][@RACK],...; may be given several times."),
     ] = None,
     profiles: ProfilesOption = None,
     baseline: Annotated[
-        str | None, typer.Option(help="The policy that ratios are to; by default the first.")
+        str | None,
+        typer.Option(help="The policy that ratios are to; by default the first."),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Run each with seeds 0 to SEEDS - 1.")] = 1,
-    parallel: Annotated[int | None, typer.Option(help="Processes; by default one per core.")] = None,
+    parallel: Annotated[
+        int | None, typer.Option(help="Processes; by default one per core.")
+    ] = None,
     round_s: RoundOption = 60.0,
     rescale_s: RescaleOption = 30.0,
     reaction_s: ReactionOption = None,
     report_s: ReportsOption = None,
     interference: InterferenceOption = 0.0,
     format_name: FormatOption = None,
-    table: Annotated[str, typer.Option(help="Format of the tables: csv, json or parquet.")] = "csv",
+    table: Annotated[
+        str, typer.Option(help="Format of the tables: csv, json or parquet.")
+    ] = "csv",
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Throw away the results that OUT holds, and begin anew.")
+        bool,
+        typer.Option(
+            "--fresh", help="Throw away the results that OUT holds, and begin anew."
+        ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of tables.")
+    ] = False,
 ) -> None:
     """Compare policies on workloads and clusters.
 
@@ -92,7 +109,9 @@ def compare(
     if base not in policies:
         raise InputError("--baseline", base, ", ".join(policies))
     sources = read_sources(workloads, profiles, format_name)
-    config = read_config(round_s, rescale_s, reaction_s, interference, report_s=report_s)
+    config = read_config(
+        round_s, rescale_s, reaction_s, interference, report_s=report_s
+    )
     cases = _cases(sources, policies, cluster or ["16x4"], seeds, config)
     with stdout_kept():
         comparison = _run(cases, base, out, fresh, parallel)
@@ -117,7 +136,14 @@ def _cases(
         check_cluster(sources.values(), each)
     return [
         Case(
-            run=Run(trace=trace, source=source, policy=policy, seed=seed, cluster=nodes[text], config=config),
+            run=Run(
+                trace=trace,
+                source=source,
+                policy=policy,
+                seed=seed,
+                cluster=nodes[text],
+                config=config,
+            ),
             cluster=text,
         )
         for trace, source in sources.items()
@@ -127,7 +153,9 @@ def _cases(
     ]
 
 
-def _run(cases: Sequence["Case"], baseline: str, out: Path, fresh: bool, parallel: int) -> "Comparison":
+def _run(
+    cases: Sequence["Case"], baseline: str, out: Path, fresh: bool, parallel: int
+) -> "Comparison":
     """Play what has no result yet; an error is a result, but is tried again by the next command."""
     from coadapt.sim.comparison.comparison import Comparison
     from coadapt.sim.comparison.kept import of_run, open_results
@@ -137,10 +165,15 @@ def _run(cases: Sequence["Case"], baseline: str, out: Path, fresh: bool, paralle
     with open_results(out / RESULTS, fresh=fresh) as file:
         due = [index for index, key in enumerate(keys) if file.lacks(key)]
         if len(due) < len(cases):
-            typer.echo(f"{len(cases) - len(due)} of {len(cases)} runs are there already", err=True)
+            typer.echo(
+                f"{len(cases) - len(due)} of {len(cases)} runs are there already",
+                err=True,
+            )
         for number, result in play([cases[index].run for index in due], parallel):
             file.add(keys[due[number]], of_run(result))
-        results = [(case, file.results[key]) for case, key in zip(cases, keys, strict=True)]
+        results = [
+            (case, file.results[key]) for case, key in zip(cases, keys, strict=True)
+        ]
     return Comparison(results=results, baseline=baseline)
 
 
@@ -150,7 +183,9 @@ def _write(comparison: "Comparison", out: Path, table: str) -> None:
 
     write_table(out, "runs", comparison.run_rows(), table)
     write_table(out, "jobs", list(comparison.job_rows()), table)
-    write_comparison_page(out / PAGE, comparison, f"Comparison of {len(comparison.policies)} policies")
+    write_comparison_page(
+        out / PAGE, comparison, f"Comparison of {len(comparison.policies)} policies"
+    )
 
 
 def _tell(comparison: "Comparison", out: Path, as_json: bool) -> None:
@@ -160,7 +195,9 @@ def _tell(comparison: "Comparison", out: Path, as_json: bool) -> None:
         _print(comparison)
         typer.echo(f"page: {out / PAGE}")
     for case, result in comparison.failed():
-        typer.echo(f"error: {case.run.policy}, seed {case.run.seed}: {result.error}", err=True)
+        typer.echo(
+            f"error: {case.run.policy}, seed {case.run.seed}: {result.error}", err=True
+        )
     if comparison.failed():
         raise typer.Exit(1)
 
@@ -170,7 +207,10 @@ def _values(comparison: "Comparison") -> dict[str, object]:
     return {
         "baseline": comparison.baseline,
         "ratios": {
-            policy: {name: [each.mean, each.low, each.high, each.num_values] for name, each in found.items()}
+            policy: {
+                name: [each.mean, each.low, each.high, each.num_values]
+                for name, each in found.items()
+            }
             for policy, found in ratios.items()
         },
         "runs": comparison.run_rows(),
@@ -199,10 +239,17 @@ def _print(comparison: "Comparison") -> None:
         for policy in comparison.policies:
             means = comparison.means(trace, cluster, policy)
             grid.add_row(
-                policy, *(show.format(means[name].mean) if means else "-" for _, name, show in _COLUMNS)
+                policy,
+                *(
+                    show.format(means[name].mean) if means else "-"
+                    for _, name, show in _COLUMNS
+                ),
             )
         console.print(grid)
-    grid = _grid(["JCT", "p99", "makespan", "worst ρ"], f"ratio to {comparison.baseline} (95 % interval)")
+    grid = _grid(
+        ["JCT", "p99", "makespan", "worst ρ"],
+        f"ratio to {comparison.baseline} (95 % interval)",
+    )
     for policy in comparison.policies:
         found = comparison.ratios(policy)
         names = ("jct_mean_s", "jct_p99_s", "makespan_s", "rho_max")
@@ -214,7 +261,13 @@ def _grid(titles: Sequence[str], title: str) -> "Table":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    grid = Table("policy", title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+    grid = Table(
+        "policy",
+        title=title,
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        title_justify="left",
+    )
     for each in titles:
         grid.add_column(each, justify="right", no_wrap=True)
     return grid

@@ -18,11 +18,17 @@ if TYPE_CHECKING:
 BUILTIN = "builtin"
 
 ProfilesOption = Annotated[
-    Path | None, typer.Option(help="Directory of application profiles; needed for workload files.")
+    Path | None,
+    typer.Option(help="Directory of application profiles; needed for workload files."),
 ]
-RoundOption = Annotated[float, typer.Option("--round", help="Seconds between decisions.")]
+RoundOption = Annotated[
+    float, typer.Option("--round", help="Seconds between decisions.")
+]
 RescaleOption = Annotated[
-    float, typer.Option("--rescale", help="Seconds of training that a start or a rescale costs.")
+    float,
+    typer.Option(
+        "--rescale", help="Seconds of training that a start or a rescale costs."
+    ),
 ]
 ReactionOption = Annotated[
     float | None,
@@ -32,17 +38,28 @@ ReactionOption = Annotated[
     ),
 ]
 ReportsOption = Annotated[
-    float | None, typer.Option("--reports", help="Seconds between a job's reports; by default a round.")
+    float | None,
+    typer.Option(
+        "--reports", help="Seconds between a job's reports; by default a round."
+    ),
 ]
 InterferenceOption = Annotated[
-    float, typer.Option(help="Speed that distributed jobs lose while they share a node, 0 to 1.")
+    float,
+    typer.Option(
+        help="Speed that distributed jobs lose while they share a node, 0 to 1."
+    ),
 ]
 FormatOption = Annotated[
-    str | None, typer.Option("--format", help="Trace format; by default it is recognised.")
+    str | None,
+    typer.Option("--format", help="Trace format; by default it is recognised."),
 ]
 
-_GROUP = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,2})(?::([\w.-]{1,40}))?(?:@([\w.-]{1,40}))?")
-_CLUSTER_ALLOWED = "NODESxGPUS, such as 16x4, or groups with types and racks: 6x4:t4@r1,2x8:a100@r2"
+_GROUP = re.compile(
+    r"([1-9]\d{0,4})x([1-9]\d{0,2})(?::([\w.-]{1,40}))?(?:@([\w.-]{1,40}))?"
+)
+_CLUSTER_ALLOWED = (
+    "NODESxGPUS, such as 16x4, or groups with types and racks: 6x4:t4@r1,2x8:a100@r2"
+)
 NODES_MAX = 99_999
 
 
@@ -62,7 +79,12 @@ def parse_cluster(text: str) -> tuple[Node, ...]:
         raise InputError("--cluster", text, f"{NODES_MAX} nodes at most")
     width = len(str(len(shapes) - 1))
     return tuple(
-        Node(id=f"node-{index:0{width}d}", num_gpus=num_gpus, gpu_type=gpu_type, rack=rack)
+        Node(
+            id=f"node-{index:0{width}d}",
+            num_gpus=num_gpus,
+            gpu_type=gpu_type,
+            rack=rack,
+        )
         for index, (num_gpus, gpu_type, rack) in enumerate(shapes)
     )
 
@@ -99,7 +121,9 @@ def read_config(
 
     check_range("--round", round_s, 1.0, 86_400.0)
     check_range("--rescale", rescale_s, 0.0, 86_400.0)
-    if reaction_s is not None and not (0.0 <= reaction_s <= 86_400.0 or reaction_s == math.inf):
+    if reaction_s is not None and not (
+        0.0 <= reaction_s <= 86_400.0 or reaction_s == math.inf
+    ):
         raise InputError("--reaction", reaction_s, "0 to 86400, or inf")
     if report_s is not None:
         check_range("--reports", report_s, 1.0, 86_400.0)
@@ -136,7 +160,9 @@ def read_sources(
             sources.append(_builtin(text))
             continue
         for path in _files(Path(text)):
-            sources.append(TraceFile(path=path, profiles=profiles, format_name=format_name))
+            sources.append(
+                TraceFile(path=path, profiles=profiles, format_name=format_name)
+            )
             sources[-1].load(seed=0, num_gpus=0)
     times = Counter(source.name for source in sources)
     named = {_name(source, times[source.name] > 1): source for source in sources}
@@ -158,10 +184,14 @@ def _builtin(text: str) -> "Source":
     from coadapt.sim.sweep import Builtin
 
     words = text.split(":")[1:]
-    num_jobs = int(words.pop()) if words and words[-1].isdecimal() else Builtin().num_jobs
+    num_jobs = (
+        int(words.pop()) if words and words[-1].isdecimal() else Builtin().num_jobs
+    )
     if len(words) > 1:
         raise InputError(
-            "WORKLOAD", text, f"{BUILTIN}, {BUILTIN}:JOBS, {BUILTIN}:NAME or {BUILTIN}:NAME:JOBS"
+            "WORKLOAD",
+            text,
+            f"{BUILTIN}, {BUILTIN}:JOBS, {BUILTIN}:NAME or {BUILTIN}:NAME:JOBS",
         )
     source = Builtin(mix=words[0] if words else Builtin().mix, num_jobs=num_jobs)
     source.load(seed=0, num_gpus=1)

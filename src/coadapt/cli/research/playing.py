@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from coadapt.sim.sweep import OnRun, Run
 
 
-def play(runs: Sequence["Run"], parallel: int) -> Iterator[tuple[int, "RunResult | SimulationError"]]:
+def play(
+    runs: Sequence["Run"], parallel: int
+) -> Iterator[tuple[int, "RunResult | SimulationError"]]:
     """Yield each run's number and result as they end, or why a run cannot end."""
     from coadapt.sim.experiment import SimulationError
     from coadapt.sim.sweep import sweep
@@ -52,7 +54,13 @@ def stdout_kept() -> Iterator[None]:
 def progress_bar(runs: Sequence["Run"]) -> Iterator["OnRun"]:
     """Show on stderr how many jobs have ended, and where in virtual time the runs are."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     from coadapt.sim.sweep import load
 
@@ -74,13 +82,17 @@ def progress_bar(runs: Sequence["Run"]) -> Iterator["OnRun"]:
             loaded[workload] = len(load(run)[0].jobs)
         num_jobs.append(loaded[workload])
     ended = [0] * len(runs)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with Progress(
+        *columns, console=console, disable=not console.is_terminal
+    ) as progress:
         bar = progress.add_task("simulating", total=sum(num_jobs))
 
         def on_progress(run: "Run", now: float, num_ended: int) -> None:
             ended[numbers[run]] = num_ended
             progress.update(
-                bar, completed=sum(ended), description=f"{run.trace} {run.policy} {now / 3600:.0f} h"
+                bar,
+                completed=sum(ended),
+                description=f"{run.trace} {run.policy} {now / 3600:.0f} h",
             )
 
         yield on_progress

@@ -11,14 +11,23 @@ WIDTH, INDENT = 100, " " * 14
 
 
 def policies(
-    name: Annotated[str | None, typer.Argument(help="Tell of this one only, with its options.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    name: Annotated[
+        str | None, typer.Argument(help="Tell of this one only, with its options.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object.")
+    ] = False,
 ) -> None:
     """List the scheduling policies, installed ones included: what each decides, must be told, and its paper.
 
     All of them run live and in simulation. Options are set in brackets: --policy "tiresias(promote_knob=8)".
     """
-    from coadapt.policies import policy_card, policy_names, policy_option_texts, policy_options
+    from coadapt.policies import (
+        policy_card,
+        policy_names,
+        policy_option_texts,
+        policy_options,
+    )
     from coadapt.policies.option_texts import allowed_values
 
     names = policy_names() if name is None else (name,)
@@ -36,16 +45,34 @@ def policies(
         }
         typer.echo(json.dumps(told, default=_plain))
     elif name is None:
-        _print_table([(each, card.decides, card.oracle or "-", card.paper) for each, card in cards.items()])
+        _print_table(
+            [
+                (each, card.decides, card.oracle or "-", card.paper)
+                for each, card in cards.items()
+            ]
+        )
     else:
         card = cards[name]
-        for title, text in (("paper", card.paper), ("decides", card.decides), ("oracle", card.oracle)):
+        for title, text in (
+            ("paper", card.paper),
+            ("decides", card.decides),
+            ("oracle", card.oracle),
+        ):
             typer.echo(f"{title:10}{text or '-'}")
         texts = policy_option_texts(name)
         for option, default in policy_options(name).items():
             typer.echo(f"{'option':10}{option}={_plain(default)}")
-            meaning = "; ".join(filter(None, (texts.get(option), allowed_values(default))))
-            typer.echo(fill(meaning, width=WIDTH, initial_indent=INDENT, subsequent_indent=INDENT))
+            meaning = "; ".join(
+                filter(None, (texts.get(option), allowed_values(default)))
+            )
+            typer.echo(
+                fill(
+                    meaning,
+                    width=WIDTH,
+                    initial_indent=INDENT,
+                    subsequent_indent=INDENT,
+                )
+            )
 
 
 def _plain(value: object) -> object:
@@ -60,7 +87,12 @@ def _print_table(rows: list[tuple[str, str, str, str]]) -> None:
     terminal = Console()
     console = terminal if terminal.is_terminal else Console(width=160)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for title in ("policy", "decides", "must be told (an oracle where a trace tells)", "paper"):
+    for title in (
+        "policy",
+        "decides",
+        "must be told (an oracle where a trace tells)",
+        "paper",
+    ):
         table.add_column(title, overflow="fold")
     for row in rows:
         table.add_row(*row)

@@ -67,7 +67,9 @@ def simulate(
     profiles: ProfilesOption = None,
     cluster: Annotated[str, typer.Option(help="NODESxGPUS[:TYPE][@RACK],...")] = "16x4",
     policy: Annotated[str, typer.Option(help="Names, separated by commas.")] = "castor",
-    seeds: Annotated[int, typer.Option(help="Run each policy with seeds 0 to SEEDS - 1.")] = 1,
+    seeds: Annotated[
+        int, typer.Option(help="Run each policy with seeds 0 to SEEDS - 1.")
+    ] = 1,
     parallel: Annotated[int, typer.Option(help="Processes that share the runs.")] = 1,
     round_s: RoundOption = 60.0,
     rescale_s: RescaleOption = 30.0,
@@ -78,14 +80,18 @@ def simulate(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object instead of a table.")
     ] = False,
-    report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML page here.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write a self-contained HTML page here.")
+    ] = None,
 ) -> None:
     """Simulate workloads under scheduling policies."""
     # The matrices here are small: BLAS threads would only spin, and runs in parallel would fight for cores.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     check_range("--seeds", seeds, 1, 10_000)
     check_range("--parallel", parallel, 1, 1024)
-    config = read_config(round_s, rescale_s, reaction_s, interference, report_s=report_s)
+    config = read_config(
+        round_s, rescale_s, reaction_s, interference, report_s=report_s
+    )
     if report is not None and not report.parent.is_dir():
         raise InputError("--report", str(report), "a file in a directory that exists")
     nodes = parse_cluster(cluster)
@@ -100,7 +106,9 @@ def simulate(
         reported=report is not None,
     )
     with stdout_kept():
-        results = [result for _, result in sorted(_played(runs, parallel), key=itemgetter(0))]
+        results = [
+            result for _, result in sorted(_played(runs, parallel), key=itemgetter(0))
+        ]
     if report is not None:
         _write_report(report, results)
     if as_json:
@@ -122,9 +130,18 @@ def _played(runs: Sequence["Run"], parallel: int) -> Iterator[tuple[int, "RunRes
 
 def entry(result: "RunResult") -> dict[str, str | int | float]:
     """Return one entry of the JSON output: trace, policy, seed, and FIGURES."""
-    known = {**asdict(result.metrics), "cpu_s": result.cpu_s, "peak_rss_mb": result.peak_rss_mb}
+    known = {
+        **asdict(result.metrics),
+        "cpu_s": result.cpu_s,
+        "peak_rss_mb": result.peak_rss_mb,
+    }
     figures = {name: known[name] for name in FIGURES}
-    return {"trace": result.trace, "policy": result.policy, "seed": result.seed, **figures}
+    return {
+        "trace": result.trace,
+        "policy": result.policy,
+        "seed": result.seed,
+        **figures,
+    }
 
 
 def _runs(
@@ -164,13 +181,26 @@ def _print_tables(results: Sequence["RunResult"]) -> None:
     console = terminal if terminal.is_terminal else Console(width=_WIDE)
     columns = [column for column in _COLUMNS if console.width >= _WIDE or not column[3]]
     for trace, of_trace in _grouped(results, lambda result: result.trace).items():
-        table = Table("policy", title=trace, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+        table = Table(
+            "policy",
+            title=trace,
+            box=SIMPLE_HEAD,
+            padding=(0, 1, 0, 0),
+            title_justify="left",
+        )
         for title, *_ in columns:
             table.add_column(title, justify="right", no_wrap=True)
-        for policy, of_policy in _grouped(of_trace, lambda result: result.policy).items():
+        for policy, of_policy in _grouped(
+            of_trace, lambda result: result.policy
+        ).items():
             entries = [entry(result) for result in of_policy]
-            means = {name: sum(float(each[name]) for each in entries) / len(entries) for name in FIGURES}
-            table.add_row(policy, *(show.format(means[name]) for _, name, show, _ in columns))
+            means = {
+                name: sum(float(each[name]) for each in entries) / len(entries)
+                for name in FIGURES
+            }
+            table.add_row(
+                policy, *(show.format(means[name]) for _, name, show, _ in columns)
+            )
         console.print(table)
 
 
@@ -218,7 +248,8 @@ def _write_report(path: Path, results: Sequence["RunResult"]) -> None:
             )
             for result in shown
         ],
-        title="Simulation of " + ", ".join(dict.fromkeys(result.trace for result in shown)),
+        title="Simulation of "
+        + ", ".join(dict.fromkeys(result.trace for result in shown)),
     )
 
 

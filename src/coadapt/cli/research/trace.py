@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from coadapt.sim.workload import Workload
 
 trace = typer.Typer(
-    help="Look at workloads, and make others of them.", no_args_is_help=True, rich_markup_mode=None
+    help="Look at workloads, and make others of them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 S_PER_HOUR = 3600.0
@@ -30,16 +32,26 @@ TABLE, PAGE = ".csv", ".html"
 
 Source = Annotated[
     str,
-    typer.Argument(metavar="WORKLOAD", help="A workload file, or a built-in one.", show_default=False),
+    typer.Argument(
+        metavar="WORKLOAD",
+        help="A workload file, or a built-in one.",
+        show_default=False,
+    ),
 ]
-Profiles = Annotated[Path | None, typer.Option(help="Application profiles, where the format needs some.")]
+Profiles = Annotated[
+    Path | None, typer.Option(help="Application profiles, where the format needs some.")
+]
 Format = Annotated[
     str | None,
     typer.Option(
-        "--format", help="Trace format; by default it is recognised.", autocompletion=complete_format
+        "--format",
+        help="Trace format; by default it is recognised.",
+        autocompletion=complete_format,
     ),
 ]
-Out = Annotated[Path, typer.Option("--out", help="The file to write.", show_default=False)]
+Out = Annotated[
+    Path, typer.Option("--out", help="The file to write.", show_default=False)
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -55,7 +67,15 @@ def list_formats(as_json: Json = False) -> None:
         for name, module in FORMATS.items()
     }
     if as_json:
-        typer.echo(json.dumps({"formats": [{"name": name, "text": text} for name, text in told.items()]}))
+        typer.echo(
+            json.dumps(
+                {
+                    "formats": [
+                        {"name": name, "text": text} for name, text in told.items()
+                    ]
+                }
+            )
+        )
         return
     for name, text in told.items():
         typer.echo(f"{name:12}{text}")
@@ -63,7 +83,10 @@ def list_formats(as_json: Json = False) -> None:
 
 @trace.command()
 def describe(
-    workload: Source, profiles: Profiles = None, format_name: Format = None, as_json: Json = False
+    workload: Source,
+    profiles: Profiles = None,
+    format_name: Format = None,
+    as_json: Json = False,
 ) -> None:
     """Tell how many jobs there are, when they come, what they train and what they ask for."""
     loaded, _ = _load(workload, profiles, format_name)
@@ -86,11 +109,16 @@ def convert(
     workload: Source,
     out: Out,
     to: Annotated[
-        str, typer.Option(help="plain: a table of one's own; osdi21: drawn from a log by that recipe.")
+        str,
+        typer.Option(
+            help="plain: a table of one's own; osdi21: drawn from a log by that recipe."
+        ),
     ] = "plain",
     profiles: Profiles = None,
     format_name: Format = None,
-    jobs: Annotated[int, typer.Option(help="Jobs to draw, for osdi21; 160 is load 1.")] = 160,
+    jobs: Annotated[
+        int, typer.Option(help="Jobs to draw, for osdi21; 160 is load 1.")
+    ] = 160,
     seed: Annotated[int, typer.Option(help="Draws the jobs.")] = 0,
     as_json: Json = False,
 ) -> None:
@@ -110,7 +138,9 @@ def convert(
 def sample(
     workload: Source,
     out: Out,
-    jobs: Annotated[int, typer.Option(help="How many jobs to keep.", show_default=False)],
+    jobs: Annotated[
+        int, typer.Option(help="How many jobs to keep.", show_default=False)
+    ],
     profiles: Profiles = None,
     format_name: Format = None,
     seed: Annotated[int, typer.Option(help="Draws the jobs.")] = 0,
@@ -122,7 +152,9 @@ def sample(
 
     loaded, applications = _load(workload, profiles, format_name)
     check_range("--jobs", jobs, 1, len(loaded.jobs))
-    kept = sorted(random.Random(seed).sample(range(len(loaded.jobs)), jobs))  # no secret
+    kept = sorted(
+        random.Random(seed).sample(range(len(loaded.jobs)), jobs)
+    )  # no secret
     chosen = tuple(loaded.jobs[index] for index in kept)
     _write(out, replace(loaded, jobs=chosen), applications, as_json)
 
@@ -132,7 +164,10 @@ def scale(
     workload: Source,
     out: Out,
     rate: Annotated[
-        float, typer.Option(help="2: jobs come twice as fast, 0.5: half as fast.", show_default=False)
+        float,
+        typer.Option(
+            help="2: jobs come twice as fast, 0.5: half as fast.", show_default=False
+        ),
     ],
     profiles: Profiles = None,
     format_name: Format = None,
@@ -179,7 +214,9 @@ def _load(
 
 def _facts(workload: "Workload") -> dict[str, object]:
     requested = [job.spec.replicas.requested for job in workload.jobs]
-    hours = (max(job.at for job in workload.jobs) - min(job.at for job in workload.jobs)) / S_PER_HOUR
+    hours = (
+        max(job.at for job in workload.jobs) - min(job.at for job in workload.jobs)
+    ) / S_PER_HOUR
     counts = Counter(job.application for job in workload.jobs)
     return {
         "name": workload.name,
@@ -188,11 +225,15 @@ def _facts(workload: "Workload") -> dict[str, object]:
         "jobs_per_hour": len(requested) / hours if hours else 0.0,
         "gpus_mean": sum(requested) / len(requested),
         "gpus_max": max(requested),
-        "applications": dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))),
+        "applications": dict(
+            sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+        ),
     }
 
 
-def _generate(log: Path, profiles: Path | None, out: Path, num_jobs: int, seed: int) -> None:
+def _generate(
+    log: Path, profiles: Path | None, out: Path, num_jobs: int, seed: int
+) -> None:
     from coadapt.sim.traces import read_log
     from coadapt.sim.traces.osdi21 import applications_in
     from coadapt.sim.traces.osdi21_generator import Recipe, generate, requests_of
@@ -202,10 +243,17 @@ def _generate(log: Path, profiles: Path | None, out: Path, num_jobs: int, seed: 
     _check_out(out, TABLE)
     known = applications_in(profiles)
     logged = list(read_log(log))
-    write_jobs(out, generate(logged, requests_of(known), Recipe(num_jobs=num_jobs, seed=seed)))
+    write_jobs(
+        out, generate(logged, requests_of(known), Recipe(num_jobs=num_jobs, seed=seed))
+    )
 
 
-def _write(out: Path, workload: "Workload", applications: "Mapping[str, Application]", as_json: bool) -> None:
+def _write(
+    out: Path,
+    workload: "Workload",
+    applications: "Mapping[str, Application]",
+    as_json: bool,
+) -> None:
     from coadapt.sim.traces.plain import write_plain
 
     _check_out(out, TABLE)
@@ -217,8 +265,14 @@ def _check_out(out: Path, ending: str) -> None:
     if not out.parent.is_dir() or out.is_dir():
         raise InputError("--out", str(out), "a file in a directory that exists")
     if out.suffix not in ("", ending):
-        raise InputError("--out", str(out), f"a name that ends in {ending}, which is what is written")
+        raise InputError(
+            "--out", str(out), f"a name that ends in {ending}, which is what is written"
+        )
 
 
 def _tell(out: Path, num_jobs: int, as_json: bool) -> None:
-    typer.echo(json.dumps({"file": str(out), "num_jobs": num_jobs}) if as_json else f"{out}: {num_jobs} jobs")
+    typer.echo(
+        json.dumps({"file": str(out), "num_jobs": num_jobs})
+        if as_json
+        else f"{out}: {num_jobs} jobs"
+    )

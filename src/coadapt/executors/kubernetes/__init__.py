@@ -44,12 +44,16 @@ class OnKubernetes:
 
     def __post_init__(self) -> None:
         if not 1 <= self.log_limit_mib <= MIB_MAX:
-            raise InputError(f"{EXECUTOR} log_limit_mib", self.log_limit_mib, f"1..{MIB_MAX}")
+            raise InputError(
+                f"{EXECUTOR} log_limit_mib", self.log_limit_mib, f"1..{MIB_MAX}"
+            )
         if self.slots is not None and not 1 <= self.slots <= 1024:  # as of the others
             raise InputError(f"{EXECUTOR} slots", self.slots, "1..1024")
         for label in self.node_selector:
             if "=" not in label:
-                raise InputError(f"{EXECUTOR} node_selector", label, "labels, each name=value")
+                raise InputError(
+                    f"{EXECUTOR} node_selector", label, "labels, each name=value"
+                )
         api, template = self._api(), self.template()
         if not self.image and not _has_image(template):
             allowed = "an image with Python and coadapt, for the replicas (deploy/kubernetes/Dockerfile)"
@@ -71,9 +75,20 @@ class OnKubernetes:
             found = yaml.safe_load(Path(self.pod_template).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             allowed = f"a YAML file of a pod ({' '.join(str(error).split())})"
-            raise InputError(f"{EXECUTOR} pod_template", self.pod_template, allowed) from None
-        if not isinstance(found, dict) or not set(found) <= {"apiVersion", "kind", "metadata", "spec"}:
-            raise InputError(f"{EXECUTOR} pod_template", self.pod_template, "a pod: metadata and spec")
+            raise InputError(
+                f"{EXECUTOR} pod_template", self.pod_template, allowed
+            ) from None
+        if not isinstance(found, dict) or not set(found) <= {
+            "apiVersion",
+            "kind",
+            "metadata",
+            "spec",
+        }:
+            raise InputError(
+                f"{EXECUTOR} pod_template",
+                self.pod_template,
+                "a pod: metadata and spec",
+            )
         return found
 
     def _api(self) -> "KubeApi":
@@ -82,13 +97,17 @@ class OnKubernetes:
         except ModuleNotFoundError as error:
             if error.name != "kubernetes":
                 raise
-            allowed = "it once its client is installed: pip install 'coadapt[kubernetes]'"
+            allowed = (
+                "it once its client is installed: pip install 'coadapt[kubernetes]'"
+            )
             raise InputError("--executor", "kubernetes", allowed) from None
         try:
             return KubeApi.connect(self.kubeconfig)
         except NoClusterError as error:
             allowed = f"a kubeconfig of a cluster, as `kubectl config view --raw` prints it ({error})"
-            raise InputError(f"{EXECUTOR} kubeconfig", self.kubeconfig or None, allowed) from None
+            raise InputError(
+                f"{EXECUTOR} kubeconfig", self.kubeconfig or None, allowed
+            ) from None
 
     def _check_access(self, api: "KubeApi", template: "JsonObject") -> None:
         from coadapt.executors.kubernetes.access import findings
@@ -101,10 +120,16 @@ class OnKubernetes:
             template=template,
         )
         if found:
-            raise InputError("--executor", "kubernetes", f"a cluster that lets it work; {'; '.join(found)}")
+            raise InputError(
+                "--executor",
+                "kubernetes",
+                f"a cluster that lets it work; {'; '.join(found)}",
+            )
 
 
 def _has_image(template: "JsonObject") -> bool:
     spec = template.get("spec")
     containers = spec.get("containers") if isinstance(spec, dict) else None
-    return any(each.get("name") == "replica" and each.get("image") for each in containers or ())
+    return any(
+        each.get("name") == "replica" and each.get("image") for each in containers or ()
+    )

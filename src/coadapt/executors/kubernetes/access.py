@@ -23,7 +23,9 @@ class Right:
 
     @property
     def name(self) -> str:
-        return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+        return (
+            f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+        )
 
 
 # The least that it works with; deploy/kubernetes/rbac.yaml grants these, and a test holds both together.
@@ -40,15 +42,21 @@ EVENT_RIGHTS = (Right(resource="events", verbs=("create", "patch")),)
 # What it needs besides where a queue of Kueue admits its slots.
 KUEUE_RIGHTS = (
     Right(resource="workloads", verbs=("create", "list", "delete"), group=GROUP),
-    Right(resource="workloadpriorityclasses", verbs=("get",), group=GROUP, cluster=True),
+    Right(
+        resource="workloadpriorityclasses", verbs=("get",), group=GROUP, cluster=True
+    ),
 )
 
 
-def missing_rights(api: KubeApi, namespace: str, rights: Sequence[Right] = RIGHTS) -> list[str]:
+def missing_rights(
+    api: KubeApi, namespace: str, rights: Sequence[Right] = RIGHTS
+) -> list[str]:
     """Return which of `rights` this user has not, in words. Raises ApiError."""
     missing = []
     for right in rights:
-        refused = [verb for verb in right.verbs if not _allowed(api, namespace, right, verb)]
+        refused = [
+            verb for verb in right.verbs if not _allowed(api, namespace, right, verb)
+        ]
         if refused:
             where = "in the cluster" if right.cluster else f"in namespace {namespace}"
             missing.append(f"may not {', '.join(refused)} {right.name} {where}")
@@ -60,18 +68,28 @@ def _allowed(api: KubeApi, namespace: str, right: Right, verb: str) -> bool:
     asked["group"] = right.group
     if not right.cluster:
         asked["namespace"] = namespace
-    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+    }
     answer = api.ask("POST", REVIEWS, {**review, "spec": {"resourceAttributes": asked}})
     return bool(answer["status"].get("allowed"))
 
 
 def findings(
-    api: KubeApi, namespace: str, *, resource: str, slots: int | None, template: Mapping[str, object]
+    api: KubeApi,
+    namespace: str,
+    *,
+    resource: str,
+    slots: int | None,
+    template: Mapping[str, object],
 ) -> list[str]:
     """Return what keeps an executor from working on this cluster, in words; nothing where all is well."""
     try:
         beside_kueue = bool(without_queue(dict(template))[1])
-        refused = missing_rights(api, namespace, (*RIGHTS, *(KUEUE_RIGHTS if beside_kueue else ())))
+        refused = missing_rights(
+            api, namespace, (*RIGHTS, *(KUEUE_RIGHTS if beside_kueue else ()))
+        )
         if refused:
             how = "kubectl apply -k deploy/kubernetes grants them to the service account coadapt"
             return [*refused, how]
@@ -79,22 +97,34 @@ def findings(
         nodes = api.get("/api/v1/nodes")["items"]
     except ApiError as error:
         if error.status == UNAUTHORIZED:
-            return [f"{api.host} does not accept these credentials ({error}): log in to the cluster anew"]
+            return [
+                f"{api.host} does not accept these credentials ({error}): log in to the cluster anew"
+            ]
         return [f"{api.host}: {error}"]
     spec = template.get("spec")
     tolerations = (spec.get("tolerations") or ()) if isinstance(spec, dict) else ()
-    if usable_nodes(nodes, resource=resource, slots=slots, labels={}, tolerations=tolerations):
+    if usable_nodes(
+        nodes, resource=resource, slots=slots, labels={}, tolerations=tolerations
+    ):
         return []
     return [_why_no_node(nodes, resource, tolerations)]
 
 
 def _try_namespace(api: KubeApi, namespace: str) -> None:
     """Raise ApiError if there is no such namespace: of that, neither rights nor lists tell."""
-    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "coadapt-try"}}
-    api.ask("POST", f"/api/v1/namespaces/{namespace}/configmaps", body, {"dryRun": "All"})
+    body = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "coadapt-try"},
+    }
+    api.ask(
+        "POST", f"/api/v1/namespaces/{namespace}/configmaps", body, {"dryRun": "All"}
+    )
 
 
-def _why_no_node(nodes: list[dict[str, object]], resource: str, tolerations: object) -> str:
+def _why_no_node(
+    nodes: list[dict[str, object]], resource: str, tolerations: object
+) -> str:
     closed = []
     for each in nodes:
         why = why_not(each, tolerations)  # type: ignore[arg-type]  # a list of mappings, as YAML gives it

@@ -49,9 +49,13 @@ def kubeconfig_files(given: str) -> str:
 
     "" where none is named: then it is the pod's own cluster, or the usual file's.
     """
-    named = given or ("" if OWN_CLUSTER[0] in os.environ else os.environ.get("KUBECONFIG", ""))
+    named = given or (
+        "" if OWN_CLUSTER[0] in os.environ else os.environ.get("KUBECONFIG", "")
+    )
     return os.pathsep.join(
-        os.path.abspath(os.path.expanduser(each)) for each in named.split(os.pathsep) if each
+        os.path.abspath(os.path.expanduser(each))
+        for each in named.split(os.pathsep)
+        if each
     )
 
 
@@ -89,7 +93,9 @@ class KubeApi:
                 with open(SERVICE_ACCOUNT_NAMESPACE, encoding="utf-8") as file:
                     return cls(settings, file.read().strip())
             config.load_kube_config(
-                config_file=files or None, client_configuration=settings, persist_config=False
+                config_file=files or None,
+                client_configuration=settings,
+                persist_config=False,
             )
             _, active = config.list_kube_config_contexts(config_file=files or None)
         except (config.ConfigException, OSError, TypeError, KeyError) as error:
@@ -97,7 +103,11 @@ class KubeApi:
         return cls(settings, str(active["context"].get("namespace") or "default"))
 
     def ask(
-        self, method: str, path: str, body: object = None, query: Mapping[str, object] | None = None
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        query: Mapping[str, object] | None = None,
     ) -> JsonObject:
         """Return the answer to one request."""
         response = self._send(method, path, body, query, stream=False)
@@ -119,7 +129,9 @@ class KubeApi:
         """Delete an object, if it is there. grace_s: for a pod, from SIGTERM to SIGKILL."""
         options = {} if grace_s is None else {"gracePeriodSeconds": int(grace_s)}
         try:
-            self.ask("DELETE", path, {"kind": "DeleteOptions", "apiVersion": "v1", **options})
+            self.ask(
+                "DELETE", path, {"kind": "DeleteOptions", "apiVersion": "v1", **options}
+            )
         except ApiError as error:
             if error.status not in (NOT_FOUND, CONFLICT):
                 raise
@@ -142,22 +154,39 @@ class KubeApi:
             yield "ADDED", item
         version = found["metadata"]["resourceVersion"]
         yield "LISTED", {}
-        changes = self.stream(path, watch=1, resourceVersion=version, timeoutSeconds=WATCH_S, **query)
+        changes = self.stream(
+            path, watch=1, resourceVersion=version, timeoutSeconds=WATCH_S, **query
+        )
         for line in _lines(changes):
             change = json.loads(line)
             if change["type"] == "ERROR":
-                raise ApiError(int(change["object"].get("code", GONE)), str(change["object"].get("message")))
+                raise ApiError(
+                    int(change["object"].get("code", GONE)),
+                    str(change["object"].get("message")),
+                )
             yield change["type"], change["object"]
 
     def _send(
-        self, method: str, path: str, body: object, query: Mapping[str, object] | None, *, stream: bool
+        self,
+        method: str,
+        path: str,
+        body: object,
+        query: Mapping[str, object] | None,
+        *,
+        stream: bool,
     ) -> Any:
         url = self.host + path + ("?" + urlencode(query) if query else "")
         headers = {"Accept": "application/json", **self._credentials()}
         if body is not None:
-            kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+            kind = (
+                "application/merge-patch+json"
+                if method == "PATCH"
+                else "application/json"
+            )
             headers["Content-Type"] = kind
-        timeout = urllib3.Timeout(connect=TIMEOUT_S, read=WATCH_S + TIMEOUT_S if stream else TIMEOUT_S)
+        timeout = urllib3.Timeout(
+            connect=TIMEOUT_S, read=WATCH_S + TIMEOUT_S if stream else TIMEOUT_S
+        )
         try:
             response = self._pool.request(
                 method,
@@ -180,7 +209,11 @@ class KubeApi:
                 found = self._settings.auth_settings()
         except (config.ConfigException, OSError) as error:
             raise ApiError(0, f"no credentials for {self.host}: {error}") from None
-        return {each["key"]: each["value"] for each in found.values() if each["in"] == "header"}
+        return {
+            each["key"]: each["value"]
+            for each in found.values()
+            if each["in"] == "header"
+        }
 
 
 def _lines(parts: Iterator[bytes]) -> Iterator[bytes]:

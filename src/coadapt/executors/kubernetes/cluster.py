@@ -48,7 +48,9 @@ class KubernetesCluster:
         self._api = api
         self._file = settings_file
         self._taken = partial(_taken, api, settings)
-        tolerations = tuple((settings.template.get("spec") or {}).get("tolerations") or ())
+        tolerations = tuple(
+            (settings.template.get("spec") or {}).get("tolerations") or ()
+        )
         self._usable = partial(
             usable_nodes,
             resource=settings.resource,
@@ -84,7 +86,14 @@ class KubernetesCluster:
 
     def via(self, node: NodeId, slot: Slot) -> tuple[str, ...]:
         """Return the command that starts the command after it on `node`."""
-        return (sys.executable, "-m", proxy.__name__, str(self._file), node, str(slot.parts))
+        return (
+            sys.executable,
+            "-m",
+            proxy.__name__,
+            str(self._file),
+            node,
+            str(slot.parts),
+        )
 
     def close(self) -> None:
         """Look no more; what is known stays."""
@@ -140,6 +149,13 @@ class KubernetesCluster:
 
 def _taken(api: KubeApi, settings: PodSettings) -> Mapping[str, int]:
     """Return how many pods of the scheduler each node has; a pod has one slot, or a part of it."""
-    found = api.get(f"/api/v1/namespaces/{settings.namespace}/pods", labelSelector=selector(settings))
-    living = [each for each in found["items"] if (each.get("status") or {}).get("phase") not in ENDED]
+    found = api.get(
+        f"/api/v1/namespaces/{settings.namespace}/pods",
+        labelSelector=selector(settings),
+    )
+    living = [
+        each
+        for each in found["items"]
+        if (each.get("status") or {}).get("phase") not in ENDED
+    ]
     return Counter(str(each["spec"].get("nodeName")) for each in living)

@@ -23,7 +23,12 @@ from coadapt.executors.kubernetes.api import (
 )
 from coadapt.executors.kubernetes.cluster import KubernetesCluster
 from coadapt.executors.kubernetes.kueue import KueuePool, follow, without_queue
-from coadapt.executors.kubernetes.pods import CPU, LABEL_SCHEDULER, MANAGED_BY, PodSettings
+from coadapt.executors.kubernetes.pods import (
+    CPU,
+    LABEL_SCHEDULER,
+    MANAGED_BY,
+    PodSettings,
+)
 from coadapt.executors.processes.executor import ProcessExecutor, ProcessOptions
 from coadapt.executors.processes.generation_dir import PRIVATE_FILE, write_json
 from coadapt.model import Node, NodeId
@@ -44,7 +49,11 @@ class KubernetesExecutor(ProcessExecutor):
     """One that looks at no nodes any more once it is closed. pool: of the slots, where Kueue admits them."""
 
     def __init__(
-        self, cluster: KubernetesCluster, host: Host, options: ProcessOptions, pool: KueuePool | None = None
+        self,
+        cluster: KubernetesCluster,
+        host: Host,
+        options: ProcessOptions,
+        pool: KueuePool | None = None,
     ) -> None:
         super().__init__(cluster, host, options)
         self._nodes = cluster
@@ -60,7 +69,9 @@ class KubernetesExecutor(ProcessExecutor):
         if self._pool is None:
             super().run(post)
             return
-        looking = threading.Thread(target=self._look, args=(self._pool, post), name="kueue pool", daemon=True)
+        looking = threading.Thread(
+            target=self._look, args=(self._pool, post), name="kueue pool", daemon=True
+        )
         looking.start()
         try:
             super().run(post)
@@ -77,7 +88,9 @@ class KubernetesExecutor(ProcessExecutor):
             follow(pool, sum(node.num_gpus for node in self._nodes.nodes), post)
 
 
-def connect(options: OnKubernetes, api: KubeApi, host: Host, *, log_bytes: int) -> ProcessExecutor:
+def connect(
+    options: OnKubernetes, api: KubeApi, host: Host, *, log_bytes: int
+) -> ProcessExecutor:
     """Return the executor of the scheduler at `host`. Raises OSError where the cluster refuses."""
     namespace = options.namespace or api.namespace
     name = _own_name(host.state_dir)
@@ -91,7 +104,10 @@ def connect(options: OnKubernetes, api: KubeApi, host: Host, *, log_bytes: int) 
         labels = dict(label.split("=", 1) for label in options.node_selector)
         template = {
             **template,
-            "spec": {**spec, "nodeSelector": {**(spec.get("nodeSelector") or {}), **labels}},
+            "spec": {
+                **spec,
+                "nodeSelector": {**(spec.get("nodeSelector") or {}), **labels},
+            },
         }
     settings = PodSettings(
         kubeconfig=kubeconfig_files(options.kubeconfig),
@@ -151,16 +167,27 @@ def _owner(api: KubeApi, namespace: str, name: str) -> JsonObject:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": name, "labels": labels},
-        "data": {"what": "The pods of one Coadapt scheduler belong to this: deleted, it takes them along."},
+        "data": {
+            "what": "The pods of one Coadapt scheduler belong to this: deleted, it takes them along."
+        },
     }
     made = _made(api, path, name, body)
-    return {"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": made["metadata"]["uid"]}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "name": name,
+        "uid": made["metadata"]["uid"],
+    }
 
 
 def _make_service(api: KubeApi, namespace: str, name: str, owner: JsonObject) -> None:
     """Make the service without an address of its own under which each pod has a name."""
     labels = {**MANAGED_BY, LABEL_SCHEDULER: name}
-    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {LABEL_SCHEDULER: name}}
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": {LABEL_SCHEDULER: name},
+    }
     metadata = {"name": name, "labels": labels, "ownerReferences": [owner]}
     body = {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
     _made(api, f"/api/v1/namespaces/{namespace}/services", name, body)

@@ -43,11 +43,16 @@ class Standing:
 
 def status(found: JsonObject, standing: Standing, now: str) -> JsonObject:
     """Return the status that an ElasticJob should have. now: as RFC 3339, for conditions that turn now."""
-    old = {each["type"]: each for each in (found.get("status") or {}).get("conditions") or ()}
+    old = {
+        each["type"]: each
+        for each in (found.get("status") or {}).get("conditions") or ()
+    }
     picture = standing.picture or {}
     state = str(picture.get("state", "pending"))
     phase = REFUSED if standing.refusal else state.capitalize()
-    reason = standing.refusal or str(picture.get("explanation") or picture.get("reason") or phase)
+    reason = standing.refusal or str(
+        picture.get("explanation") or picture.get("reason") or phase
+    )
     truths = {
         "Submitted": not standing.refusal,
         "Running": not standing.refusal and state in TRAINS,
@@ -58,10 +63,18 @@ def status(found: JsonObject, standing: Standing, now: str) -> JsonObject:
         word, before = str(truth), old.get(kind, {})
         at = before["lastTransitionTime"] if before.get("status") == word else now
         conditions.append(
-            {"type": kind, "status": word, "lastTransitionTime": at, "reason": phase, "message": reason}
+            {
+                "type": kind,
+                "status": word,
+                "lastTransitionTime": at,
+                "reason": phase,
+                "message": reason,
+            }
         )
     replicas = picture.get("num_gpus", 0)
-    progress = trainer_status(picture, (found.get("status") or {}).get("trainerStatus"), now)
+    progress = trainer_status(
+        picture, (found.get("status") or {}).get("trainerStatus"), now
+    )
     return {
         "observedGeneration": found["metadata"].get("generation", 1),
         **({"job": standing.job} if standing.job else {}),
@@ -74,7 +87,9 @@ def status(found: JsonObject, standing: Standing, now: str) -> JsonObject:
     }
 
 
-def merge_patch(before: Mapping[str, object], wanted: Mapping[str, object]) -> JsonObject:
+def merge_patch(
+    before: Mapping[str, object], wanted: Mapping[str, object]
+) -> JsonObject:
     """Return the merge patch (RFC 7396) that makes `wanted` of `before`: what is gone is named as null."""
     patch: JsonObject = dict.fromkeys(before.keys() - wanted.keys())
     for key, value in wanted.items():

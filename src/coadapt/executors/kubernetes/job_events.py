@@ -21,7 +21,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from coadapt.core.lifecycle import ENDED, JobState, Reason
-from coadapt.executors.kubernetes.api import CONFLICT, NOT_FOUND, ApiError, JsonObject, KubeApi
+from coadapt.executors.kubernetes.api import (
+    CONFLICT,
+    NOT_FOUND,
+    ApiError,
+    JsonObject,
+    KubeApi,
+)
 from coadapt.executors.kubernetes.pods import DOMAIN
 from coadapt.runtime.job_history import Change, Standing
 
@@ -60,7 +66,9 @@ def told(change: Change) -> Told | None:
     if found is None:
         return None
     kind, reason, message = found
-    return Told(kind=kind, reason=reason, message=_cut(message), at=change.at, seq=change.seq)
+    return Told(
+        kind=kind, reason=reason, message=_cut(message), at=change.at, seq=change.seq
+    )
 
 
 def _of_replicas(change: Change) -> tuple[str, str, str] | None:
@@ -70,9 +78,21 @@ def _of_replicas(change: Change) -> tuple[str, str, str] | None:
         return NORMAL, "Resized", change.text
     before, now, cost = rescale.before, rescale.now, f"{rescale.cost_s:.1f} s"
     if not before:
-        return NORMAL, "Training", f"{_replicas(now)} took the first step; the start cost {cost}"
-    what = f"resized {before} -> {now}" if before != now else f"went on with {_replicas(now)}"
-    return NORMAL, "Resized" if before != now else "Resumed", f"{what} by a restart, which cost {cost}"
+        return (
+            NORMAL,
+            "Training",
+            f"{_replicas(now)} took the first step; the start cost {cost}",
+        )
+    what = (
+        f"resized {before} -> {now}"
+        if before != now
+        else f"went on with {_replicas(now)}"
+    )
+    return (
+        NORMAL,
+        "Resized" if before != now else "Resumed",
+        f"{what} by a restart, which cost {cost}",
+    )
 
 
 def _of_standing(change: Change) -> tuple[str, str, str] | None:
@@ -83,18 +103,30 @@ def _of_standing(change: Change) -> tuple[str, str, str] | None:
     if was is None:
         return NORMAL, "Submitted", change.text
     if now.state in ENDED:
-        return WARNING if now.state is JobState.FAILED else NORMAL, now.state.value.capitalize(), why
+        return (
+            WARNING if now.state is JobState.FAILED else NORMAL,
+            now.state.value.capitalize(),
+            why,
+        )
     if now.reason in TROUBLE and now.reason is not was.reason:
         return WARNING, TROUBLE[now.reason], why
     if now.state is was.state:
-        return (NORMAL, "SeenAgain", change.text.partition("; ")[2]) if was.reason is Reason.UNSEEN else None
+        return (
+            (NORMAL, "SeenAgain", change.text.partition("; ")[2])
+            if was.reason is Reason.UNSEEN
+            else None
+        )
     match now.state:
         case JobState.STARTING:
             return NORMAL, "Starting", f"{_replicas(now.replicas)}: {why}"
         case JobState.RUNNING if was.state is JobState.STARTING:
             return NORMAL, "Started", f"{_replicas(now.replicas)} started"
         case JobState.RESCALING:
-            return NORMAL, "Resizing", f"{was.replicas} -> {now.replicas} in place: {why}"
+            return (
+                NORMAL,
+                "Resizing",
+                f"{was.replicas} -> {now.replicas} in place: {why}",
+            )
         case JobState.STOPPING:
             return _of_stop(was, now, why)
         case _:
@@ -105,14 +137,20 @@ def _of_stop(was: Standing, now: Standing, why: str) -> tuple[str, str, str] | N
     if now.reason is Reason.PREEMPTED:
         return NORMAL, "Preempted", f"{_replicas(was.replicas)} stop: {why}"
     if now.reason is Reason.RESCALED:
-        return NORMAL, "Resizing", f"{_replicas(was.replicas)} stop, to start anew otherwise: {why}"
+        return (
+            NORMAL,
+            "Resizing",
+            f"{_replicas(was.replicas)} stop, to start anew otherwise: {why}",
+        )
     return None
 
 
 class EventTeller:
     """Posts events of objects of one namespace. Every method raises ApiError."""
 
-    def __init__(self, api: KubeApi, namespace: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, api: KubeApi, namespace: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """`clock`: seconds, for the limit of how many."""
         self._api = api
         self._path = f"/api/v1/namespaces/{namespace}/events"
@@ -128,7 +166,11 @@ class EventTeller:
         uid = str(found["metadata"]["uid"])
         wanted = [each for each in map(told, changes) if each is not None]
         room = int(self._room(uid))
-        ended = bool(changes) and changes[-1].now is not None and changes[-1].now.state in ENDED
+        ended = (
+            bool(changes)
+            and changes[-1].now is not None
+            and changes[-1].now.state in ENDED
+        )
         if wanted and room == 0 and not ended:
             return changes[0].seq - 1
         for each in _fitting(wanted, max(room, 1)):
@@ -139,7 +181,11 @@ class EventTeller:
         """Post that no job was made of the object `found`, at `at` (s)."""
         metadata = found["metadata"]
         told = Told(
-            kind=WARNING, reason="Refused", message=_cut(why), at=at, seq=metadata.get("generation", 1)
+            kind=WARNING,
+            reason="Refused",
+            message=_cut(why),
+            at=at,
+            seq=metadata.get("generation", 1),
         )
         self._room(str(metadata["uid"]))
         self._post(found, str(metadata["uid"]), told)
@@ -159,14 +205,19 @@ class EventTeller:
 
     def _post(self, found: JsonObject, uid: str, each: Told) -> None:
         name, last, count = self._last.get(uid, ("", None, 0))
-        if last is not None and (last.reason, last.message) == (each.reason, each.message):
+        if last is not None and (last.reason, last.message) == (
+            each.reason,
+            each.message,
+        ):
             if last.seq >= each.seq:
                 return
             body = {"count": count + 1, "lastTimestamp": _instant(each.at)}
             try:
                 self._api.ask("PATCH", f"{self._path}/{name}", body)
             except ApiError as error:
-                if error.status != NOT_FOUND:  # events live an hour, unless told otherwise
+                if (
+                    error.status != NOT_FOUND
+                ):  # events live an hour, unless told otherwise
                     raise
             else:
                 self._last[uid] = (name, each, count + 1)
@@ -197,7 +248,11 @@ def event(found: JsonObject, each: Told) -> JsonObject:
             "name": f"{metadata['name'][:NAME_HEAD].rstrip('.-')}.{digest}",
             "namespace": metadata["namespace"],
         },
-        "involvedObject": {"apiVersion": f"{DOMAIN}/v1alpha1", "kind": "ElasticJob", **about},
+        "involvedObject": {
+            "apiVersion": f"{DOMAIN}/v1alpha1",
+            "kind": "ElasticJob",
+            **about,
+        },
         "type": each.kind,
         "reason": each.reason,
         "message": each.message,
@@ -216,7 +271,12 @@ def _fitting(wanted: list[Told], room: int) -> list[Told]:
     skipped = wanted[len(wanted) - len(kept) - 1]
     count = len(wanted) - len(kept)
     text = f"{count} changes up to here are told by `coadapt story` only: there were too many"
-    return [Told(kind=NORMAL, reason="Skipped", message=text, at=skipped.at, seq=skipped.seq), *kept]
+    return [
+        Told(
+            kind=NORMAL, reason="Skipped", message=text, at=skipped.at, seq=skipped.seq
+        ),
+        *kept,
+    ]
 
 
 def _replicas(count: int) -> str:
@@ -226,7 +286,11 @@ def _replicas(count: int) -> str:
 def _cut(text: str) -> str:
     """Return a text that is no longer than an event's may be."""
     data = text.encode()
-    return text if len(data) <= MESSAGE_MAX else data[: MESSAGE_MAX - 3].decode(errors="ignore") + "…"
+    return (
+        text
+        if len(data) <= MESSAGE_MAX
+        else data[: MESSAGE_MAX - 3].decode(errors="ignore") + "…"
+    )
 
 
 def _instant(at: float) -> str:

@@ -52,14 +52,22 @@ logger = logging.getLogger(__name__)
 class KueuePool:
     """Asks for slots and gives them back. One thread calls `look`; `admitted` is that of the last look."""
 
-    def __init__(self, api: KubeApi, settings: PodSettings, host: Host, labels: dict[str, str]) -> None:
+    def __init__(
+        self, api: KubeApi, settings: PodSettings, host: Host, labels: dict[str, str]
+    ) -> None:
         """`labels`: of the pod template, which name the queue. Raises InputError where there is no Kueue."""
         self._api = api
         self._settings = settings
         self._host = host
         self._version = _version(api)
-        self._path = f"/apis/{GROUP}/{self._version}/namespaces/{settings.namespace}/workloads"
-        self._spec = _spec(settings, labels[QUEUE_LABEL], self._priority(labels.get(PRIORITY_LABEL, "")))
+        self._path = (
+            f"/apis/{GROUP}/{self._version}/namespaces/{settings.namespace}/workloads"
+        )
+        self._spec = _spec(
+            settings,
+            labels[QUEUE_LABEL],
+            self._priority(labels.get(PRIORITY_LABEL, "")),
+        )
         self._given_up: set[str] = set()
         self._void: list[str] = []  # that hold nothing, and never will
         self._idle_since: float | None = None
@@ -78,7 +86,9 @@ class KueuePool:
         if use.quota != len(staying):
             self.tell(post)
         elif going:
-            self._release(going, len(staying) + len(going) - max(use.held, self._num_pods()))
+            self._release(
+                going, len(staying) + len(going) - max(use.held, self._num_pods())
+            )
         self._resize(staying, waiting, min(max(use.useful, use.held), most))
 
     def tell(self, post: Post) -> None:
@@ -86,16 +96,22 @@ class KueuePool:
         tenant = Tenant(id=EVERYBODY, quota_gpus=self.admitted)
         post(TenantConfigured(at=self._host.now(), tenant=tenant))
 
-    def _sort(self, found: Sequence[JsonObject]) -> tuple[list[str], list[str], list[str]]:
+    def _sort(
+        self, found: Sequence[JsonObject]
+    ) -> tuple[list[str], list[str], list[str]]:
         """Return the names of those that are ours to use, that wait, and that are to go; the oldest first."""
         parts: tuple[list[str], list[str], list[str]] = ([], [], [])
         self._void = []
-        for each in sorted(found, key=lambda each: (each["metadata"]["creationTimestamp"], _name(each))):
+        for each in sorted(
+            found, key=lambda each: (each["metadata"]["creationTimestamp"], _name(each))
+        ):
             ends = _ends(each) or _name(each) in self._given_up
             if ends and not _holds(each, "QuotaReserved"):
                 self._void.append(_name(each))
             else:
-                parts[2 if ends else 0 if _holds(each, "Admitted") else 1].append(_name(each))
+                parts[2 if ends else 0 if _holds(each, "Admitted") else 1].append(
+                    _name(each)
+                )
         self._given_up &= set(parts[2])
         self.admitted = len(parts[0])
         return parts
@@ -105,7 +121,9 @@ class KueuePool:
             self._api.delete(f"{self._path}/{name}")
             logger.info("gave a slot back to Kueue: %s", name)
 
-    def _resize(self, staying: Sequence[str], waiting: Sequence[str], wanted: int) -> None:
+    def _resize(
+        self, staying: Sequence[str], waiting: Sequence[str], wanted: int
+    ) -> None:
         lacking = wanted - len(staying) - len(waiting)
         for _ in range(min(lacking, MADE_MAX)):
             self._api.ask("POST", self._path, self._workload())
@@ -120,12 +138,16 @@ class KueuePool:
             self._given_up |= set(staying[-idle:])
 
     def _workloads(self) -> list[JsonObject]:
-        return list(self._api.get(self._path, labelSelector=selector(self._settings))["items"])
+        return list(
+            self._api.get(self._path, labelSelector=selector(self._settings))["items"]
+        )
 
     def _num_pods(self) -> int:
         path = f"/api/v1/namespaces/{self._settings.namespace}/pods"
         found = self._api.get(path, labelSelector=selector(self._settings))["items"]
-        return sum((each.get("status") or {}).get("phase") not in OVER for each in found)
+        return sum(
+            (each.get("status") or {}).get("phase") not in OVER for each in found
+        )
 
     def _workload(self) -> JsonObject:
         metadata = {
@@ -141,10 +163,14 @@ class KueuePool:
         if not name:
             return 0
         try:
-            found = self._api.get(f"/apis/{GROUP}/{self._version}/workloadpriorityclasses/{name}")
+            found = self._api.get(
+                f"/apis/{GROUP}/{self._version}/workloadpriorityclasses/{name}"
+            )
         except ApiError as error:
             allowed = f"a WorkloadPriorityClass of the cluster ({error})"
-            raise InputError(f"pod template, label {PRIORITY_LABEL}", name, allowed) from None
+            raise InputError(
+                f"pod template, label {PRIORITY_LABEL}", name, allowed
+            ) from None
         return int(found["value"])
 
 
@@ -160,7 +186,11 @@ def without_queue(template: JsonObject) -> tuple[JsonObject, dict[str, str]]:
     """Return a pod template without what would put its pods into Kueue's hands, and the labels that do."""
     metadata = dict(template.get("metadata") or {})
     labels = dict(metadata.get("labels") or {})
-    kueues = {name: str(labels.pop(name)) for name in (QUEUE_LABEL, PRIORITY_LABEL) if name in labels}
+    kueues = {
+        name: str(labels.pop(name))
+        for name in (QUEUE_LABEL, PRIORITY_LABEL)
+        if name in labels
+    }
     if not kueues:
         return template, {}
     return {**template, "metadata": {**metadata, "labels": labels}}, kueues
@@ -180,8 +210,14 @@ def _version(api: KubeApi) -> str:
 def _spec(settings: PodSettings, queue: str, priority: int) -> JsonObject:
     """Return what is alike for all Workloads: the queue, and what a pod of one slot asks for."""
     container = {"name": CONTAINER, "resources": slot_request(settings.resource)}
-    given = {"containers": [{**container, **({"image": settings.image} if settings.image else {})}]}
-    pod = merge(settings.template.get("spec") or {}, {"restartPolicy": "Never", **given})
+    given = {
+        "containers": [
+            {**container, **({"image": settings.image} if settings.image else {})}
+        ]
+    }
+    pod = merge(
+        settings.template.get("spec") or {}, {"restartPolicy": "Never", **given}
+    )
     pod_set = {"name": "main", "count": 1, "template": {"spec": pod}}
     return {"queueName": queue, "priority": priority, "podSets": [pod_set]}
 
@@ -198,5 +234,9 @@ def _ends(workload: JsonObject) -> bool:
 
 
 def _holds(workload: JsonObject, condition: str) -> bool:
-    conditions: Iterable[JsonObject] = (workload.get("status") or {}).get("conditions") or ()
-    return any(each["type"] == condition and each["status"] == "True" for each in conditions)
+    conditions: Iterable[JsonObject] = (workload.get("status") or {}).get(
+        "conditions"
+    ) or ()
+    return any(
+        each["type"] == condition and each["status"] == "True" for each in conditions
+    )

@@ -32,7 +32,11 @@ def usable_nodes(
     usable = {}
     for each in found:
         metadata, status = each["metadata"], each.get("status") or {}
-        count = slots if slots is not None else _whole((status.get("allocatable") or {}).get(resource, "0"))
+        count = (
+            slots
+            if slots is not None
+            else _whole((status.get("allocatable") or {}).get(resource, "0"))
+        )
         count = max(count, busy.get(str(metadata["name"]), 0))
         has = metadata.get("labels") or {}
         if (
@@ -41,8 +45,16 @@ def usable_nodes(
             and all(has.get(key) == value for key, value in labels.items())
         ):
             is_cpu = slots is not None or resource != NVIDIA
-            kind = CPU_SLOT_TYPE if is_cpu else str(has.get(GPU_PRODUCT, DEFAULT_GPU_TYPE)).lower()
-            node = Node(id=str(metadata["name"]), num_gpus=min(count, CPU_SLOTS_MAX), gpu_type=kind)
+            kind = (
+                CPU_SLOT_TYPE
+                if is_cpu
+                else str(has.get(GPU_PRODUCT, DEFAULT_GPU_TYPE)).lower()
+            )
+            node = Node(
+                id=str(metadata["name"]),
+                num_gpus=min(count, CPU_SLOTS_MAX),
+                gpu_type=kind,
+            )
             usable[node.id] = (node, _address(status))
     return usable
 
@@ -57,7 +69,9 @@ def why_not(found: JsonObject, tolerations: Sequence[JsonObject]) -> str | None:
     if spec.get("unschedulable"):
         return "is cordoned"
     for taint in spec.get("taints") or ():
-        if taint["effect"] in KEEPING_OFF and not any(_tolerates(each, taint) for each in tolerations):
+        if taint["effect"] in KEEPING_OFF and not any(
+            _tolerates(each, taint) for each in tolerations
+        ):
             return f"has the taint {taint['key']}:{taint['effect']}"
     return None
 
@@ -65,7 +79,9 @@ def why_not(found: JsonObject, tolerations: Sequence[JsonObject]) -> str | None:
 def is_ready(found: JsonObject) -> bool:
     """Return whether the node is ready; the cluster says Unknown of one whose daemon has fallen silent."""
     conditions = (found.get("status") or {}).get("conditions") or ()
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return any(
+        each["type"] == "Ready" and each["status"] == "True" for each in conditions
+    )
 
 
 def _tolerates(toleration: JsonObject, taint: JsonObject) -> bool:
@@ -89,5 +105,7 @@ def _whole(quantity: str) -> int:
 
 
 def _address(status: JsonObject) -> str:
-    addresses = {each["type"]: each["address"] for each in status.get("addresses") or ()}
+    addresses = {
+        each["type"]: each["address"] for each in status.get("addresses") or ()
+    }
     return str(addresses.get("InternalIP") or addresses.get("Hostname") or "")

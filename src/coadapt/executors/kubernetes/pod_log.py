@@ -19,7 +19,9 @@ class PodLog:
     that a few bytes of the pod's may be missing after a restart of the launcher, and none come twice.
     """
 
-    def __init__(self, api: KubeApi, pod_path: str, printed: int, retry_s: float = RETRY_S) -> None:
+    def __init__(
+        self, api: KubeApi, pod_path: str, printed: int, retry_s: float = RETRY_S
+    ) -> None:
         self._api = api
         self._retry_s = retry_s
         self._path = f"{pod_path}/log"
@@ -61,7 +63,9 @@ class PodLog:
         """Pass on what is new; return whether nothing broke off."""
         skip = self._passed
         try:
-            for data in self._api.stream(self._path, container=CONTAINER, follow="true"):
+            for data in self._api.stream(
+                self._path, container=CONTAINER, follow="true"
+            ):
                 new = data[skip:]
                 skip = max(skip - len(data), 0)
                 self._passed += len(new)

@@ -94,7 +94,9 @@ def on_host_network(template: JsonObject) -> bool:
     return bool((template.get("spec") or {}).get("hostNetwork"))
 
 
-def selector(settings: PodSettings, job: str = "", generation: int | None = None) -> str:
+def selector(
+    settings: PodSettings, job: str = "", generation: int | None = None
+) -> str:
     """Return the label selector of the scheduler's pods, a job's, or those that a generation started."""
     labels = {LABEL_SCHEDULER: settings.scheduler}
     if job:
@@ -140,7 +142,9 @@ def pod(settings: PodSettings, order: PodOrder) -> JsonObject:
     return cast(JsonObject, merge(settings.template, ours))
 
 
-def secret(settings: PodSettings, name: str, uid: str, envs: Mapping[str, str]) -> JsonObject:
+def secret(
+    settings: PodSettings, name: str, uid: str, envs: Mapping[str, str]
+) -> JsonObject:
     """Return the secret that holds a pod's environment, and goes when the pod goes."""
     owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
     return {
@@ -195,9 +199,13 @@ def _container(settings: PodSettings, order: PodOrder, name: str) -> JsonObject:
     mounts = container["volumeMounts"] = []
     if settings.claim:
         folder = f"{settings.state_volume[1]}jobs/{order.job}/checkpoints"
-        mounts.append({"name": CHECKPOINT_VOLUME, "mountPath": CHECKPOINTS, "subPath": folder})
+        mounts.append(
+            {"name": CHECKPOINT_VOLUME, "mountPath": CHECKPOINTS, "subPath": folder}
+        )
     if order.member != SETUP:
-        mounts.append({"name": TOKEN_VOLUME, "mountPath": TOKEN_FOLDER, "readOnly": True})
+        mounts.append(
+            {"name": TOKEN_VOLUME, "mountPath": TOKEN_FOLDER, "readOnly": True}
+        )
     return container
 
 
@@ -227,9 +235,13 @@ def _on_node(node: str) -> JsonObject:
     """Return what ties a pod to a node by way of the cluster's scheduler, which knows what others take."""
     field_is = {"key": "metadata.name", "operator": "In", "values": [node]}
     return {
-        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": [field_is]}]}
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchFields": [field_is]}]
+        }
     }
 
 
 def _named(value: object) -> TypeGuard[list[JsonObject]]:
-    return isinstance(value, list) and all(isinstance(each, Mapping) and "name" in each for each in value)
+    return isinstance(value, list) and all(
+        isinstance(each, Mapping) and "name" in each for each in value
+    )

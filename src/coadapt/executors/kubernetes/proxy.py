@@ -33,7 +33,11 @@ from coadapt.executors.kubernetes.pods import (
     secret,
 )
 from coadapt.executors.kubernetes.silence import ServerSilence
-from coadapt.executors.processes.generation_dir import GenerationDir, JobDir, LaunchOrder
+from coadapt.executors.processes.generation_dir import (
+    GenerationDir,
+    JobDir,
+    LaunchOrder,
+)
 from coadapt.executors.processes.replica_log import segments
 from coadapt.model.contract_env import (
     ENV_CHECKPOINT_DIR,
@@ -93,7 +97,9 @@ def main(settings_file: str, node: str, parts: str, *command: str) -> NoReturn:
 
 
 class _Proxy:
-    def __init__(self, settings: PodSettings, order: PodOrder, directory: GenerationDir) -> None:
+    def __init__(
+        self, settings: PodSettings, order: PodOrder, directory: GenerationDir
+    ) -> None:
         self._settings = settings
         self._order = order
         self._directory = directory
@@ -101,7 +107,9 @@ class _Proxy:
         self._name = pod_name(settings, order.job, order.member)
         self._pods = f"/api/v1/namespaces/{settings.namespace}/pods"
         self._secrets = f"/api/v1/namespaces/{settings.namespace}/secrets"
-        self._log = PodLog(self._api, f"{self._pods}/{self._name}", self._printed(directory.job))
+        self._log = PodLog(
+            self._api, f"{self._pods}/{self._name}", self._printed(directory.job)
+        )
         self._trouble_since: float | None = None
         self._silence = ServerSilence(directory, order.member, self._say)
 
@@ -146,7 +154,9 @@ class _Proxy:
             if error.status != CONFLICT:
                 raise
             made = self._api.get(f"{self._pods}/{self._name}")
-        body = secret(self._settings, self._name, made["metadata"]["uid"], self._envs(order))
+        body = secret(
+            self._settings, self._name, made["metadata"]["uid"], self._envs(order)
+        )
         try:
             self._api.ask("POST", self._secrets, body)
         except ApiError as error:
@@ -158,8 +168,21 @@ class _Proxy:
     def _envs(self, order: LaunchOrder) -> dict[str, str]:
         """Return what the replica finds in its environment: nothing of this machine's own."""
         member = self._order.member
-        its = next((dict(item.envs) for item in order.replicas if Path(item.log).stem == member), {})
-        names = (*self._settings.pass_env, ENV_TOKEN, ENV_CONTROL_URL, ENV_CONTROL_TOKEN, "MASTER_PORT")
+        its = next(
+            (
+                dict(item.envs)
+                for item in order.replicas
+                if Path(item.log).stem == member
+            ),
+            {},
+        )
+        names = (
+            *self._settings.pass_env,
+            ENV_TOKEN,
+            ENV_CONTROL_URL,
+            ENV_CONTROL_TOKEN,
+            "MASTER_PORT",
+        )
         told = {name: os.environ[name] for name in names if name in os.environ}
         url = self._settings.api_url
         status = {
@@ -170,11 +193,17 @@ class _Proxy:
         if self._settings.claim:
             envs[ENV_CHECKPOINT_DIR] = CHECKPOINTS
         if self._settings.resource != CPU and its:
-            envs["LOCAL_RANK"] = "0"  # of a node's GPUs it sees the one that it was given
+            envs["LOCAL_RANK"] = (
+                "0"  # of a node's GPUs it sees the one that it was given
+            )
         if not on_host_network(self._settings.template) and its:
             first = order.rescale.members[0]
-            envs["MASTER_ADDR"] = replica_address(self._settings, self._order.job, first)
-            envs[ENV_NODE_ADDRESS] = replica_address(self._settings, self._order.job, member)
+            envs["MASTER_ADDR"] = replica_address(
+                self._settings, self._order.job, first
+            )
+            envs[ENV_NODE_ADDRESS] = replica_address(
+                self._settings, self._order.job, member
+            )
         return envs
 
     def _follow(self) -> int:
@@ -182,7 +211,9 @@ class _Proxy:
         last: JsonObject | None = None
         while True:
             try:
-                for change, found in self._api.watch(self._pods, fieldSelector=f"metadata.name={self._name}"):
+                for change, found in self._api.watch(
+                    self._pods, fieldSelector=f"metadata.name={self._name}"
+                ):
                     self._silence.answer()
                     if change == "DELETED" or (change == "LISTED" and last is None):
                         return self._gone(found or last)
@@ -204,7 +235,9 @@ class _Proxy:
         if "terminated" in state:
             return self._judge(state["terminated"])
         if status.get("phase") in ("Failed", "Succeeded"):
-            why = ": ".join(str(status[key]) for key in ("reason", "message") if status.get(key))
+            why = ": ".join(
+                str(status[key]) for key in ("reason", "message") if status.get(key)
+            )
             self._say(f"its pod was ended by the cluster: {why or status['phase']}")
             return EXIT_KILLED
         if "running" in state:
@@ -213,16 +246,24 @@ class _Proxy:
         return self._look_at_wait(status, state.get("waiting") or {})
 
     def _look_at_wait(self, status: JsonObject, waiting: JsonObject) -> int | None:
-        reason, message = str(waiting.get("reason", "")), str(waiting.get("message", ""))
+        reason, message = (
+            str(waiting.get("reason", "")),
+            str(waiting.get("message", "")),
+        )
         for condition in status.get("conditions") or ():
-            if condition.get("type") == "PodScheduled" and condition.get("reason") == "Unschedulable":
+            if (
+                condition.get("type") == "PodScheduled"
+                and condition.get("reason") == "Unschedulable"
+            ):
                 reason, message = "Unschedulable", str(condition.get("message", ""))
         if reason in (*IMAGE_TROUBLE, *HOPELESS, "Unschedulable"):
             self._say(f"waits: {reason}: {message}")
         if reason not in (*IMAGE_TROUBLE, *HOPELESS):
             return None
         now = time.monotonic()
-        self._trouble_since = now if self._trouble_since is None else self._trouble_since
+        self._trouble_since = (
+            now if self._trouble_since is None else self._trouble_since
+        )
         if reason in HOPELESS or now - self._trouble_since > IMAGE_PATIENCE_S:
             self._say(f"error: its pod cannot be started: {reason}: {message}")
             return EXIT_FAILED
@@ -264,10 +305,18 @@ class _Proxy:
     def _printed(self, job: JobDir) -> int:
         """Return how much of its output is written down already."""
         there = segments(job.log(self._order.member))
-        return there[-1][0] + there[-1][1].stat().st_size if there and ENV_RESUMED in os.environ else 0
+        return (
+            there[-1][0] + there[-1][1].stat().st_size
+            if there and ENV_RESUMED in os.environ
+            else 0
+        )
 
     def _say(self, text: str) -> None:
-        self._log.add(f"{text}\n" if text.startswith(("error:", "out of")) else f"[coadapt: {text}]\n")
+        self._log.add(
+            f"{text}\n"
+            if text.startswith(("error:", "out of"))
+            else f"[coadapt: {text}]\n"
+        )
 
 
 def _state(status: JsonObject) -> JsonObject:

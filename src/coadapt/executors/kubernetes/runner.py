@@ -10,7 +10,11 @@ import sys
 import time
 from types import FrameType
 
-from coadapt.executors.processes.job_processes import adopt_orphans, reap_orphans, terminate
+from coadapt.executors.processes.job_processes import (
+    adopt_orphans,
+    reap_orphans,
+    terminate,
+)
 
 POLL_S = 0.05
 BY_SIGNAL = 128

@@ -17,10 +17,14 @@ class ServerSilence:
     To the replica's log, and by a note to the executor; one that was left by another proxy counts.
     """
 
-    def __init__(self, generation: GenerationDir, member: str, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, generation: GenerationDir, member: str, say: Callable[[str], None]
+    ) -> None:
         """`generation`: that started `member`. say: adds a line to its log."""
         order = generation.order()
-        self._lead = generation if order is None else generation.job.generation(order.lead)
+        self._lead = (
+            generation if order is None else generation.job.generation(order.lead)
+        )
         self._member = member
         self._say = say
         self._since: float | None = None

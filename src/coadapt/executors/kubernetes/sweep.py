@@ -30,7 +30,11 @@ def main(settings_file: str, job: str, generation: str = "") -> None:
     while left := api.get(pods, labelSelector=labels)["items"]:
         for each in left:
             name = each["metadata"]["name"]
-            if time.monotonic() > deadline or _runs_nothing(each) or not _node_lives(api, each):
+            if (
+                time.monotonic() > deadline
+                or _runs_nothing(each)
+                or not _node_lives(api, each)
+            ):
                 api.delete(f"{pods}/{name}", 0)
             elif name not in asked:
                 api.delete(f"{pods}/{name}", GRACE_S)

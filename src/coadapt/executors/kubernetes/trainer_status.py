@@ -15,7 +15,9 @@ PERCENT = 100
 INT32_MAX = 2**31 - 1
 
 
-def trainer_status(picture: Mapping[str, object], before: JsonObject | None, now: str) -> JsonObject | None:
+def trainer_status(
+    picture: Mapping[str, object], before: JsonObject | None, now: str
+) -> JsonObject | None:
     """Return what is known of a job's progress, None where that is nothing; `picture`: as the API gives it.
 
     before: what was said last, which stays for some seconds. now: RFC 3339, in whole seconds.
@@ -24,18 +26,38 @@ def trainer_status(picture: Mapping[str, object], before: JsonObject | None, now
     percent, remaining = _percent(picture, figures), _remaining_s(picture, figures)
     if not figures and percent is None:
         return before
-    shown = sorted((name, value) for name, value in figures.items() if name not in NOT_FIGURES)
+    shown = sorted(
+        (name, value) for name, value in figures.items() if name not in NOT_FIGURES
+    )
     told: JsonObject = {
         **({} if percent is None else {"progressPercentage": percent}),
-        **({} if remaining is None else {"estimatedRemainingSeconds": min(int(remaining), INT32_MAX)}),
-        **({"metrics": [{"name": name, "value": f"{value:.6g}"} for name, value in shown]} if shown else {}),
+        **(
+            {}
+            if remaining is None
+            else {"estimatedRemainingSeconds": min(int(remaining), INT32_MAX)}
+        ),
+        **(
+            {
+                "metrics": [
+                    {"name": name, "value": f"{value:.6g}"} for name, value in shown
+                ]
+            }
+            if shown
+            else {}
+        ),
     }
     if before is None:
         return {**told, "lastUpdatedTime": now}
-    same = told == {key: value for key, value in before.items() if key != "lastUpdatedTime"}
+    same = told == {
+        key: value for key, value in before.items() if key != "lastUpdatedTime"
+    }
     since_s = _seconds(now) - _seconds(str(before["lastUpdatedTime"]))
     ended = picture.get("ended_at") is not None
-    return before if same or (since_s < EVERY_S and not ended) else {**told, "lastUpdatedTime": now}
+    return (
+        before
+        if same or (since_s < EVERY_S and not ended)
+        else {**told, "lastUpdatedTime": now}
+    )
 
 
 def _percent(picture: Mapping[str, object], figures: Mapping[str, float]) -> int | None:
@@ -50,7 +72,9 @@ def _percent(picture: Mapping[str, object], figures: Mapping[str, float]) -> int
     return None if told is None else int(told)
 
 
-def _remaining_s(picture: Mapping[str, object], figures: Mapping[str, float]) -> float | None:
+def _remaining_s(
+    picture: Mapping[str, object], figures: Mapping[str, float]
+) -> float | None:
     """Return the seconds left at the goodput of now, else what the script says itself."""
     if picture.get("ended_at") is not None:
         return 0.0 if picture.get("state") == "succeeded" else None
@@ -59,7 +83,11 @@ def _remaining_s(picture: Mapping[str, object], figures: Mapping[str, float]) ->
         return figures.get(REMAINING_S)
     step_time_s = cast("float | None", picture.get("step_time_s"))
     batch = cast("Mapping[str, float] | None", picture.get("batch"))
-    if picture.get("state") not in ("running", "rescaling") or not step_time_s or not batch:
+    if (
+        picture.get("state") not in ("running", "rescaling")
+        or not step_time_s
+        or not batch
+    ):
         return None
     efficiency = cast("float | None", picture.get("efficiency"))
     goodput = batch["total"] / step_time_s * (1.0 if efficiency is None else efficiency)

@@ -41,7 +41,10 @@ class Cluster(Protocol):
 
 
 def node_events(
-    known: Mapping[NodeId, Node], present: Sequence[Node], at: float, why: Mapping[NodeId, str] | None = None
+    known: Mapping[NodeId, Node],
+    present: Sequence[Node],
+    at: float,
+    why: Mapping[NodeId, str] | None = None,
 ) -> list[NodeJoined | NodeLost]:
     """Return what tells the core, which knows of `known`, that the nodes are `present` now.
 
@@ -51,7 +54,9 @@ def node_events(
     gone = sorted(known.keys() - {node.id for node in present})
     new = [node for node in present if known.get(node.id) != node]
     lost = (
-        NodeLost(at=at, node=node, why=told[node]) if node in told else NodeLost(at=at, node=node)
+        NodeLost(at=at, node=node, why=told[node])
+        if node in told
+        else NodeLost(at=at, node=node)
         for node in gone
     )
     return [*lost, *(NodeJoined(at=at, node=node) for node in new)]

@@ -39,7 +39,9 @@ _Connection = socket.socket | tuple[bytes, socket.socket]  # as socketserver has
 class ControlServer:
     """Serves `folder` at `host` on a port that the kernel picks, from threads of its own, until `close`."""
 
-    def __init__(self, folder: Path, host: str, *, name: str = "", port: int = 0, token: str = "") -> None:
+    def __init__(
+        self, folder: Path, host: str, *, name: str = "", port: int = 0, token: str = ""
+    ) -> None:
         """`name`: what replicas call `host`. port, token: of a server that this one goes on for.
 
         Raises OSError where nobody can listen at `host` and `port`.
@@ -50,13 +52,18 @@ class ControlServer:
         self._name = name or host
         self._server.notes = _Notes(folder)
         self._server.token = self._token
-        self._thread = threading.Thread(target=self._server.serve_forever, name="control", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="control", daemon=True
+        )
         self._thread.start()
 
     @property
     def envs(self) -> dict[str, str]:
         """What a replica needs in its environment to speak with this server."""
-        return {ENV_CONTROL_URL: f"http://{self._name}:{self.port}", ENV_CONTROL_TOKEN: self._token}
+        return {
+            ENV_CONTROL_URL: f"http://{self._name}:{self.port}",
+            ENV_CONTROL_TOKEN: self._token,
+        }
 
     @property
     def port(self) -> int:
@@ -95,7 +102,9 @@ class _Notes:
 
     def write(self, name: str, text: str) -> None:
         beside = self._folder / f".{name}.{threading.get_ident()}"
-        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE), "w") as file:
+        with open(
+            os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE), "w"
+        ) as file:
             file.write(text)
         beside.replace(self._folder / name)
 
@@ -129,7 +138,9 @@ class _Server(ThreadingHTTPServer):
     notes: _Notes
     token: str
 
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+    def __init__(
+        self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]
+    ) -> None:
         self._strangers: dict[_Connection, None] = {}  # oldest first
         self._lock = threading.Lock()
         super().__init__(address, handler)
@@ -164,7 +175,11 @@ class _Handler(BaseHTTPRequestHandler):
         after = parse_qs(url.query).get("after", ["0"])[0]
         if not self._allowed():
             return
-        if url.path != CONTROL_PATH or not after.isdecimal() or len(after) > len(str(2**63)):
+        if (
+            url.path != CONTROL_PATH
+            or not after.isdecimal()
+            or len(after) > len(str(2**63))
+        ):
             self._answer(404)
             return
         self._answer(200, json.dumps(self.server.notes.newer_than(int(after))).encode())
@@ -201,7 +216,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> str | None:
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or len(length) > len(str(BODY_MAX)) or int(length) > BODY_MAX:
+        if (
+            not length.isdecimal()
+            or len(length) > len(str(BODY_MAX))
+            or int(length) > BODY_MAX
+        ):
             self._answer(413)
             return None
         try:

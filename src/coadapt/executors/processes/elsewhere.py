@@ -41,7 +41,9 @@ def start_sweep(
 ) -> "subprocess.Popen[bytes]":
     """Return the process that ends what is left of a job elsewhere, or of one generation. Raises OSError."""
     what = (job,) if generation is None else (job, str(generation))
-    return subprocess.Popen([*settings.sweep, *what], stdin=subprocess.DEVNULL, start_new_session=True)
+    return subprocess.Popen(
+        [*settings.sweep, *what], stdin=subprocess.DEVNULL, start_new_session=True
+    )
 
 
 def sweep(settings: LaunchSettings, job: str) -> None:
@@ -55,12 +57,18 @@ def serve_control(lead: GenerationDir, settings: LaunchSettings) -> dict[str, st
 
     Where that is impossible they cannot hear of rescales any more: they are noted as incapable of them.
     """
-    path, host, name = lead.path / "served.json", settings.control_host, settings.control_name
+    path, host, name = (
+        lead.path / "served.json",
+        settings.control_host,
+        settings.control_name,
+    )
     before = read_json(path, ServedAt)
     server: ControlServer | None = None
     if before is not None:
         try:
-            server = ControlServer(lead.control_dir, host, name=name, port=before.port, token=before.token)
+            server = ControlServer(
+                lead.control_dir, host, name=name, port=before.port, token=before.token
+            )
         except OSError:
             (lead.control_dir / CAPABLE_FILE).unlink(missing_ok=True)
     server = server or ControlServer(lead.control_dir, host, name=name)
@@ -93,7 +101,8 @@ def find_present(lead: GenerationDir) -> Present | ExitRecord:
             if (lead.successor() or 0) < directory.number:
                 continue  # nobody has been told of it: whoever goes on from here takes it up
             return ExitRecord(
-                outcome=Outcome.LOST, detail="its launcher died while its replicas were changing"
+                outcome=Outcome.LOST,
+                detail="its launcher died while its replicas were changing",
             )
         newest = directory
         present = directory if kept is None else present
@@ -102,12 +111,16 @@ def find_present(lead: GenerationDir) -> Present | ExitRecord:
     return Present(newest=newest, order=order, replicas=_orders_of(lead, order))
 
 
-def _orders_of(lead: GenerationDir, order: LaunchOrder) -> tuple[tuple[LaunchOrder, ReplicaOrder], ...]:
+def _orders_of(
+    lead: GenerationDir, order: LaunchOrder
+) -> tuple[tuple[LaunchOrder, ReplicaOrder], ...]:
     found = []
     for member in order.rescale.members:
         its = lead.job.generation(int(member.partition("-")[0])).order()
         assert its is not None, f"nothing tells how {member} was started"
-        found.append((its, next(item for item in its.replicas if Path(item.log).stem == member)))
+        found.append(
+            (its, next(item for item in its.replicas if Path(item.log).stem == member))
+        )
     return tuple(found)
 
 
@@ -157,5 +170,6 @@ class Remains:
     @property
     def record(self) -> ExitRecord:
         return ExitRecord(
-            outcome=Outcome.LOST, detail=f"its launcher died; ended {self._count} remaining processes"
+            outcome=Outcome.LOST,
+            detail=f"its launcher died; ended {self._count} remaining processes",
         )

@@ -14,7 +14,11 @@ from coadapt.core.commands import JobCommand
 from coadapt.executors.host import MEBIBYTE, Host
 from coadapt.executors.node_health import NodeHealth
 from coadapt.executors.processes.cluster import LOOPBACK, Cluster, node_events
-from coadapt.executors.processes.generation_dir import GenerationDir, JobDir, LaunchSettings
+from coadapt.executors.processes.generation_dir import (
+    GenerationDir,
+    JobDir,
+    LaunchSettings,
+)
 from coadapt.executors.processes.launching import Launching
 from coadapt.executors.processes.order_book import OrderBook
 from coadapt.executors.processes.replica_log import read_log
@@ -48,7 +52,9 @@ class ProcessOptions:
 class ProcessExecutor:
     """Replicas as processes on the nodes of `cluster`. Only `run`'s thread touches the OrderBook."""
 
-    def __init__(self, cluster: Cluster, host: Host, options: ProcessOptions | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster, host: Host, options: ProcessOptions | None = None
+    ) -> None:
         """Adopt what runs under `host.state_dir`."""
         options = options or ProcessOptions()
         settings = LaunchSettings(
@@ -61,7 +67,9 @@ class ProcessExecutor:
         )
         if options.control_host:
             host = host.reached_at(options.control_name or options.control_host)
-        launching = Launching(cluster=cluster, host=host, settings=settings, pass_env=options.pass_env)
+        launching = Launching(
+            cluster=cluster, host=host, settings=settings, pass_env=options.pass_env
+        )
         self._elsewhere = bool(options.sweep)
         self._cluster = cluster
         self._host = host
@@ -118,8 +126,12 @@ class ProcessExecutor:
         directory = JobDir.of(self._host.state_dir, job)
         there = directory.generations()
         before = directory.logged_before(there[0].number, rank) if there else []
-        names = dict.fromkeys([*before, *(_name(generation, rank) for generation in there)])
-        return read_log([directory.log("setup"), *(directory.log(name) for name in names)], offset)
+        names = dict.fromkeys(
+            [*before, *(_name(generation, rank) for generation in there)]
+        )
+        return read_log(
+            [directory.log("setup"), *(directory.log(name) for name in names)], offset
+        )
 
     def _next_orders(self) -> Iterator[tuple[JobCommand, Post]]:
         try:
@@ -132,7 +144,9 @@ class ProcessExecutor:
     def _tell_nodes(self, post: Post) -> None:
         self._health.judge(self._cluster.nodes)
         nodes = self._health.sound(self._cluster.nodes)
-        events = node_events(self._announced, nodes, self._host.now(), self._health.aside)
+        events = node_events(
+            self._announced, nodes, self._host.now(), self._health.aside
+        )
         for event in events:
             post(event)
         if events and self._own_address and self._host.is_loopback:
@@ -142,7 +156,11 @@ class ProcessExecutor:
     def _warn_of_silence(self, nodes: Iterable[Node]) -> None:
         """Say once that replicas on other machines will not be heard, as soon as there is such a machine."""
         addresses = {node.id: self._cluster.address(node.id) for node in nodes}
-        far = [name for name, each in addresses.items() if each not in (self._own_address, LOOPBACK)]
+        far = [
+            name
+            for name, each in addresses.items()
+            if each not in (self._own_address, LOOPBACK)
+        ]
         if far:
             self._own_address = ""
             logger.warning(
@@ -157,4 +175,6 @@ def _name(generation: GenerationDir, rank: int) -> str:
     """Return the name of the replica that has `rank` in a generation."""
     order = generation.order()
     members = () if order is None else order.rescale.members
-    return members[rank] if rank < len(members) else member_name(generation.number, rank)
+    return (
+        members[rank] if rank < len(members) else member_name(generation.number, rank)
+    )

@@ -131,7 +131,9 @@ class JobDir:
         """Return the generations that left a trace here, in ascending order."""
         folder = self.path / "generations"
         names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-        numbers = sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+        numbers = sorted(
+            int(name) for name in names if name.isascii() and name.isdecimal()
+        )
         return [GenerationDir(self, number) for number in numbers]
 
     def prune(self) -> None:
@@ -155,7 +157,9 @@ class JobDir:
 
         Where generations were pruned nobody knows any more who else had that rank in them.
         """
-        found = (path.name.partition("-")[0] for path in self.logs.glob(f"*-{rank}.log*"))
+        found = (
+            path.name.partition("-")[0] for path in self.logs.glob(f"*-{rank}.log*")
+        )
         numbers = {int(text) for text in found if text.isdigit()}
         return [member_name(each, rank) for each in sorted(numbers) if each < number]
 

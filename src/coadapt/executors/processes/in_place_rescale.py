@@ -25,7 +25,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from coadapt.executors.processes.generation_dir import GenerationDir, LaunchOrder
-from coadapt.executors.processes.job_processes import kill_marked, kill_trees, marked_processes
+from coadapt.executors.processes.job_processes import (
+    kill_marked,
+    kill_trees,
+    marked_processes,
+)
 from coadapt.executors.processes.listeners import listening_processes
 from coadapt.executors.processes.replica import Replica, first_failed
 from coadapt.model.rescale import ORDER_FILE, begun_file, decided_file, done_file
@@ -111,7 +115,9 @@ class InPlaceRescale:
             self.gone_at = now
         if self.gone_at is not None and now - self.gone_at > GONE_LIMIT_S:
             return "a replica that was to join has ended"
-        return f"it did not come about within {JOIN_LIMIT_S:g} s" if self.overdue else None
+        return (
+            f"it did not come about within {JOIN_LIMIT_S:g} s" if self.overdue else None
+        )
 
     def take_back(self, why: str) -> bool:
         """Return whether that succeeds: not if the replicas have agreed on the change already."""
@@ -129,9 +135,13 @@ class InPlaceRescale:
         listening = listening_processes(self.lead.listeners, checkpoints)
         for joiner in self.joiners:
             joiner.ask(listening)
-        if time.monotonic() >= self.kill_at or all(joiner.code is not None for joiner in self.joiners):
+        if time.monotonic() >= self.kill_at or all(
+            joiner.code is not None for joiner in self.joiners
+        ):
             kill_marked(checkpoints, number)
-            kill_trees(joiner.process.pid for joiner in self.joiners if joiner.code is None)
+            kill_trees(
+                joiner.process.pid for joiner in self.joiners if joiner.code is None
+            )
             self._sweep_joiners()
         gone = all(joiner.code is not None for joiner in self.joiners)
         if self.sweeping is not None and self.sweeping.poll() != 0:
@@ -141,7 +151,9 @@ class InPlaceRescale:
 
     def _sweep_joiners(self) -> None:
         """Where those who stood for joiners elsewhere were killed, begin to end the joiners themselves."""
-        killed = any(joiner.code is not None and joiner.code < 0 for joiner in self.joiners)
+        killed = any(
+            joiner.code is not None and joiner.code < 0 for joiner in self.joiners
+        )
         if self.order.settings.sweep and killed and self.sweeping is None:
             # Imported here: only engines of other machines need it.
             from coadapt.executors.processes.elsewhere import start_sweep

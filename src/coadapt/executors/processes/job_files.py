@@ -19,7 +19,11 @@ class StateDirFiles:
 
     def sizes(self, *, logs_only: bool) -> dict[JobId, int]:
         folder = self._state_dir / "jobs"
-        jobs = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir()) if folder.is_dir() else []
+        jobs = (
+            sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+            if folder.is_dir()
+            else []
+        )
         return {job: self._bytes(job, logs_only=logs_only) for job in jobs}
 
     def size(self, job: JobId) -> int:
@@ -50,13 +54,19 @@ def _ours(directory: JobDir, *, logs_only: bool) -> Iterator[Path]:
         return
     if directory.path.is_dir():
         kept = {directory.checkpoints.name, LOCK}
-        yield from (path for path in sorted(directory.path.iterdir()) if path.name not in kept)
+        yield from (
+            path for path in sorted(directory.path.iterdir()) if path.name not in kept
+        )
 
 
 def _size(path: Path) -> int:
     if path.is_symlink() or not path.is_dir():
         return path.lstat().st_size
-    return sum(entry.lstat().st_size for entry in path.rglob("*") if entry.is_symlink() or entry.is_file())
+    return sum(
+        entry.lstat().st_size
+        for entry in path.rglob("*")
+        if entry.is_symlink() or entry.is_file()
+    )
 
 
 def _delete(path: Path) -> None:

@@ -37,7 +37,9 @@ def marked_processes(checkpoints: Path, generation: int | None = None) -> list[i
     return [
         int(entry.name)
         for entry in Path("/proc").iterdir()
-        if entry.name.isdigit() and int(entry.name) != os.getpid() and marks.issubset(_environ(entry))
+        if entry.name.isdigit()
+        and int(entry.name) != os.getpid()
+        and marks.issubset(_environ(entry))
     ]
 
 
@@ -47,7 +49,11 @@ def terminate(leader: int) -> set[int]:
     Not to a whole process group: a data loader's workers would die at once, and fail the training process
     above them while it still has to save its state.
     """
-    children = _children(leader) if _is_shell(leader) or not _catches(leader, signal.SIGTERM) else []
+    children = (
+        _children(leader)
+        if _is_shell(leader) or not _catches(leader, signal.SIGTERM)
+        else []
+    )
     ask(leader)
     return {leader}.union(*(terminate(child) for child in children))
 
@@ -83,7 +89,11 @@ def kill_own(checkpoints: Path) -> int:
 def kill_trees(leaders: Iterable[int]) -> int:
     """End processes and all below them, and wait as `kill_own` does; return how many there were."""
     leaders = set(leaders)
-    return _kill_all(lambda: leaders.union(*map(_living_below, leaders)) - {*filter(_has_ended, leaders)})
+    return _kill_all(
+        lambda: (
+            leaders.union(*map(_living_below, leaders)) - {*filter(_has_ended, leaders)}
+        )
+    )
 
 
 def identity(pid: int) -> str:
@@ -189,7 +199,10 @@ def _status(pid: int) -> dict[str, str]:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
         return {}
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return {
+        name: value.strip()
+        for name, _, value in (line.partition(":") for line in lines)
+    }
 
 
 def _children(pid: int) -> list[int]:
@@ -210,5 +223,8 @@ def _is_shell(pid: int) -> bool:
 def _kill(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):  # gone, or another user's by now (sudo)
+    except (
+        ProcessLookupError,
+        PermissionError,
+    ):  # gone, or another user's by now (sudo)
         return

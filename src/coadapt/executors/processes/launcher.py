@@ -94,7 +94,9 @@ def main(generation_dir: str, lock_wait_s: float = LOCK_WAIT_S) -> None:
         try:
             record = launcher.run()
         except OSError as error:
-            record = ExitRecord(outcome=Outcome.FAILED, detail=f"could not be started: {error}")
+            record = ExitRecord(
+                outcome=Outcome.FAILED, detail=f"could not be started: {error}"
+            )
         ended = kill_marked(directory.job.checkpoints) + kill_descendants()
         if order.settings.sweep and (ended or launcher.left_something):
             # Imported here, as below: only engines of other machines need it.
@@ -113,7 +115,8 @@ class _Launcher:
         self.newest = directory
         settings = order.settings
         self.pump = LogPump(
-            settings.log_bytes, lambda: free_bytes(directory.path) > settings.disk_reserve_bytes
+            settings.log_bytes,
+            lambda: free_bytes(directory.path) > settings.disk_reserve_bytes,
         )
         self._control_envs = _serve_control(directory, settings)
         self._lead = directory
@@ -129,7 +132,9 @@ class _Launcher:
     @property
     def left_something(self) -> bool:
         """Return whether something of this job may live elsewhere: what stood for it was killed."""
-        return self._unknown or any(replica.code is None or replica.code < 0 for replica in self._spawned)
+        return self._unknown or any(
+            replica.code is None or replica.code < 0 for replica in self._spawned
+        )
 
     def run(self) -> ExitRecord:
         """Set up, start the replicas, wait for all of them; return how they ended.
@@ -140,12 +145,16 @@ class _Launcher:
             return self._take_over()
         if not Path(self._order.workdir).is_dir():
             return ExitRecord(
-                outcome=Outcome.FAILED, detail=f"workdir {self._order.workdir} is not a directory"
+                outcome=Outcome.FAILED,
+                detail=f"workdir {self._order.workdir} is not a directory",
             )
         if (record := self._set_up()) is not None:
             return record
         if self._stopping():
-            return ExitRecord(outcome=Outcome.STOPPED, detail="stopped before its replicas were started")
+            return ExitRecord(
+                outcome=Outcome.STOPPED,
+                detail="stopped before its replicas were started",
+            )
         replicas = self._start(self._order)
         self._lead.mark_started()
         return self._judge(replicas, self._wait(replicas))
@@ -160,7 +169,13 @@ class _Launcher:
         self.newest, self._order = present.newest, present.order
         envs = {**self._control_envs, ENV_RESUMED: "1"}
         replicas = [
-            spawn(order, (*item.via, *shell(order.run)), item.log, {**item.envs, **envs}, self.pump)
+            spawn(
+                order,
+                (*item.via, *shell(order.run)),
+                item.log,
+                {**item.envs, **envs},
+                self.pump,
+            )
             for order, item in present.replicas
         ]
         return self._judge(self._note(replicas), self._wait(replicas))
@@ -171,7 +186,9 @@ class _Launcher:
             return None
         log = str(self._lead.job.log("setup"))
         via = self._order.replicas[0].via if self._order.settings.sweep else ()
-        process = spawn(self._order, (*via, *shell(self._order.setup)), log, {}, self.pump)
+        process = spawn(
+            self._order, (*via, *shell(self._order.setup)), log, {}, self.pump
+        )
         self._note([process])
         self._wait([process])
         if self._stopping():
@@ -187,13 +204,19 @@ class _Launcher:
         replicas = []
         for item in order.replicas:
             command = (*item.via, *shell(order.run))
-            replicas.append(spawn(order, command, item.log, {**item.envs, **envs}, self.pump))
+            replicas.append(
+                spawn(order, command, item.log, {**item.envs, **envs}, self.pump)
+            )
         return self._note(replicas)
 
     def _note(self, started: list[Replica]) -> list[Replica]:
         """Put those who were started on record; return them."""
         self._spawned += started
-        living = (identity(replica.process.pid) for replica in self._spawned if replica.code is None)
+        living = (
+            identity(replica.process.pid)
+            for replica in self._spawned
+            if replica.code is None
+        )
         self._lead.write_leaders([each for each in living if each])
         return started
 
@@ -222,9 +245,15 @@ class _Launcher:
                     replica.overdue = True
                 kill_own(self._lead.job.checkpoints)
             if kill_at is not None:
-                listening = listening_processes(self._lead.listeners, self._lead.job.checkpoints)
-                asked = asked.union(*(replica.ask(listening) for replica in self._to_ask(replicas)))
-            reap_orphans({replica.process.pid for replica in (*replicas, *self._joiners())})
+                listening = listening_processes(
+                    self._lead.listeners, self._lead.job.checkpoints
+                )
+                asked = asked.union(
+                    *(replica.ask(listening) for replica in self._to_ask(replicas))
+                )
+            reap_orphans(
+                {replica.process.pid for replica in (*replicas, *self._joiners())}
+            )
             time.sleep(POLL_S)
         return failed if kill_at is not None else first_failed(replicas)
 
@@ -232,13 +261,17 @@ class _Launcher:
         """Return one that failed, if any; of those who join, only once the others count on them."""
         change = self._change
         if change is not None and not change.decided:
-            replicas = [replica for replica in replicas if replica not in change.joiners]
+            replicas = [
+                replica for replica in replicas if replica not in change.joiners
+            ]
         return first_failed(replicas)
 
     def _peer_grace_s(self, failed: Replica | None) -> float:
         change = self._change
         if change is not None and failed in change.joiners and not change.begun:
-            return self._order.settings.stop_grace_s  # it was no peer yet: the others are sound, and can save
+            return (
+                self._order.settings.stop_grace_s
+            )  # it was no peer yet: the others are sound, and can save
         return PEER_GRACE_S
 
     def _to_ask(self, replicas: list[Replica]) -> list[Replica]:
@@ -260,24 +293,38 @@ class _Launcher:
         saved = state_was_saved(self._lead.listeners)
         # Or although that one was killed, in the instant before it is killed itself.
         killed = self._stopping() and any(replica.overdue for replica in replicas)
-        if finished and not saved and not killed and all(replica.code == 0 for replica in replicas):
+        if (
+            finished
+            and not saved
+            and not killed
+            and all(replica.code == 0 for replica in replicas)
+        ):
             return ExitRecord(outcome=Outcome.SUCCEEDED)
         if self._stopping():
             codes = ", ".join(str(replica.code) for replica in replicas)
-            return ExitRecord(outcome=Outcome.STOPPED, detail=f"{self._why_stopped}; exit codes {codes}")
+            return ExitRecord(
+                outcome=Outcome.STOPPED,
+                detail=f"{self._why_stopped}; exit codes {codes}",
+            )
         if failed is None:
             why = "all replicas left in the middle of a change in place"
             why = "was told to stop from outside, and saved its state" if saved else why
             return ExitRecord(outcome=Outcome.LOST, detail=why)
         failed = cause_of(failed, replicas)
-        lost = failed.lost or (failed.lost_peers and all(replica.code != 0 for replica in replicas))
+        lost = failed.lost or (
+            failed.lost_peers and all(replica.code != 0 for replica in replicas)
+        )
         detail = failed.report(f"replica {self._rank(failed)}")
         outcome = Outcome.LOST if lost else Outcome.FAILED
         return ExitRecord(outcome=outcome, detail=detail, member=failed.name)
 
     def _rank(self, replica: Replica) -> int:
         members = self._order.rescale.members
-        return members.index(replica.name) if replica.name in members else int(replica.name.split("-")[1])
+        return (
+            members.index(replica.name)
+            if replica.name in members
+            else int(replica.name.split("-")[1])
+        )
 
     # -- changes in place -------------------------------------------------------------------------------
 
@@ -305,7 +352,11 @@ class _Launcher:
         order = directory.order()
         assert order is not None, f"{directory.path} holds no order"
         change = InPlaceRescale(
-            lead=self._lead, directory=directory, before=self._order, order=order, old=tuple(replicas)
+            lead=self._lead,
+            directory=directory,
+            before=self._order,
+            order=order,
+            old=tuple(replicas),
         )
         self._change, self._order = change, order
         try:
@@ -315,14 +366,18 @@ class _Launcher:
             change.trouble = str(error)
         replicas.extend(change.joiners)
 
-    def _take_back(self, change: InPlaceRescale, why: str, replicas: list[Replica]) -> None:
+    def _take_back(
+        self, change: InPlaceRescale, why: str, replicas: list[Replica]
+    ) -> None:
         """Let the old replicas train on, unless they have agreed on the change by now."""
         if change.take_back(why):
             self._order = change.before
             replicas[:] = change.old
         elif change.overdue:
             self._told_to_stop = True
-            self._why_stopped = f"stopped to change its replicas, in place was impossible: {why}"
+            self._why_stopped = (
+                f"stopped to change its replicas, in place was impossible: {why}"
+            )
 
     def _joiners(self) -> list[Replica]:
         return [] if self._change is None else self._change.joiners

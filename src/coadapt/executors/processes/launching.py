@@ -9,11 +9,20 @@ from coadapt.core.commands import Rescale, Start
 from coadapt.executors.host import Host
 from coadapt.executors.processes import launcher
 from coadapt.executors.processes.cluster import Cluster
-from coadapt.executors.processes.generation_dir import GenerationDir, JobDir, LaunchSettings
+from coadapt.executors.processes.generation_dir import (
+    GenerationDir,
+    JobDir,
+    LaunchSettings,
+)
 from coadapt.executors.processes.rank_map import RankMap
 from coadapt.executors.processes.replica_env import launch_order
 from coadapt.model import JobId
-from coadapt.model.contract_env import ENV_CHECKPOINT_DIR, ENV_TOKEN, ENV_URL, passed_envs
+from coadapt.model.contract_env import (
+    ENV_CHECKPOINT_DIR,
+    ENV_TOKEN,
+    ENV_URL,
+    passed_envs,
+)
 from coadapt.runtime.disk_reserve import free_bytes
 
 
@@ -33,7 +42,9 @@ class Launching:
         """Return the directory of the order. Raises ValueError if there is nothing to run, OSError."""
         directory = self.job_dir(command.job).generation(command.generation)
         directory.make()
-        directory.write_order(launch_order(command, directory, self.cluster, rank_map, self.settings))
+        directory.write_order(
+            launch_order(command, directory, self.cluster, rank_map, self.settings)
+        )
         return directory
 
     def room(self) -> bool:

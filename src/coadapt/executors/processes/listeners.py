@@ -24,4 +24,6 @@ def state_was_saved(listeners: Path) -> bool:
     """Return whether one of them saved its state to end, whatever those above it report."""
     if not listeners.is_dir():
         return False
-    return any(read_plain(entry) == str(EXIT_STOPPED).encode() for entry in listeners.iterdir())
+    return any(
+        read_plain(entry) == str(EXIT_STOPPED).encode() for entry in listeners.iterdir()
+    )

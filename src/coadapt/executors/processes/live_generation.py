@@ -86,7 +86,10 @@ class LiveGeneration:
             return
         order = self.lead.order() if waited_s > STUCK_S else None
         if order is not None and waited_s > order.settings.stop_grace_s + STUCK_S:
-            logger.warning("the launcher of job %s hangs and is ended", self.directory.job.path.name)
+            logger.warning(
+                "the launcher of job %s hangs and is ended",
+                self.directory.job.path.name,
+            )
             kill_left(self.lead)  # it has its job's mark, too
 
     def _settle(self, launch: Launch) -> ExitRecord | None:
@@ -120,7 +123,11 @@ class LiveGeneration:
         """Return whether the replicas live elsewhere and can be taken over by a new launcher."""
         order = self.lead.order()
         afar = order is not None and bool(order.settings.sweep)
-        return afar and self.lead.started_file.exists() and self.taken_over < TAKEN_OVER_MAX
+        return (
+            afar
+            and self.lead.started_file.exists()
+            and self.taken_over < TAKEN_OVER_MAX
+        )
 
 
 def adopt(job: JobDir) -> LiveGeneration | None:
@@ -143,7 +150,10 @@ def adopt(job: JobDir) -> LiveGeneration | None:
     if newest != ordered[0][0]:
         former = rank_map
     running = LiveGeneration(
-        directory=newest, rank_map=rank_map, former=former, held=union(rank_map.slots, former.slots)
+        directory=newest,
+        rank_map=rank_map,
+        former=former,
+        held=union(rank_map.slots, former.slots),
     )
     if newest.number != rank_map.lead:
         # The executor may have died just before it could tell the launcher.

@@ -54,17 +54,23 @@ class LogPump:
         """Return a file descriptor whose output goes to `log`; the caller closes it once a process has it."""
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
-        with contextlib.suppress(OSError):  # a limit of the user's pipes: the usual size does as well
+        with contextlib.suppress(
+            OSError
+        ):  # a limit of the user's pipes: the usual size does as well
             fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         with self._lock:
-            self._selector.register(reader, selectors.EVENT_READ, _Log(log, self._segment_bytes))
+            self._selector.register(
+                reader, selectors.EVENT_READ, _Log(log, self._segment_bytes)
+            )
         os.write(self._wake[1], b"x")
         return writer
 
     def drain(self) -> None:
         """Write down all that was printed until now."""
         with self._lock:
-            for key in [key for key in self._selector.get_map().values() if key.data is not None]:
+            for key in [
+                key for key in self._selector.get_map().values() if key.data is not None
+            ]:
                 # As much as is there now: one that prints on and on has no end.
                 left = _waiting_bytes(key.fd)
                 while left > 0 and (count := self._pass_on(key)):
@@ -129,7 +135,9 @@ class _Log:
                 written = os.write(self._file, rest[: self._segment_bytes - self._size])
                 self._size += written
                 rest = rest[written:]
-        except OSError:  # the disk is full all the same: a replica does not wait for room
+        except (
+            OSError
+        ):  # the disk is full all the same: a replica does not wait for room
             self.drop(len(rest))
 
     def drop(self, count: int) -> None:

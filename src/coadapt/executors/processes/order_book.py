@@ -32,7 +32,11 @@ class OrderBook:
     """At most one generation of a job runs; at most one order waits, for slots or for what runs to end."""
 
     def __init__(
-        self, cluster: Cluster, launching: Launching, now: Callable[[], float], health: NodeHealth
+        self,
+        cluster: Cluster,
+        launching: Launching,
+        now: Callable[[], float],
+        health: NodeHealth,
     ) -> None:
         """Adopt what runs. `now` stamps the events that are posted; `health` is told how generations end."""
         self._cluster = cluster
@@ -54,7 +58,10 @@ class OrderBook:
 
     def running(self) -> list[tuple[JobId, int]]:
         """Return (job, generation) of what is alive or unsettled."""
-        return [(job, running.directory.number) for job, running in sorted(self._running.items())]
+        return [
+            (job, running.directory.number)
+            for job, running in sorted(self._running.items())
+        ]
 
     def take(self, order: JobCommand, post: Post) -> None:
         """Take an order in: answer a repeat with the present state, put a new one among those that wait."""
@@ -71,7 +78,9 @@ class OrderBook:
             if running is not None and not _spares(order, running):
                 running.directory.request_stop()
             waiting, _ = self._waiting.get(order.job, (order, post))
-            stands = waiting.generation == order.generation and _stands(waiting, order, running)
+            stands = waiting.generation == order.generation and _stands(
+                waiting, order, running
+            )
             self._waiting[order.job] = (waiting if stands else order, post)
 
     def attempt(self) -> None:
@@ -99,7 +108,9 @@ class OrderBook:
 
     # -- orders -----------------------------------------------------------------------------------------
 
-    def _carried_out(self, order: JobCommand, running: LiveGeneration | None, post: Post) -> bool:
+    def _carried_out(
+        self, order: JobCommand, running: LiveGeneration | None, post: Post
+    ) -> bool:
         match order:
             case Stop():
                 if running is None:
@@ -111,20 +122,26 @@ class OrderBook:
             case Start() | Rescale():
                 return self._placed(order, running, post)
 
-    def _placed(self, order: Start | Rescale, running: LiveGeneration | None, post: Post) -> bool:
+    def _placed(
+        self, order: Start | Rescale, running: LiveGeneration | None, post: Post
+    ) -> bool:
         """Start, or rescale in place, once slots are free and what ran before is gone, or can follow."""
         follows = isinstance(order, Rescale) and running is not None and running.started
         if running is not None and not (follows and running.changes_in_place()):
             return False
         present = None if running is None else running.rank_map
-        rank_map = map_ranks(order.generation, order.allocation, self._free_slots(order.job), present)
+        rank_map = map_ranks(
+            order.generation, order.allocation, self._free_slots(order.job), present
+        )
         if rank_map is None or not self._has_room():
             return False
         if running is None:
             self._start(order, rank_map, post)
         else:
             # Handed over to the launcher that runs: it goes on even if nobody is here any more.
-            self._follow(running, self._launching.write_order(order, rank_map), rank_map, post)
+            self._follow(
+                running, self._launching.write_order(order, rank_map), rank_map, post
+            )
         return True
 
     def _has_room(self) -> bool:
@@ -132,19 +149,30 @@ class OrderBook:
         room = self._launching.room()
         if room != self._room:
             self._room = room
-            where, reserve = self._launching.host.state_dir, self._launching.settings.disk_reserve_bytes >> 20
+            where, reserve = (
+                self._launching.host.state_dir,
+                self._launching.settings.disk_reserve_bytes >> 20,
+            )
             if room:
                 logger.info("%s has room again: what waits is started", where)
             else:
-                logger.warning("nothing new is started while %s has less than %d MiB free", where, reserve)
+                logger.warning(
+                    "nothing new is started while %s has less than %d MiB free",
+                    where,
+                    reserve,
+                )
         return room
 
-    def _kept(self, order: RetractRescale, running: LiveGeneration | None, post: Post) -> bool:
+    def _kept(
+        self, order: RetractRescale, running: LiveGeneration | None, post: Post
+    ) -> bool:
         """The rescale was not begun: have what runs go on under its number, or tell how that ended."""
         directory = self._directory(order)
         if running is None:
             records = [each.exit_record() for each in directory.job.generations()]
-            last = next((record for record in reversed(records) if record is not None), None)
+            last = next(
+                (record for record in reversed(records) if record is not None), None
+            )
             nothing = ExitRecord(outcome=Outcome.LOST, detail="nothing of it runs")
             self._end_unstarted(order, last or nothing, post)
         elif running.started and not running.directory.stop_file.exists():
@@ -163,17 +191,27 @@ class OrderBook:
             record = ExitRecord(outcome=Outcome.FAILED, detail=str(error))
         except OSError as error:
             # Too many processes, no memory: this machine's trouble, not the script's.
-            record = ExitRecord(outcome=Outcome.LOST, detail=f"could not be started: {error}")
+            record = ExitRecord(
+                outcome=Outcome.LOST, detail=f"could not be started: {error}"
+            )
         else:
             self._running[order.job] = LiveGeneration(
-                directory=directory, rank_map=rank_map, held=rank_map.slots, process=process, post=post
+                directory=directory,
+                rank_map=rank_map,
+                held=rank_map.slots,
+                process=process,
+                post=post,
             )
             directory.job.prune()
             return
         self._end_unstarted(order, record, post)
 
     def _follow(
-        self, running: LiveGeneration, directory: GenerationDir, rank_map: RankMap, post: Post
+        self,
+        running: LiveGeneration,
+        directory: GenerationDir,
+        rank_map: RankMap,
+        post: Post,
     ) -> None:
         """Have a generation follow `running`; until it has started, the slots of both are held."""
         running.lead.write_successor(directory.number)
@@ -195,16 +233,22 @@ class OrderBook:
 
     def _free_slots(self, job: JobId) -> FreeSlots:
         """Return what `job` may take beside what it holds."""
-        others = [running.held for other, running in self._running.items() if other != job]
+        others = [
+            running.held for other, running in self._running.items() if other != job
+        ]
         own = self._running.get(job)
         return FreeSlots(self._cluster.nodes, others, None if own is None else own.held)
 
     # -- answers ----------------------------------------------------------------------------------------
 
-    def _start_of(self, job: JobId, running: LiveGeneration) -> ReplicasStarted | ReplicasKept:
+    def _start_of(
+        self, job: JobId, running: LiveGeneration
+    ) -> ReplicasStarted | ReplicasKept:
         at, number = self._now(), running.directory.number
         if running.kept is None:
-            return ReplicasStarted(at=at, job=job, generation=number, unseen=self._unseen.get(job, ""))
+            return ReplicasStarted(
+                at=at, job=job, generation=number, unseen=self._unseen.get(job, "")
+            )
         return ReplicasKept(at=at, job=job, generation=number, detail=running.kept)
 
     def _tell_unseen(self, job: JobId, running: LiveGeneration, post: Post) -> None:
@@ -212,7 +256,9 @@ class OrderBook:
         if (why := why_unseen(running.lead)) != self._unseen.get(job, ""):
             self._unseen[job] = why
             number = running.directory.number
-            post(ReplicasStarted(at=self._now(), job=job, generation=number, unseen=why))
+            post(
+                ReplicasStarted(at=self._now(), job=job, generation=number, unseen=why)
+            )
 
     def _note_life(self, job: JobId, running: LiveGeneration) -> float:
         """Tell for how long the job's replicas have lived where they are; return that, in seconds."""
@@ -237,17 +283,33 @@ class OrderBook:
         if running.post is not None:
             self._post_exit(job, running.directory.number, record, running.post)
         waiting = self._waiting.get(job)
-        if waiting is not None and isinstance(waiting[0], Rescale) and record.outcome is not Outcome.STOPPED:
+        if (
+            waiting is not None
+            and isinstance(waiting[0], Rescale)
+            and record.outcome is not Outcome.STOPPED
+        ):
             # What was to be rescaled had ended by itself.
             del self._waiting[job]
             self._end_unstarted(waiting[0], record, waiting[1])
 
-    def _post_exit(self, job: JobId, generation: int, record: ExitRecord, post: Post) -> None:
+    def _post_exit(
+        self, job: JobId, generation: int, record: ExitRecord, post: Post
+    ) -> None:
         how = record.detail.split("\n", 1)[0]
         why = f" ({how})" if how else ""
-        logger.info("job %s generation %d ended: %s%s", job, generation, record.outcome.value, why)
+        logger.info(
+            "job %s generation %d ended: %s%s",
+            job,
+            generation,
+            record.outcome.value,
+            why,
+        )
         at, outcome, detail = self._now(), record.outcome, record.detail
-        post(ReplicasExited(at=at, job=job, generation=generation, outcome=outcome, detail=detail))
+        post(
+            ReplicasExited(
+                at=at, job=job, generation=generation, outcome=outcome, detail=detail
+            )
+        )
 
     def _directory(self, order: JobCommand) -> GenerationDir:
         return self._launching.job_dir(order.job).generation(order.generation)
@@ -266,10 +328,14 @@ def _repeat(order: JobCommand, running: LiveGeneration, post: Post) -> None:
 
 def _spares(order: JobCommand, running: LiveGeneration) -> bool:
     """Return whether what runs may go on although an order of a later generation came."""
-    return isinstance(order, RetractRescale) or (isinstance(order, Rescale) and running.changes_in_place())
+    return isinstance(order, RetractRescale) or (
+        isinstance(order, Rescale) and running.changes_in_place()
+    )
 
 
-def _stands(waiting: JobCommand, order: JobCommand, running: LiveGeneration | None) -> bool:
+def _stands(
+    waiting: JobCommand, order: JobCommand, running: LiveGeneration | None
+) -> bool:
     """Return whether `waiting` is carried out although `order`, of the same generation, came after it."""
     match order:
         case Stop():
@@ -281,4 +347,8 @@ def _stands(waiting: JobCommand, order: JobCommand, running: LiveGeneration | No
 
 
 def _folders(path: Path) -> list[Path]:
-    return sorted(entry for entry in path.iterdir() if entry.is_dir()) if path.is_dir() else []
+    return (
+        sorted(entry for entry in path.iterdir() if entry.is_dir())
+        if path.is_dir()
+        else []
+    )

@@ -22,11 +22,21 @@ class RankMap:
     def node_of(self, member: str) -> NodeId | None:
         """Return the node of a replica, None if it is none of these."""
         nodes = (node for node, slots in self.slots.items() for _ in slots)
-        return next((node for name, node in zip(self.members, nodes, strict=True) if name == member), None)
+        return next(
+            (
+                node
+                for name, node in zip(self.members, nodes, strict=True)
+                if name == member
+            ),
+            None,
+        )
 
 
 def map_ranks(
-    generation: int, allocation: Allocation, free: FreeSlots, present: RankMap | None = None
+    generation: int,
+    allocation: Allocation,
+    free: FreeSlots,
+    present: RankMap | None = None,
 ) -> RankMap | None:
     """Return who takes which slots in `generation`, None while too few are free.
 
@@ -54,15 +64,25 @@ def ordered_rank_map(order: LaunchOrder) -> RankMap:
     return RankMap(members=order.rescale.members, slots=order.slots, lead=order.lead)
 
 
-def _staying(present: list[Member], allocation: Allocation, node: NodeId) -> list[Member]:
+def _staying(
+    present: list[Member], allocation: Allocation, node: NodeId
+) -> list[Member]:
     """Return who stays on a node, with the share of its slot that it has from now on."""
     if not allocation.shared:
-        return [(name, slot) for name, slot in present if slot.label is None][: allocation.on(node)]
+        return [(name, slot) for name, slot in present if slot.label is None][
+            : allocation.on(node)
+        ]
     labels, parts = allocation.labels_on(node), PARTS // allocation.num_sharers
-    return [(name, Slot(slot.number, slot.label, parts)) for name, slot in present if slot.label in labels]
+    return [
+        (name, Slot(slot.number, slot.label, parts))
+        for name, slot in present
+        if slot.label in labels
+    ]
 
 
-def _joining(staying: list[Member], allocation: Allocation, node: NodeId, free: FreeSlots) -> list[Slot]:
+def _joining(
+    staying: list[Member], allocation: Allocation, node: NodeId, free: FreeSlots
+) -> list[Slot]:
     if not allocation.shared:
         return free.whole(node, allocation.on(node) - len(staying))
     there = {slot.label for _, slot in staying}
@@ -72,4 +92,7 @@ def _joining(staying: list[Member], allocation: Allocation, node: NodeId, free: 
 
 def _by_node(rank_map: RankMap) -> dict[NodeId, list[Member]]:
     names = iter(rank_map.members)
-    return {node: [(next(names), slot) for slot in slots] for node, slots in rank_map.slots.items()}
+    return {
+        node: [(next(names), slot) for slot in slots]
+        for node, slots in rank_map.slots.items()
+    }

@@ -27,7 +27,9 @@ TELLING_LINE = re.compile(
 WRAPPER_GRACE_S = 1.0
 
 # Signals that an operator, the kernel's memory killer or a shutdown sends: not the script's own fault.
-OUTSIDE_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+OUTSIDE_SIGNALS = frozenset(
+    {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+)
 # A shell reports a child that was killed by signal N as exit code 128 + N.
 SHELL_SIGNAL_BASE = 128
 
@@ -59,7 +61,10 @@ class Replica:
 
         One that stopped although nobody here asked it to obeyed a signal from outside.
         """
-        return self.code == EXIT_STOPPED or _signal_number(self.code or 0) in OUTSIDE_SIGNALS
+        return (
+            self.code == EXIT_STOPPED
+            or _signal_number(self.code or 0) in OUTSIDE_SIGNALS
+        )
 
     @property
     def lost_peers(self) -> bool:
@@ -91,7 +96,11 @@ class Replica:
         code = self.code or 0
         number = _signal_number(code)
         known = number in {member.value for member in signal.Signals}
-        how = f"was killed by {signal.Signals(number).name}" if known else f"exited with code {code}"
+        how = (
+            f"was killed by {signal.Signals(number).name}"
+            if known
+            else f"exited with code {code}"
+        )
         if number == signal.SIGKILL:
             how += " from outside (by a person, or by the kernel when memory ran out)"
         self.drain()
@@ -120,7 +129,11 @@ def shell(command: str) -> tuple[str, ...]:
 
 
 def spawn(
-    order: LaunchOrder, command: Sequence[str], log: str, envs: Mapping[str, str], pump: LogPump
+    order: LaunchOrder,
+    command: Sequence[str],
+    log: str,
+    envs: Mapping[str, str],
+    pump: LogPump,
 ) -> Replica:
     """Start `command` as `order` says; its name is that of its log. Raises OSError if that is impossible."""
     output = pump.open(Path(log))
@@ -143,7 +156,9 @@ def first_failed(replicas: Iterable[Replica]) -> Replica | None:
     """Return one that failed, if any: one ended by a signal first, since its peers fail in its wake."""
     failed = [replica for replica in replicas if replica.code]
     return min(
-        failed, key=lambda replica: (not _signal_number(replica.code or 0), replica.lost_peers), default=None
+        failed,
+        key=lambda replica: (not _signal_number(replica.code or 0), replica.lost_peers),
+        default=None,
     )
 
 
@@ -159,7 +174,11 @@ def _signal_number(code: int) -> int:
     """Return the signal that ended a process with this exit code, 0 if none did."""
     if code < 0:
         return -code
-    return code - SHELL_SIGNAL_BASE if SHELL_SIGNAL_BASE < code < SHELL_SIGNAL_BASE + signal.NSIG else 0
+    return (
+        code - SHELL_SIGNAL_BASE
+        if SHELL_SIGNAL_BASE < code < SHELL_SIGNAL_BASE + signal.NSIG
+        else 0
+    )
 
 
 def _telling_line(lines: list[str]) -> str:

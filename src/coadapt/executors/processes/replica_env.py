@@ -62,10 +62,15 @@ def launch_order(
         ENV_GPU_TYPE: gpu_type,
     }
     if gpu_type == CPU_SLOT_TYPE:
-        envs["CUDA_VISIBLE_DEVICES"] = ""  # where slots stand for GPUs, the real ones are not in the plan
+        envs["CUDA_VISIBLE_DEVICES"] = (
+            ""  # where slots stand for GPUs, the real ones are not in the plan
+        )
     if not settings.control_host:
         lead = directory.job.generation(rank_map.lead)
-        envs |= {ENV_RESCALE_DIR: str(lead.control_dir), ENV_LISTENERS_DIR: str(lead.listeners)}
+        envs |= {
+            ENV_RESCALE_DIR: str(lead.control_dir),
+            ENV_LISTENERS_DIR: str(lead.listeners),
+        }
     if elsewhere:
         envs[ENV_WORKDIR] = launch.workdir
     if command.batch is not None:
@@ -105,7 +110,9 @@ def _defaults(gpu_type: str, *, elsewhere: bool, here: bool) -> dict[str, str]:
         return defaults
     present = {name: os.environ.get(name, value) for name, value in defaults.items()}
     # The python of this installation comes first, so that `run: python train.py` finds coadapt.
-    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+    path = os.pathsep.join(
+        (str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath))
+    )
     return {**present, "PATH": path}
 
 
@@ -123,7 +130,10 @@ def _job_envs(command: Start | Rescale, directory: GenerationDir) -> dict[str, s
 
 
 def _replicas(
-    command: Start | Rescale, directory: GenerationDir, cluster: Cluster, rank_map: RankMap
+    command: Start | Rescale,
+    directory: GenerationDir,
+    cluster: Cluster,
+    rank_map: RankMap,
 ) -> tuple[ReplicaOrder, ...]:
     """Return those that are to be started, in rank order."""
     replicas: list[ReplicaOrder] = []
@@ -135,7 +145,9 @@ def _replicas(
         # As under torchrun, all of the node's devices are visible and LOCAL_RANK says which is whose.
         slots = rank_map.slots[node]
         visible = (
-            {"CUDA_VISIBLE_DEVICES": ",".join(devices[slot.number] for slot in slots)} if devices else {}
+            {"CUDA_VISIBLE_DEVICES": ",".join(devices[slot.number] for slot in slots)}
+            if devices
+            else {}
         )
         for local_rank in range(count):
             rank += 1
@@ -153,5 +165,7 @@ def _replicas(
                 **joining,
             }
             via = cluster.via(node, rank_map.slots[node][local_rank])
-            replicas.append(ReplicaOrder(log=str(directory.job.log(name)), envs=envs, via=via))
+            replicas.append(
+                ReplicaOrder(log=str(directory.job.log(name)), envs=envs, via=via)
+            )
     return tuple(replicas)

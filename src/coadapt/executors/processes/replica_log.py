@@ -18,7 +18,10 @@ def segment(log: Path, start: int) -> Path:
 
 def segments(log: Path) -> list[tuple[int, Path]]:
     """Return where each file of `log` begins, and the file; in order, without those that are kept no more."""
-    later = (path.name.removeprefix(f"{log.name}.") for path in log.parent.glob(f"{log.name}.*"))
+    later = (
+        path.name.removeprefix(f"{log.name}.")
+        for path in log.parent.glob(f"{log.name}.*")
+    )
     starts = [0] * log.exists() + sorted(int(text) for text in later if text.isdigit())
     return [(start, segment(log, start)) for start in starts]
 

@@ -33,7 +33,9 @@ def union(one: Slots, other: Slots) -> Slots:
     both: dict[NodeId, tuple[Slot, ...]] = {}
     for node in {**one, **other}:
         largest: dict[int, Slot] = {}
-        for slot in sorted((*one.get(node, ()), *other.get(node, ())), key=lambda slot: slot.parts):
+        for slot in sorted(
+            (*one.get(node, ()), *other.get(node, ())), key=lambda slot: slot.parts
+        ):
             largest[slot.number] = slot
         both[node] = tuple(sorted(largest.values()))
     return both
@@ -42,7 +44,12 @@ def union(one: Slots, other: Slots) -> Slots:
 class FreeSlots:
     """What a job may take beside what `others` hold, and beside its `own` slots, whose replicas may stay."""
 
-    def __init__(self, nodes: Iterable[Node], others: Iterable[Slots] = (), own: Slots | None = None) -> None:
+    def __init__(
+        self,
+        nodes: Iterable[Node],
+        others: Iterable[Slots] = (),
+        own: Slots | None = None,
+    ) -> None:
         self._whole = {node.id: list(range(node.num_gpus)) for node in nodes}
         self._tied: dict[tuple[NodeId, int], int] = {}
         self._parts: dict[tuple[NodeId, int], int] = {}
@@ -72,8 +79,14 @@ class FreeSlots:
     def _take_out(self, held: Slots) -> None:
         for node, slots in held.items():
             numbers = {slot.number for slot in slots}
-            self._whole[node] = [number for number in self._whole.get(node, ()) if number not in numbers]
-            self._tied |= {(node, slot.label): slot.number for slot in slots if slot.label is not None}
+            self._whole[node] = [
+                number for number in self._whole.get(node, ()) if number not in numbers
+            ]
+            self._tied |= {
+                (node, slot.label): slot.number
+                for slot in slots
+                if slot.label is not None
+            }
 
 
 def _labels(held: Slots) -> Iterable[tuple[NodeId, int, int]]:

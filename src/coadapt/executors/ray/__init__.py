@@ -35,12 +35,18 @@ def on_ray(
             "--executor", "ray", "it once Ray is installed: pip install 'coadapt[ray]'"
         ) from None
     if not 1 <= log_limit_mib <= MIB_MAX:
-        raise InputError("executor ray, option log_limit_mib", log_limit_mib, f"1..{MIB_MAX}")
+        raise InputError(
+            "executor ray, option log_limit_mib", log_limit_mib, f"1..{MIB_MAX}"
+        )
     if not 0 <= disk_reserve_mib <= MIB_MAX:
-        raise InputError("executor ray, option disk_reserve_mib", disk_reserve_mib, f"0..{MIB_MAX}")
+        raise InputError(
+            "executor ray, option disk_reserve_mib", disk_reserve_mib, f"0..{MIB_MAX}"
+        )
     if not 0 <= autoscale <= SLOTS_MAX:
         raise InputError("executor ray, option autoscale", autoscale, f"0..{SLOTS_MAX}")
-    cluster = RayCluster.connect(address, slots, may_be_empty=autoscale > 0, ships=ship_workdir)
+    cluster = RayCluster.connect(
+        address, slots, may_be_empty=autoscale > 0, ships=ship_workdir
+    )
     options = ProcessOptions(
         pass_env=frozenset(pass_env),
         log_bytes=log_limit_mib * MEBIBYTE,

@@ -80,7 +80,9 @@ class RayDemand:
 class RayExecutor(ProcessExecutor):
     """Processes on the nodes of a Ray cluster, for which nodes are asked for while jobs wait."""
 
-    def __init__(self, cluster: RayCluster, host: Host, options: ProcessOptions, most: int) -> None:
+    def __init__(
+        self, cluster: RayCluster, host: Host, options: ProcessOptions, most: int
+    ) -> None:
         """`most`: slots that are asked for in all; 0: never."""
         super().__init__(cluster, host, options)
         self._ray = cluster
@@ -99,7 +101,11 @@ class RayExecutor(ProcessExecutor):
         """One that stands for all that may be asked for yet."""
         lacking = self._most - _sum(self._ray.nodes)
         gpu_type = DEFAULT_GPU_TYPE if self._ray.slots is None else CPU_SLOT_TYPE
-        return (Node(id="asked-of-ray", num_gpus=lacking, gpu_type=gpu_type),) if lacking > 0 else ()
+        return (
+            (Node(id="asked-of-ray", num_gpus=lacking, gpu_type=gpu_type),)
+            if lacking > 0
+            else ()
+        )
 
     def run(self, post: Post) -> None:
         looking = threading.Thread(target=self._look, name="ray demand", daemon=True)

@@ -22,7 +22,9 @@ from coadapt.model.devices import PARTS
 LOOK_S = 2.0
 CONNECT_S = 5.0
 PROBE_S = 0.5
-ID_LENGTH = 8  # from its end: the ids that Ray's own provider for tests gives begin alike
+ID_LENGTH = (
+    8  # from its end: the ids that Ray's own provider for tests gives begin alike
+)
 ACCELERATOR = "accelerator_type:"
 
 
@@ -48,7 +50,12 @@ class RayCluster:
 
     @classmethod
     def connect(
-        cls, address: str, slots: int | None, *, may_be_empty: bool = False, ships: bool = False
+        cls,
+        address: str,
+        slots: int | None,
+        *,
+        may_be_empty: bool = False,
+        ships: bool = False,
     ) -> "RayCluster":
         """Return the cluster at `address`. Raises InputError where none answers, or it has nothing for us.
 
@@ -61,13 +68,21 @@ class RayCluster:
             if colon and port.isdecimal():
                 # Ray itself tries for a minute, and then ends the process.
                 socket.create_connection((host, int(port)), CONNECT_S).close()
-            context = _join_or_start() if address == START else ray.init(address, **proxy.CONNECTING)
+            context = (
+                _join_or_start()
+                if address == START
+                else ray.init(address, **proxy.CONNECTING)
+            )
         except (OSError, ValueError) as error:
             allowed = f"the address of a running cluster; start one with: ray start --head ({error})"
-            raise InputError("executor ray, option address", address, allowed.splitlines()[0]) from None
+            raise InputError(
+                "executor ray, option address", address, allowed.splitlines()[0]
+            ) from None
         cluster = cls(str(context.address_info["address"]), slots, ships=ships)
         if not cluster.nodes and not may_be_empty:
-            allowed = "a number of CPU slots per node: no node of this Ray cluster has a GPU"
+            allowed = (
+                "a number of CPU slots per node: no node of this Ray cluster has a GPU"
+            )
             raise InputError("executor ray, option slots", slots, allowed)
         return cluster
 
@@ -78,7 +93,9 @@ class RayCluster:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        return tuple(self._node(name, found) for name, found in sorted(self._look().items()))
+        return tuple(
+            self._node(name, found) for name, found in sorted(self._look().items())
+        )
 
     @property
     def devices(self) -> Mapping[NodeId, tuple[str, ...]]:
@@ -91,16 +108,28 @@ class RayCluster:
     def via(self, node: NodeId, slot: Slot) -> tuple[str, ...]:
         """Return the command that starts the command after it on `node`."""
         ray_id = str(self._look()[node]["NodeID"])
-        cpus, gpus = (0.0, slot.parts / PARTS) if self.slots is None else (slot.parts / PARTS, 0.0)
+        cpus, gpus = (
+            (0.0, slot.parts / PARTS)
+            if self.slots is None
+            else (slot.parts / PARTS, 0.0)
+        )
         held = (str(cpus), str(gpus), proxy.SHIPS if self._ships else "0")
         return (sys.executable, "-m", proxy.__name__, self._address, ray_id, *held)
 
     def _look(self) -> dict[NodeId, dict[str, Any]]:
         with self._lock:
             if time.monotonic() - self._looked_at > LOOK_S:
-                alive = (found for found in ray.nodes() if found["Alive"] and not _refuses(found))
+                alive = (
+                    found
+                    for found in ray.nodes()
+                    if found["Alive"] and not _refuses(found)
+                )
                 named = {_name(found): found for found in alive}
-                self._known = {name: found for name, found in named.items() if self._num_slots(found)}
+                self._known = {
+                    name: found
+                    for name, found in named.items()
+                    if self._num_slots(found)
+                }
                 self._looked_at = time.monotonic()
             return self._known
 
@@ -111,15 +140,25 @@ class RayCluster:
         return min(self.slots, int(found["Resources"].get("CPU", 0)))
 
     def _node(self, name: NodeId, found: dict[str, Any]) -> Node:
-        kinds = [key.removeprefix(ACCELERATOR) for key in found["Resources"] if key.startswith(ACCELERATOR)]
-        gpu_type = min(kinds, default=DEFAULT_GPU_TYPE).lower() if self.slots is None else CPU_SLOT_TYPE
+        kinds = [
+            key.removeprefix(ACCELERATOR)
+            for key in found["Resources"]
+            if key.startswith(ACCELERATOR)
+        ]
+        gpu_type = (
+            min(kinds, default=DEFAULT_GPU_TYPE).lower()
+            if self.slots is None
+            else CPU_SLOT_TYPE
+        )
         return Node(id=name, num_gpus=self._num_slots(found), gpu_type=gpu_type)
 
 
 def _refuses(found: dict[str, Any]) -> bool:
     """Return whether the node's daemon is surely gone: its machine answers, and nobody listens there."""
     try:
-        socket.create_connection((found["NodeManagerAddress"], found["NodeManagerPort"]), PROBE_S).close()
+        socket.create_connection(
+            (found["NodeManagerAddress"], found["NodeManagerPort"]), PROBE_S
+        ).close()
     except ConnectionRefusedError:
         return True
     except OSError:
@@ -139,12 +178,27 @@ def _join_or_start() -> Any:
     try:
         return ray.init("auto", **proxy.CONNECTING)
     except ConnectionError:
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--port=0"]
-        with tempfile.TemporaryFile() as said:  # no pipe: what it starts keeps its output
+        command = [
+            sys.executable,
+            "-m",
+            "ray.scripts.scripts",
+            "start",
+            "--head",
+            "--port=0",
+        ]
+        with (
+            tempfile.TemporaryFile() as said
+        ):  # no pipe: what it starts keeps its output
             try:
-                subprocess.run(command, check=True, stdout=said, stderr=said, timeout=START_S)
+                subprocess.run(
+                    command, check=True, stdout=said, stderr=said, timeout=START_S
+                )
             except subprocess.SubprocessError as error:
                 said.seek(0)
-                why = (said.read().decode(errors="replace").strip() or str(error)).splitlines()[-1]
-                raise InputError("executor ray, option address", START, f"where Ray starts: {why}") from None
+                why = (
+                    said.read().decode(errors="replace").strip() or str(error)
+                ).splitlines()[-1]
+                raise InputError(
+                    "executor ray, option address", START, f"where Ray starts: {why}"
+                ) from None
     return ray.init("auto", **proxy.CONNECTING)

@@ -17,7 +17,11 @@ from coadapt.executors.processes.standing_in import end_as
 from coadapt.executors.ray import set_up
 from coadapt.model.contract_env import ENV_CHECKPOINT_DIR, ENV_GENERATION
 
-CONNECTING = {"namespace": "coadapt", "log_to_driver": False, "configure_logging": False}
+CONNECTING = {
+    "namespace": "coadapt",
+    "log_to_driver": False,
+    "configure_logging": False,
+}
 # Of Ray's own making, for processes on this machine: there they would be wrong.
 LOCAL_ENVS = ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", "VIRTUAL_ENV_PROMPT")
 
@@ -32,7 +36,9 @@ CALLS = 2
 _told = threading.Event()
 
 
-def main(cluster: str, node: str, cpus: str, gpus: str, ships: str, *command: str) -> None:
+def main(
+    cluster: str, node: str, cpus: str, gpus: str, ships: str, *command: str
+) -> None:
     """Run `command` on the Ray node with id `node`, holding so much of it; never returns.
 
     ships: "1" where Ray is to bring the job's directory to the node; else it is there already.
@@ -44,20 +50,28 @@ def main(cluster: str, node: str, cpus: str, gpus: str, ships: str, *command: st
     from coadapt.executors.ray.runner import Runner
 
     try:
-        ray.init(cluster, **CONNECTING, **(_shipped(os.getcwd()) if ships == SHIPS else {}))
+        ray.init(
+            cluster, **CONNECTING, **(_shipped(os.getcwd()) if ships == SHIPS else {})
+        )
     except (ValueError, RuntimeError) as error:
         _print(f"error: its driver cannot connect to Ray: {error}\n".encode())
         end_as(EXIT_FAILED)
     signal.signal(signal.SIGTERM, _on_signal)  # Ray has put one of its own in its place
     envs = {name: value for name, value in os.environ.items() if name not in LOCAL_ENVS}
     try:
-        remote = ray.remote(num_cpus=float(cpus), num_gpus=float(gpus), max_concurrency=CALLS)(Runner)
+        remote = ray.remote(
+            num_cpus=float(cpus), num_gpus=float(gpus), max_concurrency=CALLS
+        )(Runner)
         there = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
         what = _set_up_first(command) if ships == SHIPS else list(command)
         workdir = None if ships == SHIPS else os.getcwd()
-        code = _follow(remote.options(scheduling_strategy=there).remote(what, envs, workdir))
+        code = _follow(
+            remote.options(scheduling_strategy=there).remote(what, envs, workdir)
+        )
     except ray.exceptions.RuntimeEnvSetupError as error:
-        _print(f"error: its directory could not be brought to the node: {error}\n".encode())
+        _print(
+            f"error: its directory could not be brought to the node: {error}\n".encode()
+        )
         code = EXIT_FAILED
     except ray.exceptions.RayError as error:
         _print(f"this replica's node is lost: {str(error).splitlines()[0]}\n".encode())

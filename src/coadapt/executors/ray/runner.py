@@ -7,7 +7,11 @@ import time
 
 import ray
 
-from coadapt.executors.processes.job_processes import adopt_orphans, kill_descendants, terminate
+from coadapt.executors.processes.job_processes import (
+    adopt_orphans,
+    kill_descendants,
+    terminate,
+)
 
 READ_BYTES = 256 * 1024
 # How long one call waits for output: the longest that a stop may be late, too.
@@ -24,11 +28,16 @@ class Runner:
     is 0.
     """
 
-    def __init__(self, command: list[str], envs: dict[str, str], workdir: str | None) -> None:
+    def __init__(
+        self, command: list[str], envs: dict[str, str], workdir: str | None
+    ) -> None:
         adopt_orphans()
         gpus = ray.get_gpu_ids()
         if gpus:
-            given = {"CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in gpus), "LOCAL_RANK": "0"}
+            given = {
+                "CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in gpus),
+                "LOCAL_RANK": "0",
+            }
             envs = {**envs, **given}
         self._process = subprocess.Popen(
             command,

@@ -19,12 +19,18 @@ DIGITS = 16
 def main(setup: str, *command: str) -> NoReturn:
     """Run `setup` unless it was, here, and become `command`; end with its exit code where it fails."""
     done = Path(f".coadapt-setup-{hashlib.sha256(setup.encode()).hexdigest()[:DIGITS]}")
-    with open(f"{done}.lock", "a") as lock:  # goes with this process, or as it becomes another
+    with open(
+        f"{done}.lock", "a"
+    ) as lock:  # goes with this process, or as it becomes another
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.exists():
-            code = subprocess.run(shell(setup), stdin=subprocess.DEVNULL, check=False).returncode
+            code = subprocess.run(
+                shell(setup), stdin=subprocess.DEVNULL, check=False
+            ).returncode
             if code:
-                sys.stdout.write(f"error: setup failed on this node, with exit code {code}\n")
+                sys.stdout.write(
+                    f"error: setup failed on this node, with exit code {code}\n"
+                )
                 sys.stdout.flush()
                 sys.exit(code if code > 0 else 1)
             done.touch()

@@ -88,9 +88,19 @@ def _check(terms: PoolTerms, log_limit_mib: int, disk_reserve_mib: int) -> None:
     }
     for name, (value, least, most) in ranges.items():
         if not least <= value <= most:
-            raise InputError(f"executor slurm, option {name}", value, f"{least}..{most}")
+            raise InputError(
+                f"executor slurm, option {name}", value, f"{least}..{most}"
+            )
     if terms.allocation and not terms.allocation.isdecimal():
-        raise InputError("executor slurm, option allocation", terms.allocation, "the id of a running job")
-    if terms.slots is None and terms.request.gpus_per_node is None and not terms.allocation:
+        raise InputError(
+            "executor slurm, option allocation",
+            terms.allocation,
+            "the id of a running job",
+        )
+    if (
+        terms.slots is None
+        and terms.request.gpus_per_node is None
+        and not terms.allocation
+    ):
         allowed = "how many GPUs of each node to ask for; or, to train on CPUs, slots: how many per node"
         raise InputError("executor slurm, option gpus_per_node", None, allowed)

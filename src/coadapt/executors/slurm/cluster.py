@@ -43,7 +43,9 @@ class SlurmCluster:
     @property
     def nodes(self) -> tuple[Node, ...]:
         present = sorted(self._look().items())
-        return tuple(node for name, host in present if (node := self._node(name, host)).num_gpus)
+        return tuple(
+            node for name, host in present if (node := self._node(name, host)).num_gpus
+        )
 
     @property
     def to_come(self) -> tuple[Node, ...]:
@@ -53,7 +55,10 @@ class SlurmCluster:
         kind = present[0].gpu_type if present else kind
         numbers = range(len(present), self._terms.max_nodes)
         slots = self._terms.slots_per_node
-        return tuple(Node(id=f"to-come-{number}", num_gpus=slots, gpu_type=kind) for number in numbers)
+        return tuple(
+            Node(id=f"to-come-{number}", num_gpus=slots, gpu_type=kind)
+            for number in numbers
+        )
 
     @property
     def devices(self) -> Mapping[NodeId, tuple[str, ...]]:
@@ -77,7 +82,13 @@ class SlurmCluster:
         host = self._known[node]
         gres = "none" if self._slots is not None else f"gpu:{host.gpus.count}"
         where = (f"--jobid={host.job}", f"--nodelist={node}", f"--gres={gres}")
-        stand_in = (sys.executable, "-m", proxy.__name__, self._own_address, str(self._pool.suspect(node)))
+        stand_in = (
+            sys.executable,
+            "-m",
+            proxy.__name__,
+            self._own_address,
+            str(self._pool.suspect(node)),
+        )
         return (*stand_in, *STEP, *where, sys.executable, "-m", runner.__name__)
 
     def _look(self) -> Mapping[NodeId, PoolHost]:

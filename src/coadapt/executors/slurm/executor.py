@@ -22,13 +22,17 @@ PRIVATE_DIR = 0o700
 class SlurmExecutor(ProcessExecutor):
     """Closing it leaves the allocations as they are, with what runs in them, for the next one."""
 
-    def __init__(self, pool: Pool, cluster: SlurmCluster, host: Host, options: ProcessOptions) -> None:
+    def __init__(
+        self, pool: Pool, cluster: SlurmCluster, host: Host, options: ProcessOptions
+    ) -> None:
         super().__init__(cluster, host, options)
         self._pool = pool
         self._slurm = cluster
 
     @classmethod
-    def over_pool(cls, terms: PoolTerms, host: Host, options: ProcessOptions) -> "SlurmExecutor":
+    def over_pool(
+        cls, terms: PoolTerms, host: Host, options: ProcessOptions
+    ) -> "SlurmExecutor":
         """Return the executor over what is held already, or was asked for now. Raises InputError."""
         terms = dataclasses.replace(terms, leave_s=host.stop_grace_s + LEAVE_MARGIN_S)
         folder = host.state_dir / "slurm"
@@ -37,9 +41,16 @@ class SlurmExecutor(ProcessExecutor):
         if not name_file.exists():
             write_whole(name_file, f"coadapt-{secrets.token_hex(NAME_BYTES)}")
         try:
-            pool = Pool(terms, folder / "suspects", name_file.read_text().strip(), host.wanted_slots)
+            pool = Pool(
+                terms,
+                folder / "suspects",
+                name_file.read_text().strip(),
+                host.wanted_slots,
+            )
         except SlurmError as error:
-            raise InputError("--executor", "slurm", f"what Slurm grants; it says: {error}") from None
+            raise InputError(
+                "--executor", "slurm", f"what Slurm grants; it says: {error}"
+            ) from None
         return cls(pool, SlurmCluster(pool, terms, options.control_host), host, options)
 
     @property
@@ -48,7 +59,9 @@ class SlurmExecutor(ProcessExecutor):
         return self._slurm.to_come
 
     def run(self, post: Post) -> None:
-        looking = threading.Thread(target=self._pool.run, name="slurm pool", daemon=True)
+        looking = threading.Thread(
+            target=self._pool.run, name="slurm pool", daemon=True
+        )
         looking.start()
         try:
             super().run(post)

@@ -10,7 +10,9 @@ import secrets
 import socket
 
 ENV_LINE = "COADAPT_SLURM_LINE"  # host:port token
-ENV_DEVICES = "COADAPT_SLURM_DEVICES"  # numbers of the GPUs to see, of those that the step has
+ENV_DEVICES = (
+    "COADAPT_SLURM_DEVICES"  # numbers of the GPUs to see, of those that the step has
+)
 
 STOP = b"T"
 TOKEN_BYTES = 16
@@ -72,4 +74,6 @@ def _keep_alive(line: socket.socket) -> None:
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_S)
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_S)
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
-    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * (IDLE_S + PROBES * PROBE_S))
+    line.setsockopt(
+        socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * (IDLE_S + PROBES * PROBE_S)
+    )

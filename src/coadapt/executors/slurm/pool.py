@@ -16,7 +16,13 @@ from pathlib import Path
 
 from coadapt.executors.slurm.sizing import Place, PoolHost, PoolSize, end_of, renew_at
 from coadapt.executors.slurm.terms import PoolTerms
-from coadapt.executors.slurm.tools import Gpus, SlurmError, SlurmJob, SlurmNode, SlurmTools
+from coadapt.executors.slurm.tools import (
+    Gpus,
+    SlurmError,
+    SlurmJob,
+    SlurmNode,
+    SlurmTools,
+)
 from coadapt.model import NodeId
 
 # States, and flags behind them, with which a machine should get no work, or no more.
@@ -32,7 +38,9 @@ logger = logging.getLogger(__name__)
 class Pool:
     """One thread asks Slurm (`run`); anybody may read `hosts`, which are those of the last look."""
 
-    def __init__(self, terms: PoolTerms, folder: Path, name: str, wanted_slots: Callable[[], int]) -> None:
+    def __init__(
+        self, terms: PoolTerms, folder: Path, name: str, wanted_slots: Callable[[], int]
+    ) -> None:
         """Look for the first time, and ask for a first allocation. Raises SlurmError.
 
         folder: where proxies leave word of nodes that may be dead. name: of the allocations.
@@ -66,7 +74,9 @@ class Pool:
             except SlurmError as error:
                 self._tell(f"Slurm does not answer: {error}")
             else:
-                self._told = {each for each in self._told if not each.startswith("Slurm does not")}
+                self._told = {
+                    each for each in self._told if not each.startswith("Slurm does not")
+                }
 
     def close(self) -> None:
         self._closed.set()
@@ -100,7 +110,11 @@ class Pool:
 
     def _jobs(self) -> list[SlurmJob]:
         if self._terms.allocation:
-            return [job for job in self._tools.jobs("--me") if job.id == self._terms.allocation]
+            return [
+                job
+                for job in self._tools.jobs("--me")
+                if job.id == self._terms.allocation
+            ]
         return self._tools.jobs("--me", f"--name={self._name}")
 
     def _gpus_of(self, job: SlurmJob) -> dict[str, Gpus]:
@@ -108,7 +122,9 @@ class Pool:
             return {}
         key = (job.id, job.hosts)
         if key not in self._gpus:
-            self._gpus = {each: gpus for each, gpus in self._gpus.items() if each[0] != job.id}
+            self._gpus = {
+                each: gpus for each, gpus in self._gpus.items() if each[0] != job.id
+            }
             self._gpus[key] = self._tools.gpus(job.id)
         return self._gpus[key]
 
@@ -117,18 +133,25 @@ class Pool:
         state = machine.state.lower()
         if not any(flag in state for flag in SILENT):
             self._silent_since.pop(host, None)
-        elif time.monotonic() - self._silent_since.setdefault(host, time.monotonic()) > SILENT_S:
+        elif (
+            time.monotonic() - self._silent_since.setdefault(host, time.monotonic())
+            > SILENT_S
+        ):
             return False
         if any(flag in state for flag in UNFIT):
             return False
         if self.suspect(host).exists():
             try:
-                socket.create_connection((machine.address, machine.port), PROBE_S).close()
+                socket.create_connection(
+                    (machine.address, machine.port), PROBE_S
+                ).close()
             except OSError as error:
                 self._tell(f"node {host} is lost: its daemon does not answer ({error})")
                 return False
             self.suspect(host).unlink(missing_ok=True)
-            self._told = {each for each in self._told if not each.startswith(f"node {host} ")}
+            self._told = {
+                each for each in self._told if not each.startswith(f"node {host} ")
+            }
         return True
 
     def _tell(self, what: str) -> None:

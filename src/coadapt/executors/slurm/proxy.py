@@ -44,7 +44,9 @@ def main(address: str, suspect: str, *command: str) -> None:
     if VISIBLE in envs:
         envs[lines.ENV_DEVICES] = envs.pop(VISIBLE)
     with tempfile.TemporaryFile() as said:
-        srun = subprocess.Popen(command, env=envs, stdin=subprocess.DEVNULL, stderr=said)
+        srun = subprocess.Popen(
+            command, env=envs, stdin=subprocess.DEVNULL, stderr=said
+        )
         line = _answered(exchange, srun)
         code = None if line is None else _follow(line)
         _see_off(srun, DRAIN_S if code is not None else WHY_S)
@@ -62,7 +64,9 @@ def _on_signal(_number: int, _frame: FrameType | None) -> None:
     _told = True
 
 
-def _answered(exchange: lines.Exchange, srun: "subprocess.Popen[bytes]") -> socket.socket | None:
+def _answered(
+    exchange: lines.Exchange, srun: "subprocess.Popen[bytes]"
+) -> socket.socket | None:
     """Return the line to the runner, None if it did not call."""
     deadline = time.monotonic() + BEGIN_S
     while srun.poll() is None and time.monotonic() < deadline:
@@ -107,9 +111,13 @@ def _print_why(said: IO[bytes]) -> None:
     """Print what srun said of itself; what the replica printed has come another way."""
     said.seek(0)
     text = said.read(SAID_BYTES).decode(errors="replace")
-    known = [each for each in text.splitlines() if each.strip() and "cpu binding" not in each]
+    known = [
+        each for each in text.splitlines() if each.strip() and "cpu binding" not in each
+    ]
     why = known[-1].strip() if known else "nothing was heard of it any more"
-    sys.stdout.write("\n".join((*known, f"error: this replica's step or node is lost: {why}\n")))
+    sys.stdout.write(
+        "\n".join((*known, f"error: this replica's step or node is lost: {why}\n"))
+    )
     sys.stdout.flush()
 
 

@@ -8,7 +8,9 @@ from coadapt.model import InputError
 
 # What a tool says, and what that means to whoever reads it.
 MUNGE = "Slurm's authentication: munged does not run here, or has another key (systemctl start munge)"
-CONFIGURATION = "a configuration: SLURM_CONF names slurm.conf, else it is /etc/slurm/slurm.conf"
+CONFIGURATION = (
+    "a configuration: SLURM_CONF names slurm.conf, else it is /etc/slurm/slurm.conf"
+)
 CONTROLLER = "a controller that answers: slurmctld is down, or not to be reached from here (scontrol ping)"
 # Without munged its tools try again and again, and say nothing.
 SILENCE = "an answer: munged does not run here (systemctl start munge), or slurmctld is far (scontrol ping)"
@@ -34,7 +36,9 @@ def check_slurm() -> None:
     try:
         SlurmTools().call("sinfo", "-h", "-o", "%P", limit_s=FIRST_CALL_S)
     except SlurmError as error:
-        raise InputError("--executor", "slurm", f"{meaning(str(error))} (it says: {error})") from None
+        raise InputError(
+            "--executor", "slurm", f"{meaning(str(error))} (it says: {error})"
+        ) from None
 
 
 def meaning(said: str) -> str:
@@ -48,10 +52,17 @@ def meaning(said: str) -> str:
 def own_address() -> str:
     """Return the address of this machine that lies towards the nodes; what its name stands for, if unsure."""
     try:
-        addresses = SlurmTools().call("sinfo", "-a", "-h", "-N", "-O", "NodeAddr:|").replace("|", " ").split()
+        addresses = (
+            SlurmTools()
+            .call("sinfo", "-a", "-h", "-N", "-O", "NodeAddr:|")
+            .replace("|", " ")
+            .split()
+        )
         for address in dict.fromkeys(addresses):
             try:
-                family, _, _, _, target = socket.getaddrinfo(address, ANY_PORT, type=socket.SOCK_DGRAM)[0]
+                family, _, _, _, target = socket.getaddrinfo(
+                    address, ANY_PORT, type=socket.SOCK_DGRAM
+                )[0]
                 with socket.socket(family, socket.SOCK_DGRAM) as probe:
                     probe.connect(target)
                     return str(probe.getsockname()[0])

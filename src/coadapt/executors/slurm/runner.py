@@ -12,7 +12,11 @@ import sys
 from collections.abc import Mapping
 from types import FrameType
 
-from coadapt.executors.processes.job_processes import adopt_orphans, kill_descendants, terminate
+from coadapt.executors.processes.job_processes import (
+    adopt_orphans,
+    kill_descendants,
+    terminate,
+)
 from coadapt.executors.slurm import line as lines
 from coadapt.model.contract_env import EXIT_STOPPED
 
@@ -20,8 +24,24 @@ from coadapt.model.contract_env import EXIT_STOPPED
 LOOK_S = 0.1
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 # Libraries that find more of Slurm's names take this step for the whole job, of one process.
-KEPT_ENVS = frozenset({"SLURM_CONF", "SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURMD_NODENAME", "SLURM_TMPDIR"})
-DROPPED_PREFIXES = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "PMI_", "PMIX_", "COADAPT_SLURM_")
+KEPT_ENVS = frozenset(
+    {
+        "SLURM_CONF",
+        "SLURM_JOB_ID",
+        "SLURM_CLUSTER_NAME",
+        "SLURMD_NODENAME",
+        "SLURM_TMPDIR",
+    }
+)
+DROPPED_PREFIXES = (
+    "SLURM_",
+    "SLURMD_",
+    "SRUN_",
+    "SBATCH_",
+    "PMI_",
+    "PMIX_",
+    "COADAPT_SLURM_",
+)
 
 
 def main(*command: str) -> None:
@@ -32,7 +52,9 @@ def main(*command: str) -> None:
     try:
         line = lines.call()
     except OSError as error:
-        sys.stderr.write(f"the scheduler's machine cannot be reached from this node at {where}: {error}\n")
+        sys.stderr.write(
+            f"the scheduler's machine cannot be reached from this node at {where}: {error}\n"
+        )
         sys.exit(1)
     try:
         process = subprocess.Popen(
@@ -43,7 +65,9 @@ def main(*command: str) -> None:
             start_new_session=True,
         )
     except OSError as error:
-        sys.stdout.write(f"cannot be started on {os.environ.get('SLURMD_NODENAME')}: {error}\n")
+        sys.stdout.write(
+            f"cannot be started on {os.environ.get('SLURMD_NODENAME')}: {error}\n"
+        )
         sys.stdout.flush()
         os._exit(_say(line, 127))
     code = _follow(process, line)
@@ -64,9 +88,13 @@ def replica_envs(given: Mapping[str, str]) -> dict[str, str]:
     wanted = given.get(lines.ENV_DEVICES)
     if wanted is not None:
         of_step = given[VISIBLE].split(",") if given.get(VISIBLE) else []
-        numbers = [int(number) for number in wanted.split(",") if number]  # none: a slot of CPUs
+        numbers = [
+            int(number) for number in wanted.split(",") if number
+        ]  # none: a slot of CPUs
         whole = len(of_step) > max(numbers, default=0)
-        kept[VISIBLE] = ",".join(of_step[number] if whole else str(number) for number in numbers)
+        kept[VISIBLE] = ",".join(
+            of_step[number] if whole else str(number) for number in numbers
+        )
     return kept
 
 

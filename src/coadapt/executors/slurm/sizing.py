@@ -55,7 +55,11 @@ class PoolSize:
     """Keeps the pool at the size that is wanted. Told of each look, by one thread."""
 
     def __init__(
-        self, terms: PoolTerms, name: str, wanted_slots: Callable[[], int], tell: Callable[[str], None]
+        self,
+        terms: PoolTerms,
+        name: str,
+        wanted_slots: Callable[[], int],
+        tell: Callable[[str], None],
     ) -> None:
         """`name`: of its allocations. `tell`: says something to the operator, once."""
         self.given_up: set[Place] = set()
@@ -69,7 +73,12 @@ class PoolSize:
         self._pause = _Pause()
         self._first = True
 
-    def adjust(self, jobs: list[SlurmJob], hosts: Mapping[NodeId, PoolHost], leaving: set[Place]) -> None:
+    def adjust(
+        self,
+        jobs: list[SlurmJob],
+        hosts: Mapping[NodeId, PoolHost],
+        leaving: set[Place],
+    ) -> None:
         """Give back what is not needed, and ask for what is missing.
 
         jobs: the pool's. hosts: those that take work. leaving: those that take none any more. Raises
@@ -91,21 +100,33 @@ class PoolSize:
         growth = math.ceil(max(self._wanted_slots(), 0) / self._terms.slots_per_node)
         goal = min(self._terms.max_nodes, max(self._terms.nodes, len(staying) + growth))
         for job in reversed(waiting):
-            if coming > self._terms.nodes and len(staying) + coming - job.num_nodes >= goal:
+            if (
+                coming > self._terms.nodes
+                and len(staying) + coming - job.num_nodes >= goal
+            ):
                 self._tools.cancel(job.id)
                 coming -= job.num_nodes
             else:
-                self._tell(f"waits for {job.num_nodes} nodes of Slurm: job {job.id}, {job.why}")
+                self._tell(
+                    f"waits for {job.num_nodes} nodes of Slurm: job {job.id}, {job.why}"
+                )
         lacking = goal - len(staying) - coming
         if lacking > 0 and self._pause.over:
             whole = not staying and not coming
-            self._submit([lacking] if whole else [1] * lacking, sorted({*staying, *unfit}))
+            self._submit(
+                [lacking] if whole else [1] * lacking, sorted({*staying, *unfit})
+            )
 
     def _submit(self, sizes: list[int], others: list[NodeId]) -> None:
         """`others`: machines that are held already."""
         elsewhere = [f"--exclude={','.join(others)}"] if others else []
         for num_nodes in sizes:
-            options = [f"--job-name={self._name}", f"--nodes={num_nodes}", *elsewhere, *self._terms.sbatch]
+            options = [
+                f"--job-name={self._name}",
+                f"--nodes={num_nodes}",
+                *elsewhere,
+                *self._terms.sbatch,
+            ]
             try:
                 job = self._tools.submit(options, HOLD)
             except SlurmError as error:
@@ -118,7 +139,10 @@ class PoolSize:
             logger.info("asked Slurm for %d nodes: job %s", num_nodes, job)
 
     def _give_back(
-        self, running: list[SlurmJob], hosts: Mapping[NodeId, PoolHost], leaving: set[Place]
+        self,
+        running: list[SlurmJob],
+        hosts: Mapping[NodeId, PoolHost],
+        leaving: set[Place],
     ) -> None:
         """Let go of what left and stands empty; of what is idle for long, above what is always held, too."""
         now = time.monotonic()
@@ -127,7 +151,11 @@ class PoolSize:
         idle = {place for place in places if place[1] not in busy[place[0]]}
         self._idle_since = {place: self._idle_since.get(place, now) for place in idle}
         for job in running:
-            free = {host for host in job.hosts if (job.id, host) in leaving & self._left & idle}
+            free = {
+                host
+                for host in job.hosts
+                if (job.id, host) in leaving & self._left & idle
+            }
             if free == set(job.hosts):
                 self._let_go(job, "all of its nodes are")
             elif free & {host for number, host in self.given_up if number == job.id}:
@@ -147,7 +175,9 @@ class PoolSize:
 
     def _let_go(self, job: SlurmJob, what: str, kept: set[str] | None = None) -> None:
         logger.info("given back to Slurm: job %s, %s free", job.id, what)
-        with suppress(SlurmError):  # it has just ended by itself, or is tried again at the next look
+        with suppress(
+            SlurmError
+        ):  # it has just ended by itself, or is tried again at the next look
             self._tools.keep_hosts(job.id, kept) if kept else self._tools.cancel(job.id)
 
 

@@ -23,14 +23,27 @@ class SlurmRequest:
 
     def check(self) -> None:
         """Raises InputError."""
-        for name, value in (("gpus_per_node", self.gpus_per_node), ("slots", self.slots)):
+        for name, value in (
+            ("gpus_per_node", self.gpus_per_node),
+            ("slots", self.slots),
+        ):
             if value is not None and not 1 <= value <= PER_NODE_MAX:
-                raise InputError(f"executor slurm, option {name}", value, f"1..{PER_NODE_MAX}")
+                raise InputError(
+                    f"executor slurm, option {name}", value, f"1..{PER_NODE_MAX}"
+                )
         if self.gpus_per_node is not None and self.slots is not None:
-            raise InputError("executor slurm, option slots", self.slots, "either slots or gpus_per_node")
+            raise InputError(
+                "executor slurm, option slots",
+                self.slots,
+                "either slots or gpus_per_node",
+            )
         for option in self.further:
             if not option.startswith("--"):
-                raise InputError("executor slurm, option sbatch", option, "options such as --constraint=a100")
+                raise InputError(
+                    "executor slurm, option sbatch",
+                    option,
+                    "options such as --constraint=a100",
+                )
 
     @property
     def options(self) -> tuple[str, ...]:

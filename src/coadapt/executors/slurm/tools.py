@@ -84,13 +84,17 @@ class SlurmTools:
     def jobs(self, *which: str) -> list[SlurmJob]:
         """Return own allocations that have not ended, by age. which: options of squeue."""
         lines = self.call("squeue", "-h", *which, "-o", JOB_COLUMNS).splitlines()
-        return sorted((_job(line) for line in lines if line.strip()), key=lambda job: int(job.id))
+        return sorted(
+            (_job(line) for line in lines if line.strip()), key=lambda job: int(job.id)
+        )
 
     def nodes(self, hosts: Collection[str]) -> dict[str, SlurmNode]:
         """Return what is known of machines."""
         if not hosts:
             return {}
-        lines = self.call("sinfo", "-a", "-h", "-N", "-n", ",".join(sorted(hosts)), "-O", NODE_COLUMNS)
+        lines = self.call(
+            "sinfo", "-a", "-h", "-N", "-n", ",".join(sorted(hosts)), "-O", NODE_COLUMNS
+        )
         found = {}
         for line in lines.splitlines():
             name, state, address, port, *_ = (part.strip() for part in line.split("|"))
@@ -100,7 +104,11 @@ class SlurmTools:
     def gpus(self, job: str) -> dict[str, Gpus]:
         """Return the GPUs that an allocation holds on each of its nodes."""
         text = self.call("scontrol", "show", "job", "-d", "-o", job)
-        return {host: _gpus(held) for hosts, held in HELD_GRES.findall(text) for host in hostnames(hosts)}
+        return {
+            host: _gpus(held)
+            for hosts, held in HELD_GRES.findall(text)
+            for host in hostnames(hosts)
+        }
 
     def busy_hosts(self, jobs: Iterable[str]) -> dict[str, set[str]]:
         """Return per allocation the machines on which it has a step."""
@@ -108,20 +116,28 @@ class SlurmTools:
         for line in self.call("squeue", "-h", "-s", "--me", "-o", "%i|%N").split():
             step, _, hosts = line.partition("|")
             job, _, number = step.partition(".")
-            if job in busy and number.isdecimal():  # others are Slurm's own: batch, extern
+            if (
+                job in busy and number.isdecimal()
+            ):  # others are Slurm's own: batch, extern
                 busy[job].update(hostnames(hosts))
         return busy
 
     def submit(self, options: Sequence[str], script: str) -> str:
         """Return the id of a new allocation."""
-        return self.call("sbatch", "--parsable", *options, stdin=script).strip().partition(";")[0]
+        return (
+            self.call("sbatch", "--parsable", *options, stdin=script)
+            .strip()
+            .partition(";")[0]
+        )
 
     def cancel(self, job: str) -> None:
         self.call("scancel", job)
 
     def keep_hosts(self, job: str, hosts: Collection[str]) -> None:
         """Give back all but `hosts` of an allocation."""
-        self.call("scontrol", "update", f"JobId={job}", f"NodeList={','.join(sorted(hosts))}")
+        self.call(
+            "scontrol", "update", f"JobId={job}", f"NodeList={','.join(sorted(hosts))}"
+        )
 
     def call(self, *command: str, stdin: str = "", limit_s: float = CALL_S) -> str:
         """Return what a tool prints."""
@@ -140,9 +156,15 @@ class SlurmTools:
             raise SlurmError(f"{command[0]}: {error}") from None
         except subprocess.TimeoutExpired as error:
             said = (error.stderr or b"").decode(errors="replace")
-            raise SlurmError(_one_line(said, f"{command[0]} timed out after {limit_s:g} s")) from None
+            raise SlurmError(
+                _one_line(said, f"{command[0]} timed out after {limit_s:g} s")
+            ) from None
         if done.returncode:
-            raise SlurmError(_one_line(done.stderr, f"{command[0]} ended with code {done.returncode}"))
+            raise SlurmError(
+                _one_line(
+                    done.stderr, f"{command[0]} ended with code {done.returncode}"
+                )
+            )
         return done.stdout
 
 
@@ -162,11 +184,20 @@ def hostnames(hosts: str) -> tuple[str, ...]:
 
 
 def _one_line(said: str, otherwise: str) -> str:
-    return "; ".join(dict.fromkeys(line.strip() for line in said.splitlines() if line.strip())) or otherwise
+    return (
+        "; ".join(
+            dict.fromkeys(line.strip() for line in said.splitlines() if line.strip())
+        )
+        or otherwise
+    )
 
 
 def _envs(environ: Mapping[str, str]) -> dict[str, str]:
-    own = {name: value for name, value in environ.items() if name in KEPT_ENVS or not _of_slurm(name)}
+    own = {
+        name: value
+        for name, value in environ.items()
+        if name in KEPT_ENVS or not _of_slurm(name)
+    }
     return {**own, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
 
 
@@ -198,4 +229,7 @@ def _job(line: str) -> SlurmJob:
 def _gpus(held: str) -> Gpus:
     found = [(match["kind"], int(match["count"])) for match in GPUS.finditer(held)]
     kinds = [kind.lower() for kind, _ in found if kind]
-    return Gpus(count=sum(count for _, count in found), kind=min(kinds, default=DEFAULT_GPU_TYPE))
+    return Gpus(
+        count=sum(count for _, count in found),
+        kind=min(kinds, default=DEFAULT_GPU_TYPE),
+    )

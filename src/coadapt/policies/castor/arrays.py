@@ -90,7 +90,9 @@ class JobRows:
             self._earlier, earlier._earlier = earlier, None  # no chain of all rounds
         return self._before_J
 
-    def kept(self, earlier: "JobRows", value_XJ: FloatArray, otherwise: float | FloatArray) -> FloatArray:
+    def kept(
+        self, earlier: "JobRows", value_XJ: FloatArray, otherwise: float | FloatArray
+    ) -> FloatArray:
         """Return the values of each job in an earlier round, of who was not there what it is `otherwise`."""
         num_jobs = len(self.before(earlier))
         found, before = self._found

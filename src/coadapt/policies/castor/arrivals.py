@@ -53,7 +53,9 @@ class Silence:
         latest_at = max([*self.came.values(), *[job.submitted_at for job in jobs]])
         since = latest_at - MEMORY_S
         lately = {job.id: job.submitted_at for job in jobs if job.submitted_at > since}
-        self.came = lately | {job_id: came_at for job_id, came_at in self.came.items() if came_at > since}
+        self.came = lately | {
+            job_id: came_at for job_id, came_at in self.came.items() if came_at > since
+        }
         self.first_at = min([self.first_at, *lately.values()])
         span_s = min(MEMORY_S, max(latest_at - self.first_at, SPAN_MIN_S))
         missed = max(at - latest_at, 0.0) * len(self.came) / span_s
@@ -101,7 +103,9 @@ class Arrivals:
         lately_J = (jobs.whole_J > 0.0) & (jobs.came_at_J > since)
         if not lately_J.all():
             rows = {
-                job_id: row for (job_id, row), lately in zip(rows.items(), lately_J, strict=True) if lately
+                job_id: row
+                for (job_id, row), lately in zip(rows.items(), lately_J, strict=True)
+                if lately
             }
         for job_id in sorted(rows.keys() - self.names, key=rows.__getitem__):
             row = rows[job_id]
@@ -121,7 +125,9 @@ class Arrivals:
             self.gone = {job_id: row for row, job_id in enumerate((*self.gone, *gone))}
         self.curves, self.rows = curves, rows
 
-    def expected(self, at: float, *, in_part: bool = False, over: float = 0.0) -> Expected | None:
+    def expected(
+        self, at: float, *, in_part: bool = False, over: float = 0.0
+    ) -> Expected | None:
         """Return who is expected in the next hour, EXPECTED_MAX at most, None if nobody.
 
         in_part: whether all of the last two hours are, each in part. over: as of Silence.
@@ -138,13 +144,20 @@ class Arrivals:
         part = min(coming / count, 1.0) if in_part else 1.0
         in_time = coming / part if in_part else whole
         again = [
-            past[number * len(past) // count] if count <= len(past) else past[number % len(past)]
+            past[number * len(past) // count]
+            if count <= len(past)
+            else past[number % len(past)]
             for number in range(count)
         ]
         rows, gone, begin = self.rows, self.gone, len(self.past.first_J) - 1
-        places = [begin + rows[each.job] if each.job in rows else gone[each.job] for each in again]
+        places = [
+            begin + rows[each.job] if each.job in rows else gone[each.job]
+            for each in again
+        ]
         curves = picked(self.past, self.curves, places)
         left_J = np.array([each.whole for each in again])
-        curves = curves._replace(gpus_V=part * curves.gpus_V, goodput_V=part * curves.goodput_V)
+        curves = curves._replace(
+            gpus_V=part * curves.gpus_V, goodput_V=part * curves.goodput_V
+        )
         arrives_J = (np.arange(count, dtype=np.float64) + 0.5) * AHEAD_S / in_time
         return Expected(curves, part * left_J, arrives_J, part)

@@ -56,13 +56,19 @@ def standing(view: ClusterView, known: Ground | None = None) -> Standing:
     """Return what of `view` stays, and what is left to plan with, by GPU type. known: an earlier ground."""
     ground = ground_of(view.nodes, known)
     quota_left = {tenant: float(quota) for tenant, quota in view.quotas().items()}
-    runs = [job for job in view.jobs if job.grant.allocation.slots]  # few, where jobs are many
+    runs = [
+        job for job in view.jobs if job.grant.allocation.slots
+    ]  # few, where jobs are many
     frozen = [job for job in runs if job.spec.contract is RescaleContract.FROZEN]
     kept: dict[JobId, Allocation] = {}
     stranded = set()
     free = FreeNodes(ground.by_id) if frozen else None
     for job in frozen:
-        held, limits, tenant = gpu_type_held(job, ground.by_id), job.spec.replicas, job.spec.tenant
+        held, limits, tenant = (
+            gpu_type_held(job, ground.by_id),
+            job.spec.replicas,
+            job.spec.tenant,
+        )
         allowed = held is not None and limits.allows_type(held)
         allowed = allowed and limits.min <= job.allocation.num_replicas <= limits.max
         allowed = allowed and job.allocation.num_gpus <= quota_left.get(tenant, np.inf)
@@ -75,10 +81,14 @@ def standing(view: ClusterView, known: Ground | None = None) -> Standing:
     taken: list[dict[NodeId, int]] = [{} for _ in ground.pools]
     for node in {node for allocation in kept.values() for node, _ in allocation.slots}:
         if free is not None:
-            taken[ground.place[node][0]][node] = ground.by_id[node].num_gpus - free.gpus[node]
+            taken[ground.place[node][0]][node] = (
+                ground.by_id[node].num_gpus - free.gpus[node]
+            )
     return Standing(
         ground=ground,
-        kinds=tuple(_kind(pool, each) for pool, each in zip(ground.pools, taken, strict=True)),
+        kinds=tuple(
+            _kind(pool, each) for pool, each in zip(ground.pools, taken, strict=True)
+        ),
         kept=kept,
         stranded=frozenset(stranded),
         quota_left={tenant: int(left) for tenant, left in quota_left.items()},
@@ -105,7 +115,9 @@ def configurations(kinds: Sequence[Kind], known: Numbers) -> tuple[Configs, Bool
     may have are not there: on a large cluster they are most of all.
     """
     own = frozenset(known.span_J2.ravel().tolist())
-    columns = _columns(tuple((kind.num_gpus, kind.node_gpus, kind.rack_gpus) for kind in kinds), own)
+    columns = _columns(
+        tuple((kind.num_gpus, kind.node_gpus, kind.rack_gpus) for kind in kinds), own
+    )
     may_JC = np.empty((len(known.span_J2), len(columns.common_C)), dtype=np.bool_)
     _allow(columns, known.span_J2, known.timed_J, known.allowed_JT, may_JC)
     return columns.configs, may_JC
@@ -121,7 +133,11 @@ class _Columns(NamedTuple):
 
 @compiled_lean
 def _allow(
-    columns: _Columns, span_J2: IntArray, timed_J: BoolArray, allowed_JT: BoolArray, may_JC: BoolArray
+    columns: _Columns,
+    span_J2: IntArray,
+    timed_J: BoolArray,
+    allowed_JT: BoolArray,
+    may_JC: BoolArray,
 ) -> None:
     for j in range(len(may_JC)):
         low, high = span_J2[j]
@@ -129,7 +145,9 @@ def _allow(
             size, of_type = columns.configs.gpus_C[c], columns.configs.type_C[c]
             may = columns.common_C[c] or size in (low, high)
             within = timed_J[j] or size <= columns.node_C[c] or size == low
-            may_JC[j, c] = may and within and low <= size <= high and allowed_JT[j, of_type]
+            may_JC[j, c] = (
+                may and within and low <= size <= high and allowed_JT[j, of_type]
+            )
 
 
 @lru_cache(maxsize=64)  # mostly those of the round before
@@ -141,13 +159,17 @@ def _columns(shapes: tuple[tuple[int, int, int], ...], own: frozenset[int]) -> _
     columns: list[tuple[int, int, int, int]] = []
     common: list[bool] = []
     for number, (num_gpus, node_gpus, rack_gpus) in enumerate(shapes):
-        sizes = {size for size in _sizes(num_gpus, node_gpus) if size <= max(own, default=1)}
+        sizes = {
+            size for size in _sizes(num_gpus, node_gpus) if size <= max(own, default=1)
+        }
         for size in sorted(sizes | {each for each in own if each <= num_gpus}):
             racks = 1 if size <= rack_gpus else -(-size // max(rack_gpus, 1))
             columns.append((number, -(-size // node_gpus), racks, size))
             common.append(size in sizes)
     configs = Configs(*np.array(columns, dtype=np.int64).reshape(-1, 4).T.copy())
-    node_C = np.array([node_gpus for _, node_gpus, _ in shapes], dtype=np.int64)[configs.type_C]
+    node_C = np.array([node_gpus for _, node_gpus, _ in shapes], dtype=np.int64)[
+        configs.type_C
+    ]
     return _Columns(configs, np.array(common, dtype=np.bool_), node_C)
 
 

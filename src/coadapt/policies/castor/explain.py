@@ -46,8 +46,17 @@ def explained(told: Told) -> dict[JobId, str]:
     given = sorted([now.job_rows.row_of[job] for job in placed])
     left = [row for row, job in enumerate(now.job_rows.row_of) if job not in placed]
     ends_s_3G, starts_s_3L = told.predictions.said(given), told.starts.said(left)
-    larger, price_s = _larger(told, given), told.sizes.price_T.max(initial=0.0) * S_PER_HOUR
-    seconds = *ends_s_3G, larger.saves_s_G, larger.costs_s_G, *starts_s_3L, _earns_s(told, left)
+    larger, price_s = (
+        _larger(told, given),
+        told.sizes.price_T.max(initial=0.0) * S_PER_HOUR,
+    )
+    seconds = (
+        *ends_s_3G,
+        larger.saves_s_G,
+        larger.costs_s_G,
+        *starts_s_3L,
+        _earns_s(told, left),
+    )
     *words, earns, (price,) = in_words(*seconds, np.array([price_s]))
     ends, more = _ends(ends_s_3G, words[:3]), _more(now, given, larger, words[3:5])
     why: dict[JobId, str] = {}
@@ -61,8 +70,16 @@ def explained(told: Told) -> dict[JobId, str]:
     for row, like, start, saves in zip(left, likes, starts, earns, strict=True):
         job, (needs, priced) = now.jobs[row], needs_of[like]
         held = job.grant.allocation
-        change = f"gives up its {plural(held.num_replicas, 'GPU')} and waits" if held.slots else "waits"
-        why[job.id] = f"{change}: {needs}, it {saves}{start}" if priced else f"{change}: {needs}{start}"
+        change = (
+            f"gives up its {plural(held.num_replicas, 'GPU')} and waits"
+            if held.slots
+            else "waits"
+        )
+        why[job.id] = (
+            f"{change}: {needs}, it {saves}{start}"
+            if priced
+            else f"{change}: {needs}{start}"
+        )
     return why
 
 
@@ -72,7 +89,9 @@ def _types(told: Told, row: int, job: JobId) -> tuple[str, str]:
     if len(kinds) == 1:
         return "", ""
     of_type, *_, replicas = told.now.sources.steps.held_JX[row].tolist()
-    return kinds[of_type].gpu_type if replicas else "", kinds[told.sizes.types[job]].gpu_type
+    return kinds[of_type].gpu_type if replicas else "", kinds[
+        told.sizes.types[job]
+    ].gpu_type
 
 
 def stands(job: JobView, standing: Standing) -> str:
@@ -103,7 +122,10 @@ def _count(seconds_X: FloatArray, count_X: IntArray) -> None:
 
 def in_words(*several: FloatArray) -> list[list[str]]:
     """Return what `durations` does of each of these: asking once costs less than each time."""
-    words, ends = durations(np.concatenate(several)), list(accumulate(map(len, several)))
+    words, ends = (
+        durations(np.concatenate(several)),
+        list(accumulate(map(len, several))),
+    )
     return [words[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
 
 
@@ -129,8 +151,12 @@ _WORDS = _Words()
 def _ends(seconds_3G: FloatArray, words: Sequence[Sequence[str]]) -> list[str]:
     """Return when each job ends, in about, at the least and at the most, where that was foretold."""
     return [
-        f"; ends in about {after} (nine of ten: {low} to {high})" if after_s < math.inf else ""
-        for after_s, after, low, high in zip(seconds_3G[0].tolist(), *words, strict=True)
+        f"; ends in about {after} (nine of ten: {low} to {high})"
+        if after_s < math.inf
+        else ""
+        for after_s, after, low, high in zip(
+            seconds_3G[0].tolist(), *words, strict=True
+        )
     ]
 
 
@@ -142,7 +168,9 @@ def _starts(seconds_3L: FloatArray, words: Sequence[Sequence[str]]) -> list[str]
         else f"; starts in about {after} (nine of ten: {low} to {high})"
         if after_s < math.inf
         else ""
-        for after_s, after, low, high in zip(seconds_3L[0].tolist(), *words, strict=True)
+        for after_s, after, low, high in zip(
+            seconds_3L[0].tolist(), *words, strict=True
+        )
     ]
 
 
@@ -176,21 +204,35 @@ class _Larger(NamedTuple):
 
 
 def _worth(told: Told) -> _Worth:
-    return _Worth(told.now.goodput_JC, told.now.here_J, told.outlook.value_J, told.sizes.price_T)
+    return _Worth(
+        told.now.goodput_JC, told.now.here_J, told.outlook.value_J, told.sizes.price_T
+    )
 
 
 def _larger(told: Told, rows: Sequence[int]) -> _Larger:
     names, types = [told.now.jobs[row].id for row in rows], told.sizes.types
     counts = [told.placed[name].num_replicas for name in names]
-    given = _Given(*np.array((rows, counts, [types.get(name, 0) for name in names]), dtype=np.int64))
-    larger = _Larger(given.count_G, np.empty_like(given.count_G), *np.empty((2, len(rows))))
+    given = _Given(
+        *np.array(
+            (rows, counts, [types.get(name, 0) for name in names]), dtype=np.int64
+        )
+    )
+    larger = _Larger(
+        given.count_G, np.empty_like(given.count_G), *np.empty((2, len(rows)))
+    )
     _enlarge(_worth(told), told.now.configs, given, larger)
     return larger
 
 
-def _more(now: Situation, rows: list[int], larger: _Larger, words: Sequence[Sequence[str]]) -> list[str]:
+def _more(
+    now: Situation, rows: list[int], larger: _Larger, words: Sequence[Sequence[str]]
+) -> list[str]:
     """Return what the next size would save each of these jobs, and cost the others."""
-    numbers = larger.count_G.tolist(), now.timed_J[rows].tolist(), larger.extra_G.tolist()
+    numbers = (
+        larger.count_G.tolist(),
+        now.timed_J[rows].tolist(),
+        larger.extra_G.tolist(),
+    )
     return [
         "more is decided once its first steps were timed"
         if not timed
@@ -212,7 +254,10 @@ def _enlarge(worth: _Worth, configs: Configs, given: _Given, larger: _Larger) ->
             if configs.gpus_C[c] == count:
                 goodput = worth.goodput_JC[row, c]
             elif configs.gpus_C[c] > count:
-                extra, gain = configs.gpus_C[c] - count, worth.goodput_JC[row, c] - goodput
+                extra, gain = (
+                    configs.gpus_C[c] - count,
+                    worth.goodput_JC[row, c] - goodput,
+                )
                 break
         larger.extra_G[g] = extra
         larger.saves_s_G[g] = worth.value_J[row] * gain * S_PER_HOUR
@@ -222,12 +267,16 @@ def _enlarge(worth: _Worth, configs: Configs, given: _Given, larger: _Larger) ->
 def _earns_s(told: Told, rows: Sequence[int]) -> FloatArray:
     """Return what an hour of one GPU saves each of these jobs at most, s."""
     earns_s_R = np.empty(len(rows))
-    _earn(_worth(told), told.now.configs.gpus_C, np.array(rows, dtype=np.int64), earns_s_R)
+    _earn(
+        _worth(told), told.now.configs.gpus_C, np.array(rows, dtype=np.int64), earns_s_R
+    )
     return earns_s_R
 
 
 @compiled_lean
-def _earn(worth: _Worth, gpus_C: IntArray, row_R: IntArray, earns_s_R: FloatArray) -> None:
+def _earn(
+    worth: _Worth, gpus_C: IntArray, row_R: IntArray, earns_s_R: FloatArray
+) -> None:
     for r in range(len(row_R)):
         most = 0.0
         for c in range(len(gpus_C)):
@@ -235,7 +284,9 @@ def _earn(worth: _Worth, gpus_C: IntArray, row_R: IntArray, earns_s_R: FloatArra
         earns_s_R[r] = worth.value_J[row_R[r]] * most * S_PER_HOUR
 
 
-def _needs_of(told: Told, rows: Mapping[int, int], price: str) -> dict[int, tuple[str, bool]]:
+def _needs_of(
+    told: Told, rows: Mapping[int, int], price: str
+) -> dict[int, tuple[str, bool]]:
     """Return what keeps jobs alike waiting, and whether it is what a GPU saves others: `price`.
 
     rows: one of each.
@@ -251,7 +302,9 @@ def _needs_of(told: Told, rows: Mapping[int, int], price: str) -> dict[int, tupl
     for like, row in rows.items():
         spec = now.jobs[row].spec
         barred = _barred(told, spec, held.get(spec.tenant, 0))
-        needs = f"needs {plural(least(spec), 'GPU')}, {free}" if barred is None else barred
+        needs = (
+            f"needs {plural(least(spec), 'GPU')}, {free}" if barred is None else barred
+        )
         found[like] = needs, barred is None
     return found
 
@@ -259,11 +312,18 @@ def _needs_of(told: Told, rows: Mapping[int, int], price: str) -> dict[int, tupl
 def _barred(told: Told, spec: JobSpec, held: int) -> str | None:
     """Return what keeps a job waiting whatever a GPU saves others. held: GPUs that its tenant has now."""
     need, limits, kinds = least(spec), spec.replicas, told.standing.kinds
-    most = max((kind.num_gpus for kind in kinds if limits.allows_type(kind.gpu_type)), default=-1)
+    most = max(
+        (kind.num_gpus for kind in kinds if limits.allows_type(kind.gpu_type)),
+        default=-1,
+    )
     if most < 0:
         return f"no live node has GPUs of {limits.types_in_words}"
     wanted = plural(need, "GPU")
     if need > most:
         return f"needs {wanted} of {limits.types_in_words}, and there are {most} to plan with"
     left = told.standing.quota_left.get(spec.tenant, math.inf) - held
-    return f"needs {wanted}, tenant {spec.tenant} may hold {max(left, 0):g} more" if left < need else None
+    return (
+        f"needs {wanted}, tenant {spec.tenant} may hold {max(left, 0):g} more"
+        if left < need
+        else None
+    )

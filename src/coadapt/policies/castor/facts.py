@@ -37,14 +37,18 @@ from coadapt.policies.castor.rates import Kept, Tried, params_of
 
 NUM_COMPUTE = 2  # of these, the first are of a pass, the others of synchronisation and how both overlap
 NO_PARAMS = (0.0,) * len(PARAM_NAMES)
-NUM_LIMITS = 5  # of a batch: initial, requested, max_total, min_atomic, max_atomic (0: none)
+NUM_LIMITS = (
+    5  # of a batch: initial, requested, max_total, min_atomic, max_atomic (0: none)
+)
 # Numbers of a job, as of Numbers. lasting: whether all but what it holds and told last stay while it tells no
 # other times and, if it follows that, no other batch. partial: whether it was timed on some GPU types only.
 # version: of all that is written where these change. Behind them, type by type: whether it may have that,
 # then its parameters, then its limits.
 HELD, NUM_HELD = 0, 4  # what it holds: type, nodes, racks, replicas
 NOISE, PROGRESS, HINT = range(NUM_HELD, 7)  # what it told last
-ADAPTIVE, ACCUMULATES, KNOWN, PROFILED, LEAST, MOST, SIZE, SUBMITTED, DEADLINE = range(7, 16)
+ADAPTIVE, ACCUMULATES, KNOWN, PROFILED, LEAST, MOST, SIZE, SUBMITTED, DEADLINE = range(
+    7, 16
+)
 LIKE, LASTING, FOLLOWS, PARTIAL, VERSION, NUM_NUMBERS = range(16, 22)
 NOTHING_HELD = 0, 1, 1, 0
 LIKES_MAX = 100  # more kinds than jobs that are there: then those that have gone are forgotten (1)
@@ -130,7 +134,9 @@ class _Round(NamedTuple):
     held: Sequence[Allocation | None]
     number_JX: FloatArray
 
-    def next(self, ground: Ground, jobs: Sequence[JobView], before_J: IntArray) -> "_Round":
+    def next(
+        self, ground: Ground, jobs: Sequence[JobView], before_J: IntArray
+    ) -> "_Round":
         """Return that of these jobs, with the numbers of those that were here; others' are to be written."""
         held = [each if each.slots else None for each in map(_allocation, jobs)]
         specs, told = [job.spec for job in jobs], [job.measured for job in jobs]
@@ -138,7 +144,9 @@ class _Round(NamedTuple):
 
     def changed(self, last: "_Round", before_J: IntArray) -> list[tuple[int, int]]:
         """Return the rows of jobs of whom anything is another object than before, now and in `last`."""
-        rows = enumerate(zip(before_J.tolist(), self.specs, self.told, self.held, strict=True))
+        rows = enumerate(
+            zip(before_J.tolist(), self.specs, self.told, self.held, strict=True)
+        )
         return [
             (row, before)
             for row, (before, spec, told, held) in rows
@@ -183,19 +191,33 @@ class Facts:
         """Return the facts of these jobs on the GPU types of this ground."""
         job_rows, last = JobRows([job.id for job in jobs]), self.last
         before_J = known_J = job_rows.before(self.job_rows)
-        known_types = last.ground.gpu_types if last.ground is not None and last.told else None
+        known_types = (
+            last.ground.gpu_types if last.ground is not None and last.told else None
+        )
         if known_types != ground.gpu_types or len(self.likes) > LIKES_MAX + len(jobs):
             self.likes, self.number_of = [], {}
             last, known_J = _no_round(len(ground.pools)), np.full(len(jobs), -1)
         elif last.ground is not ground:
-            last = last._replace(held=[Allocation()] * len(last.held))  # nobody holds that
+            last = last._replace(
+                held=[Allocation()] * len(last.held)
+            )  # nobody holds that
         now = last.next(ground, jobs, known_J)
         lasting, follows = now.number_JX[:, LASTING : FOLLOWS + 1].T.tolist()
         for row, earlier in now.changed(last, known_J):
             told, job, number_X = now.told[row], jobs[row], now.number_JX[row]
-            before = last.told[earlier] if earlier >= 0 and last.specs[earlier] is job.spec else None
-            stays = before is not None and lasting[row] and before.by_type is told.by_type
-            if before is None or not stays or (follows[row] and before.batch is not told.batch):
+            before = (
+                last.told[earlier]
+                if earlier >= 0 and last.specs[earlier] is job.spec
+                else None
+            )
+            stays = (
+                before is not None and lasting[row] and before.by_type is told.by_type
+            )
+            if (
+                before is None
+                or not stays
+                or (follows[row] and before.batch is not told.batch)
+            ):
                 self._write(ground, number_X, job)
                 before = None
             if before is None or before.grad is not told.grad:
@@ -214,23 +236,44 @@ class Facts:
     def _write(self, ground: Ground, number_X: FloatArray, job: JobView) -> None:
         """Write the numbers of a job, but for what it holds and told last."""
         spec, told, gpu_types = job.spec, job.measured.by_type, ground.gpu_types
-        widest = max(told.values(), key=lambda each: each.num_replicas_profiled, default=None)
+        widest = max(
+            told.values(), key=lambda each: each.num_replicas_profiled, default=None
+        )
         like = Like(spec.replicas.gpu_types, least(spec), spec.tenant, spec.priority)
         if like not in self.number_of:
             self.number_of[like] = len(self.likes)
             self.likes.append(like)
-        by_noise = not spec.adaptive or spec.efficiency.kind is EfficiencyKind.NOISE_SCALE
+        by_noise = (
+            not spec.adaptive or spec.efficiency.kind is EfficiencyKind.NOISE_SCALE
+        )
         deadline_at = math.inf if spec.deadline_at is None else spec.deadline_at
-        flags = spec.adaptive, spec.batch.accumulation, bool(told), job.measured.num_replicas_profiled > 0
+        flags = (
+            spec.adaptive,
+            spec.batch.accumulation,
+            bool(told),
+            job.measured.num_replicas_profiled > 0,
+        )
         sizes = *limits(job), _only_size(spec)
-        lasting = spec.batch.schedule is None and by_noise, spec.contract is RescaleContract.SELF
+        lasting = (
+            spec.batch.schedule is None and by_noise,
+            spec.contract is RescaleContract.SELF,
+        )
         partial = bool(told) and not told.keys() >= set(gpu_types)
         self.version += 1
         lasts = *lasting, partial, self.version
-        numbers = [*flags, *sizes, job.submitted_at, deadline_at, self.number_of[like], *lasts]
+        numbers = [
+            *flags,
+            *sizes,
+            job.submitted_at,
+            deadline_at,
+            self.number_of[like],
+            *lasts,
+        ]
         numbers += [spec.replicas.allows_type(each) for each in gpu_types]
         for profile in map(told.get, gpu_types):
-            numbers += NO_PARAMS if profile is None else _params(profile, widest or profile)
+            numbers += (
+                NO_PARAMS if profile is None else _params(profile, widest or profile)
+            )
         for gpu_type in gpu_types:
             limit = limits_in_use(job, gpu_type)
             numbers += (
@@ -242,11 +285,15 @@ class Facts:
             )
         number_X[ADAPTIVE:] = numbers
 
-    def stretches_before(self, known: Known, job_L: IntArray, begin_J: IntArray) -> IntArray:
+    def stretches_before(
+        self, known: Known, job_L: IntArray, begin_J: IntArray
+    ) -> IntArray:
         """Return which row of `later` each stretch is likely to have been in the last round, if there is such
         a row. job_L, begin_J: as of Stretches. What is where now is kept for the next.
         """
-        row_L = np.minimum(known.before_J[job_L], len(self.begin_J) - 1)  # a guess, as all that comes of it
+        row_L = np.minimum(
+            known.before_J[job_L], len(self.begin_J) - 1
+        )  # a guess, as all that comes of it
         before_L = self.begin_J[row_L] + np.arange(len(job_L)) - begin_J[job_L]
         self.begin_J = begin_J
         return before_L
@@ -269,7 +316,11 @@ def limits(job: JobView) -> tuple[int, int]:
 
 def least(spec: JobSpec) -> int:
     """Return the least replicas that a plan may give to a job."""
-    return spec.replicas.requested if spec.contract is RescaleContract.FROZEN else spec.replicas.min
+    return (
+        spec.replicas.requested
+        if spec.contract is RescaleContract.FROZEN
+        else spec.replicas.min
+    )
 
 
 def _only_size(spec: JobSpec) -> int:
@@ -305,7 +356,9 @@ def _held(job: JobView, ground: Ground) -> tuple[int, int, int, int]:
     if held is None:
         return NOTHING_HELD
     number, shape = held
-    lawful = spec.min <= shape.gpus <= spec.max and spec.allows_type(ground.gpu_types[number])
+    lawful = spec.min <= shape.gpus <= spec.max and spec.allows_type(
+        ground.gpu_types[number]
+    )
     return (number, *shape) if lawful else NOTHING_HELD
 
 
@@ -315,8 +368,15 @@ def _lay_out(number_JX: FloatArray, to: Numbers) -> None:
         number_X = number_JX[j]
         for x in range(NUM_HELD):
             to.held_JX[j, x] = int(number_X[x])
-        to.noise_J[j], to.progress_J[j], to.hint_J[j] = number_X[NOISE], number_X[PROGRESS], number_X[HINT]
-        to.may_JX[j, 0], to.may_JX[j, 1] = number_X[ADAPTIVE] != 0.0, number_X[ACCUMULATES] != 0.0
+        to.noise_J[j], to.progress_J[j], to.hint_J[j] = (
+            number_X[NOISE],
+            number_X[PROGRESS],
+            number_X[HINT],
+        )
+        to.may_JX[j, 0], to.may_JX[j, 1] = (
+            number_X[ADAPTIVE] != 0.0,
+            number_X[ACCUMULATES] != 0.0,
+        )
         to.known_J[j], to.timed_J[j] = number_X[KNOWN] != 0.0, number_X[PROFILED] != 0.0
         to.span_J2[j, 0], to.span_J2[j, 1] = int(number_X[LEAST]), int(number_X[MOST])
         to.size_J[j], to.like_J[j] = int(number_X[SIZE]), int(number_X[LIKE])
@@ -341,8 +401,15 @@ def _noise_scale(job: JobView) -> float:
     if not job.spec.adaptive:
         return math.inf
     model, initial = model_of_job(job), job.spec.batch.initial
-    if isinstance(model, NoiseScale) and job.spec.efficiency.kind is EfficiencyKind.NOISE_SCALE:
+    if (
+        isinstance(model, NoiseScale)
+        and job.spec.efficiency.kind is EfficiencyKind.NOISE_SCALE
+    ):
         return model.grad.noise_scale(initial)
     total = max(math.sqrt(initial * job.spec.batch.max_total), initial + 1.0)
     efficiency = float(model(np.array([total])).expected[0])
-    return math.inf if efficiency >= 1.0 else max((efficiency * total - initial) / (1.0 - efficiency), 0.0)
+    return (
+        math.inf
+        if efficiency >= 1.0
+        else max((efficiency * total - initial) / (1.0 - efficiency), 0.0)
+    )

@@ -67,7 +67,13 @@ class FairClocks:
         later_rate_L = _shares(now, gpus_T, now.later_LC).rate_J
         did_J, age_s_J = now.sources.done_J, now.stakes.age_J
         clocks = _Clocks(
-            now.timed_J, shares.rate_J, later_rate_L, now.left_J, did_J, age_s_J, now.rescale_s_J
+            now.timed_J,
+            shares.rate_J,
+            later_rate_L,
+            now.left_J,
+            did_J,
+            age_s_J,
+            now.rescale_s_J,
         )
         takes_s_J, least_J = np.empty((2, len(now.jobs)))
         done_J = now.job_rows.kept(self.job_rows, self.done_J, -1.0)
@@ -118,7 +124,9 @@ def _move(
         done_J[j], takes_s_J[j], least_J[j] = -1.0, np.inf, 0.0
         if ahead <= 0.0:
             continue
-        done_J[j] = clock = max(clock, 0.0) + jobs.rate_J[j] * (age_s if clock < 0.0 else ran_s)
+        done_J[j] = clock = max(clock, 0.0) + jobs.rate_J[j] * (
+            age_s if clock < 0.0 else ran_s
+        )
         whole = jobs.left_J[j] + jobs.did_J[j]
         # On the fair share, too, a job waits for a round and pays a start.
         fair_s = max(age_s + (whole - clock) / ahead, 0.1 * whole / ahead)
@@ -146,13 +154,22 @@ class Waits:
         crowded = max(len(now.jobs) / max(num_gpus, 1), 1.0)
         self.fair_s += max(at - self.at, 0.0) / crowded
         age_s_J = now.stakes.age_J
-        self.since_s_J = now.job_rows.kept(self.job_rows, self.since_s_J, self.fair_s - age_s_J / crowded)
+        self.since_s_J = now.job_rows.kept(
+            self.job_rows, self.since_s_J, self.fair_s - age_s_J / crowded
+        )
         self.at, self.job_rows = at, now.job_rows
         waits = _Waiting(
-            now.goodput_JC, now.left_J, now.sources.done_J, now.timed_J, age_s_J, now.rescale_s_J
+            now.goodput_JC,
+            now.left_J,
+            now.sources.done_J,
+            now.timed_J,
+            age_s_J,
+            now.rescale_s_J,
         )
         borne_s_J = np.empty(len(age_s_J))
-        _bear(waits, now.configs.gpus_C, self.fair_s, self.since_s_J, crowded, borne_s_J)
+        _bear(
+            waits, now.configs.gpus_C, self.fair_s, self.since_s_J, crowded, borne_s_J
+        )
         return borne_s_J
 
 
@@ -181,7 +198,9 @@ def _bear(
         fewest, slowest = np.inf, 0.0
         for c in range(len(gpus_C)):
             goodput = jobs.goodput_JC[j, c]
-            if goodput > 0.0 and (gpus_C[c] < fewest or (gpus_C[c] == fewest and goodput < slowest)):
+            if goodput > 0.0 and (
+                gpus_C[c] < fewest or (gpus_C[c] == fewest and goodput < slowest)
+            ):
                 fewest, slowest = gpus_C[c], goodput
         whole = jobs.left_J[j] + (jobs.done_J[j] if jobs.timed_J[j] else 0.0)
         whole_s = whole / slowest if slowest > 0.0 else np.inf
@@ -203,12 +222,20 @@ def _shares(now: Situation, gpus_T: IntArray, goodput_JC: FloatArray) -> _Shares
     """Return the shares of all jobs, or stretches, of these goodputs; of who may be nowhere there is none."""
     count = len(goodput_JC)
     shares = _Shares(*np.zeros((2, count), dtype=np.int64), *np.zeros((2, count)))
-    _share(goodput_JC, now.configs, gpus_T, gpus_T.sum() / max(len(now.jobs), 1), shares)
+    _share(
+        goodput_JC, now.configs, gpus_T, gpus_T.sum() / max(len(now.jobs), 1), shares
+    )
     return shares
 
 
 @compiled_lean
-def _share(goodput_JC: FloatArray, configs: Configs, gpus_T: IntArray, equal: float, shares: _Shares) -> None:
+def _share(
+    goodput_JC: FloatArray,
+    configs: Configs,
+    gpus_T: IntArray,
+    equal: float,
+    shares: _Shares,
+) -> None:
     """Write the shares of `equal` GPUs per job: of each type, the size with most GPUs within it, else the
     least, in turns.
     """
@@ -230,7 +257,11 @@ def _share(goodput_JC: FloatArray, configs: Configs, gpus_T: IntArray, equal: fl
             may += gpus_T[t]
             if gpus_T[t] > most:
                 most = gpus_T[t]
-                shares.gpus_J[j], shares.type_J[j], shares.goodput_J[j] = gpus, t, goodput
+                shares.gpus_J[j], shares.type_J[j], shares.goodput_J[j] = (
+                    gpus,
+                    t,
+                    goodput,
+                )
                 shares.rate_J[j] = rate
         if may > 0:
             shares.rate_J[j] = max(shares.rate_J[j], done / may)

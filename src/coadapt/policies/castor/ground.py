@@ -41,7 +41,9 @@ class Ground:
     pools: tuple[Pool, ...]
     gpu_types: tuple[str, ...]
     place: Mapping[NodeId, tuple[int, str]]
-    shapes: dict[tuple[tuple[NodeId, int], ...], tuple[int, Shape] | None] = field(default_factory=dict)
+    shapes: dict[tuple[tuple[NodeId, int], ...], tuple[int, Shape] | None] = field(
+        default_factory=dict
+    )
 
     def shape_of(self, held: Allocation) -> tuple[int, Shape] | None:
         """Return pool and shape of an allocation; None: no GPUs, or not its own, live and of one type."""
@@ -77,7 +79,11 @@ def ground_of(nodes: tuple[Node, ...], known: Ground | None = None) -> Ground:
         by_id={node.id: node for node in nodes},
         pools=pools,
         gpu_types=tuple([pool.gpu_type for pool in pools]),
-        place={node.id: (number, node.rack) for number, pool in enumerate(pools) for node in pool.nodes},
+        place={
+            node.id: (number, node.rack)
+            for number, pool in enumerate(pools)
+            for node in pool.nodes
+        },
     )
 
 

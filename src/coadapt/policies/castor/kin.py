@@ -31,7 +31,9 @@ from coadapt.policies.castor.rates import Configs
 from coadapt.policies.castor.times import AS_SAID, Setting, Shape, Slower, StepTimes
 
 APPLICATIONS_MAX = 256  # the longest unseen are forgotten
-KIN_FACTOR = 2.0  # beyond that ratio of step times it is another training under the same name
+KIN_FACTOR = (
+    2.0  # beyond that ratio of step times it is another training under the same name
+)
 ONE_GPU = Shape(1, 1, 1)
 OCTAVES_MIN = 1.5  # of progress: noise scales over less tell no growth
 NEWEST = 0.2  # what a new noise scale weighs in the mean of its bin
@@ -82,9 +84,13 @@ def _draw(seen_S: IntArray, log_noise_S: FloatArray, curve_B: FloatArray) -> Non
             low += 1
         curve_B[b] = log_noise_S[low]
         if low == last:
-            curve_B[b] += NOISE_EXPONENT * (max(b - seen_S[last], 0) / BINS_PER_OCTAVE * LOG_2)
+            curve_B[b] += NOISE_EXPONENT * (
+                max(b - seen_S[last], 0) / BINS_PER_OCTAVE * LOG_2
+            )
         elif b > seen_S[low]:
-            slope = (log_noise_S[low + 1] - log_noise_S[low]) / (seen_S[low + 1] - seen_S[low])
+            slope = (log_noise_S[low + 1] - log_noise_S[low]) / (
+                seen_S[low + 1] - seen_S[low]
+            )
             curve_B[b] = slope * (b - seen_S[low]) + log_noise_S[low]
 
 
@@ -174,10 +180,18 @@ class Applications:
             or lent.edition != kin.edition
         ):
             lent = member.lent = _lent(member, job.measured)
-        return job if lent.taken_for is job.measured else replace(job, measured=lent.taken_for)
+        return (
+            job
+            if lent.taken_for is job.measured
+            else replace(job, measured=lent.taken_for)
+        )
 
     def slower(
-        self, jobs: Sequence[JobView], gpu_types: Sequence[str], configs: Configs, held_JX: IntArray
+        self,
+        jobs: Sequence[JobView],
+        gpu_types: Sequence[str],
+        configs: Configs,
+        held_JX: IntArray,
     ) -> Slower:
         """Return what steps take over what the model that was lent says, of jobs that have one, else 1.
 
@@ -190,10 +204,16 @@ class Applications:
         for number, gpu_type in enumerate(gpu_types if self.members else ()):
             begin, end = np.searchsorted(configs.type_C, (number, number + 1)).tolist()
             first_J, ratio_J = np.zeros(len(jobs), dtype=np.int64), np.ones(len(jobs))
-            known: dict[int, dict[Shape | None, int]] = {}  # by kin; None: of all configurations
+            known: dict[
+                int, dict[Shape | None, int]
+            ] = {}  # by kin; None: of all configurations
             for row, job in enumerate(jobs):
                 member = self.members.get(job.id)
-                if member is None or member.lent is None or gpu_type not in member.lent.types:
+                if (
+                    member is None
+                    or member.lent is None
+                    or gpu_type not in member.lent.types
+                ):
                     continue
                 kin, times = member.kin, member.kin.times.get(gpu_type)
                 if times is None:
@@ -214,7 +234,9 @@ class Applications:
                         num_curves += 1
                     curve_JX[row, -1], ratio_JX[row, -1] = numbers[on], ratio
             every_C = np.arange(end - begin)
-            curve_JX[:, begin:end] = np.where(first_J[:, None] > 0, first_J[:, None] + every_C, 0)
+            curve_JX[:, begin:end] = np.where(
+                first_J[:, None] > 0, first_J[:, None] + every_C, 0
+            )
             ratio_JX[:, begin:end] = ratio_J[:, None]
         return Slower(np.concatenate(curves), curve_JX, ratio_JX)
 
@@ -290,7 +312,10 @@ def _time(kin: _Kin, gpu_type: str, reports: Sequence[_Report]) -> None:
     """
     if gpu_type not in kin.profiles:
         return
-    times, profile = kin.times.setdefault(gpu_type, StepTimes()), kin.profiles[gpu_type][1]
+    times, profile = (
+        kin.times.setdefault(gpu_type, StepTimes()),
+        kin.profiles[gpu_type][1],
+    )
     if profile.num_replicas_profiled <= 1:
         reports = [each for each in reports if each.setting[0].gpus <= 1]
     params = profile.params
@@ -308,7 +333,9 @@ def _time(kin: _Kin, gpu_type: str, reports: Sequence[_Report]) -> None:
 def _lent(member: _Member, measured: Measured) -> _Lent:
     """Return what a job that measured this of itself is taken for."""
     kin, own, before = member.kin, measured.by_type, member.lent
-    types = tuple([gpu_type for gpu_type in kin.profiles if _believes(member, gpu_type, own)])
+    types = tuple(
+        [gpu_type for gpu_type in kin.profiles if _believes(member, gpu_type, own)]
+    )
     if not types:
         by_type = own
     elif (
@@ -318,7 +345,9 @@ def _lent(member: _Member, measured: Measured) -> _Lent:
     ):
         by_type = before.taken_for.by_type
     else:
-        lent = {name: _as_theirs(kin.profiles[name][1], own.get(name)) for name in types}
+        lent = {
+            name: _as_theirs(kin.profiles[name][1], own.get(name)) for name in types
+        }
         by_type = {**own, **lent}
     grad = measured.grad or kin.first
     taken_for = measured
@@ -331,11 +360,18 @@ def _believes(member: _Member, gpu_type: str, own: Mapping[str, TypeProfile]) ->
     """Tell whether a job that timed `own` is as its kin are on a GPU type, for all that it knows."""
     if gpu_type not in own:
         return True
-    ratio, settings = member.log_ratio.get(gpu_type), len(member.settings.get(gpu_type, ()))
+    ratio, settings = (
+        member.log_ratio.get(gpu_type),
+        len(member.settings.get(gpu_type, ())),
+    )
     known, lent, _ = member.kin.profiles[gpu_type]
     if not settings and own[gpu_type].num_replicas_profiled <= 1:
         passes_s = [_pass_s(each, member.kin.initial) for each in (own[gpu_type], lent)]
-        return known > 0 and min(passes_s) > 0.0 and _agrees(math.log(passes_s[0] / passes_s[1]))
+        return (
+            known > 0
+            and min(passes_s) > 0.0
+            and _agrees(math.log(passes_s[0] / passes_s[1]))
+        )
     return ratio is not None and _agrees(ratio) and known >= settings
 
 
@@ -353,7 +389,11 @@ def key_of(job: JobView) -> Key | None:
 
 
 def _bin(progress: float) -> int:
-    return int(min(max(round(BINS_PER_OCTAVE * math.log2(max(progress, 1.0))), 0), NUM_BINS - 1))
+    return int(
+        min(
+            max(round(BINS_PER_OCTAVE * math.log2(max(progress, 1.0))), 0), NUM_BINS - 1
+        )
+    )
 
 
 def _agrees(log_ratio: float) -> bool:
@@ -365,4 +405,6 @@ def _as_theirs(lent: TypeProfile, own: TypeProfile | None) -> TypeProfile:
     if own is None:
         return lent
     timed = max(lent.num_replicas_profiled, own.num_replicas_profiled)
-    return TypeProfile(params=lent.params, num_replicas_profiled=timed, max_atomic=own.max_atomic)
+    return TypeProfile(
+        params=lent.params, num_replicas_profiled=timed, max_atomic=own.max_atomic
+    )

@@ -28,7 +28,9 @@ class LastRound:
     plan: Plan = field(default_factory=Plan)
     room: bool = True
 
-    def note(self, view: ClusterView, ground: Ground, plan: Plan, *, room: bool) -> Plan:
+    def note(
+        self, view: ClusterView, ground: Ground, plan: Plan, *, room: bool
+    ) -> Plan:
         """Keep a planned round, and return its plan."""
         self.ground, self.at, self.plan, self.room = ground, view.at, plan, room
         self.tenants, self.num_jobs = dict(view.tenants), len(view.jobs)

@@ -29,7 +29,9 @@ LAST_END_PART = 0.5  # of the GPUs: for those at once, or a long job on all of t
 LATEST = 2.0  # times what it bears: beyond it nobody is more urgent (1)
 URGENCY_STEP = 0.2  # (tried: 0, 0.1)
 TRIED_PART = 0.25  # of the GPUs: for trials at once (tried: 0, 0.5)
-TRIAL_S = 5.0 * REPORT_S  # from a job's first start: if no step was timed by then, it has no more trials (1)
+TRIAL_S = (
+    5.0 * REPORT_S
+)  # from a job's first start: if no step was timed by then, it has no more trials (1)
 
 
 # Times as urgent as anything else that is owed: what `rho_max` guarantees holds beside it, too.
@@ -52,7 +54,12 @@ class Owed(NamedTuple):
 
     def with_shares(self, fair: Fair, rho_max: float) -> "Owed":
         """Return this, and their shares to all that are late by their fair clocks."""
-        owed = Owed(self.replicas_J.copy(), self.type_J.copy(), self.goodput_J.copy(), self.urgency_J.copy())
+        owed = Owed(
+            self.replicas_J.copy(),
+            self.type_J.copy(),
+            self.goodput_J.copy(),
+            self.urgency_J.copy(),
+        )
         _owe_shares(owed, fair, rho_max)
         return owed
 
@@ -62,7 +69,9 @@ def _owe_shares(owed: Owed, fair: Fair, rho_max: float) -> None:
     for j in range(len(fair.least_J)):
         if fair.least_J[j] < rho_max:
             continue
-        overdue = fair.least_J[j] >= OVERDUE * rho_max and fair.rate_J[j] > fair.goodput_J[j]
+        overdue = (
+            fair.least_J[j] >= OVERDUE * rho_max and fair.rate_J[j] > fair.goodput_J[j]
+        )
         if owed.replicas_J[j] == 0:
             owed.type_J[j] = NO_TYPE if overdue else fair.type_J[j]
         owed.replicas_J[j] = max(owed.replicas_J[j], fair.gpus_J[j])
@@ -70,11 +79,15 @@ def _owe_shares(owed: Owed, fair: Fair, rho_max: float) -> None:
         owed.urgency_J[j] = SHARES_FIRST
 
 
-def owed_now(now: Situation, at: float, bears_J: FloatArray, num_gpus: int, *, end_too: bool) -> Owed:
+def owed_now(
+    now: Situation, at: float, bears_J: FloatArray, num_gpus: int, *, end_too: bool
+) -> Owed:
     """Return what jobs of one size are owed. bears_J: completion time, s. end_too: heed the last end."""
     num_jobs = len(now.jobs)
     replicas_J, urgency_J = np.zeros(num_jobs, dtype=np.int64), np.ones(num_jobs)
-    owed = Owed(replicas_J, np.full(num_jobs, ANY_TYPE), np.full(num_jobs, np.inf), urgency_J)
+    owed = Owed(
+        replicas_J, np.full(num_jobs, ANY_TYPE), np.full(num_jobs, np.inf), urgency_J
+    )
     size_J = now.known.numbers.size_J
     one_J = (size_J > 0) & (now.goodput_JC > 0.0).any(axis=1)
     if not one_J.any():
@@ -94,7 +107,9 @@ def owed_now(now: Situation, at: float, bears_J: FloatArray, num_gpus: int, *, e
         urgency_J[first_J] = LAST_END_FIRST
         late_J[first_J] = True
     replicas_J[late_J] = size_J[late_J]
-    tried_J = _tried(now, np.where(now.timed_J, 0, size_J * one_J), at, TRIED_PART * num_gpus)
+    tried_J = _tried(
+        now, np.where(now.timed_J, 0, size_J * one_J), at, TRIED_PART * num_gpus
+    )
     replicas_J[tried_J] = size_J[tried_J]
     return owed
 
@@ -103,17 +118,23 @@ def _takes_s(now: Situation) -> FloatArray:
     """Return how long each job takes from now on at its best, s; a start included where it holds nothing."""
     with np.errstate(divide="ignore"):
         train_s_J: FloatArray = now.left_J / now.goodput_JC.max(axis=1)
-    return train_s_J + np.where(now.sources.steps.held_JX[:, 3] > 0, 0.0, now.rescale_s_J)
+    return train_s_J + np.where(
+        now.sources.steps.held_JX[:, 3] > 0, 0.0, now.rescale_s_J
+    )
 
 
 def _until(now: Situation, bears_J: FloatArray) -> FloatArray:
     """Return the completion time that each job may have, s."""
     weight_J, due_J, age_J = now.stakes
-    until_s_J: FloatArray = np.minimum(bears_J * weight_J.mean() / weight_J, age_J + due_J)
+    until_s_J: FloatArray = np.minimum(
+        bears_J * weight_J.mean() / weight_J, age_J + due_J
+    )
     return np.maximum(until_s_J, ROUND_S)
 
 
-def _longest(may_J: BoolArray, takes_s_J: FloatArray, size_J: IntArray, room: float) -> IntArray:
+def _longest(
+    may_J: BoolArray, takes_s_J: FloatArray, size_J: IntArray, room: float
+) -> IntArray:
     """Return the rows of those that take longest, as many as find room."""
     rows: list[int] = []
     for row in sorted(np.flatnonzero(may_J).tolist(), key=lambda row: -takes_s_J[row]):
@@ -126,7 +147,9 @@ def _longest(may_J: BoolArray, takes_s_J: FloatArray, size_J: IntArray, room: fl
 def _gpu_seconds(now: Situation) -> float:
     """Return what all jobs have left, each where it costs least."""
     with np.errstate(divide="ignore"):
-        cost_JC = np.where(now.goodput_JC > 0.0, now.configs.gpus_C / now.goodput_JC, np.inf)
+        cost_JC = np.where(
+            now.goodput_JC > 0.0, now.configs.gpus_C / now.goodput_JC, np.inf
+        )
     cost_J = now.left_J * cost_JC.min(axis=1, initial=np.inf)
     return float(cost_J[np.isfinite(cost_J) & now.timed_J].sum())
 

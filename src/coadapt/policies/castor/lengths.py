@@ -75,7 +75,9 @@ class Hints:
 
     ratios: dict[TenantId, deque[float]] = field(default_factory=dict)
     number_of: dict[TenantId, int] = field(default_factory=dict)
-    told_TR: FloatArray = field(default_factory=lambda: np.empty((1, TRUST + RATIOS_MAX)))
+    told_TR: FloatArray = field(
+        default_factory=lambda: np.empty((1, TRUST + RATIOS_MAX))
+    )
     count_T: IntArray = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
 
     def learn(self, tenant: TenantId, ratio: float) -> None:
@@ -89,8 +91,12 @@ class Hints:
         if number is None:
             number = self.number_of[tenant] = len(self.number_of)
             if number == len(self.count_T):
-                self.told_TR = np.concatenate((self.told_TR, np.empty_like(self.told_TR)))
-                self.count_T = np.concatenate((self.count_T, np.zeros_like(self.count_T)))
+                self.told_TR = np.concatenate(
+                    (self.told_TR, np.empty_like(self.told_TR))
+                )
+                self.count_T = np.concatenate(
+                    (self.count_T, np.zeros_like(self.count_T))
+                )
             self._write(number, tenant)
         return number
 
@@ -112,7 +118,11 @@ PROGRESS, ALONE, HINT, BEFORE, TENANT, KEY, NUM_KEPT = range(7)
 
 @compiled_lean
 def _note(
-    progress_J: FloatArray, alone_J: FloatArray, hint_J: FloatArray, kept_XJ: FloatArray, news_XJ: BoolArray
+    progress_J: FloatArray,
+    alone_J: FloatArray,
+    hint_J: FloatArray,
+    kept_XJ: FloatArray,
+    news_XJ: BoolArray,
 ) -> None:
     """Write what jobs report; of whom the goodput is known, who is new, has a hint at last, or tells anything
     else than before (others wait, or have not reported since).
@@ -123,18 +133,34 @@ def _note(
         if alone_J[j] <= 0.0:
             continue
         further = kept_XJ[PROGRESS, j] != progress_J[j]
-        news_XJ[1, j], news_XJ[2, j] = new, hint_J[j] < np.inf and (new or kept_XJ[HINT, j] == np.inf)
-        news_XJ[3, j] = further or kept_XJ[ALONE, j] != alone_J[j] or kept_XJ[HINT, j] != hint_J[j]
+        news_XJ[1, j], news_XJ[2, j] = (
+            new,
+            hint_J[j] < np.inf and (new or kept_XJ[HINT, j] == np.inf),
+        )
+        news_XJ[3, j] = (
+            further or kept_XJ[ALONE, j] != alone_J[j] or kept_XJ[HINT, j] != hint_J[j]
+        )
         if further:
             kept_XJ[BEFORE, j] = kept_XJ[PROGRESS, j]
-        kept_XJ[PROGRESS, j], kept_XJ[ALONE, j], kept_XJ[HINT, j] = progress_J[j], alone_J[j], hint_J[j]
+        kept_XJ[PROGRESS, j], kept_XJ[ALONE, j], kept_XJ[HINT, j] = (
+            progress_J[j],
+            alone_J[j],
+            hint_J[j],
+        )
 
 
 @compiled_lean
-def _by_hints(kept_XJ: FloatArray, told_TR: FloatArray, count_T: IntArray, left_J: FloatArray) -> None:
+def _by_hints(
+    kept_XJ: FloatArray, told_TR: FloatArray, count_T: IntArray, left_J: FloatArray
+) -> None:
     """Write what each job has left by its hint. kept_XJ: as of Lengths."""
     for j in range(len(left_J)):
-        done, hint, tenant, begin = kept_XJ[PROGRESS, j], kept_XJ[HINT, j], int(kept_XJ[TENANT, j]), 0
+        done, hint, tenant, begin = (
+            kept_XJ[PROGRESS, j],
+            kept_XJ[HINT, j],
+            int(kept_XJ[TENANT, j]),
+            0,
+        )
         count = count_T[tenant]
         while begin < count and told_TR[tenant, begin] * hint <= done:
             begin += 1
@@ -174,14 +200,19 @@ class Lengths:
         """
         gone = self.living.keys() - now.job_rows.row_of.keys()
         for job in [job for job in self.living if job in gone] if gone else ():
-            self._learn(self.living.pop(job), *self.kept_XJ[:TENANT, self.job_rows.row_of[job]].tolist())
+            self._learn(
+                self.living.pop(job),
+                *self.kept_XJ[:TENANT, self.job_rows.row_of[job]].tolist(),
+            )
         known_J = self._take_in(jobs, now)
         kept_XJ, left_J = self.kept_XJ, np.empty(len(jobs))
         _by_hints(kept_XJ, self.hints.told_TR, self.hints.count_T, left_J)
         for row in np.flatnonzero(known_J & _have_alike(kept_XJ)).tolist():
             name = jobs[row].id
             if name not in self.rest:
-                self.rest[name] = self._by_alike(self.living[name], *kept_XJ[:BEFORE, row].tolist())
+                self.rest[name] = self._by_alike(
+                    self.living[name], *kept_XJ[:BEFORE, row].tolist()
+                )
             rest = self.rest[name]
             if rest is not None:
                 left_J[row] = rest
@@ -191,13 +222,18 @@ class Lengths:
     def _take_in(self, jobs: Sequence[JobView], now: Reported) -> BoolArray:
         """Take in what jobs report; return of whom the goodput is known."""
         kept_XJ = now.job_rows.kept(self.job_rows, self.kept_XJ, 0.0)
-        known_J, new_J, hinted_J, changed_J = news_XJ = np.empty((4, len(jobs)), dtype=np.bool_)
+        known_J, new_J, hinted_J, changed_J = news_XJ = np.empty(
+            (4, len(jobs)), dtype=np.bool_
+        )
         _note(now.progress_J, now.alone_J, now.hint_J, kept_XJ, news_XJ)
         self.job_rows, self.kept_XJ = now.job_rows, kept_XJ
         for row in np.flatnonzero(new_J).tolist():
             job, key = jobs[row], key_of(jobs[row])
             self.living[job.id] = _Whose(job.spec.tenant, key)
-            kept_XJ[TENANT, row], kept_XJ[KEY, row] = self.hints.number(job.spec.tenant), key is not None
+            kept_XJ[TENANT, row], kept_XJ[KEY, row] = (
+                self.hints.number(job.spec.tenant),
+                key is not None,
+            )
         for row in np.flatnonzero(hinted_J).tolist():
             _, alone, hint = kept_XJ[:BEFORE, row].tolist()
             self.seen.append(hint / alone)
@@ -210,7 +246,9 @@ class Lengths:
             self.rest.pop(jobs[row].id, None)
         return known_J
 
-    def _learn(self, whose: _Whose, progress: float, alone: float, hint: float, before: float) -> None:
+    def _learn(
+        self, whose: _Whose, progress: float, alone: float, hint: float, before: float
+    ) -> None:
         self.spreads.clear()
         self.rest.clear()
         ratio = progress / hint
@@ -239,17 +277,28 @@ class Lengths:
         means = (shows_s * len(known) + total for total in accumulate(known))
         return min(mean / count for count, mean in enumerate(means, 1))
 
-    def _by_alike(self, whose: _Whose, done: float, alone: float, hint: float) -> float | None:
+    def _by_alike(
+        self, whose: _Whose, done: float, alone: float, hint: float
+    ) -> float | None:
         """Return the progress that a job has left by those alike; None: it goes by its hint."""
         tenant, key = whose
         if key is not None:
-            alike = self.wholes.get(key, ()) or (self.told.get(key, ()) if hint == math.inf else ())
-            if alike and (hint == math.inf or (len(alike) >= TRUST and self._truer(key, alike, tenant))):
+            alike = self.wholes.get(key, ()) or (
+                self.told.get(key, ()) if hint == math.inf else ()
+            )
+            if alike and (
+                hint == math.inf
+                or (len(alike) >= TRUST and self._truer(key, alike, tenant))
+            ):
                 wholes = self.ordered.get(key)
                 if wholes is None:
                     wholes = self.ordered[key] = sorted(alike)
                 begin = bisect_right(wholes, done)
-                rest = _middle(wholes, begin) - done if begin < len(wholes) else OVERRUN * done
+                rest = (
+                    _middle(wholes, begin) - done
+                    if begin < len(wholes)
+                    else OVERRUN * done
+                )
                 return max(rest, NEARLY_DONE * alone)
         if hint == math.inf:
             return max(self.typical_s(done / alone) * alone, NEARLY_DONE * alone)
@@ -263,7 +312,9 @@ class Lengths:
             self.spreads[tenant] = _spread(self.hints.of(tenant), 1.0)
         return self.spreads[key] < self.spreads[tenant]
 
-    def _remember(self, lengths: dict[Key, deque[float]], key: Key, length: float) -> None:
+    def _remember(
+        self, lengths: dict[Key, deque[float]], key: Key, length: float
+    ) -> None:
         """Add a length to its application's, now the last one seen; the longest unseen are forgotten."""
         same = lengths[key] = lengths.pop(key, deque(maxlen=WHOLES_MAX))
         same.append(length)
@@ -283,10 +334,16 @@ def _have_alike(kept_XJ: FloatArray) -> BoolArray:
 def _middle(ordered: Sequence[float], begin: int) -> float:
     """Return the median of these from `begin` on, which ascend."""
     middle = (begin + len(ordered)) // 2
-    return ordered[middle] if (len(ordered) - begin) % 2 else 0.5 * (ordered[middle - 1] + ordered[middle])
+    return (
+        ordered[middle]
+        if (len(ordered) - begin) % 2
+        else 0.5 * (ordered[middle - 1] + ordered[middle])
+    )
 
 
 def _spread(values: Sequence[float], around: float | None = None) -> float:
     """Return by how much `values` differ from `around` (their median) in the mean, in logarithms."""
     middle = median(values) if around is None else around
-    return fmean(abs(math.log(max(value, 1e-9) / max(middle, 1e-9))) for value in values)
+    return fmean(
+        abs(math.log(max(value, 1e-9) / max(middle, 1e-9))) for value in values
+    )

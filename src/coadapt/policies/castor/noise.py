@@ -33,11 +33,21 @@ import numpy as np
 from coadapt.goodput.compiled import compiled_lean, lean_part
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 
-AHEAD_RESCALES, ROOM_RESCALES, AHEAD_S = 33.0, 100.0, (300.0, 3_000.0)  # A: of the job's, within these
-GROWTH_MAX = 30.0  # of the noise scale: as sizes of now see it, and where kin tell nothing
-LOG_GROWTH_MAX = math.log(1e12)  # as kin showed it: statistics may be of any size, and growth is finite
+AHEAD_RESCALES, ROOM_RESCALES, AHEAD_S = (
+    33.0,
+    100.0,
+    (300.0, 3_000.0),
+)  # A: of the job's, within these
+GROWTH_MAX = (
+    30.0  # of the noise scale: as sizes of now see it, and where kin tell nothing
+)
+LOG_GROWTH_MAX = math.log(
+    1e12
+)  # as kin showed it: statistics may be of any size, and growth is finite
 KIN_APART = 4.0  # times: so far a job's noise scale may stay from its kin's (tried: 2)
-BINS_PER_OCTAVE = 8  # of progress, in curves of noise over it (2: jumps are seen hours too soon)
+BINS_PER_OCTAVE = (
+    8  # of progress, in curves of noise over it (2: jumps are seen hours too soon)
+)
 NUM_BINS = 384
 POINTS = 5  # at which what lies ahead is looked at
 REST_MIN = 0.25  # of the next stretch: less of a rest is played like it
@@ -63,7 +73,9 @@ class Trainings(NamedTuple):
 @lean_part
 def _at(curve_B: FloatArray, progress: float) -> float:
     """Return the logarithm of the noise scale at `progress` (samples)."""
-    place = min(max(BINS_PER_OCTAVE * np.log2(max(progress, 1.0)), 0.0), NUM_BINS - 1.001)
+    place = min(
+        max(BINS_PER_OCTAVE * np.log2(max(progress, 1.0)), 0.0), NUM_BINS - 1.001
+    )
     low = int(place)
     part = place - low
     value: float = (1.0 - part) * curve_B[low] + part * curve_B[low + 1]
@@ -92,7 +104,9 @@ def _growth(trainings: Trainings, j: int, later: float) -> float:
 
 
 @lean_part
-def _growth_over(trainings: Trainings, j: int, begin: float, work: float, most: bool) -> float:
+def _growth_over(
+    trainings: Trainings, j: int, begin: float, work: float, most: bool
+) -> float:
     """Return what the noise scale of job j will be over `work` of progress from `begin` on, against now.
 
     most: at most, not in the mean.
@@ -106,12 +120,17 @@ def _growth_over(trainings: Trainings, j: int, begin: float, work: float, most: 
 
 
 @compiled_lean
-def _grow(trainings: Trainings, ahead_J: FloatArray, room: bool, noise_J: FloatArray) -> None:
+def _grow(
+    trainings: Trainings, ahead_J: FloatArray, room: bool, noise_J: FloatArray
+) -> None:
     for j in range(len(ahead_J)):
         noise_J[j] = trainings.noise_J[j]
         if trainings.grows_J[j]:
             work = min(trainings.left_J[j], ahead_J[j])
-            noise_J[j] *= min(_growth_over(trainings, j, trainings.progress_J[j], work, room), GROWTH_MAX)
+            noise_J[j] *= min(
+                _growth_over(trainings, j, trainings.progress_J[j], work, room),
+                GROWTH_MAX,
+            )
 
 
 def ahead_s(rescale_s_J: FloatArray, *, room: bool) -> FloatArray:
@@ -120,7 +139,10 @@ def ahead_s(rescale_s_J: FloatArray, *, room: bool) -> FloatArray:
     room: whether each job had its best size in the last round, as of Sizes.
     """
     least_s, most_s = AHEAD_S
-    return np.minimum(np.maximum((ROOM_RESCALES if room else AHEAD_RESCALES) * rescale_s_J, least_s), most_s)
+    return np.minimum(
+        np.maximum((ROOM_RESCALES if room else AHEAD_RESCALES) * rescale_s_J, least_s),
+        most_s,
+    )
 
 
 def ahead(trainings: Trainings, ahead_J: FloatArray, *, room: bool) -> FloatArray:
@@ -143,7 +165,9 @@ class Stretches(NamedTuple):
 
 
 @compiled_lean
-def _stretch(trainings: Trainings, left_J: FloatArray, first_J: FloatArray, room: Stretches) -> int:
+def _stretch(
+    trainings: Trainings, left_J: FloatArray, first_J: FloatArray, room: Stretches
+) -> int:
     many, end = len(room.job_L) // max(len(left_J), 1), 0
     for j in range(len(left_J)):
         room.begin_J[j] = end
@@ -151,24 +175,32 @@ def _stretch(trainings: Trainings, left_J: FloatArray, first_J: FloatArray, room
         if not trainings.grows_J[j] or rest < REST_MIN * first_J[j]:
             continue
         begin = trainings.progress_J[j] + first_J[j]
-        grows = _growth(trainings, j, begin + rest) / _growth(trainings, j, begin - 0.5 * first_J[j])
+        grows = _growth(trainings, j, begin + rest) / _growth(
+            trainings, j, begin - 0.5 * first_J[j]
+        )
         if abs(np.log(grows)) < np.log(GROWTH_MIN):
             continue
         parts = min(int(np.ceil(abs(np.log2(grows)))), many)
         for number in range(parts):
             room.job_L[end], room.left_L[end] = j, rest / parts
-            growth = _growth_over(trainings, j, begin + rest * number / parts, rest / parts, False)
+            growth = _growth_over(
+                trainings, j, begin + rest * number / parts, rest / parts, False
+            )
             room.noise_L[end] = trainings.noise_J[j] * growth
             end += 1
     room.begin_J[len(left_J)] = end
     return end
 
 
-def stretches(trainings: Trainings, left_J: FloatArray, first_J: FloatArray, many: int) -> Stretches:
+def stretches(
+    trainings: Trainings, left_J: FloatArray, first_J: FloatArray, many: int
+) -> Stretches:
     """Cut what each job has left past the next `first_J` into one part for each time that its noise doubles
     (or halves) until then, `many` at most.
     """
     most, begin_J = len(left_J) * many, np.empty(len(left_J) + 1, dtype=np.int64)
-    room = Stretches(np.empty(most, dtype=np.int64), np.empty(most), np.empty(most), begin_J)
+    room = Stretches(
+        np.empty(most, dtype=np.int64), np.empty(most), np.empty(most), begin_J
+    )
     end = _stretch(trainings, left_J, first_J, room)
     return Stretches(room.job_L[:end], room.left_L[:end], room.noise_L[:end], begin_J)

@@ -68,7 +68,9 @@ class Floor:
             self.take(node, count)
         self.held[job] = allocation
         if self._small is not None and allocation.num_nodes == 1:
-            self._small.setdefault(allocation.slots[0][0], {})[job] = allocation.num_replicas
+            self._small.setdefault(allocation.slots[0][0], {})[job] = (
+                allocation.num_replicas
+            )
         return True
 
     def lift(self, job: JobId) -> Allocation:
@@ -84,7 +86,9 @@ class Floor:
         """Leave these jobs alone there; return whether that could be: their GPUs are those of this floor."""
         if self._pool is not kind.pool or self.taken != kind.taken:
             return False
-        for job in [job for job, allocation in self.held.items() if stay.get(job) != allocation]:
+        for job in [
+            job for job, allocation in self.held.items() if stay.get(job) != allocation
+        ]:
             self.lift(job)
         for job, allocation in stay.items():
             if job not in self.held and not self.put(job, allocation):
@@ -99,7 +103,9 @@ class Floor:
             self._small = {}
             for job, allocation in self.held.items():
                 if allocation.num_nodes == 1:
-                    self._small.setdefault(allocation.slots[0][0], {})[job] = allocation.num_replicas
+                    self._small.setdefault(allocation.slots[0][0], {})[job] = (
+                        allocation.num_replicas
+                    )
         return self._small
 
     @property
@@ -112,7 +118,10 @@ class Floor:
             pool = self._pool
             touched = {pool.number[node] for node in self._touched}
             self._by_free = [
-                {free: [number for number in each if number not in touched] for free, each in group.items()}
+                {
+                    free: [number for number in each if number not in touched]
+                    for free, each in group.items()
+                }
                 for group in pool.groups
             ]
             for node in self._touched:
@@ -136,7 +145,9 @@ class Floor:
                 found.append(allocation)
         return min(found, key=lambda each: each.num_nodes, default=None)
 
-    def _among(self, count: int, by_free: Mapping[int, Sequence[int]]) -> Allocation | None:
+    def _among(
+        self, count: int, by_free: Mapping[int, Sequence[int]]
+    ) -> Allocation | None:
         if sum([free * len(numbers) for free, numbers in by_free.items()]) < count:
             return None
         nodes, left = self._pool.nodes, count
@@ -158,7 +169,9 @@ class Floor:
 
     def largest(self) -> int:
         """Return the most replicas that one node has room for."""
-        return max((free for free, numbers in self._groups[-1].items() if numbers), default=0)
+        return max(
+            (free for free, numbers in self._groups[-1].items() if numbers), default=0
+        )
 
 
 def place(
@@ -174,7 +187,11 @@ def place(
     round, which is changed: mostly little is to be done on it.
     """
     held = {job: jobs[job].allocation for job in sorted(counts)}
-    stay = {job: each for job, each in held.items() if each.num_replicas == counts[job] and not each.shared}
+    stay = {
+        job: each
+        for job, each in held.items()
+        if each.num_replicas == counts[job] and not each.shared
+    }
     if before is not None and before.keep(kind, stay):
         floor = before
     else:
@@ -187,13 +204,23 @@ def place(
 
     for job in largest_first(counts.keys() - floor.held.keys()):
         _settle(floor, jobs, job, counts[job], goodput)
-    apart = [job for job, each in floor.held.items() if each.num_nodes > floor.need(each.num_replicas)]
+    apart = [
+        job
+        for job, each in floor.held.items()
+        if each.num_nodes > floor.need(each.num_replicas)
+    ]
     for job in largest_first(apart):
         _improve(floor, job)
     return floor
 
 
-def _settle(floor: Floor, jobs: Mapping[JobId, JobView], job: JobId, count: int, goodput: Goodput) -> None:
+def _settle(
+    floor: Floor,
+    jobs: Mapping[JobId, JobView],
+    job: JobId,
+    count: int,
+    goodput: Goodput,
+) -> None:
     allocation = floor.find(count)
     if allocation is None or allocation.num_nodes > floor.need(count):
         _make_way(floor, count)
@@ -243,7 +270,10 @@ def _make_way(floor: Floor, count: int) -> None:
 
 
 def _cheapest(
-    floor: Floor, small: Mapping[NodeId, Mapping[JobId, int]], piece: int, but: Container[NodeId]
+    floor: Floor,
+    small: Mapping[NodeId, Mapping[JobId, int]],
+    piece: int,
+    but: Container[NodeId],
 ) -> tuple[NodeId, list[JobId]] | None:
     """Return the node, none of `but`, that the fewest GPUs of jobs must leave for `piece`, and these jobs."""
     least, found = math.inf, None
@@ -259,7 +289,9 @@ def _cheapest(
     return found
 
 
-def _leavers(short: int, on: Mapping[JobId, int], piece: int) -> tuple[int, list[JobId]]:
+def _leavers(
+    short: int, on: Mapping[JobId, int], piece: int
+) -> tuple[int, list[JobId]]:
     """Return the fewest GPUs of jobs `on` a node that must leave it, `short` of some for `piece`, and these.
 
     -1: that is not enough, as who has no fewer than `piece` stays.
@@ -278,7 +310,9 @@ def _leavers(short: int, on: Mapping[JobId, int], piece: int) -> tuple[int, list
     return (gone, leavers) if gone >= short else (-1, [])
 
 
-def _undo(floor: Floor, lifted: Mapping[JobId, Allocation], moved: Sequence[JobId]) -> None:
+def _undo(
+    floor: Floor, lifted: Mapping[JobId, Allocation], moved: Sequence[JobId]
+) -> None:
     for job in moved:
         floor.lift(job)
     for job, allocation in lifted.items():

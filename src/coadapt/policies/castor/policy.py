@@ -74,11 +74,20 @@ class CastorOptions:
         """
         dear = min(max((rescale_s - CHEAP_S) / (DEAR_S - CHEAP_S), 0.0), 1.0)
         types = min(unlike / UNLIKE, 1.0)
-        makespan_jobs, tail = (low + dear * (high - low) for low, high in (MAKESPAN_JOBS, TAIL))
+        makespan_jobs, tail = (
+            low + dear * (high - low) for low, high in (MAKESPAN_JOBS, TAIL)
+        )
         rho_max = RHO_MAX[0] + types * (RHO_MAX[1] - RHO_MAX[0])
-        usual = Dials(makespan_jobs * min(max(crowd, 1.0), CROWD_MAX) ** types, tail, rho_max)
+        usual = Dials(
+            makespan_jobs * min(max(crowd, 1.0), CROWD_MAX) ** types, tail, rho_max
+        )
         chosen = self.makespan_jobs, self.tail, self.rho_max
-        return Dials(*[own if own is not None else each for own, each in zip(chosen, usual, strict=True)])
+        return Dials(
+            *[
+                own if own is not None else each
+                for own, each in zip(chosen, usual, strict=True)
+            ]
+        )
 
 
 @dataclass(slots=True)
@@ -111,7 +120,9 @@ class Castor(CastorOptions):
         paper="of this project", decides="GPU counts, GPU types, places", oracle=""
     )
     reaction_s: ClassVar[float] = 2.0
-    _memory: _Memory = field(default_factory=_Memory, init=False, repr=False, compare=False)
+    _memory: _Memory = field(
+        default_factory=_Memory, init=False, repr=False, compare=False
+    )
 
     @property
     def predictions(self) -> dict[JobId, Prediction]:
@@ -133,9 +144,17 @@ class Castor(CastorOptions):
             return held
         fixed = standing(view, memory.last.ground)
         stay = fixed.kept.keys() | fixed.stranded
-        reasons = {job.id: stands(job, fixed) for job in view.jobs if job.id in stay} if stay else {}
+        reasons = (
+            {job.id: stands(job, fixed) for job in view.jobs if job.id in stay}
+            if stay
+            else {}
+        )
         if not fixed.kinds:
-            return Plan(reasons={job.id: "waits: the cluster has no live node" for job in view.jobs})
+            return Plan(
+                reasons={
+                    job.id: "waits: the cluster has no live node" for job in view.jobs
+                }
+            )
         known = memory.lengths, memory.applications, memory.facts
         now = situation(view, fixed, *known, room=memory.last.room)
         if not now.jobs:
@@ -143,11 +162,18 @@ class Castor(CastorOptions):
         gpus_T = np.array([kind.num_gpus for kind in fixed.kinds])
         num_gpus = int(gpus_T.sum())
         bears_J = memory.waits.borne(view.at, now, num_gpus)
-        fluid = Fluid.of(now, gpus_T, memory.gpu_types.of([kind.gpu_type for kind in fixed.kinds]))
+        fluid = Fluid.of(
+            now, gpus_T, memory.gpu_types.of([kind.gpu_type for kind in fixed.kinds])
+        )
         over = memory.arrivals.silence.over(view.at, now.jobs) if fluid.several else 0.0
         crowd = (1.0 - over) * len(now.jobs) + over * END_JOBS
         dials = self.dials(median(now.rescale_s_J), fluid.unlike, crowd)
-        owed, fair_J = owed_now(now, view.at, bears_J, num_gpus, end_too=dials.makespan_jobs > 0.0), None
+        owed, fair_J = (
+            owed_now(
+                now, view.at, bears_J, num_gpus, end_too=dials.makespan_jobs > 0.0
+            ),
+            None,
+        )
         if dials.rho_max:
             fair = memory.clocks.move(view.at, now, gpus_T)
             fair_J = FAIR_FROM * dials.rho_max * fair.takes_s_J
@@ -205,17 +231,26 @@ class Castor(CastorOptions):
         rehearse_program()
 
     def _look_ahead(
-        self, view: ClusterView, now: Situation, fluid: Fluid, wanted: Wanted, over: float
+        self,
+        view: ClusterView,
+        now: Situation,
+        fluid: Fluid,
+        wanted: Wanted,
+        over: float,
     ) -> Outlook:
         """Return values and course. over: as of Silence."""
         memory = self._memory
         whole_J = np.where(now.timed_J, now.sources.done_J + now.left_J, 0.0)
         memory.arrivals.observe(
-            view.at, Here(now.job_rows, now.known.numbers.submitted_J, whole_J), fluid.curves
+            view.at,
+            Here(now.job_rows, now.known.numbers.submitted_J, whole_J),
+            fluid.curves,
         )
         expected = None
         if self.expect:
-            expected = memory.arrivals.expected(view.at, in_part=fluid.several, over=over)
+            expected = memory.arrivals.expected(
+                view.at, in_part=fluid.several, over=over
+            )
         outlook = memory.values.settle(now, fluid, expected, wanted)
         ends_s_J = np.where(now.timed_J, outlook.course.end_J[: len(now.jobs)], np.inf)
         memory.predictions.predict(view.at, now.job_rows, ends_s_J)
@@ -223,7 +258,10 @@ class Castor(CastorOptions):
 
 
 def _tell(
-    applications: Applications, now: Situation, ground: Ground, placed: Mapping[JobId, Allocation]
+    applications: Applications,
+    now: Situation,
+    ground: Ground,
+    placed: Mapping[JobId, Allocation],
 ) -> dict[JobId, KinTimes]:
     """Return what those who train are told of steps that their kin timed where they do."""
     told: dict[JobId, KinTimes] = {}
@@ -248,14 +286,24 @@ def _places(
         columns = np.flatnonzero(now.configs.type_C == number)
         column_of = {int(now.configs.gpus_C[column]): int(column) for column in columns}
 
-        def goodput(job: JobId, count: int, spread: bool, column_of: dict[int, int] = column_of) -> float:
+        def goodput(
+            job: JobId, count: int, spread: bool, column_of: dict[int, int] = column_of
+        ) -> float:
             column = column_of.get(count)
             if column is None:
                 return 0.0
             row = row_of[job]
-            return now.spread(row, column) if spread else float(now.goodput_JC[row, column])
+            return (
+                now.spread(row, column)
+                if spread
+                else float(now.goodput_JC[row, column])
+            )
 
-        counts = {job: count for job, count in sizes.counts.items() if sizes.types[job] == number}
+        counts = {
+            job: count
+            for job, count in sizes.counts.items()
+            if sizes.types[job] == number
+        }
         # It is not kept while it is changed: what fails half-way is no floor to begin with.
         floor = floors[kind.gpu_type] = place(
             kind, jobs, counts, goodput, before=floors.pop(kind.gpu_type, None)

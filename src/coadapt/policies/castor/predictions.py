@@ -24,7 +24,9 @@ ERRORS_MAX = 600
 ERRORS_MIN = 20  # below, the factor FIRST_FACTOR to each side stands for the record
 FIRST_FACTOR = 3.0
 ALIKE = 4.0  # what said up to so many times as much, or as little, is alike
-LONG_FACTOR = 2.0  # (measured: of ends more than four hours off, 0.46 to 1.53 of what was said)
+LONG_FACTOR = (
+    2.0  # (measured: of ends more than four hours off, 0.46 to 1.53 of what was said)
+)
 SEEN_EVERY_S = 60.0
 LOW, HIGH = 0.05, 0.95
 # Of starts, the highest: a wait that goes on is told of in each round, and joins the record but once per half
@@ -93,7 +95,14 @@ class Predictions:
             self.ascending_2E = known_2E[:, np.argsort(known_2E[1], kind="stable")]
         said_3R = np.empty((3, len(rows)))
         spread_O2 = np.zeros((NUM_OCTAVES, 2))
-        _say(self.left_s_J, np.array(rows, dtype=np.int64), self.ascending_2E, self.high, spread_O2, said_3R)
+        _say(
+            self.left_s_J,
+            np.array(rows, dtype=np.int64),
+            self.ascending_2E,
+            self.high,
+            spread_O2,
+            said_3R,
+        )
         return said_3R
 
     @property
@@ -105,7 +114,9 @@ class Predictions:
 
 
 @compiled_lean
-def _fall_due(at: float, left_s_J: FloatArray, again_at_J: FloatArray, row_R: IntArray) -> int:
+def _fall_due(
+    at: float, left_s_J: FloatArray, again_at_J: FloatArray, row_R: IntArray
+) -> int:
     """Write of whom something is to be said now, and when again: once half of what is said is over, so early
     and late words weigh alike. Return how many they are.
     """
@@ -142,7 +153,9 @@ def _say(
 
 
 @lean_part
-def _spread(error_2E: FloatArray, said_s: float, high: float, spread_2: FloatArray) -> None:
+def _spread(
+    error_2E: FloatArray, said_s: float, high: float, spread_2: FloatArray
+) -> None:
     """Write the least and the most over what is said, of predictions of `said_s`."""
     low_s, high_s, num_errors = (
         said_s / ALIKE - SEEN_EVERY_S,
@@ -164,7 +177,10 @@ def _spread(error_2E: FloatArray, said_s: float, high: float, spread_2: FloatArr
                     most = max(error_2E[1, e], 0.0)
                 count += 1
     elif num_errors >= ERRORS_MIN:
-        first, last = math.floor(LOW * (num_errors - 1)), math.ceil(high * (num_errors - 1))
+        first, last = (
+            math.floor(LOW * (num_errors - 1)),
+            math.ceil(high * (num_errors - 1)),
+        )
         least = min(error_2E[1, first], -math.log(LONG_FACTOR))
         most = max(error_2E[1, last], math.log(LONG_FACTOR))
     spread_2[0], spread_2[1] = math.exp(least), math.exp(most)

@@ -29,10 +29,19 @@ ROUNDING_SLACK = 1e-8  # samples, as in goodput/batch.py
 BOUND_SLACK = 1e-9  # of a bound, so that no rounding hides a batch
 STEP_TIME_MIN_S = 1e-9  # as in goodput/throughput.py
 ATOMIC, PASSES, TOTAL = range(3)  # columns of a batch
-MANY_ROWS, ALIKE = 1_000, 3  # alike are jobs in so many of their limits: initial, requested, max_total
+MANY_ROWS, ALIKE = (
+    1_000,
+    3,
+)  # alike are jobs in so many of their limits: initial, requested, max_total
 GAMMA = 8  # of ThroughputParams: how steps overlap
-NUM_SLOTS, FEW_SLOTS, MIX = 2_048, 256, 1_000_003  # powers of 2; what mixes the numbers that tell a slot (1)
-NUM_PLAIN = 6  # numbers that a goodput follows from besides which sizes are wanted, as in _note
+NUM_SLOTS, FEW_SLOTS, MIX = (
+    2_048,
+    256,
+    1_000_003,
+)  # powers of 2; what mixes the numbers that tell a slot (1)
+NUM_PLAIN = (
+    6  # numbers that a goodput follows from besides which sizes are wanted, as in _note
+)
 
 params_of = attrgetter(*PARAM_NAMES)
 
@@ -123,7 +132,9 @@ class Kept:
     from_NX: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
     best: Best = field(default_factory=lambda: Best.room(0, 0))
 
-    def goodputs(self, before_N: IntArray, steps: Steps, configs: Configs, rows: Rows) -> Best:
+    def goodputs(
+        self, before_N: IntArray, steps: Steps, configs: Configs, rows: Rows
+    ) -> Best:
         """Return what `goodputs` does. before_N: which row of the last round each is likely to be (-1: none);
         those that follow from the same numbers as that are known.
         """
@@ -187,7 +198,9 @@ def _sync_s(params_X: FloatArray, nodes: int, racks: int, replicas: int) -> floa
 
 
 @lean_part
-def _per_step(params_X: FloatArray, sync_s: float, atomic: float, passes: float) -> float:
+def _per_step(
+    params_X: FloatArray, sync_s: float, atomic: float, passes: float
+) -> float:
     compute_s = params_X[0] + params_X[1] * atomic
     longest_s = max(compute_s, sync_s, STEP_TIME_MIN_S)
     ratio = min(compute_s, sync_s) / longest_s
@@ -200,11 +213,19 @@ def _per_step(params_X: FloatArray, sync_s: float, atomic: float, passes: float)
 
 
 @compiled_lean
-def _log_steps_s(params_X: FloatArray, settings_NX: FloatArray, found_N: FloatArray) -> None:
+def _log_steps_s(
+    params_X: FloatArray, settings_NX: FloatArray, found_N: FloatArray
+) -> None:
     for n in range(len(found_N)):
-        nodes, racks, replicas = int(settings_NX[n, 0]), int(settings_NX[n, 1]), int(settings_NX[n, 2])
+        nodes, racks, replicas = (
+            int(settings_NX[n, 0]),
+            int(settings_NX[n, 1]),
+            int(settings_NX[n, 2]),
+        )
         sync_s = _sync_s(params_X, nodes, racks, replicas)
-        found_N[n] = np.log(_per_step(params_X, sync_s, settings_NX[n, 3], settings_NX[n, 4] + 1.0))
+        found_N[n] = np.log(
+            _per_step(params_X, sync_s, settings_NX[n, 3], settings_NX[n, 4] + 1.0)
+        )
 
 
 @lean_part
@@ -225,7 +246,9 @@ def _draw_tangents(gamma: float, tried: Tried) -> None:
 
 
 @lean_part
-def _cut(batch_X: FloatArray, accumulates: bool, replicas: int, share: float) -> tuple[float, float]:
+def _cut(
+    batch_X: FloatArray, accumulates: bool, replicas: int, share: float
+) -> tuple[float, float]:
     """Return the samples of a pass, and how many passes, for `share` samples per replica and step."""
     initial, max_total, max_atomic = batch_X[0], batch_X[2], batch_X[4]
     passes = 1.0
@@ -243,15 +266,32 @@ def _try(tried: Tried, batch_X: FloatArray, accumulates: bool, replicas: int) ->
     """Write the batches that a job of these limits may have on so many replicas, ascending, where that is not
     done; return their slot.
     """
-    initial, max_total, min_atomic, max_atomic = batch_X[0], batch_X[2], batch_X[3], batch_X[4]
+    initial, max_total, min_atomic, max_atomic = (
+        batch_X[0],
+        batch_X[2],
+        batch_X[3],
+        batch_X[4],
+    )
     mixed = (int(initial) * MIX + int(max_total)) * MIX + int(min_atomic)
-    mixed = ((mixed * MIX + int(max_atomic)) * MIX + int(accumulates)) * MIX + int(replicas)
+    mixed = ((mixed * MIX + int(max_atomic)) * MIX + int(accumulates)) * MIX + int(
+        replicas
+    )
     slot = (mixed ^ mixed >> 29) & (len(tried.count_S) - 1)
     made_X = tried.limits_SX[slot]
     same = made_X[0] == initial and made_X[1] == max_total and made_X[2] == min_atomic
-    if same and made_X[3] == max_atomic and made_X[4] == accumulates and made_X[5] == replicas:
+    if (
+        same
+        and made_X[3] == max_atomic
+        and made_X[4] == accumulates
+        and made_X[5] == replicas
+    ):
         return slot
-    made_X[0], made_X[1], made_X[2], made_X[3] = initial, max_total, min_atomic, max_atomic
+    made_X[0], made_X[1], made_X[2], made_X[3] = (
+        initial,
+        max_total,
+        min_atomic,
+        max_atomic,
+    )
     made_X[4], made_X[5] = accumulates, replicas
     batch_XB = tried.batch_SXB[slot]
     smallest, largest = max(initial, min_atomic * replicas), max_total
@@ -261,7 +301,9 @@ def _try(tried: Tried, batch_X: FloatArray, accumulates: bool, replicas: int) ->
         if replicas == 1:
             largest = min(largest, initial)
     count = 0
-    step = (largest / smallest) ** (1.0 / (NUM_TRIED - 1)) if smallest <= largest else 1.0
+    step = (
+        (largest / smallest) ** (1.0 / (NUM_TRIED - 1)) if smallest <= largest else 1.0
+    )
     for first, stride in ((0, STRIDE), (1, 1)):
         share, leap = smallest / replicas * step**first, step**stride
         for number in range(first, NUM_TRIED if smallest <= largest else 0, stride):
@@ -272,7 +314,11 @@ def _try(tried: Tried, batch_X: FloatArray, accumulates: bool, replicas: int) ->
             atomic, passes = _cut(batch_X, accumulates, replicas, tried_share)
             if atomic < min_atomic or (max_atomic > 0.0 and atomic > max_atomic):
                 continue
-            if count and batch_XB[ATOMIC, count - 1] == atomic and batch_XB[PASSES, count - 1] == passes:
+            if (
+                count
+                and batch_XB[ATOMIC, count - 1] == atomic
+                and batch_XB[PASSES, count - 1] == passes
+            ):
                 continue
             batch_XB[ATOMIC, count], batch_XB[PASSES, count] = atomic, passes
             batch_XB[TOTAL, count] = replicas * atomic * passes
@@ -282,13 +328,23 @@ def _try(tried: Tried, batch_X: FloatArray, accumulates: bool, replicas: int) ->
 
 
 @lean_part
-def _bound(params_X: FloatArray, tried: Tried, slot: int, noise: float, initial: float, sync_s: float) -> int:
+def _bound(
+    params_X: FloatArray,
+    tried: Tried,
+    slot: int,
+    noise: float,
+    initial: float,
+    sync_s: float,
+) -> int:
     """Write what the goodput of each batch is at most; return the batch of the highest, -1: there is none."""
     count, batch_XB, bound_B = tried.count_S[slot], tried.batch_SXB[slot], tried.bound_B
     alpha_s, beta_s = params_X[0], params_X[1]
     for b in range(count):
         compute_s = alpha_s + beta_s * batch_XB[ATOMIC, b]
-        longest_s, shortest_s = max(compute_s, sync_s, STEP_TIME_MIN_S), min(compute_s, sync_s)
+        longest_s, shortest_s = (
+            max(compute_s, sync_s, STEP_TIME_MIN_S),
+            min(compute_s, sync_s),
+        )
         least_s = longest_s
         for t in range(NUM_TANGENTS):
             at_none, slope = tried.tangent_T2[t, 0], tried.tangent_T2[t, 1]
@@ -310,18 +366,27 @@ def _bound(params_X: FloatArray, tried: Tried, slot: int, noise: float, initial:
 
 @lean_part
 def _goodput(
-    params_X: FloatArray, batch_X: FloatArray, tried: Tried, slot: int, noise: float, sync_s: float
+    params_X: FloatArray,
+    batch_X: FloatArray,
+    tried: Tried,
+    slot: int,
+    noise: float,
+    sync_s: float,
 ) -> tuple[float, float]:
     """Return the best goodput of an adaptive job with the batches in a slot, and samples of a pass."""
     initial, best, atomic, batch_XB = batch_X[0], 0.0, 1.0, tried.batch_SXB[slot]
     first = _bound(params_X, tried, slot, noise, initial, sync_s)
     for b in range(-1, tried.count_S[slot]):
-        if first < 0 or (b >= 0 and (b == first or tried.bound_B[b] * (1.0 + BOUND_SLACK) <= best)):
+        if first < 0 or (
+            b >= 0 and (b == first or tried.bound_B[b] * (1.0 + BOUND_SLACK) <= best)
+        ):
             continue
         each = first if b < 0 else b
         total = batch_XB[TOTAL, each]
         efficiency = 1.0 if noise == np.inf else (noise + initial) / (noise + total)
-        seconds = _per_step(params_X, sync_s, batch_XB[ATOMIC, each], batch_XB[PASSES, each])
+        seconds = _per_step(
+            params_X, sync_s, batch_XB[ATOMIC, each], batch_XB[PASSES, each]
+        )
         goodput = total * efficiency / seconds
         if goodput > best:
             best, atomic = goodput, batch_XB[ATOMIC, each]
@@ -329,7 +394,9 @@ def _goodput(
 
 
 @lean_part
-def _as_asked(params_X: FloatArray, batch_X: FloatArray, replicas: int, sync_s: float) -> tuple[float, float]:
+def _as_asked(
+    params_X: FloatArray, batch_X: FloatArray, replicas: int, sync_s: float
+) -> tuple[float, float]:
     """Return the goodput of a job that keeps its total batch, 0 where that is too small for so many; and the
     samples of a pass.
     """
@@ -343,7 +410,9 @@ def _as_asked(params_X: FloatArray, batch_X: FloatArray, replicas: int, sync_s: 
 
 
 @lean_part
-def _row(steps: Steps, configs: Configs, rows: Rows, n: int, tried: Tried, best: Best) -> None:
+def _row(
+    steps: Steps, configs: Configs, rows: Rows, n: int, tried: Tried, best: Best
+) -> None:
     """Write the goodputs of one row."""
     own, j = len(configs.gpus_C), rows.job_N[n]
     if not steps.known_J[j]:
@@ -360,7 +429,9 @@ def _row(steps: Steps, configs: Configs, rows: Rows, n: int, tried: Tried, best:
         params_X, batch_X = steps.params_JTX[j, of_type], steps.batch_JTX[j, of_type]
         sync_s = _sync_s(params_X, nodes, racks, replicas)
         if not steps.may_JX[j, 0]:
-            best.goodput_NC[n, c], best.atomic_NC[n, c] = _as_asked(params_X, batch_X, replicas, sync_s)
+            best.goodput_NC[n, c], best.atomic_NC[n, c] = _as_asked(
+                params_X, batch_X, replicas, sync_s
+            )
             continue
         _draw_tangents(params_X[GAMMA], tried)
         slot = _try(tried, batch_X, steps.may_JX[j, 1], replicas)

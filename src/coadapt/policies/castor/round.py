@@ -34,7 +34,10 @@ from coadapt.policies.castor.situation import Situation
 from coadapt.policies.castor.values import Outlook
 
 HORIZON_S = 300.0
-RESCALES_AHEAD = 3.0, 10.0  # so many of a job's rescales a horizon spans at least, and in calm at most (1)
+RESCALES_AHEAD = (
+    3.0,
+    10.0,
+)  # so many of a job's rescales a horizon spans at least, and in calm at most (1)
 CALM_PART = 0.5  # of the time until somebody is foreseen to end or come (1: jobs alike take turns)
 SOON_S = 60.0  # an end within a round frees its GPUs at the next one only
 LARGE = 1e3  # times all that the others could earn together, per GPU that is owed (1)
@@ -58,14 +61,22 @@ class Sizes:
 def choose(now: Situation, outlook: Outlook, standing: Standing, owed: Owed) -> Sizes:
     """Return the sizes of this round."""
     worth_JO, gpus_JO, type_JO = _options(now, outlook)
-    plain_JO, served_JO, somebody = worth_JO, np.zeros_like(worth_JO), bool(owed.replicas_J.any())
+    plain_JO, served_JO, somebody = (
+        worth_JO,
+        np.zeros_like(worth_JO),
+        bool(owed.replicas_J.any()),
+    )
     if somebody:
         large = LARGE * (1.0 + plain_JO.max(axis=1, initial=0.0).sum())
         _serve(owed, plain_JO, gpus_JO, type_JO, now.goodput_JC, now.here_J, served_JO)
         worth_JO = plain_JO + large * served_JO
     tenants = sorted(standing.quota_left)
-    index = {tenant: len(standing.kinds) + number for number, tenant in enumerate(tenants)}
-    capacity = [kind.num_gpus for kind in standing.kinds] + [max(standing.quota_left[t], 0) for t in tenants]
+    index = {
+        tenant: len(standing.kinds) + number for number, tenant in enumerate(tenants)
+    }
+    capacity = [kind.num_gpus for kind in standing.kinds] + [
+        max(standing.quota_left[t], 0) for t in tenants
+    ]
     tenant_J = np.full(len(now.jobs), -1)
     if index:
         tenant_J[:] = [index.get(job.spec.tenant, -1) for job in now.jobs]
@@ -82,25 +93,33 @@ def choose(now: Situation, outlook: Outlook, standing: Standing, owed: Owed) -> 
     types: dict[JobId, int] = {}
     value = 0.0
     rows = np.flatnonzero(choice.option_J != WAIT)
-    chosen = [each_JO[rows, choice.option_J[rows]].tolist() for each_JO in (gpus_JO, type_JO, plain_JO)]
+    chosen = [
+        each_JO[rows, choice.option_J[rows]].tolist()
+        for each_JO in (gpus_JO, type_JO, plain_JO)
+    ]
     for row, gpus, of_type, worth in zip(rows.tolist(), *chosen, strict=True):
         job = now.jobs[row].id
         counts[job], types[job] = gpus, of_type
         value += worth
     gap, price_R = max(choice.bound - choice.value, 0.0), choice.price_R
     if somebody:
-        beside, price_R = _beside(options._replace(value_JO=plain_JO), choice.option_J, served_JO)
+        beside, price_R = _beside(
+            options._replace(value_JO=plain_JO), choice.option_J, served_JO
+        )
         gap = min(gap, beside)
     price_T, room = price_R[: len(standing.kinds)], not choice.price_R.any()
     return Sizes(counts, types, value, value + gap, price_T, room)
 
 
-def _beside(options: Options, option_J: IntArray, served_JO: FloatArray) -> tuple[float, FloatArray]:
+def _beside(
+    options: Options, option_J: IntArray, served_JO: FloatArray
+) -> tuple[float, FloatArray]:
     """Return the prices for all others, beside those whose choice serves what they are owed; and by how much
     the others' could be worth more than it is, at most.
     """
     others = options._replace(
-        value_JO=np.empty_like(options.value_JO), capacity_R=np.empty_like(options.capacity_R)
+        value_JO=np.empty_like(options.value_JO),
+        capacity_R=np.empty_like(options.capacity_R),
     )
     value = _set_aside(options, option_J, served_JO, others)
     bound, price_R = prove(others)
@@ -108,7 +127,9 @@ def _beside(options: Options, option_J: IntArray, served_JO: FloatArray) -> tupl
 
 
 @compiled_lean
-def _set_aside(options: Options, option_J: IntArray, served_JO: FloatArray, others: Options) -> float:
+def _set_aside(
+    options: Options, option_J: IntArray, served_JO: FloatArray, others: Options
+) -> float:
     """Write the options of all others, and what is left to them; return what they chose is worth."""
     left_R, value = others.capacity_R, 0.0
     for r in range(len(left_R)):
@@ -143,7 +164,9 @@ def _serve(
         replicas, of_type = owed.replicas_J[j], owed.type_J[j]
         for o in range(num_configs + 1):
             goodput = goodput_JC[j, o] if o < num_configs else here_J[j]
-            serves = gpus_JO[j, o] >= replicas and (of_type == ANY_TYPE or type_JO[j, o] == of_type)
+            serves = gpus_JO[j, o] >= replicas and (
+                of_type == ANY_TYPE or type_JO[j, o] == of_type
+            )
             if worth_JO[j, o] > 0.0 and (serves or goodput >= owed.goodput_J[j]):
                 served_JO[j, o] = owed.urgency_J[j] * replicas
 
@@ -152,7 +175,16 @@ def rehearse_program() -> None:
     """Solve a program of one type and of more than there is, which calls all that solves one."""
     gpus_JO = np.array([[1, 2], [1, 2]])
     none_J = np.full(2, -1)
-    solve(Options(gpus_JO.astype(np.float64), gpus_JO, np.zeros_like(gpus_JO), none_J, np.array([2]), 1))
+    solve(
+        Options(
+            gpus_JO.astype(np.float64),
+            gpus_JO,
+            np.zeros_like(gpus_JO),
+            none_J,
+            np.array([2]),
+            1,
+        )
+    )
 
 
 class Prospects(NamedTuple):
@@ -209,7 +241,13 @@ def _options(now: Situation, outlook: Outlook) -> tuple[FloatArray, IntArray, In
     takes_s_JC, lasts_s_J = np.empty((num_jobs, num_configs)), np.empty(num_jobs)
     runs_J = np.empty(num_jobs, dtype=np.bool_)
     jobs = Prospects(
-        now.goodput_JC, now.here_J, runs_J, takes_s_JC, lasts_s_J, now.rescale_s_J, outlook.calm_s
+        now.goodput_JC,
+        now.here_J,
+        runs_J,
+        takes_s_JC,
+        lasts_s_J,
+        now.rescale_s_J,
+        outlook.calm_s,
     )
     _look_at(now.left_J, now.configs, now.sources.steps.held_JX, jobs, gpus_JO, type_JO)
     return worths(outlook.value_J, jobs), gpus_JO, type_JO
@@ -228,7 +266,10 @@ def _look_at(
     num_configs = len(configs.gpus_C)
     for j in range(len(left_J)):
         here = jobs.here_J[j]
-        jobs.runs_J[j], jobs.lasts_s_J[j] = held_JX[j, 3] > 0, left_J[j] / here if here > 0.0 else np.inf
+        jobs.runs_J[j], jobs.lasts_s_J[j] = (
+            held_JX[j, 3] > 0,
+            left_J[j] / here if here > 0.0 else np.inf,
+        )
         for c in range(num_configs):
             goodput = jobs.goodput_JC[j, c]
             jobs.takes_s_JC[j, c] = left_J[j] / goodput if goodput > 0.0 else np.inf

@@ -12,14 +12,34 @@ import numpy as np
 
 from coadapt.goodput.compiled import compiled_lean
 from coadapt.model import ClusterView, JobView, TenantId, TypeProfile
-from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray, JobRows, power
+from coadapt.policies.castor.arrays import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    JobRows,
+    power,
+)
 from coadapt.policies.castor.cluster import Kind, Standing, configurations
 from coadapt.policies.castor.facts import Facts, Known, least
 from coadapt.policies.castor.ground import Ground
 from coadapt.policies.castor.kin import Applications
 from coadapt.policies.castor.lengths import Lengths, Reported
-from coadapt.policies.castor.noise import Stretches, Trainings, ahead, ahead_s, stretches
-from coadapt.policies.castor.rates import NO_CONFIGS, Best, Configs, Rows, Steps, goodputs, params_of
+from coadapt.policies.castor.noise import (
+    Stretches,
+    Trainings,
+    ahead,
+    ahead_s,
+    stretches,
+)
+from coadapt.policies.castor.rates import (
+    NO_CONFIGS,
+    Best,
+    Configs,
+    Rows,
+    Steps,
+    goodputs,
+    params_of,
+)
 from coadapt.policies.castor.times import Shape
 
 # Of a job that was never timed: its goodput on k GPUs is k to this power, in units of its goodput on one.
@@ -29,7 +49,9 @@ REPORT_S = 60.0  # from a start until the job's first report tells its length (1
 PRIORITY_STEPS_MAX = 10
 # Into so many at most the play cuts what a job has left past what ahead_s says, where noise will grow.
 STRETCHES = 3
-STRETCHED_MAX = 1_000  # beyond so many jobs none is cut: plays of thousands take long enough (1)
+STRETCHED_MAX = (
+    1_000  # beyond so many jobs none is cut: plays of thousands take long enough (1)
+)
 
 
 class Stakes(NamedTuple):
@@ -92,7 +114,9 @@ class Situation:
         cut = Configs(*(each[column : column + 1] for each in _in_two(configs)))
         (steps, _, noise_J, slower_JX), mine = self.sources, np.array([row])
         rows = Rows(mine, noise_J[mine], np.array([[True, False]]))
-        return float(goodputs(steps, cut, rows).goodput_NC[0, 0] / slower_JX[row, column])
+        return float(
+            goodputs(steps, cut, rows).goodput_NC[0, 0] / slower_JX[row, column]
+        )
 
 
 def situation(
@@ -113,11 +137,15 @@ def situation(
     stay = standing.kept.keys() | standing.stranded
     moved = [job for job in view.jobs if job.id not in stay] if stay else view.jobs
     applications.observe(view.jobs, partial(_held, standing.ground))
-    jobs = tuple([applications.lend(job) for job in moved] if applications.members else moved)
+    jobs = tuple(
+        [applications.lend(job) for job in moved] if applications.members else moved
+    )
     known, every_J = facts.of(jobs, standing.ground), np.arange(len(jobs))
     numbers, gpu_types = known.numbers, standing.ground.gpu_types
     configs, may_JC = configurations(standing.kinds, numbers)
-    steps, trainings = _trainings(standing.kinds, jobs, known, applications.curves(jobs))
+    steps, trainings = _trainings(
+        standing.kinds, jobs, known, applications.curves(jobs)
+    )
     slower = applications.slower(jobs, gpu_types, configs, numbers.held_JX)
     rows = Rows(every_J, trainings.noise_J, trainings.grows_J[:, None])
     held = facts.held.goodputs(known.before_J, steps, NO_CONFIGS, rows)
@@ -125,20 +153,31 @@ def situation(
     rescale_s_J = np.array([job.rescale_s for job in jobs])
     look_s_J = ahead_s(rescale_s_J, room=room)
     noise_J = ahead(trainings, look_s_J * rate_J, room=room)
-    wanted_JC = np.empty((len(jobs), may_JC.shape[1] + 1), dtype=np.bool_)  # last: what is held
+    wanted_JC = np.empty(
+        (len(jobs), may_JC.shape[1] + 1), dtype=np.bool_
+    )  # last: what is held
     runs_J = numbers.held_JX[:, 3] > 0
     wanted_JC[:, :-1], wanted_JC[:, -1] = may_JC | (configs.gpus_C == 1), runs_J
-    here = facts.here.goodputs(known.before_J, steps, configs, Rows(every_J, noise_J, wanted_JC))
+    here = facts.here.goodputs(
+        known.before_J, steps, configs, Rows(every_J, noise_J, wanted_JC)
+    )
     slower_JX = slower.at(every_J, here.atomic_NC)
     goodput_JC, (alone_J, here_J) = np.empty(may_JC.shape), np.empty((2, len(jobs)))
     timed_J = steps.known_J.copy()
     found = _Goodputs(goodput_JC, alone_J, here_J, timed_J)
     _slow_down(here, slower_JX, may_JC, configs.gpus_C, found)
-    reported = Reported(known.job_rows, numbers.progress_J, np.where(timed_J, alone_J, 0.0), numbers.hint_J)
+    reported = Reported(
+        known.job_rows,
+        numbers.progress_J,
+        np.where(timed_J, alone_J, 0.0),
+        numbers.hint_J,
+    )
     left_J = _left(jobs, reported, lengths)
     rate_J = np.where(runs_J, here_J, alone_J)
     first_J = np.where(timed_J, np.minimum(left_J, look_s_J * rate_J), left_J)
-    later = stretches(trainings, left_J, first_J, STRETCHES if len(jobs) <= STRETCHED_MAX else 0)
+    later = stretches(
+        trainings, left_J, first_J, STRETCHES if len(jobs) <= STRETCHED_MAX else 0
+    )
     wanted_JC[:, :-1], wanted_JC[:, -1] = may_JC, False
     parts = Rows(later.job_L, later.noise_L, wanted_JC[later.job_L])
     before_L = facts.stretches_before(known, later.job_L, later.begin_J)
@@ -175,7 +214,11 @@ class _Goodputs(NamedTuple):
 
 @compiled_lean
 def _slow_down(
-    best: Best, slower_JX: FloatArray, may_JC: BoolArray, gpus_C: IntArray, found: _Goodputs
+    best: Best,
+    slower_JX: FloatArray,
+    may_JC: BoolArray,
+    gpus_C: IntArray,
+    found: _Goodputs,
 ) -> None:
     """Write the goodputs of jobs whose steps take so many times longer. timed_J: where any may be."""
     num_configs = len(gpus_C)
@@ -204,7 +247,9 @@ def _held(ground: Ground, job: JobView) -> tuple[str, Shape] | None:
 
 def _in_two(configs: Configs) -> Configs:
     """Return the same sizes where what would fit one node is cut over two."""
-    return Configs(configs.type_C, np.maximum(configs.nodes_C, 2), configs.racks_C, configs.gpus_C)
+    return Configs(
+        configs.type_C, np.maximum(configs.nodes_C, 2), configs.racks_C, configs.gpus_C
+    )
 
 
 def _left(jobs: Sequence[JobView], reported: Reported, lengths: Lengths) -> FloatArray:
@@ -221,13 +266,19 @@ def _stakes(view: ClusterView, known: Known) -> Stakes:
     weights = [_weight(view, like.tenant, like.priority) for like in known.likes]
     numbers = known.numbers
     weight_J = np.array(weights, dtype=np.float64)[numbers.like_J]
-    return Stakes(weight_J, numbers.deadline_J - view.at, np.maximum(view.at - numbers.submitted_J, 0.0))
+    return Stakes(
+        weight_J,
+        numbers.deadline_J - view.at,
+        np.maximum(view.at - numbers.submitted_J, 0.0),
+    )
 
 
 def _weight(view: ClusterView, of_tenant: TenantId, priority: int) -> float:
     tenant = view.tenant(of_tenant)
     steps = priority + tenant.priority
-    return tenant.weight * 2.0 ** min(max(steps, -PRIORITY_STEPS_MAX), PRIORITY_STEPS_MAX)
+    return tenant.weight * 2.0 ** min(
+        max(steps, -PRIORITY_STEPS_MAX), PRIORITY_STEPS_MAX
+    )
 
 
 def _trainings(
@@ -243,7 +294,9 @@ def _trainings(
             told = jobs[row].measured.by_type
             for number, kind in enumerate(kinds):
                 if kind.gpu_type not in told:
-                    numbers.params_JTX[row, number] = _params_on(number, kinds, told, factor_TT)
+                    numbers.params_JTX[row, number] = _params_on(
+                        number, kinds, told, factor_TT
+                    )
     steps = Steps(
         numbers.params_JTX,
         numbers.known_J,
@@ -254,7 +307,9 @@ def _trainings(
     )
     left_J = np.maximum(numbers.hint_J - numbers.progress_J, 0.0)
     grows_J = numbers.known_J & numbers.may_JX[:, 0] & (numbers.noise_J < np.inf)
-    return steps, Trainings(grows_J, numbers.noise_J, numbers.progress_J, left_J, *curves)
+    return steps, Trainings(
+        grows_J, numbers.noise_J, numbers.progress_J, left_J, *curves
+    )
 
 
 def _type_factors(kinds: Sequence[Kind], jobs: Sequence[JobView]) -> FloatArray:
@@ -265,9 +320,13 @@ def _type_factors(kinds: Sequence[Kind], jobs: Sequence[JobView]) -> FloatArray:
     for a, one in enumerate(kinds):
         for b, other in enumerate(kinds):
             pairs = [
-                (job.measured.by_type[one.gpu_type].params, job.measured.by_type[other.gpu_type].params)
+                (
+                    job.measured.by_type[one.gpu_type].params,
+                    job.measured.by_type[other.gpu_type].params,
+                )
                 for job in jobs
-                if a != b and {one.gpu_type, other.gpu_type} <= job.measured.by_type.keys()
+                if a != b
+                and {one.gpu_type, other.gpu_type} <= job.measured.by_type.keys()
             ]
             ratios = [
                 (x.alpha_c + x.beta_c) / (y.alpha_c + y.beta_c)
@@ -280,11 +339,16 @@ def _type_factors(kinds: Sequence[Kind], jobs: Sequence[JobView]) -> FloatArray:
 
 
 def _params_on(
-    number: int, kinds: Sequence[Kind], told: Mapping[str, TypeProfile], factor_TT: FloatArray
+    number: int,
+    kinds: Sequence[Kind],
+    told: Mapping[str, TypeProfile],
+    factor_TT: FloatArray,
 ) -> Sequence[float]:
     """Return the step-time parameters on one type as those of another, passes rescaled."""
     index = {kind.gpu_type: other for other, kind in enumerate(kinds)}
-    other = max(sorted(told), key=lambda name: (name in index, told[name].num_replicas_profiled))
+    other = max(
+        sorted(told), key=lambda name: (name in index, told[name].num_replicas_profiled)
+    )
     values = params_of(told[other].params)
     factor = float(factor_TT[number, index[other]]) if other in index else 1.0
     return [values[0] * factor, values[1] * factor, *values[2:]]

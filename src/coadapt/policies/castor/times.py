@@ -28,12 +28,19 @@ from coadapt.policies.castor.rates import log_steps_s
 
 BATCHES = 6  # of a shape, the latest, whose mean error is carried (1)
 TOLD_MAX = 24  # batches of a shape that are kept for jobs to choose by
-CARRIED = 0.7  # of their mean error (fitted to single errors: 0.8; tried: 0.5 and 1 alike)
+CARRIED = (
+    0.7  # of their mean error (fitted to single errors: 0.8; tried: 0.5 and 1 alike)
+)
 NEAR = 0.35  # of samples of a pass, in logarithms: so near a batch's error is another's (1)
 CARRIED_WEIGHT = 0.3  # of what is carried, where a batch that was measured counts 1 (1)
-LOG_STEP, NUM_STEPS = math.log(1.5), 26  # between the samples of a pass that errors are kept at, from 1 on
+LOG_STEP, NUM_STEPS = (
+    math.log(1.5),
+    26,
+)  # between the samples of a pass that errors are kept at, from 1 on
 SHAPES_MAX = 256  # the longest unseen are forgotten
-SAID_MAX = 2 * TOLD_MAX * SHAPES_MAX  # beyond so many all that the model said is worked out again
+SAID_MAX = (
+    2 * TOLD_MAX * SHAPES_MAX
+)  # beyond so many all that the model said is worked out again
 
 LOG_ATOMIC_G = LOG_STEP * np.arange(NUM_STEPS)
 LOG_ATOMIC: list[float] = LOG_ATOMIC_G.tolist()
@@ -56,7 +63,9 @@ class Shape(NamedTuple):
 
 
 Setting = tuple[Shape, int, int]  # shape, samples of a pass, passes accumulated
-Taken = tuple[float, TimedStep]  # the logarithm of a step's seconds, and the same as jobs are told of it
+Taken = tuple[
+    float, TimedStep
+]  # the logarithm of a step's seconds, and the same as jobs are told of it
 
 
 @dataclass(slots=True)
@@ -88,7 +97,9 @@ class StepTimes:
             del latest[setting]
         latest[setting] = (
             log_s,
-            TimedStep(atomic=atomic, accumulation=accumulation, seconds=math.exp(log_s)),
+            TimedStep(
+                atomic=atomic, accumulation=accumulation, seconds=math.exp(log_s)
+            ),
         )
         if len(latest) > TOLD_MAX:
             del latest[next(iter(latest))]
@@ -128,18 +139,24 @@ class StepTimes:
         _pack(log(gpus_C.astype(np.float64)), *self._curve(params), error_CG)
         return error_CG
 
-    def tell(self, gpu_type: str, params: ThroughputParams, shape: Shape) -> KinTimes | None:
+    def tell(
+        self, gpu_type: str, params: ThroughputParams, shape: Shape
+    ) -> KinTimes | None:
         """Return what was timed on this shape of that type, for a job that trains there; None: nothing."""
         told = self.told.get(shape)
         if told is None or told.params is not params:
             if shape not in self.taken:
                 return None
             steps = tuple([step for _, step in self.taken[shape].values()])
-            told = KinTimes(gpu_type=gpu_type, placement=shape.placement, params=params, steps=steps)
+            told = KinTimes(
+                gpu_type=gpu_type, placement=shape.placement, params=params, steps=steps
+            )
             self.told[shape] = told
         return told
 
-    def say(self, params: ThroughputParams, settings: Iterable[Setting]) -> dict[Setting, float]:
+    def say(
+        self, params: ThroughputParams, settings: Iterable[Setting]
+    ) -> dict[Setting, float]:
         """Return the logarithms of what `params` say of these settings, and of some others."""
         if params is not self.params:
             self.params, self.said, self.errors, self.curve = params, {}, {}, None
@@ -147,8 +164,12 @@ class StepTimes:
             self.said = {}
         missing = [each for each in settings if each not in self.said]
         if missing:
-            rows = np.array([(*shape, *batch) for shape, *batch in missing], dtype=np.float64)
-            self.said.update(zip(missing, log_steps_s(params, rows).tolist(), strict=True))
+            rows = np.array(
+                [(*shape, *batch) for shape, *batch in missing], dtype=np.float64
+            )
+            self.said.update(
+                zip(missing, log_steps_s(params, rows).tolist(), strict=True)
+            )
         return self.said
 
     def _curve(self, params: ThroughputParams) -> tuple[FloatArray, FloatArray]:
@@ -170,14 +191,20 @@ class StepTimes:
         """Work out the errors of these shapes against `params`, where that is not done."""
         known = self.errors if params is self.params else {}
         anew = [shape for shape in shapes if shape not in known]
-        said = self.say(params, [setting for shape in anew for setting in self.taken[shape]])
+        said = self.say(
+            params, [setting for shape in anew for setting in self.taken[shape]]
+        )
         for shape in anew:
             taken = self.taken[shape]
-            over_B = np.array([log_s - said[setting] for setting, (log_s, _) in taken.items()])
+            over_B = np.array(
+                [log_s - said[setting] for setting, (log_s, _) in taken.items()]
+            )
             near_GB, weight_G = _near(tuple([atomic for _, atomic, _ in taken]))
             latest_B = over_B[-BATCHES:]
             carried = CARRIED * (float(np.add.reduce(latest_B)) / len(latest_B))
-            self.errors[shape] = (near_GB @ over_B + CARRIED_WEIGHT * carried) / weight_G
+            self.errors[shape] = (
+                near_GB @ over_B + CARRIED_WEIGHT * carried
+            ) / weight_G
 
 
 @lru_cache(maxsize=1_024)  # mostly the same few again and again
@@ -185,13 +212,17 @@ def _near(atomic_B: tuple[int, ...]) -> tuple[FloatArray, FloatArray]:
     """Return how near each of LOG_ATOMIC_G is to these samples of a pass, (NUM_STEPS, num_batches), and what
     all that counts there weighs. Not to be written to.
     """
-    apart_GB = (LOG_ATOMIC_G[:, None] - log(np.array(atomic_B, dtype=np.float64))) / NEAR
+    apart_GB = (
+        LOG_ATOMIC_G[:, None] - log(np.array(atomic_B, dtype=np.float64))
+    ) / NEAR
     near_GB = exp((-0.5 * apart_GB**2).ravel()).reshape(apart_GB.shape)
     return near_GB, near_GB.sum(axis=1) + CARRIED_WEIGHT
 
 
 @compiled_lean
-def _pack(log_C: FloatArray, log_S: FloatArray, error_SG: FloatArray, error_CG: FloatArray) -> None:
+def _pack(
+    log_C: FloatArray, log_S: FloatArray, error_SG: FloatArray, error_CG: FloatArray
+) -> None:
     """Write the errors of sizes between those of which they are known, of others that of the next."""
     last = len(log_S) - 1
     for c in range(len(log_C)):
@@ -202,7 +233,9 @@ def _pack(log_C: FloatArray, log_S: FloatArray, error_SG: FloatArray, error_CG: 
             place = 1.0 / (log_S[low + 1] - log_S[low]) * (log_C[c] - log_S[low])
         part = place + low - low
         for g in range(NUM_STEPS):
-            error_CG[c, g] = error_SG[low, g] * (1.0 - part) + error_SG[min(low + 1, last), g] * part
+            error_CG[c, g] = (
+                error_SG[low, g] * (1.0 - part) + error_SG[min(low + 1, last), g] * part
+            )
 
 
 class Slower(NamedTuple):
@@ -225,12 +258,16 @@ class Slower(NamedTuple):
 
     def held(self, atomic_J1: FloatArray) -> FloatArray:
         """Return it for all jobs on what they hold alone, the last of X, (num_jobs, 1)."""
-        own = Slower(self.error_KG, self.curve_JX[:, -1:].copy(), self.ratio_JX[:, -1:].copy())
+        own = Slower(
+            self.error_KG, self.curve_JX[:, -1:].copy(), self.ratio_JX[:, -1:].copy()
+        )
         return own.at(np.arange(len(atomic_J1)), atomic_J1)
 
 
 @compiled_lean
-def _read(slower: Slower, job_N: IntArray, atomic_NX: FloatArray, slower_NX: FloatArray) -> None:
+def _read(
+    slower: Slower, job_N: IntArray, atomic_NX: FloatArray, slower_NX: FloatArray
+) -> None:
     """Multiply what is slower by what the curves say."""
     for n in range(len(job_N)):
         j = job_N[n]
@@ -240,5 +277,7 @@ def _read(slower: Slower, job_N: IntArray, atomic_NX: FloatArray, slower_NX: Flo
                 place = min(np.log(atomic_NX[n, x]) / LOG_STEP, NUM_STEPS - 1.001)
                 low = int(place)
                 part = place - low
-                error = (1.0 - part) * slower.error_KG[k, low] + part * slower.error_KG[k, low + 1]
+                error = (1.0 - part) * slower.error_KG[k, low] + part * slower.error_KG[
+                    k, low + 1
+                ]
                 slower_NX[n, x] *= np.exp(error)

@@ -18,9 +18,25 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.goodput.compiled import compiled_lean, variable
-from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray, JobRows, log, median, power
+from coadapt.policies.castor.arrays import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    JobRows,
+    log,
+    median,
+    power,
+)
 from coadapt.policies.castor.arrivals import Expected
-from coadapt.policies.castor.fluid.crowd import NO_CURVES, Course, Crowd, Curves, Goal, joined, type_majorants
+from coadapt.policies.castor.fluid.crowd import (
+    NO_CURVES,
+    Course,
+    Crowd,
+    Curves,
+    Goal,
+    joined,
+    type_majorants,
+)
 from coadapt.policies.castor.fluid.goal import LATE_JOBS
 from coadapt.policies.castor.fluid.market import settle_types
 from coadapt.policies.castor.fluid.play import at_price, settle
@@ -49,7 +65,9 @@ class Outlook:
     @property
     def calm_s(self) -> float:
         """Seconds until somebody here is foreseen to end, or somebody expected to start."""
-        starts_s = self.course.start_J[len(self.value_J) :].min(initial=np.inf) / self.part
+        starts_s = (
+            self.course.start_J[len(self.value_J) :].min(initial=np.inf) / self.part
+        )
         return float(self.course.end_J.min(initial=starts_s))
 
 
@@ -80,24 +98,39 @@ class Values:
     """The values of the last round, and whose they are."""
 
     job_rows: JobRows = field(default_factory=JobRows)
-    last: _Last = field(default_factory=lambda: _Last(np.empty(0), np.zeros(1, dtype=np.int64)))
+    last: _Last = field(
+        default_factory=lambda: _Last(np.empty(0), np.zeros(1, dtype=np.int64))
+    )
 
-    def settle(self, now: Situation, fluid: "Fluid", expected: Expected | None, wanted: Wanted) -> Outlook:
+    def settle(
+        self, now: Situation, fluid: "Fluid", expected: Expected | None, wanted: Wanted
+    ) -> Outlook:
         """Return the values of this round."""
         crowd, goal = _crowd(now, fluid, expected, wanted)
         num_here, num_jobs = len(now.jobs), len(goal.weight_J)
         start_P = _begin(now, crowd, goal, fluid.worth_T)
         begin_J = now.later.begin_J
         _go_on(
-            self.last, now.job_rows.before(self.job_rows), now.timed_J, begin_J, variable(num_jobs), start_P
+            self.last,
+            now.job_rows.before(self.job_rows),
+            now.timed_J,
+            begin_J,
+            variable(num_jobs),
+            start_P,
         )
         one_type = len(crowd.gpus_T) == 1
         few = not one_type or len(crowd.curves.gpus_V) > MANY_PIECES
-        settled, plays = settle if one_type else settle_types, FEW_PLAYS if few else PLAYS
+        settled, plays = (
+            settle if one_type else settle_types,
+            FEW_PLAYS if few else PLAYS,
+        )
         value_P, course, _ = settled(crowd, start_P, goal, plays)
         value_J = value_P[:num_here]
         self.job_rows = now.job_rows
-        self.last = _Last(np.concatenate((np.where(now.timed_J, value_J, 0.0), value_P[num_jobs:])), begin_J)
+        self.last = _Last(
+            np.concatenate((np.where(now.timed_J, value_J, 0.0), value_P[num_jobs:])),
+            begin_J,
+        )
         return Outlook(value_J, course, 1.0 if expected is None else expected.part)
 
 
@@ -106,7 +139,9 @@ def _begin(now: Situation, crowd: Crowd, goal: Goal, worth_T: FloatArray) -> Flo
     num_here, num_jobs = len(now.jobs), len(goal.weight_J)
     whose_P = np.concatenate((np.arange(num_jobs), now.later.job_L))
     # Where all prices were alike, a GPU would be worth about this.
-    price = 0.5 * goal.weight_J[:num_here].sum() / max(float(crowd.gpus_T @ worth_T), 1.0)
+    price = (
+        0.5 * goal.weight_J[:num_here].sum() / max(float(crowd.gpus_T @ worth_T), 1.0)
+    )
     # With few plays nobody would find out that who was put last ends past its deadline.
     weight_J = goal.weight_J * np.where(goal.due_J < np.inf, 1.0 + LATE_JOBS, 1.0)
     start_P = at_price(crowd.curves, weight_J[whose_P], price * worth_T)
@@ -116,12 +151,21 @@ def _begin(now: Situation, crowd: Crowd, goal: Goal, worth_T: FloatArray) -> Flo
 
 @compiled_lean
 def _go_on(
-    last: _Last, before_J: IntArray, timed_J: BoolArray, begin_J: IntArray, num_jobs: int, start_P: FloatArray
+    last: _Last,
+    before_J: IntArray,
+    timed_J: BoolArray,
+    begin_J: IntArray,
+    num_jobs: int,
+    start_P: FloatArray,
 ) -> None:
     """Write the values of the last round where they are known: of who is cut otherwise now, in proportion."""
     num_before = len(last.begin_J) - 1
     for j in range(len(before_J)):
-        row, first, count = before_J[j], num_jobs + begin_J[j], begin_J[j + 1] - begin_J[j]
+        row, first, count = (
+            before_J[j],
+            num_jobs + begin_J[j],
+            begin_J[j + 1] - begin_J[j],
+        )
         if row < 0 or not timed_J[j] or last.value_P[row] <= 0.0:
             continue
         known = num_before + last.begin_J[row]
@@ -178,7 +222,9 @@ class GpuTypes:
 
     def of(self, names: Sequence[str]) -> TypeNumbers:
         """Return the numbers of these."""
-        number_T = tuple([self.numbers.setdefault(name, len(self.numbers)) for name in names])
+        number_T = tuple(
+            [self.numbers.setdefault(name, len(self.numbers)) for name in names]
+        )
         return TypeNumbers(number_T, len(self.numbers))
 
 
@@ -202,13 +248,17 @@ class Fluid:
         return int(np.count_nonzero(self.gpus_T)) > 1
 
     @classmethod
-    def of(cls, now: Situation, gpus_T: IntArray, numbers: TypeNumbers | None = None) -> "Fluid":
+    def of(
+        cls, now: Situation, gpus_T: IntArray, numbers: TypeNumbers | None = None
+    ) -> "Fluid":
         """Return the fluid of a round, of so many GPUs by type. numbers: of these types (None: 0, 1, ...)."""
         configs, num_types = now.configs, len(gpus_T)
         number_T, ever = numbers or TypeNumbers(tuple(range(num_types)), num_types)
         worth_T, unlike = np.ones(1), 0.0
         if num_types > 1:
-            worth_T = _type_worths(configs.type_C, configs.gpus_C, now.goodput_JC, num_types)
+            worth_T = _type_worths(
+                configs.type_C, configs.gpus_C, now.goodput_JC, num_types
+            )
             unlike_T = np.abs(log(worth_T / worth_T[gpus_T.argmax()]))
             unlike = float(gpus_T @ unlike_T) / max(gpus_T.sum(), 1)
         here, later = (
@@ -220,12 +270,16 @@ class Fluid:
         return cls(here, later, ever_gpus_T, ever_worth_T, unlike)
 
 
-def _type_worths(type_C: IntArray, gpus_C: IntArray, goodput_JC: FloatArray, num_types: int) -> FloatArray:
+def _type_worths(
+    type_C: IntArray, gpus_C: IntArray, goodput_JC: FloatArray, num_types: int
+) -> FloatArray:
     """Return the geometric mean, over jobs and sizes, of goodput on each type against that on the first."""
     worth_T = np.ones(num_types)
     for number in range(1, num_types):
         ratios = []
-        for size in np.intersect1d(gpus_C[type_C == 0], gpus_C[type_C == number]).tolist():
+        for size in np.intersect1d(
+            gpus_C[type_C == 0], gpus_C[type_C == number]
+        ).tolist():
             first_J = goodput_JC[:, (type_C == 0) & (gpus_C == size)][:, 0]
             other_J = goodput_JC[:, (type_C == number) & (gpus_C == size)][:, 0]
             both_J = (first_J > 0.0) & (other_J > 0.0)
@@ -244,22 +298,37 @@ class _More(NamedTuple):
     chance: float
 
 
-def _crowd(now: Situation, fluid: Fluid, expected: Expected | None, wanted: Wanted) -> tuple[Crowd, Goal]:
+def _crowd(
+    now: Situation, fluid: Fluid, expected: Expected | None, wanted: Wanted
+) -> tuple[Crowd, Goal]:
     """Return jobs that are here, those expected, then later stretches; and the goal."""
     curves, more = NO_CURVES, _More(np.empty(0), np.empty(0), 0.0, 1.0)
     if expected is not None:
         weight = expected.part * float(now.stakes.weight_J.mean())
-        curves, more = expected.curves, _More(expected.left_J, expected.arrives_J, weight, expected.part)
+        curves, more = (
+            expected.curves,
+            _More(expected.left_J, expected.arrives_J, weight, expected.part),
+        )
     num_jobs = len(now.jobs) + len(more.left_J)
     num_parts = num_jobs + len(now.later.job_L)
     left_P, arrives_P = np.empty((2, num_parts))
     next_P = np.empty(num_parts, dtype=np.int64)
-    crowd = Crowd(joined([fluid.curves, curves, fluid.later]), left_P, arrives_P, next_P, fluid.gpus_T)
+    crowd = Crowd(
+        joined([fluid.curves, curves, fluid.later]),
+        left_P,
+        arrives_P,
+        next_P,
+        fluid.gpus_T,
+    )
     weight_J, due_J, age_J, bears_J, fair_J, chance_J = np.empty((6, num_jobs))
     dials = wanted.makespan_jobs, wanted.tail
     goal = Goal(weight_J, due_J, age_J, bears_J, fair_J, chance_J, *dials, usual_s=0.0)
-    own_fair_J = np.full(len(now.jobs), np.inf) if wanted.fair_J is None else wanted.fair_J
-    _gather(now.left_J, now.stakes, wanted.bears_J, own_fair_J, more, now.later, crowd, goal)
+    own_fair_J = (
+        np.full(len(now.jobs), np.inf) if wanted.fair_J is None else wanted.fair_J
+    )
+    _gather(
+        now.left_J, now.stakes, wanted.bears_J, own_fair_J, more, now.later, crowd, goal
+    )
     return crowd, goal
 
 
@@ -278,15 +347,27 @@ def _gather(
     num_here, num_jobs = len(left_J), len(goal.weight_J)
     for j in range(num_here):
         crowd.left_J[j], crowd.arrives_J[j], crowd.next_J[j] = left_J[j], 0.0, -1
-        goal.weight_J[j], goal.due_J[j], goal.age_J[j] = stakes.weight_J[j], stakes.due_J[j], stakes.age_J[j]
+        goal.weight_J[j], goal.due_J[j], goal.age_J[j] = (
+            stakes.weight_J[j],
+            stakes.due_J[j],
+            stakes.age_J[j],
+        )
         goal.bears_J[j], goal.fair_J[j], goal.chance_J[j] = bears_J[j], fair_J[j], 1.0
     for j in range(num_here, num_jobs):
         arrives_s = more.arrives_J[j - num_here]
-        crowd.left_J[j], crowd.arrives_J[j], crowd.next_J[j] = more.left_J[j - num_here], arrives_s, -1
+        crowd.left_J[j], crowd.arrives_J[j], crowd.next_J[j] = (
+            more.left_J[j - num_here],
+            arrives_s,
+            -1,
+        )
         goal.weight_J[j], goal.due_J[j], goal.age_J[j] = more.weight, np.inf, -arrives_s
         goal.bears_J[j], goal.fair_J[j], goal.chance_J[j] = np.inf, np.inf, more.chance
     for stretch in range(len(later.job_L)):
         j, part = later.job_L[stretch], num_jobs + stretch
         crowd.left_J[j] -= later.left_L[stretch]
-        crowd.left_J[part], crowd.arrives_J[part], crowd.next_J[part] = later.left_L[stretch], np.inf, -1
+        crowd.left_J[part], crowd.arrives_J[part], crowd.next_J[part] = (
+            later.left_L[stretch],
+            np.inf,
+            -1,
+        )
         crowd.next_J[j if stretch == later.begin_J[j] else part - 1] = part

@@ -12,7 +12,11 @@ import numpy as np
 
 from coadapt.model import ClusterView, InputError, JobView, Plan, PlanError, check_plan
 from coadapt.policies import Policy, create_policy
-from coadapt.policies.checks.sample_views import corner_views, generate_views, later_view
+from coadapt.policies.checks.sample_views import (
+    corner_views,
+    generate_views,
+    later_view,
+)
 
 PolicyFactory = Callable[[], Policy]
 Timer = Callable[[], float]
@@ -75,7 +79,9 @@ def explains_itself(factory: PolicyFactory, trial: Trial) -> None:
         for job in view.jobs:
             reason = plan.reasons.get(job.id, "")
             if not plan.allocations.get(job.id) and not reason.strip():
-                raise AssertionError(f"{name}: job {job.id!r} waits, and Plan.reasons does not say why")
+                raise AssertionError(
+                    f"{name}: job {job.id!r} waits, and Plan.reasons does not say why"
+                )
 
 
 def leaves_the_view_alone(factory: PolicyFactory, trial: Trial) -> None:
@@ -92,14 +98,22 @@ def depends_on_the_views_only(factory: PolicyFactory, trial: Trial) -> None:
         for index, view in enumerate(views):
             round_name = f"{name}, round {index}"
             plan = _decide(first, view, round_name, trial)
-            _same(plan, _decide(second, view, round_name, trial), f"{round_name}: two fresh instances")
+            _same(
+                plan,
+                _decide(second, view, round_name, trial),
+                f"{round_name}: two fresh instances",
+            )
 
 
 def ignores_dict_order(factory: PolicyFactory, trial: Trial) -> None:
     for name, view in _single_views(trial):
         plan = _decide(factory(), view, name, trial)
         turned = replace(view, jobs=tuple(_reversed_dicts(job) for job in view.jobs))
-        _same(plan, _decide(factory(), turned, name, trial), f"{name}: the same view with its dicts reversed")
+        _same(
+            plan,
+            _decide(factory(), turned, name, trial),
+            f"{name}: the same view with its dicts reversed",
+        )
 
 
 def survives_pickling(factory: PolicyFactory, trial: Trial) -> None:
@@ -112,7 +126,10 @@ def survives_pickling(factory: PolicyFactory, trial: Trial) -> None:
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise AssertionError(f"the policy cannot be pickled: {error}") from error
         for view in views[NUM_ROUNDS // 2 :]:
-            plan, copy = _decide(policy, view, name, trial), _decide(twin, view, name, trial)
+            plan, copy = (
+                _decide(policy, view, name, trial),
+                _decide(twin, view, name, trial),
+            )
             _same(plan, copy, f"{name}: an instance and its pickled copy")
 
 
@@ -122,7 +139,9 @@ def starts_a_lone_job(factory: PolicyFactory, trial: Trial) -> None:
         if any(_decide(policy, view, "one job", trial).allocations.values()):
             return
         view = replace(view, at=view.at + 60.0)
-    raise AssertionError(f"a lone job on an empty cluster still waits after {PATIENCE_ROUNDS} rounds")
+    raise AssertionError(
+        f"a lone job on an empty cluster still waits after {PATIENCE_ROUNDS} rounds"
+    )
 
 
 CHECKS: tuple[tuple[str, Callable[[PolicyFactory, Trial], None]], ...] = (
@@ -144,7 +163,9 @@ def _single_views(trial: Trial) -> Iterator[tuple[str, ClusterView]]:
         yield f"view {index} of generate_views({trial.seed})", view
 
 
-def _sequences(factory: PolicyFactory, trial: Trial) -> Iterator[tuple[str, list[ClusterView]]]:
+def _sequences(
+    factory: PolicyFactory, trial: Trial
+) -> Iterator[tuple[str, list[ClusterView]]]:
     """Yield sequences of views, each of which follows from the plan that a policy gave for the one before."""
     for index, start in enumerate(generate_views(trial.seed, NUM_SEQUENCES)):
         name = f"the rounds after view {index} of generate_views({trial.seed})"
@@ -153,7 +174,9 @@ def _sequences(factory: PolicyFactory, trial: Trial) -> Iterator[tuple[str, list
         views = []
         for number in range(NUM_ROUNDS):
             views.append(view)
-            view = later_view(view, _decide(policy, view, f"{name}, round {number}", trial), rng)
+            view = later_view(
+                view, _decide(policy, view, f"{name}, round {number}", trial), rng
+            )
         yield name, views
 
 
@@ -163,13 +186,21 @@ def _decide(policy: Policy, view: ClusterView, name: str, trial: Trial) -> Plan:
     try:
         plan = policy.allocate(view)
     except Exception as error:
-        raise AssertionError(f"{name}: allocate raised {type(error).__name__}: {error}") from error
+        raise AssertionError(
+            f"{name}: allocate raised {type(error).__name__}: {error}"
+        ) from error
     took_s = trial.timer() - started_s if trial.timer else 0.0
     if took_s > trial.limit_s:
-        raise LateError(f"{name}: allocate took {took_s:.3f} s, allowed {trial.limit_s:g} s")
+        raise LateError(
+            f"{name}: allocate took {took_s:.3f} s, allowed {trial.limit_s:g} s"
+        )
     try:
         check_plan(view, plan)
-    except (PlanError, AttributeError, TypeError) as error:  # the last two: it is no Plan at all
+    except (
+        PlanError,
+        AttributeError,
+        TypeError,
+    ) as error:  # the last two: it is no Plan at all
         raise AssertionError(f"{name}: the plan is unlawful: {error}") from error
     return plan
 
@@ -178,7 +209,11 @@ def _same(left: Plan, right: Plan, what: str) -> None:
     for part in ("allocations", "batches", "reasons"):
         mine, other = getattr(left, part), getattr(right, part)
         if dict(mine) != dict(other):
-            job = next(key for key in sorted({*mine, *other}) if mine.get(key) != other.get(key))
+            job = next(
+                key
+                for key in sorted({*mine, *other})
+                if mine.get(key) != other.get(key)
+            )
             texts = f"{mine.get(job)} and {other.get(job)}"
             raise AssertionError(f"{what} disagree on {part} of job {job!r}: {texts}")
 
@@ -204,14 +239,18 @@ def main(arguments: list[str]) -> int:
     """Write the report on the policy that `arguments` names; return 0, 1 (it fails) or 2 (bad input)."""
     try:
         if len(arguments) != 1:
-            raise InputError("arguments", arguments, "the name of a policy, or module:Class")
+            raise InputError(
+                "arguments", arguments, "the name of a policy, or module:Class"
+            )
         create_policy(arguments[0])
     except InputError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     lines = report(lambda: create_policy(arguments[0]), Trial())
     for title, failure in lines:
-        sys.stdout.write(f"FAILED {title}\n       {failure}\n" if failure else f"ok     {title}\n")
+        sys.stdout.write(
+            f"FAILED {title}\n       {failure}\n" if failure else f"ok     {title}\n"
+        )
     return int(any(failure for _, failure in lines))
 
 

@@ -43,9 +43,13 @@ SCHEDULED_AT = 10_000  # samples at which a declared schedule changes the batch
 def corner_views() -> dict[str, ClusterView]:
     """Return one view per corner case, by name."""
     job, nodes = _plain_job("job"), _plain_nodes(4)
-    huge = replace(job, spec=replace(job.spec, replicas=ReplicaLimits(min=1000, max=2000)))
+    huge = replace(
+        job, spec=replace(job.spec, replicas=ReplicaLimits(min=1000, max=2000))
+    )
     pair = replace(job.spec, replicas=ReplicaLimits(min=2, max=8))
-    frozen = replace(job.spec, contract=RescaleContract.FROZEN, replicas=ReplicaLimits(max=4))
+    frozen = replace(
+        job.spec, contract=RescaleContract.FROZEN, replicas=ReplicaLimits(max=4)
+    )
     lost = Grant(allocation=Allocation(slots=(("gone", 1), ("node-0", 1))))
     shrunk = Grant(allocation=Allocation(slots=(("node-0", 6),)))
     kept = Grant(allocation=Allocation(slots=(("node-0", 1),)))
@@ -61,23 +65,42 @@ def corner_views() -> dict[str, ClusterView]:
         "one job": _view(nodes, (job,)),
         "one huge job": _view(nodes, (huge, replace(job, id="small"))),
         "a gang that fits no GPU type": _view(mixed, (replace(job, spec=pair),)),
-        "a frozen job that runs": _view(nodes, (replace(job, spec=frozen, grant=kept),)),
-        "a frozen job on a lost node": _view(nodes, (replace(job, spec=frozen, grant=lost),)),
-        "a running job on a lost node": _view(nodes, (replace(job, spec=pair, grant=lost),)),
+        "a frozen job that runs": _view(
+            nodes, (replace(job, spec=frozen, grant=kept),)
+        ),
+        "a frozen job on a lost node": _view(
+            nodes, (replace(job, spec=frozen, grant=lost),)
+        ),
+        "a running job on a lost node": _view(
+            nodes, (replace(job, spec=pair, grant=lost),)
+        ),
         "a node with fewer GPUs than its jobs hold": _view(
-            _plain_nodes(2), (replace(job, spec=pair, grant=shrunk), replace(job, id="other"))
+            _plain_nodes(2),
+            (replace(job, spec=pair, grant=shrunk), replace(job, id="other")),
         ),
         "a tenant that may hold nothing": replace(
-            _view(nodes, (replace(job, spec=poor), replace(job, id="rich"))), tenants=quota
+            _view(nodes, (replace(job, spec=poor), replace(job, id="rich"))),
+            tenants=quota,
         ),
-        "a job that allows one GPU type": _view(mixed, (replace(job, spec=picky), replace(job, id="any"))),
+        "a job that allows one GPU type": _view(
+            mixed, (replace(job, spec=picky), replace(job, id="any"))
+        ),
         "a job that allows no GPU type of the cluster": _view(
             mixed, (replace(job, spec=nowhere), replace(job, id="any"))
         ),
         "a running job whose GPU type it does not allow": _view(
-            mixed, (replace(job, spec=picky, grant=Grant(allocation=Allocation(slots=(("a", 1),)))),)
+            mixed,
+            (
+                replace(
+                    job,
+                    spec=picky,
+                    grant=Grant(allocation=Allocation(slots=(("a", 1),))),
+                ),
+            ),
         ),
-        "all jobs came at one instant": _view(nodes, tuple(_plain_job(f"job-{i:02d}") for i in range(20))),
+        "all jobs came at one instant": _view(
+            nodes, tuple(_plain_job(f"job-{i:02d}") for i in range(20))
+        ),
     }
 
 
@@ -104,12 +127,18 @@ def later_view(view: ClusterView, plan: Plan, rng: Generator) -> ClusterView:
     ]
     at = view.at + ROUND_S
     for index in range(int(rng.integers(0, 3))):
-        jobs.append(replace(_random_job(rng, f"new-{at:.0f}-{index}", at), submitted_at=at - 1.0))
+        jobs.append(
+            replace(
+                _random_job(rng, f"new-{at:.0f}-{index}", at), submitted_at=at - 1.0
+            )
+        )
     jobs.sort(key=lambda job: (job.submitted_at, job.id))
     return replace(view, at=at, nodes=nodes, jobs=tuple(jobs))
 
 
-def _later_job(job: JobView, allocation: Allocation, alive: set[str], rng: Generator) -> JobView:
+def _later_job(
+    job: JobView, allocation: Allocation, alive: set[str], rng: Generator
+) -> JobView:
     lost = any(node not in alive for node, _ in allocation.slots)
     count = allocation.num_replicas
     return replace(
@@ -129,7 +158,9 @@ def _later_measured(measured: Measured, count: int, rng: Generator) -> Measured:
         measured,
         progress=measured.progress + 100.0 * count,
         by_type={
-            gpu_type: replace(each, num_replicas_profiled=max(each.num_replicas_profiled, count))
+            gpu_type: replace(
+                each, num_replicas_profiled=max(each.num_replicas_profiled, count)
+            )
             for gpu_type, each in by_type.items()
         },
         grad=measured.grad or (_random_grad(rng) if count else None),
@@ -142,9 +173,12 @@ def _later_usage(job: JobView, allocation: Allocation) -> Usage:
     started = usage.started_at is not None
     return replace(
         usage,
-        started_at=usage.started_at if started or not count else job.submitted_at + ROUND_S,
+        started_at=usage.started_at
+        if started or not count
+        else job.submitted_at + ROUND_S,
         attained_service_gpu_s=usage.attained_service_gpu_s + count * ROUND_S,
-        num_rescales=usage.num_rescales + (started and bool(allocation) and allocation != job.allocation),
+        num_rescales=usage.num_rescales
+        + (started and bool(allocation) and allocation != job.allocation),
     )
 
 
@@ -170,13 +204,21 @@ def _random_view(rng: Generator) -> ClusterView:
     jobs.sort(key=lambda job: (job.submitted_at, job.id))
     if rng.random() < 0.3:
         nodes = tuple(node for node in nodes if rng.random() < 0.7)
-    return ClusterView(at=at, nodes=nodes, jobs=tuple(jobs), tenants=_random_tenants(rng))
+    return ClusterView(
+        at=at, nodes=nodes, jobs=tuple(jobs), tenants=_random_tenants(rng)
+    )
 
 
 def _scheduled(spec: JobSpec) -> JobSpec:
     """Return the job with its batch ramped up to its largest; drawn from nothing, so that other jobs stay."""
-    ramp = BatchSchedule(steps=((0, spec.batch.requested), (SCHEDULED_AT, spec.batch.max_total)))
-    return replace(spec, contract=RescaleContract.SCHEDULE, batch=replace(spec.batch, schedule=ramp))
+    ramp = BatchSchedule(
+        steps=((0, spec.batch.requested), (SCHEDULED_AT, spec.batch.max_total))
+    )
+    return replace(
+        spec,
+        contract=RescaleContract.SCHEDULE,
+        batch=replace(spec.batch, schedule=ramp),
+    )
 
 
 def _random_job(rng: Generator, name: str, at: float) -> JobView:
@@ -192,14 +234,18 @@ def _random_job(rng: Generator, name: str, at: float) -> JobView:
             min=low,
             max=high,
             requested=int(rng.integers(low, min(high, 16) + 1)),
-            gpu_types=tuple(name for name in GPU_TYPES if rng.random() < 0.5) if rng.random() < 0.2 else (),
+            gpu_types=tuple(name for name in GPU_TYPES if rng.random() < 0.5)
+            if rng.random() < 0.2
+            else (),
         ),
         batch=BatchLimits(
             initial=initial,
             requested=int(rng.integers(1, max_total + 1)),
             max_total=max_total,
             min_atomic=min_atomic,
-            max_atomic=None if rng.random() < 0.3 else min_atomic * int(rng.integers(1, 8)),
+            max_atomic=None
+            if rng.random() < 0.3
+            else min_atomic * int(rng.integers(1, 8)),
             accumulation=bool(rng.random() < 0.7),
         ),
         tenant=str(rng.choice(["default", "default", "small", "heavy", "shifting"])),
@@ -208,7 +254,9 @@ def _random_job(rng: Generator, name: str, at: float) -> JobView:
         spec = _scheduled(spec)
     forecast = None
     if rng.random() < 0.7:
-        times = np.minimum.accumulate(rng.uniform(0.1, 1.0, int(rng.choice([1, 4, 64]))))
+        times = np.minimum.accumulate(
+            rng.uniform(0.1, 1.0, int(rng.choice([1, 4, 64])))
+        )
         forecast = Forecast(
             remaining_steps=float(rng.choice([0.0, 10.0, 10_000.0])),
             step_time_s=tuple(float(step_s) for step_s in times),
@@ -216,7 +264,9 @@ def _random_job(rng: Generator, name: str, at: float) -> JobView:
     # Whole minutes, so that some jobs arrive at the same instant and ties must be broken.
     submitted_at = max(at - ROUND_S * int(rng.integers(0, 10)), 0.0)
     grown = spec.batch.schedule is not None and spec.batch.initial % 2 == 0
-    measured = Measured(forecast=forecast, samples=float(SCHEDULED_AT) if grown else 0.0)
+    measured = Measured(
+        forecast=forecast, samples=float(SCHEDULED_AT) if grown else 0.0
+    )
     return JobView(id=name, spec=spec, submitted_at=submitted_at, measured=measured)
 
 
@@ -230,7 +280,9 @@ def _random_tenants(rng: Generator) -> dict[str, Tenant]:
     return {tenant.id: tenant for tenant in tenants}
 
 
-def _started(job: JobView, nodes: tuple[Node, ...], free: dict[str, int], rng: Generator) -> JobView:
+def _started(
+    job: JobView, nodes: tuple[Node, ...], free: dict[str, int], rng: Generator
+) -> JobView:
     """Return `job` running on some free GPUs of one type, if there are enough; take them out of `free`."""
     limits = job.spec.replicas
     gpu_type = str(rng.choice(limits.gpu_types or GPU_TYPES))
@@ -255,16 +307,22 @@ def _started(job: JobView, nodes: tuple[Node, ...], free: dict[str, int], rng: G
     measured = replace(
         job.measured,
         progress=float(rng.uniform(0, 1e4)),
-        by_type=_random_by_type(rng, allocation.num_replicas) if rng.random() < 0.8 else {},
+        by_type=_random_by_type(rng, allocation.num_replicas)
+        if rng.random() < 0.8
+        else {},
         grad=_random_grad(rng) if rng.random() < 0.8 else None,
     )
-    return replace(job, grant=Grant(allocation=allocation), measured=measured, usage=usage)
+    return replace(
+        job, grant=Grant(allocation=allocation), measured=measured, usage=usage
+    )
 
 
 def _random_by_type(rng: Generator, num_replicas: int) -> dict[str, TypeProfile]:
     known = [gpu_type for gpu_type in GPU_TYPES if rng.random() < 0.8]
     return {
-        gpu_type: TypeProfile(params=_random_params(rng), num_replicas_profiled=num_replicas)
+        gpu_type: TypeProfile(
+            params=_random_params(rng), num_replicas_profiled=num_replicas
+        )
         for gpu_type in known
     }
 
@@ -290,7 +348,9 @@ def _random_grad(rng: Generator) -> GradStats:
 
 
 def _plain_job(name: str) -> JobView:
-    spec = JobSpec(name=name, batch=BatchLimits(initial=32), replicas=ReplicaLimits(max=8))
+    spec = JobSpec(
+        name=name, batch=BatchLimits(initial=32), replicas=ReplicaLimits(max=8)
+    )
     return JobView(id=name, spec=spec, submitted_at=0.0)
 
 
@@ -299,4 +359,6 @@ def _plain_nodes(count: int) -> tuple[Node, ...]:
 
 
 def _view(nodes: tuple[Node, ...], jobs: tuple[JobView, ...]) -> ClusterView:
-    return ClusterView(at=ROUND_S, nodes=nodes, jobs=tuple(sorted(jobs, key=lambda job: job.id)))
+    return ClusterView(
+        at=ROUND_S, nodes=nodes, jobs=tuple(sorted(jobs, key=lambda job: job.id))
+    )

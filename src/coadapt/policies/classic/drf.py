@@ -21,7 +21,9 @@ class Drf:
     without, it ends the round, as in some implementations.
     """
 
-    card: ClassVar[PolicyCard] = PolicyCard(paper="Ghodsi et al., DRF, NSDI 2011", decides="GPU counts")
+    card: ClassVar[PolicyCard] = PolicyCard(
+        paper="Ghodsi et al., DRF, NSDI 2011", decides="GPU counts"
+    )
 
     def __init__(self, *, skip: bool = True) -> None:
         self._skip = skip
@@ -31,7 +33,9 @@ class Drf:
         pools = gpus_by_type(view.nodes)
 
         def dominant(held: Mapping[str, int]) -> float:
-            return max((count / pools[name] for name, count in held.items()), default=0.0)
+            return max(
+                (count / pools[name] for name, count in held.items()), default=0.0
+            )
 
         def of_tenant(tenant: TenantId) -> float:
             return dominant(capacity.held_by(tenant)) / view.tenant(tenant).weight
@@ -45,5 +49,9 @@ class Drf:
         for job in view.jobs:
             share = dominant(capacity.held_by(job.spec.tenant))
             told = f"the dominant share of tenant {job.spec.tenant} is {share:.0%}"
-            notes[job.id] = told if job.id in capacity.counts else waits(job, span(job)[0], capacity, told)
+            notes[job.id] = (
+                told
+                if job.id in capacity.counts
+                else waits(job, span(job)[0], capacity, told)
+            )
         return counted_plan(view, capacity, notes)

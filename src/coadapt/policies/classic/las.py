@@ -22,5 +22,11 @@ class Las:
 
     def allocate(self, view: ClusterView) -> Plan:
         ahead = self._turns.ahead(view)
-        queue = sorted(view.jobs, key=lambda job: (not ahead(job), view.service_gpu_s(job)))
-        return admit(view, by_priority(view, queue), GangRule(ahead="that used fewer GPU-seconds"))
+        queue = sorted(
+            view.jobs, key=lambda job: (not ahead(job), view.service_gpu_s(job))
+        )
+        return admit(
+            view,
+            by_priority(view, queue),
+            GangRule(ahead="that used fewer GPU-seconds"),
+        )

@@ -22,7 +22,9 @@ class MaxMin:
     matters only where not all jobs fit.
     """
 
-    card: ClassVar[PolicyCard] = PolicyCard(paper="classic", decides="GPU counts, order")
+    card: ClassVar[PolicyCard] = PolicyCard(
+        paper="classic", decides="GPU counts, order"
+    )
 
     def __init__(self, *, turn_s: float = GAVEL_ROUND_S) -> None:
         self._turns = Turns(turn_s)
@@ -30,7 +32,10 @@ class MaxMin:
     def allocate(self, view: ClusterView) -> Plan:
         capacity, shares = Capacity(view), fair_shares(view)
         ahead = self._turns.ahead(view)
-        queue = sorted(view.jobs, key=lambda job: (not ahead(job), _served(view, job, shares[job.id])))
+        queue = sorted(
+            view.jobs,
+            key=lambda job: (not ahead(job), _served(view, job, shares[job.id])),
+        )
         notes: dict[JobId, str] = {}
         num_served = 0
         for job in by_priority(view, queue):
@@ -44,7 +49,9 @@ class MaxMin:
         fill(
             [job for job in view.jobs if job.id in capacity.counts],
             capacity,
-            lambda tenant: sum(capacity.held_by(tenant).values()) / view.tenant(tenant).weight,
+            lambda tenant: (
+                sum(capacity.held_by(tenant).values()) / view.tenant(tenant).weight
+            ),
             lambda job: capacity.counts[job.id],
         )
         return counted_plan(view, capacity, notes)

@@ -17,7 +17,9 @@ class Srsf:
     holds up as many others as one that is long and narrow.
     """
 
-    card: ClassVar[PolicyCard] = PolicyCard(paper="classic", decides="order", oracle="time left")
+    card: ClassVar[PolicyCard] = PolicyCard(
+        paper="classic", decides="order", oracle="time left"
+    )
 
     def __init__(self, *, turn_s: float = GAVEL_ROUND_S) -> None:
         self._turns = Turns(turn_s)

@@ -10,7 +10,9 @@ from coadapt.policies.giving.counted_plan import counted_plan
 from coadapt.policies.giving.reasons import waits
 from coadapt.policies.predictors.declared import forecast_of
 
-MIN_REMAINING_STEPS = 1.0  # of a job whose forecast says that none are left, though it is still there
+MIN_REMAINING_STEPS = (
+    1.0  # of a job whose forecast says that none are left, though it is still there
+)
 
 
 class Afs:
@@ -20,7 +22,9 @@ class Afs:
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
-        paper="Hwang et al., AFS, NSDI 2021", decides="GPU counts", oracle="time left at each count"
+        paper="Hwang et al., AFS, NSDI 2021",
+        decides="GPU counts",
+        oracle="time left at each count",
     )
 
     def allocate(self, view: ClusterView) -> Plan:
@@ -30,7 +34,9 @@ class Afs:
         for job in view.jobs:
             forecast = forecast_of(job)
             if forecast is not None:
-                contenders.append(_contender(job, forecast, capacity.counts.get(job.id, 0)))
+                contenders.append(
+                    _contender(job, forecast, capacity.counts.get(job.id, 0))
+                )
                 continue
             unknown.add(job.id)
             if job.id not in capacity.counts:
@@ -48,7 +54,10 @@ class Afs:
         for job in view.jobs:
             if job.id not in capacity.counts:
                 notes[job.id] = waits(
-                    job, span(job)[0], capacity, "shorter jobs and better scaling ones go first"
+                    job,
+                    span(job)[0],
+                    capacity,
+                    "shorter jobs and better scaling ones go first",
                 )
             elif job.id in unknown:
                 notes[job.id] = "without a forecast it gets its minimum"
@@ -72,7 +81,11 @@ class _Contender:
 
     def speedup(self, count: int) -> float:
         """Return its speedup over one GPU; 0 without any, the last known one beyond what is known."""
-        return self.times[0] / self.times[min(count, len(self.times)) - 1] if count else 0.0
+        return (
+            self.times[0] / self.times[min(count, len(self.times)) - 1]
+            if count
+            else 0.0
+        )
 
     @property
     def gain(self) -> float:
@@ -83,7 +96,9 @@ class _Contender:
 
     def left_s(self, count: int) -> float:
         """Return the seconds that are left on `count` GPUs; infinity without any."""
-        return self.steps * self.times[0] / self.speedup(count) if count else float("inf")
+        return (
+            self.steps * self.times[0] / self.speedup(count) if count else float("inf")
+        )
 
 
 def _contender(job: JobView, forecast: Forecast, count: int) -> _Contender:
@@ -114,4 +129,8 @@ def _long_wins(short: _Contender, long: _Contender) -> bool:
 
 
 def _give(winner: _Contender, capacity: Capacity) -> bool:
-    return capacity.grow(winner.job) if winner.count else capacity.give(winner.job, winner.low)
+    return (
+        capacity.grow(winner.job)
+        if winner.count
+        else capacity.give(winner.job, winner.low)
+    )

@@ -61,10 +61,14 @@ class ElasticJsa:
             if job.id in capacity.counts or capacity.give(job, low):
                 num_served += 1
             else:
-                notes[job.id] = waits(job, low, capacity, go_first(num_served, "that came earlier"))
+                notes[job.id] = waits(
+                    job, low, capacity, go_first(num_served, "that came earlier")
+                )
         batches: dict[JobId, BatchConfig] = {}
         for gpu_type in sorted(set(capacity.gpu_types.values())):
-            jobs = [job for job in view.jobs if capacity.gpu_types.get(job.id) == gpu_type]
+            jobs = [
+                job for job in view.jobs if capacity.gpu_types.get(job.id) == gpu_type
+            ]
             table = self._table(view, jobs, gpu_type)
             if begins:
                 _grow(view, jobs, capacity, table)
@@ -75,14 +79,22 @@ class ElasticJsa:
                     notes[job.id] = "how it scales is known once it has reported"
                     continue
                 factor = _factors(table)[row, count - 1]
-                notes[job.id] = f"{factor:.3g} times as fast as on one GPU" if factor > 0.0 else ""
+                notes[job.id] = (
+                    f"{factor:.3g} times as fast as on one GPU" if factor > 0.0 else ""
+                )
                 # A batch that is dictated teaches nothing: first it is to be timed on as many replicas.
-                if self._trusting and job.spec.adaptive and profile.num_replicas_profiled >= count:
+                if (
+                    self._trusting
+                    and job.spec.adaptive
+                    and profile.num_replicas_profiled >= count
+                ):
                     batches |= _batch(job, table, row, count)
         plan = counted_plan(view, capacity, notes)
         return replace(plan, batches=batches)
 
-    def _table(self, view: ClusterView, jobs: list[JobView], gpu_type: str) -> GoodputTable:
+    def _table(
+        self, view: ClusterView, jobs: list[JobView], gpu_type: str
+    ) -> GoodputTable:
         """Return what `jobs` do on 1, 2, ... GPUs of `gpu_type`, on as few nodes as possible."""
         sizes = [node.num_gpus for node in view.nodes if node.gpu_type == gpu_type]
         num_replicas_C = np.arange(1, sum(sizes) + 1)
@@ -110,7 +122,9 @@ def _factors(table: GoodputTable) -> FloatArray:
     return np.asarray(rate_JC / np.where(base_J > 0.0, base_J, 1.0)[:, None])
 
 
-def _grow(view: ClusterView, jobs: list[JobView], capacity: Capacity, table: GoodputTable) -> None:
+def _grow(
+    view: ClusterView, jobs: list[JobView], capacity: Capacity, table: GoodputTable
+) -> None:
     """Give the GPUs of one type that are left to `jobs`, which have their fewest, by the programme."""
     gpu_type = capacity.gpu_types[jobs[0].id]
     total = sum(node.num_gpus for node in view.nodes if node.gpu_type == gpu_type)
@@ -121,9 +135,13 @@ def _grow(view: ClusterView, jobs: list[JobView], capacity: Capacity, table: Goo
     for row, job in enumerate(jobs):
         low, held = capacity.counts[job.id], job.allocation.num_replicas
         most = min(_most(job, gpu_type, low) - low, num_left)
-        value_M = factor_JC[row, low - 1 : low + most] + KEEPS * (np.arange(low, low + most + 1) == held)
+        value_M = factor_JC[row, low - 1 : low + most] + KEEPS * (
+            np.arange(low, low + most + 1) == held
+        )
         # [k, m]: the sum with m more for this job, where the jobs before it have the other k - m.
-        before_KM = sliding_window_view(np.concatenate((np.full(most, -np.inf), best_K)), most + 1)[:, ::-1]
+        before_KM = sliding_window_view(
+            np.concatenate((np.full(most, -np.inf), best_K)), most + 1
+        )[:, ::-1]
         sum_KM = before_KM + value_M
         choice_K = np.argmax(sum_KM, axis=1)  # the fewest on ties
         best_K = sum_KM[np.arange(num_left + 1), choice_K]
@@ -143,13 +161,20 @@ def _most(job: JobView, gpu_type: str, low: int) -> int:
     return max(min(span(job)[1], known), low)
 
 
-def _batch(job: JobView, table: GoodputTable, row: int, count: int) -> dict[JobId, BatchConfig]:
+def _batch(
+    job: JobView, table: GoodputTable, row: int, count: int
+) -> dict[JobId, BatchConfig]:
     """Return the best batch of `job` on `count` replicas; nothing where none is lawful."""
     if not table.goodput_JC[row, count - 1] > 0.0:
         return {}
-    atomic, accumulation = int(table.atomic_JC[row, count - 1]), int(table.accumulation_JC[row, count - 1])
+    atomic, accumulation = (
+        int(table.atomic_JC[row, count - 1]),
+        int(table.accumulation_JC[row, count - 1]),
+    )
     return {
         job.id: BatchConfig(
-            total=count * atomic * (accumulation + 1), atomic=atomic, accumulation=accumulation
+            total=count * atomic * (accumulation + 1),
+            atomic=atomic,
+            accumulation=accumulation,
         )
     }

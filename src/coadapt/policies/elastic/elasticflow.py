@@ -25,9 +25,15 @@ from coadapt.policies.giving.reasons import plural, waits
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
-MIN_REMAINING_STEPS = 1.0  # of a job whose forecast says that none are left, though it is still there
-PUT_OFF = 2.0  # a deadline that cannot be kept any more is put off so far, until one can
-NUM_SLOTS_MAX = 2_000  # a week in slots of five minutes; later deadlines are looked at that far
+MIN_REMAINING_STEPS = (
+    1.0  # of a job whose forecast says that none are left, though it is still there
+)
+PUT_OFF = (
+    2.0  # a deadline that cannot be kept any more is put off so far, until one can
+)
+NUM_SLOTS_MAX = (
+    2_000  # a week in slots of five minutes; later deadlines are looked at that far
+)
 
 
 class ElasticFlow:
@@ -56,7 +62,9 @@ class ElasticFlow:
 
     def allocate(self, view: ClusterView) -> Plan:
         requests = {
-            job.id: request for job in view.jobs if (request := self._request(job, view.at)) is not None
+            job.id: request
+            for job in view.jobs
+            if (request := self._request(job, view.at)) is not None
         }
         promises = self._promises(view, requests)
         self._promised = set(promises)
@@ -66,8 +74,13 @@ class ElasticFlow:
             now = promises[job_id].now if job_id in promises else 0
             _give_at_most(jobs[job_id], now or useful_span(jobs[job_id])[0], capacity)
         self._spend(view, promises, capacity)
-        notes = {job.id: _note(job, requests.get(job.id), promises, capacity) for job in view.jobs}
-        return counted_plan(view, capacity, notes, picks=dict.fromkeys(order, Pick.FEWEST))
+        notes = {
+            job.id: _note(job, requests.get(job.id), promises, capacity)
+            for job in view.jobs
+        }
+        return counted_plan(
+            view, capacity, notes, picks=dict.fromkeys(order, Pick.FEWEST)
+        )
 
     def _request(self, job: JobView, at: float) -> "_Request | None":
         promised = job.id in self._promised
@@ -76,7 +89,9 @@ class ElasticFlow:
             return request
         return replace(request, steps=request.steps * (1.0 + self._margin))
 
-    def _promises(self, view: ClusterView, requests: "dict[JobId, _Request]") -> "dict[JobId, _Promise]":
+    def _promises(
+        self, view: ClusterView, requests: "dict[JobId, _Request]"
+    ) -> "dict[JobId, _Promise]":
         """Return who is promised its deadline, by deadline: all that were, and who can be besides."""
         by_deadline = sorted(requests, key=lambda job_id: requests[job_id].left_s)
         # Whoever was refused is asked again when a job has gone: before that nothing became free.
@@ -86,9 +101,15 @@ class ElasticFlow:
         promises = self._plan(view, requests, held)
         for job_id in by_deadline:
             if job_id not in self._promised and job_id not in asked:
-                wanted = [each for each in by_deadline if each in held or each == job_id]
+                wanted = [
+                    each for each in by_deadline if each in held or each == job_id
+                ]
                 tried = self._plan(view, requests, wanted)
-                if job_id in tried and _num_late(tried) == _num_late(promises) and len(tried) == len(wanted):
+                if (
+                    job_id in tried
+                    and _num_late(tried) == _num_late(promises)
+                    and len(tried) == len(wanted)
+                ):
                     held, promises = wanted, tried
         return promises
 
@@ -104,7 +125,10 @@ class ElasticFlow:
         promises = {}
         for job_id in wanted:
             request = requests[job_id]
-            promise, left_s = self._share(request, request.left_s, free_T), request.left_s
+            promise, left_s = (
+                self._share(request, request.left_s, free_T),
+                request.left_s,
+            )
             while promise is None and left_s < self._slot_s * NUM_SLOTS_MAX:
                 left_s *= PUT_OFF
                 promise = self._share(request, left_s, free_T)
@@ -114,19 +138,25 @@ class ElasticFlow:
                 free_T[: len(promise.count_T)] -= promise.count_T
         return promises
 
-    def _share(self, request: "_Request", left_s: float, free_T: IntArray) -> "_Promise | None":
+    def _share(
+        self, request: "_Request", left_s: float, free_T: IntArray
+    ) -> "_Promise | None":
         """Return the smallest share with which `request` ends in left_s beside what was taken of free_T."""
         num_slots = min(math.ceil(left_s / self._slot_s), len(free_T))
         seconds_T = np.full(num_slots, self._slot_s)
         seconds_T[-1] = min(left_s - self._slot_s * (num_slots - 1), self._slot_s)
         for level in range(len(request.counts)):
-            fits_T = np.searchsorted(request.counts[: level + 1], free_T[:num_slots], side="right")
+            fits_T = np.searchsorted(
+                request.counts[: level + 1], free_T[:num_slots], side="right"
+            )
             count_T = np.concatenate(([0], request.counts))[fits_T]
             rate_T = np.concatenate(([0.0], request.rates))[fits_T]
             done_T = np.cumsum(rate_T * seconds_T)
             end = int(np.searchsorted(done_T, request.steps))
             if end < num_slots:
-                return _Promise(count=int(request.counts[level]), count_T=count_T[: end + 1])
+                return _Promise(
+                    count=int(request.counts[level]), count_T=count_T[: end + 1]
+                )
         return None
 
     def _spend(
@@ -199,7 +229,10 @@ def _scaling(job: JobView) -> tuple[IntArray, FloatArray] | None:
     if forecast is None:
         return None
     low, most = useful_span(job)
-    counts, rates = [low], [1.0 / forecast.step_time_s[min(low, len(forecast.step_time_s)) - 1]]
+    counts, rates = (
+        [low],
+        [1.0 / forecast.step_time_s[min(low, len(forecast.step_time_s)) - 1]],
+    )
     while (count := 2 * counts[-1]) <= min(most, len(forecast.step_time_s)):
         rate = 1.0 / forecast.step_time_s[count - 1]
         if rate <= rates[-1]:
@@ -230,7 +263,9 @@ def _steps_by_progress(job: JobView) -> float:
     seen = job.measured
     if seen.progress_target is None or not seen.progress > 0.0:
         return 0.0
-    samples = max(seen.progress_target - seen.progress, 0.0) * seen.samples / seen.progress
+    samples = (
+        max(seen.progress_target - seen.progress, 0.0) * seen.samples / seen.progress
+    )
     return samples / limits_in_use(job).requested
 
 
@@ -253,7 +288,9 @@ def _note(
     capacity: Capacity,
 ) -> str:
     if job.id in promises and promises[job.id].late:
-        told = "its deadline was promised and cannot be kept any more: as soon as may be"
+        told = (
+            "its deadline was promised and cannot be kept any more: as soon as may be"
+        )
     elif request is not None and job.id in promises:
         share = plural(promises[job.id].count, "GPU")
         told = f"its deadline is promised: {share} from now on would do for the {request.left_s:.0f} s left"

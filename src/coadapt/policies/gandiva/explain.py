@@ -14,7 +14,10 @@ def why_not(job: JobView, homes: Mapping[JobId, Allocation], capacity: Capacity)
     home = homes.get(job.id)
     if home is None:
         return waits(
-            job, requested_gpus(job), capacity, "every server has as many jobs as may take turns there"
+            job,
+            requested_gpus(job),
+            capacity,
+            "every server has as many jobs as may take turns there",
         )
     held = job.allocation.num_replicas
     start = f"gives up its {plural(held, 'GPU')} and waits" if held else "waits"
@@ -22,7 +25,11 @@ def why_not(job: JobView, homes: Mapping[JobId, Allocation], capacity: Capacity)
 
 
 def note(
-    job: JobView, homes: Mapping[JobId, Allocation], servers: Servers, partner: str, score: float | None
+    job: JobView,
+    homes: Mapping[JobId, Allocation],
+    servers: Servers,
+    partner: str,
+    score: float | None,
 ) -> str:
     """Return what to add to the reason of `job`, which trains. score: what it and `partner` get done."""
     home = homes.get(job.id)
@@ -31,9 +38,7 @@ def note(
     if partner and score is None:
         return f"it shares its GPUs with {partner}, on trial"
     if partner:
-        return (
-            f"it shares its GPUs with {partner}: together they get {score:.2f} times as much done as in turns"
-        )
+        return f"it shares its GPUs with {partner}: together they get {score:.2f} times as much done as in turns"
     if home.num_replicas > requested_gpus(job):
         return "it has idle GPUs of its server until somebody needs them"
     return f"its turn: {_crowd(homes, home)}" if servers.crowded(home) else ""

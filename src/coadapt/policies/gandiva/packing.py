@@ -41,7 +41,9 @@ class Packing:
         for gone in [job for job in self._timed if job not in jobs]:
             self.part(gone)
             del self._timed[gone]
-        self._tried = {pair: score for pair, score in self._tried.items() if jobs.issuperset(pair)}
+        self._tried = {
+            pair: score for pair, score in self._tried.items() if jobs.issuperset(pair)
+        }
         grants = {job.id: job.allocation for job in view.jobs}
         for job in view.jobs:
             timed, held = self._timed.setdefault(job.id, _Timed()), job.allocation
@@ -71,11 +73,15 @@ class Packing:
             self.part(second)
         return failed
 
-    def promise(self, first: JobView, second: JobView, threshold: float) -> float | None:
+    def promise(
+        self, first: JobView, second: JobView, threshold: float
+    ) -> float | None:
         """Return the score to expect of a pair, the threshold where untried; None: not worth a trial."""
         if any(self._timed[job.id].alone_s is None for job in (first, second)):
             return None
-        known = self._tried.get((first.id, second.id), self._tried.get((second.id, first.id)))
+        known = self._tried.get(
+            (first.id, second.id), self._tried.get((second.id, first.id))
+        )
         if known is None and first.spec.application and second.spec.application:
             known = self._scores.get(_kinds(first, second))
         if known is None:

@@ -5,7 +5,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from coadapt.model import Allocation, ClusterView, JobId, JobView, NodeId, Plan, RescaleContract
+from coadapt.model import (
+    Allocation,
+    ClusterView,
+    JobId,
+    JobView,
+    NodeId,
+    Plan,
+    RescaleContract,
+)
 from coadapt.policies.base import PolicyCard
 from coadapt.policies.gandiva.explain import note, why_not
 from coadapt.policies.gandiva.packing import Packing, may_share
@@ -119,7 +127,9 @@ class Gandiva:
     def allocate(self, view: ClusterView) -> Plan:
         now = self._begin(view)
         if self._options.pack:
-            for job_id in self._packing.judge(view, TRIAL_TURNS * now.turn_s, self._options.pack_gain):
+            for job_id in self._packing.judge(
+                view, TRIAL_TURNS * now.turn_s, self._options.pack_gain
+            ):
                 del self._kept.homes[job_id]
         self._place_all(now)
         if self._options.migrate:
@@ -136,13 +146,18 @@ class Gandiva:
         """Bring what is kept up to the view: time received, jobs and homes that are gone, turns."""
         capacity = Capacity(view)
         jobs = {job.id: job for job in view.jobs}
-        elapsed_s = max(view.at - self._kept.seen_at, 0.0) if math.isfinite(self._kept.seen_at) else 0.0
+        elapsed_s = (
+            max(view.at - self._kept.seen_at, 0.0)
+            if math.isfinite(self._kept.seen_at)
+            else 0.0
+        )
         self._kept.seen_at = view.at
         self._packing.observe(view)
         for gone in [job_id for job_id in self._kept.homes if job_id not in jobs]:
             self._leave(gone)
         self._kept.received_s = {
-            job.id: self._kept.received_s.get(job.id, 0.0) + (elapsed_s if job.allocation else 0.0)
+            job.id: self._kept.received_s.get(job.id, 0.0)
+            + (elapsed_s if job.allocation else 0.0)
             for job in view.jobs
         }
         pinned: dict[NodeId, int] = {}
@@ -153,7 +168,9 @@ class Gandiva:
                     pinned[name] = pinned.get(name, 0) + count
         servers = Servers(view.nodes, self._kept.affinity, pinned)
         self._adopt(view, servers, capacity)
-        for job_id in [job_id for job_id in self._kept.homes if self._packing.leads(job_id)]:
+        for job_id in [
+            job_id for job_id in self._kept.homes if self._packing.leads(job_id)
+        ]:
             servers.settle(self._kept.homes[job_id])
         servers.forget_empty()
         mean_s = sum(job.rescale_s for job in view.jobs) / max(len(view.jobs), 1)
@@ -171,13 +188,25 @@ class Gandiva:
                 quota_left[job.spec.tenant] -= job.allocation.num_gpus
         for job in view.jobs:
             home = self._kept.homes.get(job.id)
-            if home is None and not job.allocation.shared and job.id not in capacity.counts:
+            if (
+                home is None
+                and not job.allocation.shared
+                and job.id not in capacity.counts
+            ):
                 home = job.allocation
             if not home or not self._packing.leads(job.id):
                 continue
-            kind = servers.nodes[home.slots[0][0]].gpu_type if servers.can_hold(home) else None
-            fits = home.num_replicas in range(requested_gpus(job), useful_span(job)[1] + 1)
-            stranded = job.spec.contract is RescaleContract.FROZEN and bool(job.allocation)
+            kind = (
+                servers.nodes[home.slots[0][0]].gpu_type
+                if servers.can_hold(home)
+                else None
+            )
+            fits = home.num_replicas in range(
+                requested_gpus(job), useful_span(job)[1] + 1
+            )
+            stranded = job.spec.contract is RescaleContract.FROZEN and bool(
+                job.allocation
+            )
             left = quota_left.get(job.spec.tenant, math.inf)
             if kind is None or not fits or stranded or left < home.num_replicas:
                 self._leave(job.id)
@@ -202,7 +231,9 @@ class Gandiva:
             for job_id, each in self._kept.homes.items()
             if job_id != job.id and any(each.on(name) for name, _ in home.slots)
         ]
-        self._kept.received_s[job.id] = min(others, default=self._kept.received_s[job.id])
+        self._kept.received_s[job.id] = min(
+            others, default=self._kept.received_s[job.id]
+        )
         self._kept.homes[job.id] = home
         self._kept.moved_at[job.id] = now.view.at
         now.servers.settle(home)
@@ -217,16 +248,26 @@ class Gandiva:
             and self._allowed(now, job)
         ]
         homeless.sort(key=lambda job: -job.spec.priority)
-        self._kept.moved_at = {job_id: at for job_id, at in self._kept.moved_at.items() if job_id in now.jobs}
+        self._kept.moved_at = {
+            job_id: at
+            for job_id, at in self._kept.moved_at.items()
+            if job_id in now.jobs
+        }
         waiting = [job for job in homeless if not self._place(now, job, None)]
         if waiting:
             self._shrink_all(now)
-        now.queued = [job for job in waiting if not self._place(now, job, self._options.load_max)]
+        now.queued = [
+            job for job in waiting if not self._place(now, job, self._options.load_max)
+        ]
 
     def _place(self, now: _Round, job: JobView, limit: float | None) -> bool:
         """Let `job` live somewhere. limit: as in Servers.find."""
         count, same = requested_gpus(job), self._options.same_affinity
-        home = now.servers.find(job, count, limit, same_affinity=same) if self._allowed(now, job) else None
+        home = (
+            now.servers.find(job, count, limit, same_affinity=same)
+            if self._allowed(now, job)
+            else None
+        )
         if home is not None:
             self._settle(now, job, home)
         return home is not None
@@ -238,7 +279,8 @@ class Gandiva:
         living = sum(
             home.num_replicas
             for job_id, home in self._kept.homes.items()
-            if self._packing.leads(job_id) and now.jobs[job_id].spec.tenant == job.spec.tenant
+            if self._packing.leads(job_id)
+            and now.jobs[job_id].spec.tenant == job.spec.tenant
         )
         return living + requested_gpus(job) <= now.capacity.quota_left(job)
 
@@ -251,7 +293,9 @@ class Gandiva:
             if home is None:
                 continue
             second = not self._packing.leads(job.id)
-            if (second and self._allowed(now, job)) or (now.servers.crowded(home) and not job.allocation):
+            if (second and self._allowed(now, job)) or (
+                now.servers.crowded(home) and not job.allocation
+            ):
                 place = now.servers.find(job, requested_gpus(job))
                 if place is not None:
                     self._rehome(now, job, home, place)
@@ -260,11 +304,15 @@ class Gandiva:
                 place = now.servers.find_together(home)
                 if place is not None:
                     self._rehome(now, job, home, place)
-        needy = bool(now.queued) or any(home.num_nodes > 1 for home in self._kept.homes.values())
+        needy = bool(now.queued) or any(
+            home.num_nodes > 1 for home in self._kept.homes.values()
+        )
         for job, home in self._settled(now) if needy else ():
             name = home.slots[0][0]
             if now.servers.free(name) >= EMPTY_PART * now.servers.nodes[name].num_gpus:
-                place = now.servers.find_elsewhere(home) if home.num_nodes == 1 else None
+                place = (
+                    now.servers.find_elsewhere(home) if home.num_nodes == 1 else None
+                )
                 if place is not None:
                     self._rehome(now, job, home, place)
 
@@ -273,10 +321,16 @@ class Gandiva:
         for job in now.view.jobs:
             home = self._kept.homes.get(job.id)
             stayed_s = now.view.at - self._kept.moved_at.get(job.id, -math.inf)
-            if home is not None and job.id not in self._packing.partner and stayed_s >= MOVE_AFTER_S:
+            if (
+                home is not None
+                and job.id not in self._packing.partner
+                and stayed_s >= MOVE_AFTER_S
+            ):
                 yield job, home
 
-    def _rehome(self, now: _Round, job: JobView, home: Allocation, place: Allocation) -> None:
+    def _rehome(
+        self, now: _Round, job: JobView, home: Allocation, place: Allocation
+    ) -> None:
         if job.id not in self._packing.partner:
             now.servers.leave(home)
         elif self._packing.leads(job.id):
@@ -301,7 +355,9 @@ class Gandiva:
         for i, first in enumerate(lone):
             for k, second in enumerate(lone[i + 1 :], i + 1):
                 if self._may_pair(now, first, second, quotas):
-                    promise = self._packing.promise(first, second, self._options.pack_gain)
+                    promise = self._packing.promise(
+                        first, second, self._options.pack_gain
+                    )
                     if promise is not None:
                         found.append((-promise, i, k))
         for _, i, k in sorted(found):
@@ -319,17 +375,26 @@ class Gandiva:
         self._kept.labels = {
             job_id: labels
             for job_id, labels in self._kept.labels.items()
-            if job_id != leader and job_id in self._packing.partner and self._packing.leads(job_id)
+            if job_id != leader
+            and job_id in self._packing.partner
+            and self._packing.leads(job_id)
         }
-        others = [shared(self._kept.homes[job_id], labels) for job_id, labels in self._kept.labels.items()]
+        others = [
+            shared(self._kept.homes[job_id], labels)
+            for job_id, labels in self._kept.labels.items()
+        ]
         others += [now.jobs[job_id].allocation for job_id in now.capacity.counts]
         labels: list[int] = []
         for name, count in home.slots:
             used = {label for each in others for label in each.labels_on(name)}
-            labels += [label for label in range(count + len(used)) if label not in used][:count]
+            labels += [
+                label for label in range(count + len(used)) if label not in used
+            ][:count]
         return tuple(labels)
 
-    def _may_pair(self, now: _Round, first: JobView, second: JobView, quotas: Mapping[str, int]) -> bool:
+    def _may_pair(
+        self, now: _Round, first: JobView, second: JobView, quotas: Mapping[str, int]
+    ) -> bool:
         name = self._kept.homes[first.id].slots[0][0]
         kind = now.servers.nodes[name].gpu_type
         return (
@@ -340,7 +405,9 @@ class Gandiva:
 
     def _grow_all(self, now: _Round) -> None:
         """Let jobs have the idle GPUs of their server, if nobody has waited for a while."""
-        if now.queued or any(now.servers.crowded(home) for home in self._kept.homes.values()):
+        if now.queued or any(
+            now.servers.crowded(home) for home in self._kept.homes.values()
+        ):
             self._kept.calm_since = math.inf
             return
         self._kept.calm_since = min(self._kept.calm_since, now.view.at)
@@ -368,7 +435,9 @@ class Gandiva:
                     now.servers.leave(self._kept.homes.pop(job.id))
                     self._place(now, job, None)
                 else:
-                    self._resize(now, job, Allocation(slots=((home.slots[0][0], count),)))
+                    self._resize(
+                        now, job, Allocation(slots=((home.slots[0][0], count),))
+                    )
         self._kept.calm_since = math.inf
 
     def _resize(self, now: _Round, job: JobView, home: Allocation) -> None:
@@ -399,7 +468,9 @@ class Gandiva:
             home = self._kept.homes.get(job.id)
             if home is None or job.id in running or job.id in self._packing.partner:
                 continue
-            place = now.servers.find_idle(job, requested_gpus(job), free.gpus, self._options.load_max)
+            place = now.servers.find_idle(
+                job, requested_gpus(job), free.gpus, self._options.load_max
+            )
             if place is not None and not job.allocation:
                 self._rehome(now, job, home, place)
                 free.take(place)
@@ -409,13 +480,21 @@ class Gandiva:
     def _run(self, now: _Round, running: dict[JobId, Allocation], job: JobView) -> None:
         """Give `job`, and its partner with it, the GPUs of its home, if its tenant's quota allows it."""
         home, partner = self._kept.homes[job.id], self._packing.partner.get(job.id)
-        leader = job if partner is None or self._packing.leads(job.id) else now.jobs[partner]
-        if now.capacity.give(leader, home.num_replicas, now.servers.nodes[home.slots[0][0]].gpu_type):
-            running |= {job.id: home} if partner is None else {job.id: home, partner: home}
+        leader = (
+            job if partner is None or self._packing.leads(job.id) else now.jobs[partner]
+        )
+        if now.capacity.give(
+            leader, home.num_replicas, now.servers.nodes[home.slots[0][0]].gpu_type
+        ):
+            running |= (
+                {job.id: home} if partner is None else {job.id: home, partner: home}
+            )
 
     def _plan(self, now: _Round, running: Mapping[JobId, Allocation]) -> Plan:
         frozen = {
-            job_id: now.jobs[job_id].allocation for job_id in now.capacity.counts if job_id not in running
+            job_id: now.jobs[job_id].allocation
+            for job_id in now.capacity.counts
+            if job_id not in running
         }
         allocations = frozen | self._labelled(running)
         batches, reasons = {}, {}
@@ -426,22 +505,36 @@ class Gandiva:
                 continue
             partner = self._packing.partner.get(job.id)
             also = "" if partner is None else now.jobs[partner].spec.name
-            told = note(job, self._kept.homes, now.servers, also, self._packing.score_of(job.id))
+            told = note(
+                job, self._kept.homes, now.servers, also, self._packing.score_of(job.id)
+            )
             reasons[job.id] = gets(job, given) + (f"; {told}" if told else "")
             batch = requested_batch(job, given.num_replicas)
             if batch is not None:
                 batches[job.id] = batch
         crowds = [now.servers.load(name) for name in now.servers.nodes]
-        figures = {"load_max": max(crowds, default=0.0), "pairs": len(self._packing.partner) / 2}
-        return Plan(allocations=allocations, batches=batches, reasons=reasons, diagnostics=figures)
+        figures = {
+            "load_max": max(crowds, default=0.0),
+            "pairs": len(self._packing.partner) / 2,
+        }
+        return Plan(
+            allocations=allocations,
+            batches=batches,
+            reasons=reasons,
+            diagnostics=figures,
+        )
 
     def _labelled(self, running: Mapping[JobId, Allocation]) -> dict[JobId, Allocation]:
         """Return what the jobs of `running` hold: pairs by halves, on labels that stay theirs."""
         given: dict[JobId, Allocation] = {}
         for job_id, home in running.items():
             partner = self._packing.partner.get(job_id)
-            leader = job_id if partner is None or self._packing.leads(job_id) else partner
-            given[job_id] = home if partner is None else shared(home, self._kept.labels[leader])
+            leader = (
+                job_id if partner is None or self._packing.leads(job_id) else partner
+            )
+            given[job_id] = (
+                home if partner is None else shared(home, self._kept.labels[leader])
+            )
         return given
 
 

@@ -18,7 +18,12 @@ class Servers:
     pinned: GPUs per node that nobody takes turns on, because a frozen job runs there.
     """
 
-    def __init__(self, nodes: Sequence[Node], affinity: dict[NodeId, int], pinned: Mapping[NodeId, int]):
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        affinity: dict[NodeId, int],
+        pinned: Mapping[NodeId, int],
+    ):
         self.nodes = {node.id: node for node in nodes}
         self.affinity = affinity
         self.pinned = pinned
@@ -31,7 +36,10 @@ class Servers:
         if any(name not in self.nodes for name, _ in home.slots):
             return False
         types = {self.nodes[name].gpu_type for name, _ in home.slots}
-        rooms = [self.nodes[name].num_gpus - self.pinned.get(name, 0) - count for name, count in home.slots]
+        rooms = [
+            self.nodes[name].num_gpus - self.pinned.get(name, 0) - count
+            for name, count in home.slots
+        ]
         return len(types) == 1 and min(rooms) >= 0
 
     def settle(self, home: Allocation) -> None:
@@ -63,17 +71,34 @@ class Servers:
         return any(self.load(name) > 1.0 for name, _ in home.slots)
 
     def find(
-        self, job: JobView, count: int, limit: float | None = None, *, same_affinity: bool = False
+        self,
+        job: JobView,
+        count: int,
+        limit: float | None = None,
+        *,
+        same_affinity: bool = False,
     ) -> Allocation | None:
         """Return a home for `job` by Algorithm 1 of the paper; None: it has to queue.
 
         limit: the largest load that it may bring about where no GPUs are free; None: free GPUs only.
         same_affinity: whether it may bring that about on servers of its affinity only.
         """
-        allowed = [node for node in self.nodes.values() if job.spec.replicas.allows_type(node.gpu_type)]
-        pools = [[node for node in allowed if node.gpu_type == kind] for kind in _types(allowed)]
-        same = [[node for node in pool if self.affinity.get(node.id) == count] for pool in pools]
-        none = [[node for node in pool if node.id not in self.affinity] for pool in pools]
+        allowed = [
+            node
+            for node in self.nodes.values()
+            if job.spec.replicas.allows_type(node.gpu_type)
+        ]
+        pools = [
+            [node for node in allowed if node.gpu_type == kind]
+            for kind in _types(allowed)
+        ]
+        same = [
+            [node for node in pool if self.affinity.get(node.id) == count]
+            for pool in pools
+        ]
+        none = [
+            [node for node in pool if node.id not in self.affinity] for pool in pools
+        ]
         ways = (
             *((pool, False) for pool in same),
             *((pool, True) for pool in none),
@@ -85,7 +110,10 @@ class Servers:
                 return home
         if limit is None:
             return None
-        crowds = (self._on_crowded(pool, count, limit) for pool in (same if same_affinity else same + pools))
+        crowds = (
+            self._on_crowded(pool, count, limit)
+            for pool in (same if same_affinity else same + pools)
+        )
         return next((home for home in crowds if home is not None), None)
 
     def find_idle(
@@ -95,16 +123,29 @@ class Servers:
 
         On one server, the fullest that has them; on several only if none is large enough.
         """
-        allowed = [node for node in self.nodes.values() if job.spec.replicas.allows_type(node.gpu_type)]
+        allowed = [
+            node
+            for node in self.nodes.values()
+            if job.spec.replicas.allows_type(node.gpu_type)
+        ]
         for kind in _types(allowed):
             pool = [node for node in allowed if node.gpu_type == kind]
             rooms = {
-                node.id: min(idle[node.id], int(limit * node.num_gpus) - self.used[node.id]) for node in pool
+                node.id: min(
+                    idle[node.id], int(limit * node.num_gpus) - self.used[node.id]
+                )
+                for node in pool
             }
             single = [name for name, room in rooms.items() if room >= count]
             if single:
-                return Allocation(slots=((min(single, key=lambda name: (rooms[name], name)), count),))
-            home = _gathered(rooms, self.nodes, count) if all(n.num_gpus < count for n in pool) else None
+                return Allocation(
+                    slots=((min(single, key=lambda name: (rooms[name], name)), count),)
+                )
+            home = (
+                _gathered(rooms, self.nodes, count)
+                if all(n.num_gpus < count for n in pool)
+                else None
+            )
             if home is not None:
                 return home
         return None
@@ -116,7 +157,9 @@ class Servers:
         rooms = [
             node.id
             for node in self.nodes.values()
-            if node.gpu_type == kind and count <= self.free(node.id) < least and not home.on(node.id)
+            if node.gpu_type == kind
+            and count <= self.free(node.id) < least
+            and not home.on(node.id)
         ]
         best = min(rooms, key=lambda name: (self.free(name), name), default=None)
         return None if best is None else Allocation(slots=((best, count),))
@@ -128,26 +171,38 @@ class Servers:
         self.leave(home)
         together = self._on_free(pool, count, spread=False)
         self.settle(home)
-        return together if together is not None and together.num_nodes < home.num_nodes else None
+        return (
+            together
+            if together is not None and together.num_nodes < home.num_nodes
+            else None
+        )
 
-    def _on_free(self, pool: Sequence[Node], count: int, spread: bool) -> Allocation | None:
+    def _on_free(
+        self, pool: Sequence[Node], count: int, spread: bool
+    ) -> Allocation | None:
         """Return free GPUs of `pool`: on one server, the one with least load; else on several where they must
         be, or may (`spread`)."""
         rooms = {node.id: self.free(node.id) for node in pool}
         single = [name for name, room in rooms.items() if room >= count]
         if single:
-            best = min(single, key=lambda name: (self.load(name), self.nodes[name].num_gpus, name))
+            best = min(
+                single,
+                key=lambda name: (self.load(name), self.nodes[name].num_gpus, name),
+            )
             return Allocation(slots=((best, count),))
         larger = all(node.num_gpus < count for node in pool)
         return _gathered(rooms, self.nodes, count) if spread or larger else None
 
-    def _on_crowded(self, pool: Sequence[Node], count: int, limit: float) -> Allocation | None:
+    def _on_crowded(
+        self, pool: Sequence[Node], count: int, limit: float
+    ) -> Allocation | None:
         """Return GPUs of `pool` to take turns on, where the load is least; on several only if it must be."""
         whole = {node.id: node.num_gpus - self.pinned.get(node.id, 0) for node in pool}
         single = [
             name
             for name, room in whole.items()
-            if room >= count and self.used[name] + count <= limit * self.nodes[name].num_gpus
+            if room >= count
+            and self.used[name] + count <= limit * self.nodes[name].num_gpus
         ]
         if single:
             best = min(single, key=lambda name: (self.load(name), name))
@@ -158,7 +213,9 @@ class Servers:
             name: min(room, int(limit * self.nodes[name].num_gpus) - self.used[name])
             for name, room in whole.items()
         }
-        return _gathered(rooms, self.nodes, count, by_load={name: self.load(name) for name in rooms})
+        return _gathered(
+            rooms, self.nodes, count, by_load={name: self.load(name) for name in rooms}
+        )
 
 
 def _gathered(
@@ -171,7 +228,9 @@ def _gathered(
     racks = sorted({nodes[name].rack for name in rooms})
     groups = [[name for name in rooms if nodes[name].rack == rack] for rack in racks]
     for group in [*groups, list(rooms)]:
-        ranked = sorted(group, key=lambda name: ((by_load or {}).get(name, 0.0), -rooms[name], name))
+        ranked = sorted(
+            group, key=lambda name: ((by_load or {}).get(name, 0.0), -rooms[name], name)
+        )
         slots, left = [], count
         for name in ranked:
             if (taken := min(rooms[name], left)) > 0:

@@ -25,13 +25,24 @@ class Worth(NamedTuple):
         return (self.left_N[num_replicas - 1] - self.left_N[num_replicas]) * self.scale
 
 
-def grow_by_gain(jobs: Sequence[JobView], capacity: Capacity, worth: Mapping[JobId, Worth]) -> None:
+def grow_by_gain(
+    jobs: Sequence[JobView], capacity: Capacity, worth: Mapping[JobId, Worth]
+) -> None:
     """Give what is left to `jobs`, which have some, GPU by GPU, while any gains. Ties go to the first."""
     # Nearly every GPU of every round passes through here: they are dealt on lists, and booked at the end.
-    counts, most = [capacity.counts[job.id] for job in jobs], [capacity.most(job) for job in jobs]
-    types, tenants = [capacity.gpu_types[job.id] for job in jobs], [job.spec.tenant for job in jobs]
+    counts, most = (
+        [capacity.counts[job.id] for job in jobs],
+        [capacity.most(job) for job in jobs],
+    )
+    types, tenants = (
+        [capacity.gpu_types[job.id] for job in jobs],
+        [job.spec.tenant for job in jobs],
+    )
     worths = [worth[job.id] for job in jobs]
-    free, quota = capacity.free(), {job.spec.tenant: capacity.quota_left(job) for job in jobs}
+    free, quota = (
+        capacity.free(),
+        {job.spec.tenant: capacity.quota_left(job) for job in jobs},
+    )
     gains = enumerate(map(Worth.of_next, worths, counts))
     heap = [(-gain, index) for index, gain in gains if gain > 0.0]
     heapify(heap)

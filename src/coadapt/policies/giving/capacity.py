@@ -29,7 +29,9 @@ class Verdict(StrEnum):
     FITS = "fits"
     BUSY = "busy"  # not enough GPUs are free
     QUOTA = "quota"  # its tenant may not hold as many
-    TOO_LARGE = "too_large"  # no GPU type of the present cluster that it allows has as many
+    TOO_LARGE = (
+        "too_large"  # no GPU type of the present cluster that it allows has as many
+    )
     STRANDED = "stranded"  # frozen, and the GPUs that it holds are no longer all there: it must stop first
 
 
@@ -80,7 +82,9 @@ class FreeNodes:
 
     def take(self, allocation: Allocation) -> bool:
         """Take `allocation` if all of it is free; return whether it was."""
-        if not allocation.shared:  # nearly always, and asked for every job in every round
+        if (
+            not allocation.shared
+        ):  # nearly always, and asked for every job in every round
             whole, slots = self._free.whole, allocation.slots
             for node, count in slots:
                 if whole.get(node, 0) < count:
@@ -118,7 +122,9 @@ class Capacity:
         self._quotas = view.quotas()
         self._quota_left: dict[str, float] = dict(self._quotas)
         self._sharing: set[JobId] = set()
-        self._held_by: defaultdict[TenantId, defaultdict[str, int]] = defaultdict(_no_gpus)
+        self._held_by: defaultdict[TenantId, defaultdict[str, int]] = defaultdict(
+            _no_gpus
+        )
         for job in standing_of(view).frozen:
             self.keep(job)
 
@@ -139,10 +145,16 @@ class Capacity:
         if not slots:
             return False
         count, gpu_type = held.num_replicas, gpu_type_held(job, self._inventory.by_id)
-        if gpu_type is None or not limits.min <= count <= limits.max or not limits.allows_type(gpu_type):
+        if (
+            gpu_type is None
+            or not limits.min <= count <= limits.max
+            or not limits.allows_type(gpu_type)
+        ):
             return False
         num_new = self._unkept.num_new(held) if held.shared else count
-        if num_new > self._free[gpu_type] or (self._quotas and held.num_gpus > self.quota_left(job)):
+        if num_new > self._free[gpu_type] or (
+            self._quotas and held.num_gpus > self.quota_left(job)
+        ):
             return False
         if not self._unkept.take(held):
             return False
@@ -164,9 +176,13 @@ class Capacity:
             return False
         if not self.counts.keys() <= held.allocations.keys():
             return False
-        self.counts.update({job_id: each.num_replicas for job_id, each in held.allocations.items()})
+        self.counts.update(
+            {job_id: each.num_replicas for job_id, each in held.allocations.items()}
+        )
         for gpu_type, racks in self._inventory.groups.items():
-            self._free[gpu_type] = sum([whole[node] for rack in racks.values() for _, node in rack])
+            self._free[gpu_type] = sum(
+                [whole[node] for rack in racks.values() for _, node in rack]
+            )
         return True
 
     def give(self, job: JobView, count: int, gpu_type: str | None = None) -> bool:
@@ -178,13 +194,19 @@ class Capacity:
         limits, frozen = job.spec.replicas, job.spec.contract is RescaleContract.FROZEN
         low, high = span(job) if frozen else (limits.min, limits.max)
         if job.id in self.counts or not low <= count <= high:
-            raise ValueError(f"job {job.id!r}: cannot give {count}, has {self.counts.get(job.id, 0)}")
+            raise ValueError(
+                f"job {job.id!r}: cannot give {count}, has {self.counts.get(job.id, 0)}"
+            )
         if gpu_type is None:
             gpu_type = self._type_for(job, count)
         elif not limits.allows_type(gpu_type) or self._free.get(gpu_type, 0) < count:
             return False
         # Where a type has room, the verdict can only be one of these two.
-        if gpu_type is None or (frozen and job.allocation) or (self._quotas and count > self.quota_left(job)):
+        if (
+            gpu_type is None
+            or (frozen and job.allocation)
+            or (self._quotas and count > self.quota_left(job))
+        ):
             return False
         self._book(job, count, gpu_type)
         return True
@@ -231,8 +253,16 @@ class Capacity:
 
     def _type_for(self, job: JobView, count: int) -> str | None:
         allowed = job.spec.replicas.gpu_types
-        held = gpu_type_held(job, self._inventory.by_id) if job.grant.allocation.slots else None
-        if held is not None and (not allowed or held in allowed) and self._free[held] >= count:
+        held = (
+            gpu_type_held(job, self._inventory.by_id)
+            if job.grant.allocation.slots
+            else None
+        )
+        if (
+            held is not None
+            and (not allowed or held in allowed)
+            and self._free[held] >= count
+        ):
             return held
         roomiest, most = None, count - 1
         for gpu_type, free in self._free.items():
@@ -242,7 +272,11 @@ class Capacity:
 
     def _of_types(self, job: JobView, by_type: Mapping[str, int]) -> list[int]:
         """Return the numbers of `by_type` for the types that `job` allows."""
-        return [count for name, count in by_type.items() if job.spec.replicas.allows_type(name)]
+        return [
+            count
+            for name, count in by_type.items()
+            if job.spec.replicas.allows_type(name)
+        ]
 
     def _book(self, job: JobView, count: int, gpu_type: str) -> None:
         job_id = job.id

@@ -35,11 +35,17 @@ def counted_plan(
     notes: why a job waits; what to add to the reason of a job that runs. order, picks: who is placed first
     and where, as in `pack`.
     """
-    return placed_plan(view, pack(view, capacity.counts, capacity.gpu_types, order=order, picks=picks), notes)
+    return placed_plan(
+        view,
+        pack(view, capacity.counts, capacity.gpu_types, order=order, picks=picks),
+        notes,
+    )
 
 
 def placed_plan(
-    view: ClusterView, allocations: Mapping[JobId, Allocation], notes: Mapping[JobId, str]
+    view: ClusterView,
+    allocations: Mapping[JobId, Allocation],
+    notes: Mapping[JobId, str],
 ) -> Plan:
     """Return the plan of a policy that chose the places too, with `notes` as in `counted_plan`."""
     batches: dict[JobId, BatchConfig] = {}
@@ -52,14 +58,26 @@ def placed_plan(
             reasons[job_id] = notes.get(job_id, "")
             continue
         held = job.grant
-        what = keeps(allocation.num_replicas) if allocation is held.allocation else gets(job, allocation)
-        reasons[job_id] = f"{what}; {note}" if notes and (note := notes.get(job_id)) else what
-        cut = (id(spec.batch), spec.contract, allocation.num_replicas)  # equal limits are one object
+        what = (
+            keeps(allocation.num_replicas)
+            if allocation is held.allocation
+            else gets(job, allocation)
+        )
+        reasons[job_id] = (
+            f"{what}; {note}" if notes and (note := notes.get(job_id)) else what
+        )
+        cut = (
+            id(spec.batch),
+            spec.contract,
+            allocation.num_replicas,
+        )  # equal limits are one object
         if cut not in cuts:
             cuts[cut] = _requested(spec.batch, spec.contract, allocation.num_replicas)
         if (batch := cuts[cut]) is not None:
             # The very object that it holds, if equal: nobody has to compare it again.
-            batches[job_id] = held.batch if held.batch is not batch and held.batch == batch else batch
+            batches[job_id] = (
+                held.batch if held.batch is not batch and held.batch == batch else batch
+            )
     return Plan(allocations=allocations, batches=batches, reasons=reasons)
 
 
@@ -74,10 +92,18 @@ def requested_batch(job: JobView, num_replicas: int) -> BatchConfig | None:
 
 
 @lru_cache(maxsize=NUM_SPLITS_KEPT)
-def _requested(limits: BatchLimits, contract: RescaleContract, num_replicas: int) -> BatchConfig | None:
+def _requested(
+    limits: BatchLimits, contract: RescaleContract, num_replicas: int
+) -> BatchConfig | None:
     if contract in OWNS_BATCH:
         return None
     exact = contract in KEEPS_TOTAL
-    batch = split_total(limits.requested, num_replicas, limits, accumulate_alone=True, exact=exact)
-    forbidden = contract is RescaleContract.FROZEN and batch.accumulation > 0 and not limits.accumulation
+    batch = split_total(
+        limits.requested, num_replicas, limits, accumulate_alone=True, exact=exact
+    )
+    forbidden = (
+        contract is RescaleContract.FROZEN
+        and batch.accumulation > 0
+        and not limits.accumulation
+    )
     return None if forbidden or batch.total > limits.max_total else batch

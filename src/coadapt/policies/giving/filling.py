@@ -62,21 +62,30 @@ def fair_shares(view: ClusterView) -> dict[JobId, float]:
     demand: dict[JobId, float] = {}
     for job in view.jobs:
         of_tenant.setdefault(job.spec.tenant, []).append(job)
-        largest = max((n for name, n in pools.items() if job.spec.replicas.allows_type(name)), default=0)
+        largest = max(
+            (n for name, n in pools.items() if job.spec.replicas.allows_type(name)),
+            default=0,
+        )
         demand[job.id] = min(useful_span(job)[1], largest)
     tenants = [view.tenant(name) for name in of_tenant]
     wanted: dict[str, float] = {}
     for tenant in tenants:
         total = sum(demand[job.id] for job in of_tenant[tenant.id])
-        wanted[tenant.id] = total if tenant.quota_gpus is None else min(total, tenant.quota_gpus)
+        wanted[tenant.id] = (
+            total if tenant.quota_gpus is None else min(total, tenant.quota_gpus)
+        )
     weights = {tenant.id: tenant.weight for tenant in tenants}
     shares: dict[JobId, float] = {}
     for name, gpus in water_fill(view.num_gpus, wanted, weights).items():
-        shares |= water_fill(gpus, {job.id: demand[job.id] for job in of_tenant[name]}, {})
+        shares |= water_fill(
+            gpus, {job.id: demand[job.id] for job in of_tenant[name]}, {}
+        )
     return shares
 
 
-def water_fill(total: float, demand: Mapping[str, float], weights: Mapping[str, float]) -> dict[str, float]:
+def water_fill(
+    total: float, demand: Mapping[str, float], weights: Mapping[str, float]
+) -> dict[str, float]:
     """Return min(demand, weight * L) for the level L at which `total` is used up, or all have what they want.
 
     A name without a weight has 1. O(n log n).

@@ -33,4 +33,6 @@ class IdealTimes:
         spent_J = np.array([spent[job.id] for job in jobs.jobs])
         left_s_J = jobs.left_J / np.where(equal_J > 0.0, equal_J, np.inf)
         ideal_J = np.maximum(spent_J + left_s_J, 1e-9)
-        return least_worst(jobs.base, age_J, jobs.left_J, ideal_J, central=self._central)
+        return least_worst(
+            jobs.base, age_J, jobs.left_J, ideal_J, central=self._central
+        )

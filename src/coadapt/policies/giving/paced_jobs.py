@@ -9,7 +9,11 @@ from numpy.typing import NDArray
 
 from coadapt.model import ClusterView, JobId, JobView, Plan
 from coadapt.policies.giving.queue import requested_gpus
-from coadapt.policies.giving.time_share_rounds import Parts, RoundOptions, TimeShareRounds
+from coadapt.policies.giving.time_share_rounds import (
+    Parts,
+    RoundOptions,
+    TimeShareRounds,
+)
 from coadapt.policies.predictors.paces import Pace, Paces
 from coadapt.policies.solvers.time_shares import Base, equal_parts
 
@@ -30,7 +34,9 @@ class PacedJobs(NamedTuple):
     @property
     def best(self) -> FloatArray:
         """Steps per second on the best type that the job can have; 0 if it can run nowhere."""
-        best_J: FloatArray = np.where(self.base.can, self.base.rate_JT, 0.0).max(axis=1, initial=0.0)
+        best_J: FloatArray = np.where(self.base.can, self.base.rate_JT, 0.0).max(
+            axis=1, initial=0.0
+        )
         return best_J
 
 
@@ -86,7 +92,10 @@ def paced_jobs(view: ClusterView, paces: dict[JobId, Pace]) -> PacedJobs:
     slow = {name: _slowness(name, paces) for name in gpus}
     types = tuple(sorted(gpus, key=lambda name: (slow[name], name)))
     rate_JT = np.array(
-        [[1.0 / paces[job.id].step_s.get(name, np.inf) for name in types] for job in view.jobs]
+        [
+            [1.0 / paces[job.id].step_s.get(name, np.inf) for name in types]
+            for job in view.jobs
+        ]
     ).reshape(len(view.jobs), len(types))
     base = Base(
         rate_JT=rate_JT,
@@ -99,11 +108,15 @@ def paced_jobs(view: ClusterView, paces: dict[JobId, Pace]) -> PacedJobs:
         types=types,
         base=base,
         left_J=np.array([paces[job.id].steps_left for job in view.jobs]),
-        passes_J=np.array([paces[job.id].passes for job in view.jobs], dtype=np.float64),
+        passes_J=np.array(
+            [paces[job.id].passes for job in view.jobs], dtype=np.float64
+        ),
     )
 
 
 def _slowness(gpu_type: str, paces: dict[JobId, Pace]) -> float:
     """Return the mean of a step's time on `gpu_type` over that on the job's best type."""
     all_s = [pace.step_s for pace in paces.values() if gpu_type in pace.step_s]
-    return sum(step_s[gpu_type] / min(step_s.values()) for step_s in all_s) / max(len(all_s), 1)
+    return sum(step_s[gpu_type] / min(step_s.values()) for step_s in all_s) / max(
+        len(all_s), 1
+    )

@@ -4,7 +4,14 @@ import heapq
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
-from coadapt.model import Allocation, ClusterView, JobId, JobView, NodeId, RescaleContract
+from coadapt.model import (
+    Allocation,
+    ClusterView,
+    JobId,
+    JobView,
+    NodeId,
+    RescaleContract,
+)
 from coadapt.model.view import Standing
 from coadapt.policies.giving.capacity import Capacity, FreeNodes, gpu_type_held
 
@@ -14,7 +21,9 @@ class Pick(Enum):
 
     EMPTIEST = "emptiest"  # those with most free GPUs
     FEWEST = "fewest"  # as few as possible: the fullest one that has room for all, else the emptiest and on
-    FRAGMENTS = "fragments"  # those with fewest free GPUs, so that whole nodes stay free
+    FRAGMENTS = (
+        "fragments"  # those with fewest free GPUs, so that whole nodes stay free
+    )
 
 
 def pack(
@@ -56,7 +65,12 @@ def pack(
         movers.sort(key=lambda job: rank[job.id])
     heaps = _NodeHeaps(view, free.gpus)
     placed = {
-        job.id: heaps.place(job, counts[job.id], types.get(job.id), (picks or {}).get(job.id, Pick.EMPTIEST))
+        job.id: heaps.place(
+            job,
+            counts[job.id],
+            types.get(job.id),
+            (picks or {}).get(job.id, Pick.EMPTIEST),
+        )
         for job in movers
     }
     given = {**kept, **placed}
@@ -73,15 +87,27 @@ def pack_beside(
     """Return an allocation for each of `movers`, in this order, as `pack` would while all others stay."""
     if not movers:
         return {}
-    heaps, counts, types = _NodeHeaps(view, held.free.whole), capacity.counts, capacity.gpu_types
+    heaps, counts, types = (
+        _NodeHeaps(view, held.free.whole),
+        capacity.counts,
+        capacity.gpu_types,
+    )
     return {
-        job.id: heaps.place(job, counts[job.id], types.get(job.id), (picks or {}).get(job.id, Pick.EMPTIEST))
+        job.id: heaps.place(
+            job,
+            counts[job.id],
+            types.get(job.id),
+            (picks or {}).get(job.id, Pick.EMPTIEST),
+        )
         for job in movers
     }
 
 
 def _keep(
-    view: ClusterView, wanted: list[JobView], counts: Mapping[JobId, int], types: Mapping[JobId, str]
+    view: ClusterView,
+    wanted: list[JobView],
+    counts: Mapping[JobId, int],
+    types: Mapping[JobId, str],
 ) -> tuple[dict[JobId, Allocation], FreeNodes]:
     """Return the allocations that stay, frozen jobs' first, and the GPUs that they leave free."""
     nodes = view.inventory.by_id
@@ -97,11 +123,17 @@ def _keep(
         if allocation.num_replicas == counts[job_id]:
             held = gpu_type_held(job, nodes)
         allowed = job.spec.replicas.gpu_types
-        same = held is not None and held == types.get(job_id, held) and (not allowed or held in allowed)
+        same = (
+            held is not None
+            and held == types.get(job_id, held)
+            and (not allowed or held in allowed)
+        )
         if same and free.take(allocation):
             kept[job_id] = allocation
         elif job.spec.contract is frozen:
-            raise ValueError(f"job {job_id!r} is frozen: it cannot keep {allocation.slots}")
+            raise ValueError(
+                f"job {job_id!r} is frozen: it cannot keep {allocation.slots}"
+            )
     return kept, free
 
 
@@ -113,20 +145,31 @@ class _NodeHeaps:
         self._heaps: dict[str, dict[str, list[tuple[int, int]]]] = {}
         self._num_free: dict[str, dict[str, int]] = {}
         for gpu_type, racks in view.inventory.groups.items():
-            heaps, num_free = self._heaps.setdefault(gpu_type, {}), self._num_free.setdefault(gpu_type, {})
+            heaps, num_free = (
+                self._heaps.setdefault(gpu_type, {}),
+                self._num_free.setdefault(gpu_type, {}),
+            )
             for rack, nodes in racks.items():
                 heap = heaps[rack] = [(-free[node], index) for index, node in nodes]
                 heapq.heapify(heap)
                 num_free[rack] = -sum([gpus for gpus, _ in heap])
 
-    def place(self, job: JobView, count: int, gpu_type: str | None, pick: Pick) -> Allocation:
+    def place(
+        self, job: JobView, count: int, gpu_type: str | None, pick: Pick
+    ) -> Allocation:
         if gpu_type is None:
-            allowed = [name for name in self._num_free if job.spec.replicas.allows_type(name)]
-            gpu_type = max(allowed, key=lambda name: sum(self._num_free[name].values()), default="")
+            allowed = [
+                name for name in self._num_free if job.spec.replicas.allows_type(name)
+            ]
+            gpu_type = max(
+                allowed, key=lambda name: sum(self._num_free[name].values()), default=""
+            )
         racks = self._num_free.get(gpu_type, {})
         if sum(racks.values()) < count:
             free = {name: sum(each.values()) for name, each in self._num_free.items()}
-            raise ValueError(f"job {job.id!r}: {count} replicas do not fit the free GPUs {free}")
+            raise ValueError(
+                f"job {job.id!r}: {count} replicas do not fit the free GPUs {free}"
+            )
         slots: list[tuple[NodeId, int]] = []
         while count:
             # The rack with most free GPUs, the first on ties: if any has enough, that one has.
@@ -137,7 +180,9 @@ class _NodeHeaps:
             slots += self._pick(self._heaps[gpu_type][rack], taken, pick)
         return Allocation(slots=tuple(slots))
 
-    def _pick(self, heap: list[tuple[int, int]], count: int, pick: Pick) -> list[tuple[NodeId, int]]:
+    def _pick(
+        self, heap: list[tuple[int, int]], count: int, pick: Pick
+    ) -> list[tuple[NodeId, int]]:
         slots = []
         while count:
             place = 0 if pick is Pick.EMPTIEST else _chosen(heap, count, pick)
@@ -157,5 +202,11 @@ class _NodeHeaps:
 
 def _chosen(heap: list[tuple[int, int]], count: int, pick: Pick) -> int:
     """Return the place in `heap` of the node that FEWEST or FRAGMENTS takes next."""
-    rooms = [place for place, (free, _) in enumerate(heap) if -free >= (count if pick is Pick.FEWEST else 1)]
-    return min(rooms, key=lambda place: (-heap[place][0], heap[place][1])) if rooms else 0
+    rooms = [
+        place
+        for place, (free, _) in enumerate(heap)
+        if -free >= (count if pick is Pick.FEWEST else 1)
+    ]
+    return (
+        min(rooms, key=lambda place: (-heap[place][0], heap[place][1])) if rooms else 0
+    )

@@ -46,7 +46,11 @@ def admit(
     """
     capacity, held = Capacity(view), standing_of(view)
     order = list(queue)
-    stay = not rule.preempt or len(order) < len(view.jobs) or len(contenders(view)) < len(order)
+    stay = (
+        not rule.preempt
+        or len(order) < len(view.jobs)
+        or len(contenders(view)) < len(order)
+    )
     stay = stay and capacity.keep_all(held)
     if not stay and not rule.preempt:
         for job in order:
@@ -66,12 +70,20 @@ def admit(
             needs = plural(blocker.spec.replicas.requested, "GPU")
             notes[job.id] = f"waits behind {blocker.spec.name}, which needs {needs}"
         else:
-            notes[job.id] = waits(job, count, capacity, go_first(num_served, rule.ahead))
+            notes[job.id] = waits(
+                job, count, capacity, go_first(num_served, rule.ahead)
+            )
             if not rule.backfill and capacity.verdict(job, count) is Verdict.BUSY:
                 blocker = job
     if not stay:
-        return counted_plan(view, capacity, notes, order=[job.id for job in order], picks=picks)
-    movers = [job for job in order if job.id in capacity.counts and job.id not in held.allocations]
+        return counted_plan(
+            view, capacity, notes, order=[job.id for job in order], picks=picks
+        )
+    movers = [
+        job
+        for job in order
+        if job.id in capacity.counts and job.id not in held.allocations
+    ]
     placed = pack_beside(view, held, movers, capacity, picks)
     return placed_plan(view, {**held.allocations, **placed}, notes)
 

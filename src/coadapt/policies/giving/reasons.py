@@ -12,7 +12,9 @@ def gets(job: JobView, allocation: Allocation, was: str = "", now: str = "") -> 
     was, now: the GPU types of what it held and of that, where there are several.
     """
     before = job.grant.allocation
-    return _gets(before.num_replicas, allocation.num_replicas, allocation == before, was, now)
+    return _gets(
+        before.num_replicas, allocation.num_replicas, allocation == before, was, now
+    )
 
 
 @cache
@@ -56,12 +58,18 @@ def waits(job: JobView, count: int, capacity: Capacity, ahead: str = "") -> str:
         case Verdict.BUSY | Verdict.FITS:
             num_free = capacity.most_free(job)
             free = f"{num_free} {'is' if num_free == 1 else 'are'} free"
-            return f"{start}: needs {plural(count, 'GPU')}, {free}" + (f"; {ahead}" if ahead else "")
+            return f"{start}: needs {plural(count, 'GPU')}, {free}" + (
+                f"; {ahead}" if ahead else ""
+            )
 
 
 def go_first(num_jobs: int, which: str) -> str:
     """Return `2 jobs that came earlier go first`; nothing if there are none."""
-    return f"{plural(num_jobs, 'job')} {which} {'goes' if num_jobs == 1 else 'go'} first" if num_jobs else ""
+    return (
+        f"{plural(num_jobs, 'job')} {which} {'goes' if num_jobs == 1 else 'go'} first"
+        if num_jobs
+        else ""
+    )
 
 
 def plural(count: int, noun: str) -> str:

@@ -15,10 +15,14 @@ def contenders(view: ClusterView) -> Sequence[JobView]:
     held, pools = standing_of(view), view.inventory.by_type
     if len(pools) != 1 or held.unlike_requested or held.free.parts or view.quotas():
         return view.jobs
-    waiting = [job for job_id, job in held.jobs.items() if job_id not in held.allocations]
+    waiting = [
+        job for job_id, job in held.jobs.items() if job_id not in held.allocations
+    ]
     for job in waiting:
         limits = job.spec.replicas
-        if job.spec.contract is RescaleContract.FROZEN or not all(map(limits.allows_type, pools)):
+        if job.spec.contract is RescaleContract.FROZEN or not all(
+            map(limits.allows_type, pools)
+        ):
             return view.jobs
     free = held.free.whole.values()
     needed = sum(job.spec.replicas.requested for job in waiting)

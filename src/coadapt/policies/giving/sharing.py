@@ -2,7 +2,15 @@
 
 from collections.abc import Sequence
 
-from coadapt.model import Allocation, FreeGpus, JobView, Node, NodeId, RescaleContract, holding
+from coadapt.model import (
+    Allocation,
+    FreeGpus,
+    JobView,
+    Node,
+    NodeId,
+    RescaleContract,
+    holding,
+)
 from coadapt.policies.giving.counted_plan import requested_batch
 
 
@@ -16,12 +24,20 @@ def beside(
     """
     if job.spec.contract is RescaleContract.FROZEN and job.allocation:
         return None
-    types = sorted({node.gpu_type for node in nodes if job.spec.replicas.allows_type(node.gpu_type)})
+    types = sorted(
+        {
+            node.gpu_type
+            for node in nodes
+            if job.spec.replicas.allows_type(node.gpu_type)
+        }
+    )
     found: list[tuple[int, int, int, Allocation]] = []
     for gpu_type in types:
         of_type = [node for node in nodes if node.gpu_type == gpu_type]
         racks = sorted({node.rack for node in of_type})
-        for group in [[node for node in of_type if node.rack == rack] for rack in racks] + [of_type]:
+        for group in [
+            [node for node in of_type if node.rack == rack] for rack in racks
+        ] + [of_type]:
             allocation = _among(count, sharers, group, free)
             if allocation is not None:
                 num_racks = len({node.rack for node in group if allocation.on(node.id)})
@@ -44,15 +60,24 @@ def together(
     first, second = pair
     untouched = FreeGpus(nodes)
     untouched.whole = dict(free.whole)
-    allowed = [node for node in nodes if second.spec.replicas.allows_type(node.gpu_type)]
+    allowed = [
+        node for node in nodes if second.spec.replicas.allows_type(node.gpu_type)
+    ]
     bound = second.spec.contract is RescaleContract.FROZEN and second.allocation
     fresh = None if bound else beside(first, count, 2, allowed, untouched)
     if fresh is None:
         return None
-    used = {node: {label for name, label in free.parts if name == node} for node, _ in fresh.slots}
+    used = {
+        node: {label for name, label in free.parts if name == node}
+        for node, _ in fresh.slots
+    }
     labels: list[int] = []
     for node, num_replicas in fresh.slots:
-        unused = (label for label in range(len(used[node]) + num_replicas) if label not in used[node])
+        unused = (
+            label
+            for label in range(len(used[node]) + num_replicas)
+            if label not in used[node]
+        )
         labels += [next(unused) for _ in range(num_replicas)]
     both = Allocation(slots=fresh.slots, gpu_share=0.5, shared=tuple(labels))
     for _ in pair:
@@ -60,16 +85,21 @@ def together(
     return both
 
 
-def _among(count: int, sharers: int, nodes: Sequence[Node], free: FreeGpus) -> Allocation | None:
+def _among(
+    count: int, sharers: int, nodes: Sequence[Node], free: FreeGpus
+) -> Allocation | None:
     """Return `count` replicas on `nodes`: most shared GPUs first, then most open ones; None if too few."""
     open_at = {node.id: free.open_labels(node.id, sharers) for node in nodes}
     num_shared = {
-        node: sum((node, label) in free.parts for label in labels) for node, labels in open_at.items()
+        node: sum((node, label) in free.parts for label in labels)
+        for node, labels in open_at.items()
     }
     left = count
     slots: list[tuple[NodeId, int]] = []
     shared: list[int] = []
-    for node in sorted(open_at, key=lambda node: (-num_shared[node], -len(open_at[node]), node)):
+    for node in sorted(
+        open_at, key=lambda node: (-num_shared[node], -len(open_at[node]), node)
+    ):
         if taken := min(left, len(open_at[node])):
             slots.append((node, taken))
             shared += open_at[node][:taken]
@@ -88,7 +118,9 @@ def fits_share(job: JobView, count: int, sharers: int) -> bool:
     """
     batch = requested_batch(job, count) or job.measured.batch
     known = [
-        profile.max_atomic for profile in job.measured.by_type.values() if profile.max_atomic is not None
+        profile.max_atomic
+        for profile in job.measured.by_type.values()
+        if profile.max_atomic is not None
     ]
     most = min(known, default=job.spec.batch.max_atomic)
     return batch is None or most is None or batch.atomic * sharers <= most

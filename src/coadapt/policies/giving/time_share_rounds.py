@@ -93,14 +93,18 @@ class TimeShareRounds:
         due_for = (tuple(job.id for job in view.jobs), tuple(view.nodes))
         last = self._decided
         # Instant 0 is taken for "never", as in the released code: it counts in simulations only.
-        if due_for != last.due_for and (last.at == 0.0 or view.at - last.at >= self._options.resolve_s):
+        if due_for != last.due_for and (
+            last.at == 0.0 or view.at - last.at >= self._options.resolve_s
+        ):
             self._settle(view.at - last.at)
             self._decided = _Decided(decide(), view.at, due_for)
         stay = [] if self._turns.begins(view.at) else self._stayers(view)
         capacity, order = Capacity(view), [*stay, *self._by_priority(view, types)]
         held_back: set[JobId] = set()
         for job, gpu_type in order:
-            if job.id in capacity.counts or not capacity.give(job, requested_gpus(job), gpu_type):
+            if job.id in capacity.counts or not capacity.give(
+                job, requested_gpus(job), gpu_type
+            ):
                 continue
             if self._options.hold_back and job.id not in self._decided.parts:
                 held_back.add(job.id)
@@ -110,7 +114,9 @@ class TimeShareRounds:
         for job_id, note in (notes or {}).items():
             reasons[job_id] = f"{reasons[job_id]}; {note}"
         for job in view.jobs:
-            self._books[job.id].given = capacity.gpu_types.get(job.id) if job.id in capacity.counts else None
+            self._books[job.id].given = (
+                capacity.gpu_types.get(job.id) if job.id in capacity.counts else None
+            )
         return counted_plan(view, capacity, reasons)
 
     def _book_time(self, view: ClusterView) -> None:
@@ -127,7 +133,9 @@ class TimeShareRounds:
             elif book.given is not None:
                 held_s = (service_gpu_s - book.service_gpu_s) / requested_gpus(job)
                 trained_s = held_s - job.rescale_s * (num_changes - book.num_changes)
-                book.received_s[book.given] = book.received_s.get(book.given, 0.0) + max(trained_s, 0.0)
+                book.received_s[book.given] = book.received_s.get(
+                    book.given, 0.0
+                ) + max(trained_s, 0.0)
             book.service_gpu_s, book.num_changes = service_gpu_s, num_changes
 
     def _settle(self, elapsed_s: float) -> None:
@@ -135,7 +143,9 @@ class TimeShareRounds:
         for job_id, book in self._books.items():
             parts = self._decided.parts.get(job_id, {})
             for gpu_type in sorted({*parts, *book.received_s}):
-                missed_s = parts.get(gpu_type, 0.0) * elapsed_s - book.received_s.get(gpu_type, 0.0)
+                missed_s = parts.get(gpu_type, 0.0) * elapsed_s - book.received_s.get(
+                    gpu_type, 0.0
+                )
                 book.deficit_s[gpu_type] = book.deficit_s.get(gpu_type, 0.0) + missed_s
             book.received_s = {}
 
@@ -144,7 +154,9 @@ class TimeShareRounds:
         given = [(job, self._books[job.id].given) for job in view.jobs]
         return [(job, gpu_type) for job, gpu_type in given if gpu_type is not None]
 
-    def _by_priority(self, view: ClusterView, types: Sequence[str]) -> Iterator[tuple[JobView, str]]:
+    def _by_priority(
+        self, view: ClusterView, types: Sequence[str]
+    ) -> Iterator[tuple[JobView, str]]:
         """Yield whose turn it is on which type: all that have a part first, then the rest."""
         parts = self._decided.parts
         for planned in (True, False):
@@ -154,14 +166,24 @@ class TimeShareRounds:
                     part = parts.get(job.id, {}).get(gpu_type, 0.0)
                     if planned is (part > 0.0):
                         book = self._books[job.id]
-                        received_s = self._options.round_s / 2.0 + book.received_s.get(gpu_type, 0.0)
-                        key = (-part / received_s, -book.deficit_s.get(gpu_type, 0.0), -part)
+                        received_s = self._options.round_s / 2.0 + book.received_s.get(
+                            gpu_type, 0.0
+                        )
+                        key = (
+                            -part / received_s,
+                            -book.deficit_s.get(gpu_type, 0.0),
+                            -part,
+                        )
                         ranked.append((key, job))
                 for _, job in sorted(ranked, key=lambda each: each[0]):
                     yield job, gpu_type
 
     def _notes(
-        self, view: ClusterView, capacity: Capacity, order: Sequence[JobView], held_back: set[JobId]
+        self,
+        view: ClusterView,
+        capacity: Capacity,
+        order: Sequence[JobView],
+        held_back: set[JobId],
     ) -> dict[JobId, str]:
         notes: dict[JobId, str] = {}
         ahead = len({job.id for job in order if job.id in capacity.counts})
@@ -176,13 +198,20 @@ class TimeShareRounds:
                 notes[job.id] = part
                 continue
             count = requested_gpus(job)
-            notes[job.id] = waits(job, count, capacity, go_first(ahead, "behind their part")) + f"; {part}"
+            notes[job.id] = (
+                waits(job, count, capacity, go_first(ahead, "behind their part"))
+                + f"; {part}"
+            )
         return notes
 
     def _part(self, job: JobView) -> str:
         if job.id not in self._decided.parts:
             return "its part of the time is not decided yet"
-        parts = [(name, part) for name, part in sorted(self._decided.parts[job.id].items()) if part > 5e-4]
+        parts = [
+            (name, part)
+            for name, part in sorted(self._decided.parts[job.id].items())
+            if part > 5e-4
+        ]
         if not parts:
             return "it is to have none of the time now, only what is idle"
         told = " and ".join(f"{part:.0%} on {name}" for name, part in parts)

@@ -36,7 +36,9 @@ class Turns:
             return lambda _: False
         return lambda job: bool(job.allocation) or job.usage.started_at is None
 
-    def by_time_left(self, view: ClusterView, left: Callable[[JobView], float | None]) -> list[JobView]:
+    def by_time_left(
+        self, view: ClusterView, left: Callable[[JobView], float | None]
+    ) -> list[JobView]:
         """Return the jobs that contend, those with the least `left` first. Ties keep the view's order.
 
         Behind them come, in turns, those of which it is not known (None), the least attained service first.

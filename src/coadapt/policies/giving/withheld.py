@@ -29,14 +29,18 @@ def without_withheld(view: ClusterView) -> ClusterView:
     quota = view.quotas().get(EVERYBODY)
     if quota is None:
         return view
-    tenants = {name: tenant for name, tenant in view.tenants.items() if name != EVERYBODY}
+    tenants = {
+        name: tenant for name, tenant in view.tenants.items() if name != EVERYBODY
+    }
     surplus = view.num_gpus - quota
     if surplus <= 0:
         return replace(view, tenants=tenants)
     left = {node.id: node.num_gpus for node in view.nodes}
     for node in _withheld(view, surplus):
         left[node] -= 1
-    nodes = tuple(replace(node, num_gpus=left[node.id]) for node in view.nodes if left[node.id])
+    nodes = tuple(
+        replace(node, num_gpus=left[node.id]) for node in view.nodes if left[node.id]
+    )
     return replace(view, nodes=nodes, tenants=tenants)
 
 
@@ -54,13 +58,19 @@ def _withheld(view: ClusterView, count: int) -> Iterator[NodeId]:
 
 
 def _from_jobs(view: ClusterView, count: int) -> Iterator[NodeId]:
-    losers = [_Loser(view, job) for job in view.jobs if job.allocation.slots and not job.allocation.shared]
+    losers = [
+        _Loser(view, job)
+        for job in view.jobs
+        if job.allocation.slots and not job.allocation.shared
+    ]
     while count and losers:
         for node in min(losers, key=lambda each: each.rank).next_nodes()[:count]:
             count -= 1
             yield node
         losers = [each for each in losers if each.num_left]
-    shared = sorted({gpu for job in view.jobs for gpu in job.allocation.shared_gpus()}, reverse=True)
+    shared = sorted(
+        {gpu for job in view.jobs for gpu in job.allocation.shared_gpus()}, reverse=True
+    )
     yield from [node for node, _ in shared if node in view.inventory.by_id][:count]
 
 
@@ -70,7 +80,9 @@ class _Loser:
     def __init__(self, view: ClusterView, job: JobView) -> None:
         nodes = view.inventory.by_id
         self._job = job
-        self._left = {node: count for node, count in job.allocation.slots if node in nodes}
+        self._left = {
+            node: count for node, count in job.allocation.slots if node in nodes
+        }
         self._type = min((nodes[node].gpu_type for node in self._left), default="")
         self._frozen = job.spec.contract is RescaleContract.FROZEN
         self.rank = self._rank()
@@ -98,14 +110,22 @@ class _Loser:
     def _rank(self) -> tuple[bool, bool, float, float, str]:
         """Who has the least goes first."""
         loss = self._loss() if self._shrinks else 0.0
-        return (self._frozen, not self._shrinks, loss, -self._job.submitted_at, self._job.id)
+        return (
+            self._frozen,
+            not self._shrinks,
+            loss,
+            -self._job.submitted_at,
+            self._job.id,
+        )
 
     def _loss(self) -> float:
         """Return what one replica less costs, in units of the goodput on one."""
         count, num_nodes = self.num_left, len(self._left)
         fewer_nodes = num_nodes - (self._left[self._smallest()] == 1)
         columns = ((1, max(fewer_nodes, 1), num_nodes), (1, count - 1, count))
-        one, fewer, now = goodput_table([self._job], *columns, gpu_type=self._type).goodput_JC[0]
+        one, fewer, now = goodput_table(
+            [self._job], *columns, gpu_type=self._type
+        ).goodput_JC[0]
         return float((now - fewer) / one) if one > 0.0 else 1.0
 
     def _smallest(self) -> NodeId:

@@ -32,8 +32,12 @@ def step_on(job: JobView, gpu_type: str, placement: Placement) -> Step | None:
     if params is None:
         if forecast is None:
             return None
-        packed_s = forecast.step_time_s[min(placement.num_replicas, len(forecast.step_time_s)) - 1]
-        return Step(packed_s, min(forecast.step_time_s[0] / placement.num_replicas, packed_s))
+        packed_s = forecast.step_time_s[
+            min(placement.num_replicas, len(forecast.step_time_s)) - 1
+        ]
+        return Step(
+            packed_s, min(forecast.step_time_s[0] / placement.num_replicas, packed_s)
+        )
     batch = job.spec.batch
     share = -(-batch.requested // placement.num_replicas)
     passes = max(-(-share // (batch.max_atomic or share)), 1)
@@ -46,5 +50,7 @@ def _params(job: JobView, gpu_type: str) -> ThroughputParams | None:
     known = job.measured.by_type
     if gpu_type in known:
         return known[gpu_type].params
-    best = max(known, key=lambda name: (known[name].num_replicas_profiled, name), default=None)
+    best = max(
+        known, key=lambda name: (known[name].num_replicas_profiled, name), default=None
+    )
     return None if best is None else known[best].params

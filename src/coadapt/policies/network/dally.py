@@ -15,7 +15,16 @@ from enum import IntEnum
 from typing import ClassVar, NamedTuple
 
 from coadapt.goodput.throughput import packed_placement
-from coadapt.model import Allocation, ClusterView, JobId, JobView, Node, NodeId, Plan, RescaleContract
+from coadapt.model import (
+    Allocation,
+    ClusterView,
+    JobId,
+    JobView,
+    Node,
+    NodeId,
+    Plan,
+    RescaleContract,
+)
 from coadapt.policies.base import PolicyCard
 from coadapt.policies.giving.capacity import Capacity, FreeNodes, gpu_type_held
 from coadapt.policies.giving.counted_plan import placed_plan
@@ -40,7 +49,14 @@ class Level(IntEnum):
 LEVEL_WORDS = ("one node", "one rack", "several racks")
 
 
-_NOT_NEGATIVE = ("node_delay_s", "rack_delay_s", "node_cap_s", "rack_cap_s", "quantum_s", "hysteresis")
+_NOT_NEGATIVE = (
+    "node_delay_s",
+    "rack_delay_s",
+    "node_cap_s",
+    "rack_cap_s",
+    "quantum_s",
+    "hysteresis",
+)
 
 
 class _Offer(NamedTuple):
@@ -75,7 +91,9 @@ class DallyOptions:
             if not (math.isfinite(value) and value >= 0.0):
                 raise ValueError(f"{name} must be finite and >= 0, got {value}")
         if self.rack_delay_s < self.node_delay_s or self.rack_cap_s < self.node_cap_s:
-            raise ValueError("rack_delay_s and rack_cap_s must not be below those of a node")
+            raise ValueError(
+                "rack_delay_s and rack_cap_s must not be below those of a node"
+            )
         if not 0.0 < self.least_lost <= 1.0:
             raise ValueError(f"least_lost must be in (0, 1], got {self.least_lost}")
 
@@ -84,13 +102,19 @@ class DallyOptions:
 class _Timers:
     """Waits after which jobs of each size (powers of two) accepted a level: (when, how long), the latest."""
 
-    waits: dict[tuple[int, Level], deque[tuple[float, float]]] = field(default_factory=dict)
+    waits: dict[tuple[int, Level], deque[tuple[float, float]]] = field(
+        default_factory=dict
+    )
 
     def accepted(self, count: int, level: Level, at: float, waited_s: float) -> None:
-        kept = self.waits.setdefault((count.bit_length(), level), deque(maxlen=NUM_WAITS_KEPT))
+        kept = self.waits.setdefault(
+            (count.bit_length(), level), deque(maxlen=NUM_WAITS_KEPT)
+        )
         kept.append((at, waited_s))
 
-    def delay_s(self, count: int, level: Level, at: float, default_s: float, cap_s: float) -> float:
+    def delay_s(
+        self, count: int, level: Level, at: float, default_s: float, cap_s: float
+    ) -> float:
         """Return mean plus standard deviation of the waits of the last day; the default without any."""
         kept = self.waits.get((count.bit_length(), level), ())
         waits_s = [waited_s for when, waited_s in kept if at - when <= MEMORY_S]
@@ -106,19 +130,28 @@ class Dally(DallyOptions):
     """Network-hungry jobs with little service choose first, and wait for GPUs that are close together."""
 
     card: ClassVar[PolicyCard] = PolicyCard(
-        paper="after Sharma et al., Dally, 2024", decides="places, and how long to wait for them; order"
+        paper="after Sharma et al., Dally, 2024",
+        decides="places, and how long to wait for them; order",
     )
 
-    _timers: _Timers = field(init=False, repr=False, compare=False, default_factory=_Timers)
-    _since: dict[JobId, float] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _timers: _Timers = field(
+        init=False, repr=False, compare=False, default_factory=_Timers
+    )
+    _since: dict[JobId, float] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
 
     def allocate(self, view: ClusterView) -> Plan:
         """Return the round's plan: who runs stays, unless somebody who waits takes its GPUs."""
         capacity = Capacity(view)
-        kept = {job.id: job.allocation for job in view.jobs if job.id in capacity.counts}
+        kept = {
+            job.id: job.allocation for job in view.jobs if job.id in capacity.counts
+        }
         table = _Table(view, kept)
         rank = priorities(view, self.least_lost)
-        movable = [job for job in view.jobs if job.id not in kept and not _stranded(job)]
+        movable = [
+            job for job in view.jobs if job.id not in kept and not _stranded(job)
+        ]
         movable.sort(key=lambda job: -rank[job.id])
         for gone in set(self._since) - {job.id for job in view.jobs}:
             del self._since[gone]
@@ -139,11 +172,15 @@ class Dally(DallyOptions):
             elif notes.get(job.id):
                 notes[job.id] = waits(job, requested_gpus(job), capacity, notes[job.id])
             else:
-                displaced = "jobs that lose more to the network, or had less service, go first"
+                displaced = (
+                    "jobs that lose more to the network, or had less service, go first"
+                )
                 notes[job.id] = waits(job, requested_gpus(job), capacity, displaced)
         return placed_plan(view, table.given, notes)
 
-    def _offer(self, job: JobView, view: ClusterView, table: "_Table", rank: dict[JobId, float]) -> str:
+    def _offer(
+        self, job: JobView, view: ClusterView, table: "_Table", rank: dict[JobId, float]
+    ) -> str:
         """Give `job`, which waits, the closest GPUs that it accepts, maybe from others; return a note."""
         # Without a memory of it a job that never ran waits since it came, one that was stopped since now.
         first = job.submitted_at if job.usage.started_at is None else view.at
@@ -182,7 +219,12 @@ class Dally(DallyOptions):
         return Level.NETWORK
 
     def _displace(
-        self, job: JobView, view: ClusterView, table: "_Table", rank: dict[JobId, float], allowed: Level
+        self,
+        job: JobView,
+        view: ClusterView,
+        table: "_Table",
+        rank: dict[JobId, float],
+        allowed: Level,
     ) -> _Offer | None:
         """Return an offer that `job` accepts once jobs of clearly lower priority have left, who then do."""
         lower = [
@@ -210,7 +252,9 @@ class Dally(DallyOptions):
     def _had_its_quantum(self, view: ClusterView, job: JobView) -> bool:
         return view.service_gpu_s(job) >= self.quantum_s * job.allocation.num_replicas
 
-    def _move_closer(self, view: ClusterView, table: "_Table", running: Sequence[JobView]) -> None:
+    def _move_closer(
+        self, view: ClusterView, table: "_Table", running: Sequence[JobView]
+    ) -> None:
         """Give jobs that run closer GPUs where these are free and worth a rescale."""
         nodes = {node.id: node for node in view.nodes}
         for job in running:
@@ -221,10 +265,16 @@ class Dally(DallyOptions):
             offer = table.closest(job)
             if offer is not None and offer.level < level_of(held, nodes):
                 now_s = job.measured.step_time_s
-                step = step_on(job, offer.gpu_type, Allocation(slots=offer.slots).placement(nodes))
+                step = step_on(
+                    job, offer.gpu_type, Allocation(slots=offer.slots).placement(nodes)
+                )
                 # Nobody knows how long it still runs: as long as it did so far is the best guess.
                 ran_s = view.service_gpu_s(job) / requested_gpus(job)
-                if step is not None and now_s and (1.0 - step.whole_s / now_s) * ran_s > job.rescale_s:
+                if (
+                    step is not None
+                    and now_s
+                    and (1.0 - step.whole_s / now_s) * ran_s > job.rescale_s
+                ):
                     table.give(job, offer)
                     continue
             table.keep(job)
@@ -236,7 +286,8 @@ def priorities(view: ClusterView, least_lost: float) -> dict[JobId, float]:
     served_gpu_s = [view.service_gpu_s(job) for job in view.jobs]
     mean_gpu_s = max(sum(served_gpu_s) / max(len(served_gpu_s), 1), 1.0)
     return {
-        job.id: max(lost_part(job, view, nodes), least_lost) / (1.0 + served / mean_gpu_s)
+        job.id: max(lost_part(job, view, nodes), least_lost)
+        / (1.0 + served / mean_gpu_s)
         for job, served in zip(view.jobs, served_gpu_s, strict=True)
     }
 
@@ -247,11 +298,19 @@ def lost_part(job: JobView, view: ClusterView, nodes: dict[NodeId, Node]) -> flo
     if count == 1:
         return 0.0
     held = gpu_type_held(job, nodes)
-    if held is not None and not job.allocation.shared and job.allocation.num_replicas == count:
+    if (
+        held is not None
+        and not job.allocation.shared
+        and job.allocation.num_replicas == count
+    ):
         step = step_on(job, held, job.allocation.placement(nodes))
-        whole_s = job.measured.step_time_s or (step.whole_s if step is not None else 0.0)
+        whole_s = job.measured.step_time_s or (
+            step.whole_s if step is not None else 0.0
+        )
     else:
-        allowed = [node for node in view.nodes if job.spec.replicas.allows_type(node.gpu_type)]
+        allowed = [
+            node for node in view.nodes if job.spec.replicas.allows_type(node.gpu_type)
+        ]
         largest = max(allowed, key=lambda node: node.num_gpus, default=None)
         if largest is None:
             return LOST_UNKNOWN
@@ -314,7 +373,10 @@ class _Table:
         held, gpu_type = job.allocation, gpu_type_held(job, self._nodes)
         if gpu_type is None or held.shared or held.num_replicas != requested_gpus(job):
             return
-        room = all(self._free[node] - (beside or {}).get(node, 0) >= count for node, count in held.slots)
+        room = all(
+            self._free[node] - (beside or {}).get(node, 0) >= count
+            for node, count in held.slots
+        )
         if room and job.spec.replicas.allows_type(gpu_type) and self.within_quota(job):
             self._take(job, held, gpu_type)
             self.kept_whole.add(job.id)
@@ -338,7 +400,11 @@ class _Table:
         return min(offers, key=lambda offer: offer.level, default=None)
 
     def _closest_of(self, gpu_type: str, count: int) -> list[_Offer]:
-        free = {name: self._free[name] for name, node in self._nodes.items() if node.gpu_type == gpu_type}
+        free = {
+            name: self._free[name]
+            for name, node in self._nodes.items()
+            if node.gpu_type == gpu_type
+        }
         single = [name for name, num in free.items() if num >= count]
         if single:
             best = min(single, key=lambda name: (free[name], name))
@@ -356,7 +422,9 @@ class _Table:
             return []
         slots: list[tuple[NodeId, int]] = []
         for rack in order:
-            inside = [name for name in free if self._nodes[name].rack == rack and free[name]]
+            inside = [
+                name for name in free if self._nodes[name].rack == rack and free[name]
+            ]
             for name in sorted(inside, key=lambda name: (-free[name], name)):
                 if taken := min(free[name], count):
                     slots.append((name, taken))

@@ -14,7 +14,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import ClassVar, NamedTuple
 
-from coadapt.model import Allocation, ClusterView, JobId, JobView, Node, NodeId, Placement, Plan
+from coadapt.model import (
+    Allocation,
+    ClusterView,
+    JobId,
+    JobView,
+    Node,
+    NodeId,
+    Placement,
+    Plan,
+)
 from coadapt.policies.base import PolicyCard
 from coadapt.policies.giving.capacity import Capacity, FreeNodes, Verdict, gpu_type_held
 from coadapt.policies.giving.counted_plan import placed_plan
@@ -61,7 +70,9 @@ class Lwf:
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
-        paper="Wang et al., LWF-κ and Ada-SRSF, 2020", decides="order and places", oracle="time left"
+        paper="Wang et al., LWF-κ and Ada-SRSF, 2020",
+        decides="order and places",
+        oracle="time left",
     )
 
     def __init__(
@@ -74,9 +85,13 @@ class Lwf:
         size_ratio: float = SIZE_RATIO,
     ) -> None:
         if kappa < 0 or residents < 1:
-            raise ValueError(f"kappa must be >= 0 and residents >= 1, got {kappa} and {residents}")
+            raise ValueError(
+                f"kappa must be >= 0 and residents >= 1, got {kappa} and {residents}"
+            )
         if overlap not in list(Overlap):
-            raise ValueError(f"overlap must be one of {', '.join(Overlap)}, got {overlap!r}")
+            raise ValueError(
+                f"overlap must be one of {', '.join(Overlap)}, got {overlap!r}"
+            )
         if not (math.isfinite(size_ratio) and size_ratio > 0.0):
             raise ValueError(f"size_ratio must be finite and > 0, got {size_ratio}")
         self._kappa, self._residents, self._settled = kappa, residents, settled
@@ -95,8 +110,15 @@ class Lwf:
                 allocations[job.id] = job.allocation
         self._place_all(view, paces, capacity)
         ordered = sorted(
-            (job for job in view.jobs if job.id not in capacity.counts and job.id in self._places),
-            key=lambda job: (_service_gpu_s(job, paces[job.id], self._places[job.id].gpu_type), job.id),
+            (
+                job
+                for job in view.jobs
+                if job.id not in capacity.counts and job.id in self._places
+            ),
+            key=lambda job: (
+                _service_gpu_s(job, paces[job.id], self._places[job.id].gpu_type),
+                job.id,
+            ),
         )
         links = _Links(nodes, self._may_overlap)
         busy: dict[JobId, str] = {}
@@ -108,13 +130,21 @@ class Lwf:
             elif capacity.verdict(job, requested_gpus(job)) is not Verdict.FITS:
                 continue
             elif not links.admits(job, allocation):
-                busy[job.id] = "its exchange would slow another one on the same node too much"
-            elif capacity.give(job, requested_gpus(job), place.gpu_type) and free.take(allocation):
+                busy[job.id] = (
+                    "its exchange would slow another one on the same node too much"
+                )
+            elif capacity.give(job, requested_gpus(job), place.gpu_type) and free.take(
+                allocation
+            ):
                 links.add(job, allocation)
                 allocations[job.id] = allocation
-        return placed_plan(view, allocations, self._notes(view, allocations, capacity, paces, busy))
+        return placed_plan(
+            view, allocations, self._notes(view, allocations, capacity, paces, busy)
+        )
 
-    def _place_all(self, view: ClusterView, paces: Mapping[JobId, Pace], capacity: Capacity) -> None:
+    def _place_all(
+        self, view: ClusterView, paces: Mapping[JobId, Pace], capacity: Capacity
+    ) -> None:
         """Bring the places up to date: of jobs that hold GPUs, of those placed before, then of new ones."""
         nodes = {node.id: node for node in view.nodes}
         before, self._places = self._places, {}
@@ -128,7 +158,11 @@ class Lwf:
         for job in view.jobs:
             held, place = gpu_type_held(job, nodes), before.get(job.id)
             if job.id in capacity.counts or (held is not None and _whole(job, nodes)):
-                if place is None or place.slots != job.allocation.slots or not _stands(job, place, nodes):
+                if (
+                    place is None
+                    or place.slots != job.allocation.slots
+                    or not _stands(job, place, nodes)
+                ):
                     place = _Place(held or "", loads.least_on(job.allocation))
                 if held in paces[job.id].step_s or job.id in capacity.counts:
                     settle(job, place)
@@ -143,7 +177,9 @@ class Lwf:
             if chosen is not None:
                 settle(job, chosen)
 
-    def _choose(self, job: JobView, view: ClusterView, pace: Pace, loads: "_Loads") -> _Place | None:
+    def _choose(
+        self, job: JobView, view: ClusterView, pace: Pace, loads: "_Loads"
+    ) -> _Place | None:
         """Return where `job` ends first, if all before it on its GPUs do; None if there is no room."""
         count, best = requested_gpus(job), None
         for gpu_type in sorted(pace.step_s):
@@ -178,20 +214,28 @@ class Lwf:
                 note = ""
             elif place is not None and job.id in busy:
                 held = job.allocation.num_replicas
-                start = f"gives up its {plural(held, 'GPU')} and waits" if held else "waits"
+                start = (
+                    f"gives up its {plural(held, 'GPU')} and waits" if held else "waits"
+                )
                 note = f"{start} for its GPUs on {', '.join(node for node, _ in place.slots)}: {busy[job.id]}"
             else:
                 crowded = f"all others have {plural(self._residents, 'job')} already"
-                note = waits(job, requested_gpus(job), capacity, crowded if place is None else "")
+                note = waits(
+                    job, requested_gpus(job), capacity, crowded if place is None else ""
+                )
             if not paces[job.id].known:
-                note += ("; " if note else "") + "its length is not known: it counts as half done"
+                note += (
+                    "; " if note else ""
+                ) + "its length is not known: it counts as half done"
             notes[job.id] = note
         return notes
 
 
 def min_service_gpu_s(job: JobView, pace: Pace) -> float:
     """Return GPUs × seconds that `job` has left on its best GPU type; infinity if it can run on none."""
-    return min((_service_gpu_s(job, pace, name) for name in pace.step_s), default=math.inf)
+    return min(
+        (_service_gpu_s(job, pace, name) for name in pace.step_s), default=math.inf
+    )
 
 
 def _service_gpu_s(job: JobView, pace: Pace, gpu_type: str) -> float:
@@ -201,22 +245,36 @@ def _service_gpu_s(job: JobView, pace: Pace, gpu_type: str) -> float:
 def _whole(job: JobView, nodes: Mapping[NodeId, Node]) -> bool:
     """Return whether `job` holds all the GPUs that it requested, for itself, on nodes that have as many."""
     there = all(count <= nodes[node].num_gpus for node, count in job.allocation.slots)
-    return there and job.allocation.num_replicas == requested_gpus(job) and not job.allocation.shared
+    return (
+        there
+        and job.allocation.num_replicas == requested_gpus(job)
+        and not job.allocation.shared
+    )
 
 
 def _same_slots(job: JobView, allocation: Allocation) -> Allocation:
     """Return what `job` holds where that is the same but for the order of ranks."""
     held = job.allocation
-    return held if not held.shared and set(held.slots) == set(allocation.slots) else allocation
+    return (
+        held
+        if not held.shared and set(held.slots) == set(allocation.slots)
+        else allocation
+    )
 
 
 def _stands(job: JobView, place: _Place, nodes: Mapping[NodeId, Node]) -> bool:
     """Return whether `place` is still there for `job`: nodes go, or come back smaller or of another type."""
     fits = all(
-        node in nodes and nodes[node].gpu_type == place.gpu_type and index < nodes[node].num_gpus
+        node in nodes
+        and nodes[node].gpu_type == place.gpu_type
+        and index < nodes[node].num_gpus
         for node, index in place.gpus
     )
-    return fits and len(place.gpus) == requested_gpus(job) and job.spec.replicas.allows_type(place.gpu_type)
+    return (
+        fits
+        and len(place.gpus) == requested_gpus(job)
+        and job.spec.replicas.allows_type(place.gpu_type)
+    )
 
 
 class _Loads:
@@ -234,16 +292,22 @@ class _Loads:
             self.left_s[gpu] += left_s
             self._num_jobs[gpu] += 1
 
-    def least(self, nodes: Sequence[Node], count: int, *, spread: bool) -> tuple[Gpu, ...] | None:
+    def least(
+        self, nodes: Sequence[Node], count: int, *, spread: bool
+    ) -> tuple[Gpu, ...] | None:
         """Return the `count` GPUs that LWF-κ takes, spread or consolidated; None if there are too few."""
         rooms = [(node, room) for node in nodes if (room := self._room(node))]
         if sum(len(room) for _, room in rooms) < count:
             return None
         if spread:
-            taken = sorted((gpu for _, room in rooms for gpu in room), key=self.left_s.__getitem__)[:count]
+            taken = sorted(
+                (gpu for _, room in rooms for gpu in room), key=self.left_s.__getitem__
+            )[:count]
             order = list(dict.fromkeys(node for node, _ in taken))
             return tuple(sorted(taken, key=lambda gpu: order.index(gpu[0])))
-        rooms.sort(key=lambda each: sum(self.left_s[gpu] for gpu in each[1]) / len(each[1]))
+        rooms.sort(
+            key=lambda each: sum(self.left_s[gpu] for gpu in each[1]) / len(each[1])
+        )
         return tuple([gpu for _, room in rooms for gpu in room][:count])
 
     def least_on(self, allocation: Allocation) -> tuple[Gpu, ...]:
@@ -258,7 +322,8 @@ class _Loads:
         """Return the GPUs of `node` that may have one more job, least loaded first."""
         gpus = [(node.id, index) for index in range(node.num_gpus)]
         return sorted(
-            (gpu for gpu in gpus if self._num_jobs[gpu] < self._residents), key=self.left_s.__getitem__
+            (gpu for gpu in gpus if self._num_jobs[gpu] < self._residents),
+            key=self.left_s.__getitem__,
         )
 
 
@@ -266,7 +331,9 @@ class _Links:
     """Exchanges on each node, of the jobs that run in this round: seconds of a step, None if not known."""
 
     def __init__(
-        self, nodes: Mapping[NodeId, Node], may: Callable[[float, Sequence[float | None]], bool]
+        self,
+        nodes: Mapping[NodeId, Node],
+        may: Callable[[float, Sequence[float | None]], bool],
     ) -> None:
         self._nodes, self._may = nodes, may
         self._on: dict[NodeId, list[float | None]] = {}
@@ -276,7 +343,9 @@ class _Links:
         if allocation.num_nodes < 2:
             return True
         new_s = self._comm_s(job, allocation)
-        return new_s is None or all(self._may(new_s, self._on.get(node, ())) for node, _ in allocation.slots)
+        return new_s is None or all(
+            self._may(new_s, self._on.get(node, ())) for node, _ in allocation.slots
+        )
 
     def add(self, job: JobView, allocation: Allocation) -> None:
         if allocation.num_nodes > 1:

@@ -18,9 +18,13 @@ def explained(
     for job in view.jobs:
         held = allocations.get(job.id)
         if held is None:
-            why = waits(job, span(job)[0], capacity, "jobs with less GPU time left go first")
+            why = waits(
+                job, span(job)[0], capacity, "jobs with less GPU time left go first"
+            )
             reasons[job.id] = why
         else:
             batch = batches.get(job.id)
-            reasons[job.id] = gets(job, held) + (f"; trains with a batch of {batch.total}" if batch else "")
+            reasons[job.id] = gets(job, held) + (
+                f"; trains with a batch of {batch.total}" if batch else ""
+            )
     return reasons

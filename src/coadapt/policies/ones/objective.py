@@ -51,7 +51,12 @@ class Record:
         self.samples = measured.samples
         self.completed = completed_share(job) or 0.0
         epochs = measured.samples / epoch_samples(job)
-        if held and measured.step_time_s and measured.batch is not None and held == self.held:
+        if (
+            held
+            and measured.step_time_s
+            and measured.batch is not None
+            and held == self.held
+        ):
             rates = self.rates.setdefault(held, deque(maxlen=NUM_MEASURED))
             rates.append(measured.batch.total / measured.step_time_s)
         if int(epochs) > int(self.epochs):
@@ -65,13 +70,24 @@ class Record:
         return self._features(job, self.epochs)
 
     def _features(self, job: JobView, epochs: float) -> Features:
-        loss, accuracy = job.measured.metrics.get("loss"), job.measured.metrics.get("accuracy", 0.0)
+        loss, accuracy = (
+            job.measured.metrics.get("loss"),
+            job.measured.metrics.get("accuracy", 0.0),
+        )
         if loss is None:
             # Without a loss (simulation): the completed share stands for it, where it is known.
-            return Features(epoch_samples(job), 0.0, epochs, completed_share(job) or 0.0, accuracy)
+            return Features(
+                epoch_samples(job), 0.0, epochs, completed_share(job) or 0.0, accuracy
+            )
         if self.first_loss is None:
             self.first_loss = max(loss, 1e-9)
-        return Features(epoch_samples(job), self.first_loss, epochs, 1.0 - loss / self.first_loss, accuracy)
+        return Features(
+            epoch_samples(job),
+            self.first_loss,
+            epochs,
+            1.0 - loss / self.first_loss,
+            accuracy,
+        )
 
     def grow(self, job: JobView, num_gpus: int) -> None:
         """Let a job that has filled its limit for two epochs have twice as many."""
@@ -84,7 +100,10 @@ class Record:
 
     def halve(self, low: int) -> None:
         """Take back half of what a paused job may have."""
-        self.limit, self.allowed = max(self.limit // 2, low), max(self.allowed // 2, low)
+        self.limit, self.allowed = (
+            max(self.limit // 2, low),
+            max(self.allowed // 2, low),
+        )
 
     def throughput(self, most: int) -> FloatArray:
         """Return samples per second on 0..most replicas; all 0 before the first measurement."""
@@ -94,7 +113,9 @@ class Record:
         values = [float(np.mean(self.rates[count])) for count in known]
         inside = np.interp(np.arange(most + 1), [0, *known], [0.0, *values])
         slope = values[-1] / known[-1]
-        rate_K: FloatArray = np.where(np.arange(most + 1) > known[-1], slope * np.arange(most + 1), inside)
+        rate_K: FloatArray = np.where(
+            np.arange(most + 1) > known[-1], slope * np.arange(most + 1), inside
+        )
         return rate_K
 
 
@@ -104,7 +125,15 @@ def most_replicas(job: JobView, num_gpus: int) -> int:
     batch = job.spec.batch
     grows = job.spec.adaptive or batch.schedule is not None
     by_batch = (batch.max_total if grows else batch.requested) // batch.min_atomic
-    return max(min(high, NOMINAL_TIMES * job.spec.replicas.requested, max(by_batch, 1), num_gpus), low)
+    return max(
+        min(
+            high,
+            NOMINAL_TIMES * job.spec.replicas.requested,
+            max(by_batch, 1),
+            num_gpus,
+        ),
+        low,
+    )
 
 
 def epoch_samples(job: JobView) -> float:
@@ -114,7 +143,11 @@ def epoch_samples(job: JobView) -> float:
     if not num_epochs and length is not None:
         num_epochs = length.epochs or 0.0
     whole = job.measured.progress_target or declared_samples(job)
-    return max(whole / (num_epochs or EPOCHS_UNKNOWN), 1.0) if whole else 1000.0 * job.spec.batch.initial
+    return (
+        max(whole / (num_epochs or EPOCHS_UNKNOWN), 1.0)
+        if whole
+        else 1000.0 * job.spec.batch.initial
+    )
 
 
 def completed_share(job: JobView) -> float | None:
@@ -125,7 +158,11 @@ def completed_share(job: JobView) -> float | None:
     if target := job.measured.progress_target:
         return min(job.measured.progress / target, 1.0)
     left = declared_steps_left(job)
-    return None if left is None else min(job.measured.samples / (declared_samples(job) or 1.0), 1.0)
+    return (
+        None
+        if left is None
+        else min(job.measured.samples / (declared_samples(job) or 1.0), 1.0)
+    )
 
 
 def decayed(size: int, run_s: float, median_s: float) -> int:

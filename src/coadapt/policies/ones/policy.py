@@ -7,20 +7,38 @@ from typing import ClassVar
 import numpy as np
 
 from coadapt.goodput.batch import split_total
-from coadapt.model import BatchConfig, ClusterView, JobId, JobView, Plan, RescaleContract
+from coadapt.model import (
+    BatchConfig,
+    ClusterView,
+    JobId,
+    JobView,
+    Plan,
+    RescaleContract,
+)
 from coadapt.policies.base import PolicyCard
 from coadapt.policies.giving.capacity import Capacity, span
 from coadapt.policies.giving.counted_plan import requested_batch
 from coadapt.policies.giving.pack import pack
 from coadapt.policies.ones.explain import explained
-from coadapt.policies.ones.objective import Record, completed_share, decayed, most_replicas
+from coadapt.policies.ones.objective import (
+    Record,
+    completed_share,
+    decayed,
+    most_replicas,
+)
 from coadapt.policies.ones.solve import EMPTY, IntArray, Round, counts, evolve
 from coadapt.policies.predictors.progress_beta import ProgressPredictor
 
-EPOCHS_TO_UPDATE = 1.0  # that every job to be changed has run since it was last scheduled
-EPOCHS_TO_SETTLE = 2.0  # before which a job counts as new, and is not taken out by mutation
+EPOCHS_TO_UPDATE = (
+    1.0  # that every job to be changed has run since it was last scheduled
+)
+EPOCHS_TO_SETTLE = (
+    2.0  # before which a job counts as new, and is not taken out by mutation
+)
 GROWTH_TO_REFIT = 8  # the predictor is fitted anew when an eighth more jobs have ended
-COMPLETED_MIN = 0.5  # who left with less of its work done is taken to have been cancelled
+COMPLETED_MIN = (
+    0.5  # who left with less of its work done is taken to have been cancelled
+)
 SHARE_MIN = 1e-3
 
 
@@ -61,7 +79,9 @@ class Ones:
                 f"population must be >= 2 and generations >= 1, got {self.population} and {self.generations}"
             )
         rng = np.random.default_rng(self.seed)
-        object.__setattr__(self, "_memory", _Memory(rng=rng, predictor=ProgressPredictor(rng)))
+        object.__setattr__(
+            self, "_memory", _Memory(rng=rng, predictor=ProgressPredictor(rng))
+        )
 
     def allocate(self, view: ClusterView) -> Plan:
         """Return the best plan found, or the part of it that disturbs nobody too soon."""
@@ -76,18 +96,31 @@ class Ones:
         self._give(capacity, self._deploy(jobs, target))
         for job in jobs:
             record = self._memory.records[job.id]
-            if job.id in capacity.counts and capacity.counts[job.id] != job.allocation.num_replicas:
+            if (
+                job.id in capacity.counts
+                and capacity.counts[job.id] != job.allocation.num_replicas
+            ):
                 record.scheduled_at = record.epochs
-            if job.id not in capacity.counts and not job.allocation and job.usage.started_at is not None:
+            if (
+                job.id not in capacity.counts
+                and not job.allocation
+                and job.usage.started_at is not None
+            ):
                 record.halve(span(job)[0])
         allocations = pack(view, capacity.counts, capacity.gpu_types)
         batches = {
             job.id: batch
             for job in view.jobs
-            if (held := allocations.get(job.id)) and (batch := dictated_batch(job, held.num_replicas))
+            if (held := allocations.get(job.id))
+            and (batch := dictated_batch(job, held.num_replicas))
         }
         reasons = explained(view, capacity, allocations, batches)
-        return Plan(allocations=allocations, batches=batches, reasons=reasons, diagnostics=diagnostics)
+        return Plan(
+            allocations=allocations,
+            batches=batches,
+            reasons=reasons,
+            diagnostics=diagnostics,
+        )
 
     def _observe(self, view: ClusterView) -> None:
         """Take in reports, learn from jobs that ended, and renew what each job may have."""
@@ -100,7 +133,11 @@ class Ones:
             record = memory.records.setdefault(job.id, Record(limit=low, allowed=low))
             record.note(job)
             record.grow(job, num_gpus)
-        running = [job for job in view.jobs if job.allocation and job.usage.started_at is not None]
+        running = [
+            job
+            for job in view.jobs
+            if job.allocation and job.usage.started_at is not None
+        ]
         if running:
             self._decay(view, running)
         if memory.num_ended > memory.num_fitted + memory.num_fitted // GROWTH_TO_REFIT:
@@ -113,7 +150,9 @@ class Ones:
         size, median_s = largest.allocation.num_replicas, median(run_s.values())
         if 2 * size >= view.num_gpus and run_s[largest.id] > median_s > 0.0:
             record = self._memory.records[largest.id]
-            record.allowed = max(min(decayed(size, run_s[largest.id], median_s), size), span(largest)[0])
+            record.allowed = max(
+                min(decayed(size, run_s[largest.id], median_s), size), span(largest)[0]
+            )
 
     def _learn(self, record: Record) -> None:
         """Add the records of a job that is gone, unless it seems to have been cancelled."""
@@ -134,13 +173,18 @@ class Ones:
         parents_PG = self._parents(jobs, num_gpus)
         best_PG = evolve(round_, parents_PG, left_TJ, memory.rng)
         memory.parents = [
-            {jobs[j].id: int(n) for j, n in enumerate(counts(round_, genes_G)) if n} for genes_G in best_PG
+            {jobs[j].id: int(n) for j, n in enumerate(counts(round_, genes_G)) if n}
+            for genes_G in best_PG
         ]
         count_J = counts(round_, best_PG[0])
-        cost = float((left_TJ.mean(axis=0) * round_.cost_JK[np.arange(len(jobs)), count_J]).sum())
+        cost = float(
+            (left_TJ.mean(axis=0) * round_.cost_JK[np.arange(len(jobs)), count_J]).sum()
+        )
         return memory.parents[0], cost
 
-    def _samples_left(self, job: JobView) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    def _samples_left(
+        self, job: JobView
+    ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """Return the samples left as drawn for each generation (num_generations,)."""
         memory, record = self._memory, self._memory.records[job.id]
         a, b = memory.predictor.shape(record.now(job), completed_share(job))
@@ -157,15 +201,30 @@ class Ones:
         return Round(
             num_gpus=num_gpus,
             min_J=np.array([span(job)[0] for job in jobs], dtype=np.int64),
-            allowed_J=np.minimum([record.allowed for record in records], limit_J).astype(np.int64),
-            limit_J=np.minimum([record.limit for record in records], limit_J).astype(np.int64),
+            allowed_J=np.minimum(
+                [record.allowed for record in records], limit_J
+            ).astype(np.int64),
+            limit_J=np.minimum([record.limit for record in records], limit_J).astype(
+                np.int64
+            ),
             fresh_J=np.array([not record.rates for record in records], dtype=np.bool_),
-            settled_J=np.array([record.epochs >= EPOCHS_TO_SETTLE for record in records], dtype=np.bool_),
+            settled_J=np.array(
+                [record.epochs >= EPOCHS_TO_SETTLE for record in records],
+                dtype=np.bool_,
+            ),
             alone_s_J=np.array(
-                [self._alone_s(job, rate_K[1]) for job, rate_K in zip(jobs, rate_JK, strict=True)]
+                [
+                    self._alone_s(job, rate_K[1])
+                    for job, rate_K in zip(jobs, rate_JK, strict=True)
+                ]
             ),
             live_J=np.array(
-                [order.get(job.allocation.slots[0][0], 0) if job.allocation else len(order) for job in jobs],
+                [
+                    order.get(job.allocation.slots[0][0], 0)
+                    if job.allocation
+                    else len(order)
+                    for job in jobs
+                ],
                 dtype=np.int64,
             ),
             cost_JK=cost_JK,
@@ -179,15 +238,24 @@ class Ones:
     def _parents(self, jobs: list[JobView], num_gpus: int) -> IntArray:
         """Return the last parents in terms of this round's jobs; at first, the present state alone."""
         row = {job.id: number for number, job in enumerate(jobs)}
-        present = {job.id: job.allocation.num_replicas for job in jobs if job.allocation}
+        present = {
+            job.id: job.allocation.num_replicas for job in jobs if job.allocation
+        }
         parents = [present, *self._memory.parents][: self.population]
         parents_PG = np.full((self.population, num_gpus), EMPTY, dtype=np.int64)
         for place, parent in enumerate(parents):
-            genes = [row[job] for job, count in parent.items() if job in row for _ in range(count)]
+            genes = [
+                row[job]
+                for job, count in parent.items()
+                if job in row
+                for _ in range(count)
+            ]
             parents_PG[place, : len(genes)] = genes[:num_gpus]
         return parents_PG
 
-    def _deploy(self, jobs: list[JobView], target: dict[JobId, int]) -> list[tuple[JobView, int]]:
+    def _deploy(
+        self, jobs: list[JobView], target: dict[JobId, int]
+    ) -> list[tuple[JobView, int]]:
         """Return who gets how many of `target`, first served first.
 
         Jobs that have not had their epoch since they were last scheduled keep what they hold; then come
@@ -199,14 +267,23 @@ class Ones:
         changed: list[tuple[JobView, int]] = []
         spare: list[tuple[JobView, int]] = []
         for job in jobs:
-            record, held, wanted = records[job.id], job.allocation.num_replicas, target.get(job.id, 0)
+            record, held, wanted = (
+                records[job.id],
+                job.allocation.num_replicas,
+                target.get(job.id, 0),
+            )
             if held and record.epochs - record.scheduled_at < EPOCHS_TO_UPDATE:
                 kept.append((job, held))
             elif wanted:
                 (changed if held else started).append((job, wanted))
             else:
                 spare.append((job, held or span(job)[0]))
-        return kept + started + changed + sorted(spare, key=lambda each: not each[0].allocation)
+        return (
+            kept
+            + started
+            + changed
+            + sorted(spare, key=lambda each: not each[0].allocation)
+        )
 
     def _give(self, capacity: Capacity, given: list[tuple[JobView, int]]) -> None:
         """Give counts in order; where one does not fit (types, quotas, who went before), fewer replicas."""
@@ -228,6 +305,8 @@ def dictated_batch(job: JobView, num_replicas: int) -> BatchConfig | None:
         return requested_batch(job, num_replicas)
     limits = job.spec.batch
     share = max(limits.requested // job.spec.replicas.requested, limits.initial)
-    total = max(min(share * num_replicas, limits.max_total), num_replicas * limits.min_atomic)
+    total = max(
+        min(share * num_replicas, limits.max_total), num_replicas * limits.min_atomic
+    )
     batch = split_total(min(total, limits.max_total), num_replicas, limits)
     return None if batch.total > limits.max_total else batch

@@ -55,12 +55,16 @@ class Round(NamedTuple):
     cost_JK: FloatArray
 
 
-def evolve(round_: Round, parents_PG: IntArray, left_TJ: FloatArray, rng: np.random.Generator) -> IntArray:
+def evolve(
+    round_: Round, parents_PG: IntArray, left_TJ: FloatArray, rng: np.random.Generator
+) -> IntArray:
     """Return the parents after as many generations as `left_TJ` has rows, the best one first.
 
     left_TJ: samples that each job has left, as drawn for each generation.
     """
-    population_PG = np.full((3 * len(parents_PG), round_.num_gpus), EMPTY, dtype=np.int64)
+    population_PG = np.full(
+        (3 * len(parents_PG), round_.num_gpus), EMPTY, dtype=np.int64
+    )
     population_PG[: len(parents_PG)] = parents_PG
     _evolve(round_, population_PG, left_TJ, rng)
     best_PG: IntArray = population_PG[: len(parents_PG)].copy()
@@ -68,11 +72,19 @@ def evolve(round_: Round, parents_PG: IntArray, left_TJ: FloatArray, rng: np.ran
 
 
 @compiled
-def _evolve(round_: Round, population_PG: IntArray, left_TJ: FloatArray, rng: np.random.Generator) -> None:
+def _evolve(
+    round_: Round,
+    population_PG: IntArray,
+    left_TJ: FloatArray,
+    rng: np.random.Generator,
+) -> None:
     size = population_PG.shape[0] // 3
     score_P = np.zeros(population_PG.shape[0])
     # Jobs that ran are filled in by remaining time, layouts made in the order of the present one.
-    by_time_J, by_place_J = np.argsort(round_.alone_s_J), np.argsort(round_.live_J, kind="mergesort")
+    by_time_J, by_place_J = (
+        np.argsort(round_.alone_s_J),
+        np.argsort(round_.live_J, kind="mergesort"),
+    )
     for generation in range(left_TJ.shape[0]):
         for parent in range(size):
             _refresh(round_, population_PG[parent])
@@ -81,7 +93,9 @@ def _evolve(round_: Round, population_PG: IntArray, left_TJ: FloatArray, rng: np
         for candidate in range(population_PG.shape[0]):
             _fill(round_, population_PG[candidate], by_time_J)
             _reorder(round_, population_PG[candidate], by_place_J)
-            score_P[candidate] = score(round_, population_PG[candidate], left_TJ[generation])
+            score_P[candidate] = score(
+                round_, population_PG[candidate], left_TJ[generation]
+            )
         order_P = np.argsort(score_P, kind="mergesort")
         population_PG[:] = population_PG[order_P]
 
@@ -125,11 +139,16 @@ def _refresh(round_: Round, genes_G: IntArray) -> None:
 
 
 @compiled_part
-def _cross(round_: Round, population_PG: IntArray, size: int, rng: np.random.Generator) -> None:
+def _cross(
+    round_: Round, population_PG: IntArray, size: int, rng: np.random.Generator
+) -> None:
     """Write two children per random pair: genes are swapped where neither job gets more than it may have."""
     for pair in range((size + 1) // 2):
         one, other = int(rng.random() * size), int(rng.random() * size)
-        first, second = population_PG[size + 2 * pair], population_PG[min(size + 2 * pair + 1, 2 * size - 1)]
+        first, second = (
+            population_PG[size + 2 * pair],
+            population_PG[min(size + 2 * pair + 1, 2 * size - 1)],
+        )
         first[:] = population_PG[one]
         second[:] = population_PG[other]
         first_J, second_J = counts(round_, first), counts(round_, second)
@@ -153,7 +172,9 @@ def _cross(round_: Round, population_PG: IntArray, size: int, rng: np.random.Gen
 
 
 @compiled_part
-def _mutate(round_: Round, population_PG: IntArray, size: int, rng: np.random.Generator) -> None:
+def _mutate(
+    round_: Round, population_PG: IntArray, size: int, rng: np.random.Generator
+) -> None:
     """Write one mutant per parent: each job that has run long enough is removed by chance."""
     for parent in range(size):
         mutant = population_PG[2 * size + parent]
@@ -183,7 +204,11 @@ def _fill(round_: Round, genes_G: IntArray, by_time_J: IntArray) -> None:
         for place in range(by_time_J.size):
             job = by_time_J[place]
             more = min(free, most_J[job] - wanted_J[job])
-            if round_.fresh_J[job] or more <= 0 or wanted_J[job] + more < round_.min_J[job]:
+            if (
+                round_.fresh_J[job]
+                or more <= 0
+                or wanted_J[job] + more < round_.min_J[job]
+            ):
                 continue
             wanted_J[job] += more
             free -= more

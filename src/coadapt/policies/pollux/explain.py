@@ -19,11 +19,15 @@ def explained_plan(
     given: dict[JobId, Allocation] = {}
     why: dict[JobId, str] = {}
     # Of the whole round at once: numpy takes longer to begin than to count.
-    stays_J = ((rows_JN == problem.current_JN).all(axis=1) & rows_JN.any(axis=1)).tolist()
+    stays_J = (
+        (rows_JN == problem.current_JN).all(axis=1) & rows_JN.any(axis=1)
+    ).tolist()
     cluster = _Cluster(int(problem.capacity_N.sum()), int(problem.capacity_N.max()))
     for number, job in enumerate(problem.jobs):
         # One that stays keeps its rank order, too.
-        allocation = job.allocation if stays_J[number] else _allocation(problem, rows_JN[number])
+        allocation = (
+            job.allocation if stays_J[number] else _allocation(problem, rows_JN[number])
+        )
         if allocation:
             given[job.id] = allocation
             why[job.id] = _runs(problem, number, allocation, cluster)
@@ -52,48 +56,73 @@ class _Cluster(NamedTuple):
 
 
 def _allocation(problem: RoundProblem, row_N: IntArray) -> Allocation:
-    return Allocation(slots=tuple((problem.nodes[n].id, int(row_N[n])) for n in np.flatnonzero(row_N)))
+    return Allocation(
+        slots=tuple((problem.nodes[n].id, int(row_N[n])) for n in np.flatnonzero(row_N))
+    )
 
 
-def _runs(problem: RoundProblem, number: int, allocation: Allocation, cluster: _Cluster) -> str:
+def _runs(
+    problem: RoundProblem, number: int, allocation: Allocation, cluster: _Cluster
+) -> str:
     job, count = problem.jobs[number], allocation.num_replicas
     speedup = problem.speedup_JSK[number, int(allocation.num_nodes > 1), count]
     moves = allocation != job.allocation and count == job.allocation.num_replicas
-    change = f"moves with its {plural(count, 'GPU')}" if moves else gets(job, allocation)
+    change = (
+        f"moves with its {plural(count, 'GPU')}" if moves else gets(job, allocation)
+    )
     more = _next(problem, number, count, speedup, cluster)
     return f"{change}: speedup {speedup:.2f} of its fair share; {more}"
 
 
-def _next(problem: RoundProblem, number: int, count: int, speedup: float, cluster: _Cluster) -> str:
+def _next(
+    problem: RoundProblem, number: int, count: int, speedup: float, cluster: _Cluster
+) -> str:
     job = problem.jobs[number]
     if count >= cluster.num_gpus:
         return "there are no more GPUs"
     if count >= problem.max_J[number]:
-        grows = count < job.spec.replicas.max and job.spec.contract is not RescaleContract.FROZEN
+        grows = (
+            count < job.spec.replicas.max
+            and job.spec.contract is not RescaleContract.FROZEN
+        )
         if grows and not job.measured.num_replicas_profiled:
             return "more once its first steps were timed"
         if grows and count >= 2 * job.measured.num_replicas_profiled:
             return f"more once it was timed on more than {job.measured.num_replicas_profiled}"
         return f"{count} is the most that it may hold"
-    local = problem.speedup_JSK[number, 0, count + 1] if count < cluster.largest else 0.0
+    local = (
+        problem.speedup_JSK[number, 0, count + 1] if count < cluster.largest else 0.0
+    )
     more = max(local, problem.speedup_JSK[number, 1, count + 1])
-    return f"one more GPU would bring {100.0 * (more / speedup - 1.0):+.0f} %" if speedup else "not timed yet"
+    return (
+        f"one more GPU would bring {100.0 * (more / speedup - 1.0):+.0f} %"
+        if speedup
+        else "not timed yet"
+    )
 
 
 def _waits(problem: RoundProblem, number: int, rows_JN: IntArray) -> str:
     job, need = problem.jobs[number], int(problem.min_J[number])
     change = (
-        f"gives up its {plural(job.allocation.num_replicas, 'GPU')} and waits" if job.allocation else "waits"
+        f"gives up its {plural(job.allocation.num_replicas, 'GPU')} and waits"
+        if job.allocation
+        else "waits"
     )
     total = int(problem.capacity_N.sum())
     if problem.max_J[number] < need <= total:
         return f"{change}: it is frozen, and what it held is no longer there"
     if need > total:
-        return f"{change}: needs {plural(need, 'GPU')} of one type, and there are {total}"
+        return (
+            f"{change}: needs {plural(need, 'GPU')} of one type, and there are {total}"
+        )
     tenant = problem.tenant_J[number]
     left = problem.quota_T[tenant] - rows_JN[problem.tenant_J == tenant].sum()
     if left < need:
         return f"{change}: needs {plural(need, 'GPU')}, tenant {job.spec.tenant} may hold {left} more"
     idle = total - int(rows_JN.sum())
-    why = "the others make more of theirs" if idle < need else "but not where it could use them"
+    why = (
+        "the others make more of theirs"
+        if idle < need
+        else "but not where it could use them"
+    )
     return f"{change}: needs {plural(need, 'GPU')}, {idle} {'is' if idle == 1 else 'are'} free, {why}"

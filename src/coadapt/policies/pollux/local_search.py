@@ -50,7 +50,9 @@ from coadapt.policies.pollux.round_costs import (
     PartialPlan,
 )
 
-LEAST_GAIN = 1e-10  # a move must gain more than this share of the cost that it touches (1)
+LEAST_GAIN = (
+    1e-10  # a move must gain more than this share of the cost that it touches (1)
+)
 NOTHING, TAKES, GIVES = variable(0), variable(1), variable(-1)
 
 
@@ -67,7 +69,9 @@ def _clear(row_N: IntArray) -> None:
 
 
 @lean_part
-def enter(costs: PackedCosts, plan: PartialPlan, job: int, row_N: IntArray, cost: float) -> None:
+def enter(
+    costs: PackedCosts, plan: PartialPlan, job: int, row_N: IntArray, cost: float
+) -> None:
     """Give `row_N` to `job`, which must hold nothing."""
     _account(costs, plan, job, row_N, TAKES)
     _copy(row_N, plan.row_JN[job])
@@ -83,7 +87,9 @@ def withdraw(costs: PackedCosts, plan: PartialPlan, job: int) -> None:
 
 
 @lean_part
-def _account(costs: PackedCosts, plan: PartialPlan, job: int, row_N: IntArray, sign: int) -> None:
+def _account(
+    costs: PackedCosts, plan: PartialPlan, job: int, row_N: IntArray, sign: int
+) -> None:
     total = 0
     num_nodes = 0
     for node in range(row_N.size):
@@ -128,14 +134,18 @@ def _order_spanning(costs: PackedCosts, plan: PartialPlan) -> int:
     found = 0
     for free in range(most, 0, -1):
         for node in range(plan.free_N.size):
-            if plan.free_N[node] == free and not (costs.exclusive and plan.spanning_N[node] > 0):
+            if plan.free_N[node] == free and not (
+                costs.exclusive and plan.spanning_N[node] > 0
+            ):
                 plan.scratch_IN[ORDER, found] = node
                 found += 1
     return found
 
 
 @lean_part
-def place(costs: PackedCosts, plan: PartialPlan, num_replicas: int, row_N: IntArray) -> int:
+def place(
+    costs: PackedCosts, plan: PartialPlan, num_replicas: int, row_N: IntArray
+) -> int:
     """Write a row of `num_replicas`: one node, the tightest that fits, else as few as possible.
 
     Returns the number of nodes, 0 where there is no such row.
@@ -154,7 +164,9 @@ def place(costs: PackedCosts, plan: PartialPlan, num_replicas: int, row_N: IntAr
 
 
 @lean_part
-def _fill(plan: PartialPlan, num_replicas: int, most: int, available: int, row_N: IntArray) -> int:
+def _fill(
+    plan: PartialPlan, num_replicas: int, most: int, available: int, row_N: IntArray
+) -> int:
     left = num_replicas
     for taken in range(most):
         node = plan.scratch_IN[ORDER, taken]
@@ -175,7 +187,9 @@ def best_row(costs: PackedCosts, plan: PartialPlan, job: int, row_N: IntArray) -
     """Write the cheapest row that `job`, which holds nothing, can have in `plan`; return its cost."""
     _clear(row_N)
     best = float(costs.cost_JC[job, WAITING])
-    if can_keep(costs, plan, job) and (costs.limit_JL[job, PINNED] or costs.cost_JC[job, KEEPING] <= best):
+    if can_keep(costs, plan, job) and (
+        costs.limit_JL[job, PINNED] or costs.cost_JC[job, KEEPING] <= best
+    ):
         _copy(costs.current_JN[job], row_N)
         best = float(costs.cost_JC[job, KEEPING])
     if costs.limit_JL[job, PINNED]:
@@ -205,7 +219,9 @@ def best_row(costs: PackedCosts, plan: PartialPlan, job: int, row_N: IntArray) -
 
 
 @compiled_lean
-def place_counts(costs: PackedCosts, plan: PartialPlan, count_J: IntArray, order_J: IntArray) -> None:
+def place_counts(
+    costs: PackedCosts, plan: PartialPlan, count_J: IntArray, order_J: IntArray
+) -> None:
     """Give each job of `order_J` its count if possible, first those that keep (-1), pinned ones foremost.
 
     A job that finds no place in one node may get fewer replicas, whatever costs it least. `plan` must be
@@ -215,8 +231,14 @@ def place_counts(costs: PackedCosts, plan: PartialPlan, count_J: IntArray, order
     # Frozen jobs first: nobody else may end up on their GPUs, as they can go nowhere.
     for pinned in (True, False):
         for job in range(count_J.size):
-            if count_J[job] < 0 and costs.limit_JL[job, PINNED] == pinned and can_keep(costs, plan, job):
-                enter(costs, plan, job, costs.current_JN[job], costs.cost_JC[job, KEEPING])
+            if (
+                count_J[job] < 0
+                and costs.limit_JL[job, PINNED] == pinned
+                and can_keep(costs, plan, job)
+            ):
+                enter(
+                    costs, plan, job, costs.current_JN[job], costs.cost_JC[job, KEEPING]
+                )
     for place_of in range(order_J.size):
         job = order_J[place_of]
         best = plan.cost_J[job]
@@ -233,7 +255,9 @@ def place_counts(costs: PackedCosts, plan: PartialPlan, count_J: IntArray, order
             enter(costs, plan, job, best_N, best)
 
 
-def improve(costs: PackedCosts, plan: PartialPlan, dual: DualBound, max_trials: int) -> int:
+def improve(
+    costs: PackedCosts, plan: PartialPlan, dual: DualBound, max_trials: int
+) -> int:
     """Improve the plan until no job, no pair and no job that makes way for others can do better.
 
     Returns the trials spent; a trial is one row for one job, and `max_trials` bounds the work.
@@ -250,7 +274,9 @@ def improve(costs: PackedCosts, plan: PartialPlan, dual: DualBound, max_trials: 
         trials += spent
         improved = improved or gained
         if not improved:
-            improved, spent = _make_way_in_turn(costs, plan, dual, False, max_trials - trials)
+            improved, spent = _make_way_in_turn(
+                costs, plan, dual, False, max_trials - trials
+            )
             trials += spent
     return trials
 
@@ -318,7 +344,9 @@ def _slack(costs: PackedCosts, plan: PartialPlan, dual: DualBound, job: int) -> 
         wide += costs.wide_K[plan.row_JN[job, node]]
     spanned = num_nodes if num_nodes > 1 and not costs.limit_JL[job, PINNED] else 0
     used = (
-        dual.multiplier_R[GPUS] * total + dual.multiplier_R[NODES] * spanned + dual.multiplier_R[WIDE] * wide
+        dual.multiplier_R[GPUS] * total
+        + dual.multiplier_R[NODES] * spanned
+        + dual.multiplier_R[WIDE] * wide
     )
     return float(plan.cost_J[job] + used - dual.reduced_cost_J[job])
 
@@ -328,7 +356,10 @@ def _idle_price(plan: PartialPlan, dual: DualBound) -> float:
     """Return the price of all that is free: GPUs, nodes for a job that spans nodes, wide pieces' places."""
     value = 0.0
     for node in range(plan.free_N.size):
-        value += dual.multiplier_R[GPUS] * plan.free_N[node] + dual.multiplier_R[WIDE] * plan.wide_N[node]
+        value += (
+            dual.multiplier_R[GPUS] * plan.free_N[node]
+            + dual.multiplier_R[WIDE] * plan.wide_N[node]
+        )
         if plan.spanning_N[node] == 0:
             value += dual.multiplier_R[NODES]
     return value
@@ -373,7 +404,9 @@ def _move_pair(
     spent = 0
     most = 0
     if not costs.limit_JL[first, PINNED]:
-        most = min(costs.limit_JL[first, MOST], plan.left_T[costs.limit_JL[first, TENANT]])
+        most = min(
+            costs.limit_JL[first, MOST], plan.left_T[costs.limit_JL[first, TENANT]]
+        )
     for count in range(-1, most + 1):  # -1: keep, 0: wait
         if 0 < count < costs.limit_JL[first, LEAST]:
             continue
@@ -408,7 +441,11 @@ def _waits(row_N: IntArray) -> bool:
 
 @compiled_lean
 def _make_way_in_turn(
-    costs: PackedCosts, plan: PartialPlan, dual: DualBound, for_waiting: bool, max_trials: int
+    costs: PackedCosts,
+    plan: PartialPlan,
+    dual: DualBound,
+    for_waiting: bool,
+    max_trials: int,
 ) -> tuple[bool, int]:
     """Let each job make way for those with slack, or for those of them that wait.
 
@@ -419,7 +456,9 @@ def _make_way_in_turn(
     num_wanting = 0
     for job in range(num_jobs):
         asked = not for_waiting or _waits(plan.row_JN[job])
-        wants_J[job] = asked and _slack(costs, plan, dual, job) > LEAST_GAIN * abs(plan.cost_J[job])
+        wants_J[job] = asked and _slack(costs, plan, dual, job) > LEAST_GAIN * abs(
+            plan.cost_J[job]
+        )
         num_wanting += wants_J[job]
     improved = False
     trials = 0
@@ -446,7 +485,11 @@ def _make_way(costs: PackedCosts, plan: PartialPlan, job: int) -> bool:
     withdraw(costs, plan, job)
     for waiting in (True, False):
         for other in range(num_jobs):
-            if wants_J[other] > 0 and other != job and _waits(plan.scratch_IN[SAVED + other]) == waiting:
+            if (
+                wants_J[other] > 0
+                and other != job
+                and _waits(plan.scratch_IN[SAVED + other]) == waiting
+            ):
                 _move(costs, plan, other)
     _move(costs, plan, job)
     gain = 0.0
@@ -484,7 +527,9 @@ def _cheapest(costs: PackedCosts, job: int, count: int) -> float:
 
 
 @lean_part
-def _candidate(costs: PackedCosts, plan: PartialPlan, job: int, count: int, row_N: IntArray) -> float:
+def _candidate(
+    costs: PackedCosts, plan: PartialPlan, job: int, count: int, row_N: IntArray
+) -> float:
     """Write the row of `count` replicas (-1: keep, 0: wait); return its cost, infinite if there is none."""
     if count == 0:
         _clear(row_N)

@@ -82,7 +82,11 @@ def empty_population(size: int, costs: RoundCosts) -> Population:
 
 @compiled
 def evolve(
-    costs: RoundCosts, population: Population, num_seeds: int, generations: int, rng: np.random.Generator
+    costs: RoundCosts,
+    population: Population,
+    num_seeds: int,
+    generations: int,
+    rng: np.random.Generator,
 ) -> int:
     """Search from the candidates in the first `num_seeds` slots: repaired, they are generation 1.
 
@@ -93,7 +97,10 @@ def evolve(
     for seed in range(num_seeds):
         _repair(costs, population, population.rows_PJN[seed], rng)
         if _admit(costs, population, seed, alive):
-            population.slot_P[seed], population.slot_P[alive] = population.slot_P[alive], seed
+            population.slot_P[seed], population.slot_P[alive] = (
+                population.slot_P[alive],
+                seed,
+            )
             alive += 1
     alive = _survive(population, alive, size)
     # Elitism: parents compete with their offspring, so the best candidate is never lost.
@@ -112,7 +119,13 @@ def evolve(
 
 
 @compiled_part
-def _mate(costs: RoundCosts, population: Population, alive: int, grown: int, rng: np.random.Generator) -> int:
+def _mate(
+    costs: RoundCosts,
+    population: Population,
+    alive: int,
+    grown: int,
+    rng: np.random.Generator,
+) -> int:
     """Add up to two distinct offspring after the `grown` candidates; return how many there are then."""
     first = population.rows_PJN[_tournament(population, alive, rng)]
     second = population.rows_PJN[_tournament(population, alive, rng)]
@@ -145,7 +158,9 @@ def _tournament(population: Population, alive: int, rng: np.random.Generator) ->
     if _dominates(population, other, one):
         return other
     if population.crowding_P[one] != population.crowding_P[other]:
-        return one if population.crowding_P[one] > population.crowding_P[other] else other
+        return (
+            one if population.crowding_P[one] > population.crowding_P[other] else other
+        )
     return one if rng.random() < 0.5 else other
 
 
@@ -153,7 +168,11 @@ def _tournament(population: Population, alive: int, rng: np.random.Generator) ->
 def _dominates(population: Population, one: int, other: int) -> bool:
     cost, rival_cost = population.value_PO[one, 0], population.value_PO[other, 0]
     waste, rival_waste = population.value_PO[one, 1], population.value_PO[other, 1]
-    return bool(cost <= rival_cost and waste <= rival_waste and (cost < rival_cost or waste < rival_waste))
+    return bool(
+        cost <= rival_cost
+        and waste <= rival_waste
+        and (cost < rival_cost or waste < rival_waste)
+    )
 
 
 @compiled_part
@@ -181,11 +200,18 @@ def _mutate(costs: RoundCosts, rows_JN: IntArray, rng: np.random.Generator) -> N
         for job in range(num_jobs):
             held = rows_JN[job, node]
             if rng.random() < (holder if held > 0 else newcomer):
-                rows_JN[job, node] = held + int(rng.random() * (costs.capacity_N[node] - held + 1))
+                rows_JN[job, node] = held + int(
+                    rng.random() * (costs.capacity_N[node] - held + 1)
+                )
 
 
 @compiled
-def _repair(costs: RoundCosts, population: Population, rows_JN: IntArray, rng: np.random.Generator) -> None:
+def _repair(
+    costs: RoundCosts,
+    population: Population,
+    rows_JN: IntArray,
+    rng: np.random.Generator,
+) -> None:
     """Make the candidate lawful by taking replicas away as published; pinned jobs keep theirs."""
     num_jobs, num_nodes = rows_JN.shape
     for job in range(num_jobs):
@@ -215,7 +241,9 @@ def _repair(costs: RoundCosts, population: Population, rows_JN: IntArray, rng: n
 
 
 @compiled_part
-def _part_spanning(costs: RoundCosts, population: Population, rows_JN: IntArray) -> None:
+def _part_spanning(
+    costs: RoundCosts, population: Population, rows_JN: IntArray
+) -> None:
     """Leave each node to the first job (pinned ones foremost) of those that span nodes and stand on it."""
     num_jobs, num_nodes = rows_JN.shape
     for node in range(num_nodes):
@@ -239,7 +267,11 @@ def _part_spanning(costs: RoundCosts, population: Population, rows_JN: IntArray)
 
 @compiled_part
 def _cap_row(
-    costs: RoundCosts, population: Population, row_N: IntArray, most: int, rng: np.random.Generator
+    costs: RoundCosts,
+    population: Population,
+    row_N: IntArray,
+    most: int,
+    rng: np.random.Generator,
 ) -> None:
     """Cap a job's replicas and nodes; which nodes keep theirs is drawn."""
     total = 0
@@ -257,7 +289,9 @@ def _cap_row(
         drawn = place + int(rng.random() * (row_N.size - place))
         node = population.order_N[drawn]
         population.order_N[drawn] = population.order_N[place]
-        row_N[node] = min(row_N[node], most - total) if num_held < costs.max_nodes else 0
+        row_N[node] = (
+            min(row_N[node], most - total) if num_held < costs.max_nodes else 0
+        )
         total += row_N[node]
         num_held += row_N[node] > 0
 
@@ -266,7 +300,9 @@ def _cap_row(
 def _cap_to_left(population: Population, row_N: IntArray, tenant: int) -> None:
     for node in range(row_N.size):
         if row_N[node] > 0:
-            row_N[node] = min(row_N[node], population.left_N[node], population.left_T[tenant])
+            row_N[node] = min(
+                row_N[node], population.left_N[node], population.left_T[tenant]
+            )
             population.left_N[node] -= row_N[node]
             population.left_T[tenant] -= row_N[node]
 
@@ -279,10 +315,14 @@ def _admit(costs: RoundCosts, population: Population, slot: int, grown: int) -> 
     mixed = 0
     for job in range(num_jobs):
         for node in range(num_nodes):
-            mixed = (mixed ^ rows_JN[job, node]) * 0x100000001B3  # FNV-1a's prime; wraps at 64 bits
+            mixed = (
+                mixed ^ rows_JN[job, node]
+            ) * 0x100000001B3  # FNV-1a's prime; wraps at 64 bits
     for place in range(grown):
         other = population.slot_P[place]
-        if population.hash_P[other] == mixed and _same(population.rows_PJN[other], rows_JN):
+        if population.hash_P[other] == mixed and _same(
+            population.rows_PJN[other], rows_JN
+        ):
             return False
     population.hash_P[slot] = mixed
     _evaluate(costs, population, slot)
@@ -336,7 +376,8 @@ def _survive(population: Population, grown: int, size: int) -> int:
         end = begin
         while (
             end < grown
-            and population.rank_P[population.slot_P[end]] == population.rank_P[population.slot_P[begin]]
+            and population.rank_P[population.slot_P[end]]
+            == population.rank_P[population.slot_P[begin]]
         ):
             end += 1
         _measure_crowding(population, begin, end)
@@ -355,7 +396,8 @@ def _sort_by_value(population: Population, grown: int) -> None:
         while hole > 0:
             before = population.slot_P[hole - 1]
             if population.value_PO[before, 0] < cost or (
-                population.value_PO[before, 0] == cost and population.value_PO[before, 1] <= waste
+                population.value_PO[before, 0] == cost
+                and population.value_PO[before, 1] <= waste
             ):
                 break
             population.slot_P[hole] = before
@@ -373,7 +415,9 @@ def _sort_by_front(population: Population, grown: int) -> None:
     for place in range(grown):
         slot = population.slot_P[place]
         front = 0
-        while front < num_fronts and _dominates(population, population.last_P[front], slot):
+        while front < num_fronts and _dominates(
+            population, population.last_P[front], slot
+        ):
             front += 1
         population.last_P[front] = slot
         population.rank_P[slot] = front
@@ -401,7 +445,9 @@ def _measure_crowding(population: Population, begin: int, end: int) -> None:
         if before < 0 or after == end:
             population.crowding_P[slot] = np.inf
         else:
-            population.crowding_P[slot] = _gap(population, begin, end, before, population.slot_P[after])
+            population.crowding_P[slot] = _gap(
+                population, begin, end, before, population.slot_P[after]
+            )
         before = slot
         place = after
 
@@ -409,19 +455,29 @@ def _measure_crowding(population: Population, begin: int, end: int) -> None:
 @compiled_part
 def _equal(population: Population, one: int, other: int) -> bool:
     same_cost = population.value_PO[one, 0] == population.value_PO[other, 0]
-    return bool(same_cost and population.value_PO[one, 1] == population.value_PO[other, 1])
+    return bool(
+        same_cost and population.value_PO[one, 1] == population.value_PO[other, 1]
+    )
 
 
 @compiled_part
-def _gap(population: Population, begin: int, end: int, before: int, after: int) -> float:
+def _gap(
+    population: Population, begin: int, end: int, before: int, after: int
+) -> float:
     """Return the distance of two candidates of a front, each objective as a share of the front's spread."""
     first, last = population.slot_P[begin], population.slot_P[end - 1]
     gap = 0.0
     for objective in range(2):
-        spread = abs(population.value_PO[last, objective] - population.value_PO[first, objective])
+        spread = abs(
+            population.value_PO[last, objective] - population.value_PO[first, objective]
+        )
         if spread > 0.0:
             gap += (
-                abs(population.value_PO[after, objective] - population.value_PO[before, objective]) / spread
+                abs(
+                    population.value_PO[after, objective]
+                    - population.value_PO[before, objective]
+                )
+                / spread
             )
     return gap
 
@@ -432,7 +488,9 @@ def _sort_by_crowding(population: Population, begin: int, end: int) -> None:
         slot = population.slot_P[place]
         hole = place
         while (
-            hole > begin and population.crowding_P[population.slot_P[hole - 1]] < population.crowding_P[slot]
+            hole > begin
+            and population.crowding_P[population.slot_P[hole - 1]]
+            < population.crowding_P[slot]
         ):
             population.slot_P[hole] = population.slot_P[hole - 1]
             hole -= 1

@@ -67,7 +67,9 @@ class PolluxOptions:
         if not math.isfinite(self.power):
             raise ValueError(f"power must be finite, got {self.power}")
         if self.max_nodes_per_job < 1:
-            raise ValueError(f"max_nodes_per_job must be >= 1, got {self.max_nodes_per_job}")
+            raise ValueError(
+                f"max_nodes_per_job must be >= 1, got {self.max_nodes_per_job}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +111,12 @@ def round_problem(
     view: ClusterView, pool: Pool, options: PolluxOptions, quotas: Mapping[str, int]
 ) -> RoundProblem:
     """Return the problem of `pool`. quotas: GPUs that tenants may still take; one left out has no limit."""
-    jobs = tuple(sorted(pool.jobs, key=lambda job: (view.service_gpu_s(job), job.submitted_at, job.id)))
+    jobs = tuple(
+        sorted(
+            pool.jobs,
+            key=lambda job: (view.service_gpu_s(job), job.submitted_at, job.id),
+        )
+    )
     nodes = pool.nodes
     capacity_N = np.array([node.num_gpus for node in nodes], dtype=np.int64)
     limits = [replica_limits(job) for job in jobs]
@@ -118,7 +125,9 @@ def round_problem(
     current_JN = _current(jobs, nodes)
     _drop_what_does_not_fit(current_JN, pinned_J, capacity_N)
     stranded_J = pinned_J & ~current_JN.any(axis=1)
-    max_J = np.where(stranded_J, 0, np.minimum([high for _, high in limits], capacity_N.sum()))
+    max_J = np.where(
+        stranded_J, 0, np.minimum([high for _, high in limits], capacity_N.sum())
+    )
     most = max(int(max_J.max()), int(current_JN.sum(axis=1).max()), 1)
     tenants = sorted({job.spec.tenant for job in jobs})
     index = {tenant: number for number, tenant in enumerate(tenants)}
@@ -133,10 +142,14 @@ def round_problem(
         pinned_J=pinned_J & ~stranded_J,
         min_J=min_J,
         max_J=max_J,
-        speedup_JSK=_speedup(jobs, capacity_N, most, _FairShare(fair, pool.gpu_type, options)),
+        speedup_JSK=_speedup(
+            jobs, capacity_N, most, _FairShare(fair, pool.gpu_type, options)
+        ),
         rho_J=np.array([rescale_factor(job, view.at, options) for job in jobs]),
         tenant_J=np.array([index[job.spec.tenant] for job in jobs], dtype=np.int64),
-        quota_T=np.array([quotas.get(tenant, NO_QUOTA) for tenant in tenants], dtype=np.int64),
+        quota_T=np.array(
+            [quotas.get(tenant, NO_QUOTA) for tenant in tenants], dtype=np.int64
+        ),
         scale=len(view.nodes) / cluster_gpus,
     )
 
@@ -151,7 +164,11 @@ def replica_limits(job: JobView) -> tuple[int, int]:
     if spec.contract is RescaleContract.FROZEN:
         return spec.replicas.requested, spec.replicas.requested
     total = batch.max_total if spec.adaptive else limits_in_use(job).requested
-    most = min(max(2 * job.measured.num_replicas_profiled, 1), spec.replicas.max, total // batch.min_atomic)
+    most = min(
+        max(2 * job.measured.num_replicas_profiled, 1),
+        spec.replicas.max,
+        total // batch.min_atomic,
+    )
     return spec.replicas.min, max(most, spec.replicas.min)
 
 
@@ -162,13 +179,17 @@ def rescale_factor(job: JobView, at: float, options: PolluxOptions) -> float:
     age = max(at - job.submitted_at, 0.0)
     if age + job.rescale_s <= 0.0:
         return 1.0
-    return max(age - job.rescale_s * job.usage.num_rescales, 0.0) / (age + job.rescale_s)
+    return max(age - job.rescale_s * job.usage.num_rescales, 0.0) / (
+        age + job.rescale_s
+    )
 
 
 def job_speedup(problem: RoundProblem, rows_JN: IntArray) -> FloatArray:
     """Return each job's speedup (num_jobs,) under the allocations `rows_JN`, before any penalty."""
     shape_J = (np.count_nonzero(rows_JN, axis=1) > 1).astype(np.int64)
-    speedup_J: FloatArray = problem.speedup_JSK[np.arange(len(rows_JN)), shape_J, rows_JN.sum(axis=1)]
+    speedup_J: FloatArray = problem.speedup_JSK[
+        np.arange(len(rows_JN)), shape_J, rows_JN.sum(axis=1)
+    ]
     return speedup_J
 
 
@@ -192,9 +213,15 @@ def cost_tables(problem: RoundProblem, rho_J: FloatArray) -> CostTables:
     power = problem.options.power
     spans_J = (np.count_nonzero(problem.current_JN, axis=1) > 1).astype(np.int64)
     every_J = np.arange(len(problem.jobs))
-    keep_J = problem.speedup_JSK[every_J, spans_J, problem.current_JN.sum(axis=1)] * problem.scale
+    keep_J = (
+        problem.speedup_JSK[every_J, spans_J, problem.current_JN.sum(axis=1)]
+        * problem.scale
+    )
     change_JSK = problem.speedup_JSK * problem.scale * rho_J[:, None, None]
-    return CostTables(job_cost(keep_J + UTILITY_FLOOR, power), job_cost(change_JSK + UTILITY_FLOOR, power))
+    return CostTables(
+        job_cost(keep_J + UTILITY_FLOOR, power),
+        job_cost(change_JSK + UTILITY_FLOOR, power),
+    )
 
 
 def job_cost(utility: FloatArray, power: float) -> FloatArray:
@@ -219,21 +246,29 @@ class _FairShare:
     options: PolluxOptions
 
 
-def _speedup(jobs: Sequence[JobView], capacity_N: IntArray, most: int, fair: _FairShare) -> FloatArray:
+def _speedup(
+    jobs: Sequence[JobView], capacity_N: IntArray, most: int, fair: _FairShare
+) -> FloatArray:
     """Return speedup_JSK. Pollux's model knows two kinds of shape, one node and several, so two rows do."""
     node_most = int(capacity_N.max())
     one_node = np.arange(1, max(min(node_most, most), fair.num_gpus) + 1)
     several = np.arange(2, max(most, fair.num_gpus) + 1)
     num_nodes_C = np.concatenate((np.ones_like(one_node), np.full_like(several, 2)))
-    table = goodput_table(jobs, num_nodes_C, np.concatenate((one_node, several)), gpu_type=fair.gpu_type)
+    table = goodput_table(
+        jobs, num_nodes_C, np.concatenate((one_node, several)), gpu_type=fair.gpu_type
+    )
     goodput_JSK = np.zeros((len(jobs), 2, max(most, fair.num_gpus) + 1))
     goodput_JSK[:, 0, 1 : len(one_node) + 1] = table.goodput_JC[:, : len(one_node)]
     goodput_JSK[:, 1, 2:] = table.goodput_JC[:, len(one_node) :]
     spread = not fair.options.fair_share_on_one_node and fair.num_gpus > node_most
     fair_J = goodput_JSK[:, int(spread), fair.num_gpus]
     # A fair share that the job's batch cannot fill counts as the best that it can do with less.
-    fair_J = np.where(fair_J > 0.0, fair_J, goodput_JSK[:, 0, : fair.num_gpus + 1].max(axis=1))
-    speedup_JSK: FloatArray = goodput_JSK / np.where(fair_J > 0.0, fair_J, 1.0)[:, None, None]
+    fair_J = np.where(
+        fair_J > 0.0, fair_J, goodput_JSK[:, 0, : fair.num_gpus + 1].max(axis=1)
+    )
+    speedup_JSK: FloatArray = (
+        goodput_JSK / np.where(fair_J > 0.0, fair_J, 1.0)[:, None, None]
+    )
     return speedup_JSK
 
 
@@ -248,7 +283,9 @@ def _current(jobs: Sequence[JobView], nodes: Sequence[Node]) -> IntArray:
     return current_JN
 
 
-def _drop_what_does_not_fit(current_JN: IntArray, pinned_J: BoolArray, capacity_N: IntArray) -> None:
+def _drop_what_does_not_fit(
+    current_JN: IntArray, pinned_J: BoolArray, capacity_N: IntArray
+) -> None:
     """Clear rows of pinned jobs that cannot all stay where they are, on a node that came back smaller."""
     free_N = capacity_N.copy()
     for job in np.flatnonzero(pinned_J):

@@ -39,7 +39,9 @@ def allocate_by_pools(view: ClusterView, options: PolluxOptions, solve: Solve) -
     for pool in split_pools(view):
         problem = round_problem(view, pool, options, quota_left(view, given, pool))
         solution = solve(problem, pool.gpu_type)
-        cost += float(job_cost(job_utility(problem, solution.rows_JN), options.power).sum())
+        cost += float(
+            job_cost(job_utility(problem, solution.rows_JN), options.power).sum()
+        )
         bound += solution.bound
         plan, reasons = explained_plan(problem, solution.rows_JN)
         given |= plan
@@ -63,7 +65,8 @@ class Pollux(PolluxOptions):
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
-        paper="Qiao et al., Pollux, OSDI 2021, solved exactly or nearly so", decides="GPU counts, places"
+        paper="Qiao et al., Pollux, OSDI 2021, solved exactly or nearly so",
+        decides="GPU counts, places",
     )
 
     def allocate(self, view: ClusterView) -> Plan:
@@ -80,7 +83,8 @@ class PolluxGenetic:
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
-        paper="Qiao et al., Pollux, OSDI 2021, the published search", decides="GPU counts, places"
+        paper="Qiao et al., Pollux, OSDI 2021, the published search",
+        decides="GPU counts, places",
     )
 
     def __init__(
@@ -92,8 +96,12 @@ class PolluxGenetic:
         power: float = -1.0,
         avoid_interference: bool = True,
     ) -> None:
-        self._options = PolluxOptions(power=power, avoid_interference=avoid_interference)
-        self._search = GeneticSearch(seed=seed, population=population, generations=generations)
+        self._options = PolluxOptions(
+            power=power, avoid_interference=avoid_interference
+        )
+        self._search = GeneticSearch(
+            seed=seed, population=population, generations=generations
+        )
 
     def allocate(self, view: ClusterView) -> Plan:
         """Return the plan of this round; the same views in the same order give the same plans."""

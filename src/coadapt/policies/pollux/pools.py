@@ -29,13 +29,23 @@ def split_pools(view: ClusterView) -> tuple[Pool, ...]:
         return ()
     if len(nodes) == 1:
         (gpu_type,) = nodes
-        jobs = tuple(job for job in view.jobs if job.spec.replicas.allows_type(gpu_type))
+        jobs = tuple(
+            job for job in view.jobs if job.spec.replicas.allows_type(gpu_type)
+        )
         return (Pool(gpu_type=gpu_type, nodes=view.nodes, jobs=jobs),) if jobs else ()
     members = _assign(
-        view, {gpu_type: sum(node.num_gpus for node in held) for gpu_type, held in nodes.items()}
+        view,
+        {
+            gpu_type: sum(node.num_gpus for node in held)
+            for gpu_type, held in nodes.items()
+        },
     )
     return tuple(
-        Pool(gpu_type=gpu_type, nodes=tuple(nodes[gpu_type]), jobs=tuple(members[gpu_type]))
+        Pool(
+            gpu_type=gpu_type,
+            nodes=tuple(nodes[gpu_type]),
+            jobs=tuple(members[gpu_type]),
+        )
         for gpu_type in sorted(nodes)
         if members[gpu_type]
     )
@@ -46,10 +56,15 @@ def _assign(view: ClusterView, num_gpus: dict[str, int]) -> dict[str, list[JobVi
     members: dict[str, list[JobView]] = {gpu_type: [] for gpu_type in num_gpus}
 
     def join_roomiest(job: JobView) -> None:
-        allowed = [name for name in sorted(num_gpus) if job.spec.replicas.allows_type(name)]
+        allowed = [
+            name for name in sorted(num_gpus) if job.spec.replicas.allows_type(name)
+        ]
         fitting = [name for name in allowed if num_gpus[name] >= job.spec.replicas.min]
         if allowed:
-            best = max(fitting or allowed, key=lambda name: num_gpus[name] / (len(members[name]) + 1))
+            best = max(
+                fitting or allowed,
+                key=lambda name: num_gpus[name] / (len(members[name]) + 1),
+            )
             members[best].append(job)
 
     waiting = []
@@ -83,13 +98,21 @@ def _even_out(members: dict[str, list[JobView]], num_gpus: dict[str, int]) -> No
     passes: dict[tuple[str, str], Iterator[JobView]] = {}
     moved: dict[JobId, tuple[JobView, str]] = {}
     while True:
-        crowded = min(sorted(members), key=lambda name: num_gpus[name] / max(num_jobs[name], 1))
-        roomy = max(sorted(members), key=lambda name: num_gpus[name] / (num_jobs[name] + 1))
-        if num_gpus[roomy] / (num_jobs[roomy] + 1) <= num_gpus[crowded] / max(num_jobs[crowded], 1):
+        crowded = min(
+            sorted(members), key=lambda name: num_gpus[name] / max(num_jobs[name], 1)
+        )
+        roomy = max(
+            sorted(members), key=lambda name: num_gpus[name] / (num_jobs[name] + 1)
+        )
+        if num_gpus[roomy] / (num_jobs[roomy] + 1) <= num_gpus[crowded] / max(
+            num_jobs[crowded], 1
+        ):
             break
         if (crowded, roomy) not in passes:
             passes[crowded, roomy] = _fitting(queues[crowded], roomy, num_gpus[roomy])
-        mover = next((job for job in passes[crowded, roomy] if job.id not in moved), None)
+        mover = next(
+            (job for job in passes[crowded, roomy] if job.id not in moved), None
+        )
         if mover is None:
             break
         moved[mover.id] = (mover, roomy)
@@ -100,13 +123,19 @@ def _even_out(members: dict[str, list[JobView]], num_gpus: dict[str, int]) -> No
         members[name] = stay + [job for job, pool in moved.values() if pool == name]
 
 
-def _fitting(jobs: Iterable[JobView], gpu_type: str, num_gpus: int) -> Iterator[JobView]:
+def _fitting(
+    jobs: Iterable[JobView], gpu_type: str, num_gpus: int
+) -> Iterator[JobView]:
     return (
-        job for job in jobs if job.spec.replicas.min <= num_gpus and job.spec.replicas.allows_type(gpu_type)
+        job
+        for job in jobs
+        if job.spec.replicas.min <= num_gpus and job.spec.replicas.allows_type(gpu_type)
     )
 
 
-def quota_left(view: ClusterView, given: Mapping[JobId, Allocation], pool: Pool) -> dict[str, int]:
+def quota_left(
+    view: ClusterView, given: Mapping[JobId, Allocation], pool: Pool
+) -> dict[str, int]:
     """Return the GPUs that each tenant with a quota may take in `pool`, after what was `given` elsewhere.
 
     Frozen jobs of other pools that run keep their GPUs, so these are counted too.

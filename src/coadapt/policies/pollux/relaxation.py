@@ -94,7 +94,10 @@ def list_choices(costs: RoundCosts, *, every_cut: bool = False) -> Choices:
 
     every_cut: offer a count on each number of nodes, not only on the fewest and on the most.
     """
-    num_jobs, num_cuts = costs.wait_J.size, max(costs.capacity_N.size, 2) if every_cut else 2
+    num_jobs, num_cuts = (
+        costs.wait_J.size,
+        max(costs.capacity_N.size, 2) if every_cut else 2,
+    )
     width = (1 + num_cuts) * costs.change_JSK.shape[2] + 2
     choices = Choices(
         count_JO=np.zeros((num_jobs, width), dtype=np.int64),
@@ -103,24 +106,38 @@ def list_choices(costs: RoundCosts, *, every_cut: bool = False) -> Choices:
         size_J=np.zeros(num_jobs, dtype=np.int64),
     )
     sizes_N = np.sort(costs.capacity_N)[::-1]
-    fewest_K = np.repeat(np.arange(1, sizes_N.size + 1), sizes_N)  # nodes that 1, 2, … replicas need at least
-    _fill_choices(packed(costs), choices, np.concatenate((np.zeros(1, dtype=np.int64), fewest_K)), every_cut)
+    fewest_K = np.repeat(
+        np.arange(1, sizes_N.size + 1), sizes_N
+    )  # nodes that 1, 2, … replicas need at least
+    _fill_choices(
+        packed(costs),
+        choices,
+        np.concatenate((np.zeros(1, dtype=np.int64), fewest_K)),
+        every_cut,
+    )
     return choices
 
 
 @compiled_lean
-def _fill_choices(costs: PackedCosts, choices: Choices, fewest_K: IntArray, every_cut: bool) -> None:
+def _fill_choices(
+    costs: PackedCosts, choices: Choices, fewest_K: IntArray, every_cut: bool
+) -> None:
     for job in range(choices.size_J.size):
         held = _offer_present(costs, choices, job)
         if costs.limit_JL[job, PINNED] and held > 0:
             continue
         least = costs.cost_JC[job, WAITING]
-        for count in range(costs.limit_JL[job, LEAST], min(costs.limit_JL[job, MOST], fewest_K.size - 1) + 1):
+        for count in range(
+            costs.limit_JL[job, LEAST],
+            min(costs.limit_JL[job, MOST], fewest_K.size - 1) + 1,
+        ):
             cost = costs.change_JSK[job, 0, count]
             if fewest_K[count] == 1 and cost < least:
                 least = cost
                 _offer(choices, job, count, cost)
-                choices.use_JOR[job, choices.size_J[job] - 1, WIDE] = costs.wide_K[count]
+                choices.use_JOR[job, choices.size_J[job] - 1, WIDE] = costs.wide_K[
+                    count
+                ]
         _offer_spanning(costs, choices, job, fewest_K, every_cut)
 
 
@@ -169,7 +186,8 @@ def _offer_spanning(
     narrow = (largest + 1) // 2 - 1  # the largest piece that is not wide at all
     least = costs.cost_JC[job, WAITING]
     for count in range(
-        max(costs.limit_JL[job, LEAST], 2), min(costs.limit_JL[job, MOST], fewest_K.size - 1) + 1
+        max(costs.limit_JL[job, LEAST], 2),
+        min(costs.limit_JL[job, MOST], fewest_K.size - 1) + 1,
     ):
         cost = costs.change_JSK[job, 1, count]
         fewest = max(fewest_K[count], 2)
@@ -179,18 +197,24 @@ def _offer_spanning(
         # Nodes of one GPU have no narrow pieces: there more nodes spare none, and one offer is all.
         none_wide = count // narrow if narrow > 0 else fewest
         most = max(min(none_wide, costs.max_nodes, costs.current_JN.shape[1]), fewest)
-        for num_nodes in range(fewest, most + 1, 1 if every_cut else max(most - fewest, 1)):
+        for num_nodes in range(
+            fewest, most + 1, 1 if every_cut else max(most - fewest, 1)
+        ):
             wide = (count - num_nodes * narrow) / (largest - narrow)
             place = choices.size_J[job]
             _offer(choices, job, count, cost)
-            choices.use_JOR[job, place, WIDE] = wide if num_nodes < none_wide or narrow == 0 else 0.0
+            choices.use_JOR[job, place, WIDE] = (
+                wide if num_nodes < none_wide or narrow == 0 else 0.0
+            )
             choices.use_JOR[job, place, NODES] = num_nodes if costs.exclusive else 0
 
 
 def capacity_of(costs: RoundCosts) -> FloatArray:
     """Return what the cluster has of each resource (num_resources,)."""
     wide = costs.wide_K[costs.capacity_N].sum()
-    return np.array([costs.capacity_N.sum(), costs.capacity_N.size, wide], dtype=np.float64)
+    return np.array(
+        [costs.capacity_N.sum(), costs.capacity_N.size, wide], dtype=np.float64
+    )
 
 
 class DualSearch(NamedTuple):
@@ -207,7 +231,9 @@ class DualSearch(NamedTuple):
     reduced_cost_J: FloatArray
 
 
-def lagrangian_relaxation(costs: RoundCosts, choices: Choices) -> tuple[DualBound, IntArray]:
+def lagrangian_relaxation(
+    costs: RoundCosts, choices: Choices
+) -> tuple[DualBound, IntArray]:
     """Return multipliers with the bound that they prove, and choices near it that fit the GPUs."""
     num_jobs = costs.wait_J.size
     # Beyond what the best option saves over waiting, every job waits, and nothing is used but by pinned jobs,
@@ -298,7 +324,9 @@ def _maximise_over_gpus(choices: Choices, search: DualSearch) -> float:
 
 
 @lean_part
-def _fill_up(choices: Choices, num_gpus: float, cheap_J: IntArray, option_J: IntArray) -> None:
+def _fill_up(
+    choices: Choices, num_gpus: float, cheap_J: IntArray, option_J: IntArray
+) -> None:
     """Let jobs choose as at a lower price, one after the other, while the GPUs last.
 
     Alike jobs change their choice at the same price: without this their GPUs would lie idle all at once.
@@ -307,7 +335,10 @@ def _fill_up(choices: Choices, num_gpus: float, cheap_J: IntArray, option_J: Int
     for job in range(option_J.size):
         left -= choices.use_JOR[job, option_J[job], GPUS]
     for job in range(option_J.size):
-        more = choices.use_JOR[job, cheap_J[job], GPUS] - choices.use_JOR[job, option_J[job], GPUS]
+        more = (
+            choices.use_JOR[job, cheap_J[job], GPUS]
+            - choices.use_JOR[job, option_J[job], GPUS]
+        )
         if 0.0 < more <= left:
             option_J[job] = cheap_J[job]
             left -= more
@@ -315,7 +346,10 @@ def _fill_up(choices: Choices, num_gpus: float, cheap_J: IntArray, option_J: Int
 
 @compiled_lean
 def _choose_at(
-    choices: Choices, multiplier_R: FloatArray, reduced_cost_J: FloatArray, option_J: IntArray
+    choices: Choices,
+    multiplier_R: FloatArray,
+    reduced_cost_J: FloatArray,
+    option_J: IntArray,
 ) -> float:
     """Let each job choose at these multipliers; write its reduced cost and its choice, return the sum."""
     total = 0.0
@@ -324,7 +358,9 @@ def _choose_at(
         for option in range(choices.size_J[job]):
             reduced = choices.cost_JO[job, option]
             for resource in range(multiplier_R.size):
-                reduced += multiplier_R[resource] * choices.use_JOR[job, option, resource]
+                reduced += (
+                    multiplier_R[resource] * choices.use_JOR[job, option, resource]
+                )
             if reduced < reduced_cost_J[job]:
                 reduced_cost_J[job] = reduced
                 option_J[job] = option
@@ -333,7 +369,11 @@ def _choose_at(
 
 
 def exact_relaxation(
-    choices: Choices, num_gpus: int, num_nodes: int, wide_multiplier: float, option_J: IntArray
+    choices: Choices,
+    num_gpus: int,
+    num_nodes: int,
+    wide_multiplier: float,
+    option_J: IntArray,
 ) -> float:
     """Return the least sum of costs and of `wide_multiplier` per wide piece that fits GPUs and nodes.
 
@@ -361,8 +401,14 @@ def _exact(
             for n in range(num_nodes + 1):
                 next_GN[g, n] = np.inf
         for option in range(choices.size_J[job]):
-            gpus, nodes = int(choices.use_JOR[job, option, GPUS]), int(choices.use_JOR[job, option, NODES])
-            cost = choices.cost_JO[job, option] + wide_multiplier * choices.use_JOR[job, option, WIDE]
+            gpus, nodes = (
+                int(choices.use_JOR[job, option, GPUS]),
+                int(choices.use_JOR[job, option, NODES]),
+            )
+            cost = (
+                choices.cost_JO[job, option]
+                + wide_multiplier * choices.use_JOR[job, option, WIDE]
+            )
             for g in range(gpus, num_gpus + 1):
                 for n in range(nodes, num_nodes + 1):
                     total = best_GN[g - gpus, n - nodes] + cost

@@ -7,14 +7,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coadapt.policies.pollux.objective import BoolArray, FloatArray, IntArray, RoundProblem, cost_tables
+from coadapt.policies.pollux.objective import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    RoundProblem,
+    cost_tables,
+)
 
 GPUS, NODES, WIDE = 0, 1, 2  # resources
 NUM_RESOURCES = 3
 PINNED, LEAST, MOST, TENANT = 0, 1, 2, 3  # columns of PackedCosts.limit_JL
 WAITING, KEEPING, CHEAPEST = 0, 1, 2  # columns of PackedCosts.cost_JC
 NUM_TRIALS = 6  # rows that the local search tries at a time
-ORDER, SAVED = NUM_TRIALS, NUM_TRIALS + 1  # rows of PartialPlan.scratch_IN: nodes in order, the first job's
+ORDER, SAVED = (
+    NUM_TRIALS,
+    NUM_TRIALS + 1,
+)  # rows of PartialPlan.scratch_IN: nodes in order, the first job's
 # Cost of stopping a frozen job, in multiples of the largest real one: more than the others together (1).
 NEVER = 1e6
 

@@ -25,7 +25,9 @@ class GeneticSearch:
 
     def __init__(self, *, seed: int, population: int, generations: int) -> None:
         if population < 1 or generations < 1:
-            raise ValueError(f"population and generations must be >= 1, got {population} and {generations}")
+            raise ValueError(
+                f"population and generations must be >= 1, got {population} and {generations}"
+            )
         self._population, self._generations = population, generations
         self._rng = np.random.default_rng(seed)
         self._fronts: dict[str, _Front] = {}
@@ -39,7 +41,9 @@ class GeneticSearch:
         size = evolve(costs, population, len(seeds_PJN), self._generations, self._rng)
         front_PJN = population.rows_PJN[population.slot_P[:size]]
         self._fronts[gpu_type] = _Front(
-            tuple(job.id for job in problem.jobs), tuple(node.id for node in problem.nodes), front_PJN
+            tuple(job.id for job in problem.jobs),
+            tuple(node.id for node in problem.nodes),
+            front_PJN,
         )
         return Solution(front_PJN[0], -math.inf)
 
@@ -51,7 +55,14 @@ class GeneticSearch:
         column = {node.id: number for number, node in enumerate(problem.nodes)}
         then = [row for row, job in enumerate(last.jobs) if job in now]
         kept = [number for number, node in enumerate(last.nodes) if node in column]
-        rows, columns = [now[last.jobs[row]] for row in then], [column[last.nodes[node]] for node in kept]
-        seeds_PJN = np.zeros((len(last.rows_PJN), *problem.current_JN.shape), dtype=np.int64)
-        seeds_PJN[np.ix_(range(len(seeds_PJN)), rows, columns)] = last.rows_PJN[:, then][:, :, kept]
+        rows, columns = (
+            [now[last.jobs[row]] for row in then],
+            [column[last.nodes[node]] for node in kept],
+        )
+        seeds_PJN = np.zeros(
+            (len(last.rows_PJN), *problem.current_JN.shape), dtype=np.int64
+        )
+        seeds_PJN[np.ix_(range(len(seeds_PJN)), rows, columns)] = last.rows_PJN[
+            :, then
+        ][:, :, kept]
         return seeds_PJN

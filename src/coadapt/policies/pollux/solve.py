@@ -71,13 +71,22 @@ def relax(costs: RoundCosts) -> Relaxed:
     num_gpus, num_nodes, num_wide = relaxation.capacity_of(costs)
     multiplier = float(dual.multiplier_R[WIDE])
     steps_per_choice = num_gpus * num_nodes
-    if choices.size_J.sum() * steps_per_choice <= MAX_EXACT_STEPS and costs.exclusive and multiplier > 0.0:
+    if (
+        choices.size_J.sum() * steps_per_choice <= MAX_EXACT_STEPS
+        and costs.exclusive
+        and multiplier > 0.0
+    ):
         choices = relaxation.list_choices(costs, every_cut=True)
     if choices.size_J.sum() * steps_per_choice <= MAX_EXACT_STEPS:
-        exact = relaxation.exact_relaxation(choices, int(num_gpus), int(num_nodes), multiplier, option_J)
+        exact = relaxation.exact_relaxation(
+            choices, int(num_gpus), int(num_nodes), multiplier, option_J
+        )
         bound = max(bound, exact - multiplier * num_wide)
     every_J = np.arange(len(option_J))
-    wanted_J, wide_J = choices.count_JO[every_J, option_J], choices.use_JOR[every_J, option_J, WIDE]
+    wanted_J, wide_J = (
+        choices.count_JO[every_J, option_J],
+        choices.use_JOR[every_J, option_J, WIDE],
+    )
     return Relaxed(costs, dual, bound, wanted_J, np.lexsort((-wanted_J, -wide_J)))
 
 

@@ -31,7 +31,11 @@ def forecast_of(job: JobView) -> Forecast | None:
     if job.measured.forecast is not None:
         return job.measured.forecast
     left = declared_steps_left(job)
-    return None if left is None else Forecast(remaining_steps=left, step_time_s=_step_times(job))
+    return (
+        None
+        if left is None
+        else Forecast(remaining_steps=left, step_time_s=_step_times(job))
+    )
 
 
 def declared_samples(job: JobView) -> float | None:
@@ -42,7 +46,11 @@ def declared_samples(job: JobView) -> float | None:
     if length.samples is not None:
         return length.samples
     steps = length.steps or 0.0
-    return steps * batch.requested if batch.schedule is None else batch.schedule.samples_after(steps)
+    return (
+        steps * batch.requested
+        if batch.schedule is None
+        else batch.schedule.samples_after(steps)
+    )
 
 
 def declared_steps_left(job: JobView) -> float | None:
@@ -59,11 +67,17 @@ def declared_steps_left(job: JobView) -> float | None:
 def _step_times(job: JobView) -> tuple[float, ...]:
     profiles, held = job.measured.by_type, job.allocation
     if profiles:
-        name = max(sorted(profiles), key=lambda each: profiles[each].num_replicas_profiled)
+        name = max(
+            sorted(profiles), key=lambda each: profiles[each].num_replicas_profiled
+        )
         most = min(useful_span(job)[1], COUNTS_MAX)
         # As the trainer does: what stands on one node is taken to fit on one.
-        per_node = most if held.num_nodes <= 1 else max(count for _, count in held.slots)
-        return packed_step_times(profiles[name].params, limits_in_use(job, name), most, per_node)
+        per_node = (
+            most if held.num_nodes <= 1 else max(count for _, count in held.slots)
+        )
+        return packed_step_times(
+            profiles[name].params, limits_in_use(job, name), most, per_node
+        )
     timed_s, count = job.measured.step_time_s, requested_gpus(job)
     alone_s = timed_s * held.num_replicas if timed_s and held else STEP_S * count
     most = min(max(held.num_replicas, count), COUNTS_MAX)

@@ -44,8 +44,12 @@ def epochs_left(
     num_epochs: of the whole job. phases: of the finished epochs, in order. current: the mode of the present
     one. Raises ValueError for a mode that is not among `num_modes`.
     """
-    if not all(0 <= mode < num_modes for mode in (current, *(phase.mode for phase in phases))):
-        raise ValueError(f"modes must be within 0..{num_modes - 1}, got {current} after {phases}")
+    if not all(
+        0 <= mode < num_modes for mode in (current, *(phase.mode for phase in phases))
+    ):
+        raise ValueError(
+            f"modes must be within 0..{num_modes - 1}, got {current} after {phases}"
+        )
     left = max(num_epochs - sum(phase.num_epochs for phase in phases), 0)
     if rule is Rule.COUNTS:
         return _by_counts(num_epochs, left, _seen(num_modes, phases, current))
@@ -65,8 +69,13 @@ def _seen(num_modes: int, phases: Sequence[Phase], current: int) -> list[int]:
 
 def _by_counts(num_epochs: int, left: int, seen: Sequence[int]) -> list[float]:
     prior = num_epochs / len(seen)
-    expected = [num_epochs * (prior + count) / (num_epochs + sum(seen)) for count in seen]
+    expected = [
+        num_epochs * (prior + count) / (num_epochs + sum(seen)) for count in seen
+    ]
     # Whole epochs seen are taken off while a whole one is there, as in the released code: never below 0.
-    rest = [share - min(count, int(share)) for share, count in zip(expected, seen, strict=True)]
+    rest = [
+        share - min(count, int(share))
+        for share, count in zip(expected, seen, strict=True)
+    ]
     scale = left / max(int(sum(rest) + 1.0), left)
     return [scale * share for share in rest]

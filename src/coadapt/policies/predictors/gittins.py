@@ -20,7 +20,9 @@ class GittinsIndex:
     def __init__(self, history_gpu_s: Iterable[float] = ()) -> None:
         self._samples = sorted(history_gpu_s)
         if any(not (math.isfinite(each) and each > 0.0) for each in self._samples):
-            raise ValueError(f"history_gpu_s must be finite and > 0, got {tuple(self._samples)}")
+            raise ValueError(
+                f"history_gpu_s must be finite and > 0, got {tuple(self._samples)}"
+            )
         self._sums: list[float] = []
 
     @property
@@ -42,7 +44,9 @@ class GittinsIndex:
         if not num_longer:
             return 0.0
         within = bisect_right(self._samples, attained_gpu_s + quantum_gpu_s)
-        used = self._sums[within] - self._sums[first] - (within - first) * attained_gpu_s
+        used = (
+            self._sums[within] - self._sums[first] - (within - first) * attained_gpu_s
+        )
         beyond = len(self._samples) - within
         if beyond:
             used += beyond * quantum_gpu_s

@@ -67,14 +67,22 @@ class Learning:
             self._bury(gone)
         nodes = {node.id: node for node in view.nodes}
         for job in view.jobs:
-            seen = self._seen.setdefault(job.id, _Seen(application=job.spec.application))
+            seen = self._seen.setdefault(
+                job.id, _Seen(application=job.spec.application)
+            )
             seen.samples = job.measured.samples
             loss = self._loss(job.measured.metrics)
             if loss is not None and (not seen.points or loss != seen.points[-1][1]):
                 self._tell(seen, loss)
             held = job.allocation
             step_s, kind = job.measured.step_time_s, gpu_type_held(job, nodes)
-            if held and held == seen.held and not held.shared and step_s and kind is not None:
+            if (
+                held
+                and held == seen.held
+                and not held.shared
+                and step_s
+                and kind is not None
+            ):
                 times = self._step_s.setdefault(_kind(job, kind), {})
                 before = times.get(held.num_replicas, step_s)
                 times[held.num_replicas] = before + NEWEST * (step_s - before)
@@ -92,7 +100,11 @@ class Learning:
     def epoch_samples(self, job: JobView) -> float | None:
         """Return the mean samples between two losses of `job`, which count as an epoch; None before one."""
         seen = self._seen[job.id]
-        return seen.points[-1][0] / seen.num_told if seen.num_told and seen.points[-1][0] > 0.0 else None
+        return (
+            seen.points[-1][0] / seen.num_told
+            if seen.num_told and seen.points[-1][0] > 0.0
+            else None
+        )
 
     def largest_fall(self, job: JobView) -> float:
         """Return the largest fall of the losses of `job` from one to the next, in ranges of them.
@@ -157,7 +169,11 @@ def types_to_count_on(view: ClusterView) -> tuple[dict[JobId, str], int]:
 def total_batch(job: JobView) -> int:
     """Return the total batch that `job` trains with: the requested one, or what it chose by itself."""
     batch = job.measured.batch
-    return batch.total if job.spec.batch_is_own and batch is not None else job.spec.batch.requested
+    return (
+        batch.total
+        if job.spec.batch_is_own and batch is not None
+        else job.spec.batch.requested
+    )
 
 
 def fit_steps(step_s: Mapping[int, float]) -> tuple[float, float, float]:
@@ -167,6 +183,8 @@ def fit_steps(step_s: Mapping[int, float]) -> tuple[float, float, float]:
     n_P = np.array(sorted(step_s), dtype=np.float64)
     time_P = np.array([step_s[int(n)] for n in n_P])
     terms = np.stack([1.0 / n_P, np.ones_like(n_P), n_P], axis=1)[:, : len(n_P)]
-    found = least_squares((terms / time_P[:, None])[None, :, :], np.ones((1, len(n_P))))[0]
+    found = least_squares(
+        (terms / time_P[:, None])[None, :, :], np.ones((1, len(n_P)))
+    )[0]
     p, q, r = (*found.tolist(), 0.0, 0.0)[:3]
     return p, q, r

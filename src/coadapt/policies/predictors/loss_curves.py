@@ -39,11 +39,15 @@ class LossCurve:
     def at(self, x: float | NDArray[np.floating]) -> FloatArray:
         """Return the loss at x, in the unit of the points' x; never rising."""
         x = np.asarray(x, dtype=np.float64)
-        curve: FloatArray = 1.0 / (self.quad * x * x + self.slope * x + self.start) + self.floor
+        curve: FloatArray = (
+            1.0 / (self.quad * x * x + self.slope * x + self.start) + self.floor
+        )
         return curve
 
 
-def fit_curve(points: Sequence[tuple[float, float]], *, quadratic: bool = False) -> LossCurve | None:
+def fit_curve(
+    points: Sequence[tuple[float, float]], *, quadratic: bool = False
+) -> LossCurve | None:
     """Return the curve through points (x >= 0 ascending, loss); None with too few, or if they are level."""
     if len(points) < POINTS_MIN:
         return None
@@ -71,7 +75,9 @@ def fit_curve(points: Sequence[tuple[float, float]], *, quadratic: bool = False)
         return None
     quad, slope, start = ([0.0] * (not quadratic) + found_GK[best].tolist())[:3]
     last = float(points[-1][0])
-    return LossCurve(quad=quad / last**2, slope=slope / last, start=start, floor=float(floor_G[best]))
+    return LossCurve(
+        quad=quad / last**2, slope=slope / last, start=start, floor=float(floor_G[best])
+    )
 
 
 def normalised(loss_P: FloatArray) -> FloatArray | None:

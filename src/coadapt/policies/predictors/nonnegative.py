@@ -23,13 +23,17 @@ def least_squares(columns_GPK: FloatArray, target_GP: FloatArray) -> FloatArray:
         for chosen in combinations(range(width), size):
             pick = np.array(chosen)
             part_GSS = gram_GKK[:, pick[:, None], pick[None, :]]
-            scale_G = np.maximum(np.einsum("gss->gs", part_GSS).max(axis=1), np.finfo(float).tiny)
+            scale_G = np.maximum(
+                np.einsum("gss->gs", part_GSS).max(axis=1), np.finfo(float).tiny
+            )
             part_GSS = part_GSS + RIDGE * scale_G[:, None, None] * np.eye(size)
             found_GS = np.linalg.solve(part_GSS, right_GK[:, pick][:, :, None])[:, :, 0]
             # The sum of squares but for that of the targets.
             value_G = np.einsum("gs,gst,gt->g", found_GS, part_GSS, found_GS)
             value_G -= 2.0 * np.einsum("gs,gs->g", found_GS, right_GK[:, pick])
-            better_G = (found_GS >= 0.0).all(axis=1) & (value_G < least_G - 1e-9 * np.abs(least_G))
+            better_G = (found_GS >= 0.0).all(axis=1) & (
+                value_G < least_G - 1e-9 * np.abs(least_G)
+            )
             least_G = np.where(better_G, value_G, least_G)
             filled_GK = np.zeros((num, width))
             filled_GK[:, pick] = found_GS

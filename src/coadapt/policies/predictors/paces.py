@@ -83,20 +83,27 @@ class Paces:
         if total != seen.total:
             seen.total, seen.step_s = total, {}
         # Only where the type was held before as well: what was told may be of the type before it else.
-        whole = job.allocation.num_replicas == requested_gpus(job) and not job.allocation.shared
+        whole = (
+            job.allocation.num_replicas == requested_gpus(job)
+            and not job.allocation.shared
+        )
         if held is not None and held == seen.held and whole and measured.step_time_s:
             before = seen.step_s.get(held, measured.step_time_s)
             seen.step_s[held] = before + NEWEST * (measured.step_time_s - before)
         seen.held = held
 
-    def _known(self, job: JobView, told_by: str, per_node: Mapping[str, int]) -> dict[str, float]:
+    def _known(
+        self, job: JobView, told_by: str, per_node: Mapping[str, int]
+    ) -> dict[str, float]:
         """Return the seconds of a step on each type of which the job told, or which it was seen on."""
         count, known = requested_gpus(job), {}
         forecast, mode = job.measured.forecast, present_mode(job)
         if mode is not None:
             known[told_by] = mode.epoch_s / epoch_steps(job, mode)
         elif forecast is not None:
-            known[told_by] = forecast.step_time_s[min(count, len(forecast.step_time_s)) - 1]
+            known[told_by] = forecast.step_time_s[
+                min(count, len(forecast.step_time_s)) - 1
+            ]
         per_replica = -(-_total(job) // count)
         most = job.spec.batch.max_atomic or per_replica
         passes = max(-(-per_replica // most), 1)
@@ -104,8 +111,14 @@ class Paces:
             if name in per_node:
                 placement = packed_placement(count, per_node[name])
                 atomic = -(-per_replica // passes)
-                known[name] = float(np.asarray(step_time(profile.params, placement, atomic, passes - 1)))
-        return {name: each for name, each in {**known, **self._seen[job.id].step_s}.items() if each > 0.0}
+                known[name] = float(
+                    np.asarray(step_time(profile.params, placement, atomic, passes - 1))
+                )
+        return {
+            name: each
+            for name, each in {**known, **self._seen[job.id].step_s}.items()
+            if each > 0.0
+        }
 
 
 def present_mode(job: JobView) -> BatchMode | None:
@@ -121,15 +134,25 @@ def epoch_steps(job: JobView, mode: BatchMode) -> float:
     assert forecast is not None, "modes are part of a forecast"
     if target:
         return target / forecast.num_epochs / mode.total
-    return mode.epoch_s / forecast.step_time_s[min(requested_gpus(job), len(forecast.step_time_s)) - 1]
+    return (
+        mode.epoch_s
+        / forecast.step_time_s[min(requested_gpus(job), len(forecast.step_time_s)) - 1]
+    )
 
 
-def _pace(view: ClusterView, job: JobView, known: Mapping[str, float], ratio: Mapping[str, float]) -> Pace:
+def _pace(
+    view: ClusterView,
+    job: JobView,
+    known: Mapping[str, float],
+    ratio: Mapping[str, float],
+) -> Pace:
     step_s = {}
     for name in ratio:
         if job.spec.replicas.allows_type(name):
             others = [known[other] / ratio[other] for other in known if other in ratio]
-            mean_s = exp(sum(log(each) for each in others) / len(others)) if others else 1.0
+            mean_s = (
+                exp(sum(log(each) for each in others) / len(others)) if others else 1.0
+            )
             step_s[name] = known.get(name, mean_s * ratio[name])
     batch, count = job.measured.batch, requested_gpus(job)
     passes = count * (batch.accumulation + 1 if batch is not None else 1)
@@ -151,7 +174,11 @@ def _steps_left(job: JobView) -> float | None:
     if forecast is not None:
         return max(forecast.remaining_steps, 1.0)
     left = declared_steps_left(job)
-    return None if left is None else max(left * limits_in_use(job).requested / _total(job), 1.0)
+    return (
+        None
+        if left is None
+        else max(left * limits_in_use(job).requested / _total(job), 1.0)
+    )
 
 
 def _total(job: JobView) -> int:
@@ -169,7 +196,9 @@ def _gpus_by_type(view: ClusterView) -> tuple[dict[str, int], dict[str, int]]:
     return gpus, largest
 
 
-def _ratios(known: Iterable[Mapping[str, float]], reference: str, types: Iterable[str]) -> dict[str, float]:
+def _ratios(
+    known: Iterable[Mapping[str, float]], reference: str, types: Iterable[str]
+) -> dict[str, float]:
     """Return the step time on each type over that on `reference`: the mean over jobs that know both."""
     logs: dict[str, list[float]] = {name: [] for name in sorted(types)}
     for each in known:
@@ -177,4 +206,6 @@ def _ratios(known: Iterable[Mapping[str, float]], reference: str, types: Iterabl
             for name in sorted(each):
                 if name in logs:
                     logs[name].append(log(each[name] / each[reference]))
-    return {name: exp(sum(seen) / len(seen)) if seen else 1.0 for name, seen in logs.items()}
+    return {
+        name: exp(sum(seen) / len(seen)) if seen else 1.0 for name, seen in logs.items()
+    }

@@ -23,7 +23,9 @@ FloatArray = NDArray[np.float64]
 NUM_FEATURES, NUM_HIDDEN = 5, 64
 LEARNING_RATE, WEIGHT_DECAY = 1e-4, 1e-4  # Adam's, of the authors' code
 BATCH, NUM_PASSES, NUM_RECORDS_MAX = 8, 60, 2000  # likewise
-SHARE_MIN = 1e-3  # completed shares are kept off 0 and 1, where the likelihood is infinite
+SHARE_MIN = (
+    1e-3  # completed shares are kept off 0 and 1, where the likelihood is infinite
+)
 LOSS_MAX = 100.0
 
 
@@ -39,7 +41,13 @@ class Features(NamedTuple):
     def row(self) -> tuple[float, ...]:
         """Return the features as the network takes them."""
         first = min(self.first_loss, LOSS_MAX)
-        return (math.log(max(self.dataset, 1.0)), first, self.epochs, self.loss_share, self.accuracy)
+        return (
+            math.log(max(self.dataset, 1.0)),
+            first,
+            self.epochs,
+            self.loss_share,
+            self.accuracy,
+        )
 
 
 class ProgressPredictor:
@@ -86,7 +94,9 @@ class _Network(NamedTuple):
     bias: FloatArray  # (1,)
 
 
-def _fitted(rows_RF: FloatArray, share_R: FloatArray, rng: np.random.Generator) -> _Network:
+def _fitted(
+    rows_RF: FloatArray, share_R: FloatArray, rng: np.random.Generator
+) -> _Network:
     epochs_R = np.maximum(rows_RF[:, 2], SHARE_MIN)
     mean_F, scale_F = rows_RF.mean(axis=0), np.maximum(rows_RF.std(axis=0), 1e-6)
     # b starts at the mean of what would have been right, so that relu is alive everywhere.
@@ -94,7 +104,9 @@ def _fitted(rows_RF: FloatArray, share_R: FloatArray, rng: np.random.Generator) 
     network = _Network(
         mean_F=mean_F,
         scale_F=scale_F,
-        in_FH=rng.normal(0.0, 1.0 / math.sqrt(NUM_FEATURES), (NUM_FEATURES, NUM_HIDDEN)),
+        in_FH=rng.normal(
+            0.0, 1.0 / math.sqrt(NUM_FEATURES), (NUM_FEATURES, NUM_HIDDEN)
+        ),
         bias_H=np.zeros(NUM_HIDDEN),
         out_H=rng.normal(0.0, max(start, 1.0) / math.sqrt(NUM_HIDDEN), NUM_HIDDEN),
         bias=np.array([start]),
@@ -124,13 +136,19 @@ def digamma(x: float) -> float:
         shift -= 1.0 / x
         x += 1.0
     square = 1.0 / (x * x)
-    series = square * (1.0 / 12.0 - square * (1.0 / 120.0 - square * (1.0 / 252.0 - square / 240.0)))
+    series = square * (
+        1.0 / 12.0 - square * (1.0 / 120.0 - square * (1.0 / 252.0 - square / 240.0))
+    )
     return shift + math.log(x) - 0.5 / x - series
 
 
 @compiled
 def _train(
-    x_RF: FloatArray, a_R: FloatArray, share_R: FloatArray, order: NDArray[np.int64], network: _Network
+    x_RF: FloatArray,
+    a_R: FloatArray,
+    share_R: FloatArray,
+    order: NDArray[np.int64],
+    network: _Network,
 ) -> None:
     """Descend minus the Beta's log-likelihood with Adam, in place."""
     num_features, num_hidden = network.in_FH.shape
@@ -157,7 +175,9 @@ def _train(
             for f in range(num_features):
                 grad[f * num_hidden + h] += back * x_RF[row, f] / BATCH
             grad[num_features * num_hidden + h] += back / BATCH
-            grad[num_features * num_hidden + num_hidden + h] += slope * hidden[h] / BATCH
+            grad[num_features * num_hidden + num_hidden + h] += (
+                slope * hidden[h] / BATCH
+            )
         grad[size - 1] += slope / BATCH
         if (place + 1) % BATCH == 0 or place + 1 == order.size:
             step += 1
@@ -166,7 +186,13 @@ def _train(
 
 
 @compiled_part
-def _adam(network: _Network, grad: FloatArray, first: FloatArray, second: FloatArray, step: int) -> None:
+def _adam(
+    network: _Network,
+    grad: FloatArray,
+    first: FloatArray,
+    second: FloatArray,
+    step: int,
+) -> None:
     num_features, num_hidden = network.in_FH.shape
     for k in range(grad.size):
         first[k] = 0.9 * first[k] + 0.1 * grad[k]

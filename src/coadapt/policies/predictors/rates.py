@@ -25,7 +25,9 @@ class Rates(NamedTuple):
         return sum(each <= count for each in self.counts) - 1
 
 
-def rates_on(job: JobView, gpu_type: str, gpus_per_node: int, *, least_gain: float) -> Rates:
+def rates_on(
+    job: JobView, gpu_type: str, gpus_per_node: int, *, least_gain: float
+) -> Rates:
     """Return what `job` does on GPUs of a type, packed on nodes of `gpus_per_node`.
 
     From its step-time model of the type, else from its forecast. A count is of use if it is faster than the
@@ -56,4 +58,6 @@ def cut(job: JobView, count: int, gpu_type: str) -> BatchConfig:
     """Return the requested batch of `job` over `count` replicas, in as few passes as the memory allows."""
     limits = limits_in_use(job, gpu_type)
     exact = job.spec.contract in KEEPS_TOTAL
-    return split_total(limits.requested, count, limits, accumulate_alone=True, exact=exact)
+    return split_total(
+        limits.requested, count, limits, accumulate_alone=True, exact=exact
+    )

@@ -42,7 +42,9 @@ class Standing:
         if step >= len(curve.counts):
             return 0, 0.0
         paid = curve.rates[self.paid_step(self.gpu_type)]
-        before, rate = (curve.counts[step - 1], curve.rates[step - 1]) if step > 0 else (0, 0.0)
+        before, rate = (
+            (curve.counts[step - 1], curve.rates[step - 1]) if step > 0 else (0, 0.0)
+        )
         units = curve.counts[step] - before
         return units, (curve.rates[step] - rate) / paid / units
 
@@ -63,7 +65,9 @@ May = Callable[[Standing], bool]
 class Books:
     """GPUs left by type and tenant. Raises nothing: whoever takes asks `room` before."""
 
-    def __init__(self, view: ClusterView, standings: Iterable[Standing], taken: Mapping[str, int]) -> None:
+    def __init__(
+        self, view: ClusterView, standings: Iterable[Standing], taken: Mapping[str, int]
+    ) -> None:
         pools = gpus_by_type(view.nodes)
         self.pools = {name: gpus - taken.get(name, 0) for name, gpus in pools.items()}
         self.free = dict(self.pools)
@@ -90,7 +94,9 @@ class Books:
             if tenant in self.quota_left:
                 self.quota_left[tenant] -= units
 
-    def reclaim(self, needs: int, gpu_type: str, may: May) -> list[tuple[Standing, int]] | None:
+    def reclaim(
+        self, needs: int, gpu_type: str, may: May
+    ) -> list[tuple[Standing, int]] | None:
         """Return (job, its new step) of those that free `needs` more GPUs of a type; None if they cannot.
 
         may: whether a job may go down one step from where it would stand. The flattest give first, best
@@ -98,15 +104,21 @@ class Books:
         """
         if needs <= 0:
             return []
-        before = {one.job.id: one.step for one in self.standings if one.gpu_type == gpu_type}
+        before = {
+            one.job.id: one.step for one in self.standings if one.gpu_type == gpu_type
+        }
         freed, touched = 0, dict[JobId, Standing]()
         while freed < needs:
             able = [
-                one for one in self.standings if one.gpu_type == gpu_type and one.step != NOTHING and may(one)
+                one
+                for one in self.standings
+                if one.gpu_type == gpu_type and one.step != NOTHING and may(one)
             ]
             if not able:
                 break
-            victim = min(able, key=lambda one: (one.guaranteed, one.down[1], one.job.id))
+            victim = min(
+                able, key=lambda one: (one.guaranteed, one.down[1], one.job.id)
+            )
             freed += victim.down[0]
             victim.step -= 1
             touched[victim.job.id] = victim

@@ -5,7 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from coadapt.model import BatchConfig, ClusterView, JobId, JobView, Plan, RescaleContract
+from coadapt.model import (
+    BatchConfig,
+    ClusterView,
+    JobId,
+    JobView,
+    Plan,
+    RescaleContract,
+)
 from coadapt.policies.base import PolicyCard
 from coadapt.policies.giving.capacity import Capacity, gpu_type_held
 from coadapt.policies.giving.counted_plan import counted_plan
@@ -55,7 +62,8 @@ class Rubick(RubickOptions):
     """Guarantees the speed of the GPUs that were asked for, and gives the rest where a GPU adds most."""
 
     card: ClassVar[PolicyCard] = PolicyCard(
-        paper="Zhang et al., Rubick, MLSys 2025", decides="GPU counts, and the passes of a step"
+        paper="Zhang et al., Rubick, MLSys 2025",
+        decides="GPU counts, and the passes of a step",
     )
 
     def allocate(self, view: ClusterView) -> Plan:
@@ -64,9 +72,13 @@ class Rubick(RubickOptions):
         kept = set(capacity.counts)
         taken: dict[str, int] = {}
         for job_id, count in capacity.counts.items():
-            taken[capacity.gpu_types[job_id]] = taken.get(capacity.gpu_types[job_id], 0) + count
+            taken[capacity.gpu_types[job_id]] = (
+                taken.get(capacity.gpu_types[job_id], 0) + count
+            )
         standings = [
-            self._standing(job, view) for job in view.jobs if job.id not in kept and not _stranded(job)
+            self._standing(job, view)
+            for job in view.jobs
+            if job.id not in kept and not _stranded(job)
         ]
         books = Books(view, standings, taken)
         for job in view.jobs:
@@ -86,7 +98,9 @@ class Rubick(RubickOptions):
         largest: dict[str, int] = {}
         for node in view.nodes:
             if job.spec.replicas.allows_type(node.gpu_type):
-                largest[node.gpu_type] = max(largest.get(node.gpu_type, 0), node.num_gpus)
+                largest[node.gpu_type] = max(
+                    largest.get(node.gpu_type, 0), node.num_gpus
+                )
         curves = {
             name: rates_on(job, name, gpus, least_gain=self.least_gain)
             for name, gpus in sorted(largest.items())
@@ -100,20 +114,32 @@ class Rubick(RubickOptions):
             held = gpu_type_held(one.job, nodes) or ""
             if held in one.curves and not one.job.allocation.shared:
                 step = one.curves[held].at_most(one.job.allocation.num_replicas)
-                if step != NOTHING and books.room(one, one.curves[held].counts[step], held):
+                if step != NOTHING and books.room(
+                    one, one.curves[held].counts[step], held
+                ):
                     books.put(one, held, step)
 
-    def _order(self, view: ClusterView, standings: Sequence[Standing]) -> list[Standing]:
+    def _order(
+        self, view: ClusterView, standings: Sequence[Standing]
+    ) -> list[Standing]:
         """Return who is served first: guaranteed, then who waited too long, then by slope."""
 
         def key(one: Standing) -> tuple[bool, bool, float]:
-            waited = one.step == NOTHING and view.at - one.job.submitted_at > self.aged_s
+            waited = (
+                one.step == NOTHING and view.at - one.job.submitted_at > self.aged_s
+            )
             if one.step == NOTHING:
-                slopes = [replace(one, gpu_type=name).slope(0)[1] for name in one.curves]
+                slopes = [
+                    replace(one, gpu_type=name).slope(0)[1] for name in one.curves
+                ]
             else:
                 slopes = [one.up[1]]
             steepest = max(slopes, default=0.0)
-            return not one.guaranteed, not waited, steepest if self.ascending else -steepest
+            return (
+                not one.guaranteed,
+                not waited,
+                steepest if self.ascending else -steepest,
+            )
 
         return sorted(standings, key=key)
 
@@ -121,7 +147,9 @@ class Rubick(RubickOptions):
         """Give a guaranteed job the rate that it paid for, from free GPUs and from those who have more than
         they paid for; from best effort all that it takes. Where that cannot be, it keeps what it has.
         """
-        for gpu_type in [one.gpu_type] if one.step != NOTHING else self._types(one, books):
+        for gpu_type in (
+            [one.gpu_type] if one.step != NOTHING else self._types(one, books)
+        ):
             target = self._target(one, books, gpu_type)
             have = one.count if one.step != NOTHING else 0
             if target <= one.step:
@@ -152,7 +180,9 @@ class Rubick(RubickOptions):
         """Return who may go down a step so that a guaranteed `taker` has what it paid for."""
 
         def may(other: Standing) -> bool:
-            return other is not taker and (not other.guaranteed or other.step > self._content(other))
+            return other is not taker and (
+                not other.guaranteed or other.step > self._content(other)
+            )
 
         return may
 
@@ -163,7 +193,9 @@ class Rubick(RubickOptions):
 
     def _types(self, one: Standing, books: Books) -> list[str]:
         """Return the GPU types that `one` may have, the one first where it would be fastest."""
-        rate = {name: curve.rates[one.paid_step(name)] for name, curve in one.curves.items()}
+        rate = {
+            name: curve.rates[one.paid_step(name)] for name, curve in one.curves.items()
+        }
         return sorted(rate, key=lambda name: (-rate[name], -books.free[name], name))
 
     def _start(self, one: Standing, books: Books) -> None:
@@ -189,7 +221,12 @@ class Rubick(RubickOptions):
         def may(other: Standing) -> bool:
             least = self._content(other) if other.guaranteed else 0
             flatter = other.down[1] * (1.0 + self.hysteresis) < slope
-            return other is not taker and other.step > least and self._calm(other) and flatter
+            return (
+                other is not taker
+                and other.step > least
+                and self._calm(other)
+                and flatter
+            )
 
         return may
 
@@ -198,7 +235,9 @@ class Rubick(RubickOptions):
 
     def _spend(self, books: Books) -> None:
         """Give what is left, and then GPUs of flat jobs, to whoever gains most by them."""
-        growing = [one for one in books.standings if one.step != NOTHING and self._calm(one)]
+        growing = [
+            one for one in books.standings if one.step != NOTHING and self._calm(one)
+        ]
         num_moves = 0
         while growing:
             one = max(growing, key=lambda one: one.up[1])
@@ -217,19 +256,30 @@ class Rubick(RubickOptions):
                 books.put(victim, victim.gpu_type, step)
             books.put(one, one.gpu_type, one.step + 1)
 
-    def _plan(self, view: ClusterView, capacity: Capacity, standings: dict[JobId, Standing]) -> Plan:
+    def _plan(
+        self, view: ClusterView, capacity: Capacity, standings: dict[JobId, Standing]
+    ) -> Plan:
         notes, batches = {}, dict[JobId, BatchConfig]()
         for job in view.jobs:
             one = standings.get(job.id)
             if job.id not in capacity.counts:
-                least = requested_gpus(job) if one is None or one.guaranteed else one.job.spec.replicas.min
+                least = (
+                    requested_gpus(job)
+                    if one is None or one.guaranteed
+                    else one.job.spec.replicas.min
+                )
                 first = "guaranteed jobs and those that gain more by a GPU go first"
                 notes[job.id] = waits(job, least, capacity, first)
             elif one is not None:
                 notes[job.id] = _told(one)
-        plan = counted_plan(view, capacity, notes, picks=dict.fromkeys(capacity.counts, Pick.FEWEST))
+        plan = counted_plan(
+            view, capacity, notes, picks=dict.fromkeys(capacity.counts, Pick.FEWEST)
+        )
         for job in view.jobs:
-            if job.id in plan.batches and job.spec.contract is not RescaleContract.FROZEN:
+            if (
+                job.id in plan.batches
+                and job.spec.contract is not RescaleContract.FROZEN
+            ):
                 count = plan.allocations[job.id].num_replicas
                 batches[job.id] = cut(job, count, capacity.gpu_types[job.id])
         return replace(plan, batches={**plan.batches, **batches})
@@ -241,7 +291,9 @@ def _told(one: Standing) -> str:
     part = one.curve.rates[one.step] / one.curve.rates[one.paid_step(one.gpu_type)]
     kind = "guaranteed" if one.guaranteed else "best effort"
     units, slope = one.up
-    more = f"{units} more would add {slope * units:.0%}" if units else "it can use no more"
+    more = (
+        f"{units} more would add {slope * units:.0%}" if units else "it can use no more"
+    )
     return f"{kind}, at {part:.0%} of the speed that it asked for; {more}"
 
 

@@ -25,5 +25,7 @@ def _planned(rounds: Collection[int] | None, index: int, num_rounds: int) -> str
         return f"planned in none of {left}, it gets what is idle"
     text = f"planned in {len(ahead)} of {left}"
     return (
-        text if ahead[0] == index else f"{text}, the first one {plural(ahead[0] - index, 'round')} from now"
+        text
+        if ahead[0] == index
+        else f"{text}, the first one {plural(ahead[0] - index, 'round')} from now"
     )

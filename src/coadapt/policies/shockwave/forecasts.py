@@ -73,7 +73,9 @@ class Ledger:
             del self._records[gone]
         for job in view.jobs:
             known = job.id in self._records
-            record = self._records.setdefault(job.id, _Record(admitted_at=now * self._round_s))
+            record = self._records.setdefault(
+                job.id, _Record(admitted_at=now * self._round_s)
+            )
             modes = _modes(job)
             if not modes:
                 continue
@@ -81,13 +83,17 @@ class Ledger:
             done = int(_share(job) * _num_epochs(job) + 1e-9)
             if job.id in self._profiles:
                 # Whatever the job does: so the released code takes what it has seen for observed.
-                record.profile = record.profile or _phases(self._profiles[job.id], modes)
+                record.profile = record.profile or _phases(
+                    self._profiles[job.id], modes
+                )
                 record.phases, current = _seen(record.profile, done)
                 record.done = done
             elif done > record.done:
                 # The epochs since the last round are taken to be of the mode that was seen then.
                 mode = record.current if known else current
-                record.phases = _extended(record.phases, Phase(mode, done - record.done))
+                record.phases = _extended(
+                    record.phases, Phase(mode, done - record.done)
+                )
                 record.done = done
             record.current = current
             measured = job.measured
@@ -114,12 +120,16 @@ class Ledger:
                 admitted_at=record.admitted_at,
             )
         num_epochs = _num_epochs(job)
-        rest = epochs_left(num_epochs, len(modes), record.phases, record.current, self._rule)
+        rest = epochs_left(
+            num_epochs, len(modes), record.phases, record.current, self._rule
+        )
         for _ in range(looks if self._calibrate and record.rates else 0):
             self._rescale_epochs(job, record, rest)
         epoch_s = [self._profiled_s(mode) * record.factor for mode in modes]
         left_s = sum(epochs * each for epochs, each in zip(rest, epoch_s, strict=True))
-        elapsed_s = sum(phase.num_epochs * epoch_s[phase.mode] for phase in record.phases)
+        elapsed_s = sum(
+            phase.num_epochs * epoch_s[phase.mode] for phase in record.phases
+        )
         # The mean epoch so far, the present one counted (released code).
         mean_s = (elapsed_s + epoch_s[record.current]) / (record.done + 1)
         return Ahead(
@@ -149,10 +159,15 @@ class Ledger:
             measured += rate * self._round_s * (at - before)
             before = at
         profiled = self._profiled_samples(job, record, rest, self._round_s * before)
-        if min(measured, profiled) > 0.0 and abs(measured - profiled) > CALIBRATION_MIN * profiled:
+        if (
+            min(measured, profiled) > 0.0
+            and abs(measured - profiled) > CALIBRATION_MIN * profiled
+        ):
             record.factor = profiled / measured
 
-    def _profiled_samples(self, job: JobView, record: _Record, rest: list[float], seconds: float) -> float:
+    def _profiled_samples(
+        self, job: JobView, record: _Record, rest: list[float], seconds: float
+    ) -> float:
         """Return the samples that the profile has after `seconds`, its last epoch going on for ever.
 
         The epoch that `seconds` end in is taken at its present, rescaled pace, the ones before as profiled.
@@ -161,7 +176,10 @@ class Ledger:
         known = record.profile or record.phases
         to_come = [] if record.profile else [*enumerate(rest)]
         epochs, left_s, epoch_s = 0.0, seconds, self._profiled_s(modes[record.current])
-        for mode, num_epochs in [*((phase.mode, phase.num_epochs) for phase in known), *to_come]:
+        for mode, num_epochs in [
+            *((phase.mode, phase.num_epochs) for phase in known),
+            *to_come,
+        ]:
             epoch_s = self._profiled_s(modes[mode])
             run = min(num_epochs, left_s // epoch_s)
             epochs += run
@@ -175,7 +193,10 @@ class Ledger:
 
 def _extended(phases: list[Phase], phase: Phase) -> list[Phase]:
     if phases and phases[-1].mode == phase.mode:
-        return [*phases[:-1], Phase(phase.mode, phases[-1].num_epochs + phase.num_epochs)]
+        return [
+            *phases[:-1],
+            Phase(phase.mode, phases[-1].num_epochs + phase.num_epochs),
+        ]
     return [*phases, phase]
 
 
@@ -208,7 +229,11 @@ def _num_epochs(job: JobView) -> int:
 
 def _mode_of(job: JobView, modes: tuple[BatchMode, ...]) -> int:
     """Return the mode of the batch in use, the nearest one if it is none of them."""
-    total = job.measured.batch.total if job.measured.batch is not None else job.spec.batch.requested
+    total = (
+        job.measured.batch.total
+        if job.measured.batch is not None
+        else job.spec.batch.requested
+    )
     return _nearest(total, modes)
 
 

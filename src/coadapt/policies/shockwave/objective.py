@@ -108,18 +108,26 @@ def weighted_window(jobs: JobsAhead, options: WindowOptions) -> Window:
     """Return the programme without the fairness constraint, late jobs weighing more."""
     num_jobs = len(jobs.width_J)
     now = options.ends_at - options.num_rounds * options.round_s
-    rho_J = (now + jobs.left_s_J / equal_share(options.num_gpus, num_jobs)) / jobs.target_J
+    rho_J = (
+        now + jobs.left_s_J / equal_share(options.num_gpus, num_jobs)
+    ) / jobs.target_J
     power_J = np.where(jobs.left_s_J < options.round_s, LAST_ROUND_POWER, options.power)
     with np.errstate(over="ignore"):
         weight_J = np.where(rho_J > options.rho_max, rho_J**power_J, 1.0)
-    return _window(jobs, options, np.minimum(weight_J, WEIGHT_MAX), np.full(num_jobs, np.inf))
+    return _window(
+        jobs, options, np.minimum(weight_J, WEIGHT_MAX), np.full(num_jobs, np.inf)
+    )
 
 
-def _window(jobs: JobsAhead, options: WindowOptions, weight_J: FloatArray, late_s_J: FloatArray) -> Window:
+def _window(
+    jobs: JobsAhead, options: WindowOptions, weight_J: FloatArray, late_s_J: FloatArray
+) -> Window:
     num_jobs, rounds_M = len(jobs.width_J), np.arange(options.num_rounds + 1)
     most_s_J = jobs.whole_s_J * (1.0 - jobs.share_J)
     run_s_JM = np.minimum(options.round_s * rounds_M[None, :], most_s_J[:, None])
-    share_JM = np.minimum(jobs.share_J[:, None] + run_s_JM / jobs.whole_s_J[:, None], 1.0)
+    share_JM = np.minimum(
+        jobs.share_J[:, None] + run_s_JM / jobs.whole_s_J[:, None], 1.0
+    )
     scale = max(num_jobs * options.num_rounds, 1)
     return Window(
         num_gpus=options.num_gpus,
@@ -139,4 +147,7 @@ def window_value(window: Window, count_J: IntArray) -> float:
     every_J = np.arange(len(count_J))
     late_s_J = np.maximum(window.left_s_J - window.run_s_JM[every_J, count_J], 0.0)
     worst_s = float(late_s_J.max(initial=0.0))
-    return float(window.utility_JM[every_J, count_J].sum()) - window.makespan_weight * worst_s
+    return (
+        float(window.utility_JM[every_J, count_J].sum())
+        - window.makespan_weight * worst_s
+    )

@@ -63,10 +63,16 @@ class ShockwaveOptions:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
         if self.rule not in list(Rule):
-            raise ValueError(f"rule must be one of {', '.join(Rule)}, got {self.rule!r}")
+            raise ValueError(
+                f"rule must be one of {', '.join(Rule)}, got {self.rule!r}"
+            )
         profiles: object = self.profiles
-        if profiles is not None and not (isinstance(profiles, Mapping) and all(profiles.values())):
-            raise ValueError("profiles must be total batches of one epoch or more, by job")
+        if profiles is not None and not (
+            isinstance(profiles, Mapping) and all(profiles.values())
+        ):
+            raise ValueError(
+                "profiles must be total batches of one epoch or more, by job"
+            )
         if not self.noise >= 0:
             raise ValueError(f"noise must be >= 0, got {self.noise}")
 
@@ -89,7 +95,9 @@ class _Memory:
     rng: np.random.Generator
     targets: dict[JobId, list[tuple[int, float]]] = field(default_factory=dict)
     window: _Window = field(default_factory=_Window)
-    known: frozenset[tuple[JobId, bool]] = frozenset()  # with whether it could be planned
+    known: frozenset[tuple[JobId, bool]] = (
+        frozenset()
+    )  # with whether it could be planned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +138,9 @@ class Shockwave(ShockwaveOptions):
         changed = known != self._memory.known
         self._memory.known = known
         # At whole multiples, whatever was planned in between for a job that came or went (released code).
-        due = now // self.replan_rounds != self._memory.window.first // self.replan_rounds
+        due = (
+            now // self.replan_rounds != self._memory.window.first // self.replan_rounds
+        )
         if changed or due or now - self._memory.window.first >= self.num_rounds:
             self._plan_window(view, now, changed)
         window = self._memory.window
@@ -139,8 +149,14 @@ class Shockwave(ShockwaveOptions):
         planned.sort(key=lambda job: -requested_gpus(job))
         rest = [job for job in view.jobs if index not in window.rounds.get(job.id, ())]
         # Who has most to run goes first into what is idle (released code).
-        rest.sort(key=lambda job: (-window.left_s.get(job.id, 0.0), view.service_gpu_s(job)))
-        plan = admit(view, [*planned, *rest], GangRule(ahead="ahead of it in this round of the window"))
+        rest.sort(
+            key=lambda job: (-window.left_s.get(job.id, 0.0), view.service_gpu_s(job))
+        )
+        plan = admit(
+            view,
+            [*planned, *rest],
+            GangRule(ahead="ahead of it in this round of the window"),
+        )
         reasons = explained(plan, window.rounds, index, self.num_rounds)
         return replace(plan, reasons=reasons, diagnostics=self._diagnostics())
 
@@ -161,11 +177,14 @@ class Shockwave(ShockwaveOptions):
         ahead = {
             job.id: each
             for job in view.jobs
-            if _can_be_planned(job, view) and (each := self._ahead(job, looks)) is not None
+            if _can_be_planned(job, view)
+            and (each := self._ahead(job, looks)) is not None
         }
         if changed:
             self._note_targets(view, now, ahead)
-        self._memory.window = _Window(first=now, left_s={job: each.left_s for job, each in ahead.items()})
+        self._memory.window = _Window(
+            first=now, left_s={job: each.left_s for job, each in ahead.items()}
+        )
         if not ahead:
             return
         solved = self._solve(view, now, ahead)
@@ -182,7 +201,9 @@ class Shockwave(ShockwaveOptions):
         factor = max(1.0 + self.noise * float(self._memory.rng.standard_normal()), 0.0)
         return replace(ahead, left_s=ahead.left_s * factor)
 
-    def _note_targets(self, view: ClusterView, now: int, ahead: Mapping[JobId, Ahead]) -> None:
+    def _note_targets(
+        self, view: ClusterView, now: int, ahead: Mapping[JobId, Ahead]
+    ) -> None:
         """Add a prediction of when each job would end on an equal share of the cluster."""
         share = equal_share(view.num_gpus, len(view.jobs))
         for gone in set(self._memory.targets) - {job.id for job in view.jobs}:
@@ -193,14 +214,20 @@ class Shockwave(ShockwaveOptions):
             ends_at = each.admitted_at + (each.elapsed_s + each.left_s) / share
             series.append((now, ends_at))
 
-    def _solve(self, view: ClusterView, now: int, ahead: Mapping[JobId, Ahead]) -> WindowPlan:
+    def _solve(
+        self, view: ClusterView, now: int, ahead: Mapping[JobId, Ahead]
+    ) -> WindowPlan:
         by_id = {job.id: job for job in view.jobs}
         jobs = JobsAhead(
-            width_J=np.array([requested_gpus(by_id[job]) for job in ahead], dtype=np.int64),
+            width_J=np.array(
+                [requested_gpus(by_id[job]) for job in ahead], dtype=np.int64
+            ),
             share_J=np.array([each.share for each in ahead.values()]),
             whole_s_J=np.array([each.whole_s for each in ahead.values()]),
             left_s_J=np.array([each.left_s for each in ahead.values()]),
-            target_J=np.array([_target(self._memory.targets[job], now) for job in ahead]),
+            target_J=np.array(
+                [_target(self._memory.targets[job], now) for job in ahead]
+            ),
         )
         options = WindowOptions(
             num_gpus=view.num_gpus,
@@ -211,8 +238,12 @@ class Shockwave(ShockwaveOptions):
             rho_max=self.rho_max,
             power=self.power,
         )
-        solved = solve_window(fair_window(jobs, options)) or solve_window(weighted_window(jobs, options))
-        assert solved is not None, "without the fairness constraint a plan exists: its theta may be large"
+        solved = solve_window(fair_window(jobs, options)) or solve_window(
+            weighted_window(jobs, options)
+        )
+        assert solved is not None, (
+            "without the fairness constraint a plan exists: its theta may be large"
+        )
         return solved
 
 
@@ -226,5 +257,9 @@ def _target(series: list[tuple[int, float]], now: int) -> float:
     lasted = [later - earlier for earlier, later in pairwise(rounds)]
     values = [value for _, value in series]
     total = sum(lasted)
-    mean = sum(n * value for n, value in zip(lasted, values, strict=True)) / total if total else values[-1]
+    mean = (
+        sum(n * value for n, value in zip(lasted, values, strict=True)) / total
+        if total
+        else values[-1]
+    )
     return MOMENTUM * mean + (1.0 - MOMENTUM) * values[-1]

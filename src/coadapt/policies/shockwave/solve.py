@@ -34,9 +34,16 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.goodput.compiled import compiled, compiled_part
-from coadapt.policies.shockwave.objective import FloatArray, IntArray, Window, window_value
+from coadapt.policies.shockwave.objective import (
+    FloatArray,
+    IntArray,
+    Window,
+    window_value,
+)
 
-MAX_SOLVES = 8  # of one window, each with more GPU-rounds set aside for what did not pack
+MAX_SOLVES = (
+    8  # of one window, each with more GPU-rounds set aside for what did not pack
+)
 
 
 class WindowPlan(NamedTuple):
@@ -99,13 +106,19 @@ def _candidates(window: Window) -> FloatArray:
 
 @compiled
 def _best_counts(
-    window: Window, item_job_I: IntArray, item_gain_I: FloatArray, theta_C: FloatArray, budget: int
+    window: Window,
+    item_job_I: IntArray,
+    item_gain_I: FloatArray,
+    theta_C: FloatArray,
+    budget: int,
 ) -> tuple[IntArray, float]:
     """Return the best counts found, and the bound; minus infinity where no theta is feasible."""
     num_jobs = window.width_J.size
     best_J = np.zeros(num_jobs, dtype=np.int64)
     count_J = np.zeros(num_jobs, dtype=np.int64)
-    at_most = _fill(window, item_job_I, item_gain_I, budget, count_J)[1]  # without any lower bound
+    at_most = _fill(window, item_job_I, item_gain_I, budget, count_J)[
+        1
+    ]  # without any lower bound
     best, bound = -np.inf, -np.inf
     for candidate in range(theta_C.size):
         theta = theta_C[candidate]
@@ -139,7 +152,11 @@ def _fewest(window: Window, theta: float, budget: int, count_J: IntArray) -> boo
 
 @compiled_part
 def _fill(
-    window: Window, item_job_I: IntArray, item_gain_I: FloatArray, budget: int, count_J: IntArray
+    window: Window,
+    item_job_I: IntArray,
+    item_gain_I: FloatArray,
+    budget: int,
+    count_J: IntArray,
 ) -> tuple[float, float]:
     """Add rounds to `count_J` while the budget lasts; return the utility, and a bound on it."""
     left = budget
@@ -185,7 +202,9 @@ def _pack(window: Window, count_J: IntArray) -> tuple[IntArray, int]:
     left_J = count_J.copy()
     free_T = np.full(num_rounds, window.num_gpus)
     owed_H = np.zeros(num_rounds + 1, dtype=np.int64)
-    order_J = np.argsort(-window.weight_J / (np.maximum(count_J, 1) * window.width_J), kind="mergesort")
+    order_J = np.argsort(
+        -window.weight_J / (np.maximum(count_J, 1) * window.width_J), kind="mergesort"
+    )
     for now in range(num_rounds):
         horizon = num_rounds - now
         _look_ahead(window, left_J, horizon, owed_H)
@@ -195,7 +214,9 @@ def _pack(window: Window, count_J: IntArray) -> tuple[IntArray, int]:
                 width = window.width_J[job]
                 if left_J[job] == 0 or runs_JT[job, now] or width > free_T[now]:
                     continue
-                if careful and not _leaves_enough(owed_H, horizon, left_J[job], width, free_T[now]):
+                if careful and not _leaves_enough(
+                    owed_H, horizon, left_J[job], width, free_T[now]
+                ):
                     continue
                 for h in range(horizon - left_J[job] + 1, horizon + 1):
                     owed_H[h] -= width
@@ -207,7 +228,9 @@ def _pack(window: Window, count_J: IntArray) -> tuple[IntArray, int]:
 
 
 @compiled_part
-def _look_ahead(window: Window, left_J: IntArray, horizon: int, owed_H: IntArray) -> None:
+def _look_ahead(
+    window: Window, left_J: IntArray, horizon: int, owed_H: IntArray
+) -> None:
     """Write, for every h, the GPUs that this round owes to jobs that must run within the next h rounds."""
     for h in range(1, horizon + 1):
         owed_H[h] = -window.num_gpus * (h - 1)
@@ -216,7 +239,9 @@ def _look_ahead(window: Window, left_J: IntArray, horizon: int, owed_H: IntArray
 
 
 @compiled_part
-def _leaves_enough(owed_H: IntArray, horizon: int, left: int, width: int, free: int) -> bool:
+def _leaves_enough(
+    owed_H: IntArray, horizon: int, left: int, width: int, free: int
+) -> bool:
     """Return whether the debts of this round can still be paid when a job with `left` rounds runs in it."""
     for h in range(1, horizon + 1):
         paid = width if h > horizon - left else 0
@@ -226,7 +251,9 @@ def _leaves_enough(owed_H: IntArray, horizon: int, left: int, width: int, free: 
 
 
 @compiled_part
-def _repair(window: Window, runs_JT: IntArray, left_J: IntArray, free_T: IntArray) -> None:
+def _repair(
+    window: Window, runs_JT: IntArray, left_J: IntArray, free_T: IntArray
+) -> None:
     """Give jobs their missing rounds by moving one other job from a round to another one."""
     for job in range(left_J.size):
         for now in range(window.num_rounds):
@@ -234,7 +261,9 @@ def _repair(window: Window, runs_JT: IntArray, left_J: IntArray, free_T: IntArra
                 break
             if runs_JT[job, now]:
                 continue
-            if free_T[now] < window.width_J[job] and not _make_way(window, runs_JT, free_T, job, now):
+            if free_T[now] < window.width_J[job] and not _make_way(
+                window, runs_JT, free_T, job, now
+            ):
                 continue
             runs_JT[job, now] = 1
             left_J[job] -= 1
@@ -242,7 +271,9 @@ def _repair(window: Window, runs_JT: IntArray, left_J: IntArray, free_T: IntArra
 
 
 @compiled_part
-def _make_way(window: Window, runs_JT: IntArray, free_T: IntArray, job: int, now: int) -> bool:
+def _make_way(
+    window: Window, runs_JT: IntArray, free_T: IntArray, job: int, now: int
+) -> bool:
     """Move one job out of round `now` so that `job` fits there; return whether that worked."""
     missing = window.width_J[job] - free_T[now]
     for other in range(window.width_J.size):

@@ -27,10 +27,17 @@ def explain(
     for row, job in enumerate(decision.jobs):
         column = decision.chosen.get(job.id)
         if column is None:
-            why[job.id] = waits(job, least_gpus(job), capacity, "the others make more of theirs")
+            why[job.id] = waits(
+                job, least_gpus(job), capacity, "the others make more of theirs"
+            )
         else:
             was = decision.types.get(job.id, "")
-            change = gets(job, allocations[job.id], was, decision.configs[column].gpu_type if was else "")
+            change = gets(
+                job,
+                allocations[job.id],
+                was,
+                decision.configs[column].gpu_type if was else "",
+            )
             why[job.id] = f"{change}; {_worth(decision, row, column)}"
     return why
 
@@ -43,5 +50,9 @@ def _worth(decision: Decision, row: int, column: int) -> str:
     text = f"{speedup:.3g} times its least goodput, on {config.gpu_type}"
     if (row, config.gpu_type) in decision.worth.guessed:
         source = decision.worth.guessed[row, config.gpu_type]
-        text += f" (as it scales on {source})" if source else " (never timed there: taken to be like others)"
+        text += (
+            f" (as it scales on {source})"
+            if source
+            else " (never timed there: taken to be like others)"
+        )
     return text

@@ -59,7 +59,9 @@ class SiaOptions:
         if not math.isfinite(self.power) or self.power == 0.0:
             raise ValueError(f"power must be finite and not 0, got {self.power}")
         if not (math.isfinite(self.queue_cost) and self.queue_cost > 0.0):
-            raise ValueError(f"queue_cost must be finite and > 0, got {self.queue_cost}")
+            raise ValueError(
+                f"queue_cost must be finite and > 0, got {self.queue_cost}"
+            )
         if not self.growth > 1.0:
             raise ValueError(f"growth must be > 1, got {self.growth}")
         if not 0.0 <= self.gap < 1.0:
@@ -87,17 +89,23 @@ class Values:
     guessed: Mapping[tuple[int, str], str | None]
 
 
-def configurations(nodes: Sequence[Node], jobs: Sequence[JobView]) -> tuple[Configuration, ...]:
+def configurations(
+    nodes: Sequence[Node], jobs: Sequence[JobView]
+) -> tuple[Configuration, ...]:
     """Return the configurations of the cluster, and those that only some job's fewest GPUs demand."""
     fewest = {least_gpus(job) for job in jobs}
     found = set()
     for gpu_type in sorted({node.gpu_type for node in nodes}):
         sizes = [node.num_gpus for node in nodes if node.gpu_type == gpu_type]
         largest, total = max(sizes), sum(sizes)
-        counts = {1 << power for power in range(largest.bit_length()) if 1 << power <= largest}
+        counts = {
+            1 << power for power in range(largest.bit_length()) if 1 << power <= largest
+        }
         counts |= {largest * number for number in range(1, sizes.count(largest) + 1)}
         counts |= {count for count in fewest if count <= total}
-        found |= {Configuration(gpu_type, count, -(-count // largest)) for count in counts}
+        found |= {
+            Configuration(gpu_type, count, -(-count // largest)) for count in counts
+        }
     return tuple(sorted(found))
 
 
@@ -118,15 +126,21 @@ def most_gpus(job: JobView, growth: float) -> int:
     return max(least, min(grown, job.spec.replicas.max, total // limits.min_atomic))
 
 
-def values(jobs: Sequence[JobView], configs: Sequence[Configuration], options: SiaOptions) -> Values:
+def values(
+    jobs: Sequence[JobView], configs: Sequence[Configuration], options: SiaOptions
+) -> Values:
     """Return the worth of each configuration to each job, before any cost of changing to it."""
     types = sorted({config.gpu_type for config in configs})
     num_gpus_C = np.array([config.num_gpus for config in configs])
     num_nodes_C = np.array([config.num_nodes for config in configs])
     by_model = {
-        name: goodput_table(jobs, num_nodes_C, num_gpus_C, gpu_type=name).goodput_JC for name in types
+        name: goodput_table(jobs, num_nodes_C, num_gpus_C, gpu_type=name).goodput_JC
+        for name in types
     }
-    of_type = {name: np.array([config.gpu_type == name for config in configs]) for name in types}
+    of_type = {
+        name: np.array([config.gpu_type == name for config in configs])
+        for name in types
+    }
     value_JC = np.zeros((len(jobs), len(configs)))
     guessed: dict[tuple[int, str], str | None] = {}
     for row, job in enumerate(jobs):
@@ -140,7 +154,9 @@ def values(jobs: Sequence[JobView], configs: Sequence[Configuration], options: S
             known = job.measured.by_type.get(name)
             if source is None:
                 value_JC[row, here_C] = 1.0
-            elif known is not None and (known.num_replicas_profiled > 1 or source == name):
+            elif known is not None and (
+                known.num_replicas_profiled > 1 or source == name
+            ):
                 value_JC[row, here_C] = by_model[name][row, here_C]
             else:
                 ratio = 1.0 if known is None else alone(job, name) / alone(job, source)
@@ -158,13 +174,18 @@ def rescale_factor(job: JobView, at: float) -> float:
     return max((age_s - job.usage.num_rescales * cost_s) / (age_s + cost_s), FACTOR_MIN)
 
 
-def held(job: JobView, view: ClusterView, configs: Sequence[Configuration]) -> int | None:
+def held(
+    job: JobView, view: ClusterView, configs: Sequence[Configuration]
+) -> int | None:
     """Return the index of what `job` holds, whole GPUs on live nodes; None if it is no configuration."""
     gpu_type = gpu_type_held(job, {node.id: node for node in view.nodes})
     if gpu_type is None or job.allocation.shared:
         return None
     for index, config in enumerate(configs):
-        if config.gpu_type == gpu_type and config.num_gpus == job.allocation.num_replicas:
+        if (
+            config.gpu_type == gpu_type
+            and config.num_gpus == job.allocation.num_replicas
+        ):
             return index
     return None
 
@@ -198,7 +219,11 @@ def _best_known(job: JobView, types: Sequence[str]) -> str | None:
     """Return the type, of those in the cluster, on which most GPUs were timed; the first by name on ties."""
     known = [name for name in types if name in job.measured.by_type]
     most = {name: job.measured.by_type[name].num_replicas_profiled for name in known}
-    return max(known, key=most.__getitem__, default=None) if job.usage.started_at is not None else None
+    return (
+        max(known, key=most.__getitem__, default=None)
+        if job.usage.started_at is not None
+        else None
+    )
 
 
 def alone(job: JobView, gpu_type: str) -> float:

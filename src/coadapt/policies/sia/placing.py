@@ -36,7 +36,10 @@ class _Spots:
     """Nodes with what is free on them, and who was given what."""
 
     def __init__(
-        self, view: ClusterView, wanted: Mapping[JobId, Configuration], kept: Mapping[JobId, Allocation]
+        self,
+        view: ClusterView,
+        wanted: Mapping[JobId, Configuration],
+        kept: Mapping[JobId, Allocation],
     ) -> None:
         self.given: dict[JobId, Allocation] = dict(kept)
         self._jobs: dict[JobId, JobView] = {job.id: job for job in view.jobs}
@@ -59,7 +62,9 @@ class _Spots:
         evicted: list[JobView] = []
         slots: list[tuple[NodeId, int]] = []
         for count in [largest] * whole + [rest] * bool(rest):
-            node = self._best_fit(nodes, count) or self._make_room(nodes, count, evicted)
+            node = self._best_fit(nodes, count) or self._make_room(
+                nodes, count, evicted
+            )
             if node is None:
                 break
             self._free[node] -= count
@@ -75,7 +80,9 @@ class _Spots:
         fitting = [node for node in nodes if self._free[node] >= count]
         return min(fitting, key=lambda node: self._free[node], default=None)
 
-    def _make_room(self, nodes: Sequence[NodeId], count: int, evicted: list[JobView]) -> NodeId | None:
+    def _make_room(
+        self, nodes: Sequence[NodeId], count: int, evicted: list[JobView]
+    ) -> NodeId | None:
         """Move as few GPUs' worth of jobs off a node as give it `count` free GPUs; None if that is no use."""
         best: tuple[int, NodeId, list[JobView]] | None = None
         for node in nodes:
@@ -102,7 +109,10 @@ class _Spots:
             for job_id, held in self.given.items()
             if job_id in self._wanted and held.on(node) == held.num_replicas
         ]
-        return sorted(here, key=lambda job: (self.given[job.id].num_replicas, job.submitted_at, job.id))
+        return sorted(
+            here,
+            key=lambda job: (self.given[job.id].num_replicas, job.submitted_at, job.id),
+        )
 
     def _spread(self, nodes: Sequence[NodeId], count: int) -> list[tuple[NodeId, int]]:
         slots = []

@@ -36,7 +36,9 @@ class Sia(SiaOptions):
     def allocate(self, view: ClusterView) -> Plan:
         """Return the plan of this round."""
         capacity = Capacity(view)
-        kept = {job.id: job.allocation for job in view.jobs if job.id in capacity.counts}
+        kept = {
+            job.id: job.allocation for job in view.jobs if job.id in capacity.counts
+        }
         free = FreeNodes({node.id: node for node in view.nodes})
         for allocation in kept.values():
             free.take(allocation)
@@ -46,12 +48,20 @@ class Sia(SiaOptions):
         room = Room(
             gpus=_by_type(view, free),
             quotas={
-                job.spec.tenant: capacity.quota_left(job) for job in jobs if capacity.quota(job) is not None
+                job.spec.tenant: capacity.quota_left(job)
+                for job in jobs
+                if capacity.quota(job) is not None
             },
             tenant_J=[job.spec.tenant for job in jobs],
         )
-        choice = choose(costs(view, jobs, configs, worth.value_JC, self), configs, room, self.gap)
-        chosen = {job.id: column for job, column in zip(jobs, choice.config_J, strict=True) if column >= 0}
+        choice = choose(
+            costs(view, jobs, configs, worth.value_JC, self), configs, room, self.gap
+        )
+        chosen = {
+            job.id: column
+            for job, column in zip(jobs, choice.config_J, strict=True)
+            if column >= 0
+        }
         stay: dict[JobId, Allocation] = {}
         for job in jobs:
             column = chosen.get(job.id)
@@ -64,9 +74,17 @@ class Sia(SiaOptions):
         allocations = place(view, wanted, kept | stay)
         nodes = {node.id: node for node in view.nodes}
         types = {job.id: gpu_type_held(job, nodes) or "" for job in jobs}
-        decision = Decision(jobs=jobs, configs=configs, chosen=chosen, worth=worth, types=types)
-        reasons = {job.id: gets(job, job.allocation) for job in view.jobs if job.id in kept}
-        stranded = {job.id: waits(job, least_gpus(job), capacity) for job in view.jobs if _stranded(job)}
+        decision = Decision(
+            jobs=jobs, configs=configs, chosen=chosen, worth=worth, types=types
+        )
+        reasons = {
+            job.id: gets(job, job.allocation) for job in view.jobs if job.id in kept
+        }
+        stranded = {
+            job.id: waits(job, least_gpus(job), capacity)
+            for job in view.jobs
+            if _stranded(job)
+        }
         return Plan(
             allocations=allocations,
             reasons=stranded | reasons | explain(decision, allocations, capacity),

@@ -29,7 +29,9 @@ class Room(NamedTuple):
     tenant_J: Sequence[TenantId]
 
 
-def choose(cost_JC: FloatArray, configs: Sequence[Configuration], room: Room, gap: float) -> Choice:
+def choose(
+    cost_JC: FloatArray, configs: Sequence[Configuration], room: Room, gap: float
+) -> Choice:
     """Return the choice of least cost, to a relative gap. Raises RuntimeError if time runs out before one.
 
     Where only costs above 0 are left to a job it gets nothing, as it does where nothing fits.

@@ -54,7 +54,9 @@ class _Form(NamedTuple):
     def back(self, z_L: FloatArray) -> FloatArray:
         """Return G' z."""
         num_variables = len(self.sign_V)
-        back_V: FloatArray = self.matrix_RV.T @ z_L[num_variables:] - self.sign_V * z_L[:num_variables]
+        back_V: FloatArray = (
+            self.matrix_RV.T @ z_L[num_variables:] - self.sign_V * z_L[:num_variables]
+        )
         return back_V
 
 
@@ -112,7 +114,9 @@ def _scaled(problem: Lp) -> tuple[_Form, FloatArray]:
     sign_V, unit_V = np.ones(num_variables), np.ones(num_variables)
     for _ in range(SCALINGS):
         row_R, row_V = np.sqrt(np.abs(matrix_RV).max(axis=1)), np.sqrt(sign_V)
-        column_V = np.sqrt(np.maximum(np.abs(matrix_RV).max(axis=0, initial=0.0), sign_V))
+        column_V = np.sqrt(
+            np.maximum(np.abs(matrix_RV).max(axis=0, initial=0.0), sign_V)
+        )
         matrix_RV = matrix_RV / row_R[:, None] / column_V[None, :]
         sign_V = sign_V / row_V / column_V
         most_R, unit_V = most_R / row_R, unit_V * column_V
@@ -142,7 +146,9 @@ def _residuals(form: _Form, point: _Point) -> tuple[FloatArray, FloatArray, floa
     return dual_V, primal_L, kappa + float(form.c_V @ x_V + form.h_L @ z_L)
 
 
-def _done(form: _Form, point: _Point, wrong: tuple[FloatArray, FloatArray, float]) -> bool:
+def _done(
+    form: _Form, point: _Point, wrong: tuple[FloatArray, FloatArray, float]
+) -> bool:
     dual = _norm(wrong[0]) / max(1.0, _norm(form.c_V))
     primal = _norm(wrong[1]) / max(1.0, _norm(form.h_L))
     gap, value = float(point.s_L @ point.z_L), abs(float(form.c_V @ point.x_V))
@@ -154,7 +160,9 @@ def _norm(vector: FloatArray) -> float:
     return float(np.linalg.norm(vector))
 
 
-def _step(form: _Form, point: _Point, wrong: tuple[FloatArray, FloatArray, float]) -> _Point:
+def _step(
+    form: _Form, point: _Point, wrong: tuple[FloatArray, FloatArray, float]
+) -> _Point:
     """Return the point after a look straight ahead and a step that heeds what it saw."""
     _, s_L, z_L, tau, kappa = point
     system = _System(form, s_L / z_L)
@@ -170,7 +178,13 @@ def _step(form: _Form, point: _Point, wrong: tuple[FloatArray, FloatArray, float
         by_tau = (rest * wrong[2] - product / tau + seen) / slope
         z_by_L = z_by_L + by_tau * per_tau[1]
         s_by_L = -(product_L + s_L * z_by_L) / z_L
-        return _Point(x_V + by_tau * per_tau[0], s_by_L, z_by_L, by_tau, -(product + kappa * by_tau) / tau)
+        return _Point(
+            x_V + by_tau * per_tau[0],
+            s_by_L,
+            z_by_L,
+            by_tau,
+            -(product + kappa * by_tau) / tau,
+        )
 
     ahead = towards(0.0, s_L * z_L, tau * kappa)
     sigma = float(np.clip((1.0 - _length(point, ahead)) ** 3, CENTRING_MIN, 1.0))
@@ -182,7 +196,12 @@ def _step(form: _Form, point: _Point, wrong: tuple[FloatArray, FloatArray, float
 def _length(point: _Point, way: _Point) -> float:
     """Return how far one can go, at most LENGTH_MAX, before s, z, tau or kappa is 0."""
     s_L, z_L = way.s_L / point.s_L, way.z_L / point.z_L
-    steepest = max(-float(s_L.min()), -float(z_L.min()), -way.tau / point.tau, -way.kappa / point.kappa)
+    steepest = max(
+        -float(s_L.min()),
+        -float(z_L.min()),
+        -way.tau / point.tau,
+        -way.kappa / point.kappa,
+    )
     return min(1.0 / steepest, LENGTH_MAX) if steepest > 0.0 else LENGTH_MAX
 
 
@@ -198,7 +217,9 @@ class _System:
 
         self._form, self._w_L = form, w_L
         num_variables = len(form.sign_V)
-        diagonal = np.concatenate([form.sign_V**2 / w_L[:num_variables], -w_L[num_variables:]])
+        diagonal = np.concatenate(
+            [form.sign_V**2 / w_L[:num_variables], -w_L[num_variables:]]
+        )
         system = np.diag(diagonal)
         system[num_variables:, :num_variables] = form.matrix_RV
         system[:num_variables, num_variables:] = form.matrix_RV.T
@@ -213,6 +234,8 @@ class _System:
         sign_V, num_variables = self._form.sign_V, len(a_V)
         w_V, b_V = self._w_L[:num_variables], b_L[:num_variables]
         wanted = np.concatenate([a_V - sign_V * b_V / w_V, b_L[num_variables:]])
-        found = self._unit * lu_solve(self._factors, self._unit * wanted, check_finite=False)
+        found = self._unit * lu_solve(
+            self._factors, self._unit * wanted, check_finite=False
+        )
         x_V = found[:num_variables]
         return x_V, np.concatenate([-(b_V + sign_V * x_V) / w_V, found[num_variables:]])

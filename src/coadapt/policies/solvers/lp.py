@@ -30,7 +30,11 @@ def solve_lp(problem: Lp, *, time_limit_s: float = TIME_LIMIT_S) -> FloatArray |
 
     Raises ValueError for a programme without an upper bound.
     """
-    from scipy.optimize import Bounds, LinearConstraint, milp  # half a second: only where one is solved
+    from scipy.optimize import (
+        Bounds,
+        LinearConstraint,
+        milp,
+    )  # half a second: only where one is solved
     from scipy.sparse import csr_array
 
     num_rows, num_variables = len(problem.most_R), len(problem.value_V)

@@ -35,7 +35,11 @@ class MilpSolution(NamedTuple):
 
 
 def solve_milp(
-    problem: Milp, *, time_limit_s: float = 10.0, gap: float = 1e-4, presolve: bool = True
+    problem: Milp,
+    *,
+    time_limit_s: float = 10.0,
+    gap: float = 1e-4,
+    presolve: bool = True,
 ) -> MilpSolution | None:
     """Return the best solution found within the limits; None if none was found, or there is none.
 
@@ -43,7 +47,11 @@ def solve_milp(
     stdout, as it does when a presolved solution is off by a rounding error. Raises ValueError for a programme
     without a lower bound.
     """
-    from scipy.optimize import Bounds, LinearConstraint, milp  # half a second: only where one is solved
+    from scipy.optimize import (
+        Bounds,
+        LinearConstraint,
+        milp,
+    )  # half a second: only where one is solved
 
     result = milp(
         problem.cost_V,
@@ -53,11 +61,15 @@ def solve_milp(
         options={"time_limit": time_limit_s, "mip_rel_gap": gap, "presolve": presolve},
     )
     if result.status == 3:
-        raise ValueError(f"a programme of {len(problem.cost_V)} variables has no lower bound")
+        raise ValueError(
+            f"a programme of {len(problem.cost_V)} variables has no lower bound"
+        )
     if result.x is None:
         return None
     bound = getattr(result, "mip_dual_bound", None)
     # A programme without whole numbers is solved to the end: its value is its bound.
-    proven_bound = float(result.fun) if bound is None or not math.isfinite(bound) else float(bound)
+    proven_bound = (
+        float(result.fun) if bound is None or not math.isfinite(bound) else float(bound)
+    )
     x_V: FloatArray = np.where(problem.integral_V, np.round(result.x), result.x)
     return MilpSolution(x_V, float(result.fun), proven_bound, result.status == 0)

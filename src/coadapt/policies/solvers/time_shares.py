@@ -45,7 +45,9 @@ class Base(NamedTuple):
     @property
     def can(self) -> NDArray[np.bool_]:
         """Where a job can run at all."""
-        can_JT: NDArray[np.bool_] = (self.rate_JT > 0.0) & (self.width_J[:, None] <= self.gpus_T[None, :])
+        can_JT: NDArray[np.bool_] = (self.rate_JT > 0.0) & (
+            self.width_J[:, None] <= self.gpus_T[None, :]
+        )
         return can_JT
 
     def rates(self, x_JT: FloatArray) -> FloatArray:
@@ -57,12 +59,18 @@ class Base(NamedTuple):
 def equal_parts(base: Base) -> FloatArray:
     """Return what each job would have of a 1/J part of the cluster: on all types alike, never more than 1."""
     num_jobs = max(len(base.width_J), 1)
-    part_JT = np.where(base.can, base.gpus_T[None, :] / (num_jobs * base.width_J[:, None]), 0.0)
-    isolated_JT: FloatArray = part_JT / np.maximum(part_JT.sum(axis=1, keepdims=True), 1.0)
+    part_JT = np.where(
+        base.can, base.gpus_T[None, :] / (num_jobs * base.width_J[:, None]), 0.0
+    )
+    isolated_JT: FloatArray = part_JT / np.maximum(
+        part_JT.sum(axis=1, keepdims=True), 1.0
+    )
     return isolated_JT
 
 
-def max_min(base: Base, need_J: FloatArray, *, slack: float = SLACK) -> FloatArray | None:
+def max_min(
+    base: Base, need_J: FloatArray, *, slack: float = SLACK
+) -> FloatArray | None:
     """Return X_JT of the largest z with r_j(X) >= z need_j for all jobs that can run and need > 0.
 
     slack: the relative part of z that may be given up for a larger sum of relative rates. None: out of time.
@@ -72,11 +80,18 @@ def max_min(base: Base, need_J: FloatArray, *, slack: float = SLACK) -> FloatArr
         return None
     floor_J = np.where(base.can.any(axis=1), need_J, 0.0) * level * (1.0 - slack)
     best_J = np.where(base.can, base.rate_JT, 0.0).max(axis=1, initial=0.0)
-    return max_total(base, base.rate_JT / np.where(best_J > 0.0, best_J, 1.0)[:, None], floor_J)
+    return max_total(
+        base, base.rate_JT / np.where(best_J > 0.0, best_J, 1.0)[:, None], floor_J
+    )
 
 
 def least_worst(
-    base: Base, age_J: FloatArray, left_J: FloatArray, ideal_J: FloatArray, *, central: bool = False
+    base: Base,
+    age_J: FloatArray,
+    left_J: FloatArray,
+    ideal_J: FloatArray,
+    *,
+    central: bool = False,
 ) -> FloatArray | None:
     """Return X_JT of the least largest (age_j + left_j / r_j(X)) / ideal_j. age, ideal: s; left: steps.
 
@@ -89,7 +104,9 @@ def least_worst(
         return None
 
     def need_at(rho: float) -> FloatArray:
-        return np.where(can_J, left_J / np.where(can_J, rho * ideal_J - age_J, 1.0), 0.0)
+        return np.where(
+            can_J, left_J / np.where(can_J, rho * ideal_J - age_J, 1.0), 0.0
+        )
 
     def excess(rho: float) -> float:
         level = _level(base, need_at(rho))
@@ -97,16 +114,26 @@ def least_worst(
         return 0.0 if level is None else level - 1.0
 
     fastest_J = np.where(base.can, base.rate_JT, 0.0).max(axis=1, initial=0.0)
-    least = float(np.max((age_J[can_J] + left_J[can_J] / fastest_J[can_J]) / ideal_J[can_J]))
+    least = float(
+        np.max((age_J[can_J] + left_J[can_J] / fastest_J[can_J]) / ideal_J[can_J])
+    )
     equal_J = base.rates(equal_parts(base))
-    most = float(np.max((age_J[can_J] + left_J[can_J] / equal_J[can_J]) / ideal_J[can_J]))
+    most = float(
+        np.max((age_J[can_J] + left_J[can_J] / equal_J[can_J]) / ideal_J[can_J])
+    )
     rho = least
     if most > least * (1.0 + RHO_TOLERANCE) and excess(least) < 0.0:
-        rho = float(brentq(excess, least, most * (1.0 + RHO_TOLERANCE), rtol=RHO_TOLERANCE))
-    return central_max_min(base, need_at(rho)) if central else max_min(base, need_at(rho))
+        rho = float(
+            brentq(excess, least, most * (1.0 + RHO_TOLERANCE), rtol=RHO_TOLERANCE)
+        )
+    return (
+        central_max_min(base, need_at(rho)) if central else max_min(base, need_at(rho))
+    )
 
 
-def max_total(base: Base, value_JT: FloatArray, floor_J: FloatArray | None = None) -> FloatArray | None:
+def max_total(
+    base: Base, value_JT: FloatArray, floor_J: FloatArray | None = None
+) -> FloatArray | None:
     """Return X_JT of the largest sum of value_JT X_JT with r_j(X) >= floor_j; None: there is none."""
     job_P, type_P = np.nonzero(base.can)
     rows, most_R = _base_rows(base, job_P, type_P), _base_most(base)
@@ -114,7 +141,11 @@ def max_total(base: Base, value_JT: FloatArray, floor_J: FloatArray | None = Non
         best_J = np.where(base.can, base.rate_JT, 0.0).max(axis=1, initial=0.0)
         scale_J = np.where(best_J > 0.0, best_J, 1.0)
         rows.append(
-            (len(most_R) + job_P, np.arange(len(job_P)), -(base.rate_JT / scale_J[:, None])[job_P, type_P])
+            (
+                len(most_R) + job_P,
+                np.arange(len(job_P)),
+                -(base.rate_JT / scale_J[:, None])[job_P, type_P],
+            )
         )
         most_R = np.concatenate([most_R, -floor_J / scale_J])
     value_P = value_JT[job_P, type_P]
@@ -123,7 +154,9 @@ def max_total(base: Base, value_JT: FloatArray, floor_J: FloatArray | None = Non
     return None if x_P is None else _spread(base, x_P)
 
 
-def central_max_min(base: Base, need_J: FloatArray, *, slack: float = 0.0) -> FloatArray | None:
+def central_max_min(
+    base: Base, need_J: FloatArray, *, slack: float = 0.0
+) -> FloatArray | None:
     """Return the most central X_JT among those of the largest z; with slack, among all that come so near."""
     level = _level_lp(base, need_J)
     if level is None:
@@ -140,7 +173,14 @@ def central_max_total(base: Base, value_JT: FloatArray) -> FloatArray | None:
     """Return the most central X_JT among those of the largest sum of value_JT X_JT."""
     job_P, type_P = np.nonzero(base.can)
     row_N, column_N, entry_N = _joined(_base_rows(base, job_P, type_P))
-    lp = Lp(value_JT[job_P, type_P], row_N, column_N, entry_N, _base_most(base), np.ones(len(job_P)))
+    lp = Lp(
+        value_JT[job_P, type_P],
+        row_N,
+        column_N,
+        entry_N,
+        _base_most(base),
+        np.ones(len(job_P)),
+    )
     x_P = solve_central(lp)
     return None if x_P is None else _spread(base, x_P)
 
@@ -183,13 +223,23 @@ def _level_lp(base: Base, need_J: FloatArray) -> _Level | None:
     unit = float(best_J[needs_J].min())
     rows = _base_rows(base, job_P, type_P)
     first, of_z = len(base.width_J) + len(base.gpus_T), int(needs_J.sum())
-    rows.append((first + job_P, np.arange(len(job_P)), -base.rate_JT[job_P, type_P] / (need_P * unit)))
-    rows.append((first + np.flatnonzero(needs_J), np.full(of_z, len(job_P)), np.ones(of_z)))
+    rows.append(
+        (
+            first + job_P,
+            np.arange(len(job_P)),
+            -base.rate_JT[job_P, type_P] / (need_P * unit),
+        )
+    )
+    rows.append(
+        (first + np.flatnonzero(needs_J), np.full(of_z, len(job_P)), np.ones(of_z))
+    )
     row_N, column_N, entry_N = _joined(rows)
     value_V = np.zeros(len(job_P) + 1)
     value_V[-1] = 1.0
     most_R = np.concatenate([_base_most(base), np.zeros(len(need_J))])
-    return _Level(Lp(value_V, row_N, column_N, entry_N, most_R, np.ones(len(value_V))), unit)
+    return _Level(
+        Lp(value_V, row_N, column_N, entry_N, most_R, np.ones(len(value_V))), unit
+    )
 
 
 def _base_most(base: Base) -> FloatArray:
@@ -209,7 +259,9 @@ def _base_rows(base: Base, job_P: IntArray, type_P: IntArray) -> Rows:
 
 
 def _joined(rows: Rows) -> tuple[IntArray, IntArray, FloatArray]:
-    row_N, column_N, entry_N = (np.concatenate(each) for each in zip(*rows, strict=True))
+    row_N, column_N, entry_N = (
+        np.concatenate(each) for each in zip(*rows, strict=True)
+    )
     return row_N, column_N, entry_N
 
 

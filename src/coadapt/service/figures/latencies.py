@@ -33,7 +33,9 @@ class Latencies:
             buckets=LAG_BUCKETS_S,
             registry=registry,
         )
-        self._size = Gauge("coadapt_journal_bytes", "Size of the journal on disk", registry=registry)
+        self._size = Gauge(
+            "coadapt_journal_bytes", "Size of the journal on disk", registry=registry
+        )
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Note an answer. route: with the names of its parts, not their values: few are told apart."""
@@ -49,7 +51,9 @@ class Latencies:
 
     def watch_journal(self, path: Path) -> None:
         """Tell the size of the SQLite journal at `path` from now on, looked at when asked for."""
-        self._size.set_function(lambda: sum(_size(Path(f"{path}{suffix}")) for suffix in SQLITE_FILES))
+        self._size.set_function(
+            lambda: sum(_size(Path(f"{path}{suffix}")) for suffix in SQLITE_FILES)
+        )
 
 
 def _size(path: Path) -> int:

@@ -38,7 +38,9 @@ class _Look:
 Read = Callable[[Callable[[SchedulerState], _Look]], _Look]
 
 
-def metrics_text(read: Read, tally: Tally, at: float, *, ended: Mapping[str, int], num_waiting: int) -> bytes:
+def metrics_text(
+    read: Read, tally: Tally, at: float, *, ended: Mapping[str, int], num_waiting: int
+) -> bytes:
     """Return the figures at `at` (s) in Prometheus' text format.
 
     ended: jobs that ended, by state. num_waiting: events that wait to be written.
@@ -61,16 +63,28 @@ def metrics_text(read: Read, tally: Tally, at: float, *, ended: Mapping[str, int
     metrics = [
         *seen.counted,
         _gauge(
-            "coadapt_jobs_without_series", "Live jobs of which no series of its own is told", seen.num_untold
+            "coadapt_jobs_without_series",
+            "Live jobs of which no series of its own is told",
+            seen.num_untold,
         ),
-        _gauge("coadapt_longest_silence_seconds", "Of the training job that last reported first", silent_s),
+        _gauge(
+            "coadapt_longest_silence_seconds",
+            "Of the training job that last reported first",
+            silent_s,
+        ),
         _gauge("coadapt_gpus", "GPUs of all live nodes", seen.num_gpus),
-        CounterMetricFamily("coadapt_rounds", "Decisions asked for", value=seen.num_rounds),
+        CounterMetricFamily(
+            "coadapt_rounds", "Decisions asked for", value=seen.num_rounds
+        ),
         _gauge("coadapt_events_waiting", "Events to be written", num_waiting),
     ]
     if tally.plan_at is not None:
         age_s = max(at - tally.plan_at, 0.0)
-        metrics.append(_gauge("coadapt_last_plan_age_seconds", "Time since a plan was taken", age_s))
+        metrics.append(
+            _gauge(
+                "coadapt_last_plan_age_seconds", "Time since a plan was taken", age_s
+            )
+        )
     return generate_latest(_Given(metrics)) + _job_text(seen.jobs, at).encode()
 
 
@@ -95,10 +109,16 @@ def _cluster_metrics(tally: Tally, ended: Mapping[str, int]) -> list[Metric]:
         jobs.add_metric([state.value], tally.sums.by_state[state])
     for name, number in ended.items():
         jobs.add_metric([name], number)
-    pending = GaugeMetricFamily("coadapt_jobs_pending", "Jobs that wait", labels=["reason", "tenant"])
+    pending = GaugeMetricFamily(
+        "coadapt_jobs_pending", "Jobs that wait", labels=["reason", "tenant"]
+    )
     for labels, number in sorted(tally.sums.waiting.items()):
         pending.add_metric(list(labels), number)
-    return [jobs, pending, _gauge("coadapt_gpus_used", "GPUs that jobs hold", tally.sums.num_held)]
+    return [
+        jobs,
+        pending,
+        _gauge("coadapt_gpus_used", "GPUs that jobs hold", tally.sums.num_held),
+    ]
 
 
 def _jobs_to_tell(state: SchedulerState) -> list[JobRecord]:
@@ -112,7 +132,11 @@ def _jobs_to_tell(state: SchedulerState) -> list[JobRecord]:
 def _silent_since(state: SchedulerState) -> float | None:
     """Return when the training job that has been silent the longest last reported, s."""
     training = (job.running for job in state.jobs.values() if job.state not in ENDED)
-    told = (each.reported_at for each in training if each.reported_at is not None and each.grant.allocation)
+    told = (
+        each.reported_at
+        for each in training
+        if each.reported_at is not None and each.grant.allocation
+    )
     return min(told, default=None)
 
 
@@ -124,7 +148,9 @@ class _JobSeries:
 
     def family(self, name: str, text: str) -> Callable[..., None]:
         """Return how to add a sample to this gauge: its value, its job, and further labels, written out."""
-        lines = self._lines.setdefault(name, [f"# HELP {name} {text}", f"# TYPE {name} gauge"])
+        lines = self._lines.setdefault(
+            name, [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
+        )
 
         def add(value: float, job: str, further: str = "") -> None:
             lines.append(f'{name}{{job="{job}"{further}}} {float(value)!r}')
@@ -132,7 +158,9 @@ class _JobSeries:
         return add
 
     def text(self) -> str:
-        return "\n".join(line for lines in self._lines.values() for line in lines) + "\n"
+        return (
+            "\n".join(line for lines in self._lines.values() for line in lines) + "\n"
+        )
 
 
 def _job_text(jobs: Iterable[JobRecord], at: float) -> str:
@@ -140,12 +168,16 @@ def _job_text(jobs: Iterable[JobRecord], at: float) -> str:
     gpus = series.family("coadapt_job_gpus", "GPUs that an active job holds")
     batch = series.family("coadapt_job_batch", "Total batch size, samples")
     progress = series.family("coadapt_job_progress", "Scale-invariant samples so far")
-    efficiency = series.family("coadapt_job_efficiency", "Statistical efficiency, (0, 1]")
+    efficiency = series.family(
+        "coadapt_job_efficiency", "Statistical efficiency, (0, 1]"
+    )
     pause = series.family(
         "coadapt_job_pause_seconds",
         "Part of the time that training stood still in the last change in place",
     )
-    silent = series.family("coadapt_job_last_report_age_seconds", "Since a job that trains last reported")
+    silent = series.family(
+        "coadapt_job_last_report_age_seconds", "Since a job that trains last reported"
+    )
     for job in jobs:
         name = _escaped(job.id)
         gpus(job.ordered.num_replicas, name)

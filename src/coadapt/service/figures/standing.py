@@ -37,7 +37,9 @@ def standing_of(job: JobRecord, nodes: Mapping[NodeId, Node]) -> JobStanding:
     return JobStanding(
         usage=job.usage,
         state=state,
-        waits=(job.reason.value, job.spec.tenant) if state is JobState.PENDING else None,
+        waits=(job.reason.value, job.spec.tenant)
+        if state is JobState.PENDING
+        else None,
         use=USES.get(state, trains),
         # GPUs of a node that is gone are nobody's, though the end of their replicas is not known yet.
         num_gpus=sum(gpus for node, gpus in holding.by_node.items() if node in nodes),

@@ -11,11 +11,24 @@
 
 from collections.abc import Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+)
 
 from coadapt import __version__
 from coadapt.core.commands import Command, Solve
-from coadapt.core.events import Event, NodeJoined, NodeLost, PlanFailed, PlanReady, SchedulerRestarted
+from coadapt.core.events import (
+    Event,
+    NodeJoined,
+    NodeLost,
+    PlanFailed,
+    PlanReady,
+    SchedulerRestarted,
+)
 from coadapt.core.lifecycle import ENDED, JobState
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import JobId, Usage
@@ -23,8 +36,30 @@ from coadapt.runtime.index_writer import touched_jobs
 from coadapt.service.figures.standing import JobStanding, Sums, standing_of
 
 MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
-WAIT_BUCKETS_S = (1, 5, 15, MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 4 * HOUR, 12 * HOUR, DAY, 7 * DAY)
-COMPLETION_BUCKETS_S = (MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 4 * HOUR, 12 * HOUR, DAY, 3 * DAY, 14 * DAY)
+WAIT_BUCKETS_S = (
+    1,
+    5,
+    15,
+    MINUTE,
+    5 * MINUTE,
+    15 * MINUTE,
+    HOUR,
+    4 * HOUR,
+    12 * HOUR,
+    DAY,
+    7 * DAY,
+)
+COMPLETION_BUCKETS_S = (
+    MINUTE,
+    5 * MINUTE,
+    15 * MINUTE,
+    HOUR,
+    4 * HOUR,
+    12 * HOUR,
+    DAY,
+    3 * DAY,
+    14 * DAY,
+)
 DECISION_BUCKETS_S = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60)
 PAUSE_BUCKETS_S = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 
@@ -37,7 +72,12 @@ class Tally:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        info = Gauge("coadapt_build_info", "The version that runs", ["version"], registry=self.registry)
+        info = Gauge(
+            "coadapt_build_info",
+            "The version that runs",
+            ["version"],
+            registry=self.registry,
+        )
         info.labels(__version__).set(1)
         self._figures = _Figures(self.registry)
         self.sums = Sums()
@@ -75,14 +115,20 @@ class Tally:
         if num_idle > 0.0:
             self._figures.gpu_s_of[IDLE].inc(num_idle * since_s)
 
-    def __call__(self, event: Event, commands: Sequence[Command], state: SchedulerState) -> None:
+    def __call__(
+        self, event: Event, commands: Sequence[Command], state: SchedulerState
+    ) -> None:
         if not self._counting:
             return
         self.upto(state.at)
         if isinstance(event, NodeJoined | NodeLost):
             self._num_gpus = _capacity(state)
         everyone = isinstance(event, SchedulerRestarted)
-        for job in list(state.jobs.values()) if everyone else touched_jobs(event, commands, state):
+        for job in (
+            list(state.jobs.values())
+            if everyone
+            else touched_jobs(event, commands, state)
+        ):
             self._follow(job, state)
         if isinstance(event, NodeJoined):
             self._follow_leaving(state)
@@ -90,16 +136,23 @@ class Tally:
 
     def _follow_leaving(self, state: SchedulerState) -> None:
         """Look at jobs that leave: they may hold GPUs of a node that was lost, and is there again."""
-        for job in [job for job in state.jobs.values() if job.status.state is JobState.STOPPING]:
+        for job in [
+            job for job in state.jobs.values() if job.status.state is JobState.STOPPING
+        ]:
             self._follow(job, state)
 
     def _follow(self, job: JobRecord, state: SchedulerState) -> None:
         seen = self._seen.pop(job.id, None)
         if seen is not None:
             self.sums.take(seen)
-        self._count(seen.usage if seen is not None else Usage(accounted_at=job.submitted_at), job)
+        self._count(
+            seen.usage if seen is not None else Usage(accounted_at=job.submitted_at),
+            job,
+        )
         if job.state in ENDED:
-            self._figures.ended.labels(job.state.value).observe(state.at - job.submitted_at)
+            self._figures.ended.labels(job.state.value).observe(
+                state.at - job.submitted_at
+            )
             return
         self._seen[job.id] = standing_of(job, state.nodes)
         self.sums.put(self._seen[job.id])
@@ -118,7 +171,9 @@ class Tally:
         if before.started_at is None and usage.started_at is not None:
             figures.waits.observe(usage.started_at - job.submitted_at)
 
-    def _note_round(self, event: Event, commands: Sequence[Command], state: SchedulerState) -> None:
+    def _note_round(
+        self, event: Event, commands: Sequence[Command], state: SchedulerState
+    ) -> None:
         for command in commands:
             if isinstance(command, Solve):
                 self._asked_at = (command.round, state.at)
@@ -140,27 +195,48 @@ class _Figures:
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(name, text, labels, registry=registry)
 
-        def histogram(name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
+        def histogram(
+            name: str, text: str, buckets: Sequence[float], *labels: str
+        ) -> Histogram:
             return Histogram(name, text, labels, buckets=buckets, registry=registry)
 
         self.rescales = counter("coadapt_rescales", "Rescales")
-        self.in_place = counter("coadapt_rescales_in_place", "Rescales without a restart")
-        self.rescale_s = counter("coadapt_rescale_seconds", "Training time that starts and rescales cost")
-        self.failures = counter("coadapt_failures", "Ends of replicas that count against max_failures")
-        self.plan_failures = counter("coadapt_plan_failures", "Rounds without a plan that could be taken")
-        gpu_s = counter("coadapt_job_gpu_seconds", "GPU time by what it was good for", "state")
+        self.in_place = counter(
+            "coadapt_rescales_in_place", "Rescales without a restart"
+        )
+        self.rescale_s = counter(
+            "coadapt_rescale_seconds", "Training time that starts and rescales cost"
+        )
+        self.failures = counter(
+            "coadapt_failures", "Ends of replicas that count against max_failures"
+        )
+        self.plan_failures = counter(
+            "coadapt_plan_failures", "Rounds without a plan that could be taken"
+        )
+        gpu_s = counter(
+            "coadapt_job_gpu_seconds", "GPU time by what it was good for", "state"
+        )
         self.gpu_s_of = {use: gpu_s.labels(use) for use in (*Sums().num_gpus, IDLE)}
         self.waits = histogram(
-            "coadapt_job_wait_seconds", "From submission to the first start", WAIT_BUCKETS_S
+            "coadapt_job_wait_seconds",
+            "From submission to the first start",
+            WAIT_BUCKETS_S,
         )
         self.ended = histogram(
-            "coadapt_job_completion_seconds", "From submission to the end", COMPLETION_BUCKETS_S, "state"
+            "coadapt_job_completion_seconds",
+            "From submission to the end",
+            COMPLETION_BUCKETS_S,
+            "state",
         )
         self.costs = histogram(
-            "coadapt_rescale_cost_seconds", "Training time of a start or rescale", PAUSE_BUCKETS_S
+            "coadapt_rescale_cost_seconds",
+            "Training time of a start or rescale",
+            PAUSE_BUCKETS_S,
         )
         self.decisions = histogram(
-            "coadapt_decision_seconds", "From a question to its plan", DECISION_BUCKETS_S
+            "coadapt_decision_seconds",
+            "From a question to its plan",
+            DECISION_BUCKETS_S,
         )
 
 

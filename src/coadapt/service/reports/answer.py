@@ -20,4 +20,6 @@ def answer(live: LiveLoop, job: JobId) -> dict[str, JsonValue]:
 
 def answer_bytes(live: LiveLoop, job: JobId) -> bytes:
     """Return the same as JSON in UTF-8."""
-    return json.dumps(answer(live, job), ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps(
+        answer(live, job), ensure_ascii=False, separators=(",", ":")
+    ).encode()

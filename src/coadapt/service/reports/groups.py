@@ -110,12 +110,16 @@ class _Line:
             return
 
         def settled(done: "Future[dict[int, EventRefusedError]]") -> None:
-            with suppress(RuntimeError):  # the loop was closed meanwhile, and nobody waits
+            with suppress(
+                RuntimeError
+            ):  # the loop was closed meanwhile, and nobody waits
                 self.loop.call_soon_threadsafe(self._settle, group, done)
 
         future.add_done_callback(settled)
 
-    def _settle(self, group: _Group, done: "Future[dict[int, EventRefusedError]]") -> None:
+    def _settle(
+        self, group: _Group, done: "Future[dict[int, EventRefusedError]]"
+    ) -> None:
         group.error = done.exception()
         if group.error is None:
             group.refused = done.result()

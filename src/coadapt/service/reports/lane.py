@@ -69,7 +69,9 @@ class ReportLane:
                 pass  # nothing was kept of it: the route has the words, and perhaps there is room by now
             except (EventRefusedError, StoreError) as error:
                 answer = answer_to_loss(error)
-                self._answered("POST", ROUTE, answer.status_code, time.perf_counter() - begun)
+                self._answered(
+                    "POST", ROUTE, answer.status_code, time.perf_counter() - begun
+                )
                 await answer(scope, receive, send)
                 return
             else:
@@ -99,7 +101,9 @@ class ReportLane:
             told = read_report(report, record)
         except (HTTPException, InputError):
             return None
-        return TrainingReported(at=self._live.now(), job=job, generation=generation, report=told)
+        return TrainingReported(
+            at=self._live.now(), job=job, generation=generation, report=told
+        )
 
 
 def _job_of(scope: Scope) -> JobId | None:
@@ -118,7 +122,11 @@ def _job_of(scope: Scope) -> JobId | None:
             kinds.append(value)
         elif name == b"transfer-encoding":
             return None
-    short = length.isdigit() and len(length) <= LENGTH_DIGITS_MAX and 0 < int(length) <= BODY_BYTES_MAX
+    short = (
+        length.isdigit()
+        and len(length) <= LENGTH_DIGITS_MAX
+        and 0 < int(length) <= BODY_BYTES_MAX
+    )
     return job if short and kinds == [b"application/json"] else None
 
 
@@ -133,6 +141,9 @@ async def _read_body(receive: Receive) -> bytes:
 
 
 async def _accept(body: bytes, send: Send) -> None:
-    headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
+    headers = [
+        (b"content-length", b"%d" % len(body)),
+        (b"content-type", b"application/json"),
+    ]
     await send({"type": "http.response.start", "status": ACCEPTED, "headers": headers})
     await send({"type": "http.response.body", "body": body})

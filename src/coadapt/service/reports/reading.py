@@ -5,10 +5,28 @@ from collections.abc import Iterable, Mapping
 from pydantic import JsonValue
 
 from coadapt.core.state import JobRecord
-from coadapt.model import BatchConfig, InputError, JobSpec, RescaleContract, TrainingReport
-from coadapt.model.bounds import KEY_MAX, NUMBER_ALLOWED, WHOLE_MAX, check_outside, is_label
+from coadapt.model import (
+    BatchConfig,
+    InputError,
+    JobSpec,
+    RescaleContract,
+    TrainingReport,
+)
+from coadapt.model.bounds import (
+    KEY_MAX,
+    NUMBER_ALLOWED,
+    WHOLE_MAX,
+    check_outside,
+    is_label,
+)
 from coadapt.model.wire import from_json
-from coadapt.service.limits import ACCUMULATION_MAX, GPUS_MAX, NAMES_MAX, SAMPLES_MAX, SECONDS_MAX
+from coadapt.service.limits import (
+    ACCUMULATION_MAX,
+    GPUS_MAX,
+    NAMES_MAX,
+    SAMPLES_MAX,
+    SECONDS_MAX,
+)
 
 
 def read_report(data: Mapping[str, JsonValue], record: JobRecord) -> TrainingReport:
@@ -40,34 +58,58 @@ def _check_numbers(report: TrainingReport) -> None:
         ]
     for gpu_type, profile in report.by_type.items():
         where = f"by_type.{gpu_type}"
-        bounds.append((f"{where}.num_replicas_profiled", profile.num_replicas_profiled, GPUS_MAX))
+        bounds.append(
+            (f"{where}.num_replicas_profiled", profile.num_replicas_profiled, GPUS_MAX)
+        )
         bounds.append((f"{where}.max_atomic", profile.max_atomic, SAMPLES_MAX))
         for name in type(profile.params).__slots__:
-            bounds.append((f"{where}.params.{name}", getattr(profile.params, name), SECONDS_MAX))
+            bounds.append(
+                (f"{where}.params.{name}", getattr(profile.params, name), SECONDS_MAX)
+            )
     if report.grad is not None:
         error = report.grad.noise_scale_stderr
         if error is not None and not error >= 0.0:
             raise InputError("report.grad.noise_scale_stderr", error, "a number >= 0")
     for name, value, most in bounds:
         if value is not None and not -most < value <= most:
-            raise InputError(f"report.{name}", value, f"{NUMBER_ALLOWED}, and at most {most:g}")
+            raise InputError(
+                f"report.{name}", value, f"{NUMBER_ALLOWED}, and at most {most:g}"
+            )
 
 
 def _check_batch(batch: BatchConfig, spec: JobSpec) -> None:
     # A job under `self` picks its batch by rules of its own.
-    most = SAMPLES_MAX if spec.contract is RescaleContract.SELF else spec.batch.max_total
+    most = (
+        SAMPLES_MAX if spec.contract is RescaleContract.SELF else spec.batch.max_total
+    )
     if batch.total > most:
-        raise InputError("report.batch.total", batch.total, f"at most the job's batch.max, {most}")
+        raise InputError(
+            "report.batch.total", batch.total, f"at most the job's batch.max, {most}"
+        )
     if batch.atomic > most:
-        raise InputError("report.batch.atomic", batch.atomic, f"at most the job's batch.max, {most}")
+        raise InputError(
+            "report.batch.atomic", batch.atomic, f"at most the job's batch.max, {most}"
+        )
     if batch.accumulation > ACCUMULATION_MAX:
-        raise InputError("report.batch.accumulation", batch.accumulation, f"at most {ACCUMULATION_MAX}")
+        raise InputError(
+            "report.batch.accumulation",
+            batch.accumulation,
+            f"at most {ACCUMULATION_MAX}",
+        )
 
 
 def _check_names(field: str, names: Iterable[str], known: Iterable[str]) -> None:
     for name in names:
         if not is_label(name):
-            raise InputError(f"report.{field}", name, f"names in one line, of at most {KEY_MAX} characters")
+            raise InputError(
+                f"report.{field}",
+                name,
+                f"names in one line, of at most {KEY_MAX} characters",
+            )
     num = len({*names, *known})
     if num > NAMES_MAX:
-        raise InputError(f"report.{field}", f"{num} names", f"at most {NAMES_MAX} in the life of a job")
+        raise InputError(
+            f"report.{field}",
+            f"{num} names",
+            f"at most {NAMES_MAX} in the life of a job",
+        )

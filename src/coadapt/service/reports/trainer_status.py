@@ -41,7 +41,9 @@ class TrainerStatus(BaseModel):
 
     model_config = ConfigDict(strict=True)
     progressPercentage: Annotated[int, Field(ge=0, le=100)] | None = None
-    estimatedRemainingSeconds: Annotated[int, Field(ge=0, le=int(SECONDS_MAX))] | None = None
+    estimatedRemainingSeconds: (
+        Annotated[int, Field(ge=0, le=int(SECONDS_MAX))] | None
+    ) = None
     metrics: Annotated[list[Metric], Field(max_length=NAMES_MAX)] | None = None
     lastUpdatedTime: Annotated[str, Field(max_length=TIME_LENGTH_MAX)] | None = None
 

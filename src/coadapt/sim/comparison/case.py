@@ -45,9 +45,15 @@ def _digest(source: Source) -> str:
     found = hashlib.sha256()
     profiles = [] if source.profiles is None else _files(source.profiles)
     for path in (source.path, *sorted(profiles)):
-        found.update(f"{path.name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+        found.update(
+            f"{path.name}\0".encode() + hashlib.sha256(path.read_bytes()).digest()
+        )
     return f"{source.format_name} {found.hexdigest()}"
 
 
 def _files(path: Path) -> list[Path]:
-    return [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
+    return (
+        [each for each in path.rglob("*") if each.is_file()]
+        if path.is_dir()
+        else [path]
+    )

@@ -56,31 +56,61 @@ class Comparison:
             for case, result in self.ended()
             if case.cell[:2] == (trace, cluster) and case.run.policy == policy
         ]
-        return {name: mean_of([each[name] for each in found]) for name in (found[0] if found else ())}
+        return {
+            name: mean_of([each[name] for each in found])
+            for name in (found[0] if found else ())
+        }
 
     def ratios(self, policy: str) -> dict[str, Estimate]:
         """Return the geometric means of RATIOS to the baseline over the cells where both have ended."""
-        base = {case.cell: result for case, result in self.ended() if case.run.policy == self.baseline}
+        base = {
+            case.cell: result
+            for case, result in self.ended()
+            if case.run.policy == self.baseline
+        }
         pairs = [
             (result.figures, base[case.cell].figures)
             for case, result in self.ended()
             if case.run.policy == policy and case.cell in base
         ]
-        found = {name: ratio_of([(ours[name], theirs[name]) for ours, theirs in pairs]) for name in RATIOS}
-        return {name: estimate for name, estimate in found.items() if estimate is not None}
+        found = {
+            name: ratio_of([(ours[name], theirs[name]) for ours, theirs in pairs])
+            for name in RATIOS
+        }
+        return {
+            name: estimate for name, estimate in found.items() if estimate is not None
+        }
 
     def job_picks(self, policy: str) -> list[JobPick]:
         """Return each job under `policy` beside itself under the baseline, those that gain most first."""
-        base = {case.cell: result.jobs for case, result in self.ended() if case.run.policy == self.baseline}
+        base = {
+            case.cell: result.jobs
+            for case, result in self.ended()
+            if case.run.policy == self.baseline
+        }
         found = [
             pick
             for case, result in self.ended()
             if case.run.policy == policy and case.cell in base
             for pick in picks(case.cell, result.jobs, base[case.cell])
         ]
-        return sorted(found, key=lambda pick: (pick.ratio, pick.trace, pick.cluster, pick.seed, pick.job))
+        return sorted(
+            found,
+            key=lambda pick: (
+                pick.ratio,
+                pick.trace,
+                pick.cluster,
+                pick.seed,
+                pick.job,
+            ),
+        )
 
 
 def _named(case: Case) -> Row:
     run = case.run
-    return {"trace": run.trace, "cluster": case.cluster, "policy": run.policy, "seed": run.seed}
+    return {
+        "trace": run.trace,
+        "cluster": case.cluster,
+        "policy": run.policy,
+        "seed": run.seed,
+    }

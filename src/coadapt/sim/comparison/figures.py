@@ -34,12 +34,16 @@ def mean_of(values: Sequence[float]) -> Estimate:
     if len(values) == 1:
         return Estimate(mean=mean, low=None, high=None, num_values=1)
     half = _half_width(values)
-    return Estimate(mean=mean, low=mean - half, high=mean + half, num_values=len(values))
+    return Estimate(
+        mean=mean, low=mean - half, high=mean + half, num_values=len(values)
+    )
 
 
 def ratio_of(pairs: Sequence[tuple[float, float]]) -> Estimate | None:
     """Return the geometric mean of value / baseline over `pairs`; None where none of them is positive."""
-    logs = [math.log(value / base) for value, base in pairs if value > 0.0 and base > 0.0]
+    logs = [
+        math.log(value / base) for value, base in pairs if value > 0.0 and base > 0.0
+    ]
     if not logs:
         return None
     found = mean_of(logs)
@@ -75,7 +79,9 @@ class JobPick:
 
 
 def picks(
-    cell: tuple[str, str, int], jobs: Sequence[JobOutcome], baseline: Sequence[JobOutcome]
+    cell: tuple[str, str, int],
+    jobs: Sequence[JobOutcome],
+    baseline: Sequence[JobOutcome],
 ) -> list[JobPick]:
     """Return the jobs that both runs of a cell finished."""
     base_jct_s = {job.id: job.jct_s for job in baseline}

@@ -26,7 +26,11 @@ def of_run(result: RunResult | SimulationError) -> KeptResult:
     """Return what is kept of `result`."""
     if isinstance(result, SimulationError):
         return KeptResult(figures={}, jobs=(), error=str(result))
-    figures = {**asdict(result.metrics), "cpu_s": result.cpu_s, "peak_rss_mb": result.peak_rss_mb}
+    figures = {
+        **asdict(result.metrics),
+        "cpu_s": result.cpu_s,
+        "peak_rss_mb": result.peak_rss_mb,
+    }
     figures["num_plans_failed"] = result.num_plans_failed
     return KeptResult(figures=figures, jobs=result.jobs)
 
@@ -63,7 +67,9 @@ def open_results(path: Path, *, fresh: bool = False) -> Iterator[ResultFile]:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise InputError("--out", str(path.parent), "a directory that no other comparison uses") from None
+            raise InputError(
+                "--out", str(path.parent), "a directory that no other comparison uses"
+            ) from None
         if fresh:
             os.truncate(path, 0)
         yield ResultFile(path, _read(path))
@@ -83,5 +89,7 @@ def _read(path: Path) -> dict[str, KeptResult]:
             results[key] = KeptResult(jobs=jobs, **row)
         except (ValueError, TypeError, KeyError, AttributeError):
             shown = line[:40].decode(errors="replace")
-            raise InputError(f"{path} line {number}", shown, "a result of a comparison; or --fresh") from None
+            raise InputError(
+                f"{path} line {number}", shown, "a result of a comparison; or --fresh"
+            ) from None
     return results

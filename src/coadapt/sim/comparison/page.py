@@ -34,7 +34,9 @@ FIGURES = (
 def write_comparison_page(path: Path, comparison: Comparison, title: str) -> None:
     """Write the page to `path`, whole or not at all. Raises InputError without plotly."""
     folder = resources.files("coadapt.sim.comparison") / "page"
-    write_whole(path, render_page(folder, ("compare.js",), title, page_values(comparison)))
+    write_whole(
+        path, render_page(folder, ("compare.js",), title, page_values(comparison))
+    )
 
 
 def page_values(comparison: Comparison) -> dict[str, Json]:
@@ -44,7 +46,10 @@ def page_values(comparison: Comparison) -> dict[str, Json]:
         "baseline": comparison.baseline,
         "policies": [*comparison.policies],
         "num_runs": len(comparison.results),
-        "ratios": {policy: _estimates(comparison.ratios(policy), RATIOS) for policy in comparison.policies},
+        "ratios": {
+            policy: _estimates(comparison.ratios(policy), RATIOS)
+            for policy in comparison.policies
+        },
         "parts": [_part(comparison, trace, cluster) for trace, cluster in parts],
         "picks": {
             policy: _picks(comparison.job_picks(policy))
@@ -59,7 +64,10 @@ def page_values(comparison: Comparison) -> dict[str, Json]:
 
 
 def _part(comparison: Comparison, trace: str, cluster: str) -> dict[str, Json]:
-    means = {policy: comparison.means(trace, cluster, policy) for policy in comparison.policies}
+    means = {
+        policy: comparison.means(trace, cluster, policy)
+        for policy in comparison.policies
+    }
     jct_s: dict[str, list[float]] = defaultdict(list)
     for case, result in comparison.ended():
         if case.cell[:2] == (trace, cluster):
@@ -67,14 +75,25 @@ def _part(comparison: Comparison, trace: str, cluster: str) -> dict[str, Json]:
     return {
         "trace": trace,
         "cluster": cluster,
-        "means": {policy: _estimates(found, FIGURES) for policy, found in means.items() if found},
-        "jct": {policy: _quantiles(values) for policy, values in jct_s.items() if values},
+        "means": {
+            policy: _estimates(found, FIGURES)
+            for policy, found in means.items()
+            if found
+        },
+        "jct": {
+            policy: _quantiles(values) for policy, values in jct_s.items() if values
+        },
     }
 
 
 def _estimates(found: dict[str, Estimate], names: tuple[str, ...]) -> dict[str, Json]:
     return {
-        name: [found[name].mean, found[name].low, found[name].high, found[name].num_values]
+        name: [
+            found[name].mean,
+            found[name].low,
+            found[name].high,
+            found[name].num_values,
+        ]
         for name in names
         if name in found
     }
@@ -82,7 +101,10 @@ def _estimates(found: dict[str, Estimate], names: tuple[str, ...]) -> dict[str, 
 
 def _quantiles(values: list[float]) -> list[Json]:
     count = min(len(values), NUM_QUANTILES)
-    return [round(float(each), 2) for each in np.quantile(values, np.linspace(0.0, 1.0, count))]
+    return [
+        round(float(each), 2)
+        for each in np.quantile(values, np.linspace(0.0, 1.0, count))
+    ]
 
 
 def _picks(found: list[JobPick]) -> dict[str, Json]:

@@ -24,9 +24,15 @@ def check_writable(format_name: str) -> None:
     if format_name not in FORMATS:
         raise InputError("--table", format_name, ", ".join(FORMATS))
     if format_name == "parquet" and find_spec("pyarrow") is None:
-        raise InputError("--table", "parquet", "csv, json; with pip install 'coadapt[parquet]' this too")
+        raise InputError(
+            "--table",
+            "parquet",
+            "csv, json; with pip install 'coadapt[parquet]' this too",
+        )
     if find_spec("plotly") is None:
-        raise InputError("report", "plotly is not installed", "pip install 'coadapt[report]'")
+        raise InputError(
+            "report", "plotly is not installed", "pip install 'coadapt[report]'"
+        )
 
 
 def write_table(folder: Path, name: str, rows: Sequence[Row], format_name: str) -> Path:
@@ -48,13 +54,17 @@ def _csv(rows: Sequence[Row]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: _plain(value) for name, value in row.items()} for row in rows)
+    writer.writerows(
+        {name: _plain(value) for name, value in row.items()} for row in rows
+    )
     return text.getvalue()
 
 
 def _plain(value: object) -> object:
     """Return a cell that no spreadsheet takes for a formula: names come from traces that others wrote."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+    return (
+        f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+    )
 
 
 def _json(rows: Sequence[Row]) -> str:

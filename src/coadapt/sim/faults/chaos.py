@@ -74,19 +74,25 @@ class ChaosPolicy:
             return sorted(view.jobs, key=lambda job: not job.allocation)
         return self._random.sample(view.jobs, len(view.jobs))
 
-    def _pick(self, job: JobView, nodes: tuple[Node, ...], free: FreeGpus, calm: bool) -> Allocation:
+    def _pick(
+        self, job: JobView, nodes: tuple[Node, ...], free: FreeGpus, calm: bool
+    ) -> Allocation:
         held = job.allocation
         type_of = {node.id: node.gpu_type for node in nodes}
         allowed = job.spec.replicas.allows_type
         # A node that is gone does not fit, so its type is never asked for.
-        fits = free.fits(holding(held)) and all(allowed(type_of[node]) for node, _ in held.slots)
+        fits = free.fits(holding(held)) and all(
+            allowed(type_of[node]) for node, _ in held.slots
+        )
         bound = job.spec.contract is RescaleContract.FROZEN and bool(held)
         if held and fits and (calm or self._random.random() < KEEP_CHANCE):
             return held
         if bound or (not calm and self._random.random() < WAIT_CHANCE):
             return WAITING
         sharers = self._sharers()
-        gpu_types = sorted({gpu_type for gpu_type in type_of.values() if allowed(gpu_type)})
+        gpu_types = sorted(
+            {gpu_type for gpu_type in type_of.values() if allowed(gpu_type)}
+        )
         for gpu_type in self._random.sample(gpu_types, len(gpu_types)):
             of_type = [node.id for node in nodes if node.gpu_type == gpu_type]
             allocation = self._place(job, of_type, free, sharers)
@@ -94,10 +100,18 @@ class ChaosPolicy:
                 return allocation
         return WAITING
 
-    def _place(self, job: JobView, nodes: list[NodeId], free: FreeGpus, sharers: int) -> Allocation:
+    def _place(
+        self, job: JobView, nodes: list[NodeId], free: FreeGpus, sharers: int
+    ) -> Allocation:
         limits = job.spec.replicas
-        labels = {node: free.open_labels(node, sharers) for node in nodes} if sharers > 1 else {}
-        capacity = {node: len(labels[node]) if labels else free.whole[node] for node in nodes}
+        labels = (
+            {node: free.open_labels(node, sharers) for node in nodes}
+            if sharers > 1
+            else {}
+        )
+        capacity = {
+            node: len(labels[node]) if labels else free.whole[node] for node in nodes
+        }
         most = min(limits.max, sum(capacity.values()))
         if most < limits.min:
             return WAITING
@@ -109,13 +123,17 @@ class ChaosPolicy:
                 slots.append((node_id, count))
                 shared += labels.get(node_id, [])[:count]
                 left -= count
-        return Allocation(slots=tuple(slots), gpu_share=1.0 / sharers, shared=tuple(shared))
+        return Allocation(
+            slots=tuple(slots), gpu_share=1.0 / sharers, shared=tuple(shared)
+        )
 
     def _batch(self, job: JobView, num_replicas: int) -> BatchConfig:
         limits = job.spec.batch
         if not job.spec.adaptive:
             return split_total(limits.requested, num_replicas, limits, exact=True)
-        return split_total(self._random.randint(limits.initial, limits.max_total), num_replicas, limits)
+        return split_total(
+            self._random.randint(limits.initial, limits.max_total), num_replicas, limits
+        )
 
 
 Spoil = Callable[[Plan, ClusterView, random.Random], Plan]
@@ -158,7 +176,9 @@ class FaultySolver:
         answer: PlanReady | PlanFailed = ready
         what = rng.choice(("raise", "spoil", "stale", "good", "good"))
         if what == "raise":
-            answer = PlanFailed(at=view.at, round=command.round, error="RuntimeError: out of ideas")
+            answer = PlanFailed(
+                at=view.at, round=command.round, error="RuntimeError: out of ideas"
+            )
         elif what == "spoil":
             answer = replace(ready, plan=self._spoil(plan, view, rng))
         elif what == "stale":
@@ -176,13 +196,26 @@ def spoiled(plan: Plan, view: ClusterView, rng: random.Random) -> Plan:
     node = rng.choice(view.nodes) if view.nodes else None
     if job is None or node is None:
         return Plan(allocations={"nobody": Allocation(slots=(("nowhere", 1),))})
-    too_many = Allocation(slots=((node.id, max(job.spec.replicas.max, node.num_gpus) + 1),))
+    too_many = Allocation(
+        slots=((node.id, max(job.spec.replicas.max, node.num_gpus) + 1),)
+    )
     whole = Allocation(slots=((node.id, node.num_gpus),))
     spoils: tuple[Plan, ...] = (
         replace(plan, allocations={**plan.allocations, "nobody": whole}),
-        replace(plan, allocations={**plan.allocations, job.id: Allocation(slots=(("nowhere", 1),))}),
+        replace(
+            plan,
+            allocations={
+                **plan.allocations,
+                job.id: Allocation(slots=(("nowhere", 1),)),
+            },
+        ),
         replace(plan, allocations={**plan.allocations, job.id: too_many}),
-        replace(plan, allocations={each.id: whole if len(view.jobs) > 1 else too_many for each in view.jobs}),
+        replace(
+            plan,
+            allocations={
+                each.id: whole if len(view.jobs) > 1 else too_many for each in view.jobs
+            },
+        ),
         Plan(
             allocations={job.id: Allocation(slots=((node.id, 1),))},
             batches={job.id: BatchConfig(total=10**6, atomic=10**6)},

@@ -71,7 +71,11 @@ class FaultReport:
 
 
 def run_seed(
-    seed: int, make: MakeScheduler = Scheduler, tell: Tell | None = None, *, mixed: bool = False
+    seed: int,
+    make: MakeScheduler = Scheduler,
+    tell: Tell | None = None,
+    *,
+    mixed: bool = False,
 ) -> FaultReport:
     """Run the scenario of `seed` to its end. Raises InvariantError, with the way to rerun it.
 
@@ -83,13 +87,17 @@ def run_seed(
         return FaultRun(scenario, make, tell).run()
     except AssertionError as error:
         rerun = f"python -m coadapt.sim.faults {'--mixed ' * mixed}--seed {seed}"
-        raise InvariantError(f"seed {seed}: {error}\nits whole story: {rerun}") from error
+        raise InvariantError(
+            f"seed {seed}: {error}\nits whole story: {rerun}"
+        ) from error
 
 
 class FaultRun:
     """One scenario under way: the world, and the scheduler that dies and comes back."""
 
-    def __init__(self, scenario: Scenario, make: MakeScheduler, tell: Tell | None) -> None:
+    def __init__(
+        self, scenario: Scenario, make: MakeScheduler, tell: Tell | None
+    ) -> None:
         rng = random.Random(scenario.seed)
         self.scenario = scenario
         self.clock = clock = VirtualClock()
@@ -106,7 +114,9 @@ class FaultRun:
         )
         spoil = spoiled_mixed if scenario.mixed else spoiled
         policy, chance = _policy(scenario), scenario.rates.solver
-        solver = FaultySolver(policy, rng, chance, wire.hostile, wire.answer, spoil=spoil)
+        solver = FaultySolver(
+            policy, rng, chance, wire.hostile, wire.answer, spoil=spoil
+        )
         self.host = Host(self.make, self.world, wire, solver, rng)
         self._cursed: dict[JobId, tuple[float, Outcome]] = {}
         self._seen = Seen()
@@ -152,7 +162,9 @@ class FaultRun:
                 self._replace_node(target)
             case FaultKind.NODE_REPEATED:
                 if target in self.world.ledger.nodes:
-                    self.wire.from_world(NodeJoined(at=now, node=self.world.ledger.nodes[target]))
+                    self.wire.from_world(
+                        NodeJoined(at=now, node=self.world.ledger.nodes[target])
+                    )
             case FaultKind.CANCEL:
                 self.wire.from_user(CancelRequested(at=now, job=target))
             case FaultKind.SCHEDULER_DIES:
@@ -165,7 +177,10 @@ class FaultRun:
 
     def _hang(self, job_id: JobId) -> None:
         """Let the replicas stand still as soon as the books have a report of them: before, none is missed."""
-        job, generation = self.host.state.jobs.get(job_id), self.world.alive().get(job_id)
+        job, generation = (
+            self.host.state.jobs.get(job_id),
+            self.world.alive().get(job_id),
+        )
         if generation is None or job is None or job.running.reported_at is None:
             soon = self.clock.now() + self.scenario.world.report_s
             if soon < CALM_AT_S:
@@ -179,8 +194,12 @@ class FaultRun:
         if node is not None:
             self.world.lose_node(node_id, self.wire.from_world)
             now = self.clock.now()
-            again: Callable[[], None] = partial(self.wire.from_world, NodeLost(at=now, node=node_id))
-            restore: Callable[[], None] = partial(self.world.restore_node, node, self.wire.from_world)
+            again: Callable[[], None] = partial(
+                self.wire.from_world, NodeLost(at=now, node=node_id)
+            )
+            restore: Callable[[], None] = partial(
+                self.world.restore_node, node, self.wire.from_world
+            )
             self.clock.call_at(now + lasts_s / 2.0, again)
             self.clock.call_at(now + lasts_s, restore)
 
@@ -188,7 +207,9 @@ class FaultRun:
         node = self.world.ledger.nodes.get(node_id)
         if node is not None:
             self.world.lose_node(node_id, self._say_nothing_of_nodes)
-            self.world.restore_node(replace(node, num_gpus=node.num_gpus + 1), self.wire.from_world)
+            self.world.restore_node(
+                replace(node, num_gpus=node.num_gpus + 1), self.wire.from_world
+            )
 
     def _say_nothing_of_nodes(self, event: Event) -> None:
         assert isinstance(event, NodeLost)
@@ -197,7 +218,9 @@ class FaultRun:
         self._look_at(job_id)
         if job_id in self._cursed:
             after_s, outcome = self._cursed[job_id]
-            self.clock.call_at(self.clock.now() + after_s, partial(self._crash, job_id, outcome))
+            self.clock.call_at(
+                self.clock.now() + after_s, partial(self._crash, job_id, outcome)
+            )
 
     def _look_at(self, job_id: JobId) -> None:
         ledger, seen = self.world.ledger, self._seen
@@ -224,18 +247,32 @@ class FaultRun:
 
     def _verdict(self) -> FaultReport:
         state = self.host.state
-        left = {job.id: str(job.state) for job in state.jobs.values() if job.state not in ENDED}
+        left = {
+            job.id: str(job.state)
+            for job in state.jobs.values()
+            if job.state not in ENDED
+        }
         ended = self.wire.ended
         missing = {job.id for job in self.scenario.jobs} - ended.keys()
         if left or missing:
-            raise InvariantError(f"by {self.clock.now()} these jobs had not ended: {left or sorted(missing)}")
+            raise InvariantError(
+                f"by {self.clock.now()} these jobs had not ended: {left or sorted(missing)}"
+            )
         check_world(self.world, state)
         self.wire.check_exits()
         events = list(self.host.store.events())
         check_replay(events, self.make, state, self.scenario.seed)
-        own = {job.id for job in self.scenario.jobs if job.spec.contract is RescaleContract.SELF}
+        own = {
+            job.id
+            for job in self.scenario.jobs
+            if job.spec.contract is RescaleContract.SELF
+        }
         for event in events:
-            if isinstance(event, TrainingReported) and event.job in own and event.report.batch is not None:
+            if (
+                isinstance(event, TrainingReported)
+                and event.job in own
+                and event.report.batch is not None
+            ):
                 self._seen.own_batches.add(event.report.batch.total)
         return FaultReport(
             num_events=len(events),
@@ -248,4 +285,6 @@ class FaultRun:
 def _policy(scenario: Scenario) -> Policy:
     if scenario.policy is not None:
         return create_policy(scenario.policy)
-    return (MixedChaosPolicy if scenario.mixed else ChaosPolicy)(scenario.seed, CALM_AT_S)
+    return (MixedChaosPolicy if scenario.mixed else ChaosPolicy)(
+        scenario.seed, CALM_AT_S
+    )

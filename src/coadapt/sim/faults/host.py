@@ -41,7 +41,9 @@ _HELD_BACK = (NodeJoined, NodeLost, JobSubmitted, CancelRequested)
 class _Process:
     """The clock as one life of the process sees it: when the process is dead, nothing rings in it."""
 
-    def __init__(self, clock: VirtualClock, run: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(
+        self, clock: VirtualClock, run: Callable[[Callable[[], None]], None]
+    ) -> None:
         self.dead = False
         self._clock = clock
         self._run = run
@@ -49,15 +51,24 @@ class _Process:
     def now(self) -> float:
         return self._clock.now()
 
-    def call_at(self, when: float, callback: Callable[[], None], *, last: bool = False) -> Cancel:
-        return self._clock.call_at(when, lambda: None if self.dead else self._run(callback), last=last)
+    def call_at(
+        self, when: float, callback: Callable[[], None], *, last: bool = False
+    ) -> Cancel:
+        return self._clock.call_at(
+            when, lambda: None if self.dead else self._run(callback), last=last
+        )
 
 
 class Host:
     """Runs the scheduler that `make` builds over the wire, life after life, with its invariants checked."""
 
     def __init__(
-        self, make: MakeScheduler, world: World, wire: FaultyNetwork, solver: Solver, rng: random.Random
+        self,
+        make: MakeScheduler,
+        world: World,
+        wire: FaultyNetwork,
+        solver: Solver,
+        rng: random.Random,
     ) -> None:
         self.store = MemoryStore()
         self._make = make
@@ -92,7 +103,10 @@ class Host:
             return
         self._process.dead = True
         # Only the real scheduler: recovery from a snapshot knows no other class.
-        if type(self._runtime.scheduler) is Scheduler and self._random.random() < SNAPSHOT_CHANCE:
+        if (
+            type(self._runtime.scheduler) is Scheduler
+            and self._random.random() < SNAPSHOT_CHANCE
+        ):
             self._save_snapshot()
         self._wire.clock.call_at(self._wire.clock.now() + lasts_s, self._begin_again)
 
@@ -112,21 +126,33 @@ class Host:
             observers=(checker, self._note_ends, self._watch),
         )
 
-    def _note_ends(self, event: Event, _: Sequence[Command], state: SchedulerState) -> None:
+    def _note_ends(
+        self, event: Event, _: Sequence[Command], state: SchedulerState
+    ) -> None:
         """Keep the last records of jobs: each life, and each replay, must tell the same of their ends."""
         for job in (job for job in state.jobs.values() if job.state in ENDED):
             known = self._wire.ended.setdefault(job.id, copy.copy(job))
             if known != job:
-                raise InvariantError(f"after {event}: job {job.id} ended twice: {known}, {job}")
+                raise InvariantError(
+                    f"after {event}: job {job.id} ended twice: {known}, {job}"
+                )
 
-    def _watch(self, event: Event, commands: Sequence[Command], state: SchedulerState) -> None:
+    def _watch(
+        self, event: Event, commands: Sequence[Command], state: SchedulerState
+    ) -> None:
         if self._num_to_replay:
             self._num_to_replay -= 1  # the world has moved on since
             return
         check_world(self._world, state)
         if commands or not isinstance(event, TrainingReported):
-            orders = [told(command) for command in commands if not isinstance(command, SetAlarm)]
-            self._wire.tell(told(event) + (" -> " + ", ".join(orders) if orders else ""))
+            orders = [
+                told(command)
+                for command in commands
+                if not isinstance(command, SetAlarm)
+            ]
+            self._wire.tell(
+                told(event) + (" -> " + ", ".join(orders) if orders else "")
+            )
 
     def _begin_again(self) -> None:
         self._runtime = self._begin()
@@ -138,7 +164,9 @@ class Host:
 
     def _configure(self) -> None:
         """Give each life of the process other settings: a replay must decide as each of them did."""
-        num_lives = sum(isinstance(event, SchedulerRestarted) for event in self.store.events())
+        num_lives = sum(
+            isinstance(event, SchedulerRestarted) for event in self.store.events()
+        )
         config = self._make(None).config
         config = replace(
             config,

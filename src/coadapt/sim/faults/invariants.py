@@ -10,7 +10,15 @@ from fractions import Fraction
 from operator import attrgetter
 
 from coadapt.core.accounting import held as held_by
-from coadapt.core.commands import Command, Rescale, RetractRescale, SetAlarm, Solve, Start, Stop
+from coadapt.core.commands import (
+    Command,
+    Rescale,
+    RetractRescale,
+    SetAlarm,
+    Solve,
+    Start,
+    Stop,
+)
 from coadapt.core.events import (
     CancelRequested,
     Event,
@@ -36,7 +44,9 @@ from coadapt.model import Allocation, JobId, Node, NodeId, RescaleContract
 from coadapt.sim.world import World
 
 SLACK_GPUS = 1e-6  # sums of fractional GPU shares round
-MOVES_PER_EVENT_MAX = 2  # an event frees a job's GPUs, and the same event starts it anew
+MOVES_PER_EVENT_MAX = (
+    2  # an event frees a job's GPUs, and the same event starts it anew
+)
 
 
 class InvariantError(AssertionError):
@@ -66,13 +76,17 @@ class BookChecker:
     `solve_timeout_s`: the scheduler's own. `state`: the books at the beginning, if they are not empty.
     """
 
-    def __init__(self, solve_timeout_s: float, state: SchedulerState | None = None) -> None:
+    def __init__(
+        self, solve_timeout_s: float, state: SchedulerState | None = None
+    ) -> None:
         self._solve_timeout_s = solve_timeout_s
         self._before = _copied(state or SchedulerState())
         self._excused: set[tuple[JobId, int]] = set()
         self._solved_for: dict[int, tuple[Node, ...]] = {}
 
-    def __call__(self, event: Event, commands: Sequence[Command], state: SchedulerState) -> None:
+    def __call__(
+        self, event: Event, commands: Sequence[Command], state: SchedulerState
+    ) -> None:
         before = self._before
         wrongs = [
             *wrong_books(state),
@@ -81,7 +95,9 @@ class BookChecker:
             *self._wrong_orders(event, commands, state),
         ]
         if self._means_nothing(event) and (commands or not _equal(before, state)):
-            wrongs.append(f"it should have meant nothing, but changed the books or led to {commands}")
+            wrongs.append(
+                f"it should have meant nothing, but changed the books or led to {commands}"
+            )
         if wrongs:
             raise InvariantError(f"after {event}: " + "; ".join(wrongs))
         self._before = _copied(state)
@@ -100,14 +116,26 @@ class BookChecker:
             case NodeLost():
                 return event.node not in before.nodes
             case ReplicasStarted() | ReplicasKept() | ReplicasExited():
-                return job is None or job.generation != event.generation or job.state not in HOLDING
+                return (
+                    job is None
+                    or job.generation != event.generation
+                    or job.state not in HOLDING
+                )
             case TrainingResumed() | TrainingReported():
                 known = () if job is None else (job.running.generation, job.generation)
-                return job is None or event.generation not in known or job.state not in HOLDING
+                return (
+                    job is None
+                    or event.generation not in known
+                    or job.state not in HOLDING
+                )
             case PlanReady() | PlanFailed():
                 nodes_now = tuple(before.nodes[node] for node in sorted(before.nodes))
                 made_for = self._solved_for.get(event.round, nodes_now)
-                return event.round != before.round or before.solve_at is None or made_for != nodes_now
+                return (
+                    event.round != before.round
+                    or before.solve_at is None
+                    or made_for != nodes_now
+                )
             case TimerFired():
                 return before.round_due_at is None or event.at < before.round_due_at
             case TenantConfigured():
@@ -124,9 +152,15 @@ class BookChecker:
         if not isinstance(event, ReplicasExited) or event.job not in self._before.jobs:
             return
         job = self._before.jobs[event.job]
-        advanced = event.outcome is Outcome.LOST and job.measured.progress > job.running.progress_at_start
+        advanced = (
+            event.outcome is Outcome.LOST
+            and job.measured.progress > job.running.progress_at_start
+        )
         excused = advanced or (event.job, event.generation) in self._excused
-        if excused and state.jobs[event.job].usage.num_failures > job.usage.num_failures:
+        if (
+            excused
+            and state.jobs[event.job].usage.num_failures > job.usage.num_failures
+        ):
             yield f"job {event.job} is blamed for what it could not help"
 
     def _wrong_orders(
@@ -139,7 +173,10 @@ class BookChecker:
                     self._solved_for = {command.round: command.view.nodes}
                     yield from _wrong_view(command, state)
                     asked_at = self._before.solve_at
-                    if asked_at is not None and state.at - asked_at < self._solve_timeout_s:
+                    if (
+                        asked_at is not None
+                        and state.at - asked_at < self._solve_timeout_s
+                    ):
                         yield f"round {command.round} is solved while the one before is being solved"
                 case SetAlarm():
                     if command.at < state.at:
@@ -149,23 +186,35 @@ class BookChecker:
                         yield f"job {command.job} got two orders at once"
                     ordered.add(command.job)
                     before = self._before.jobs.get(command.job)
-                    yield from _wrong_order(event, command, before, state.jobs[command.job])
+                    yield from _wrong_order(
+                        event, command, before, state.jobs[command.job]
+                    )
 
 
 def _copied(state: SchedulerState) -> SchedulerState:
     """Return the books as they stand. Records change by assignment only, so that shallow copies do."""
-    live = {job_id: copy.copy(job) for job_id, job in state.jobs.items() if job.state not in ENDED}
+    live = {
+        job_id: copy.copy(job)
+        for job_id, job in state.jobs.items()
+        if job.state not in ENDED
+    }
     # Those that ended with this event are forgotten with the next, whatever that is.
-    left = {job_id: job.state for job_id, job in state.jobs.items() if job.state in ENDED}
+    left = {
+        job_id: job.state for job_id, job in state.jobs.items() if job.state in ENDED
+    }
     nodes, tenants = dict(state.nodes), dict(state.tenants)
-    return replace(state, nodes=nodes, tenants=tenants, jobs=live, ended={**state.ended, **left})
+    return replace(
+        state, nodes=nodes, tenants=tenants, jobs=live, ended={**state.ended, **left}
+    )
 
 
 def _equal(before: SchedulerState, state: SchedulerState) -> bool:
     return replace(before, at=state.at) == state
 
 
-def _wrong_steps(before: SchedulerState, event: Event, state: SchedulerState) -> Iterator[str]:
+def _wrong_steps(
+    before: SchedulerState, event: Event, state: SchedulerState
+) -> Iterator[str]:
     if state.at < before.at or state.at < event.at:
         yield f"the books' clock stands at {state.at}"
     if state.ended != before.ended:
@@ -188,7 +237,10 @@ def _wrong_steps(before: SchedulerState, event: Event, state: SchedulerState) ->
 
 def _wrong_change(old: JobRecord, event: Event, job: JobRecord) -> Iterator[str]:
     """What replicas train on changes, and counts as a rescale, when they say so or are started."""
-    started = isinstance(event, ReplicasStarted) and (event.job, event.generation) == (job.id, old.generation)
+    started = isinstance(event, ReplicasStarted) and (event.job, event.generation) == (
+        job.id,
+        old.generation,
+    )
     fresh = job.usage.num_starts > old.usage.num_starts
     if job.usage.num_rescales > old.usage.num_rescales and not started and not fresh:
         yield f"job {job.id}: a rescale was counted that did not come about"
@@ -201,7 +253,10 @@ def _wrong_change(old: JobRecord, event: Event, job: JobRecord) -> Iterator[str]
 
 
 def _wrong_order(
-    event: Event, command: Start | Rescale | RetractRescale | Stop, before: JobRecord | None, job: JobRecord
+    event: Event,
+    command: Start | Rescale | RetractRescale | Stop,
+    before: JobRecord | None,
+    job: JobRecord,
 ) -> Iterator[str]:
     if command.generation != job.generation:
         yield f"job {job.id}: order of generation {command.generation}, the books say {job.generation}"
@@ -210,7 +265,10 @@ def _wrong_order(
             yield f"job {job.id} is told to stop, but is {job.state}"
         return
     if isinstance(command, RetractRescale):
-        if job.state is not JobState.RESCALING or job.order.kind is not OrderKind.RETRACT:
+        if (
+            job.state is not JobState.RESCALING
+            or job.order.kind is not OrderKind.RETRACT
+        ):
             yield f"job {job.id} is {job.state}, but its order is taken back"
         return
     if command.allocation != job.ordered or not command.allocation:
@@ -221,7 +279,11 @@ def _wrong_order(
         job.id,
         before.generation,
     )
-    if isinstance(command, Start) and before.state is not JobState.PENDING and not exited:
+    if (
+        isinstance(command, Start)
+        and before.state is not JobState.PENDING
+        and not exited
+    ):
         yield f"job {job.id} is started while replicas of generation {before.generation} may be alive"
     if isinstance(command, Rescale) and job.spec.contract is RescaleContract.FROZEN:
         yield f"job {job.id} is frozen, but rescaled"
@@ -232,8 +294,12 @@ def wrong_books(state: SchedulerState) -> Iterator[str]:
     for job in state.jobs.values():
         yield from _wrong_record(job, state)
     holders = [job for job in state.jobs.values() if job.state in HOLDING]
-    yield from _wrong_devices("held", state, [(job.trains_on, job.ordered) for job in holders])
-    yield from _wrong_devices("promised", state, [(job.target.allocation,) for job in state.jobs.values()])
+    yield from _wrong_devices(
+        "held", state, [(job.trains_on, job.ordered) for job in holders]
+    )
+    yield from _wrong_devices(
+        "promised", state, [(job.target.allocation,) for job in state.jobs.values()]
+    )
 
 
 def _wrong_devices(
@@ -243,12 +309,18 @@ def _wrong_devices(
     whole: Counter[NodeId] = Counter()
     shares: defaultdict[tuple[NodeId, int], Fraction] = defaultdict(Fraction)
     for allocations in by_job:
-        for node in {node for allocation in allocations for node, _ in allocation.slots}:
-            whole[node] += max(0 if each.shared else each.on(node) for each in allocations)
+        for node in {
+            node for allocation in allocations for node, _ in allocation.slots
+        }:
+            whole[node] += max(
+                0 if each.shared else each.on(node) for each in allocations
+            )
         mine: dict[tuple[NodeId, int], Fraction] = {}
         for allocation in allocations:
             for gpu in allocation.shared_gpus():
-                mine[gpu] = max(Fraction(1, allocation.num_sharers), mine.get(gpu, Fraction(0)))
+                mine[gpu] = max(
+                    Fraction(1, allocation.num_sharers), mine.get(gpu, Fraction(0))
+                )
         for gpu, share in mine.items():
             shares[gpu] += share
     for gpu, share in shares.items():
@@ -270,7 +342,11 @@ def _wrong_record(job: JobRecord, state: SchedulerState) -> Iterator[str]:
         yield f"job {job.id} is {job.state}, its end is {job.ended_at}"
     if job.target and (ended or job.status.cancel_requested):
         yield f"job {job.id} is {job.state} or cancelled, and yet has a target"
-    if job.order.sent_at is None and job.state in (JobState.STARTING, JobState.RESCALING, JobState.STOPPING):
+    if job.order.sent_at is None and job.state in (
+        JobState.STARTING,
+        JobState.RESCALING,
+        JobState.STOPPING,
+    ):
         yield f"job {job.id} is {job.state}, but waits for no answer"
     if any(node not in state.nodes for node, _ in job.target.allocation.slots):
         yield f"job {job.id}: its target {job.target.allocation.slots} names a node that is gone"
@@ -278,7 +354,11 @@ def _wrong_record(job: JobRecord, state: SchedulerState) -> Iterator[str]:
     for allocation in (job.ordered, job.target.allocation):
         if allocation and not limits.min <= allocation.num_replicas <= limits.max:
             yield f"job {job.id}: {allocation.num_replicas} replicas, allowed {limits.min}..{limits.max}"
-        on = [state.nodes[node].gpu_type for node, _ in allocation.slots if node in state.nodes]
+        on = [
+            state.nodes[node].gpu_type
+            for node, _ in allocation.slots
+            if node in state.nodes
+        ]
         if len(set(on)) > 1:
             yield f"job {job.id}: GPU types {sorted(set(on))} at once in {allocation.slots}"
     yield from _wrong_batch(job)
@@ -311,7 +391,9 @@ def _wrong_view(command: Solve, state: SchedulerState) -> Iterator[str]:
         yield f"the view shows nodes {[node.id for node in view.nodes]}, live are {sorted(state.nodes)}"
     shown = {job.id for job in view.jobs}
     active = {
-        job.id for job in state.jobs.values() if job.state not in ENDED and not job.status.cancel_requested
+        job.id
+        for job in state.jobs.values()
+        if job.state not in ENDED and not job.status.cancel_requested
     }
     if shown != active:
         yield f"the view shows jobs {sorted(shown)}, active are {sorted(active)}"
@@ -352,7 +434,9 @@ def _unknown_to_books(world: World, state: SchedulerState) -> Iterator[str]:
         for node_id, held in world.ledger.held.items():
             if held.get(job_id, 0.0) > booked.get(node_id, 0.0) + SLACK_GPUS:
                 yield f"job {job_id} holds {held[job_id]:g} GPUs of node {node_id}, booked are {booked}"
-        known = {gpu for each in (job.trains_on, job.ordered) for gpu in each.shared_gpus()}
+        known = {
+            gpu for each in (job.trains_on, job.ordered) for gpu in each.shared_gpus()
+        }
         for gpu in world.ledger.shared_gpus(job_id).keys() - known:
             yield f"job {job_id} is on the shared GPU {gpu}, booked are {sorted(known)}"
 
@@ -361,7 +445,9 @@ def _reachable() -> dict[JobState, frozenset[JobState]]:
     reach = {state: {state} for state in JobState}
     for _ in range(MOVES_PER_EVENT_MAX):
         for states in reach.values():
-            states |= {after for (before, _), after in TRANSITIONS.items() if before in states}
+            states |= {
+                after for (before, _), after in TRANSITIONS.items() if before in states
+            }
     return {state: frozenset(states) for state, states in reach.items()}
 
 

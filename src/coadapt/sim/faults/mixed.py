@@ -58,7 +58,9 @@ def draw_mixed(seed: int) -> Scenario:
     nodes = _nodes(rng)
     contracts = [RescaleContract.SELF, RescaleContract.ADAPTIVE, RescaleContract.FIXED]
     contracts += [rng.choice(DRAWN_CONTRACTS) for _ in range(rng.randint(0, 3))]
-    jobs = tuple(_job(rng, index, contract, nodes) for index, contract in enumerate(contracts))
+    jobs = tuple(
+        _job(rng, index, contract, nodes) for index, contract in enumerate(contracts)
+    )
     severity = rng.choice((0.2, 1.0, 1.0, 2.0))
     in_place = rng.random() < 0.7
     scheduler, world, rates = draw_conditions(
@@ -82,12 +84,19 @@ def _nodes(rng: random.Random) -> tuple[Node, ...]:
     """Return a node of each type, in different racks, and up to two more; the first has at most two GPUs."""
     kinds = [("a", "r1"), ("b", "r2"), ("a", "r2"), ("b", "r1")][: rng.randint(2, 4)]
     return tuple(
-        Node(id=f"n{index}", num_gpus=rng.randint(1, 4 if index else 2), gpu_type=gpu_type, rack=rack)
+        Node(
+            id=f"n{index}",
+            num_gpus=rng.randint(1, 4 if index else 2),
+            gpu_type=gpu_type,
+            rack=rack,
+        )
         for index, (gpu_type, rack) in enumerate(kinds)
     )
 
 
-def _job(rng: random.Random, index: int, contract: RescaleContract, nodes: tuple[Node, ...]) -> TraceJob:
+def _job(
+    rng: random.Random, index: int, contract: RescaleContract, nodes: tuple[Node, ...]
+) -> TraceJob:
     largest = largest_pool(nodes)
     least = 1 if index < 3 else rng.choice((1, 1, 2, largest, largest + 1))
     most = max(rng.randint(2, max(largest, 2)), least)
@@ -124,7 +133,9 @@ class MixedChaosPolicy(ChaosPolicy):
         small = [
             job
             for job in view.jobs
-            if job.spec.replicas.min == 1 and not _bound(job) and job.spec.replicas.allows_type(node.gpu_type)
+            if job.spec.replicas.min == 1
+            and not _bound(job)
+            and job.spec.replicas.allows_type(node.gpu_type)
         ]
         if len(small) < 2:
             return {}
@@ -142,7 +153,9 @@ def _bound(job: JobView) -> bool:
 
 def spoiled_mixed(plan: Plan, view: ClusterView, rng: random.Random) -> Plan:
     """Return `plan` spoiled as in the first family, or by shares, types, or a batch for a `self` job."""
-    small = [job.id for job in view.jobs if job.spec.replicas.min == 1 and not _bound(job)]
+    small = [
+        job.id for job in view.jobs if job.spec.replicas.min == 1 and not _bound(job)
+    ]
     spoils: list[Plan] = []
     for node in view.nodes:
         if len(small) > 2:
@@ -151,11 +164,17 @@ def spoiled_mixed(plan: Plan, view: ClusterView, rng: random.Random) -> Plan:
             spoils.append(_shared(small, node, list(range(len(small)))))
     types = {node.gpu_type: node for node in view.nodes}
     for job in view.jobs:
-        if len(types) > 1 and job.spec.replicas.min <= 2 <= job.spec.replicas.max and not _bound(job):
+        if (
+            len(types) > 1
+            and job.spec.replicas.min <= 2 <= job.spec.replicas.max
+            and not _bound(job)
+        ):
             slots = tuple((node.id, 1) for node in types.values())
             spoils.append(Plan(allocations={job.id: Allocation(slots=slots)}))
         if job.spec.contract is RescaleContract.SELF and plan.allocations.get(job.id):
-            dictated = BatchConfig(total=job.spec.batch.initial, atomic=job.spec.batch.initial)
+            dictated = BatchConfig(
+                total=job.spec.batch.initial, atomic=job.spec.batch.initial
+            )
             spoils.append(replace(plan, batches={**plan.batches, job.id: dictated}))
     if not spoils or rng.random() < 0.3:
         return spoiled(plan, view, rng)
@@ -163,5 +182,8 @@ def spoiled_mixed(plan: Plan, view: ClusterView, rng: random.Random) -> Plan:
 
 
 def _shared(jobs: list[JobId], node: Node, labels: list[int]) -> Plan:
-    halves = [Allocation(slots=((node.id, 1),), gpu_share=0.5, shared=(label,)) for label in labels]
+    halves = [
+        Allocation(slots=((node.id, 1),), gpu_share=0.5, shared=(label,))
+        for label in labels
+    ]
     return Plan(allocations=dict(zip(jobs, halves, strict=True)))

@@ -26,7 +26,9 @@ def replayed(events: Sequence[Event], scheduler: Scheduler) -> Scheduler:
     return scheduler
 
 
-def check_replay(events: Sequence[Event], make: Make, state: SchedulerState, seed: int) -> None:
+def check_replay(
+    events: Sequence[Event], make: Make, state: SchedulerState, seed: int
+) -> None:
     """Raise InvariantError unless `events` lead to `state` again: all of them as the wire gives them
     back, and a snapshot of a random event with the events after it. The history must agree with the books.
     """
@@ -44,7 +46,11 @@ def check_replay(events: Sequence[Event], make: Make, state: SchedulerState, see
             snapshot = dumps(scheduler.state)
     _compare("the journal", scheduler.state, state)
     resumed = make(loads({"SchedulerState": SchedulerState}, snapshot))
-    _compare(f"the snapshot of event {upto} and the tail", replayed(events[upto:], resumed).state, state)
+    _compare(
+        f"the snapshot of event {upto} and the tail",
+        replayed(events[upto:], resumed).state,
+        state,
+    )
     for job in recorder.history.jobs.values():
         _check_history(job, job.usage.attained_service_gpu_s)
 
@@ -65,4 +71,6 @@ def _check_history(job: JobHistory, service_gpu_s: float) -> None:
         raise InvariantError(f"the history of job {job.id} has a gap: {job.spans}")
     held = sum((span.end - span.start) * span.num_gpus for span in job.spans)
     if abs(held - service_gpu_s) > SERVICE_SLACK * max(held, 1.0):
-        raise InvariantError(f"job {job.id} held {held} GPU-seconds, {service_gpu_s} are booked")
+        raise InvariantError(
+            f"job {job.id} held {held} GPU-seconds, {service_gpu_s} are booked"
+        )

@@ -20,7 +20,9 @@ from coadapt.sim.workload import TraceJob
 from coadapt.sim.world_config import WorldConfig
 
 CALM_AT_S = 3600.0  # from here on nothing breaks any more, so that every job can end
-DEADLINE_S = CALM_AT_S + 8 * 3600.0  # by then every job must have ended; the longest lone run takes 1.5 h
+DEADLINE_S = (
+    CALM_AT_S + 8 * 3600.0
+)  # by then every job must have ended; the longest lone run takes 1.5 h
 
 
 class FaultKind(StrEnum):
@@ -31,7 +33,9 @@ class FaultKind(StrEnum):
     HANG = "hang"  # once it has reported, the replicas stand still: of jobs with a hang_timeout only
     JOINERS_FAIL = "joiners_fail"  # from here on whoever is to join in place fails
     NODE_LOST = "node_lost"  # for `lasts_s`
-    NODE_REPLACED = "node_replaced"  # by one of another size, and nobody tells of the loss
+    NODE_REPLACED = (
+        "node_replaced"  # by one of another size, and nobody tells of the loss
+    )
     NODE_REPEATED = "node_repeated"  # a node that is there says once more that it is
     CANCEL = "cancel"
     SCHEDULER_DIES = "scheduler_dies"  # for `lasts_s`
@@ -151,12 +155,27 @@ def with_hangs(scenario: Scenario) -> Scenario:
     for index, job in enumerate(jobs[: rng.randint(1, 2)]):
         launch = Launch(run="train", hang_timeout_s=rng.choice(HANG_TIMEOUTS_S))
         jobs[index] = replace(job, spec=replace(job.spec, launch=launch))
-        faults.append(Fault(at=rng.uniform(job.at, CALM_AT_S - 1.0), kind=FaultKind.HANG, target=job.id))
-    return replace(scenario, jobs=tuple(jobs), faults=tuple(sorted(faults, key=lambda fault: fault.at)))
+        faults.append(
+            Fault(
+                at=rng.uniform(job.at, CALM_AT_S - 1.0),
+                kind=FaultKind.HANG,
+                target=job.id,
+            )
+        )
+    return replace(
+        scenario,
+        jobs=tuple(jobs),
+        faults=tuple(sorted(faults, key=lambda fault: fault.at)),
+    )
 
 
 def draw_conditions(
-    rng: random.Random, severity: float, *, in_place: bool, interference: Sequence[float], solver: float
+    rng: random.Random,
+    severity: float,
+    *,
+    in_place: bool,
+    interference: Sequence[float],
+    solver: float,
 ) -> tuple[SchedulerConfig, WorldConfig, Rates]:
     """Return settings, and how often what goes wrong.
 
@@ -188,7 +207,12 @@ def draw_conditions(
 def _nodes(rng: random.Random) -> tuple[Node, ...]:
     types = rng.choice((("a", "a", "a"), ("a", "a", "b")))
     return tuple(
-        Node(id=f"n{index}", num_gpus=rng.randint(1, 4), gpu_type=types[index], rack=rng.choice(("", "r1")))
+        Node(
+            id=f"n{index}",
+            num_gpus=rng.randint(1, 4),
+            gpu_type=types[index],
+            rack=rng.choice(("", "r1")),
+        )
         for index in range(rng.randint(1, 3))
     )
 
@@ -203,7 +227,18 @@ def largest_pool(nodes: Iterable[Node]) -> int:
 
 def _job(rng: random.Random, index: int, nodes: tuple[Node, ...]) -> TraceJob:
     largest = largest_pool(nodes)
-    least = rng.choice((1, 1, 1, 1, rng.randint(1, largest), rng.randint(1, largest), largest, largest + 1))
+    least = rng.choice(
+        (
+            1,
+            1,
+            1,
+            1,
+            rng.randint(1, largest),
+            rng.randint(1, largest),
+            largest,
+            largest + 1,
+        )
+    )
     most = rng.randint(least, max(largest, least))
     limits = APPLICATION.limits
     name = f"j{index}"
@@ -222,11 +257,16 @@ def _job(rng: random.Random, index: int, nodes: tuple[Node, ...]) -> TraceJob:
         tenant=rng.choice(("default", "other")),
         max_failures=rng.randint(0, 3),
     )
-    return TraceJob(id=name, at=float(rng.randint(0, 1200)), application=APPLICATION.name, spec=spec)
+    return TraceJob(
+        id=name, at=float(rng.randint(0, 1200)), application=APPLICATION.name, spec=spec
+    )
 
 
 def draw_faults(
-    rng: random.Random, nodes: tuple[Node, ...], jobs: tuple[TraceJob, ...], severity: float
+    rng: random.Random,
+    nodes: tuple[Node, ...],
+    jobs: tuple[TraceJob, ...],
+    severity: float,
 ) -> tuple[Fault, ...]:
     """Return what goes wrong with `nodes` and `jobs` before things calm down, in order of time."""
     faults = []

@@ -36,7 +36,9 @@ class PowerCut(Exception):  # noqa: N818 - it is what happens to the host, not w
 class FaultyNetwork:
     """The port Executor of the scheduler, and the Post of the world."""
 
-    def __init__(self, clock: VirtualClock, rng: random.Random, rates: Rates, tell: Tell | None) -> None:
+    def __init__(
+        self, clock: VirtualClock, rng: random.Random, rates: Rates, tell: Tell | None
+    ) -> None:
         self.clock = clock
         self._random = rng
         self._rates = rates
@@ -47,7 +49,9 @@ class FaultyNetwork:
         self._nodes_due_at = 0.0
         self._truth = Truth()
 
-    def connect(self, world: World, deliver: Post, on_start: Callable[[JobId], None]) -> None:
+    def connect(
+        self, world: World, deliver: Post, on_start: Callable[[JobId], None]
+    ) -> None:
         """Join both ends; `on_start` hears at once of each job that starts in the world."""
         self._world, self._deliver, self._on_start = world, deliver, on_start
 
@@ -123,14 +127,20 @@ class FaultyNetwork:
         for _ in range(times):
             delay_s = self._delay_s()
             if delay_s or times > 1:
-                self.tell(f"  {delay_s:.1f} s late{', one of two' * (times > 1)}: {told(message)}")
+                self.tell(
+                    f"  {delay_s:.1f} s late{', one of two' * (times > 1)}: {told(message)}"
+                )
             self.clock.call_at(self.clock.now() + delay_s, arrive)
 
     def _happens(self, chance: float) -> bool:
         return self.hostile() and self._random.random() < chance
 
     def _delay_s(self) -> float:
-        return self._random.uniform(0.0, self._rates.delay_max_s) if self._happens(self._rates.delay) else 0.0
+        return (
+            self._random.uniform(0.0, self._rates.delay_max_s)
+            if self._happens(self._rates.delay)
+            else 0.0
+        )
 
 
 class Truth:
@@ -166,7 +176,10 @@ class Truth:
             return "which is not how its training ended"
         if job.state is JobState.CANCELLED and job.id not in self._cancelled:
             return "but nobody cancelled it"
-        if job.state is JobState.FAILED and job.usage.num_failures <= job.spec.max_failures:
+        if (
+            job.state is JobState.FAILED
+            and job.usage.num_failures <= job.spec.max_failures
+        ):
             return f"but it failed only {job.usage.num_failures} times"
         if job.usage.num_failures > len(self._failed[job.id]):
             return f"and failed {len(self._failed[job.id])} times, but {job.usage.num_failures} are booked"

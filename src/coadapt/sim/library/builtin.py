@@ -8,7 +8,13 @@ from functools import lru_cache
 import numpy as np
 
 from coadapt.goodput.batch import split_total
-from coadapt.model import BatchLimits, InputError, JobSpec, ReplicaLimits, RescaleContract
+from coadapt.model import (
+    BatchLimits,
+    InputError,
+    JobSpec,
+    ReplicaLimits,
+    RescaleContract,
+)
 from coadapt.sim.applications import Application, packed, step_s
 from coadapt.sim.library.profiles import BUILTIN_APPLICATIONS, ParametricApplication
 from coadapt.sim.workload import TraceJob, Workload
@@ -75,7 +81,9 @@ def builtin_workload(
         num_replicas, total = requests[int(rng.integers(len(requests)))]
         job_id = f"{index:0{width}d}-{application.name}"
         spec = _spec(job_id, application, num_replicas, total, num_gpus)
-        jobs.append(TraceJob(id=job_id, at=float(at), application=application.name, spec=spec))
+        jobs.append(
+            TraceJob(id=job_id, at=float(at), application=application.name, spec=spec)
+        )
     label = f"builtin:{num_jobs}" if name == "default" else f"builtin:{name}:{num_jobs}"
     return Workload(name=label, jobs=tuple(jobs)), {**BUILTIN_APPLICATIONS}
 
@@ -93,10 +101,16 @@ def arrivals(num_jobs: int, duration_s: float, rng: np.random.Generator) -> list
 
 
 @lru_cache(maxsize=256)
-def sensible_requests(application: Application, num_gpus: int) -> tuple[tuple[int, int], ...]:
+def sensible_requests(
+    application: Application, num_gpus: int
+) -> tuple[tuple[int, int], ...]:
     """Return the (replicas, total batch) that an experienced user might ask for, at least one."""
     limits = application.limits
-    counts = [n for n in REPLICA_COUNTS if n <= num_gpus and n * limits.min_atomic <= limits.max_total]
+    counts = [
+        n
+        for n in REPLICA_COUNTS
+        if n <= num_gpus and n * limits.min_atomic <= limits.max_total
+    ]
     best = {n: _best_request(application, n) for n in counts}
     scaling = {n: best[1][0] / (n * jct_s) for n, (jct_s, _) in best.items()}
     useful = [n for n in counts if scaling[n] > SCALING_EFFICIENCY_MIN]
@@ -113,15 +127,23 @@ def _best_request(application: Application, num_replicas: int) -> tuple[float, i
     doublings = int(math.log2(limits.max_total / limits.initial))
     totals = [limits.initial * 2**power for power in range(doublings + 1)]
     best = (math.inf, limits.initial)
-    for total in (total for total in totals if total >= num_replicas * limits.min_atomic):
+    for total in (
+        total for total in totals if total >= num_replicas * limits.min_atomic
+    ):
         batch = split_total(total, num_replicas, limits)
-        jct_s = application.steps(total, application.num_epochs) * step_s(application, setting, batch)
+        jct_s = application.steps(total, application.num_epochs) * step_s(
+            application, setting, batch
+        )
         best = min(best, (jct_s, total))
     return best
 
 
 def _spec(
-    name: str, application: ParametricApplication, num_replicas: int, total: int, num_gpus: int
+    name: str,
+    application: ParametricApplication,
+    num_replicas: int,
+    total: int,
+    num_gpus: int,
 ) -> JobSpec:
     limits = application.limits
     most = max(min(limits.max_total // limits.min_atomic, num_gpus), num_replicas)

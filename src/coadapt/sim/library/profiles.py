@@ -10,7 +10,13 @@ from numpy.typing import NDArray
 
 from coadapt.goodput.efficiency import gain
 from coadapt.goodput.throughput import step_time
-from coadapt.model import DEFAULT_GPU_TYPE, BatchLimits, GradStats, Placement, ThroughputParams
+from coadapt.model import (
+    DEFAULT_GPU_TYPE,
+    BatchLimits,
+    GradStats,
+    Placement,
+    ThroughputParams,
+)
 from coadapt.sim.applications import Setting, UnmeasuredError
 from coadapt.sim.colocation import kept_speed
 
@@ -75,11 +81,15 @@ class ParametricApplication:
     speeds: tuple[GpuSpeed, ...] = ()
     load: float = 1.0
     own_batches: tuple[tuple[int, int], ...] = ()
-    _stats: dict[int, GradStats] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _stats: dict[int, GradStats] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         if self.num_epochs < 1 or self.samples_per_epoch < 1:
-            raise ValueError(f"{self.name}: num_epochs and samples_per_epoch must be >= 1")
+            raise ValueError(
+                f"{self.name}: num_epochs and samples_per_epoch must be >= 1"
+            )
         if not 0.0 < self.load <= 1.0:
             raise ValueError(f"{self.name}: load must be in (0, 1], got {self.load}")
 
@@ -95,7 +105,9 @@ class ParametricApplication:
             )
         params, speed = self.params, self._speed(setting)
         if setting.neighbours or speed.compute != 1.0 or speed.link != 1.0:
-            params = _params_in(params, speed, kept_speed(self.load, setting.neighbours))
+            params = _params_in(
+                params, speed, kept_speed(self.load, setting.neighbours)
+            )
         return _step_time(params, setting.placement, atomic)
 
     def max_atomic(self, setting: Setting) -> int | None:
@@ -107,7 +119,10 @@ class ParametricApplication:
 
     def own_batch(self, epoch: int) -> int | None:
         """Return the batch of the last change at or before `epoch`; None before the first."""
-        return next((total for first, total in reversed(self.own_batches) if first <= epoch), None)
+        return next(
+            (total for first, total in reversed(self.own_batches) if first <= epoch),
+            None,
+        )
 
     def _speed(self, setting: Setting) -> GpuSpeed:
         if not self.speeds:
@@ -116,12 +131,16 @@ class ParametricApplication:
             if speed.name == setting.gpu_type:
                 return speed
         known = ", ".join(self.gpu_types)
-        raise UnmeasuredError(f"{self.name}: GPU type {setting.gpu_type!r} is not known; known are {known}")
+        raise UnmeasuredError(
+            f"{self.name}: GPU type {setting.gpu_type!r} is not known; known are {known}"
+        )
 
     def grad_stats(self, total: int, epoch: int) -> GradStats:
         """Return the statistics in the middle of `epoch`: squared norm 1, whatever the batch."""
         if total < 1 or not 0 <= epoch < self.num_epochs:
-            raise ValueError(f"{self.name}: no epoch {epoch} at batch {total}, it has {self.num_epochs}")
+            raise ValueError(
+                f"{self.name}: no epoch {epoch} at batch {total}, it has {self.num_epochs}"
+            )
         stats = self._stats.get(epoch)
         if stats is None:
             var = self.noise.at((epoch + 0.5) / self.num_epochs) / self.limits.initial
@@ -131,13 +150,17 @@ class ParametricApplication:
     def progress_at(self, epoch: int) -> float:
         """Return the progress after `epoch` epochs, in optimiser steps at the initial batch size."""
         if not 0 <= epoch <= self.num_epochs:
-            raise ValueError(f"{self.name}: {epoch} epochs asked, it has {self.num_epochs}")
+            raise ValueError(
+                f"{self.name}: {epoch} epochs asked, it has {self.num_epochs}"
+            )
         return epoch * self.samples_per_epoch / self.limits.initial
 
     def steps(self, total: int, epoch: int) -> float:
         """Return the optimiser steps that `epoch` epochs take at total batch `total` (progress over gain)."""
         if total < 1 or not 0 <= epoch <= self.num_epochs:
-            raise ValueError(f"{self.name}: no {epoch} epochs at batch {total}, it has {self.num_epochs}")
+            raise ValueError(
+                f"{self.name}: no {epoch} epochs at batch {total}, it has {self.num_epochs}"
+            )
         return float(_cumulative_steps(self, total)[epoch])
 
 
@@ -145,7 +168,9 @@ ALIKE = GpuSpeed("any", 1.0)
 
 
 @lru_cache(maxsize=4096)
-def _params_in(params: ThroughputParams, speed: GpuSpeed, kept: float) -> ThroughputParams:
+def _params_in(
+    params: ThroughputParams, speed: GpuSpeed, kept: float
+) -> ThroughputParams:
     """Return `params` on a GPU type, while a replica keeps the part `kept` of its speed."""
     compute = speed.compute * kept
     return replace(
@@ -162,16 +187,27 @@ def _params_in(params: ThroughputParams, speed: GpuSpeed, kept: float) -> Throug
 
 
 @lru_cache(maxsize=65536)
-def _step_time(params: ThroughputParams, placement: Placement, atomic: int) -> tuple[float, float]:
+def _step_time(
+    params: ThroughputParams, placement: Placement, atomic: int
+) -> tuple[float, float]:
     step_s = float(step_time(params, placement, float(atomic)))
     return step_s, step_s - (params.alpha_c + params.beta_c * atomic)
 
 
 @lru_cache(maxsize=4096)
-def _cumulative_steps(application: ParametricApplication, total: int) -> NDArray[np.float64]:
+def _cumulative_steps(
+    application: ParametricApplication, total: int
+) -> NDArray[np.float64]:
     """Return steps done after 0, 1, … num_epochs epochs, (num_epochs + 1,)."""
-    var = np.array([application.grad_stats(total, epoch).var for epoch in range(application.num_epochs)])
-    gains = np.asarray(gain(np.full_like(var, total / application.limits.initial), 1.0, var))
+    var = np.array(
+        [
+            application.grad_stats(total, epoch).var
+            for epoch in range(application.num_epochs)
+        ]
+    )
+    gains = np.asarray(
+        gain(np.full_like(var, total / application.limits.initial), 1.0, var)
+    )
     return np.concatenate([[0.0], np.cumsum(application.progress_at(1) / gains)])
 
 
@@ -198,7 +234,10 @@ def _application(
     return ParametricApplication(
         name=name,
         limits=BatchLimits(
-            initial=initial, max_total=max_total, min_atomic=min_atomic, max_atomic=max_atomic
+            initial=initial,
+            max_total=max_total,
+            min_atomic=min_atomic,
+            max_atomic=max_atomic,
         ),
         num_epochs=epochs[0],
         samples_per_epoch=epochs[1],
@@ -322,4 +361,6 @@ _ROWS = (
     ),
 )
 
-BUILTIN_APPLICATIONS: dict[str, ParametricApplication] = {row.name: row for row in _ROWS}
+BUILTIN_APPLICATIONS: dict[str, ParametricApplication] = {
+    row.name: row for row in _ROWS
+}

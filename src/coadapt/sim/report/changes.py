@@ -18,7 +18,9 @@ def in_place(job: JobHistory) -> list[MeasuredRescale]:
 
 def idle_times(job: JobHistory) -> list[tuple[float, float]]:
     """Return the stretches of time in which the job did not train although it held GPUs, in order."""
-    stretches = [(span.start, span.end) for span in job.spans if span.state in _UNPRODUCTIVE]
+    stretches = [
+        (span.start, span.end) for span in job.spans if span.state in _UNPRODUCTIVE
+    ]
     stretches += [(rescale.at - rescale.cost_s, rescale.at) for rescale in job.rescales]
     merged: list[tuple[float, float]] = []
     for start, end in sorted(stretches):
@@ -29,9 +31,13 @@ def idle_times(job: JobHistory) -> list[tuple[float, float]]:
     return merged
 
 
-def overlap_s(stretches: Iterable[tuple[float, float]], start: float, end: float) -> float:
+def overlap_s(
+    stretches: Iterable[tuple[float, float]], start: float, end: float
+) -> float:
     """Return how much of `start`..`end` lies in `stretches`, which do not overlap each other."""
-    return sum(max(min(last, end) - max(first, start), 0.0) for first, last in stretches)
+    return sum(
+        max(min(last, end) - max(first, start), 0.0) for first, last in stretches
+    )
 
 
 def live_figures(history: History) -> dict[str, float]:
@@ -40,20 +46,32 @@ def live_figures(history: History) -> dict[str, float]:
     total_s = sum(_length_s(job.spans) for job in jobs)
     if not total_s:
         return {}
-    wait_s = sum(_length_s([span for span in job.spans if not span.num_gpus]) for job in jobs)
+    wait_s = sum(
+        _length_s([span for span in job.spans if not span.num_gpus]) for job in jobs
+    )
     held = [(job, span) for job in jobs for span in job.spans if span.num_gpus]
     idle = {job.id: idle_times(job) for job in jobs}
     idle_s = sum(overlap_s(idle[job.id], span.start, span.end) for job, span in held)
-    done = [job for job in jobs if job.state is JobState.SUCCEEDED and job.ended_at is not None]
+    done = [
+        job
+        for job in jobs
+        if job.state is JobState.SUCCEEDED and job.ended_at is not None
+    ]
     figures = {"num_rescales": float(sum(job.usage.num_rescales for job in jobs))}
     if done:
-        figures["jct_mean_s"] = sum((job.ended_at or 0.0) - job.submitted_at for job in done) / len(done)
+        figures["jct_mean_s"] = sum(
+            (job.ended_at or 0.0) - job.submitted_at for job in done
+        ) / len(done)
     pauses_s = [rescale.cost_s for job in jobs for rescale in in_place(job)]
     if pauses_s:
         figures["num_in_place"] = float(len(pauses_s))
         figures["pause_ms_p50"] = 1e3 * median(pauses_s)
         figures["pause_ms_max"] = 1e3 * max(pauses_s)
-    shares = {"time_goodput": total_s - wait_s - idle_s, "time_wait": wait_s, "time_idle": idle_s}
+    shares = {
+        "time_goodput": total_s - wait_s - idle_s,
+        "time_wait": wait_s,
+        "time_idle": idle_s,
+    }
     return figures | {name: seconds / total_s for name, seconds in shares.items()}
 
 

@@ -67,9 +67,13 @@ def run_values(run: ReportRun) -> dict[str, Json]:
             {"label": label, **_job_values(job, origin, texts, len(shown))}
             for job, label in zip(shown, _labels(shown), strict=True)
         ],
-        "planless": [[start - origin, end - origin] for start, end in _planless(history)],
+        "planless": [
+            [start - origin, end - origin] for start, end in _planless(history)
+        ],
         "foretold": _foretold(run.foretold),
-        "refused": [[r.at - origin, r.round, r.error] for r in history.rounds if r.error],
+        "refused": [
+            [r.at - origin, r.round, r.error] for r in history.rounds if r.error
+        ],
         "texts": list(texts.index_of),
     }
 
@@ -129,15 +133,27 @@ def _count_states(jobs: Sequence[JobHistory]) -> dict[str, Json]:
 
 
 def _completion_times(jobs: Sequence[JobHistory]) -> list[Json]:
-    done = [job for job in jobs if job.state is JobState.SUCCEEDED and job.ended_at is not None]
-    return [*sorted(round(job.ended_at - job.submitted_at, 3) for job in done if job.ended_at is not None)]
+    done = [
+        job
+        for job in jobs
+        if job.state is JobState.SUCCEEDED and job.ended_at is not None
+    ]
+    return [
+        *sorted(
+            round(job.ended_at - job.submitted_at, 3)
+            for job in done
+            if job.ended_at is not None
+        )
+    ]
 
 
 def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _job_values(job: JobHistory, origin: float, texts: _Texts, num_jobs: int) -> dict[str, Json]:
+def _job_values(
+    job: JobHistory, origin: float, texts: _Texts, num_jobs: int
+) -> dict[str, Json]:
     reasons, measured = _reasons(job, num_jobs), job.measured
     target = measured.progress_target
     points = _thin(job, max(NUM_POINTS_PER_RUN_MAX // num_jobs, 2))
@@ -149,14 +165,20 @@ def _job_values(job: JobHistory, origin: float, texts: _Texts, num_jobs: int) ->
         "contract": job.spec.contract.value,
         "state": job.state.value,
         "submitted": round(job.submitted_at - origin, 3),
-        "started": None if job.usage.started_at is None else round(job.usage.started_at - origin, 3),
+        "started": None
+        if job.usage.started_at is None
+        else round(job.usage.started_at - origin, 3),
         "ended": None if job.ended_at is None else round(job.ended_at - origin, 3),
         "rescales": job.usage.num_rescales,
         "rescale_s": round(job.usage.costs.total_s, 1),
         **_change_values(job, origin, max(NUM_CHANGES_PER_RUN_MAX // num_jobs, 2)),
-        "gpu_s": round(sum((span.end - span.start) * span.num_gpus for span in job.spans), 1),
+        "gpu_s": round(
+            sum((span.end - span.start) * span.num_gpus for span in job.spans), 1
+        ),
         "progress": round(measured.progress / target, 4) if target else None,
-        "metrics": {key: _finite(value) for key, value in sorted(measured.metrics.items())},
+        "metrics": {
+            key: _finite(value) for key, value in sorted(measured.metrics.items())
+        },
         "spans": _all_span_values(job, origin, texts),
         "reasons": [[round(at - origin, 3), texts.add(text)] for at, text in reasons],
         "points": [
@@ -203,7 +225,10 @@ class _Stay:
 def _stays(spans: Sequence[Span]) -> list[_Stay]:
     stays: list[_Stay] = []
     for span in spans:
-        same = stays and (stays[-1].span.num_gpus, stays[-1].span.shape) == (span.num_gpus, span.shape)
+        same = stays and (stays[-1].span.num_gpus, stays[-1].span.shape) == (
+            span.num_gpus,
+            span.shape,
+        )
         if same and span.state is not JobState.STARTING:
             stays[-1].end = span.end
         else:
@@ -214,12 +239,16 @@ def _stays(spans: Sequence[Span]) -> list[_Stay]:
 def _all_span_values(job: JobHistory, origin: float, texts: _Texts) -> list[Json]:
     idle = idle_times(job)
     return [
-        _span_values(stay, job, origin, texts, overlap_s(idle, stay.span.start, stay.end))
+        _span_values(
+            stay, job, origin, texts, overlap_s(idle, stay.span.start, stay.end)
+        )
         for stay in _stays(job.spans)
     ]
 
 
-def _span_values(stay: _Stay, job: JobHistory, origin: float, texts: _Texts, idle_s: float) -> Json:
+def _span_values(
+    stay: _Stay, job: JobHistory, origin: float, texts: _Texts, idle_s: float
+) -> Json:
     """Return [start, end, GPUs, shape, idle seconds (0 while it waits), index of the reason or -1]."""
     span = stay.span
     reason = -1
@@ -260,20 +289,40 @@ def _reasons(job: JobHistory, num_jobs: int) -> list[tuple[float, str]]:
 def _thin(job: JobHistory, limit: int) -> list[Point]:
     """Return the points where the batch changed or which are spread evenly over the job's life."""
     points = job.points
-    changed = [i for i in range(len(points)) if i == 0 or points[i].total_batch != points[i - 1].total_batch]
-    even = np.linspace(0, len(points) - 1, min(limit, len(points))).astype(int).tolist() if points else []
+    changed = [
+        i
+        for i in range(len(points))
+        if i == 0 or points[i].total_batch != points[i - 1].total_batch
+    ]
+    even = (
+        np.linspace(0, len(points) - 1, min(limit, len(points))).astype(int).tolist()
+        if points
+        else []
+    )
     kept = sorted({*changed[-limit:], *even})
     return [points[i] for i in kept]
 
 
-def _curves(history: History, jobs: Sequence[JobHistory], origin: float) -> dict[str, Json]:
+def _curves(
+    history: History, jobs: Sequence[JobHistory], origin: float
+) -> dict[str, Json]:
     """Return means over equal stretches of time: share of GPUs in use, jobs waiting, efficiency."""
     end = history.at
     if end <= origin or not jobs:
         return {"at": [], "used": [], "waiting": [], "efficiency": []}
     edges = np.linspace(origin, end, NUM_BINS + 1)
-    used = [(span.start, span.end, span.num_gpus) for job in jobs for span in job.spans if span.num_gpus]
-    waiting = [(span.start, span.end, 1.0) for job in jobs for span in job.spans if not span.num_gpus]
+    used = [
+        (span.start, span.end, span.num_gpus)
+        for job in jobs
+        for span in job.spans
+        if span.num_gpus
+    ]
+    waiting = [
+        (span.start, span.end, 1.0)
+        for job in jobs
+        for span in job.spans
+        if not span.num_gpus
+    ]
     capacity = [
         (start, after, float(num_gpus))
         for (start, num_gpus), (after, _) in pairwise([*history.capacity, (end, 0)])
@@ -285,7 +334,9 @@ def _curves(history: History, jobs: Sequence[JobHistory], origin: float) -> dict
         "at": [round(float(at - origin), 1) for at in (edges[:-1] + edges[1:]) / 2],
         "used": _rounded(_ratio(used_T, capacity_T)),
         "waiting": _rounded(waiting_T),
-        "efficiency": _rounded(_ratio(_integral(useful, edges), _integral(weight, edges))),
+        "efficiency": _rounded(
+            _ratio(_integral(useful, edges), _integral(weight, edges))
+        ),
     }
 
 
@@ -299,15 +350,24 @@ def _weighted_efficiency(jobs: Sequence[JobHistory]) -> tuple[list[Block], list[
     for job in jobs:
         starts = [span.start for span in job.spans]
         points = [point for point in job.points if point.efficiency is not None]
-        ends = [*(point.at for point in points[1:]), job.spans[-1].end if job.spans else 0.0]
+        ends = [
+            *(point.at for point in points[1:]),
+            job.spans[-1].end if job.spans else 0.0,
+        ]
         for point, end in zip(points, ends, strict=False):
-            held = job.spans[max(bisect_right(starts, point.at) - 1, 0)].num_gpus if job.spans else 0.0
+            held = (
+                job.spans[max(bisect_right(starts, point.at) - 1, 0)].num_gpus
+                if job.spans
+                else 0.0
+            )
             useful.append((point.at, end, held * (point.efficiency or 0.0)))
             weight.append((point.at, end, held))
     return useful, weight
 
 
-def _integral(blocks: Sequence[Block], edges_T: NDArray[np.float64]) -> NDArray[np.float64]:
+def _integral(
+    blocks: Sequence[Block], edges_T: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Return the area of all blocks within each pair of neighbouring edges, exactly."""
     if not blocks:
         return np.zeros(len(edges_T) - 1)
@@ -320,8 +380,12 @@ def _integral(blocks: Sequence[Block], edges_T: NDArray[np.float64]) -> NDArray[
     return np.diff(np.interp(edges_T, at, area))
 
 
-def _ratio(part_T: NDArray[np.float64], whole_T: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.divide(part_T, whole_T, out=np.full_like(part_T, np.nan), where=whole_T > 0)
+def _ratio(
+    part_T: NDArray[np.float64], whole_T: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    return np.divide(
+        part_T, whole_T, out=np.full_like(part_T, np.nan), where=whole_T > 0
+    )
 
 
 def _rounded(values_T: NDArray[np.float64]) -> list[Json]:

@@ -23,15 +23,27 @@ def workload_page(workload: Workload) -> str:
     """Return the page. Names reach it only as escaped data, never as markup."""
     data = json.dumps(_figures(workload), allow_nan=False).replace("<", "\\u003c")
     title = f"Workload {workload.name}"
-    return _PAGE.format(title=escape(title), num_jobs=len(workload.jobs), plotly=plotly_source(), data=data)
+    return _PAGE.format(
+        title=escape(title),
+        num_jobs=len(workload.jobs),
+        plotly=plotly_source(),
+        data=data,
+    )
 
 
 def _figures(workload: Workload) -> list[dict[str, object]]:
     kinds = Counter(job.application for job in workload.jobs)
-    shown = [name for name, _ in sorted(kinds.items(), key=lambda each: (-each[1], each[0]))[:KINDS_MAX]]
+    shown = [
+        name
+        for name, _ in sorted(kinds.items(), key=lambda each: (-each[1], each[0]))[
+            :KINDS_MAX
+        ]
+    ]
     by_kind: dict[str, list[int]] = {}
     for index, job in enumerate(workload.jobs):
-        by_kind.setdefault(job.application if job.application in shown else "others", []).append(index)
+        by_kind.setdefault(
+            job.application if job.application in shown else "others", []
+        ).append(index)
     hours = [job.at / S_PER_HOUR for job in workload.jobs]
     gpus = [job.spec.replicas.requested for job in workload.jobs]
     order = [name for name in (*shown, "others") if name in by_kind]
@@ -58,7 +70,9 @@ def _figures(workload: Workload) -> list[dict[str, object]]:
                     "type": "bar",
                     "name": name,
                     "x": [str(size) for size in sizes],
-                    "y": [sum(gpus[i] == size for i in by_kind[name]) for size in sizes],
+                    "y": [
+                        sum(gpus[i] == size for i in by_kind[name]) for size in sizes
+                    ],
                 }
                 for name in order
             ],
@@ -73,7 +87,9 @@ def _figures(workload: Workload) -> list[dict[str, object]]:
                     "name": "GPUs",
                     "line": {"shape": "hv"},
                     "x": sorted(hours),
-                    "y": _running([gpu for _, gpu in sorted(zip(hours, gpus, strict=True))]),
+                    "y": _running(
+                        [gpu for _, gpu in sorted(zip(hours, gpus, strict=True))]
+                    ),
                 }
             ],
         ),
@@ -88,11 +104,16 @@ def _running(values: list[int]) -> list[int]:
     return sums
 
 
-def _figure(title: str, axes: tuple[str, str], traces: list[dict[str, object]]) -> dict[str, object]:
+def _figure(
+    title: str, axes: tuple[str, str], traces: list[dict[str, object]]
+) -> dict[str, object]:
     layout = {
         "title": {"text": title, "x": 0, "xref": "paper"},
         "barmode": "stack",
-        "xaxis": {"title": {"text": axes[0]}, "type": "category" if axes[0] == "GPUs" else "linear"},
+        "xaxis": {
+            "title": {"text": axes[0]},
+            "type": "category" if axes[0] == "GPUs" else "linear",
+        },
         "yaxis": {"title": {"text": axes[1]}, "rangemode": "tozero"},
         "legend": {"orientation": "h", "y": -0.25},
         "margin": {"l": 60, "r": 20, "t": 50, "b": 50},

@@ -32,7 +32,9 @@ class Importer(Protocol):
         """Return whether a workload file with these first lines, beside these profiles, is of this format."""
         ...
 
-    def load(self, path: Path, profiles: Path | None) -> tuple[Workload, Mapping[str, Application]]:
+    def load(
+        self, path: Path, profiles: Path | None
+    ) -> tuple[Workload, Mapping[str, Application]]:
         """Return the workload and its applications, by name. Raises InputError for bad input.
 
         profiles: None where the user named none; a format that needs some says so.
@@ -51,7 +53,9 @@ def read_log(path: Path) -> Iterator[LoggedJob]:
     """Yield the jobs of a log of a real cluster. Raises InputError for bad rows, and for other workloads."""
     reader = getattr(_importer(path, None, None), "read_log", None)
     if reader is None:
-        raise InputError("WORKLOAD", str(path), "a log of a cluster: philly, sensetime, pai")
+        raise InputError(
+            "WORKLOAD", str(path), "a log of a cluster: philly, sensetime, pai"
+        )
     return cast("Iterator[LoggedJob]", reader(path))
 
 
@@ -65,7 +69,9 @@ def _importer(path: Path, profiles: Path | None, name: str | None) -> Importer:
         if (importer := _module(each)).recognises(lines, profiles):
             return importer
     shown = lines[0] if lines else "an empty file"
-    raise InputError(f"{path} line 1", shown, f"the header of a known format ({', '.join(FORMATS)})")
+    raise InputError(
+        f"{path} line 1", shown, f"the header of a known format ({', '.join(FORMATS)})"
+    )
 
 
 def _module(name: str) -> Importer:

@@ -16,7 +16,13 @@ Batches are per GPU; epochs count from 0. Facts of uw-mad-dash/shockwave, schedu
 from collections.abc import Iterator
 
 # The largest batch per GPU of each model.
-LARGEST = {"ResNet-18": 256, "ResNet-50": 128, "Transformer": 128, "LM": 80, "Recommendation": 8192}
+LARGEST = {
+    "ResNet-18": 256,
+    "ResNet-50": 128,
+    "Transformer": 128,
+    "LM": 80,
+    "Recommendation": 8192,
+}
 
 # Accordion: epochs [begin, end) that are critical; of ResNet-50 the first ten of every thirty.
 _CRITICAL: dict[str, tuple[tuple[int, int], ...]] = {
@@ -67,7 +73,13 @@ _DOUBLINGS: dict[tuple[str, int, int], tuple[int, ...]] = {
 
 
 def batches(
-    mode: str, model: str, initial: int, *, num_gpus: int, num_epochs: int, profile: bool = False
+    mode: str,
+    model: str,
+    initial: int,
+    *,
+    num_gpus: int,
+    num_epochs: int,
+    profile: bool = False,
 ) -> tuple[int, ...]:
     """Return the batch per GPU of each epoch under `mode` (static, accordion or gns).
 
@@ -75,7 +87,9 @@ def batches(
     """
     if mode == "accordion" and initial != LARGEST[model] and model != "Transformer":
         small = set(_critical(model, initial, num_epochs, profile=profile))
-        return tuple(initial if epoch in small else LARGEST[model] for epoch in range(num_epochs))
+        return tuple(
+            initial if epoch in small else LARGEST[model] for epoch in range(num_epochs)
+        )
     if mode == "gns":
         doublings = _DOUBLINGS.get((model, num_gpus, initial), ())
         return tuple(
@@ -85,7 +99,9 @@ def batches(
     return (initial,) * num_epochs
 
 
-def _critical(model: str, initial: int, num_epochs: int, *, profile: bool) -> Iterator[int]:
+def _critical(
+    model: str, initial: int, num_epochs: int, *, profile: bool
+) -> Iterator[int]:
     """Yield the epochs that Accordion trains with the initial batch."""
     if profile:
         yield from range(int(_PROFILE_SMALL_SHARE * num_epochs) + 1)

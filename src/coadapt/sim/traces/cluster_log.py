@@ -44,10 +44,14 @@ def instant(row: Row, column: str) -> float:
     try:
         return seconds(text)
     except ValueError:
-        raise row.error(column, text, "an instant such as 2017-10-07 01:11:39") from None
+        raise row.error(
+            column, text, "an instant such as 2017-10-07 01:11:39"
+        ) from None
 
 
-def rigid_workload(path: Path, jobs: Iterable[LoggedJob]) -> tuple[Workload, dict[str, CurveApplication]]:
+def rigid_workload(
+    path: Path, jobs: Iterable[LoggedJob]
+) -> tuple[Workload, dict[str, CurveApplication]]:
     """Return the jobs of a log in order of arrival, the first at 0 s, and what each of them trains.
 
     Jobs with the same GPUs and time train the same. Raises InputError if there are none.
@@ -60,10 +64,14 @@ def rigid_workload(path: Path, jobs: Iterable[LoggedJob]) -> tuple[Workload, dic
         what = f"{job.num_gpus}-gpus-{job.run_s:g}-s"
         if what not in applications:
             rates = {job.num_gpus: float(job.num_gpus)}
-            applications[what] = CurveApplication(what, rates, gpus=job.num_gpus, length_s=job.run_s)
+            applications[what] = CurveApplication(
+                what, rates, gpus=job.num_gpus, length_s=job.run_s
+            )
         spec = curve_spec(applications[what], name=job.name, tenant=job.tenant)
         job_id = f"{index:0{width}d}-{job.name}"
-        traced.append(TraceJob(id=job_id, at=job.at - first_at, application=what, spec=spec))
+        traced.append(
+            TraceJob(id=job_id, at=job.at - first_at, application=what, spec=spec)
+        )
     return Workload(name=path.stem, jobs=tuple(traced)), applications
 
 

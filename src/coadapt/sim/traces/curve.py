@@ -6,7 +6,14 @@ Logs of clusters tell no more: one number of GPUs per job, and how long it ran o
 from bisect import bisect_left
 from collections.abc import Mapping
 
-from coadapt.model import DEFAULT_TENANT, BatchLimits, Forecast, GradStats, JobSpec, ReplicaLimits
+from coadapt.model import (
+    DEFAULT_TENANT,
+    BatchLimits,
+    Forecast,
+    GradStats,
+    JobSpec,
+    ReplicaLimits,
+)
 from coadapt.sim.applications import Setting, UnmeasuredError
 from coadapt.sim.colocation import kept_speed
 
@@ -27,7 +34,9 @@ class CurveApplication:
     load = 1.0  # not known: the most careful guess
     num_epochs = 1
 
-    def __init__(self, name: str, rates: Mapping[int, float], *, gpus: int, length_s: float) -> None:
+    def __init__(
+        self, name: str, rates: Mapping[int, float], *, gpus: int, length_s: float
+    ) -> None:
         self.name = name
         self.rates = dict(sorted(rates.items()))
         self.gpus = gpus
@@ -41,8 +50,12 @@ class CurveApplication:
         num_gpus = setting.placement.num_replicas
         if not self._counts[0] <= num_gpus <= self._counts[-1]:
             known = f"{self._counts[0]}..{self._counts[-1]}"
-            raise UnmeasuredError(f"{self.name}: known on {known} GPUs, not on {num_gpus}")
-        return self.limits.initial / (self._rate(num_gpus) * kept_speed(self.load, setting.neighbours)), 0.0
+            raise UnmeasuredError(
+                f"{self.name}: known on {known} GPUs, not on {num_gpus}"
+            )
+        return self.limits.initial / (
+            self._rate(num_gpus) * kept_speed(self.load, setting.neighbours)
+        ), 0.0
 
     def max_atomic(self, setting: Setting) -> int | None:  # noqa: ARG002  # as above
         """Return None: nothing is known of its memory."""
@@ -64,25 +77,37 @@ class CurveApplication:
     def forecast(self, progress: float) -> Forecast:
         """Return what an oracle knows at `progress` steps. On too few GPUs: the rate of the fewest."""
         first, total = self._counts[0], self.limits.initial
-        times = [total / self._rate(max(count, first)) for count in range(1, self._counts[-1] + 1)]
-        return Forecast(remaining_steps=self._num_steps - progress, step_time_s=tuple(times))
+        times = [
+            total / self._rate(max(count, first))
+            for count in range(1, self._counts[-1] + 1)
+        ]
+        return Forecast(
+            remaining_steps=self._num_steps - progress, step_time_s=tuple(times)
+        )
 
     def _rate(self, num_gpus: int) -> float:
         right = bisect_left(self._counts, num_gpus)
         high = self.rates[self._counts[right]]
         if self._counts[right] == num_gpus:
             return high
-        low, between = self._counts[right - 1], self._counts[right] - self._counts[right - 1]
+        low, between = (
+            self._counts[right - 1],
+            self._counts[right] - self._counts[right - 1],
+        )
         return self.rates[low] + (high - self.rates[low]) * (num_gpus - low) / between
 
 
-def curve_spec(application: CurveApplication, *, name: str, tenant: str = "") -> JobSpec:
+def curve_spec(
+    application: CurveApplication, *, name: str, tenant: str = ""
+) -> JobSpec:
     """Return the spec of a job that may have any number of GPUs that its curve covers."""
     counts = list(application.rates)
     return JobSpec(
         name=name,
         application=application.name,
         batch=application.limits,
-        replicas=ReplicaLimits(min=counts[0], max=counts[-1], requested=application.gpus),
+        replicas=ReplicaLimits(
+            min=counts[0], max=counts[-1], requested=application.gpus
+        ),
         tenant=tenant or DEFAULT_TENANT,
     )

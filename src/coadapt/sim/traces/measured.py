@@ -31,7 +31,9 @@ class StepTimes:
     num_nodes_max: the nodes of the largest measured cluster; more are timed as so many.
     """
 
-    def __init__(self, name: str, placements: Path, scalability: Path, num_nodes_max: int) -> None:
+    def __init__(
+        self, name: str, placements: Path, scalability: Path, num_nodes_max: int
+    ) -> None:
         self._name = name
         self._num_nodes_max = num_nodes_max
         self._measured = _read_placements(placements)
@@ -56,7 +58,9 @@ class StepTimes:
                 most = max(rows)
             else:
                 sizes = sorted({atomic for _, _, atomic in self._large}, reverse=True)
-                most = next((each for each in sizes if self._large_scale(placement, each)), 0)
+                most = next(
+                    (each for each in sizes if self._large_scale(placement, each)), 0
+                )
             self._memo_most[placement] = most
         return most
 
@@ -65,7 +69,11 @@ class StepTimes:
         times = self._memo.get((placement, atomic))
         if times is None:
             rows = self._measured.get(_canonical(placement))
-            times = self._large_scale(placement, atomic) if rows is None else self._along(rows, atomic)
+            times = (
+                self._large_scale(placement, atomic)
+                if rows is None
+                else self._along(rows, atomic)
+            )
             if times is None:
                 raise UnmeasuredError(
                     f"{self._name}: {atomic} samples per GPU on placement {placement} not measured"
@@ -108,7 +116,10 @@ class Validation:
         self.num_epochs = min(len(run) for run in runs)
         # (measured batch size, epoch, column), columns as in _VALIDATION_COLUMNS.
         self._runs = [run[: self.num_epochs] for run in runs]
-        self._targets = (0.0, *(min(run[e][0] for run in runs) for e in range(self.num_epochs)))
+        self._targets = (
+            0.0,
+            *(min(run[e][0] for run in runs) for e in range(self.num_epochs)),
+        )
         self._grad_stats: dict[tuple[int, int], GradStats] = {}
         self._metrics: dict[tuple[int, int], dict[str, float]] = {}
 
@@ -136,14 +147,18 @@ class Validation:
         told = self._metrics.get((total, epoch))
         if told is None:
             value = self._between(total, epoch - 1, 4)
-            told = self._metrics[total, epoch] = {} if math.isnan(value) else {METRIC: value}
+            told = self._metrics[total, epoch] = (
+                {} if math.isnan(value) else {METRIC: value}
+            )
         return told
 
     def _between(self, total: int, row: int, column: int) -> float:
         totals = self.totals
         if not totals[0] <= total <= totals[-1]:
             allowed = f"measured are {totals[0]}..{totals[-1]}"
-            raise UnmeasuredError(f"{self.name}: total batch {total} was not measured; {allowed}")
+            raise UnmeasuredError(
+                f"{self.name}: total batch {total} was not measured; {allowed}"
+            )
         right = bisect_left(totals, total)
         high = self._runs[right][row][column]
         if totals[right] == total:
@@ -157,7 +172,9 @@ _VALIDATION_COLUMNS = ("progress", "iteration", "grad_sqr", "grad_var")
 METRIC = "validation_metric"
 
 
-def _read_validation(directory: Path) -> tuple[list[int], list[list[tuple[float, ...]]]]:
+def _read_validation(
+    directory: Path,
+) -> tuple[list[int], list[list[tuple[float, ...]]]]:
     """Return the measured batch sizes, ascending, and per size its rows: one per epoch."""
     paths = {
         int(match[1]): path
@@ -165,7 +182,9 @@ def _read_validation(directory: Path) -> tuple[list[int], list[list[tuple[float,
         if (match := _VALIDATION_FILE.fullmatch(path.name)) and int(match[1]) > 0
     }
     if not paths:
-        raise InputError(f"{directory}", "no validation-B.csv", "one per measured total batch size B")
+        raise InputError(
+            f"{directory}", "no validation-B.csv", "one per measured total batch size B"
+        )
     totals = sorted(paths)
     runs = [
         [
@@ -190,28 +209,38 @@ def _metric(row: Row) -> float:
 def _read_placements(path: Path) -> dict[tuple[int, ...], dict[int, Times]]:
     """Return per placement its rows {atomic batch: times}, ascending."""
     measured: dict[tuple[int, ...], dict[int, Times]] = {}
-    known: dict[str, dict[int, Times]] = {}  # the rows of each placement, as it is written: most have many
+    known: dict[
+        str, dict[int, Times]
+    ] = {}  # the rows of each placement, as it is written: most have many
     for row in read_rows(path, ("placement", "local_bsz", "step_time", "sync_time")):
         written = row.cells["placement"]
         if written not in known:
             known[written] = measured.setdefault(_placement(row), {})
         known[written][row.integer("local_bsz", at_least=1)] = _times(row)
-    return {placement: dict(sorted(rows.items())) for placement, rows in measured.items()}
+    return {
+        placement: dict(sorted(rows.items())) for placement, rows in measured.items()
+    }
 
 
 def _placement(row: Row) -> tuple[int, ...]:
     placement = tuple(int(digit) for digit in str(row.integer("placement", at_least=1)))
     if placement != _canonical(placement):
-        raise row.error("placement", row.text("placement"), "no digit 0, and the smallest rotation")
+        raise row.error(
+            "placement", row.text("placement"), "no digit 0, and the smallest rotation"
+        )
     return placement
 
 
 def _read_scalability(path: Path) -> dict[tuple[int, int, int], Times]:
     """Return {(nodes, replicas, atomic batch): times}."""
     large = {}
-    for row in read_rows(path, ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")):
+    for row in read_rows(
+        path, ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")
+    ):
         columns = ("num_nodes", "num_replicas", "local_bsz")
-        nodes, replicas, atomic = (row.integer(column, at_least=1) for column in columns)
+        nodes, replicas, atomic = (
+            row.integer(column, at_least=1) for column in columns
+        )
         large[nodes, replicas, atomic] = _times(row)
     return large
 
@@ -224,10 +253,13 @@ def _times(row: Row) -> Times:
 
 
 def _interpolator(
-    measured: dict[tuple[int, ...], dict[int, Times]], large: dict[tuple[int, int, int], Times]
+    measured: dict[tuple[int, ...], dict[int, Times]],
+    large: dict[tuple[int, int, int], Times],
 ) -> "LinearNDInterpolator":
     """Return (nodes, replicas, atomic) -> times: linear between all points, like placements averaged."""
-    from scipy.interpolate import LinearNDInterpolator  # 0.4 s of CPU: only where a placement needs it
+    from scipy.interpolate import (
+        LinearNDInterpolator,
+    )  # 0.4 s of CPU: only where a placement needs it
 
     times = {
         (len(placement), sum(placement), atomic, placement): times
@@ -242,7 +274,9 @@ def _interpolator(
     np.add.at(sum_A, of_T, list(times.values()))
     points = np.array([*alike, *large], dtype=float)
     mean_A = sum_A / np.bincount(of_T)[:, None]
-    return LinearNDInterpolator(points, np.concatenate([mean_A, np.array([*large.values()])]))
+    return LinearNDInterpolator(
+        points, np.concatenate([mean_A, np.array([*large.values()])])
+    )
 
 
 @cache

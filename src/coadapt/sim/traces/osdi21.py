@@ -20,7 +20,12 @@ from coadapt.sim.applications import Setting, UnmeasuredError
 from coadapt.sim.colocation import kept_speed
 from coadapt.sim.traces.measured import StepTimes, Times, Validation
 from coadapt.sim.traces.table import Row
-from coadapt.sim.traces.tuned_jobs import application_folders, has_columns, read_jobs, tuned_spec
+from coadapt.sim.traces.tuned_jobs import (
+    application_folders,
+    has_columns,
+    read_jobs,
+    tuned_spec,
+)
 from coadapt.sim.workload import Workload
 
 # The artifact's own exceptions: yolov3 was profiled up to 16 samples per GPU, of which 8 are used; ncf keeps
@@ -38,7 +43,10 @@ class MeasuredApplication(Validation):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        placements, scalability = directory / "placements.csv", directory / "scalability.csv"
+        placements, scalability = (
+            directory / "placements.csv",
+            directory / "scalability.csv",
+        )
         self._steps = StepTimes(self.name, placements, scalability, NUM_NODES_MAX)
         smallest, largest = self._steps.atomic_range
         self.limits = BatchLimits(
@@ -51,9 +59,13 @@ class MeasuredApplication(Validation):
     def step_time(self, setting: Setting, atomic: int) -> Times:
         """Return what was measured: on T4, in one rack. Neighbours slow the whole step by our own model."""
         if setting.placement.num_racks > 1:
-            raise UnmeasuredError(f"{self.name}: measured in one rack, not on {setting.placement}")
+            raise UnmeasuredError(
+                f"{self.name}: measured in one rack, not on {setting.placement}"
+            )
         if setting.gpu_type not in self.gpu_types:
-            raise UnmeasuredError(f"{self.name}: measured on T4, not on GPU type {setting.gpu_type!r}")
+            raise UnmeasuredError(
+                f"{self.name}: measured on T4, not on GPU type {setting.gpu_type!r}"
+            )
         times = self._steps(setting.placement.replicas_per_node, atomic)
         if not setting.neighbours:
             return times
@@ -63,7 +75,11 @@ class MeasuredApplication(Validation):
     def max_atomic(self, setting: Setting) -> int | None:
         """Return the most samples of a pass: the measured most, times the share of the GPU's memory."""
         most = self.limits.max_atomic
-        return None if most is None else max(int(most * setting.gpu_share), self.limits.min_atomic)
+        return (
+            None
+            if most is None
+            else max(int(most * setting.gpu_share), self.limits.min_atomic)
+        )
 
     def own_batch(self, epoch: int) -> int | None:  # noqa: ARG002  # the signature is that of Application
         """Return None: no script of the artifact changes its batch by itself."""
@@ -75,7 +91,9 @@ def recognises(lines: Sequence[str], profiles: Path | None) -> bool:  # noqa: AR
     return has_columns(lines)
 
 
-def load(path: Path, profiles: Path | None) -> tuple[Workload, dict[str, MeasuredApplication]]:
+def load(
+    path: Path, profiles: Path | None
+) -> tuple[Workload, dict[str, MeasuredApplication]]:
     """Return the workload of `path`, and the applications that it uses from the directory `profiles`.
 
     Raises InputError for anything that the format does not allow, in either.
@@ -83,7 +101,9 @@ def load(path: Path, profiles: Path | None) -> tuple[Workload, dict[str, Measure
     return read_jobs(path, applications_in(profiles), _spec)
 
 
-def applications_in(profiles: Path | None) -> dict[str, Callable[[], MeasuredApplication]]:
+def applications_in(
+    profiles: Path | None,
+) -> dict[str, Callable[[], MeasuredApplication]]:
     """Return how to read each application of the directory `profiles`, by name. Raises InputError if none."""
     folders = application_folders(profiles, "placements.csv")
     return {name: partial(_application, folder) for name, folder in folders.items()}

@@ -46,50 +46,81 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if self.num_jobs < 1 or self.seed < 0:
-            raise ValueError(f"num_jobs >= 1 and seed >= 0, got {self.num_jobs} and {self.seed}")
-        if not (0 <= self.start_hour < HOURS_PER_DAY and 1 <= self.num_hours <= HOURS_PER_DAY):
-            raise ValueError(f"hours of a day, got {self.start_hour} and {self.num_hours}")
+            raise ValueError(
+                f"num_jobs >= 1 and seed >= 0, got {self.num_jobs} and {self.seed}"
+            )
+        if not (
+            0 <= self.start_hour < HOURS_PER_DAY
+            and 1 <= self.num_hours <= HOURS_PER_DAY
+        ):
+            raise ValueError(
+                f"hours of a day, got {self.start_hour} and {self.num_hours}"
+            )
 
 
-def requests_of(known: Mapping[str, Callable[[], MeasuredApplication]]) -> dict[str, Requests]:
+def requests_of(
+    known: Mapping[str, Callable[[], MeasuredApplication]],
+) -> dict[str, Requests]:
     """Return the (GPUs, total batch) that users might choose, of each application that `generate` draws.
 
     known: what the profiles hold. Raises InputError if they miss one.
     """
     wanted = [name for _, names in SIZES for name in names]
     if missing := [name for name in wanted if name not in known]:
-        raise InputError("--profiles", f"no {', '.join(missing)}", f"profiles of {', '.join(wanted)}")
+        raise InputError(
+            "--profiles", f"no {', '.join(missing)}", f"profiles of {', '.join(wanted)}"
+        )
     return {name: sensible_requests(known[name](), REPLICAS_MAX) for name in wanted}
 
 
-def generate(log: Sequence[LoggedJob], requests: Mapping[str, Requests], recipe: Recipe) -> list[TunedJob]:
+def generate(
+    log: Sequence[LoggedJob], requests: Mapping[str, Requests], recipe: Recipe
+) -> list[TunedJob]:
     """Return a workload for `write_jobs`: arrivals and sizes of the log, requests out of `requests`.
 
     Equal arguments give equal workloads. Raises InputError where the log has fewer jobs that fit.
     """
-    pool = [job for job in log if job.run_s >= RUN_MIN_S and job.gpu_s < GPU_HOURS_MAX * S_PER_HOUR]
+    pool = [
+        job
+        for job in log
+        if job.run_s >= RUN_MIN_S and job.gpu_s < GPU_HOURS_MAX * S_PER_HOUR
+    ]
     at = [_seconds_of_day(job, recipe.start_hour) for job in pool]
-    inside = [index for index, second in enumerate(at) if second < recipe.num_hours * S_PER_HOUR]
+    inside = [
+        index
+        for index, second in enumerate(at)
+        if second < recipe.num_hours * S_PER_HOUR
+    ]
     if len(inside) < recipe.num_jobs:
-        raise InputError("--jobs", recipe.num_jobs, f"at most {len(inside)}, which came in these hours")
+        raise InputError(
+            "--jobs",
+            recipe.num_jobs,
+            f"at most {len(inside)}, which came in these hours",
+        )
     rng = np.random.default_rng(recipe.seed)
     drawn = rng.choice(inside, size=recipe.num_jobs, replace=False).tolist()
     order = sorted(drawn, key=lambda index: (at[index], index))
     return _tuned([(at[index], pool[index]) for index in order], requests, rng)
 
 
-def whole(log: Sequence[LoggedJob], requests: Mapping[str, Requests], seed: int = 0) -> list[TunedJob]:
+def whole(
+    log: Sequence[LoggedJob], requests: Mapping[str, Requests], seed: int = 0
+) -> list[TunedJob]:
     """Return all jobs of a log when they came, the first at 0 s, each drawn as `generate` draws its own.
 
     Those of 1,000 GPU-hours and more stand for the largest application too. Equal arguments, equal workloads.
     """
     began_at = min((job.at for job in log), default=0.0)
-    arrivals = sorted(((job.at - began_at, job) for job in log), key=lambda each: each[0])
+    arrivals = sorted(
+        ((job.at - began_at, job) for job in log), key=lambda each: each[0]
+    )
     return _tuned(arrivals, requests, np.random.default_rng(seed))
 
 
 def _tuned(
-    arrivals: Sequence[tuple[float, LoggedJob]], requests: Mapping[str, Requests], rng: np.random.Generator
+    arrivals: Sequence[tuple[float, LoggedJob]],
+    requests: Mapping[str, Requests],
+    rng: np.random.Generator,
 ) -> list[TunedJob]:
     jobs = []
     for number, (at, logged) in enumerate(arrivals):
@@ -104,4 +135,6 @@ def _tuned(
 def _seconds_of_day(job: LoggedJob, start_hour: int) -> float:
     at = datetime.fromtimestamp(job.at, UTC)
     midnight = at.replace(hour=0, minute=0, second=0, microsecond=0)
-    return ((at - midnight).total_seconds() - start_hour * S_PER_HOUR) % (HOURS_PER_DAY * S_PER_HOUR)
+    return ((at - midnight).total_seconds() - start_hour * S_PER_HOUR) % (
+        HOURS_PER_DAY * S_PER_HOUR
+    )

@@ -42,7 +42,10 @@ def recognises(lines: Sequence[str], profiles: Path | None) -> bool:  # noqa: AR
     return len(cells) == len(COLUMNS) and cells[3].strip() in STATUSES
 
 
-def load(path: Path, profiles: Path | None) -> tuple[Workload, dict[str, CurveApplication]]:  # noqa: ARG001  # as above
+def load(
+    path: Path,
+    profiles: Path | None,  # noqa: ARG001  # as above
+) -> tuple[Workload, dict[str, CurveApplication]]:
     """Return the jobs of `path`, rigid. Raises InputError for anything that the format does not allow."""
     return rigid_workload(path, read_log(path))
 
@@ -67,13 +70,22 @@ def read_log(path: Path) -> Iterator[LoggedJob]:
             continue
         start, end = row.number("start_time"), row.number("end_time")
         if end < start:
-            raise row.error("end_time", row.cells["end_time"], f"no less than start_time, {start:g}")
+            raise row.error(
+                "end_time", row.cells["end_time"], f"no less than start_time, {start:g}"
+            )
         job = jobs.setdefault(name, _Job(start, end, 0.0))
-        job.start, job.end, job.gpus = min(job.start, start), max(job.end, end), job.gpus + gpus
+        job.start, job.end, job.gpus = (
+            min(job.start, start),
+            max(job.end, end),
+            job.gpus + gpus,
+        )
     for name, job in jobs.items():
         if name not in unfinished and job.end > job.start:
             yield LoggedJob(
-                name=name, at=job.start, run_s=job.end - job.start, num_gpus=math.ceil(job.gpus - 1e-9)
+                name=name,
+                at=job.start,
+                run_s=job.end - job.start,
+                num_gpus=math.ceil(job.gpus - 1e-9),
             )
 
 

@@ -23,17 +23,26 @@ def recognises(lines: Sequence[str], profiles: Path | None) -> bool:  # noqa: AR
     """Return whether a file with these first lines is of this format."""
     if not lines:
         return False
-    return {"timestamp", "duration", "gpu_time"} <= _cells(lines[0]) or lines[0].lstrip().startswith("[")
+    return {"timestamp", "duration", "gpu_time"} <= _cells(lines[0]) or lines[
+        0
+    ].lstrip().startswith("[")
 
 
-def load(path: Path, profiles: Path | None) -> tuple[Workload, dict[str, CurveApplication]]:  # noqa: ARG001  # as above
+def load(
+    path: Path,
+    profiles: Path | None,  # noqa: ARG001  # as above
+) -> tuple[Workload, dict[str, CurveApplication]]:
     """Return the jobs of `path`, rigid. Raises InputError for anything that the format does not allow."""
     return rigid_workload(path, read_log(path))
 
 
 def read_log(path: Path) -> Iterator[LoggedJob]:
     """Yield the jobs of `path` that ran on GPUs. Raises InputError for what the format does not allow."""
-    yield from _read_json(path) if "".join(head(path)).lstrip().startswith("[") else _read_csv(path)
+    yield from (
+        _read_json(path)
+        if "".join(head(path)).lstrip().startswith("[")
+        else _read_csv(path)
+    )
 
 
 def _cells(line: str) -> set[str]:
@@ -60,7 +69,9 @@ def _read_json(path: Path) -> Iterator[LoggedJob]:
     except json.JSONDecodeError as error:
         place = f"{path} line {error.lineno} column {error.colno}"
         raise InputError(place, error.msg, "a JSON list of jobs") from None
-    for number, entry in enumerate(entries if isinstance(entries, list) else [entries], start=1):
+    for number, entry in enumerate(
+        entries if isinstance(entries, list) else [entries], start=1
+    ):
         place = f"{path} job {number}"
         if not isinstance(entry, dict):
             raise InputError(place, entry, "an object")
@@ -72,7 +83,9 @@ def _read_json(path: Path) -> Iterator[LoggedJob]:
             run_s = sum(seconds(str(end)) - seconds(str(start)) for start, end in spans)
             at = seconds(_field(place, entry, "submitted_time", str))
         except ValueError as error:
-            raise InputError(place, str(error), "instants such as 2017-10-07 01:11:39") from None
+            raise InputError(
+                place, str(error), "instants such as 2017-10-07 01:11:39"
+            ) from None
         num_gpus = sum(len(each["gpus"]) for each in attempts[-1].get("detail", ()))
         if num_gpus and run_s > 0.0:
             name = _field(place, entry, "jobid", str)

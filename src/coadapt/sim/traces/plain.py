@@ -10,7 +10,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from coadapt.model import DEFAULT_TENANT, InputError, JobSpec, ReplicaLimits, RescaleContract
+from coadapt.model import (
+    DEFAULT_TENANT,
+    InputError,
+    JobSpec,
+    ReplicaLimits,
+    RescaleContract,
+)
 from coadapt.sim.applications import Application
 from coadapt.sim.traces import osdi21, sia
 from coadapt.sim.traces.curve import CurveApplication, curve_spec
@@ -57,10 +63,16 @@ def load(path: Path, profiles: Path | None) -> tuple[Workload, dict[str, Applica
         application = _application(row, known, applications)
         applications[application.name] = application
         if isinstance(application, CurveApplication):
-            spec = curve_spec(application, name=name, tenant=row.cells.get("tenant", ""))
+            spec = curve_spec(
+                application, name=name, tenant=row.cells.get("tenant", "")
+            )
         else:
             spec = _spec(row, application, name)
-        own_s = sia.RESCALE_S.get(application.name) if isinstance(application, sia.TypedApplication) else None
+        own_s = (
+            sia.RESCALE_S.get(application.name)
+            if isinstance(application, sia.TypedApplication)
+            else None
+        )
         jobs.append(
             TraceJob(
                 id=f"{index:0{width}d}-{name}",
@@ -73,7 +85,9 @@ def load(path: Path, profiles: Path | None) -> tuple[Workload, dict[str, Applica
     return Workload(name=path.stem, jobs=tuple(jobs)), applications
 
 
-def write_plain(path: Path, workload: Workload, applications: Mapping[str, Application]) -> None:
+def write_plain(
+    path: Path, workload: Workload, applications: Mapping[str, Application]
+) -> None:
     """Write `workload` as a table that `load` reads back as it is; another file of that name is replaced.
 
     Raises InputError for a job that a table cannot tell of: one that changes its batch by itself.
@@ -82,14 +96,26 @@ def write_plain(path: Path, workload: Workload, applications: Mapping[str, Appli
     for job in workload.jobs:
         spec, application = job.spec, applications[job.application]
         if spec.contract not in CONTRACTS:
-            allowed = f"jobs of contract {' or '.join(CONTRACTS)}, which a table can hold"
-            raise InputError("WORKLOAD", f"{job.id}, of contract {spec.contract}", allowed)
+            allowed = (
+                f"jobs of contract {' or '.join(CONTRACTS)}, which a table can hold"
+            )
+            raise InputError(
+                "WORKLOAD", f"{job.id}, of contract {spec.contract}", allowed
+            )
         named, curve, length_s = job.application, "", ""
         if isinstance(application, CurveApplication):
-            curve = " ".join(f"{gpus}:{rate!r}" for gpus, rate in application.rates.items())
+            curve = " ".join(
+                f"{gpus}:{rate!r}" for gpus, rate in application.rates.items()
+            )
             named, length_s = "", repr(application.length_s)
         limits = spec.replicas
-        where = (limits.requested, limits.min, limits.max, spec.batch.requested, str(spec.contract))
+        where = (
+            limits.requested,
+            limits.min,
+            limits.max,
+            spec.batch.requested,
+            str(spec.contract),
+        )
         lines.append((spec.name, job.at, named, curve, *where, length_s, spec.tenant))
     with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(lines)
@@ -100,15 +126,24 @@ def known_applications(profiles: Path | None) -> Known:
     if profiles is None:
         from coadapt.sim.library.profiles import BUILTIN_APPLICATIONS
 
-        return {name: partial(BUILTIN_APPLICATIONS.__getitem__, name) for name in BUILTIN_APPLICATIONS}
+        return {
+            name: partial(BUILTIN_APPLICATIONS.__getitem__, name)
+            for name in BUILTIN_APPLICATIONS
+        }
     typed = any(profiles.glob(f"*/{sia.PROFILE}"))
     return sia.applications_in(profiles) if typed else osdi21.applications_in(profiles)
 
 
-def _application(row: Row, known: Known, made: Mapping[str, Application]) -> Application:
+def _application(
+    row: Row, known: Known, made: Mapping[str, Application]
+) -> Application:
     name, curve = row.cells.get("application", ""), row.cells.get("curve", "")
     if bool(name) is bool(curve):
-        raise row.error("application", name, "an application, or a curve in the column `curve`, not both")
+        raise row.error(
+            "application",
+            name,
+            "an application, or a curve in the column `curve`, not both",
+        )
     if curve:
         return _curve(row, curve)
     if name not in known:
@@ -124,19 +159,31 @@ def _curve(row: Row, text: str) -> CurveApplication:
             gpus, samples = int(count), float(rate)
         except ValueError:
             raise row.error("curve", text, CURVE) from None
-        if gpus < 1 or gpus <= max(rates, default=0) or not 0.0 < samples < float("inf"):
+        if (
+            gpus < 1
+            or gpus <= max(rates, default=0)
+            or not 0.0 < samples < float("inf")
+        ):
             raise row.error("curve", text, CURVE)
         rates[gpus] = samples
     gpus = row.integer("gpus", at_least=1)
     if not min(rates) <= gpus <= max(rates):
-        raise row.error("gpus", gpus, f"{min(rates)}..{max(rates)}, which its curve covers")
+        raise row.error(
+            "gpus", gpus, f"{min(rates)}..{max(rates)}, which its curve covers"
+        )
     if "length_s" not in row.cells:
-        raise InputError(f"{row.path} line 1, columns", ",".join(row.cells), "a column 'length_s' for curves")
+        raise InputError(
+            f"{row.path} line 1, columns",
+            ",".join(row.cells),
+            "a column 'length_s' for curves",
+        )
     length_s = row.number("length_s")
     if not length_s:
         raise row.error("length_s", length_s, "a finite number > 0")
     shown = " ".join(f"{count}:{rate:g}" for count, rate in rates.items())
-    return CurveApplication(f"{shown} on {gpus} for {length_s:g} s", rates, gpus=gpus, length_s=length_s)
+    return CurveApplication(
+        f"{shown} on {gpus} for {length_s:g} s", rates, gpus=gpus, length_s=length_s
+    )
 
 
 def _spec(row: Row, application: Application, name: str) -> JobSpec:
@@ -147,12 +194,22 @@ def _spec(row: Row, application: Application, name: str) -> JobSpec:
     if contract not in CONTRACTS:
         raise row.error("contract", contract, " or ".join(CONTRACTS))
     if not limits.initial <= total <= limits.max_total:
-        raise row.error("batch", total, f"{limits.initial}..{limits.max_total}, which is known")
+        raise row.error(
+            "batch", total, f"{limits.initial}..{limits.max_total}, which is known"
+        )
     if row.cells.get("length_s"):
-        raise row.error("length_s", row.cells["length_s"], "nothing: an application has its own length")
-    most = _integer(row, "gpus_max") or max(limits.max_total // limits.min_atomic, fewest)
+        raise row.error(
+            "length_s",
+            row.cells["length_s"],
+            "nothing: an application has its own length",
+        )
+    most = _integer(row, "gpus_max") or max(
+        limits.max_total // limits.min_atomic, fewest
+    )
     if not fewest <= gpus <= most:
-        raise row.error("gpus", gpus, f"{fewest}..{most}, by its limits or its largest batch")
+        raise row.error(
+            "gpus", gpus, f"{fewest}..{most}, by its limits or its largest batch"
+        )
     return JobSpec(
         name=name,
         application=application.name,

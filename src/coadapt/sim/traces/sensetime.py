@@ -13,7 +13,16 @@ from coadapt.sim.traces.table import read_rows
 from coadapt.sim.workload import Workload
 
 # Those that both have, of which these are read. Helios has `vc` besides, Acme `type` and `gpu_time`.
-COLUMNS = ("job_id", "user", "gpu_num", "state", "submit_time", "start_time", "end_time", "duration")
+COLUMNS = (
+    "job_id",
+    "user",
+    "gpu_num",
+    "state",
+    "submit_time",
+    "start_time",
+    "end_time",
+    "duration",
+)
 
 
 def recognises(lines: Sequence[str], profiles: Path | None) -> bool:  # noqa: ARG001  # the signature is that of Importer
@@ -22,7 +31,10 @@ def recognises(lines: Sequence[str], profiles: Path | None) -> bool:  # noqa: AR
     return {"gpu_num", "submit_time", "duration"} <= cells
 
 
-def load(path: Path, profiles: Path | None) -> tuple[Workload, dict[str, CurveApplication]]:  # noqa: ARG001  # as above
+def load(
+    path: Path,
+    profiles: Path | None,  # noqa: ARG001  # as above
+) -> tuple[Workload, dict[str, CurveApplication]]:
     """Return the jobs of `path`, rigid. Raises InputError for anything that the format does not allow."""
     return rigid_workload(path, read_log(path))
 

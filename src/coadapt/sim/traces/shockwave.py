@@ -113,12 +113,16 @@ def profiled_phases(kind: Kind, throughputs: Throughputs) -> list[Phase]:
     phases = []
     for batch, epochs in groupby(kind.batch_by_epoch(profile=True)):
         num_epochs = len(list(epochs))
-        epoch_s = DATASET[kind.model] / batch / throughputs[kind.model, batch, kind.num_gpus]
+        epoch_s = (
+            DATASET[kind.model] / batch / throughputs[kind.model, batch, kind.num_gpus]
+        )
         phases.append(Phase(batch, num_epochs, num_epochs * epoch_s))
     return phases
 
 
-def trained_phases(kind: Kind, throughputs: Throughputs, longest_s: float) -> list[Phase]:
+def trained_phases(
+    kind: Kind, throughputs: Throughputs, longest_s: float
+) -> list[Phase]:
     """Return the phases of a job that trains alone, as the artifact's simulation has them.
 
     After each round of 120 s a change asked for after the round before takes effect, and then the schedule
@@ -130,7 +134,10 @@ def trained_phases(kind: Kind, throughputs: Throughputs, longest_s: float) -> li
     begin, spent_s, whole_s = 0.0, 0.0, 0.0
     phases: list[Phase] = []
     while done < total and whole_s <= longest_s:
-        rate, each = throughputs[kind.model, batch, kind.num_gpus], kind.steps_per_epoch(batch)
+        rate, each = (
+            throughputs[kind.model, batch, kind.num_gpus],
+            kind.steps_per_epoch(batch),
+        )
         steps = min(max(int(rate * ROUND_S), 1), total - done)
         done += steps
         spent_s += steps / rate
@@ -138,11 +145,18 @@ def trained_phases(kind: Kind, throughputs: Throughputs, longest_s: float) -> li
         if done < total and wanted != batch:
             epochs = -(-done // each)
             phases.append(Phase(batch, epochs - begin, spent_s))
-            begin, spent_s, batch, each = epochs, 0.0, wanted, kind.steps_per_epoch(wanted)
+            begin, spent_s, batch, each = (
+                epochs,
+                0.0,
+                wanted,
+                kind.steps_per_epoch(wanted),
+            )
             done, total = epochs * each, kind.num_epochs * each
         wanted = _wanted(kind, by_epoch, batch, -(-done // each))
     if spent_s > 0.0:
-        phases.append(Phase(batch, total / kind.steps_per_epoch(batch) - begin, spent_s))
+        phases.append(
+            Phase(batch, total / kind.steps_per_epoch(batch) - begin, spent_s)
+        )
     return phases
 
 
@@ -175,7 +189,9 @@ class SelfPacedApplication:
         self._modes = tuple(
             BatchMode(
                 total=batch * kind.num_gpus,
-                epoch_s=self._dataset / batch / throughputs[kind.model, batch, kind.num_gpus],
+                epoch_s=self._dataset
+                / batch
+                / throughputs[kind.model, batch, kind.num_gpus],
             )
             for batch in sorted({phase.batch for phase in profile + self._phases})
         )
@@ -187,7 +203,10 @@ class SelfPacedApplication:
             max_atomic=max(sizes),
             accumulation=False,
         )
-        self._samples_at = [0.0, *accumulate(phase.num_epochs * self._dataset for phase in self._phases)]
+        self._samples_at = [
+            0.0,
+            *accumulate(phase.num_epochs * self._dataset for phase in self._phases),
+        ]
         self._ends_s = [0.0, *accumulate(phase.seconds for phase in self._phases)]
         self._rates = [self._rate(phase.batch) for phase in self._phases]
 
@@ -197,7 +216,9 @@ class SelfPacedApplication:
 
     def step_time(self, setting: Setting, atomic: int) -> tuple[float, float]:
         num_gpus = setting.placement.num_replicas
-        if num_gpus != self._kind.num_gpus or all(phase.batch != atomic for phase in self._phases):
+        if num_gpus != self._kind.num_gpus or all(
+            phase.batch != atomic for phase in self._phases
+        ):
             raise UnmeasuredError(
                 f"{self.name}: {atomic} samples per GPU on {num_gpus} GPUs were not measured"
             )
@@ -206,14 +227,19 @@ class SelfPacedApplication:
     def _rate(self, batch: int) -> float:
         """Return samples per second at `batch` per GPU, epochs that changes complete at once included."""
         alike = [phase for phase in self._phases if phase.batch == batch]
-        epochs, seconds = sum(phase.num_epochs for phase in alike), sum(phase.seconds for phase in alike)
+        epochs, seconds = (
+            sum(phase.num_epochs for phase in alike),
+            sum(phase.seconds for phase in alike),
+        )
         return epochs * self._dataset / seconds
 
     def max_atomic(self, setting: Setting) -> int | None:  # noqa: ARG002  # the signature is that of Application
         return self.limits.max_atomic
 
     def own_batch(self, epoch: int) -> int:
-        return self._phases[min(epoch, len(self._phases) - 1)].batch * self._kind.num_gpus
+        return (
+            self._phases[min(epoch, len(self._phases) - 1)].batch * self._kind.num_gpus
+        )
 
     def grad_stats(self, total: int, epoch: int) -> GradStats:  # noqa: ARG002  # as above
         return EFFICIENCY_ONE
@@ -231,7 +257,10 @@ class SelfPacedApplication:
         """
         samples = progress * self.limits.initial
         index = min(bisect_right(self._samples_at, samples), len(self._phases)) - 1
-        run_s = self._ends_s[index] + (samples - self._samples_at[index]) / self._rates[index]
+        run_s = (
+            self._ends_s[index]
+            + (samples - self._samples_at[index]) / self._rates[index]
+        )
         left_s = max(self._ends_s[-1] - run_s, 0.0)
         step_s = self.own_batch(index) / self._rates[index]
         return Forecast(
@@ -245,10 +274,14 @@ class SelfPacedApplication:
 def recognises(lines: Sequence[str], profiles: Path | None) -> bool:  # noqa: ARG001  # the signature is that of Importer
     """Return whether a file with these first lines is a trace of this format."""
     cells = lines[0].split("\t") if lines else []
-    return len(cells) == len(COLUMNS) and _JOB_TYPE.fullmatch(cells[0].strip()) is not None
+    return (
+        len(cells) == len(COLUMNS) and _JOB_TYPE.fullmatch(cells[0].strip()) is not None
+    )
 
 
-def load(path: Path, profiles: Path | None) -> tuple[Workload, dict[str, SelfPacedApplication]]:
+def load(
+    path: Path, profiles: Path | None
+) -> tuple[Workload, dict[str, SelfPacedApplication]]:
     """Return the trace of `path` with its applications. profiles: a throughput table, or its directory.
 
     Raises InputError for anything that the format does not allow, in either.
@@ -265,7 +298,9 @@ def load(path: Path, profiles: Path | None) -> tuple[Workload, dict[str, SelfPac
             applications[kind.name] = SelfPacedApplication(kind, throughputs)
         at = row.number("arrival")
         if at < before:
-            raise row.error("arrival", at, f"no less than that of the line before, {before}")
+            raise row.error(
+                "arrival", at, f"no less than that of the line before, {before}"
+            )
         before = at
         job_id = f"{index:0{width}d}-{kind.model.lower()}"
         spec = JobSpec(
@@ -284,16 +319,24 @@ def _kind(row: Row, throughputs: Throughputs) -> Kind:
     match = _JOB_TYPE.fullmatch(job_type)
     if match is None or match[1] not in DATASET:
         models = ", ".join(DATASET)
-        raise row.error("job type", job_type, f"'MODEL (batch size B)', MODEL one of {models}")
+        raise row.error(
+            "job type", job_type, f"'MODEL (batch size B)', MODEL one of {models}"
+        )
     model, batch = match[1], int(match[2])
     mode, num_gpus = row.text("mode"), row.integer("scale factor", at_least=1)
     if mode not in MODES:
         raise row.error("mode", mode, ", ".join(MODES))
     if not 1 <= batch <= LARGEST[model]:
-        raise row.error("job type", job_type, f"a batch size within 1..{LARGEST[model]}")
+        raise row.error(
+            "job type", job_type, f"a batch size within 1..{LARGEST[model]}"
+        )
     total_steps = row.integer("total steps", at_least=1)
-    kind = Kind(model=model, batch=batch, mode=mode, num_gpus=num_gpus, total_steps=total_steps)
-    for each in sorted({*kind.batch_by_epoch(profile=True), *kind.batch_by_epoch(profile=False)}):
+    kind = Kind(
+        model=model, batch=batch, mode=mode, num_gpus=num_gpus, total_steps=total_steps
+    )
+    for each in sorted(
+        {*kind.batch_by_epoch(profile=True), *kind.batch_by_epoch(profile=False)}
+    ):
         if throughputs.get((model, each, num_gpus), 0.0) <= 0.0:
             allowed = f"a job type with a throughput > 0 at batch size {each} on {num_gpus} GPUs"
             raise row.error("job type", job_type, allowed)
@@ -303,14 +346,18 @@ def _kind(row: Row, throughputs: Throughputs) -> Kind:
 def _table(profiles: Path | None) -> Path:
     """Return the throughput table: the file itself, or the only one in the directory."""
     if profiles is None:
-        raise InputError("--profiles", "nothing", "a throughput table, or its directory")
+        raise InputError(
+            "--profiles", "nothing", "a throughput table, or its directory"
+        )
     if not profiles.is_dir():
         return profiles
     found = sorted(profiles.glob("*_throughputs.json"))
     if len(found) != 1:
         shown = ", ".join(each.name for each in found) or "none"
         raise InputError(
-            "--profiles", f"{profiles}: {shown}", "one file *_throughputs.json, or a path to one"
+            "--profiles",
+            f"{profiles}: {shown}",
+            "one file *_throughputs.json, or a path to one",
         )
     return found[0]
 
@@ -326,15 +373,25 @@ def read_throughputs(path: Path) -> dict[tuple[str, int, int], float]:
         raise InputError(place, error.msg, "a JSON object") from None
     table = tables.get(GPU_TYPE) if isinstance(tables, dict) else None
     if not isinstance(table, dict):
-        raise InputError(f"{path}", "no such table", f"an object with a table {GPU_TYPE!r}")
+        raise InputError(
+            f"{path}", "no such table", f"an object with a table {GPU_TYPE!r}"
+        )
     rates = {}
     for key, entry in table.items():
         match = _TABLE_KEY.fullmatch(key)
         if match is None:
-            raise InputError(f"{path}, {GPU_TYPE}", key, "\"('MODEL (batch size B)', GPUS)\"")
+            raise InputError(
+                f"{path}, {GPU_TYPE}", key, "\"('MODEL (batch size B)', GPUS)\""
+            )
         rate = entry.get("null") if isinstance(entry, dict) else None
-        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0.0 <= rate < float("inf"):
-            raise InputError(f"{path}, {GPU_TYPE}, {key}, null", rate, "steps per second >= 0")
+        if (
+            isinstance(rate, bool)
+            or not isinstance(rate, int | float)
+            or not 0.0 <= rate < float("inf")
+        ):
+            raise InputError(
+                f"{path}, {GPU_TYPE}, {key}, null", rate, "steps per second >= 0"
+            )
         if match[2] is not None:
             rates[match[1], int(match[2]), int(match[3])] = float(rate)
     return rates

@@ -13,7 +13,12 @@ from coadapt.model import BatchLimits, InputError
 from coadapt.sim.applications import Setting, UnmeasuredError
 from coadapt.sim.colocation import kept_speed
 from coadapt.sim.traces.measured import StepTimes, Times, Validation
-from coadapt.sim.traces.tuned_jobs import application_folders, has_columns, read_jobs, tuned_spec
+from coadapt.sim.traces.tuned_jobs import (
+    application_folders,
+    has_columns,
+    read_jobs,
+    tuned_spec,
+)
 from coadapt.sim.workload import Workload
 
 PROFILE = "placements-*.csv"
@@ -64,8 +69,12 @@ class TypedApplication(Validation):
     def step_time(self, setting: Setting, atomic: int) -> Times:
         """Return what was measured, times the artifact's factor. Neighbours slow it by our own model."""
         if setting.placement.num_racks > 1:
-            raise UnmeasuredError(f"{self.name}: measured in one rack, not on {setting.placement}")
-        step_s, sync_s = self._on(setting.gpu_type)(setting.placement.replicas_per_node, atomic)
+            raise UnmeasuredError(
+                f"{self.name}: measured in one rack, not on {setting.placement}"
+            )
+        step_s, sync_s = self._on(setting.gpu_type)(
+            setting.placement.replicas_per_node, atomic
+        )
         factor = self._stretch
         if setting.neighbours:
             factor /= kept_speed(self.load, setting.neighbours)
@@ -77,7 +86,9 @@ class TypedApplication(Validation):
         On many GPUs the artifact measured no more than the largest total needs, and left gaps below it: more
         passes bridge them.
         """
-        largest = self._on(setting.gpu_type).most_on(setting.placement.replicas_per_node)
+        largest = self._on(setting.gpu_type).most_on(
+            setting.placement.replicas_per_node
+        )
         most = min(MAX_ATOMIC.get((self.name, setting.gpu_type), largest), largest)
         return max(int(most * setting.gpu_share), self.limits.min_atomic)
 
@@ -90,34 +101,58 @@ class TypedApplication(Validation):
         if steps is None:
             if gpu_type not in self.gpu_types:
                 measured = ", ".join(self.gpu_types)
-                raise UnmeasuredError(f"{self.name}: measured on {measured}, not on GPU type {gpu_type!r}")
-            files = [self._directory / f"{kind}-{gpu_type}.csv" for kind in ("placements", "scalability")]
-            steps = StepTimes(f"{self.name} on {gpu_type}", files[0], files[1], NUM_NODES_MAX[gpu_type])
+                raise UnmeasuredError(
+                    f"{self.name}: measured on {measured}, not on GPU type {gpu_type!r}"
+                )
+            files = [
+                self._directory / f"{kind}-{gpu_type}.csv"
+                for kind in ("placements", "scalability")
+            ]
+            steps = StepTimes(
+                f"{self.name} on {gpu_type}",
+                files[0],
+                files[1],
+                NUM_NODES_MAX[gpu_type],
+            )
             self._steps[gpu_type] = steps
         return steps
 
 
 def recognises(lines: Sequence[str], profiles: Path | None) -> bool:
     """Return whether a file with these first lines, beside these profiles, is a workload of this format."""
-    return has_columns(lines) and profiles is not None and any(profiles.glob(f"*/{PROFILE}"))
+    return (
+        has_columns(lines)
+        and profiles is not None
+        and any(profiles.glob(f"*/{PROFILE}"))
+    )
 
 
-def load(path: Path, profiles: Path | None) -> tuple[Workload, dict[str, TypedApplication]]:
+def load(
+    path: Path, profiles: Path | None
+) -> tuple[Workload, dict[str, TypedApplication]]:
     """Return the workload of `path`, and the applications that it uses from the directory `profiles`.
 
     Raises InputError for anything that the format does not allow, in either.
     """
     workload, applications = read_jobs(
-        path, applications_in(profiles), lambda row, application: tuned_spec(row, application.limits)
+        path,
+        applications_in(profiles),
+        lambda row, application: tuned_spec(row, application.limits),
     )
-    jobs = tuple(replace(job, rescale_s=RESCALE_S.get(job.application)) for job in workload.jobs)
+    jobs = tuple(
+        replace(job, rescale_s=RESCALE_S.get(job.application)) for job in workload.jobs
+    )
     return replace(workload, jobs=jobs), applications
 
 
 def applications_in(profiles: Path | None) -> dict[str, Callable[[], TypedApplication]]:
     """Return how to read each application of the directory `profiles`, by name. Raises InputError if none."""
     folders = application_folders(profiles, PROFILE)
-    return {name: partial(_application, path) for name, path in folders.items() if name != HYBRID_PARALLEL}
+    return {
+        name: partial(_application, path)
+        for name, path in folders.items()
+        if name != HYBRID_PARALLEL
+    }
 
 
 @cache

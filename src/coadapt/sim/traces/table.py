@@ -61,7 +61,11 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     (_, header), *records = _records(path)
     for column in columns:
         if column not in header:
-            raise InputError(f"{path} line 1, columns", ",".join(header), f"a column {column!r} among them")
+            raise InputError(
+                f"{path} line 1, columns",
+                ",".join(header),
+                f"a column {column!r} among them",
+            )
     if not records:
         raise InputError(f"{path}", "no rows", "at least one row below the header")
     for line, record in records:
@@ -71,7 +75,9 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
         yield Row(path, line, dict(zip(header, record, strict=True)))
 
 
-def read_headless_rows(path: Path, columns: Sequence[str], delimiter: str = "\t") -> Iterator[Row]:
+def read_headless_rows(
+    path: Path, columns: Sequence[str], delimiter: str = "\t"
+) -> Iterator[Row]:
     """Yield the rows of a file without a header, cells parted by `delimiter`; `columns` names them.
 
     Raises InputError if the file cannot be read, is empty, or has a row of another length.
@@ -80,7 +86,9 @@ def read_headless_rows(path: Path, columns: Sequence[str], delimiter: str = "\t"
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from None
-    filled = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    filled = [
+        (number, line) for number, line in enumerate(lines, start=1) if line.strip()
+    ]
     if not filled:
         raise InputError(f"{path}", "an empty file", f"lines of {len(columns)} values")
     for number, line in filled:
@@ -96,7 +104,10 @@ def head(path: Path, num_lines: int = 1) -> list[str]:
     """Return the first lines of a file, without line ends. Raises InputError if it cannot be read."""
     try:
         with path.open(encoding="utf-8") as file:
-            return [line.rstrip("\r\n") for _, line in zip(range(num_lines), file, strict=False)]
+            return [
+                line.rstrip("\r\n")
+                for _, line in zip(range(num_lines), file, strict=False)
+            ]
     except (OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from None
 
@@ -106,7 +117,11 @@ def _records(path: Path) -> list[tuple[int, list[str]]]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.reader(file)
-            records = [(reader.line_num, [cell.strip() for cell in record]) for record in reader if record]
+            records = [
+                (reader.line_num, [cell.strip() for cell in record])
+                for record in reader
+                if record
+            ]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise _unreadable(path, error) from None
     if not records:

@@ -10,7 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from coadapt.model import BatchLimits, InputError, JobSpec, ReplicaLimits, RescaleContract
+from coadapt.model import (
+    BatchLimits,
+    InputError,
+    JobSpec,
+    ReplicaLimits,
+    RescaleContract,
+)
 from coadapt.sim.applications import Application
 from coadapt.sim.traces.table import Row, read_rows
 from coadapt.sim.workload import TraceJob, Workload
@@ -39,15 +45,23 @@ def write_jobs(path: Path, jobs: Iterable[TunedJob]) -> None:
 
 def has_columns(lines: Sequence[str]) -> bool:
     """Return whether these are the first lines of a workload of tuned jobs, right or wrong."""
-    return bool(lines) and set(COLUMNS[2:]) <= {cell.strip() for cell in lines[0].split(",")}
+    return bool(lines) and set(COLUMNS[2:]) <= {
+        cell.strip() for cell in lines[0].split(",")
+    }
 
 
 def application_folders(profiles: Path | None, needs: str) -> dict[str, Path]:
     """Return the folders in `profiles` with a file that matches `needs`, by name. InputError if none has."""
     allowed = f"a directory with APPLICATION/{needs} in it"
     if profiles is None or not profiles.is_dir():
-        raise InputError("--profiles", "nothing" if profiles is None else str(profiles), allowed)
-    folders = {each.name: each.resolve() for each in sorted(profiles.iterdir()) if any(each.glob(needs))}
+        raise InputError(
+            "--profiles", "nothing" if profiles is None else str(profiles), allowed
+        )
+    folders = {
+        each.name: each.resolve()
+        for each in sorted(profiles.iterdir())
+        if any(each.glob(needs))
+    }
     if not folders:
         raise InputError("--profiles", str(profiles), allowed)
     return folders
@@ -77,7 +91,14 @@ def read_jobs(
         # Ids sort in file order: it breaks ties between arrivals of the same second.
         job_id = f"{index:0{width}d}-{name}"
         at = row.number("time")
-        jobs.append(TraceJob(id=job_id, at=at, application=wanted, spec=spec(row, applications[wanted])))
+        jobs.append(
+            TraceJob(
+                id=job_id,
+                at=at,
+                application=wanted,
+                spec=spec(row, applications[wanted]),
+            )
+        )
     return Workload(name=path.stem, jobs=tuple(jobs)), applications
 
 
@@ -89,11 +110,15 @@ def tuned_spec(row: Row, limits: BatchLimits) -> JobSpec:
     replicas = row.integer("num_replicas", at_least=1)
     total = row.integer("batch_size", at_least=1)
     if not limits.initial <= total <= limits.max_total:
-        raise row.error("batch_size", total, f"{limits.initial}..{limits.max_total}, as measured")
+        raise row.error(
+            "batch_size", total, f"{limits.initial}..{limits.max_total}, as measured"
+        )
     # No local batch below the smallest measured one; rounding up allows a remainder.
     if replicas > NUM_REPLICAS_MAX or -(-total // replicas) < limits.min_atomic:
         most = min(NUM_REPLICAS_MAX, total // limits.min_atomic)
-        raise row.error("num_replicas", replicas, f"1..{most} for a total batch of {total}")
+        raise row.error(
+            "num_replicas", replicas, f"1..{most} for a total batch of {total}"
+        )
     most = max(replicas, min(NUM_REPLICAS_MAX, limits.max_total // limits.min_atomic))
     return JobSpec(
         name=row.text("name"),

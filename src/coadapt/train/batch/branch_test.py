@@ -48,7 +48,10 @@ class BranchTest:
         self._session = session
         self._saver = saver
         self._trial: _Trial | None = None
-        self._refused = (math.inf, 0)  # totals from the first on, until that many samples are trained on
+        self._refused = (
+            math.inf,
+            0,
+        )  # totals from the first on, until that many samples are trained on
         self._warned = False
 
     @property
@@ -66,9 +69,7 @@ class BranchTest:
         if batch.total >= least and session.progress.samples < until:
             return present
         if self._trial is not None or session.current is None:
-            return (
-                present  # one at a time, and none between two epochs: it would undo what the user does there
-            )
+            return present  # one at a time, and none between two epochs: it would undo what the user does there
         num_samples = -(-self.num_samples // batch.total) * batch.total
         whole = session.data.order.epoch_samples(present)
         if whole is None or session.progress.index + num_samples + batch.total > whole:
@@ -122,7 +123,9 @@ class BranchTest:
             self._restore(trial)
             if not position:
                 back = session.progress
-                session.progress = Progress(at.epoch, at.index, back.step, back.samples, back.progress)
+                session.progress = Progress(
+                    at.epoch, at.index, back.step, back.samples, back.progress
+                )
                 session.data.stream, session.data.order = stream, order
                 session.figures.totals.clear()  # those of the epoch in which the trial began
         self._trial = None

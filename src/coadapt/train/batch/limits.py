@@ -65,21 +65,38 @@ def resolve_limits(
     What only one of them says counts. Raises InputError where they contradict each other.
     """
     batch_size, max_atomic = wanted.batch_size, wanted.max_atomic
-    rule = None if wanted.batch_rule is None else BatchRule.parse(wanted.batch_rule, field=RULE_FIELD)
+    rule = (
+        None
+        if wanted.batch_rule is None
+        else BatchRule.parse(wanted.batch_rule, field=RULE_FIELD)
+    )
     if rule is not None and contract is not RescaleContract.SELF:
-        raise InputError(RULE_FIELD, wanted.batch_rule, f"only under contract self; this job's is {contract}")
+        raise InputError(
+            RULE_FIELD,
+            wanted.batch_rule,
+            f"only under contract self; this job's is {contract}",
+        )
     if spec is None:
         if contract is RescaleContract.SCHEDULE:
             raise InputError(
-                "contract", str(contract), "a job file whose batch.schedule declares the batches"
+                "contract",
+                str(contract),
+                "a job file whose batch.schedule declares the batches",
             )
         if batch_size is None:
-            raise InputError("loader(batch_size)", None, "a number of samples; no job file names one")
+            raise InputError(
+                "loader(batch_size)", None, "a number of samples; no job file names one"
+            )
         return _limits(
-            initial=batch_size, max_total=wanted.max_batch_size or 0, max_atomic=max_atomic, rule=rule
+            initial=batch_size,
+            max_total=wanted.max_batch_size or 0,
+            max_atomic=max_atomic,
+            rule=rule,
         )
     declared = spec.batch
-    own = declared.initial if contract is RescaleContract.ADAPTIVE else declared.requested
+    own = (
+        declared.initial if contract is RescaleContract.ADAPTIVE else declared.requested
+    )
     name = "batch.initial" if own == declared.initial else "batch.requested"
     if declared.schedule is not None:
         name = "first of batch.schedule"
@@ -87,7 +104,9 @@ def resolve_limits(
     _agree("max_batch_size", wanted.max_batch_size, declared.max_total, "batch.max")
     if rule is not None and rule != declared.rule:
         raise InputError(
-            RULE_FIELD, wanted.batch_rule, f"{declared.rule or 'none'}, the job file's batch.rule"
+            RULE_FIELD,
+            wanted.batch_rule,
+            f"{declared.rule or 'none'}, the job file's batch.rule",
         )
     if declared.max_atomic is None:
         return _limits(
@@ -117,7 +136,9 @@ def begin_sampling(session: Session, limits: BatchLimits, order: SampleOrder) ->
         if session.adaptive:
             # A batch above the whole data set would be cut short, or with drop_last leave no step at all.
             largest = min(limits.max_total, num_samples)
-            limits = replace(limits, max_total=largest, requested=min(limits.requested, largest))
+            limits = replace(
+                limits, max_total=largest, requested=min(limits.requested, largest)
+            )
     session.sampling = Sampling(
         limits=limits,
         order=order,
@@ -143,7 +164,9 @@ def settle_batch(session: Session) -> None:
         )
         data.limits = limits
     if limits.max_atomic is not None and data.batch.atomic > limits.max_atomic:
-        data.batch = split_total(data.batch.total, session.group.size, limits, exact=True)
+        data.batch = split_total(
+            data.batch.total, session.group.size, limits, exact=True
+        )
 
 
 def first_batch(session: Session) -> BatchConfig:
@@ -153,7 +176,11 @@ def first_batch(session: Session) -> BatchConfig:
     the best for its present placement, as far as it has measured itself. Raises InputError if what is
     dictated breaks the contract.
     """
-    limits, group, dictated = session.data.limits, session.group, session.config.job.batch
+    limits, group, dictated = (
+        session.data.limits,
+        session.group,
+        session.config.job.batch,
+    )
     before = session.data.batch
     if limits.schedule is not None:
         return scheduled_batch(session)
@@ -161,17 +188,28 @@ def first_batch(session: Session) -> BatchConfig:
         return split_total(before.total, group.size, limits, exact=True)
     if not session.adaptive:
         if dictated is not None and dictated.total != limits.requested:
-            raise InputError(ENV_BATCH, dictated.total, f"{limits.requested}: the contract is fixed")
+            raise InputError(
+                ENV_BATCH, dictated.total, f"{limits.requested}: the contract is fixed"
+            )
         return dictated or split_total(limits.requested, group.size, limits, exact=True)
     if dictated is None:
         dictated = split_total(before.total, group.size, limits)
-        params, grad = session.profiles.params.get(session.gpu_type), session.grad_stats()
+        params, grad = (
+            session.profiles.params.get(session.gpu_type),
+            session.grad_stats(),
+        )
         if params is not None and grad is not None:
             cautious = session.data.noise.cautious()
-            better = better_batch(limits, params, grad, group.placement, dictated, cautious=cautious)
+            better = better_batch(
+                limits, params, grad, group.placement, dictated, cautious=cautious
+            )
             dictated = better or dictated
     if dictated.total > limits.max_total:
-        raise InputError("batch", dictated.total, f"at most {limits.max_total} on {group.size} replicas")
+        raise InputError(
+            "batch",
+            dictated.total,
+            f"at most {limits.max_total} on {group.size} replicas",
+        )
     return dictated
 
 
@@ -216,19 +254,32 @@ def better_batch(
         if choice.config.total <= current.total:
             return None
     seconds = float(model(params, placement, current.atomic, current.accumulation))
-    share = efficiency(float(max(current.total, limits.initial)), float(limits.initial), grad.sqr, grad.var)
+    share = efficiency(
+        float(max(current.total, limits.initial)),
+        float(limits.initial),
+        grad.sqr,
+        grad.var,
+    )
     reverses = trend * (choice.config.total - current.total) < 0
     least = REVERSAL_GAIN_MIN if reverses else GAIN_MIN
-    return choice.config if choice.goodput > least * current.total / seconds * share else None
+    return (
+        choice.config
+        if choice.goodput > least * current.total / seconds * share
+        else None
+    )
 
 
-def _within_one_growth(limits: BatchLimits, current: BatchConfig, placement: Placement) -> BatchLimits:
+def _within_one_growth(
+    limits: BatchLimits, current: BatchConfig, placement: Placement
+) -> BatchLimits:
     """Return `limits` with the batch at most GROWTH_MAX times as large.
 
     One replica takes a batch above the initial one in two passes, to measure its noise. Twice the batch would
     be two passes of the present size, which nothing is gained by: there it is the pass that doubles.
     """
-    in_two = placement.num_replicas == 1 and not current.accumulation and limits.accumulation
+    in_two = (
+        placement.num_replicas == 1 and not current.accumulation and limits.accumulation
+    )
     most = int(GROWTH_MAX * (2 if in_two else 1) * max(current.total, limits.initial))
     if limits.max_total <= most:
         return limits
@@ -237,7 +288,9 @@ def _within_one_growth(limits: BatchLimits, current: BatchConfig, placement: Pla
 
 def _agree(argument: str, given: int | None, declared: int, name: str) -> None:
     if given is not None and given != declared:
-        raise InputError(f"loader({argument})", given, f"{declared}, the job file's {name}")
+        raise InputError(
+            f"loader({argument})", given, f"{declared}, the job file's {name}"
+        )
 
 
 def _limits(**values: "int | bool | BatchSchedule | BatchRule | None") -> BatchLimits:

@@ -12,7 +12,13 @@ from coadapt.train.checkpoint.saver import Saver
 from coadapt.train.checkpoint.writer import copy_to_host
 from coadapt.train.group.group import gather_all
 from coadapt.train.group.totals import Totals
-from coadapt.train.memory_ceiling import MemoryCeiling, MemoryCeilingFile, is_out_of_memory, search, signature
+from coadapt.train.memory_ceiling import (
+    MemoryCeiling,
+    MemoryCeilingFile,
+    is_out_of_memory,
+    search,
+    signature,
+)
 from coadapt.train.rng import restore_rng, rng_state
 from coadapt.train.session import Session
 from coadapt.train.wrappers.model import ElasticModel
@@ -34,7 +40,9 @@ class MemoryWatch:
         self._file = MemoryCeilingFile(session.config.checkpoint_dir)
         self._signature = signature(model.module)
         if session.model_is_sharded:
-            session.memory_ceilings.update(self._file.read_cut(self._signature, session.group.size))
+            session.memory_ceilings.update(
+                self._file.read_cut(self._signature, session.group.size)
+            )
         else:
             session.memory_ceilings.update(self._file.read(self._signature))
 
@@ -53,7 +61,9 @@ class MemoryWatch:
         self._keep(parts)
         most = min(largest, *(ceiling.fits for _, ceiling in parts))
         if not most:
-            raise RuntimeError(f"not even one sample per pass fits into the memory of a {session.gpu_type}")
+            raise RuntimeError(
+                f"not even one sample per pass fits into the memory of a {session.gpu_type}"
+            )
         return most
 
     def _search(self, trial: Callable[[int], object], largest: int) -> MemoryCeiling:
@@ -63,7 +73,12 @@ class MemoryWatch:
 
         def fits(num_samples: int) -> bool:
             if not before:
-                before.append((copy_to_host(self._saver.objects()), rng_state(session.group.device)))
+                before.append(
+                    (
+                        copy_to_host(self._saver.objects()),
+                        rng_state(session.group.device),
+                    )
+                )
             sizes.append(num_samples)
             return self._fits(trial, num_samples)
 
@@ -115,9 +130,13 @@ class MemoryWatch:
         if device.type != "cuda":
             return []
         parameters = [p for p in self._model.module.parameters() if p.requires_grad]
-        return [torch.empty_like(p) for p in parameters for _ in range(COPIES_OF_GRADIENTS)]
+        return [
+            torch.empty_like(p) for p in parameters for _ in range(COPIES_OF_GRADIENTS)
+        ]
 
-    def _restore(self, objects: dict[str, object], generators: dict[str, object]) -> None:
+    def _restore(
+        self, objects: dict[str, object], generators: dict[str, object]
+    ) -> None:
         self._saver.load_objects(cast("dict[str, dict[str, object]]", objects))
         restore_rng(generators, self._session.group.device)
         self._session.figures.totals = Totals()
@@ -138,11 +157,16 @@ class MemoryWatch:
 
     def explain(self, error: BaseException) -> str | None:
         """Remember that a pass of training ran out of memory; return what to say. None: it did not."""
-        session, current = self._session, self._session.current or self._session.broken_off
+        session, current = (
+            self._session,
+            self._session.current or self._session.broken_off,
+        )
         if current is None or not current.num_samples or not is_out_of_memory(error):
             return None
         failed = current.num_samples
-        ceiling = session.memory_ceilings[session.gpu_type] = session.memory_ceiling.after_failure(failed)
+        ceiling = session.memory_ceilings[session.gpu_type] = (
+            session.memory_ceiling.after_failure(failed)
+        )
         self._write({session.gpu_type: ceiling})
         rank, gpu_type = session.group.rank, session.gpu_type
         where = f"out of memory: replica {rank}: {failed} samples per pass do not fit into a {gpu_type}"

@@ -93,7 +93,9 @@ def load_fit() -> None:
     fit_throughput(profile.build())
 
 
-def take_snapshot(session: Session, num_epochs: int, step_time_s: float | None) -> RunSnapshot:
+def take_snapshot(
+    session: Session, num_epochs: int, step_time_s: float | None
+) -> RunSnapshot:
     """Return the snapshot of `session`, which is to end after `num_epochs` epochs."""
     data, progress, spec = session.data, session.progress, session.config.job.spec
     whole, left = data.order.epoch_samples(data.batch), None
@@ -139,7 +141,9 @@ def tune(at: RunSnapshot, kin_times: KinTimes | None = None) -> Tuning:
     batch = None
     if at.tunes and params is not None and at.grad is not None:
         model: ThroughputModel = step_time
-        if kin_times is not None and kin_times.are_of(at.timings.gpu_type, at.placement):
+        if kin_times is not None and kin_times.are_of(
+            at.timings.gpu_type, at.placement
+        ):
             model = hopeful_times(kin_times)
         batch = better_batch(
             at.limits,
@@ -156,12 +160,16 @@ def tune(at: RunSnapshot, kin_times: KinTimes | None = None) -> Tuning:
         progress_target=_target(at),
         samples=at.done.samples,
         batch=at.batch,
-        by_type={} if params is None else {at.timings.gpu_type: _type_profile(at, params)},
+        by_type={}
+        if params is None
+        else {at.timings.gpu_type: _type_profile(at, params)},
         grad=at.grad,
         forecast=_forecast(at, params),
         step_time_s=at.timings.step_time_s,
         # A loss that became infinite is told by the script; a report has finite numbers only.
-        metrics={name: value for name, value in at.metrics.items() if math.isfinite(value)},
+        metrics={
+            name: value for name, value in at.metrics.items() if math.isfinite(value)
+        },
     )
     return Tuning(report=report, params=params, batch=batch)
 
@@ -222,18 +230,24 @@ def _modes(
     largest = max(min(at.limits.max_total, samples), at.limits.requested)
     totals = sorted({*rule.totals(at.limits.requested, largest), at.batch.total})
     step_s = (
-        packed_step_times(params, _at_total(at.limits, total), requested, gpus_per_node)[-1]
+        packed_step_times(
+            params, _at_total(at.limits, total), requested, gpus_per_node
+        )[-1]
         for total in totals
     )
     return tuple(
-        BatchMode(total=total, epoch_s=max(seconds * math.ceil(samples / total), EPOCH_MIN_S))
+        BatchMode(
+            total=total, epoch_s=max(seconds * math.ceil(samples / total), EPOCH_MIN_S)
+        )
         for total, seconds in zip(totals, step_s, strict=True)
     )
 
 
 def _at_total(limits: BatchLimits, total: int) -> BatchLimits:
     """Return `limits` with the batch `total`, which stays."""
-    return replace(limits, requested=total, max_total=max(limits.max_total, total), rule=None)
+    return replace(
+        limits, requested=total, max_total=max(limits.max_total, total), rule=None
+    )
 
 
 def _only(num_replicas: int) -> ReplicaLimits:

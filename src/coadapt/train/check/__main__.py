@@ -64,25 +64,52 @@ class Outcome:
     def code(self) -> int:
         if self.problem and not self.changes and not self.findings:
             return EXIT_UNFIT
-        same = not self.problem and all(finding.same is not False for finding in self.findings)
+        same = not self.problem and all(
+            finding.same is not False for finding in self.findings
+        )
         return EXIT_SAME if same else EXIT_DIFFERENT
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check a script; return the exit code: 0 the same training, 1 not, 2 it could not be checked."""
-    parser = argparse.ArgumentParser(prog="coadapt check", description="See docs/check.md.")
+    parser = argparse.ArgumentParser(
+        prog="coadapt check", description="See docs/check.md."
+    )
     parser.add_argument("--replicas", type=int, default=3, help="the most at a time")
-    parser.add_argument("--changes", type=int, default=4, help="how often replicas change")
-    parser.add_argument("--steps", type=int, default=100, help="optimiser steps after which each run stops")
-    parser.add_argument("--seed", type=int, default=0, help="of the schedule and of all random generators")
-    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for all runs together")
+    parser.add_argument(
+        "--changes", type=int, default=4, help="how often replicas change"
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=100,
+        help="optimiser steps after which each run stops",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="of the schedule and of all random generators",
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=600.0, help="seconds for all runs together"
+    )
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="the script and its arguments")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, help="the script and its arguments"
+    )
     given = parser.parse_args(arguments)
     if not given.command or not Path(given.command[0]).is_file():
         parser.error(f"no such script: {' '.join(given.command[:1]) or '(none given)'}")
-    if given.replicas < 2 or given.changes < 1 or given.steps < 1 or not given.timeout > 0:
-        parser.error("--replicas takes 2 or more, --changes and --steps 1 or more, --timeout seconds > 0")
+    if (
+        given.replicas < 2
+        or given.changes < 1
+        or given.steps < 1
+        or not given.timeout > 0
+    ):
+        parser.error(
+            "--replicas takes 2 or more, --changes and --steps 1 or more, --timeout seconds > 0"
+        )
     settings = Settings(
         command=tuple(given.command),
         replicas=given.replicas,
@@ -92,7 +119,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         timeout_s=given.timeout,
     )
     outcome = check(settings)
-    text = json.dumps(asdict(outcome) | {"code": outcome.code}) if given.json else told(outcome, settings)
+    text = (
+        json.dumps(asdict(outcome) | {"code": outcome.code})
+        if given.json
+        else told(outcome, settings)
+    )
     sys.stdout.write(f"{text}\n")
     return outcome.code
 
@@ -104,14 +135,20 @@ def check(settings: Settings) -> Outcome:
         try:
             outcome = _check(settings, Path(folder), began + settings.timeout_s)
         except LateError as late:
-            outcome = Outcome(problem=f"nothing came of {late} within {settings.timeout_s:g} s (--timeout)")
+            outcome = Outcome(
+                problem=f"nothing came of {late} within {settings.timeout_s:g} s (--timeout)"
+            )
     return replace(outcome, wall_s=round(time.monotonic() - began, 1))
 
 
 def _check(settings: Settings, folder: Path, deadline: float) -> Outcome:
     plan = Plan(num_steps=settings.steps, seed=settings.seed)
     # Some replicas with a GPU and some without would be another training.
-    envs = {"CUDA_VISIBLE_DEVICES": ""} if torch.cuda.device_count() < settings.replicas else {}
+    envs = (
+        {"CUDA_VISIBLE_DEVICES": ""}
+        if torch.cuda.device_count() < settings.replicas
+        else {}
+    )
     alone, nudged, changed = (
         ScriptRun(settings.command, folder / name, told_plan, deadline, envs)
         for name, told_plan in (
@@ -139,18 +176,29 @@ def _check(settings: Settings, folder: Path, deadline: float) -> Outcome:
             text = f"a batch that 2 to {most} replicas cannot share equally: the loop is a library's"
             return Outcome(num_steps=max(steps), problem=text)
         if fitting:
-            first, changes = draw_anew(max(steps), settings.changes, fitting, settings.seed)
+            first, changes = draw_anew(
+                max(steps), settings.changes, fitting, settings.seed
+            )
         else:
-            first, changes = draw_changes(max(steps), settings.changes, settings.replicas, settings.seed)
+            first, changes = draw_changes(
+                max(steps), settings.changes, settings.replicas, settings.seed
+            )
         if not changes:
-            return Outcome(num_steps=max(steps), problem="too few steps for a change of replicas")
+            return Outcome(
+                num_steps=max(steps), problem="too few steps for a change of replicas"
+            )
         made, failure = lead(changed, first, changes)
         if failure is not None:
-            where = f"in the change {changes[len(made)]}" if len(made) < len(changes) else "after the changes"
+            where = (
+                f"in the change {changes[len(made)]}"
+                if len(made) < len(changes)
+                else "after the changes"
+            )
             return replace(_failed(failure, where, changes), num_steps=max(steps))
         if not made:
             return Outcome(
-                num_steps=max(steps), problem="training was over before the first change of replicas"
+                num_steps=max(steps),
+                problem="training was over before the first change of replicas",
             )
         return _compared(alone, nudged, changed, steps, made)
     finally:
@@ -159,7 +207,11 @@ def _check(settings: Settings, folder: Path, deadline: float) -> Outcome:
 
 
 def _compared(
-    alone: ScriptRun, nudged: ScriptRun, changed: ScriptRun, steps: Steps, made: Sequence[Change]
+    alone: ScriptRun,
+    nudged: ScriptRun,
+    changed: ScriptRun,
+    steps: Steps,
+    made: Sequence[Change],
 ) -> Outcome:
     contract, state = _state(alone)
     _, nudged_state = _state(nudged)
@@ -173,7 +225,11 @@ def _compared(
         fixed=contract in SAME_TRAINING and not _goes_by_noise(state),
         layers=kinds(alone.folder),
     )
-    return Outcome(num_steps=max(steps), changes=tuple(map(str, made)), findings=tuple(compared.findings()))
+    return Outcome(
+        num_steps=max(steps),
+        changes=tuple(map(str, made)),
+        findings=tuple(compared.findings()),
+    )
 
 
 def _state(run: ScriptRun) -> tuple[str, State]:
@@ -188,7 +244,9 @@ def _last_saved(run: ScriptRun) -> dict[str, object]:
     newest = CheckpointStore(run.checkpoints).newest()
     assert newest is not None, "a run that ended has saved"
     state = read_checkpoint(newest)
-    if newest.is_dir():  # the replicas' parts of a sharded model: here they are put together
+    if (
+        newest.is_dir()
+    ):  # the replicas' parts of a sharded model: here they are put together
         parts = read_shards(newest, empty_shards(state, {}))
         state = cast("dict[str, object]", unflatten(state, parts))
     return state
@@ -202,13 +260,17 @@ def _goes_by_noise(state: State) -> bool:
 
 def _failed(failure: Failure, where: str, changes: Sequence[Change]) -> Outcome:
     return Outcome(
-        problem=f"{failure.text} {where}", lines=failure.lines, changes=tuple(str(item) for item in changes)
+        problem=f"{failure.text} {where}",
+        lines=failure.lines,
+        changes=tuple(str(item) for item in changes),
     )
 
 
 def told(outcome: Outcome, settings: Settings) -> str:
     """Return the outcome in words."""
-    lines = [f"{' '.join(settings.command)}, seed {settings.seed}: {outcome.num_steps} steps alone, and with"]
+    lines = [
+        f"{' '.join(settings.command)}, seed {settings.seed}: {outcome.num_steps} steps alone, and with"
+    ]
     lines += [f"  {change}" for change in outcome.changes or ("no change",)]
     width = max((len(finding.what) for finding in outcome.findings), default=0)
     for finding in outcome.findings:
@@ -216,9 +278,14 @@ def told(outcome: Outcome, settings: Settings) -> str:
         lines.append(f"{finding.what:{width}}  {mark:9}  {finding.text}")
     different = [finding for finding in outcome.findings if finding.same is False]
     if outcome.problem:
-        lines += [f"failed: {outcome.problem}", *(f"  | {line}" for line in outcome.lines)]
+        lines += [
+            f"failed: {outcome.problem}",
+            *(f"  | {line}" for line in outcome.lines),
+        ]
     elif different:
-        lines.append(f"not the same training, first in {different[0].what}. Likely: {different[0].why}")
+        lines.append(
+            f"not the same training, first in {different[0].what}. Likely: {different[0].why}"
+        )
     else:
         lines.append("the same training")
     return "\n".join(lines)

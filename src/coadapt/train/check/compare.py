@@ -98,7 +98,9 @@ class Compared:
     def _samples(self) -> Finding:
         if not any(row.ids for rows in self.alone.values() for row in rows):
             return Finding(
-                what="samples", same=None, text="not compared: the loop, or its library, makes the batches"
+                what="samples",
+                same=None,
+                text="not compared: the loop, or its library, makes the batches",
             )
         if not self.fixed:
             return self._samples_of_epochs()
@@ -107,8 +109,14 @@ class Compared:
             if wanted != found:
                 lost, more = (wanted - found).total(), (found - wanted).total()
                 text = f"step {step} (epoch {rows[0].epoch}): {lost} samples missing, {more} too many"
-                return Finding(what="samples", same=False, text=text, why=SAMPLES_REMEDY)
-        return Finding(what="samples", same=True, text=f"the same in each of {len(self.alone)} steps")
+                return Finding(
+                    what="samples", same=False, text=text, why=SAMPLES_REMEDY
+                )
+        return Finding(
+            what="samples",
+            same=True,
+            text=f"the same in each of {len(self.alone)} steps",
+        )
 
     def _samples_of_epochs(self) -> Finding:
         """Where batches differ: no sample twice in an epoch."""
@@ -119,8 +127,15 @@ class Compared:
             twice = [name for name, count in ids.items() if count > 1]
             if twice:
                 text = f"epoch {epoch}: {len(twice)} samples more than once"
-                return Finding(what="samples", same=False, text=text, why="a defect of Coadapt: report it")
-        return Finding(what="samples", same=True, text="each at most once in each epoch")
+                return Finding(
+                    what="samples",
+                    same=False,
+                    text=text,
+                    why="a defect of Coadapt: report it",
+                )
+        return Finding(
+            what="samples", same=True, text="each at most once in each epoch"
+        )
 
     def _replicas(self) -> Finding:
         """Replicas of one step against each other: holds under every contract."""
@@ -128,20 +143,32 @@ class Compared:
             found = _apart(rows)
             if found is not None:
                 text, why = found
-                return Finding(what="replicas", same=False, text=f"step {step}: {text}", why=why)
+                return Finding(
+                    what="replicas", same=False, text=f"step {step}: {text}", why=why
+                )
         # No sum is taken of a model in parts: there is no tensor that two replicas both have.
         whole = any(row.norm for rows in self.changed.values() for row in rows)
-        what = "parameters and rates" if whole else "rates (each has a part of the parameters)"
-        return Finding(what="replicas", same=True, text=f"had the same {what} after each step")
+        what = (
+            "parameters and rates"
+            if whole
+            else "rates (each has a part of the parameters)"
+        )
+        return Finding(
+            what="replicas", same=True, text=f"had the same {what} after each step"
+        )
 
     def _rates(self) -> Finding:
         if not self.fixed:
             return _by_contract("learning rates")
         for step, first, other in self._pairs():
-            for own, wanted in zip(_flat(other.rates), _flat(first.rates), strict=False):
+            for own, wanted in zip(
+                _flat(other.rates), _flat(first.rates), strict=False
+            ):
                 if not math.isclose(own, wanted, rel_tol=RATE_TOLERANCE):
                     text = f"step {step}: {own:.6g}, alone {wanted:.6g}"
-                    return Finding(what="learning rates", same=False, text=text, why=RATE_REMEDY)
+                    return Finding(
+                        what="learning rates", same=False, text=text, why=RATE_REMEDY
+                    )
         return Finding(what="learning rates", same=True, text="the same in each step")
 
     def _updates(self) -> Finding:
@@ -150,9 +177,13 @@ class Compared:
         for step, first, other in self._pairs():
             if first.updates != other.updates:
                 text = f"step {step}: {_calls(other)} of optimizer.step(), alone {_calls(first)}"
-                return Finding(what="optimiser steps", same=False, text=text, why=UPDATES_REMEDY)
+                return Finding(
+                    what="optimiser steps", same=False, text=text, why=UPDATES_REMEDY
+                )
         calls = sum(sum(rows[0].updates) for rows in self.alone.values())
-        return Finding(what="optimiser steps", same=True, text=f"the same {calls} calls")
+        return Finding(
+            what="optimiser steps", same=True, text=f"the same {calls} calls"
+        )
 
     def _parameters(self) -> Finding:
         if not self.fixed:
@@ -160,7 +191,9 @@ class Compared:
         found = distance(self.state_alone, self.state_changed)
         if found is None:
             return Finding(
-                what="parameters", same=None, text="not compared: a model's state is not all tensors"
+                what="parameters",
+                same=None,
+                text="not compared: a model's state is not all tensors",
             )
         if found <= self.allowed:
             text = f"equal up to {found:.1e} of their norm; allowed {self.allowed:.1e}"
@@ -171,24 +204,47 @@ class Compared:
         began = self._parted_at()
         since = "" if began is None else f", since step {began}"
         text = f"differ by {found:.1e} of their norm{since}; allowed {self.allowed:.1e}"
-        return Finding(what="parameters", same=False, text=text, why=self._parameters_remedy())
+        return Finding(
+            what="parameters", same=False, text=text, why=self._parameters_remedy()
+        )
 
     def _parameters_remedy(self) -> str:
         if any(not sum(rows[0].updates) for rows in self.alone.values()):
             return HELD_REMEDY
-        return SEARCH_REMEDY if _searches(self.state_alone) else f"{PARAMETERS_REMEDY}; or {LOSS_REMEDY}"
+        return (
+            SEARCH_REMEDY
+            if _searches(self.state_alone)
+            else f"{PARAMETERS_REMEDY}; or {LOSS_REMEDY}"
+        )
 
     def _checkpoint(self) -> Finding:
         if not self.fixed:
             return _by_contract("checkpoint")
-        names = [name for name in self.state_alone if name.split("/")[0] not in ("model", "optimizer")]
+        names = [
+            name
+            for name in self.state_alone
+            if name.split("/")[0] not in ("model", "optimizer")
+        ]
         for name in names:
             if name not in self.state_changed:
-                return Finding(what="checkpoint", same=False, text=f"{name} is missing", why=STATE_REMEDY)
-            place = _first_difference(self.state_alone[name], self.state_changed[name], name)
-            if place is not None and not (self.layers and name not in ("state", "scheduler")):
-                return Finding(what="checkpoint", same=False, text=place, why=STATE_REMEDY)
-        return Finding(what="checkpoint", same=True, text=f"the same {', '.join(names) or 'model'}")
+                return Finding(
+                    what="checkpoint",
+                    same=False,
+                    text=f"{name} is missing",
+                    why=STATE_REMEDY,
+                )
+            place = _first_difference(
+                self.state_alone[name], self.state_changed[name], name
+            )
+            if place is not None and not (
+                self.layers and name not in ("state", "scheduler")
+            ):
+                return Finding(
+                    what="checkpoint", same=False, text=place, why=STATE_REMEDY
+                )
+        return Finding(
+            what="checkpoint", same=True, text=f"the same {', '.join(names) or 'model'}"
+        )
 
     def _pairs(self) -> Iterator[tuple[int, StepRow, StepRow]]:
         """Yield the first replica's row of each step, alone and under changes."""
@@ -199,7 +255,9 @@ class Compared:
     def _parted_at(self) -> int | None:
         """Return the first step after which parameters differ by more than is allowed."""
         for step, first, other in self._pairs():
-            if abs(first.checksum - other.checksum) > self.allowed * max(first.norm, 1e-30):
+            if abs(first.checksum - other.checksum) > self.allowed * max(
+                first.norm, 1e-30
+            ):
                 return step
         return None
 
@@ -219,7 +277,10 @@ def distance(one: State, other: State) -> float | None:
     for name, item in one.items():
         if name.split("/")[0] != "model":
             continue
-        own, their = cast("Mapping[str, object]", item), cast("Mapping[str, object]", other.get(name, {}))
+        own, their = (
+            cast("Mapping[str, object]", item),
+            cast("Mapping[str, object]", other.get(name, {})),
+        )
         for key, value in own.items():
             wanted = their.get(key)
             if not (isinstance(value, Tensor) and isinstance(wanted, Tensor)):
@@ -232,7 +293,10 @@ def distance(one: State, other: State) -> float | None:
 
 def _searches(state: State) -> bool:
     """Return whether LBFGS trains parameters of less than double precision."""
-    items = [(name.split("/")[0], cast("Mapping[str, object]", item)) for name, item in state.items()]
+    items = [
+        (name.split("/")[0], cast("Mapping[str, object]", item))
+        for name, item in state.items()
+    ]
     groups = [
         group
         for kind, item in items
@@ -250,7 +314,11 @@ def _searches(state: State) -> bool:
 
 
 def _by_contract(what: str) -> Finding:
-    return Finding(what=what, same=None, text="not compared: the contract lets batch and rate change")
+    return Finding(
+        what=what,
+        same=None,
+        text="not compared: the contract lets batch and rate change",
+    )
 
 
 def _ids(rows: Sequence[StepRow]) -> Counter[int]:
@@ -268,7 +336,9 @@ def _calls(row: StepRow) -> str:
 
 def _apart(rows: Sequence[StepRow]) -> tuple[str, str] | None:
     """Return what differs between the replicas of a step, and where that comes from."""
-    for group, rates in enumerate(zip(*(_flat(row.rates) for row in rows), strict=False)):
+    for group, rates in enumerate(
+        zip(*(_flat(row.rates) for row in rows), strict=False)
+    ):
         if len(set(rates)) > 1:
             return f"learning rate of group {group}: {by_replica(rates)}", RATE_REMEDY
     calls = [sum(row.updates) for row in rows]
@@ -288,13 +358,21 @@ def _first_difference(one: object, other: object, place: str) -> str | None:
             if found is not None:
                 return found
         return None
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
+    if (
+        isinstance(one, list | tuple)
+        and isinstance(other, list | tuple)
+        and len(one) == len(other)
+    ):
         places = (
             _first_difference(a, b, f"{place}[{index}]")
             for index, (a, b) in enumerate(zip(one, other, strict=True))
         )
         return next((found for found in places if found is not None), None)
-    return None if _alike(one, other) else f"{place} is {_short(other)}, alone {_short(one)}"
+    return (
+        None
+        if _alike(one, other)
+        else f"{place} is {_short(other)}, alone {_short(one)}"
+    )
 
 
 def _alike(one: object, other: object) -> bool:
@@ -311,4 +389,8 @@ def _alike(one: object, other: object) -> bool:
 
 
 def _short(value: object) -> str:
-    return f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.60}"
+    return (
+        f"a tensor {tuple(value.shape)}"
+        if isinstance(value, Tensor)
+        else f"{value!r:.60}"
+    )

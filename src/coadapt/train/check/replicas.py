@@ -18,7 +18,14 @@ from coadapt.model.contract_env import (
     ENV_JOINING,
     ENV_RESCALE_DIR,
 )
-from coadapt.model.rescale import ORDER_FILE, RescaleOrder, begun_file, done_file, member_name, ready_file
+from coadapt.model.rescale import (
+    ORDER_FILE,
+    RescaleOrder,
+    begun_file,
+    done_file,
+    member_name,
+    ready_file,
+)
 from coadapt.model.wire import to_json
 from coadapt.train.env import ENV_CHECK_DIR, child_environ
 from coadapt.train.wrappers.recorder import PLAN_FILE, Plan
@@ -63,7 +70,9 @@ class ScriptRun:
     def start(self, num_replicas: int) -> None:
         """Start a generation from nothing, or from the last checkpoint."""
         self.generation += 1
-        self.members = tuple(member_name(self.generation, rank) for rank in range(num_replicas))
+        self.members = tuple(
+            member_name(self.generation, rank) for rank in range(num_replicas)
+        )
         rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
         for rank in range(num_replicas):
             self._spawn(rank, num_replicas, rendezvous)
@@ -74,7 +83,9 @@ class ScriptRun:
         stay = [self.members[rank] for rank in keep]
         joining = range(len(stay), num_replicas)
         members = (*stay, *(member_name(self.generation, rank) for rank in joining))
-        order = RescaleOrder(generation=self.generation, members=members, placement=(num_replicas,))
+        order = RescaleOrder(
+            generation=self.generation, members=members, placement=(num_replicas,)
+        )
         for rank in joining:
             self._spawn(rank, num_replicas, {ENV_JOINING: "1"})
         beside = self.folder / "rescale" / "order.new"
@@ -90,8 +101,12 @@ class ScriptRun:
 
     def ready(self) -> bool:
         """Return whether all who are to join by the last order wait for the others to call them."""
-        joiners = [name for name in self.members if name.startswith(f"{self.generation}-")]
-        return all((self.folder / "rescale" / ready_file(name)).exists() for name in joiners)
+        joiners = [
+            name for name in self.members if name.startswith(f"{self.generation}-")
+        ]
+        return all(
+            (self.folder / "rescale" / ready_file(name)).exists() for name in joiners
+        )
 
     def done(self) -> bool:
         """Return whether the last order was carried out."""
@@ -108,11 +123,15 @@ class ScriptRun:
                 self._processes[name].send_signal(signal.SIGTERM)
 
     def alive(self) -> list[str]:
-        return [name for name, process in self._processes.items() if process.poll() is None]
+        return [
+            name for name, process in self._processes.items() if process.poll() is None
+        ]
 
     def ended(self) -> list[str]:
         """Return the members that have ended."""
-        return [name for name in self.members if self._processes[name].poll() is not None]
+        return [
+            name for name in self.members if self._processes[name].poll() is not None
+        ]
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         """Return once `condition` holds. Raises LateError with `what` was waited for."""
@@ -133,7 +152,11 @@ class ScriptRun:
     def last_lines(self, name: str) -> list[str]:
         """Return the end of a replica's output."""
         path = self.folder / f"{name}.log"
-        return path.read_text(errors="replace").splitlines()[-LOG_LINES:] if path.exists() else []
+        return (
+            path.read_text(errors="replace").splitlines()[-LOG_LINES:]
+            if path.exists()
+            else []
+        )
 
     def close(self) -> None:
         """End what is left, with the processes that it has started."""

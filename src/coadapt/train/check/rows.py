@@ -28,7 +28,9 @@ def read_steps(folder: Path) -> Steps:
             steps.setdefault(row.step, []).append(row)
     for step, rows in steps.items():
         newest = max(row.generation for row in rows)
-        steps[step] = sorted((row for row in rows if row.generation == newest), key=lambda row: row.rank)
+        steps[step] = sorted(
+            (row for row in rows if row.generation == newest), key=lambda row: row.rank
+        )
     return dict(sorted(steps.items()))
 
 
@@ -53,4 +55,10 @@ def sizes(folder: Path, most: int) -> list[int]:
 
 def kinds(folder: Path) -> list[str]:
     """Return what the models are made of that differs between numbers of replicas."""
-    return sorted({kind for path in folder.glob("*.door") for kind in json.loads(path.read_text())})
+    return sorted(
+        {
+            kind
+            for path in folder.glob("*.door")
+            for kind in json.loads(path.read_text())
+        }
+    )

@@ -37,7 +37,9 @@ class Change:
     def __str__(self) -> str:
         if self.keep is None:
             how = "by a restart"
-        elif len(self.keep) == min(self.before, self.after) and self.keep == tuple(range(len(self.keep))):
+        elif len(self.keep) == min(self.before, self.after) and self.keep == tuple(
+            range(len(self.keep))
+        ):
             how = "in place"
         else:
             stay = ", ".join(map(str, self.keep)) or "none"
@@ -54,7 +56,9 @@ class Failure:
     lines: tuple[str, ...] = ()
 
 
-def draw_changes(num_steps: int, num_changes: int, max_replicas: int, seed: int) -> tuple[int, list[Change]]:
+def draw_changes(
+    num_steps: int, num_changes: int, max_replicas: int, seed: int
+) -> tuple[int, list[Change]]:
     """Return the replicas to start with, and up to `num_changes` changes that fit into `num_steps` steps.
 
     The first is in place and lets a replica join, the second (of three or more) is a restart.
@@ -67,8 +71,14 @@ def draw_changes(num_steps: int, num_changes: int, max_replicas: int, seed: int)
     changes = []
     for index in range(fitting):
         step = _draw_step(draw, index, num_steps // fitting)
-        after = draw.randint(count + 1, max_replicas) if index == 0 else draw.randint(1, max_replicas)
-        anew = fitting > 2 and (index == 1 or (index > 1 and draw.random() < ANEW_SHARE))
+        after = (
+            draw.randint(count + 1, max_replicas)
+            if index == 0
+            else draw.randint(1, max_replicas)
+        )
+        anew = fitting > 2 and (
+            index == 1 or (index > 1 and draw.random() < ANEW_SHARE)
+        )
         keep = None
         if not anew:
             most = min(count, after)
@@ -79,7 +89,9 @@ def draw_changes(num_steps: int, num_changes: int, max_replicas: int, seed: int)
     return first, changes
 
 
-def draw_anew(num_steps: int, num_changes: int, sizes: Sequence[int], seed: int) -> tuple[int, list[Change]]:
+def draw_anew(
+    num_steps: int, num_changes: int, sizes: Sequence[int], seed: int
+) -> tuple[int, list[Change]]:
     """As `draw_changes`, for a run that changes by restarts only, to these numbers of replicas.
 
     sizes: ascending, two or more. The first change lets a replica join.
@@ -105,7 +117,9 @@ def _draw_step(draw: random.Random, index: int, room: int) -> int:
     return index * room + 1 + draw.randrange(max(room - STEPS_PER_CHANGE, 1))
 
 
-def lead(run: ScriptRun, first: int, changes: Sequence[Change]) -> tuple[list[Change], Failure | None]:
+def lead(
+    run: ScriptRun, first: int, changes: Sequence[Change]
+) -> tuple[list[Change], Failure | None]:
     """Let `run` go through `changes`, at least one, to its end; return those made, and what went wrong.
 
     Raises LateError.
@@ -116,7 +130,9 @@ def lead(run: ScriptRun, first: int, changes: Sequence[Change]) -> tuple[list[Ch
     for change in changes:
         if not _come_to(run, change.step):
             break
-        failure = _start_anew(run, change) if change.keep is None else _in_place(run, change)
+        failure = (
+            _start_anew(run, change) if change.keep is None else _in_place(run, change)
+        )
         if failure is not None:
             return made, failure
         if change.keep is not None and not run.done():
@@ -135,7 +151,9 @@ def _come_to(run: ScriptRun, step: int) -> bool:
     """Let training go on to the end of `step`; return False if a replica ended before."""
     write_gate(run.folder, Gate(hold=step))
     return _unless_ended(
-        run, lambda: all(last_step(run.folder, name) >= step for name in run.members), f"step {step}"
+        run,
+        lambda: all(last_step(run.folder, name) >= step for name in run.members),
+        f"step {step}",
     )
 
 
@@ -175,7 +193,9 @@ def _start_anew(run: ScriptRun, change: Change) -> Failure | None:
     return None
 
 
-def _failure(run: ScriptRun, codes: dict[str, int], *, or_early: bool = False) -> Failure | None:
+def _failure(
+    run: ScriptRun, codes: dict[str, int], *, or_early: bool = False
+) -> Failure | None:
     for name, code in codes.items():
         if code not in ENDINGS or or_early:
             text = f"replica {name} ended with code {code}"

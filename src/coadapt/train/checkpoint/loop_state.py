@@ -28,11 +28,15 @@ class LoopState:
         try:
             return values[name]
         except KeyError:
-            raise AttributeError(f"the loop's state has {_names(values)}, no {name}") from None
+            raise AttributeError(
+                f"the loop's state has {_names(values)}, no {name}"
+            ) from None
 
     def __setattr__(self, name: str, value: object) -> None:
         if name not in self._values:
-            raise AttributeError(f"the loop's state has {_names(self._values)}, no {name}")
+            raise AttributeError(
+                f"the loop's state has {_names(self._values)}, no {name}"
+            )
         check_plain(name, value)
         self._values[name] = value
 
@@ -42,7 +46,11 @@ class LoopState:
     def begin(self, values: Mapping[str, object]) -> None:
         """Keep further variables, with the values that they begin with. InputError if a name is taken."""
         for name, value in values.items():
-            if name in self._values or name.startswith("_") or hasattr(type(self), name):
+            if (
+                name in self._values
+                or name.startswith("_")
+                or hasattr(type(self), name)
+            ):
                 raise InputError("state(name)", name, "a name that is not taken")
             check_plain(name, value)
         self._values.update(values)
@@ -60,7 +68,9 @@ def check_plain(name: str, value: object) -> None:
         return
     if type(value) in (list, tuple, dict):
         assert isinstance(value, list | tuple | dict)
-        for item in (*value.keys(), *value.values()) if isinstance(value, dict) else value:
+        for item in (
+            (*value.keys(), *value.values()) if isinstance(value, dict) else value
+        ):
             check_plain(name, item)
         return
     raise InputError(f"state({name})", type(value).__name__, ALLOWED)

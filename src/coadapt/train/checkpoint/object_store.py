@@ -68,7 +68,12 @@ class Manifest:
     files: Mapping[str, str]
 
     def to_json(self) -> bytes:
-        told = {"format": FORMAT, "data": self.data, "saved_at": self.saved_at, "files": dict(self.files)}
+        told = {
+            "format": FORMAT,
+            "data": self.data,
+            "saved_at": self.saved_at,
+            "files": dict(self.files),
+        }
         return json.dumps(told, indent=1, sort_keys=True).encode()
 
     @classmethod
@@ -76,7 +81,9 @@ class Manifest:
         """Raises ValueError for a newer format."""
         told = json.loads(text)
         if told["format"] > FORMAT:
-            raise ValueError(f"a manifest has format {told['format']}; this coadapt reads up to {FORMAT}")
+            raise ValueError(
+                f"a manifest has format {told['format']}; this coadapt reads up to {FORMAT}"
+            )
         return cls(told["data"], float(told["saved_at"]), told["files"])
 
 
@@ -109,7 +116,9 @@ class ObjectStore:
 
         return write_shards(self._folder, folder, parts, group)
 
-    def finish_folder(self, folder: str, state: State, digests: Mapping[str, str]) -> str:
+    def finish_folder(
+        self, folder: str, state: State, digests: Mapping[str, str]
+    ) -> str:
         """Make what `begin_folder` gave a checkpoint, `state` with it; then drop all but the last `KEEP`."""
         files = {**digests, STATE_FILE: self._write_state(folder, state)}
         with _writing:
@@ -159,25 +168,36 @@ class ObjectStore:
     def _commit(self, data: str, files: Mapping[str, str]) -> str:
         text = Manifest(data, time.time(), files).to_json()
         number = _number(DATA, data)
-        name = f"checkpoint-{number:08d}-{hashlib.sha256(text).hexdigest()[:DIGITS]}.json"
+        name = (
+            f"checkpoint-{number:08d}-{hashlib.sha256(text).hexdigest()[:DIGITS]}.json"
+        )
         self._folder.put(name, text)
         self._written.add(name)
         self._folder.put(NEWEST, json.dumps({"manifest": name}).encode())
         try:
             self._prune(number)
         except Exception as error:  # noqa: BLE001  # stores raise errors of their own; the checkpoint is there
-            logger.warning("old checkpoints in %s were not removed: %s", self._folder.url, error)
+            logger.warning(
+                "old checkpoints in %s were not removed: %s", self._folder.url, error
+            )
         return name
 
     def _new_data(self) -> str:
         names = self._folder.names()
-        numbers = [_number(MANIFEST, name) for name in (*self._manifests(names), *self._damaged)]
+        numbers = [
+            _number(MANIFEST, name)
+            for name in (*self._manifests(names), *self._damaged)
+        ]
         numbers += [_number(DATA, name) for name in names if DATA.fullmatch(name)]
         return f"data-{max(numbers, default=0) + 1:08d}-{secrets.token_hex(4)}"
 
     def _manifests(self, listed: list[str]) -> list[str]:
         """Return the manifests that are known of, by number, but for the damaged ones."""
-        found = {name for name in listed if MANIFEST.fullmatch(name)} | self._written | self._hinted()
+        found = (
+            {name for name in listed if MANIFEST.fullmatch(name)}
+            | self._written
+            | self._hinted()
+        )
         return sorted(found - self._damaged)
 
     def _hinted(self) -> set[str]:
@@ -198,7 +218,11 @@ class ObjectStore:
             self._damaged.discard(name)
         numbers = {_number(MANIFEST, name) for name in kept}
         for name in listed:
-            if DATA.fullmatch(name) and _number(DATA, name) not in numbers and _number(DATA, name) < newest:
+            if (
+                DATA.fullmatch(name)
+                and _number(DATA, name) not in numbers
+                and _number(DATA, name) < newest
+            ):
                 self._folder.remove(name)
 
 

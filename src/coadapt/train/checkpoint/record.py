@@ -77,16 +77,23 @@ def resume(session: Session, record: RunRecord) -> None:
     """Bring `session` to where `record` left off. Raises InputError if this is not the same run."""
     data = session.data
     if not data.order.same_run(record.order):
-        raise InputError("loader", data.order, f"what the checkpoint was made with: {record.order}")
+        raise InputError(
+            "loader", data.order, f"what the checkpoint was made with: {record.order}"
+        )
     if record.order.num_samples is not None:
         data.order = record.order  # of a stream: its length, as it was found
     frozen = RescaleContract.FROZEN
     if session.config.contract is frozen and session.group.size != record.num_replicas:
-        raise InputError("replicas", session.group.size, f"{record.num_replicas}: the contract is frozen")
+        raise InputError(
+            "replicas",
+            session.group.size,
+            f"{record.num_replicas}: the contract is frozen",
+        )
     session.progress = replace(record.progress)
     data.noise = replace(record.noise, initial=data.noise.initial)
     data.further_noise = {
-        name: replace(noise, initial=data.noise.initial) for name, noise in record.further_noise.items()
+        name: replace(noise, initial=data.noise.initial)
+        for name, noise in record.further_noise.items()
     }
     data.batch = record.batch
     recall_times(session, record)
@@ -98,5 +105,9 @@ def recall_times(session: Session, record: RunRecord) -> None:
     """Let `session` know the step times that the run has measured so far."""
     for row in record.profile:
         key = ProfileKey(row.num_nodes, row.num_racks, row.num_replicas, row.atomic)
-        session.profiles.builder(row.gpu_type).rows[key] = (row.count, row.compute_s, row.step_s)
+        session.profiles.builder(row.gpu_type).rows[key] = (
+            row.count,
+            row.compute_s,
+            row.step_s,
+        )
     session.profiles.params.update(record.params)

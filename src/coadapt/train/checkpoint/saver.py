@@ -34,7 +34,13 @@ from coadapt.objects import ObjectFolder
 from coadapt.train.checkpoint.record import RunRecord, make_record, resume
 from coadapt.train.checkpoint.store import CheckpointStore, DamagedError, Reading
 from coadapt.train.checkpoint.writer import BackgroundWriter, Store, copy_to_host
-from coadapt.train.dtensors import empty_shards, flatten, gather_whole, is_sharded, unflatten
+from coadapt.train.dtensors import (
+    empty_shards,
+    flatten,
+    gather_whole,
+    is_sharded,
+    unflatten,
+)
 from coadapt.train.env import TrainConfig
 from coadapt.train.group.group import gather_all, share_from_first
 from coadapt.train.group.totals import Sums
@@ -104,8 +110,13 @@ class Saver:
         session = self._session
         generators = gather_all(session.group, rng_state(session.group.device))
         totals = session.figures.totals.gather(session.group)
-        first, cut = session.group.rank == 0, session.model_is_sharded and session.group.distributed
-        state = {**self.state(totals, stopped=stopped), "rng": generators} if first else {}
+        first, cut = (
+            session.group.rank == 0,
+            session.model_is_sharded and session.group.distributed,
+        )
+        state = (
+            {**self.state(totals, stopped=stopped), "rng": generators} if first else {}
+        )
         if cut:
             self._write_shards(state)
         elif first:
@@ -126,10 +137,17 @@ class Saver:
 
         totals: `Totals.gather` of the whole group.
         """
-        record = make_record(self._session, last_step_at=self.last_step_at, stopped=stopped)
+        record = make_record(
+            self._session, last_step_at=self.last_step_at, stopped=stopped
+        )
         at = self._session.data.stream
         stream = None if at is None else {"at": at.at, "state": at.state}
-        return {"run": to_json(record), "objects": self.objects(), "totals": totals, "stream": stream}
+        return {
+            "run": to_json(record),
+            "objects": self.objects(),
+            "totals": totals,
+            "stream": stream,
+        }
 
     def objects(self) -> dict[str, dict[str, object]]:
         """Return the states of the registered objects, model and optimiser among them; tensors are in use."""
@@ -142,7 +160,11 @@ class Saver:
 
     def sharded_states(self) -> dict[str, object]:
         """Return the states of which each replica may have a part, by name."""
-        return {name: item.state_dict() for name, item in self._objects.items() if name in CUT}
+        return {
+            name: item.state_dict()
+            for name, item in self._objects.items()
+            if name in CUT
+        }
 
     def whole_state(self, totals: Sums, *, keep: bool) -> dict[str, object]:
         """Return `state` with all tensors whole, in host memory, where `keep`; {} elsewhere. Collective."""
@@ -152,7 +174,11 @@ class Saver:
         assert isinstance(whole, dict)
         if not self._session.group.distributed:
             whole = copy_to_host(whole)
-        own = {name: item.state_dict() for name, item in self._objects.items() if name not in CUT}
+        own = {
+            name: item.state_dict()
+            for name, item in self._objects.items()
+            if name not in CUT
+        }
         return {**self.state(totals), "objects": {**copy_to_host(own), **whole}}
 
     def load_targets(self, state: object) -> dict[str, Tensor]:
@@ -175,11 +201,17 @@ class Saver:
         resume(self._session, record)
         objects = state["objects"]
         if set(objects) != set(self._objects):
-            raise InputError("registered objects", sorted(self._objects), f"as saved: {sorted(objects)}")
+            raise InputError(
+                "registered objects",
+                sorted(self._objects),
+                f"as saved: {sorted(objects)}",
+            )
         self.load_objects(objects)
         stream = state.get("stream")
         self._session.data.stream = None if stream is None else StreamPosition(**stream)
-        self._session.figures.totals.restore(state.get("totals", {}), self._session.group)
+        self._session.figures.totals.restore(
+            state.get("totals", {}), self._session.group
+        )
         self.last_step_at = record.last_step_at
         return record
 
@@ -189,9 +221,15 @@ class Saver:
         The sample order, the names of registered objects, the models' tensors, and the optimisers' groups.
         """
         order = replace(self._session.data.order, num_samples=None)
-        found: dict[str, object] = {"data": str(order), "registered objects": sorted(self._objects)}
+        found: dict[str, object] = {
+            "data": str(order),
+            "registered objects": sorted(self._objects),
+        }
         for name, item in self._objects.items():
-            kind, state = name.split("/")[0], item.state_dict() if name.split("/")[0] in CUT else {}
+            kind, state = (
+                name.split("/")[0],
+                item.state_dict() if name.split("/")[0] in CUT else {},
+            )
             if kind == "model":
                 found[name] = {
                     key: f"{tuple(value.shape)} {value.dtype}"
@@ -211,7 +249,11 @@ class Saver:
         assert isinstance(objects, dict)
         return {
             **state,
-            "objects": {name: item for name, item in objects.items() if name.split("/")[0] not in SHARED},
+            "objects": {
+                name: item
+                for name, item in objects.items()
+                if name.split("/")[0] not in SHARED
+            },
         }
 
     def load_notes(self, notes: dict[str, object]) -> None:
@@ -255,7 +297,9 @@ class Saver:
         """
         store, group = self._store, self._session.group
         while store is not None:
-            name = share_from_first(group, str(store.newest() or "") if group.rank == 0 else "")
+            name = share_from_first(
+                group, str(store.newest() or "") if group.rank == 0 else ""
+            )
             if not name:
                 return None
             found, why = None, ""
@@ -286,7 +330,11 @@ def open_store(config: TrainConfig) -> Store | None:
         from coadapt.train.checkpoint.object_store import ObjectStore
 
         return ObjectStore(ObjectFolder(config.checkpoint_url))
-    return None if config.checkpoint_dir is None else CheckpointStore(config.checkpoint_dir)
+    return (
+        None
+        if config.checkpoint_dir is None
+        else CheckpointStore(config.checkpoint_dir)
+    )
 
 
 def _loads_safely(_path: str, tensor: Tensor) -> bool:

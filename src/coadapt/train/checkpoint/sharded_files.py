@@ -40,7 +40,9 @@ ALLOWED = {
 }
 
 
-def write_shards(folder: Path, parts: Mapping[str, Tensor], group: dist.ProcessGroup) -> list[Path]:
+def write_shards(
+    folder: Path, parts: Mapping[str, Tensor], group: dist.ProcessGroup
+) -> list[Path]:
     """Write this replica's `parts` into `folder`, durably, and return its own files. Collective.
 
     Raises OSError on every replica if one cannot write.
@@ -54,7 +56,10 @@ def write_shards(folder: Path, parts: Mapping[str, Tensor], group: dist.ProcessG
 
 
 def read_shards(
-    folder: Path, targets: dict[str, Tensor], *, fetch: Callable[[str], object] = lambda _name: None
+    folder: Path,
+    targets: dict[str, Tensor],
+    *,
+    fetch: Callable[[str], object] = lambda _name: None,
 ) -> dict[str, Tensor]:
     """Fill `targets` with what `folder` has under their names, however that was sharded; return them.
 
@@ -67,11 +72,15 @@ def read_shards(
         reader = _Reader(folder, fetch)
         with warnings.catch_warnings():
             # That no other process takes part, which is meant.
-            warnings.filterwarnings("ignore", category=UserWarning, message="torch.distributed is disabled")
+            warnings.filterwarnings(
+                "ignore", category=UserWarning, message="torch.distributed is disabled"
+            )
             try:
                 load(targets, storage_reader=reader, no_dist=True)
             except CheckpointException as error:
-                raise reader.error or OSError(f"{folder} cannot be read: {error}") from None
+                raise reader.error or OSError(
+                    f"{folder} cannot be read: {error}"
+                ) from None
     return targets
 
 
@@ -92,9 +101,16 @@ class _Reader(FileSystemReader):
         self._index.storage_meta = StorageMeta(load_id=self.load_id)
         return self._index
 
-    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> torch.futures.Future[None]:
+    def read_data(
+        self, plan: LoadPlan, planner: LoadPlanner
+    ) -> torch.futures.Future[None]:
         try:
-            for name in sorted({self.storage_data[item.storage_index].relative_path for item in plan.items}):
+            for name in sorted(
+                {
+                    self.storage_data[item.storage_index].relative_path
+                    for item in plan.items
+                }
+            ):
                 self._fetch(name)
         except Exception as error:
             self.error = error  # torch makes an error of its own of it
@@ -110,6 +126,10 @@ class _IndexUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> object:
         found = super().find_class(module, name) if module in ALLOWED else None
-        if found is None or not (name in ALLOWED[module] or isinstance(found, torch.dtype)):
-            raise pickle.UnpicklingError(f"an index of tensors does not name {module}.{name}")
+        if found is None or not (
+            name in ALLOWED[module] or isinstance(found, torch.dtype)
+        ):
+            raise pickle.UnpicklingError(
+                f"an index of tensors does not name {module}.{name}"
+            )
         return found

@@ -19,7 +19,10 @@ BESIDE = ".tmp"
 
 
 def write_shards(
-    objects: ObjectFolder, folder: str, parts: Mapping[str, Tensor], group: dist.ProcessGroup
+    objects: ObjectFolder,
+    folder: str,
+    parts: Mapping[str, Tensor],
+    group: dist.ProcessGroup,
 ) -> dict[str, str]:
     """Write this replica's `parts` into `folder`; return its objects' names -> SHA-256. Collective.
 
@@ -65,9 +68,13 @@ class _Objects(FileSystemBase):
     def init_path(self, path: str | os.PathLike[str]) -> str:
         return str(path)
 
-    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+    def rename(
+        self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]
+    ) -> None:
         """Nothing: the index was written under its own name."""
-        assert str(new_path).endswith(INDEX), f"{path} is not to be renamed to {new_path}"
+        assert str(new_path).endswith(INDEX), (
+            f"{path} is not to be renamed to {new_path}"
+        )
 
     def mkdir(self, path: str | os.PathLike[str]) -> None:
         """Nothing: a store has no folders."""

@@ -102,19 +102,28 @@ class CheckpointStore:
         """
         from coadapt.train.checkpoint.sharded_files import write_shards
 
-        return {file.name: file_digest(file) for file in write_shards(Path(folder), parts, group)}
+        return {
+            file.name: file_digest(file)
+            for file in write_shards(Path(folder), parts, group)
+        }
 
-    def finish_folder(self, folder: str, state: State, digests: Mapping[str, str]) -> Path:
+    def finish_folder(
+        self, folder: str, state: State, digests: Mapping[str, str]
+    ) -> Path:
         """Make what `begin_folder` gave a checkpoint and return its path; then drop all but the last `KEEP`.
 
         digests: file name -> SHA-256 of what the replicas have written, durably; `state` joins it.
         """
         beside = Path(folder)
         files = {**digests, STATE_FILE: _write_state(state, beside / STATE_FILE)}
-        manifest = json.dumps({"format": FORMAT, "files": files}, indent=1, sort_keys=True).encode()
+        manifest = json.dumps(
+            {"format": FORMAT, "files": files}, indent=1, sort_keys=True
+        ).encode()
         write_whole(beside / MANIFEST, manifest)
         with _writing:
-            return self._put_in_place(beside, hashlib.sha256(manifest).hexdigest()[:DIGITS])
+            return self._put_in_place(
+                beside, hashlib.sha256(manifest).hexdigest()[:DIGITS]
+            )
 
     def _beside(self) -> Path:
         files = self._files()
@@ -142,7 +151,9 @@ class CheckpointStore:
                 return path
             self.set_aside(str(path), "checksum differs")
         if any(self._folder.glob(f"*{DAMAGED}")):
-            raise RuntimeError(f"all checkpoints in {self._folder} are damaged; remove them to start afresh")
+            raise RuntimeError(
+                f"all checkpoints in {self._folder} are damaged; remove them to start afresh"
+            )
         return None
 
     def set_aside(self, name: str, why: str) -> None:
@@ -166,7 +177,13 @@ class CheckpointStore:
     def _prune(self) -> None:
         """Drop old checkpoints, damaged ones, and what a killed process left unfinished."""
         old = [path for _, path in self._files()[:-KEEP]]
-        _remove([*old, *self._folder.glob(f"*{DAMAGED}"), *self._folder.glob(f"*{UNFINISHED}")])
+        _remove(
+            [
+                *old,
+                *self._folder.glob(f"*{DAMAGED}"),
+                *self._folder.glob(f"*{UNFINISHED}"),
+            ]
+        )
 
 
 class _Files:
@@ -205,7 +222,9 @@ def read_state(file: Path, called: str) -> dict[str, object]:
     state: dict[str, object] = torch.load(file, map_location="cpu", weights_only=True)
     version = state.pop("format")
     if not isinstance(version, int) or version > FORMAT:
-        raise ValueError(f"{called} has format {version}; this coadapt reads up to {FORMAT}")
+        raise ValueError(
+            f"{called} has format {version}; this coadapt reads up to {FORMAT}"
+        )
     return state
 
 
@@ -224,7 +243,10 @@ def _sound(path: Path) -> bool:
     if not manifest.is_file() or file_digest(manifest)[:DIGITS] != match[2]:
         return False
     files = json.loads(manifest.read_bytes())["files"]
-    return all((path / name).is_file() and file_digest(path / name) == sha for name, sha in files.items())
+    return all(
+        (path / name).is_file() and file_digest(path / name) == sha
+        for name, sha in files.items()
+    )
 
 
 def _write_state(state: State, path: Path) -> str:

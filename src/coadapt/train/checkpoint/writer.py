@@ -29,7 +29,9 @@ class Store(Protocol):
     def write_parts(
         self, folder: str, parts: Mapping[str, Tensor], group: dist.ProcessGroup
     ) -> dict[str, str]: ...
-    def finish_folder(self, folder: str, state: State, digests: Mapping[str, str]) -> Path | str: ...
+    def finish_folder(
+        self, folder: str, state: State, digests: Mapping[str, str]
+    ) -> Path | str: ...
     def newest(self) -> Path | str | None: ...
     def set_aside(self, name: str, why: str) -> None: ...
     def reading(self, name: str) -> AbstractContextManager[Reading]: ...
@@ -61,13 +63,21 @@ class BackgroundWriter:
             self._error = None
         self._store.save(state)
 
-    def write_shards(self, state: State, parts: Mapping[str, Tensor], group: Group) -> None:
+    def write_shards(
+        self, state: State, parts: Mapping[str, Tensor], group: Group
+    ) -> None:
         """As `write`, all replicas together: each its `parts`, the first one also `state`, that of all."""
         self.wait()
         if self._talking is None or self._talking[0] is not group:
             # Of its own: what the threads say must not come between what training says.
             self._talking = (group, replace(group, control=talking_group()))
-        job = partial(_write_folder, self._store, copy_to_host(state), copy_shards(parts), self._talking[1])
+        job = partial(
+            _write_folder,
+            self._store,
+            copy_to_host(state),
+            copy_shards(parts),
+            self._talking[1],
+        )
         self._start(job)
 
     def wait(self) -> None:
@@ -96,13 +106,17 @@ class BackgroundWriter:
             self._error = error
 
 
-def _write_folder(store: Store, state: State, parts: Mapping[str, Tensor], group: Group) -> None:
+def _write_folder(
+    store: Store, state: State, parts: Mapping[str, Tensor], group: Group
+) -> None:
     """Write one checkpoint with all replicas of `group`. It is there for all of them when this returns."""
     assert group.control is not None
     folder = share_from_first(group, store.begin_folder() if group.rank == 0 else "")
     digests = gather_all(group, store.write_parts(folder, parts, group.control))
     if group.rank == 0:
-        store.finish_folder(folder, state, {name: sha for own in digests for name, sha in own.items()})
+        store.finish_folder(
+            folder, state, {name: sha for own in digests for name, sha in own.items()}
+        )
     share_from_first(group, True)
 
 

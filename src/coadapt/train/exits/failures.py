@@ -118,7 +118,10 @@ class FailureReporter:
             self._limit.cancel()
 
     def _on_exception(
-        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+        self,
+        kind: type[BaseException],
+        error: BaseException,
+        trace: TracebackType | None,
     ) -> None:
         # The interpreter sets it before it calls the hook. A script may call the hook too, to print an error
         # that it got over or that ended one of its threads: training goes on.
@@ -137,7 +140,11 @@ class FailureReporter:
         if group.distributed:
             # The interpreter may wait for threads of the script, and the other replicas for this process.
             self._limit = exit_after(PEER_WAIT_S + EXIT_GRACE_S, self.exit_code)
-        if first is not None and told_elsewhere and (lost or failure.same_mistake(first)):
+        if (
+            first is not None
+            and told_elsewhere
+            and (lost or failure.same_mistake(first))
+        ):
             # Where all print to one terminal, a line from each would bury the first one's.
             if group.rank == 0 and not failure.same_mistake(first):
                 self._write(f"replica {first.rank} failed first: {first}")
@@ -174,7 +181,9 @@ def tell_input_errors() -> None:
     """Let an InputError that ends this process print one line, before there is a run that could."""
     otherwise = sys.excepthook
 
-    def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def tell(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
         if isinstance(error, InputError):
             sys.stderr.write(f"error: {error} ({_failure(0, error, trace).where})\n")
         else:
@@ -185,13 +194,19 @@ def tell_input_errors() -> None:
 
 def is_lost_contact(error: BaseException) -> bool:
     """Return whether `error` only says that another replica is gone."""
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in LOST_CONTACT)
+    return isinstance(error, RuntimeError) and any(
+        words in str(error) for words in LOST_CONTACT
+    )
 
 
 def _failure(rank: int, error: Exception, trace: TracebackType | None) -> Failure:
     own = str(Path(__file__).parents[2])
     frames = traceback.extract_tb(trace)
-    frame = next((item for item in reversed(frames) if not item.filename.startswith(own)), None)
+    frame = next(
+        (item for item in reversed(frames) if not item.filename.startswith(own)), None
+    )
     where = "" if frame is None else f"{Path(frame.filename).name}, line {frame.lineno}"
     text = str(error).strip().split("\n", 1)[0]
-    return Failure(rank=rank, kind=type(error).__name__, where=where, text=text[:TEXT_MAX])
+    return Failure(
+        rank=rank, kind=type(error).__name__, where=where, text=text[:TEXT_MAX]
+    )

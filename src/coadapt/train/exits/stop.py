@@ -28,7 +28,11 @@ class StopSignal:
     """Asked to stop or not. `exit_code` is what a forced end reports: set it once the state is saved."""
 
     def __init__(
-        self, timeout_s: float, *, repeat_s: float = REPEAT_S, listeners_dir: Path | None = None
+        self,
+        timeout_s: float,
+        *,
+        repeat_s: float = REPEAT_S,
+        listeners_dir: Path | None = None,
     ) -> None:
         """`timeout_s`: from the first signal to the forced end. `repeat_s`: a second one is the first's echo.
 
@@ -37,7 +41,9 @@ class StopSignal:
         self.exit_code = EXIT_UNSAVED
         self._timeout_s = timeout_s
         self._repeat_s = repeat_s
-        self._notice = None if listeners_dir is None else listeners_dir / str(os.getpid())
+        self._notice = (
+            None if listeners_dir is None else listeners_dir / str(os.getpid())
+        )
         self._requested = threading.Event()
         self._installed = False
 
@@ -52,7 +58,9 @@ class StopSignal:
         waits inside a collective for a peer that is gone.
         """
         if threading.current_thread() is not threading.main_thread():
-            logger.warning("not in the main thread: SIGTERM will end this process without a checkpoint")
+            logger.warning(
+                "not in the main thread: SIGTERM will end this process without a checkpoint"
+            )
             return
         reader, writer = socket.socketpair()
         writer.setblocking(False)
@@ -62,7 +70,9 @@ class StopSignal:
         signal.signal(signal.SIGTERM, self._on_signal)
         self._installed = True
         _keep_from_children()
-        watch = threading.Thread(target=self._watch, args=(reader, writer), name="coadapt-stop", daemon=True)
+        watch = threading.Thread(
+            target=self._watch, args=(reader, writer), name="coadapt-stop", daemon=True
+        )
         watch.start()
         if self._notice is not None:
             self._notice.touch()
@@ -92,10 +102,18 @@ class StopSignal:
         began, again = time.monotonic(), False
         try:
             while not again:
-                reader.settimeout(max(began + self._timeout_s - time.monotonic(), 0.001))
-                again = signal.SIGTERM in reader.recv(16) and time.monotonic() > began + self._repeat_s
+                reader.settimeout(
+                    max(began + self._timeout_s - time.monotonic(), 0.001)
+                )
+                again = (
+                    signal.SIGTERM in reader.recv(16)
+                    and time.monotonic() > began + self._repeat_s
+                )
         except TimeoutError:
-            logger.error("no step boundary within %g s of SIGTERM: ending at once", self._timeout_s)
+            logger.error(
+                "no step boundary within %g s of SIGTERM: ending at once",
+                self._timeout_s,
+            )
         os._exit(self.exit_code)
 
 

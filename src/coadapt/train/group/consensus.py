@@ -60,7 +60,10 @@ class NormSums:
         if not all(math.isfinite(value) for value in squares):
             return cls(unusable=1.0)
         whole = cls(
-            small_sqr=norms.small_sqr, inverse=norms.inverse, count=norms.count, big_sqr=norms.big_sqr
+            small_sqr=norms.small_sqr,
+            inverse=norms.inverse,
+            count=norms.count,
+            big_sqr=norms.big_sqr,
         )
         if layers is None:
             return whole
@@ -128,7 +131,11 @@ class StepFlags:
         batch = (0, 0, 0)
         if self.batch is not None:
             batch = (self.batch.total, self.batch.atomic, self.batch.accumulation)
-        sums = [number for item in (self.norms, *self.further) for number in _norm_numbers(item)]
+        sums = [
+            number
+            for item in (self.norms, *self.further)
+            for number in _norm_numbers(item)
+        ]
         told = _print_numbers(self.fingerprint)
         return [*_own_numbers(self), *map(float, batch), *told, *self.computed, *sums]
 
@@ -142,12 +149,16 @@ class StepFlags:
         computed = tuple(next(left) for _ in range(num_computed))
         rest = list(left)
         norms = [
-            NormSums(**dict(zip(_NORMS, rest[start : start + len(_NORMS)], strict=True)))
+            NormSums(
+                **dict(zip(_NORMS, rest[start : start + len(_NORMS)], strict=True))
+            )
             for start in range(0, len(rest), len(_NORMS))
         ]
         return cls(
             **own,
-            batch=BatchConfig(total=total, atomic=atomic, accumulation=accumulation) if total else None,
+            batch=BatchConfig(total=total, atomic=atomic, accumulation=accumulation)
+            if total
+            else None,
             norms=norms[0],
             fingerprint=fingerprint,
             further=tuple(norms[1:]),
@@ -193,12 +204,17 @@ class StepConsensus:
         """
         assert self._own is None, "collect before the next post"
         if norms:
-            first, *further = (NormSums() if item is None else NormSums.of(item) for item in norms)
+            first, *further = (
+                NormSums() if item is None else NormSums.of(item) for item in norms
+            )
             flags = replace(flags, norms=first, further=tuple(further))
         self._own, self._norms = flags, norms
         if group.distributed:
             flags = replace(
-                flags, computed=tuple(computed_s * (rank == group.rank) for rank in range(group.size))
+                flags,
+                computed=tuple(
+                    computed_s * (rank == group.rank) for rank in range(group.size)
+                ),
             )
             values = torch.tensor(flags.numbers(), dtype=torch.float64)
             work = dist.all_reduce(values, group=group.control, async_op=True)
@@ -226,7 +242,10 @@ class StepConsensus:
     def norms(self, agreed: StepFlags) -> list[GradNorms | None]:
         """Return the group's norms in what was collected last, of each model; None: of no use."""
         return [
-            _whole(sums, own) for sums, own in zip((agreed.norms, *agreed.further), self._norms, strict=False)
+            _whole(sums, own)
+            for sums, own in zip(
+                (agreed.norms, *agreed.further), self._norms, strict=False
+            )
         ]
 
     def _wait_for_sure(self, work: dist.Work) -> None:
@@ -246,7 +265,9 @@ def _whole(sums: NormSums, own: GradNorms | None) -> GradNorms | None:
     if own is None or sums.unusable:
         return None
     # Of all examples of the step, or of its last half where two successive ones are compared.
-    if sums.layers_count and sums.layers_count == own.samples / (2.0 if own.differenced else 1.0):
+    if sums.layers_count and sums.layers_count == own.samples / (
+        2.0 if own.differenced else 1.0
+    ):
         layers = GradNorms(
             small_sqr=sums.layers_small_sqr,
             inverse=sums.layers_count,

@@ -42,16 +42,26 @@ def form_group(config: TrainConfig) -> Group:
     """
     device = choose_device(config)
     store = None
-    if config.place.world_size > 1 and not config.place.joining and not dist.is_initialized():
+    if (
+        config.place.world_size > 1
+        and not config.place.joining
+        and not dist.is_initialized()
+    ):
         if config.place.rank == 0 and not under_torchrun():
-            store = keep_store(*rendezvous_address(), world_size=config.place.world_size)
+            store = keep_store(
+                *rendezvous_address(), world_size=config.place.world_size
+            )
         else:
             # torch reads MASTER_ADDR, MASTER_PORT and torchrun's own variables here.
-            store, _, _ = next(rendezvous("env://", config.place.rank, config.place.world_size))
+            store, _, _ = next(
+                rendezvous("env://", config.place.rank, config.place.world_size)
+            )
     return connect_group(config, device, store)
 
 
-def connect_group(config: TrainConfig, device: torch.device, store: Store | None) -> Group:
+def connect_group(
+    config: TrainConfig, device: torch.device, store: Store | None
+) -> Group:
     """Return the group of `config`, its members connected through `store`; None: connected already."""
     control = None
     if config.place.world_size > 1 and not config.place.joining:
@@ -105,7 +115,9 @@ def choose_device(config: TrainConfig) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise InputError("init(device)", name, "cpu, cuda for this replica's own GPU, or cuda:0") from error
+        raise InputError(
+            "init(device)", name, "cpu, cuda for this replica's own GPU, or cuda:0"
+        ) from error
     if device.type != "cuda":
         return device
     if name == "cuda":
@@ -114,7 +126,9 @@ def choose_device(config: TrainConfig) -> torch.device:
             raise InputError("LOCAL_RANK", local_rank, allowed)
         device = torch.device("cuda", local_rank)
     elif device.index >= count:
-        raise InputError("init(device)", name, f"a number below that of the GPUs here, {count}")
+        raise InputError(
+            "init(device)", name, f"a number below that of the GPUs here, {count}"
+        )
     torch.cuda.set_device(device)
     return device
 

@@ -18,7 +18,11 @@ _NEWER = torch.__version__ >= "2.8"
 
 
 def keep_store(
-    address: str, port: int, timeout: timedelta = timedelta(minutes=30), *, world_size: int | None = None
+    address: str,
+    port: int,
+    timeout: timedelta = timedelta(minutes=30),
+    *,
+    world_size: int | None = None,
 ) -> TCPStore:
     """Return a store that this process keeps at `address`; port 0: any. Raises DistNetworkError if taken.
 
@@ -42,7 +46,9 @@ def _listen(address: str, port: int) -> socket.socket | None:
         version = ipaddress.ip_address(address).version
     except ValueError:
         return None
-    listener = socket.socket(socket.AF_INET if version == 4 else socket.AF_INET6, socket.SOCK_STREAM)
+    listener = socket.socket(
+        socket.AF_INET if version == 4 else socket.AF_INET6, socket.SOCK_STREAM
+    )
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address, port))

@@ -31,7 +31,10 @@ class Stragglers:
             self._ratios, self._count = now, 0
         self._count += 1
         weight = max(1.0 / self._count, 1.0 / WINDOW)
-        self._ratios = [mean + weight * (new - mean) for mean, new in zip(self._ratios, now, strict=True)]
+        self._ratios = [
+            mean + weight * (new - mean)
+            for mean, new in zip(self._ratios, now, strict=True)
+        ]
 
     def clear(self) -> None:
         """Another group begins."""

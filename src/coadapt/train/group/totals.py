@@ -45,7 +45,10 @@ class Totals:
 
     def gather(self, group: Group) -> dict[str, tuple[float, float | None]]:
         """Return name -> (sum, weight or None) over all replicas. Collective; waits for the device."""
-        own = {name: (_number(value), self._weights.get(name)) for name, value in self._sums.items()}
+        own = {
+            name: (_number(value), self._weights.get(name))
+            for name, value in self._sums.items()
+        }
         whole: dict[str, tuple[float, float | None]] = {}
         for part in gather_all(group, own):
             for name, (value, weight) in part.items():
@@ -59,16 +62,24 @@ class Totals:
         self.clear()
         if group.rank == 0:
             self._sums = {name: value for name, (value, _) in whole.items()}
-            self._weights = {name: weight for name, (_, weight) in whole.items() if weight is not None}
+            self._weights = {
+                name: weight
+                for name, (_, weight) in whole.items()
+                if weight is not None
+            }
 
 
-def whole_values(totals: Totals, group: Group, *, patience_s: float = LONG_WAIT_S) -> dict[str, float]:
+def whole_values(
+    totals: Totals, group: Group, *, patience_s: float = LONG_WAIT_S
+) -> dict[str, float]:
     """Return the sums and means over all replicas. Collective.
 
     After `patience_s` a replica that waits for the others says so.
     """
     text = "replica %d has waited %g s in totals() for the others: all replicas must call it, alike"
-    warning = threading.Timer(patience_s, logger.warning, (text, group.rank, patience_s))
+    warning = threading.Timer(
+        patience_s, logger.warning, (text, group.rank, patience_s)
+    )
     warning.daemon = True
     if group.distributed:
         warning.start()

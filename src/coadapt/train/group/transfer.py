@@ -45,24 +45,32 @@ def tensor_kinds(state: object) -> dict[str, tuple[list[int], str]]:
     return {
         path: (list(leaf.shape), str(leaf.dtype))
         for path, leaf in leaves(state)
-        if isinstance(leaf, Tensor) and leaf.device.type == "cpu" and _bytes(leaf) > INLINE_BYTES
+        if isinstance(leaf, Tensor)
+        and leaf.device.type == "cpu"
+        and _bytes(leaf) > INLINE_BYTES
     }
 
 
-def make_room(own: object, kinds: Mapping[str, tuple[list[int], str]]) -> dict[str, Tensor]:
+def make_room(
+    own: object, kinds: Mapping[str, tuple[list[int], str]]
+) -> dict[str, Tensor]:
     """Return a tensor for each of another's `tensor_kinds` that the state `own` lacks, for `receive_state`.
 
     Their memory has been written to: the kernel gives it at the first touch, which takes time.
     """
     present = {path for path, leaf in leaves(own) if isinstance(leaf, Tensor)}
     return {
-        path: torch.empty(shape, dtype=getattr(torch, kind.removeprefix("torch."))).fill_(0)
+        path: torch.empty(
+            shape, dtype=getattr(torch, kind.removeprefix("torch."))
+        ).fill_(0)
         for path, (shape, kind) in kinds.items()
         if path not in present
     }
 
 
-def receive_state(group: Group, sender: int, own: object, room: Mapping[str, Tensor] | None = None) -> object:
+def receive_state(
+    group: Group, sender: int, own: object, room: Mapping[str, Tensor] | None = None
+) -> object:
     """Return the state that rank `sender` sends; what lay on its GPU lies on this replica's own.
 
     own: a state of this replica; where the other has a tensor of equal kind in the same place, that tensor
@@ -78,7 +86,9 @@ def receive_state(group: Group, sender: int, own: object, room: Mapping[str, Ten
     for work in works:
         assert work is not None
         work.wait()
-    return map_leaves(lambda _, leaf: tensors[leaf.index] if isinstance(leaf, _Slot) else leaf, box[0])
+    return map_leaves(
+        lambda _, leaf: tensors[leaf.index] if isinstance(leaf, _Slot) else leaf, box[0]
+    )
 
 
 def _carrier(group: Group, tensor: Tensor) -> dist.ProcessGroup | None:
@@ -94,16 +104,23 @@ def _outline(state: object, tensors: list[Tensor]) -> object:
         value = leaf.detach()
         on_cpu = value.device.type == "cpu"
         if on_cpu and _bytes(value) <= INLINE_BYTES:
-            return value.clone()  # of its own storage: a view would take all of its base along
+            return (
+                value.clone()
+            )  # of its own storage: a view would take all of its base along
         tensors.append(value.contiguous())
         return _Slot(len(tensors) - 1, value.shape, value.dtype, on_cpu)
 
     return map_leaves(slotted, state)
 
 
-def _targets(outline: object, own: object, room: Mapping[str, Tensor], device: torch.device) -> list[Tensor]:
+def _targets(
+    outline: object, own: object, room: Mapping[str, Tensor], device: torch.device
+) -> list[Tensor]:
     """Return a tensor to receive into for each slot, in the order in which they are sent."""
-    present = {**room, **{path: leaf for path, leaf in leaves(own) if isinstance(leaf, Tensor)}}
+    present = {
+        **room,
+        **{path: leaf for path, leaf in leaves(own) if isinstance(leaf, Tensor)},
+    }
     targets = []
     for path, leaf in leaves(outline):
         if isinstance(leaf, _Slot):

@@ -28,7 +28,11 @@ class CoadaptAccelerator(Accelerator):  # type: ignore[misc]  # no types where A
             raise InputError("mixed_precision", "fp16", allowed)
         if options.get("gradient_accumulation_steps", 1) != 1:
             allowed = "1; the run accumulates: run.loader(max_atomic=...)"
-            raise InputError("gradient_accumulation_steps", options["gradient_accumulation_steps"], allowed)
+            raise InputError(
+                "gradient_accumulation_steps",
+                options["gradient_accumulation_steps"],
+                allowed,
+            )
         self._run = run
         # Told of replicas, it would form a group of its own; a joining replica would wait for it in vain.
         with as_if_alone({DEVICE: str(run.device)}):
@@ -79,13 +83,19 @@ def _refused(name: str, instead: str) -> Callable[..., NoReturn]:
 
 
 for _names, _instead in (
-    (("prepare", "prepare_model", "prepare_optimizer"), "run.prepare(model, optimizer)"),
+    (
+        ("prepare", "prepare_model", "prepare_optimizer"),
+        "run.prepare(model, optimizer)",
+    ),
     (("prepare_data_loader",), "run.loader(dataset, batch_size=...)"),
     (("prepare_scheduler",), "run.prepare_scheduler(scheduler)"),
     (("accumulate", "no_sync"), "run.loader(..., max_atomic=...)"),
     (("gather", "gather_for_metrics", "reduce"), "run.sum or run.mean, and totals()"),
     (("wait_for_everyone",), "nothing: run.epochs keeps the replicas together"),
-    (("save_state", "load_state", "register_for_checkpointing"), "run.register(name, item)"),
+    (
+        ("save_state", "load_state", "register_for_checkpointing"),
+        "run.register(name, item)",
+    ),
     (("init_trackers", "log"), "a tracker of coadapt.train.integrations"),
 ):
     for _name in _names:

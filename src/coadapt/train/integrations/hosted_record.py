@@ -36,7 +36,12 @@ class HostedRecord:
         self._model = model
         optimizer = _Together(optimizers)
         self._pairs = [
-            Watched(name="", parameters=lambda: list(model.parameters()), optimizer=optimizer, use=self._use)
+            Watched(
+                name="",
+                parameters=lambda: list(model.parameters()),
+                optimizer=optimizer,
+                use=self._use,
+            )
         ]
         register_optimizer_step_post_hook(self._count)
         self._recorder.begin([model], hosted=True)
@@ -73,4 +78,6 @@ class _Together:
 
     @property
     def param_groups(self) -> list[dict[str, object]]:
-        return [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        return [
+            group for optimizer in self._optimizers for group in optimizer.param_groups
+        ]

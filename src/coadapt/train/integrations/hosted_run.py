@@ -71,7 +71,9 @@ class HostedRun:
             device=device,
         )
         self._session = Session(config=config, group=group)
-        self._stop = StopSignal(self.config.times.stop_timeout_s, listeners_dir=self.config.listeners_dir)
+        self._stop = StopSignal(
+            self.config.times.stop_timeout_s, listeners_dir=self.config.listeners_dir
+        )
         if self.config.checkpoint_dir is not None:
             self._stop.install()
         self._failures = FailureReporter(self._session, self._stop)
@@ -85,12 +87,18 @@ class HostedRun:
             Wanted(batch_size=batch_size),
         )
         if self.batch_size % num_passes:
-            raise InputError("accumulation", num_passes, f"a divisor of the batch of {self.batch_size}")
+            raise InputError(
+                "accumulation",
+                num_passes,
+                f"a divisor of the batch of {self.batch_size}",
+            )
         self._num_passes = num_passes
         self._leave_out(self.batch_size // num_passes)
         folder, self._record = self.config.check_dir, None
         if folder is not None:
-            self._record = HostedRecord(self._session, folder, self.batch_size // num_passes)
+            self._record = HostedRecord(
+                self._session, folder, self.batch_size // num_passes
+            )
         self._telemetry: Telemetry | None = None
         self._timer = timer_for(device, self._keep)
         self._saved_at = time.monotonic()
@@ -114,7 +122,9 @@ class HostedRun:
     def _leave_out(self, num_shares: int) -> None:
         """Let the largest number of replicas train that divides `num_shares`; the last ones end."""
         world_size, rank = self.config.place.world_size, self.config.place.rank
-        size = max(count for count in range(1, world_size + 1) if num_shares % count == 0)
+        size = max(
+            count for count in range(1, world_size + 1) if num_shares % count == 0
+        )
         if size == world_size:
             return
         if rank >= size:
@@ -137,14 +147,24 @@ class HostedRun:
         # Lightning's own handler waits for the other replicas inside the signal.
         self._stop.take_back()
         num_samples = num_steps * self.batch_size
-        order = SampleOrder(num_samples=num_samples, shuffle=False, drop_last=True, seed=self.config.seed)
+        order = SampleOrder(
+            num_samples=num_samples,
+            shuffle=False,
+            drop_last=True,
+            seed=self.config.seed,
+        )
         begin_sampling(self._session, self._limits, order)
         stop_cost_s = self._recall()
         if self.config.job.url and self.config.place.rank == 0:
-            channel = HttpChannel(self.config.job.url, self.config.job.token, self.config.job.name)
+            channel = HttpChannel(
+                self.config.job.url, self.config.job.token, self.config.job.name
+            )
             reporter = Reporter(channel, self.config.place.generation)
             self._telemetry = Telemetry(
-                self._session, reporter, num_epochs, lambda: stop_cost_s + process_age_s()
+                self._session,
+                reporter,
+                num_epochs,
+                lambda: stop_cost_s + process_age_s(),
             )
 
     @property
@@ -171,18 +191,28 @@ class HostedRun:
 
     def end_step(self, step: int, num_steps: int) -> Agreed:
         """`step` steps are done, of which an epoch has `num_steps`; return what all replicas agree on."""
-        self._timer.end(self.config.place.placement, self.share // self._num_passes, count=True)
+        self._timer.end(
+            self.config.place.placement, self.share // self._num_passes, count=True
+        )
         self._last_step_at = time.time()
         epoch, index = divmod(step, num_steps)
         samples = step * self.batch_size
         self._session.progress = Progress(
-            epoch=epoch, index=index * self.batch_size, step=step, samples=samples, progress=float(samples)
+            epoch=epoch,
+            index=index * self.batch_size,
+            step=step,
+            samples=samples,
+            progress=float(samples),
         )
         if self._telemetry is not None:
             self._telemetry.end_step()
         stop = self._record is not None and self._record.end_step()
         due = time.monotonic() - self._saved_at >= self.config.times.checkpoint_every_s
-        due = due and self.config.checkpoint_dir is not None and self.config.place.rank == 0
+        due = (
+            due
+            and self.config.checkpoint_dir is not None
+            and self.config.place.rank == 0
+        )
         agreed = self._sum(stop=stop or self._stop.requested, save=due)
         if agreed.save:
             self._saved_at = time.monotonic()
@@ -201,7 +231,9 @@ class HostedRun:
         """End this process: the state is saved. All replicas call alike."""
         self.end()
         self._note(stopped=True)
-        self._sum(stop=True, save=False)  # the others must not end before rank 0 has written
+        self._sum(
+            stop=True, save=False
+        )  # the others must not end before rank 0 has written
         self._stop.saved()
         leave(self._stop.exit_code)
 
@@ -227,7 +259,9 @@ class HostedRun:
         path = self._notes_file()
         if path is None or self._session.sampling is None:
             return
-        record = make_record(self._session, last_step_at=self._last_step_at, stopped=stopped)
+        record = make_record(
+            self._session, last_step_at=self._last_step_at, stopped=stopped
+        )
         write_whole(path, json.dumps(to_json(record)))
 
     def _recall(self) -> float:
@@ -241,12 +275,20 @@ class HostedRun:
             logger.warning("%s is left aside: %s", path, error)
             return 0.0
         recall_times(self._session, record)
-        return max(path.stat().st_mtime - record.last_step_at, 0.0) if record.stopped else 0.0
+        return (
+            max(path.stat().st_mtime - record.last_step_at, 0.0)
+            if record.stopped
+            else 0.0
+        )
 
     def _sum(self, *, stop: bool, save: bool) -> Agreed:
         if not (self.config.place.world_size > 1 and dist.is_initialized()):
             return Agreed(stop, save)
-        device = self._session.group.device if dist.get_backend() == "nccl" else torch.device("cpu")
+        device = (
+            self._session.group.device
+            if dist.get_backend() == "nccl"
+            else torch.device("cpu")
+        )
         flags = torch.tensor([stop, save], dtype=torch.int32, device=device)
         dist.all_reduce(flags)
         agreed = flags.tolist()
@@ -266,6 +308,9 @@ def _first(placement: Placement, size: int) -> Placement:
     """Return the shape of the first `size` replicas."""
     ends = list(accumulate(placement.replicas_per_node))
     counts = [
-        min(count, size - end + count) for count, end in zip(placement.replicas_per_node, ends, strict=True)
+        min(count, size - end + count)
+        for count, end in zip(placement.replicas_per_node, ends, strict=True)
     ]
-    return replace(placement, replicas_per_node=tuple(count for count in counts if count > 0))
+    return replace(
+        placement, replicas_per_node=tuple(count for count in counts if count > 0)
+    )

@@ -73,7 +73,11 @@ class ResumableLoader:
     """
 
     def __init__(
-        self, hosted: HostedRun, dataset: "Dataset[object]", order: SampleOrder, options: dict[str, object]
+        self,
+        hosted: HostedRun,
+        dataset: "Dataset[object]",
+        order: SampleOrder,
+        options: dict[str, object],
     ) -> None:
         self._hosted = hosted
         self._dataset = dataset
@@ -91,7 +95,11 @@ class ResumableLoader:
         """Yield the rest of the epoch, or where that is over, the next one."""
         if self._step >= len(self):
             self._epoch, self._step = self._epoch + 1, 0
-        total, share, rank = self._hosted.batch_size, self._hosted.share, self._hosted.config.place.rank
+        total, share, rank = (
+            self._hosted.batch_size,
+            self._hosted.share,
+            self._hosted.config.place.rank,
+        )
         ids = self._order.epoch(self._epoch).tolist()
         starts = [step * total + rank * share for step in range(self._step, len(self))]
         batches = [ids[start : start + share] for start in starts]
@@ -141,7 +149,10 @@ class CoadaptCallback(Callback):  # type: ignore[misc]  # no types where Lightni
         """Return the loader of the training data; `options` go to torch's DataLoader."""
         assert hasattr(dataset, "__len__")
         order = SampleOrder(
-            num_samples=len(dataset), shuffle=shuffle, drop_last=True, seed=self._hosted.config.seed
+            num_samples=len(dataset),
+            shuffle=shuffle,
+            drop_last=True,
+            seed=self._hosted.config.seed,
         )
         return ResumableLoader(self._hosted, dataset, order, options)
 
@@ -163,11 +174,18 @@ class CoadaptCallback(Callback):  # type: ignore[misc]  # no types where Lightni
         self._hosted.begin_step()
 
     def on_train_batch_end(
-        self, trainer: Trainer, _module: LightningModule, _outputs: object, _batch: object, batch_idx: int
+        self,
+        trainer: Trainer,
+        _module: LightningModule,
+        _outputs: object,
+        _batch: object,
+        batch_idx: int,
     ) -> None:
         num_steps = int(trainer.num_training_batches)
         agreed = self._hosted.end_step(trainer.global_step, num_steps)
-        self._pending = Agreed(agreed.stop or self._pending.stop, agreed.save or self._pending.save)
+        self._pending = Agreed(
+            agreed.stop or self._pending.stop, agreed.save or self._pending.save
+        )
         if batch_idx + 1 >= num_steps:
             return  # what follows an epoch (validation, its hooks) belongs to it
         if self._pending.stop or self._pending.save:

@@ -14,7 +14,11 @@ __all__ = ["track"]
 
 
 def track(
-    run: Run, experiment: str, *, tracking_uri: str | None = None, run_name: str | None = None
+    run: Run,
+    experiment: str,
+    *,
+    tracking_uri: str | None = None,
+    run_name: str | None = None,
 ) -> Tracker:
     """Return a tracker that writes to one MLflow run of `experiment`, made if it does not exist."""
     return Tracker(run, MlflowSink(experiment, tracking_uri, run_name))
@@ -25,7 +29,9 @@ class MlflowSink(Sink):
 
     name = "mlflow"
 
-    def __init__(self, experiment: str, tracking_uri: str | None, run_name: str | None) -> None:
+    def __init__(
+        self, experiment: str, tracking_uri: str | None, run_name: str | None
+    ) -> None:
         self._experiment = experiment
         self._uri = tracking_uri
         self._run_name = run_name
@@ -42,8 +48,14 @@ class MlflowSink(Sink):
             self._id = run_id
             return run_id
         found = client.get_experiment_by_name(self._experiment)
-        experiment = client.create_experiment(self._experiment) if found is None else found.experiment_id
-        self._id = str(client.create_run(experiment, run_name=self._run_name).info.run_id)
+        experiment = (
+            client.create_experiment(self._experiment)
+            if found is None
+            else found.experiment_id
+        )
+        self._id = str(
+            client.create_run(experiment, run_name=self._run_name).info.run_id
+        )
         return self._id
 
     def write(self, step: int, progress: float, figures: Mapping[str, float]) -> None:
@@ -53,7 +65,8 @@ class MlflowSink(Sink):
         now = time.time_ns() // 1_000_000
         metrics = [Metric(name, value, now, step) for name, value in figures.items()]
         metrics += [
-            Metric(f"{name}{BY_PROGRESS}", value, now, round(progress)) for name, value in figures.items()
+            Metric(f"{name}{BY_PROGRESS}", value, now, round(progress))
+            for name, value in figures.items()
         ]
         self._client.log_batch(self._id, metrics=metrics)
 

@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from torch.utils.data import IterableDataset
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
 from coadapt.train.integrations.hosted_run import HostedRun
 
@@ -52,11 +57,17 @@ class CoadaptCallback(TrainerCallback):  # type: ignore[misc]  # transformers ha
         if folder is None:
             return None
         whole = [path.parent for path in folder.glob(f"checkpoint-*/{WHOLE}")]
-        newest = max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+        newest = max(
+            whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None
+        )
         return None if newest is None else str(newest)
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> None:
         loader = kwargs["train_dataloader"]
         self._num_steps = -(-len(loader) // self._accumulation)
@@ -66,7 +77,11 @@ class CoadaptCallback(TrainerCallback):  # type: ignore[misc]  # transformers ha
         self._hosted.watch(kwargs["model"], [kwargs["optimizer"]])
 
     def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> None:
         if self._dealt is not None:
             at = state.global_step % self._num_steps * self._accumulation
@@ -74,7 +89,11 @@ class CoadaptCallback(TrainerCallback):  # type: ignore[misc]  # transformers ha
         self._hosted.begin_step()
 
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> TrainerControl:
         agreed = self._hosted.end_step(state.global_step, self._num_steps)
         if agreed.stop:
@@ -84,20 +103,32 @@ class CoadaptCallback(TrainerCallback):  # type: ignore[misc]  # transformers ha
         return control
 
     def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> None:
         for name, value in (kwargs.get("logs") or {}).items():
             if isinstance(value, int | float):
                 self._hosted.log(name, float(value))
 
     def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> None:
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         self._hosted.once_saved((folder / WHOLE).touch)
 
     def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> None:
         if self._stopping:
             self._hosted.leave()
@@ -125,7 +156,9 @@ class _NotedBatches:
 
     def samples(self, start: int, count: int) -> list[int]:
         """Return the samples of `count` batches from `start` on, of those of the epoch."""
-        return [index for batch in self._given[start : start + count] for index in batch]
+        return [
+            index for batch in self._given[start : start + count] for index in batch
+        ]
 
 
 def note_batches(loader: object) -> _NotedBatches | None:

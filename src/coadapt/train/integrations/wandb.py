@@ -38,7 +38,12 @@ class WandbSink(Sink):
         settings = wandb.Settings()
         if hasattr(settings, FLUSH_EVERY):
             setattr(settings, FLUSH_EVERY, FLUSH_EVERY_S)
-        options = {"settings": settings, **self._options, "id": run_id, "resume": "allow"}
+        options = {
+            "settings": settings,
+            **self._options,
+            "id": run_id,
+            "resume": "allow",
+        }
         self._wandb = wandb.init(**options)
         self._wandb.define_metric("*", step_metric="progress")
         return run_id

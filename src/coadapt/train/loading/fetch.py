@@ -17,7 +17,13 @@ from typing import Protocol, cast
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    default_collate,
+    get_worker_info,
+)
 from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data._utils.pin_memory import pin_memory
 
@@ -88,7 +94,9 @@ class MapFetcher:
     epoch they end, unless the user keeps them: the next ones see what the script has changed in the dataset.
     """
 
-    def __init__(self, dataset: "Dataset[object]", session: Session, options: dict[str, object]) -> None:
+    def __init__(
+        self, dataset: "Dataset[object]", session: Session, options: dict[str, object]
+    ) -> None:
         """`options`: further arguments of torch's DataLoader, which fetches and collates."""
         self._session = session
         self._planned: deque[tuple[Pass, list[int]]] = deque()
@@ -135,7 +143,11 @@ class MapFetcher:
         while ahead := list(itertools.islice(coming, PLANNED_AHEAD)):
             for index, current in ahead:
                 # A stand-in needs some sample to run on: the step's first.
-                start, stop = (current.start, current.stop) if current.num_samples else (index, index + 1)
+                start, stop = (
+                    (current.start, current.stop)
+                    if current.num_samples
+                    else (index, index + 1)
+                )
                 own = ids[start:stop].tolist()
                 self._planned.append((current, own))
                 yield own
@@ -149,14 +161,25 @@ class StreamFetcher:
     """
 
     def __init__(
-        self, dataset: Iterable[object], session: Session, options: dict[str, object], *, resume: str
+        self,
+        dataset: Iterable[object],
+        session: Session,
+        options: dict[str, object],
+        *,
+        resume: str,
     ) -> None:
         """`options`: as for MapFetcher. resume: one of RESUME_WAYS."""
         self._dataset = dataset
         self._session = session
         self._resume = resume
-        self._options = {name: value for name, value in options.items() if name != "persistent_workers"}
-        self._collate = cast("Collate", self._options.pop("collate_fn", None) or default_collate)
+        self._options = {
+            name: value
+            for name, value in options.items()
+            if name != "persistent_workers"
+        }
+        self._collate = cast(
+            "Collate", self._options.pop("collate_fn", None) or default_collate
+        )
         self._reader: PassReader | None = None
 
     def prepare(self) -> None:
@@ -165,12 +188,18 @@ class StreamFetcher:
     def passes(self) -> Iterator[Fetched]:
         cut = cut_of(self._session)
         part = _Part(self._reader_here(), cut, self._collate)
-        source = data_loader(part, dict(self._options), batch_size=None, collate_fn=as_it_is)
+        source = data_loader(
+            part, dict(self._options), batch_size=None, collate_fn=as_it_is
+        )
         assert source.generator is not None
         source.generator.manual_seed(fetch_seed(self._session))
         for fetched in source:
             assert isinstance(fetched, Fetched)
-            if fetched.after is not None and fetched.after.doubt and self._resume != "reading":
+            if (
+                fetched.after is not None
+                and fetched.after.doubt
+                and self._resume != "reading"
+            ):
                 self._resume = "reading"
                 logger.warning(
                     "to come back, the stream will be read from its start: its own state %s",
@@ -187,7 +216,9 @@ class StreamFetcher:
                 reader = ShardReader(self._dataset, epoch, index)
             else:
                 start = session.data.stream or StreamPosition()
-                reader = StreamReader(self._dataset, epoch, index, start, resume=self._resume)
+                reader = StreamReader(
+                    self._dataset, epoch, index, start, resume=self._resume
+                )
         # Processes get copies of a reader that has not begun.
         self._reader = None if self._options.get("num_workers") else reader
         return reader
@@ -235,11 +266,15 @@ def passes_to_come(session: Session) -> Iterator[tuple[int, Pass]]:
     """
     order, cut, index = session.data.order, cut_of(session), session.progress.index
     for number in itertools.count():
-        samples = cut.batch.total if order.stream else order.step_samples(index, cut.batch)
+        samples = (
+            cut.batch.total if order.stream else order.step_samples(index, cut.batch)
+        )
         if not samples:
             return
         atomic = cut.batch_of(number, samples).atomic
-        for current in cut_step(index, samples, atomic, rank=cut.rank, num_replicas=cut.num_replicas):
+        for current in cut_step(
+            index, samples, atomic, rank=cut.rank, num_replicas=cut.num_replicas
+        ):
             yield index, current
         index += samples
 
@@ -262,7 +297,9 @@ def named_options(
     Raises TypeError where there are too many, or one is given twice; InputError as `check_options` does.
     """
     if len(positional) > len(POSITIONAL):
-        raise TypeError(f"{where} takes at most {len(POSITIONAL) + 3} arguments by position")
+        raise TypeError(
+            f"{where} takes at most {len(POSITIONAL) + 3} arguments by position"
+        )
     named = dict(zip(POSITIONAL, positional, strict=False))
     if twice := sorted(named.keys() & options.keys()):
         raise TypeError(f"{where} got multiple values for {', '.join(twice)}")
@@ -279,13 +316,17 @@ def check_options(where: str, options: Mapping[str, object]) -> None:
             raise InputError(f"{where}({name})", type(options[name]).__name__, allowed)
 
 
-def data_loader(dataset: object, options: dict[str, object], **ours: object) -> "DataLoader[object]":
+def data_loader(
+    dataset: object, options: dict[str, object], **ours: object
+) -> "DataLoader[object]":
     """Return torch's DataLoader with `options` of the user's and `ours`, which the user may not set.
 
     Raises InputError for an option that would break the order.
     """
     if not options.get("in_order", True):
-        raise InputError("loader(in_order)", False, "True: the order of samples is a promise")
+        raise InputError(
+            "loader(in_order)", False, "True: the order of samples is a promise"
+        )
     init = options.pop("worker_init_fn", None)
     assert init is None or callable(init)
     loader: DataLoader[object] = DataLoader(
@@ -324,7 +365,9 @@ def stand_alone() -> tuple[int, int]:
 def _start_fetching(init: Callable[[int], None] | None, index: int) -> None:
     """Run in each process that fetches data."""
     signal.signal(signal.SIGTERM, _outlive)
-    threading.Thread(target=_end_with_parent, name="coadapt-parent", daemon=True).start()
+    threading.Thread(
+        target=_end_with_parent, name="coadapt-parent", daemon=True
+    ).start()
     if init is not None:
         init(index)
 

@@ -23,7 +23,12 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from coadapt.model import InputError
-from coadapt.train.loading.fetch import PassPlan, data_loader, fetch_seed, passes_to_come
+from coadapt.train.loading.fetch import (
+    PassPlan,
+    data_loader,
+    fetch_seed,
+    passes_to_come,
+)
 from coadapt.train.samples.order import Pass, SampleOrder
 from coadapt.train.samples.sharded_stream import ShardedStream
 from coadapt.train.session import Session
@@ -80,13 +85,17 @@ class Laps:
         ids: list[int] = []
         while start < stop:
             lap, first = divmod(start, length)
-            ids += self._lap(lap if self._beside.repeat else epoch)[first : first + stop - start].tolist()
+            ids += self._lap(lap if self._beside.repeat else epoch)[
+                first : first + stop - start
+            ].tolist()
             start += min(length - first, stop - start)
         return ids
 
     def _lap(self, lap: int) -> NDArray[np.int64]:
         if lap not in self._shuffled:
-            self._shuffled = {key: ids for key, ids in self._shuffled.items() if key == lap - 1}
+            self._shuffled = {
+                key: ids for key, ids in self._shuffled.items() if key == lap - 1
+            }
             self._shuffled[lap] = self._beside.order.epoch(lap)
         return self._shuffled[lap]
 
@@ -104,7 +113,9 @@ class ReadAhead:
         own = {**options, "persistent_workers": bool(options.get("num_workers"))}
         self._plan = plan
         self._planned: deque[list[int]] = deque()
-        self._source = data_loader(dataset, own, batch_sampler=PassPlan(self._note_plan))
+        self._source = data_loader(
+            dataset, own, batch_sampler=PassPlan(self._note_plan)
+        )
         self._fetched: Iterator[object] | None = None
 
     def fetch(self, ids: list[int], seed: int) -> object:
@@ -138,7 +149,11 @@ class FurtherLoader:
     """
 
     def __init__(
-        self, session: Session, dataset: "Dataset[object]", options: Mapping[str, object], beside: Beside
+        self,
+        session: Session,
+        dataset: "Dataset[object]",
+        options: Mapping[str, object],
+        beside: Beside,
     ) -> None:
         """`options`: further arguments of torch's DataLoader."""
         self._session = session
@@ -181,8 +196,13 @@ class FurtherLoader:
         if state_dict["beside"] != str(self._beside):
             allowed = f"what the checkpoint was made with: {state_dict['beside']}"
             raise InputError("further_loader", self._beside, allowed)
-        epoch, position = (cast("int", state_dict[name]) for name in ("epoch", "position"))
-        self._place, self._pass = Place(epoch, position, self._session.progress.step), None
+        epoch, position = (
+            cast("int", state_dict[name]) for name in ("epoch", "position")
+        )
+        self._place, self._pass = (
+            Place(epoch, position, self._session.progress.step),
+            None,
+        )
 
     def _take(self) -> object:
         session, current = self._session, self._session.current
@@ -197,7 +217,10 @@ class FurtherLoader:
         ids = self._part(at.position, session.progress.index, current, self._in_pass)
         data = self._ahead.fetch(ids, fetch_seed(session, self._beside.order.seed))
         self._in_pass += 1
-        at.taken, at.size = max(at.taken, self._in_pass), self._beside.ratio * current.step_samples
+        at.taken, at.size = (
+            max(at.taken, self._in_pass),
+            self._beside.ratio * current.step_samples,
+        )
         self._ids = ids if current.num_samples else []
         return data
 
@@ -213,14 +236,20 @@ class FurtherLoader:
     def _part(self, position: int, index: int, current: Pass, taking: int) -> list[int]:
         """Return the ids that a pass takes for the n-th time: its leading step is at `index`, ours at
         `position`."""
-        begin = position + self._beside.ratio * (taking * current.step_samples + current.start - index)
+        begin = position + self._beside.ratio * (
+            taking * current.step_samples + current.start - index
+        )
         # A stand-in needs some sample to run on.
         stop = begin + (self._beside.ratio * current.num_samples or 1)
         return self._laps.ids(self._place.epoch, begin, stop)
 
     def _plan(self) -> Iterator[list[int]]:
         """Yield the ids of this pass, and of those to come in the epoch if each takes as the last one did."""
-        index, now, position = self._session.progress.index, self._pass, self._place.position
+        index, now, position = (
+            self._session.progress.index,
+            self._pass,
+            self._place.position,
+        )
         seen, size = False, 0
         for step_start, coming in passes_to_come(self._session):
             if step_start != index:
@@ -246,7 +275,11 @@ def order_beside(
     Raises InputError for what is no dataset with a length, and beside shards, which replicas read whole.
     """
     if isinstance(leading, ShardedStream):
-        raise InputError("further_loader", "beside a ShardedStream", "a dataset or another stream that leads")
+        raise InputError(
+            "further_loader",
+            "beside a ShardedStream",
+            "a dataset or another stream that leads",
+        )
     if isinstance(dataset, DataLoader) or not (
         hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
     ):
@@ -255,8 +288,14 @@ def order_beside(
     if not len(dataset):
         raise InputError("further_loader(dataset)", "0 samples", "at least 1 sample")
     # Of its own: with the leading one's, two datasets of one length would be shuffled alike.
-    seed = int(np.random.SeedSequence((session.config.seed, number)).generate_state(1, np.uint64)[0])
-    return SampleOrder(num_samples=len(dataset), shuffle=shuffle, drop_last=False, seed=seed)
+    seed = int(
+        np.random.SeedSequence((session.config.seed, number)).generate_state(
+            1, np.uint64
+        )[0]
+    )
+    return SampleOrder(
+        num_samples=len(dataset), shuffle=shuffle, drop_last=False, seed=seed
+    )
 
 
 def ratio_beside(session: Session, batch_size: int) -> int:

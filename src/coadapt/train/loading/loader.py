@@ -121,7 +121,9 @@ class ElasticLoader:
     @property
     def collate_fn(self) -> Collate:
         """Return what makes a pass of its samples."""
-        return cast("Collate", self._source.options.get("collate_fn") or default_collate)
+        return cast(
+            "Collate", self._source.options.get("collate_fn") or default_collate
+        )
 
     @property
     def sample_ids(self) -> list[int]:
@@ -145,14 +147,24 @@ class ElasticLoader:
         """Change the total batch from the next step on, alike on every replica. Contract `self` only."""
         contract = self._session.config.contract
         if contract is not RescaleContract.SELF:
-            raise InputError("set_batch_size", total, f"only under contract self; this job's is {contract}")
+            raise InputError(
+                "set_batch_size",
+                total,
+                f"only under contract self; this job's is {contract}",
+            )
         if self._session.data.limits.rule is not None:
-            raise InputError("set_batch_size", total, "nothing where a batch rule sets it")
+            raise InputError(
+                "set_batch_size", total, "nothing where a batch rule sets it"
+            )
         largest = self.order.num_samples
         if total < 1 or (largest is not None and total > largest):
-            raise InputError("set_batch_size", total, f"1..{'' if largest is None else largest}")
+            raise InputError(
+                "set_batch_size", total, f"1..{'' if largest is None else largest}"
+            )
         data = self._session.data
-        data.batch = split_total(total, self._session.group.size, data.limits, exact=True)
+        data.batch = split_total(
+            total, self._session.group.size, data.limits, exact=True
+        )
 
     def prepare(self) -> None:
         """Start the fetch processes of a replica that will join others."""
@@ -179,7 +191,9 @@ class ElasticLoader:
         """The body of `Run.epochs` is over. RuntimeError where it trained on something else."""
         epoch = self._session.progress.epoch
         if self._iterated_epoch != epoch:
-            raise RuntimeError(f"epoch {epoch} ended without training: iterate over what run.loader returned")
+            raise RuntimeError(
+                f"epoch {epoch} ended without training: iterate over what run.loader returned"
+            )
 
     def __len__(self) -> int:
         """Return the optimiser steps of a whole epoch at the present batch. TypeError where nobody knows."""
@@ -189,7 +203,9 @@ class ElasticLoader:
     def __iter__(self) -> Iterator[object]:
         epoch = self._session.progress.epoch
         if not self._in_epochs:
-            raise RuntimeError("iterate over the loader inside of `for epoch in run.epochs(n)`")
+            raise RuntimeError(
+                "iterate over the loader inside of `for epoch in run.epochs(n)`"
+            )
         if self._iterated_epoch == epoch:
             raise RuntimeError(
                 f"the loader was iterated twice in epoch {epoch}: iterate it once per epoch of run.epochs(n)"
@@ -229,43 +245,68 @@ class ElasticLoader:
 
 def _known(order: SampleOrder) -> int:
     if order.num_samples is None:
-        raise TypeError("the length of this stream is not known yet: see run.loader(num_samples=...)")
+        raise TypeError(
+            "the length of this stream is not known yet: see run.loader(num_samples=...)"
+        )
     return order.num_samples
 
 
 def order_of(
-    dataset: object, *, shuffle: bool, drop_last: bool, seed: int, num_samples: int | None
+    dataset: object,
+    *,
+    shuffle: bool,
+    drop_last: bool,
+    seed: int,
+    num_samples: int | None,
 ) -> SampleOrder:
     """Return the order of `dataset`'s samples; `num_samples`: what the user says of a stream's length.
 
     Raises InputError for what is no dataset, and where the arguments contradict it.
     """
     if isinstance(dataset, DataLoader):
-        allowed = "its dataset: run.loader(loader.dataset, batch_size=...) makes the batches"
+        allowed = (
+            "its dataset: run.loader(loader.dataset, batch_size=...) makes the batches"
+        )
         raise InputError("loader(dataset)", "a DataLoader", allowed)
     length = len(dataset) if hasattr(dataset, "__len__") else None
     if is_stream(dataset):
         if shuffle:
-            raise InputError("loader(shuffle)", True, "False: the order of a stream is its own")
+            raise InputError(
+                "loader(shuffle)", True, "False: the order of a stream is its own"
+            )
         if num_samples is not None and num_samples < 1:
-            raise InputError("loader(num_samples)", num_samples, "samples of an epoch, at least 1")
+            raise InputError(
+                "loader(num_samples)", num_samples, "samples of an epoch, at least 1"
+            )
         return SampleOrder(
-            num_samples=num_samples or length, shuffle=False, drop_last=drop_last, seed=seed, stream=True
+            num_samples=num_samples or length,
+            shuffle=False,
+            drop_last=drop_last,
+            seed=seed,
+            stream=True,
         )
     if length is None or not hasattr(dataset, "__getitem__"):
         allowed = "a dataset with __getitem__ and __len__, or one to iterate over"
         raise InputError("loader(dataset)", type(dataset).__name__, allowed)
     if num_samples not in (None, length):
-        raise InputError("loader(num_samples)", num_samples, f"{length}, the dataset's length")
-    return SampleOrder(num_samples=length, shuffle=shuffle, drop_last=drop_last, seed=seed)
+        raise InputError(
+            "loader(num_samples)", num_samples, f"{length}, the dataset's length"
+        )
+    return SampleOrder(
+        num_samples=length, shuffle=shuffle, drop_last=drop_last, seed=seed
+    )
 
 
-def fetcher_for(dataset: object, session: Session, options: dict[str, object], *, resume: str) -> Fetcher:
+def fetcher_for(
+    dataset: object, session: Session, options: dict[str, object], *, resume: str
+) -> Fetcher:
     """Return what fetches passes of `dataset`. Raises InputError unless `resume` is one of RESUME_WAYS."""
     if resume not in RESUME_WAYS:
         raise InputError("loader(resume)", resume, " or ".join(RESUME_WAYS))
     if is_stream(dataset):
-        return StreamFetcher(cast("Iterable[object]", dataset), session, options, resume=resume)
+        return StreamFetcher(
+            cast("Iterable[object]", dataset), session, options, resume=resume
+        )
     return MapFetcher(cast("Dataset[object]", dataset), session, options)
 
 

@@ -9,7 +9,14 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 from coadapt.model import InputError
 from coadapt.train.group.group import Group
 from coadapt.train.group.totals import Totals, whole_values
-from coadapt.train.loading.fetch import Collate, PassPlan, as_it_is, check_options, data_loader, stand_alone
+from coadapt.train.loading.fetch import (
+    Collate,
+    PassPlan,
+    as_it_is,
+    check_options,
+    data_loader,
+    stand_alone,
+)
 from coadapt.train.loading.loader import is_stream
 from coadapt.train.session import Session
 
@@ -24,13 +31,23 @@ class ValidationLoader:
     """
 
     def __init__(
-        self, dataset: object, session: Session, batch_size: int, options: dict[str, object]
+        self,
+        dataset: object,
+        session: Session,
+        batch_size: int,
+        options: dict[str, object],
     ) -> None:
         """`options`: further arguments of torch's DataLoader. Raises InputError."""
         if batch_size < 1:
-            raise InputError("validation_loader(batch_size)", batch_size, "at least 1 sample")
+            raise InputError(
+                "validation_loader(batch_size)", batch_size, "at least 1 sample"
+            )
         if isinstance(dataset, DataLoader):
-            raise InputError("validation_loader(dataset)", "a DataLoader", "its dataset: loader.dataset")
+            raise InputError(
+                "validation_loader(dataset)",
+                "a DataLoader",
+                "its dataset: loader.dataset",
+            )
         check_options("validation_loader", options)
         self._dataset = dataset
         self._session = session
@@ -40,10 +57,16 @@ class ValidationLoader:
         self._length: int | None = None
         if not is_stream(dataset):
             if not hasattr(dataset, "__len__"):
-                allowed = "a dataset with __getitem__ and __len__, or one to iterate over"
-                raise InputError("validation_loader(dataset)", type(dataset).__name__, allowed)
+                allowed = (
+                    "a dataset with __getitem__ and __len__, or one to iterate over"
+                )
+                raise InputError(
+                    "validation_loader(dataset)", type(dataset).__name__, allowed
+                )
             self._length = len(dataset)
-            self._source = data_loader(dataset, dict(options), batch_sampler=PassPlan(self._own_ids))
+            self._source = data_loader(
+                dataset, dict(options), batch_sampler=PassPlan(self._own_ids)
+            )
 
     @property
     def dataset(self) -> object:
@@ -81,11 +104,21 @@ class ValidationLoader:
             counts = (num_samples for num_samples, _ in self._own_batches())
             yield from zip(counts, self._source, strict=True)
             return
-        options = {name: value for name, value in self._options.items() if name != "persistent_workers"}
+        options = {
+            name: value
+            for name, value in self._options.items()
+            if name != "persistent_workers"
+        }
         collate = cast("Collate", options.pop("collate_fn", None) or default_collate)
         group = self._session.group
         stream = cast("Iterable[object]", self._dataset)
-        part = _OwnBatches(stream, self._batch_size, collate, group, even=self._session.model_is_sharded)
+        part = _OwnBatches(
+            stream,
+            self._batch_size,
+            collate,
+            group,
+            even=self._session.model_is_sharded,
+        )
         for item in data_loader(part, options, batch_size=None, collate_fn=as_it_is):
             yield cast("tuple[int, object]", item)
 
@@ -97,7 +130,12 @@ class ValidationLoader:
         assert self._length is not None
         size, group = self._batch_size, self._session.group
         for begin in range(0, self._length, group.size * size):
-            ids = list(range(begin + group.rank * size, min(begin + (group.rank + 1) * size, self._length)))
+            ids = list(
+                range(
+                    begin + group.rank * size,
+                    min(begin + (group.rank + 1) * size, self._length),
+                )
+            )
             if ids:
                 yield len(ids), ids
             elif self._session.model_is_sharded:
@@ -108,7 +146,13 @@ class _OwnBatches(IterableDataset[tuple[int, object]]):
     """The batches of a stream that are one replica's; every replica reads the whole stream."""
 
     def __init__(
-        self, stream: Iterable[object], batch_size: int, collate: Collate, group: Group, *, even: bool
+        self,
+        stream: Iterable[object],
+        batch_size: int,
+        collate: Collate,
+        group: Group,
+        *,
+        even: bool,
     ) -> None:
         """`even`: each replica gets equally many, the last of them a stand-in of no samples if need be."""
         self._stream = stream

@@ -3,7 +3,9 @@
 import math
 
 
-def fieller(sqr: float, trace: float, errors: tuple[float, float, float]) -> tuple[float, float]:
+def fieller(
+    sqr: float, trace: float, errors: tuple[float, float, float]
+) -> tuple[float, float]:
     """Return the interval of trace / sqr: all φ for which trace - φ sqr is within its own error of zero.
 
     errors: variances of `sqr` and `trace` and their covariance, times the square of the quantile (Fieller

@@ -10,7 +10,9 @@ from operator import attrgetter
 
 from coadapt.train.noise.fieller import fieller
 
-Estimate = tuple[float, float]  # squared norm of the true gradient, trace of one sample's covariance
+Estimate = tuple[
+    float, float
+]  # squared norm of the true gradient, trace of one sample's covariance
 
 # The layers' averages forget as those of whole gradients do (Pollux's artifact); the comparisons ten times
 # later, per initial batch of samples.
@@ -63,7 +65,9 @@ class LayerNoise:
     the last comparison, `num_since`.
     """
 
-    groups: list[Sums] = field(default_factory=lambda: [Sums() for _ in range(NUM_GROUPS)])
+    groups: list[Sums] = field(
+        default_factory=lambda: [Sums() for _ in range(NUM_GROUPS)]
+    )
     turn: int = 0
     num_compared: int = 0
     differenced: bool = False
@@ -96,7 +100,11 @@ class LayerNoise:
         Successive steps, whose difference is biased, count only where nothing better is remembered.
         """
         total = self._total()
-        if self.num_since and total.trace > 0.0 and self._counts(differenced=differenced):
+        if (
+            self.num_since
+            and total.trace > 0.0
+            and self._counts(differenced=differenced)
+        ):
             self._fade_compared(DECAY_COMPARED ** max(self.at - self.compared_at, own))
             self.compared_at = self.at
             weight = 1.0 - DECAY_COMPARED**own
@@ -119,7 +127,9 @@ class LayerNoise:
         )
         if not known or known < 0.0:
             return None
-        return total.whole_trace / total.layers_trace * total.layers_sqr / total.whole_sqr
+        return (
+            total.whole_trace / total.layers_trace * total.layers_sqr / total.whole_sqr
+        )
 
     def estimate(self) -> Estimate | None:
         """Return squared norm and trace of the whole, None where too little was compared."""
@@ -127,7 +137,9 @@ class LayerNoise:
         if self.ratio is None:
             return None
         sqr = total.sqr / total.weight * total.whole_sqr / total.layers_sqr
-        return max(sqr, 0.0), total.trace / total.weight * total.whole_trace / total.layers_trace
+        return max(
+            sqr, 0.0
+        ), total.trace / total.weight * total.whole_trace / total.layers_trace
 
     def stderr(self) -> float | None:
         """Return the standard error of the whole's noise scale by the delta method, None where not known."""
@@ -136,7 +148,12 @@ class LayerNoise:
         if errors is None or below <= 0.0:
             return None
         ratio = above / below
-        return math.sqrt(max(errors[1] - 2.0 * ratio * errors[2] + ratio**2 * errors[0], 0.0)) / below
+        return (
+            math.sqrt(
+                max(errors[1] - 2.0 * ratio * errors[2] + ratio**2 * errors[0], 0.0)
+            )
+            / below
+        )
 
     def interval(self) -> Estimate | None:
         """Return the 90 % interval of the whole's noise scale, that of the comparisons included."""
@@ -145,7 +162,9 @@ class LayerNoise:
             return None
         below, above = self._total().terms()
         sqr = T_90**2
-        return fieller(max(below, 0.0), above, (sqr * errors[0], sqr * errors[1], sqr * errors[2]))
+        return fieller(
+            max(below, 0.0), above, (sqr * errors[0], sqr * errors[1], sqr * errors[2])
+        )
 
     def _errors(self) -> tuple[float, float, float] | None:
         """Return the variances of both terms and their covariance, by leaving out one group at a time."""

@@ -154,12 +154,19 @@ class NoiseScale:
         moments = self._moments()
         if moments is None:
             return None
-        sqr, trace = max(self.sqr / self.weight, 0.0), max(self.trace / self.weight, 0.0)
+        sqr, trace = (
+            max(self.sqr / self.weight, 0.0),
+            max(self.trace / self.weight, 0.0),
+        )
         share = self._share()
         freedom = 1.0 / share - 1.0
-        quantile = Z_90 + (Z_90**3 + Z_90) / (4.0 * freedom)  # Student's, to first order
+        quantile = Z_90 + (Z_90**3 + Z_90) / (
+            4.0 * freedom
+        )  # Student's, to first order
         error = quantile**2 * share / (1.0 - share)
-        return fieller(sqr, trace, (error * moments[0], error * moments[1], error * moments[2]))
+        return fieller(
+            sqr, trace, (error * moments[0], error * moments[1], error * moments[2])
+        )
 
     @property
     def calibration(self) -> float | None:
@@ -180,8 +187,15 @@ class NoiseScale:
         low = interval[0]
         if stats.sqr == 0.0:
             # Only the ratio counts, and it is finite.
-            return GradStats(sqr=self.initial / low, var=1.0) if low > 0.0 else GradStats(sqr=1.0, var=0.0)
-        return GradStats(sqr=stats.sqr, var=stats.sqr * min(low / self.initial, stats.var / stats.sqr))
+            return (
+                GradStats(sqr=self.initial / low, var=1.0)
+                if low > 0.0
+                else GradStats(sqr=1.0, var=0.0)
+            )
+        return GradStats(
+            sqr=stats.sqr,
+            var=stats.sqr * min(low / self.initial, stats.var / stats.sqr),
+        )
 
     @property
     def _biased(self) -> bool:
@@ -195,14 +209,19 @@ class NoiseScale:
             assert self.layers is not None
             stderr = self.layers.stderr()
         elif self.weight:
-            found, stderr = (max(self.sqr / self.weight, 0.0), self.trace / self.weight), self._stderr()
+            found, stderr = (
+                (max(self.sqr / self.weight, 0.0), self.trace / self.weight),
+                self._stderr(),
+            )
         else:
             return None
         sqr, trace = found
         var = max(trace / self.initial, VAR_MIN_SHARE * sqr)
         return GradStats(sqr=sqr, var=var, noise_scale_stderr=stderr)
 
-    def _add_layers(self, norms: GradNorms, whole: tuple[float, float] | None, at_samples: float) -> None:
+    def _add_layers(
+        self, norms: GradNorms, whole: tuple[float, float] | None, at_samples: float
+    ) -> None:
         layers = None if norms.layers is None else estimate(norms.layers)
         if norms.layers is None or layers is None:
             return
@@ -258,4 +277,6 @@ class NoiseScale:
             return None
         ratio, share = self.trace / self.sqr, self._share()
         spread = moments[1] - 2.0 * ratio * moments[2] + ratio**2 * moments[0]
-        return math.sqrt(max(spread, 0.0) * share / (1.0 - share)) / (self.sqr / self.weight)
+        return math.sqrt(max(spread, 0.0) * share / (1.0 - share)) / (
+            self.sqr / self.weight
+        )

@@ -37,12 +37,18 @@ class LayerRows:
             for name, parameter in layer.named_parameters():
                 if parameter.requires_grad:
                     # What several layers share is one parameter: that of the first.
-                    self._places[layer, name] = first.setdefault(parameter, (layer, name))
+                    self._places[layer, name] = first.setdefault(
+                        parameter, (layer, name)
+                    )
         if not first:
-            raise ValueError("a model with LayerNorm, RMSNorm or GroupNorm whose scales are trained")
+            raise ValueError(
+                "a model with LayerNorm, RMSNorm or GroupNorm whose scales are trained"
+            )
         self._preconditioner = preconditioner
         self._owners: dict[Tensor, Place] = {}
-        self._metric: dict[Place, tuple[Tensor, Tensor]] = {}  # this replica's part, and the whole
+        self._metric: dict[
+            Place, tuple[Tensor, Tensor]
+        ] = {}  # this replica's part, and the whole
         self._active = False
         self._rows: dict[Place, Tensor] = {}
         self._small: list[Tensor] = []
@@ -54,7 +60,9 @@ class LayerRows:
 
     def follow(self) -> None:
         """The layers have other parameters from now on."""
-        self._owners = {place[0].get_parameter(place[1]): place for place in self._places.values()}
+        self._owners = {
+            place[0].get_parameter(place[1]): place for place in self._places.values()
+        }
         self._metric = {}
 
     def begin_step(self, *, active: bool) -> None:
@@ -73,15 +81,23 @@ class LayerRows:
             self._active = False
             return
         if self._preconditioner is not None:
-            metric = {place: self._metric[place][1] for place in rows if place in self._metric}
+            metric = {
+                place: self._metric[place][1] for place in rows if place in self._metric
+            }
             rows = {place: rows[place] / divisors for place, divisors in metric.items()}
         # The loss is a mean over the pass, an example's own gradient is not.
         self._small.append(sqr_norm(list(rows.values())) * (num_samples**2 / divisor))
         self._count += num_samples
 
-    def set_whole(self, parameters: Sequence[Tensor], grads: Sequence[Tensor], divisor: float) -> None:
+    def set_whole(
+        self, parameters: Sequence[Tensor], grads: Sequence[Tensor], divisor: float
+    ) -> None:
         """Pick the layers' own out of the step's gradient."""
-        own = [pair for pair in zip(parameters, grads, strict=True) if pair[0] in self._owners]
+        own = [
+            pair
+            for pair in zip(parameters, grads, strict=True)
+            if pair[0] in self._owners
+        ]
         if not (self._active and own):
             return
         found, of_them = [parameter for parameter, _ in own], [grad for _, grad in own]
@@ -89,12 +105,16 @@ class LayerRows:
             of_them = self._preconditioner.apply(found, of_them)
         self._big = sqr_norm(of_them) / divisor
 
-    def take(self, num_holders: int, step_samples: int, scale_sqr: float) -> GradNorms | None:
+    def take(
+        self, num_holders: int, step_samples: int, scale_sqr: float
+    ) -> GradNorms | None:
         """Return sums that add up over replicas, of which `num_holders` have the step's gradient each."""
         if self._big is None or not self._active:
             return None
         return GradNorms(
-            small_sqr=float(torch.stack(self._small).sum()) / scale_sqr if self._small else 0.0,
+            small_sqr=float(torch.stack(self._small).sum()) / scale_sqr
+            if self._small
+            else 0.0,
             inverse=float(self._count),
             count=float(self._count),
             big_sqr=float(self._big) / num_holders / scale_sqr,
@@ -109,7 +129,9 @@ class LayerRows:
             elif place not in self._metric or self._metric[place][0] is not part:
                 self._metric[place] = (part, whole_like(part, parameter))
 
-    def _watch(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def _watch(
+        self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor
+    ) -> None:
         if self._active and output.requires_grad:
             x = inputs[0].detach()
             output.register_hook(lambda grad: self._add_rows(layer, x, grad))  # type: ignore[no-untyped-call]  # torch's own

@@ -18,7 +18,11 @@ class NormMeter:
     """
 
     def __init__(
-        self, preconditioner: Preconditioner | None, *, sums: bool, layers: LayerRows | None = None
+        self,
+        preconditioner: Preconditioner | None,
+        *,
+        sums: bool,
+        layers: LayerRows | None = None,
     ) -> None:
         """`preconditioner`: its metric counts. `sums`: gradients come summed over samples, not averaged.
 
@@ -54,7 +58,9 @@ class NormMeter:
         """Forget the step before; measure this one if `measure` and if the optimiser's metric is known."""
         self._small, self._sizes, self._big, self._pair = [], [], None, None
         self._loss_scale = None
-        self._active = measure and (self._preconditioner is None or self._preconditioner.refresh())
+        self._active = measure and (
+            self._preconditioner is None or self._preconditioner.refresh()
+        )
         if not self._active:
             self._before = None
         if self._layers is not None:
@@ -76,19 +82,27 @@ class NormMeter:
         if self._layers is not None:
             self._layers.begin_step(active=False)
 
-    def add_part(self, parameters: Sequence[Tensor], grads: Sequence[Tensor], num_samples: int) -> None:
+    def add_part(
+        self, parameters: Sequence[Tensor], grads: Sequence[Tensor], num_samples: int
+    ) -> None:
         """Add a part (a bucket, or all) of a pass's own gradient over `num_samples` samples."""
         if self._active and num_samples:
-            self._small.append(self._sqr(parameters, grads) / self._divisor(num_samples))
+            self._small.append(
+                self._sqr(parameters, grads) / self._divisor(num_samples)
+            )
 
     def squares(self, grads: Tensor, num_samples: int) -> Tensor | None:
         """Return the squares of a pass's own gradients, zeros for a stand-in; None if nothing is measured."""
         if not self._active:
             return None
         wide = grads.float() if grads.dtype.itemsize < 4 else grads
-        return wide.square().mul_(1.0 / self._divisor(num_samples) if num_samples else 0.0)
+        return wide.square().mul_(
+            1.0 / self._divisor(num_samples) if num_samples else 0.0
+        )
 
-    def add_squares(self, parameters: Sequence[Tensor], squares: Sequence[Tensor]) -> None:
+    def add_squares(
+        self, parameters: Sequence[Tensor], squares: Sequence[Tensor]
+    ) -> None:
         """Add what `squares` gave, summed over the replicas, for this replica's parts of `parameters`."""
         if self._active and self._preconditioner is not None:
             self._small.append(self._preconditioner.sqr_norm(parameters, squares))
@@ -100,7 +114,9 @@ class NormMeter:
             if self._layers is not None:
                 self._layers.end_pass(num_samples, self._divisor(num_samples))
 
-    def set_whole(self, parameters: Sequence[Tensor], grads: Sequence[Tensor], step_samples: int) -> None:
+    def set_whole(
+        self, parameters: Sequence[Tensor], grads: Sequence[Tensor], step_samples: int
+    ) -> None:
         """Set the step's gradient over all `step_samples` samples."""
         if self._active:
             divisor = self._divisor(step_samples)
@@ -108,7 +124,9 @@ class NormMeter:
             if self._layers is not None:
                 self._layers.set_whole(parameters, grads, divisor)
 
-    def add_alone(self, parameters: Sequence[Tensor], grads: Sequence[Tensor], num_samples: int) -> None:
+    def add_alone(
+        self, parameters: Sequence[Tensor], grads: Sequence[Tensor], num_samples: int
+    ) -> None:
         """Take the one gradient of a step of one pass on one replica; every second one completes a pair."""
         if not self._active:
             return
@@ -120,7 +138,9 @@ class NormMeter:
         sqr = sqr_norm(seen)
         before, self._before = self._before, None
         if before is None or before[2] != num_samples or len(before[0]) != len(seen):
-            copies = list(seen) if seen is not grads else [grad.clone() for grad in grads]
+            copies = (
+                list(seen) if seen is not grads else [grad.clone() for grad in grads]
+            )
             self._before = (copies, sqr, num_samples)
             return
         total, before_sqr, _ = before
@@ -152,10 +172,14 @@ class NormMeter:
         if self._big is None and layers is None:
             return None
         return GradNorms(
-            small_sqr=float(torch.stack(self._small).sum()) / scale_sqr if self._small else 0.0,
+            small_sqr=float(torch.stack(self._small).sum()) / scale_sqr
+            if self._small
+            else 0.0,
             inverse=sum(1.0 / size for size in self._sizes),
             count=float(len(self._sizes)),
-            big_sqr=0.0 if self._big is None else float(self._big) / num_holders / scale_sqr,
+            big_sqr=0.0
+            if self._big is None
+            else float(self._big) / num_holders / scale_sqr,
             samples=float(step_samples),
             layers=layers,
         )
@@ -169,7 +193,9 @@ class NormMeter:
     def _sqr(self, parameters: Sequence[Tensor], grads: Sequence[Tensor]) -> Tensor:
         return sqr_norm(self._in_metric(parameters, grads))
 
-    def _in_metric(self, parameters: Sequence[Tensor], grads: Sequence[Tensor]) -> Sequence[Tensor]:
+    def _in_metric(
+        self, parameters: Sequence[Tensor], grads: Sequence[Tensor]
+    ) -> Sequence[Tensor]:
         if self._preconditioner is None:
             return grads
         return self._preconditioner.apply(parameters, grads)

@@ -19,7 +19,9 @@ class Preconditioner(Protocol):
         """Look at the optimiser's state, before a step; return whether the metric is known."""
         ...
 
-    def apply(self, parameters: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
+    def apply(
+        self, parameters: Sequence[Tensor], grads: Sequence[Tensor]
+    ) -> list[Tensor]:
         """Return new tensors: the gradients of `parameters` in the metric."""
         ...
 
@@ -30,7 +32,9 @@ class Preconditioner(Protocol):
         """
         ...
 
-    def sqr_norm(self, parameters: Sequence[Tensor], squares: Sequence[Tensor]) -> Tensor:
+    def sqr_norm(
+        self, parameters: Sequence[Tensor], squares: Sequence[Tensor]
+    ) -> Tensor:
         """Return the squared norm in the metric of gradients of `parameters` of which `squares` are given."""
         ...
 
@@ -54,18 +58,28 @@ class AdamPreconditioner:
             self._divisors = self._current()
         return bool(self._divisors)
 
-    def apply(self, parameters: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
-        known = [index for index, parameter in enumerate(parameters) if parameter in self._divisors]
+    def apply(
+        self, parameters: Sequence[Tensor], grads: Sequence[Tensor]
+    ) -> list[Tensor]:
+        known = [
+            index
+            for index, parameter in enumerate(parameters)
+            if parameter in self._divisors
+        ]
         divisors = [self._divisors[parameters[index]] for index in known]
         if not known:
             return []
-        scaled = torch._foreach_div([grads[index].to(divisors[0]) for index in known], divisors)
+        scaled = torch._foreach_div(
+            [grads[index].to(divisors[0]) for index in known], divisors
+        )
         return list(scaled)
 
     def divisors(self, parameter: Tensor) -> Tensor | None:
         return self._divisors.get(parameter)
 
-    def sqr_norm(self, parameters: Sequence[Tensor], squares: Sequence[Tensor]) -> Tensor:
+    def sqr_norm(
+        self, parameters: Sequence[Tensor], squares: Sequence[Tensor]
+    ) -> Tensor:
         roots = torch._foreach_sqrt(list(squares))
         return sqr_norm(self.apply(parameters, roots))
 
@@ -76,7 +90,11 @@ class AdamPreconditioner:
     def _current(self) -> dict[Tensor, Tensor]:
         divisors: dict[Tensor, Tensor] = {}
         for group in self._optimizer.param_groups:
-            parameters = [p for p in group["params"] if "exp_avg_sq" in self._optimizer.state.get(p, {})]
+            parameters = [
+                p
+                for p in group["params"]
+                if "exp_avg_sq" in self._optimizer.state.get(p, {})
+            ]
             if not parameters:
                 continue
             states = [self._optimizer.state[parameter] for parameter in parameters]
@@ -84,7 +102,9 @@ class AdamPreconditioner:
             if steps < READY_STEPS:
                 return {}
             correction = (1.0 - group["betas"][1] ** steps) ** 0.5
-            roots = torch._foreach_sqrt(local_shards([state["exp_avg_sq"] for state in states]))
+            roots = torch._foreach_sqrt(
+                local_shards([state["exp_avg_sq"] for state in states])
+            )
             torch._foreach_div_(roots, correction)
             torch._foreach_add_(roots, group["eps"])
             divisors.update(zip(parameters, roots, strict=True))

@@ -60,7 +60,9 @@ def legw(warmup_epochs: float = WARMUP_EPOCHS) -> ScalingRule:
     warmup_epochs: over which the rate rises from zero at the initial batch. Raises InputError below 0.
     """
     if not 0.0 <= warmup_epochs < math.inf:
-        raise InputError("legw(warmup_epochs)", warmup_epochs, "a number of epochs >= 0")
+        raise InputError(
+            "legw(warmup_epochs)", warmup_epochs, "a number of epochs >= 0"
+        )
 
     def rule(at: BatchScale) -> float:
         warmup = warmup_epochs * at.scale
@@ -91,7 +93,9 @@ RULES: dict[str, ScalingRule] = {
 }
 
 
-def resolve_rule(scaling: str | ScalingRule, optimizer: torch.optim.Optimizer) -> ScalingRule:
+def resolve_rule(
+    scaling: str | ScalingRule, optimizer: torch.optim.Optimizer
+) -> ScalingRule:
     """Return the rule of that name; "auto": AdaScale for SGD, the square root for all others.
 
     Adaptive optimisers divide by the gradient's size, which falls with its noise: hence the root.
@@ -99,12 +103,20 @@ def resolve_rule(scaling: str | ScalingRule, optimizer: torch.optim.Optimizer) -
     if callable(scaling):
         return scaling
     if scaling == "auto":
-        return adascale if isinstance(optimizer, torch.optim.SGD | torch.optim.ASGD) else square_root
+        return (
+            adascale
+            if isinstance(optimizer, torch.optim.SGD | torch.optim.ASGD)
+            else square_root
+        )
     if scaling not in RULES:
-        raise InputError("prepare(scaling)", scaling, f"auto, {', '.join(RULES)}, or a function")
+        raise InputError(
+            "prepare(scaling)", scaling, f"auto, {', '.join(RULES)}, or a function"
+        )
     if scaling == "adam" and "betas" not in optimizer.defaults:
         raise InputError(
-            "prepare(scaling)", scaling, f"an optimiser with betas; {type(optimizer).__name__} has none"
+            "prepare(scaling)",
+            scaling,
+            f"an optimiser with betas; {type(optimizer).__name__} has none",
         )
     return RULES[scaling]
 

@@ -39,13 +39,19 @@ class HttpChannel:
 
     def __init__(self, url: str, token: str, job: str) -> None:
         self._base = f"{url}/v1/jobs/{job}/"
-        self._headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+        self._headers = {
+            "Content-Type": "application/json",
+            "Authorization": f"Bearer {token}",
+        }
         # The scheduler is addressed directly: proxies of the environment are for the outside world.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def send(self, path: str, body: dict[str, object]) -> bytes:
         request = urllib.request.Request(
-            self._base + path, data=json.dumps(body).encode(), headers=self._headers, method="POST"
+            self._base + path,
+            data=json.dumps(body).encode(),
+            headers=self._headers,
+            method="POST",
         )
         with self._opener.open(request, timeout=TIMEOUT_S) as response:
             answer: bytes = response.read(ANSWER_BYTES_MAX)
@@ -66,7 +72,9 @@ class Reporter:
         self._params: ThroughputParams | None = None
         self._batch: BatchConfig | None = None
         self._kin_times: KinTimes | None = None
-        self._thread = threading.Thread(target=self._run, name="coadapt-reporter", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name="coadapt-reporter", daemon=True
+        )
         self._thread.start()
 
     def offer(self, item: RunSnapshot | Pause | float) -> None:
@@ -136,12 +144,16 @@ class Reporter:
             return True
         for attempt in range(ATTEMPTS):
             try:
-                answer = self._channel.send(path, {"generation": self._generation, **body})
+                answer = self._channel.send(
+                    path, {"generation": self._generation, **body}
+                )
                 self._kin_times = told_of_kin(answer)
                 self._failed = False
                 return True
             except (OSError, http.client.HTTPException) as error:
-                refused = isinstance(error, urllib.error.HTTPError) and error.code in NO_RETRY
+                refused = (
+                    isinstance(error, urllib.error.HTTPError) and error.code in NO_RETRY
+                )
                 if refused or attempt == ATTEMPTS - 1 or self._closing:
                     self._log_once(path, error)
                     return refused
@@ -151,7 +163,9 @@ class Reporter:
     def _log_once(self, path: str, error: Exception) -> None:
         """Say that reports do not arrive when that begins, not for each report."""
         if not self._failed:
-            logger.warning("%s not delivered to the scheduler: %s; training goes on", path, error)
+            logger.warning(
+                "%s not delivered to the scheduler: %s; training goes on", path, error
+            )
         self._failed = True
 
 

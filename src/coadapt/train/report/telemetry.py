@@ -26,14 +26,20 @@ class Telemetry:
     """Between the training loop of rank 0 and its reporter; does nothing slow."""
 
     def __init__(
-        self, session: Session, reporter: Reporter, num_epochs: int, cost: Callable[[], Pause | float]
+        self,
+        session: Session,
+        reporter: Reporter,
+        num_epochs: int,
+        cost: Callable[[], Pause | float],
     ) -> None:
         """`cost`: asked after the first step, what it cost training to come that far."""
         self._session = session
         self._reporter = reporter
         self._num_epochs = num_epochs
         self._cost: Callable[[], Pause | float] | None = cost
-        self._due_at = time.monotonic() + min(FIRST_REPORT_S, session.config.times.report_every_s)
+        self._due_at = time.monotonic() + min(
+            FIRST_REPORT_S, session.config.times.report_every_s
+        )
         # Short steps have been measured, all of the first ones, long before that: then an adaptive batch is
         # looked at, and again at twice as many steps, until the clock's turn has come. 0: no more.
         self._due_step = MEASURED_AT_FIRST if session.adaptive else 0
@@ -60,9 +66,14 @@ class Telemetry:
             self._reporter.offer(self._cost())
             self._cost = None
         if self._reporter.params is not None:
-            self._session.profiles.params[self._session.gpu_type] = self._reporter.params
+            self._session.profiles.params[self._session.gpu_type] = (
+                self._reporter.params
+            )
         if now >= self._due_at:
-            self._due_at, self._due_step = now + self._session.config.times.report_every_s, 0
+            self._due_at, self._due_step = (
+                now + self._session.config.times.report_every_s,
+                0,
+            )
             self._report()
         elif self._session.progress.step == self._due_step:
             self._due_step *= 2
@@ -87,7 +98,9 @@ class Telemetry:
         self._reporter.close()
 
     def _report(self) -> None:
-        self._reporter.offer(take_snapshot(self._session, self._num_epochs, self._step_time_s))
+        self._reporter.offer(
+            take_snapshot(self._session, self._num_epochs, self._step_time_s)
+        )
 
 
 def process_age_s(stat: Path = PROCESS_STAT) -> float:

@@ -24,7 +24,9 @@ class ControlChannel(Protocol):
 
     def publish_store(self, generation: int, host: str, port: int) -> None: ...
 
-    def store_address(self, generation: int, *, now: bool = False) -> tuple[str, int] | None:
+    def store_address(
+        self, generation: int, *, now: bool = False
+    ) -> tuple[str, int] | None:
         """Return host and port of the store of `generation`, None while there is none."""
         ...
 

@@ -48,7 +48,9 @@ class ControlClient:
         self._version = 0
         self._lock = threading.Lock()
         self._hear(0)
-        threading.Thread(target=self._listen, name="coadapt-control", daemon=True).start()
+        threading.Thread(
+            target=self._listen, name="coadapt-control", daemon=True
+        ).start()
 
     def order(self, *, now: bool = False) -> RescaleOrder | None:
         """Return the newest order, None if there never was one or it was taken back."""
@@ -57,7 +59,10 @@ class ControlClient:
             return None
         parsed = self._parsed
         if parsed is None or parsed[0] != text:
-            parsed = self._parsed = (text, from_json(RescaleOrder, json.loads(text), ORDER_FILE))
+            parsed = self._parsed = (
+                text,
+                from_json(RescaleOrder, json.loads(text), ORDER_FILE),
+            )
         return parsed[1]
 
     def announce(self) -> None:
@@ -67,7 +72,9 @@ class ControlClient:
     def publish_store(self, generation: int, host: str, port: int) -> None:
         self._write(store_file(generation), f"{host}:{port}")
 
-    def store_address(self, generation: int, *, now: bool = False) -> tuple[str, int] | None:
+    def store_address(
+        self, generation: int, *, now: bool = False
+    ) -> tuple[str, int] | None:
         """Return host and port of the store of `generation`, None while there is none."""
         text = self._note(store_file(generation), now=now)
         if text is None:
@@ -121,7 +128,9 @@ class ControlClient:
         """Return the notes, once they have another version than `after`; keep a copy."""
         answer = json.loads(self._request("GET", f"?after={after}", None))
         notes, version = cast("dict[str, str]", answer["notes"]), int(answer["version"])
-        with self._lock:  # an answer that was long under way is not put over a later one
+        with (
+            self._lock
+        ):  # an answer that was long under way is not put over a later one
             if version >= self._version:
                 self._notes, self._version = notes, version
         return notes
@@ -135,7 +144,9 @@ class ControlClient:
                 time.sleep(RETRY_S)
 
     def _request(self, method: str, path: str, body: bytes | None) -> bytes:
-        request = urllib.request.Request(self._url + path, body, self._headers, method=method)
+        request = urllib.request.Request(
+            self._url + path, body, self._headers, method=method
+        )
         with _DIRECT.open(request, timeout=ANSWER_S) as answer:
             return cast(bytes, answer.read())
 

@@ -36,7 +36,9 @@ class ControlDir:
             # Two orders may fall into one tick of the file system's clock, but are never one file.
             changed = (found.st_mtime_ns, found.st_ino)
             if changed != self._seen:
-                self._order = from_json(RescaleOrder, json.loads(path.read_text()), str(path))
+                self._order = from_json(
+                    RescaleOrder, json.loads(path.read_text()), str(path)
+                )
                 self._seen = changed
         except FileNotFoundError:
             return None
@@ -49,7 +51,9 @@ class ControlDir:
 
     def publish_store(self, generation: int, host: str, port: int) -> None:
         # Of no use after a crash of the machine, so not flushed to the disk.
-        write_whole(self._folder / store_file(generation), f"{host}:{port}", durable=False)
+        write_whole(
+            self._folder / store_file(generation), f"{host}:{port}", durable=False
+        )
 
     def store_address(
         self,
@@ -59,7 +63,9 @@ class ControlDir:
     ) -> tuple[str, int] | None:
         """Return host and port of the store of `generation`, None while there is none."""
         try:
-            host, _, port = (self._folder / store_file(generation)).read_text().rpartition(":")
+            host, _, port = (
+                (self._folder / store_file(generation)).read_text().rpartition(":")
+            )
         except FileNotFoundError:
             return None
         return host, int(port)

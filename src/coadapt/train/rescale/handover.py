@@ -20,7 +20,9 @@ OPTIMIZER_PATH = "/objects/optimizer/"
 Objects = dict[str, dict[str, object]]
 
 
-def send_shards(saver: Saver, group: Group, whole: Mapping[str, object], joining: list[int]) -> None:
+def send_shards(
+    saver: Saver, group: Group, whole: Mapping[str, object], joining: list[int]
+) -> None:
     """Send `whole` to the ranks `joining`, to staying ones what is sharded; load its own shards."""
     if not group.distributed:
         saver.load_objects(_cut_objects(whole))
@@ -50,13 +52,21 @@ def receive_own_shards(saver: Saver, group: Group, source_rank: int) -> None:
 
 
 def _fill(
-    saver: Saver, group: Group, source_rank: int, outline: Mapping[str, object], wholes: Mapping[str, Tensor]
+    saver: Saver,
+    group: Group,
+    source_rank: int,
+    outline: Mapping[str, object],
+    wholes: Mapping[str, Tensor],
 ) -> dict[str, object]:
     """Return `outline` with this replica's shards of `wholes`, which `source_rank` has in host memory."""
     targets = saver.load_targets(outline)
     with torch.no_grad():
         for path, target in targets.items():
-            whole = wholes[path] if path in wholes else torch.empty(target.shape, dtype=target.dtype)
+            whole = (
+                wholes[path]
+                if path in wholes
+                else torch.empty(target.shape, dtype=target.dtype)
+            )
             whole = whole.contiguous()
             dist.broadcast(whole, src=source_rank, group=group.control)
             target.copy_(shard_like(whole, target))

@@ -55,7 +55,11 @@ from coadapt.train.exits.stop import EXIT_UNSAVED, StopSignal, exit_after
 from coadapt.train.group.group import connect_group, leave_group, share_from_first
 from coadapt.train.group.transfer import receive_state, send_state
 from coadapt.train.rescale.control_channel import ControlChannel
-from coadapt.train.rescale.handover import receive_own_shards, receive_shards, send_shards
+from coadapt.train.rescale.handover import (
+    receive_own_shards,
+    receive_shards,
+    send_shards,
+)
 from coadapt.train.rescale.pause import PauseClock
 from coadapt.train.rescale.rendezvous import WAIT_S, Rendezvous
 from coadapt.train.rescale.rescaler import CheckpointRescaler, leave
@@ -70,13 +74,19 @@ SLOW_IMPORT = "torch._dynamo"
 class InPlaceRescaler(CheckpointRescaler):
     """Follows the orders of a control directory."""
 
-    def __init__(self, session: Session, saver: Saver, stop: StopSignal, channel: ControlChannel) -> None:
+    def __init__(
+        self, session: Session, saver: Saver, stop: StopSignal, channel: ControlChannel
+    ) -> None:
         super().__init__(session, saver, stop)
         place = session.config.place
         self._channel = channel
         self._me = member_name(place.generation, place.rank)
-        self._members = tuple(member_name(place.generation, rank) for rank in range(place.world_size))
-        self._rendezvous = Rendezvous(channel, self._me, saver.outline, self._handed_over)
+        self._members = tuple(
+            member_name(place.generation, rank) for rank in range(place.world_size)
+        )
+        self._rendezvous = Rendezvous(
+            channel, self._me, saver.outline, self._handed_over
+        )
         self._clock: PauseClock | None = None
         self._claimed = 0
 
@@ -86,7 +96,9 @@ class InPlaceRescaler(CheckpointRescaler):
             self._join()
         elif config.contract is not RescaleContract.FROZEN and config.place.rank == 0:
             if dist.is_initialized() and not self._session.group.distributed:
-                logger.warning("not in place: this process has a process group that the run did not form")
+                logger.warning(
+                    "not in place: this process has a process group that the run did not form"
+                )
             else:
                 self._channel.announce()
         return config.place.joining
@@ -100,7 +112,11 @@ class InPlaceRescaler(CheckpointRescaler):
         if len(order.members) > 1 and SLOW_IMPORT not in sys.modules:
             _load_beside_training(SLOW_IMPORT)
             return 0
-        return order.generation if self._rendezvous.prepare(order) and self._claim(order.generation) else 0
+        return (
+            order.generation
+            if self._rendezvous.prepare(order) and self._claim(order.generation)
+            else 0
+        )
 
     def rescale(self, generation: int) -> None:
         self._clock = PauseClock(self._saver.last_step_at)
@@ -161,7 +177,9 @@ class InPlaceRescaler(CheckpointRescaler):
         totals = session.figures.totals.gather(old) if staying else {}
         whole: dict[str, object] = {}
         if session.model_is_sharded and source_rank is not None:
-            whole = self._saver.whole_state(totals, keep=order.members[source_rank] == self._me)
+            whole = self._saver.whole_state(
+                totals, keep=order.members[source_rank] == self._me
+            )
         if old.rank == 0 and order.joiners:
             self._rendezvous.call(order, source_rank)
         if session.model_is_sharded:
@@ -211,7 +229,11 @@ class InPlaceRescaler(CheckpointRescaler):
                 saver.load(receive_shards(saver, session.group, source_rank))
             else:
                 own = saver.state({})
-                saver.load(receive_state(session.group, source_rank, own, self._rendezvous.room))
+                saver.load(
+                    receive_state(
+                        session.group, source_rank, own, self._rendezvous.room
+                    )
+                )
             clock.add("destroy", called_at - self._saver.last_step_at)
             self._settle_in(clock)
 
@@ -255,7 +277,9 @@ class InPlaceRescaler(CheckpointRescaler):
 
     def _handed_over(self) -> object:
         """Return those parts of this replica's state that may be large and go over as they are."""
-        return {} if self._session.model_is_sharded else {"objects": self._saver.objects()}
+        return (
+            {} if self._session.model_is_sharded else {"objects": self._saver.objects()}
+        )
 
     def _staying(self, order: RescaleOrder) -> list[str]:
         return [name for name in order.members if name in self._members]
@@ -266,7 +290,11 @@ class InPlaceRescaler(CheckpointRescaler):
         try:
             yield
         except (RuntimeError, OSError) as error:
-            logger.error("change to generation %d failed, the last checkpoint counts: %s", generation, error)
+            logger.error(
+                "change to generation %d failed, the last checkpoint counts: %s",
+                generation,
+                error,
+            )
             self._stop.exit_code = EXIT_UNSAVED
             leave(EXIT_UNSAVED)
 
@@ -274,4 +302,6 @@ class InPlaceRescaler(CheckpointRescaler):
 def _load_beside_training(name: str) -> None:
     """Import a module in a thread; once."""
     if not any(thread.name == name for thread in threading.enumerate()):
-        threading.Thread(target=importlib.import_module, args=(name,), name=name, daemon=True).start()
+        threading.Thread(
+            target=importlib.import_module, args=(name,), name=name, daemon=True
+        ).start()

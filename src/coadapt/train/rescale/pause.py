@@ -28,12 +28,16 @@ class Pause:
     def parts(self) -> dict[str, float]:
         """Return the seconds of each part, by its name in words."""
         return {
-            part.name.removesuffix("_s").replace("_", " "): float(getattr(self, part.name))
+            part.name.removesuffix("_s").replace("_", " "): float(
+                getattr(self, part.name)
+            )
             for part in fields(self)
         }
 
     def __str__(self) -> str:
-        parts = ", ".join(f"{name} {1e3 * seconds:.0f}" for name, seconds in self.parts.items())
+        parts = ", ".join(
+            f"{name} {1e3 * seconds:.0f}" for name, seconds in self.parts.items()
+        )
         return f"{self.total_s:.3f} s ({parts} ms)"
 
 

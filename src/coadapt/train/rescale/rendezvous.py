@@ -64,7 +64,10 @@ class Rendezvous:
         """Keep the store if that falls to this replica; return whether all joining replicas are ready."""
         if order.members[0] == self._me and _needed(order):
             self._keep(order)
-        there = not _needed(order) or self._channel.store_address(order.generation) is not None
+        there = (
+            not _needed(order)
+            or self._channel.store_address(order.generation) is not None
+        )
         return there and all(self._channel.ready(name) for name in order.joiners)
 
     def store(self, order: RescaleOrder) -> TCPStore:
@@ -73,7 +76,9 @@ class Rendezvous:
             return self._keep(order)
         # Written once for each generation, so what was heard of it before is good.
         number = order.generation
-        address = self._channel.store_address(number) or self._channel.store_address(number, now=True)
+        address = self._channel.store_address(number) or self._channel.store_address(
+            number, now=True
+        )
         if address is None:
             raise RuntimeError(f"generation {order.generation} has no store")
         return TCPStore(*address, is_master=False, timeout=timedelta(seconds=WAIT_S))
@@ -89,7 +94,10 @@ class Rendezvous:
         have ended without it, InputError if its script is another one than theirs.
         """
         deadline = time.monotonic() + JOIN_TIMEOUT_S
-        while order.members[0] != self._me and self._channel.store_address(order.generation) is None:
+        while (
+            order.members[0] != self._me
+            and self._channel.store_address(order.generation) is None
+        ):
             _go_on(deadline, order, stop)
             time.sleep(FIND_S)
         try:
@@ -106,7 +114,9 @@ class Rendezvous:
                 answer = store.get(GO).decode()
                 return None if answer == SAVED else int(answer)
         except DistNetworkError:
-            _dismiss(f"the others ended before generation {order.generation} began", stop)
+            _dismiss(
+                f"the others ended before generation {order.generation} began", stop
+            )
 
     def _check_alike(self, theirs: dict[str, object]) -> None:
         """Raise InputError where this replica could not load what it will be given."""
@@ -114,7 +124,11 @@ class Rendezvous:
         for name, value in theirs.items():
             if own.get(name) != value:
                 allowed = f"as in the replicas that train: {_first_difference(value, own.get(name))}"
-                raise InputError(name, "another one than theirs", f"{allowed} (was the script changed?)")
+                raise InputError(
+                    name,
+                    "another one than theirs",
+                    f"{allowed} (was the script changed?)",
+                )
 
     def _keep(self, order: RescaleOrder) -> TCPStore:
         if self._kept is None or self._kept[0] != order.generation:
@@ -122,7 +136,9 @@ class Rendezvous:
             store = keep_store(host, 0, timedelta(seconds=WAIT_S))
             trains = self._me not in order.joiners
             store.set(OUTLINE, json.dumps(self._outline() if trains else {}))
-            store.set(TENSORS, json.dumps(tensor_kinds(self._state()) if trains else {}))
+            store.set(
+                TENSORS, json.dumps(tensor_kinds(self._state()) if trains else {})
+            )
             self._kept = (order.generation, store)
             self._channel.publish_store(order.generation, host, store.port)
         return self._kept[1]
@@ -132,7 +148,9 @@ def _first_difference(theirs: object, own: object) -> str:
     if isinstance(theirs, dict) and isinstance(own, dict):
         for key in [*theirs, *own]:
             if theirs.get(key) != own.get(key):
-                return f"{key} {theirs.get(key, 'absent')}, here {own.get(key, 'absent')}"
+                return (
+                    f"{key} {theirs.get(key, 'absent')}, here {own.get(key, 'absent')}"
+                )
     return f"{theirs}, here {own}"
 
 
@@ -150,4 +168,6 @@ def _go_on(deadline: float, order: RescaleOrder, stop: StopSignal) -> None:
     if stop.requested:
         _dismiss("told to stop", stop)
     if time.monotonic() >= deadline:
-        raise RuntimeError(f"generation {order.generation} did not come within {JOIN_TIMEOUT_S:g} s")
+        raise RuntimeError(
+            f"generation {order.generation} did not come within {JOIN_TIMEOUT_S:g} s"
+        )

@@ -68,7 +68,9 @@ class CheckpointRescaler:
         return 0
 
     def rescale(self, generation: int) -> None:
-        raise RuntimeError(f"generation {generation} was agreed on, but nobody offered it")
+        raise RuntimeError(
+            f"generation {generation} was agreed on, but nobody offered it"
+        )
 
     def begin(self) -> bool:
         return False

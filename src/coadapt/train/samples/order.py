@@ -95,10 +95,14 @@ class SampleOrder:
         """Return how many samples a whole epoch uses, None if that is not known."""
         if self.num_samples is None:
             return None
-        return self.num_samples - (self.num_samples % batch.total if self.drop_last else 0)
+        return self.num_samples - (
+            self.num_samples % batch.total if self.drop_last else 0
+        )
 
 
-def cut_step(start: int, step_samples: int, atomic: int, *, rank: int, num_replicas: int) -> list[Pass]:
+def cut_step(
+    start: int, step_samples: int, atomic: int, *, rank: int, num_replicas: int
+) -> list[Pass]:
     """Return the passes of replica `rank` for the `step_samples` samples that begin at `start`.
 
     Shards are contiguous in rank order and differ by at most one sample, the larger ones first; a shard is
@@ -108,10 +112,14 @@ def cut_step(start: int, step_samples: int, atomic: int, *, rank: int, num_repli
         return [Pass(start=start, stop=start + step_samples, step_samples=step_samples)]
     shard_start, shard_stop = _part(start, start + step_samples, num_replicas, rank)
     largest_shard = -(-step_samples // num_replicas)
-    return cut_share(shard_start, shard_stop, -(-largest_shard // atomic), step_samples=step_samples)
+    return cut_share(
+        shard_start, shard_stop, -(-largest_shard // atomic), step_samples=step_samples
+    )
 
 
-def cut_share(start: int, stop: int, num_passes: int, *, step_samples: int) -> list[Pass]:
+def cut_share(
+    start: int, stop: int, num_passes: int, *, step_samples: int
+) -> list[Pass]:
     """Return a replica's share of a step in passes that differ by at most one sample, stand-ins first."""
     if num_passes == 1:
         return [Pass(start=start, stop=stop, step_samples=step_samples)]

@@ -69,7 +69,11 @@ class Pace:
 
     def next(self, step: int) -> int:
         """Return the stride that rank 0 finds right, a divisor of MEASURE_PERIOD; a consensus is due now."""
-        before, self._synced, self._all_timed = self._synced, (step, time.monotonic()), True
+        before, self._synced, self._all_timed = (
+            self._synced,
+            (step, time.monotonic()),
+            True,
+        )
         if before is None or step < MEASURED_AT_FIRST or step <= before[0]:
             return 1
         steps, since_s = step - before[0], self._synced[1] - before[1]

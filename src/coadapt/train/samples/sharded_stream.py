@@ -58,10 +58,16 @@ class ShardedStream(IterableDataset[T], Generic[S, T]):
         by `seed` and epoch; not that of the samples inside. Raises InputError for numbers that cannot be.
         """
         if not shards or len(num_samples) != len(shards):
-            allowed = f"at least one shard, a number for each ({len(num_samples)} given)"
+            allowed = (
+                f"at least one shard, a number for each ({len(num_samples)} given)"
+            )
             raise InputError("ShardedStream(shards)", len(shards), allowed)
         if min(num_samples) < 1:
-            raise InputError("ShardedStream(num_samples)", min(num_samples), "at least 1 in each shard")
+            raise InputError(
+                "ShardedStream(num_samples)",
+                min(num_samples),
+                "at least 1 in each shard",
+            )
         if num_lanes < 1:
             raise InputError("ShardedStream(num_lanes)", num_lanes, "at least 1")
         self.read = read
@@ -89,7 +95,11 @@ class ShardedStream(IterableDataset[T], Generic[S, T]):
         """Return the lanes of the epoch: each shard goes to the one that is shortest so far."""
         order = range(len(self._shards))
         if self._shuffle:
-            order = np.random.default_rng((self._seed, self._epoch)).permutation(len(self._shards)).tolist()
+            order = (
+                np.random.default_rng((self._seed, self._epoch))
+                .permutation(len(self._shards))
+                .tolist()
+            )
         lengths = [0] * self._num_lanes
         parts: list[list[tuple[S, int]]] = [[] for _ in lengths]
         for index in order:
@@ -102,7 +112,9 @@ class ShardedStream(IterableDataset[T], Generic[S, T]):
 class LaneReader(Generic[S, T]):
     """Reads a lane from its `position`-th sample on. Raises RuntimeError where a shard's number is wrong."""
 
-    def __init__(self, lane: Lane[S], read: Callable[[S], Iterable[T]], position: int) -> None:
+    def __init__(
+        self, lane: Lane[S], read: Callable[[S], Iterable[T]], position: int
+    ) -> None:
         self.position = position
         self._lane = lane
         self._read = read
@@ -174,7 +186,11 @@ def _rounds_before(lengths: Sequence[int], start: int) -> tuple[int, int]:
     low, high = 0, int(array.max())
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if np.minimum(array, middle).sum() <= start else (low, middle - 1)
+        low, high = (
+            (middle, high)
+            if np.minimum(array, middle).sum() <= start
+            else (low, middle - 1)
+        )
     return low, int(np.minimum(array, low).sum())
 
 
@@ -205,7 +221,11 @@ class ShardReader(Generic[S, T]):
                 return
             begin = self.index
             lanes = list(itertools.islice(order, size))
-            own = [(position, lane) for position, lane in enumerate(lanes, begin) if lane in self._opened]
+            own = [
+                (position, lane)
+                for position, lane in enumerate(lanes, begin)
+                if lane in self._opened
+            ]
             samples = [self._opened[lane].next() for _, lane in own]
             self.index += size
             after = StreamPosition(over=not self._step_size(cut))
@@ -215,7 +235,8 @@ class ShardReader(Generic[S, T]):
             for current in cut_share(0, len(own), num_passes, step_samples=size):
                 yield StreamPass(
                     current=current,
-                    samples=list(samples[current.start : current.stop]) or self._stand_in(samples),
+                    samples=list(samples[current.start : current.stop])
+                    or self._stand_in(samples),
                     ids=[position for position, _ in own[current.start : current.stop]],
                     after=after,
                 )
@@ -239,7 +260,9 @@ class ShardReader(Generic[S, T]):
 
     def _step_size(self, cut: Cut) -> int:
         rest = sum(self._lengths) - self.index
-        return cut.batch.total if rest >= cut.batch.total else 0 if cut.drop_last else rest
+        return (
+            cut.batch.total if rest >= cut.batch.total else 0 if cut.drop_last else rest
+        )
 
     def _stand_in(self, samples: list[T]) -> list[object]:
         """Return some sample to run on: of the lanes that are open or, if there are none, of the first."""

@@ -72,7 +72,11 @@ class Cut:
     def batch_of(self, number: int, step_samples: int) -> BatchConfig:
         """Return the batch of the step `number` after the first one, which has that many samples."""
         whole = step_samples == self.batch.total
-        return self.halved if self.halved and whole and cut_in_two(self.step + number) else self.batch
+        return (
+            self.halved
+            if self.halved and whole and cut_in_two(self.step + number)
+            else self.batch
+        )
 
 
 class PassReader(Protocol):
@@ -98,7 +102,13 @@ class StreamReader:
     """
 
     def __init__(
-        self, dataset: Iterable[object], epoch: int, index: int, start: StreamPosition, *, resume: str
+        self,
+        dataset: Iterable[object],
+        epoch: int,
+        index: int,
+        start: StreamPosition,
+        *,
+        resume: str,
     ) -> None:
         """`start`: the latest known position at or before `index`. resume: one of RESUME_WAYS."""
         self.epoch = epoch
@@ -125,11 +135,17 @@ class StreamReader:
             self.index += len(samples)
             after = self._look_ahead(cut)
             for current in cut_step(
-                begin, len(samples), batch.atomic, rank=cut.rank, num_replicas=cut.num_replicas
+                begin,
+                len(samples),
+                batch.atomic,
+                rank=cut.rank,
+                num_replicas=cut.num_replicas,
             ):
                 own = samples[current.start - begin : current.stop - begin]
                 ids = range(current.start, current.stop)
-                yield StreamPass(current=current, samples=own or samples[:1], ids=ids, after=after)
+                yield StreamPass(
+                    current=current, samples=own or samples[:1], ids=ids, after=after
+                )
 
     def take_note(self) -> str:
         note, self._note = self._note, ""
@@ -152,7 +168,10 @@ class StreamReader:
             self._try_state(self._fresh)
             self._fresh = None
         return StreamPosition(
-            over=len(self._ahead) < needed, at=self._known.at, state=self._known.state, doubt=self._doubt
+            over=len(self._ahead) < needed,
+            at=self._known.at,
+            state=self._known.state,
+            doubt=self._doubt,
         )
 
     def _read(self, count: int) -> None:
@@ -169,7 +188,9 @@ class StreamReader:
         try:
             return copy.deepcopy(self._dataset)
         except Exception as error:  # noqa: BLE001  # whatever the user's dataset raises
-            self._distrust(f"does not serve, because the stream cannot be copied ({error!s:.100})")
+            self._distrust(
+                f"does not serve, because the stream cannot be copied ({error!s:.100})"
+            )
             return None
 
     def _remember(self) -> None:
@@ -227,15 +248,24 @@ class StreamReader:
 
 def has_state(dataset: object) -> bool:
     """Return whether `dataset` can tell where it stands and go on from there."""
-    return all(callable(getattr(dataset, name, None)) for name in ("state_dict", "load_state_dict"))
+    return all(
+        callable(getattr(dataset, name, None))
+        for name in ("state_dict", "load_state_dict")
+    )
 
 
 def same(one: object, other: object) -> bool:
     """Return whether two samples are equal; of objects without an equality of their own, they are not."""
     if isinstance(one, Tensor) or isinstance(other, Tensor):
-        return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
+        return (
+            isinstance(one, Tensor)
+            and isinstance(other, Tensor)
+            and torch.equal(one, other)
+        )
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(
+            same(one[key], other[key]) for key in one
+        )
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     return bool(np.all(one == other))

@@ -74,7 +74,9 @@ class Watched:
     use: Use
 
     def rates(self) -> tuple[float, ...]:
-        return tuple(_number(group.get("lr", math.nan)) for group in self.optimizer.param_groups)
+        return tuple(
+            _number(group.get("lr", math.nan)) for group in self.optimizer.param_groups
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,17 +126,22 @@ class DriftCheck:
             return Fingerprint()
         self._due = step + min(max(step - self._since, 1), EVERY_STEPS)
         updates = tuple(
-            pair.use.steps - before for pair, before in zip(self._pairs, self._before, strict=True)
+            pair.use.steps - before
+            for pair, before in zip(self._pairs, self._before, strict=True)
         )
         rates = tuple(pair.rates() for pair in self._pairs)
         self._seen = _Seen(step=step, since=self._since, rates=rates, updates=updates)
         # Of a model in parts each replica has others: only the rest is compared.
-        total, scale = (0.0, 0.0) if self._session.model_is_sharded else checksum(self._pairs)
+        total, scale = (
+            (0.0, 0.0) if self._session.model_is_sharded else checksum(self._pairs)
+        )
         finite = math.isfinite(total) and math.isfinite(scale)
         exact = zlib.crc32(repr((rates, updates, finite)).encode()) >> (32 - HASH_BITS)
         if not finite:
             total, scale = self._agreed, 0.0
-        return Fingerprint.of(exact=float(exact), checksum=total - self._agreed, scale=scale)
+        return Fingerprint.of(
+            exact=float(exact), checksum=total - self._agreed, scale=scale
+        )
 
     def judge(self, agreed: Fingerprint) -> None:
         """Look at what all said of the step at which `take` was asked last; say what differs. Collective."""
@@ -167,17 +174,23 @@ class DriftCheck:
             )
         self._told.add(kind)
 
-    def _difference(self, seen: Sequence[_Seen], *, moved: bool) -> tuple[str, str, str]:
+    def _difference(
+        self, seen: Sequence[_Seen], *, moved: bool
+    ) -> tuple[str, str, str]:
         """Return the kind of difference that lies nearest to the cause, what differs, and what to do."""
         for index, pair in enumerate(self._pairs):
             of = f" of {pair.name}" if pair.name else ""
-            for group, rates in enumerate(zip(*(item.rates[index] for item in seen), strict=False)):
+            for group, rates in enumerate(
+                zip(*(item.rates[index] for item in seen), strict=False)
+            ):
                 if len(set(map(repr, rates))) > 1:
                     text = f"learning rate of group {group}{of}: {by_replica(rates)}"
                     return "rates", text, RATE_REMEDY
             updates = [item.updates[index] for item in seen]
             if len(set(updates)) > 1:
-                text = f"calls of optimizer.step(){of} since then: {by_replica(updates)}"
+                text = (
+                    f"calls of optimizer.step(){of} since then: {by_replica(updates)}"
+                )
                 return "updates", text, UPDATES_REMEDY
         what = "parameters" if moved else "parameters are finite on some replicas only"
         return "parameters", what, PARAMETERS_REMEDY
@@ -194,7 +207,12 @@ def checksum(pairs: Sequence[Watched]) -> tuple[float, float]:
     ]
     if not found:
         return 0.0, 0.0
-    sums = torch.stack([item.sum(dtype=torch.promote_types(item.dtype, torch.float32)) for item in found])
+    sums = torch.stack(
+        [
+            item.sum(dtype=torch.promote_types(item.dtype, torch.float32))
+            for item in found
+        ]
+    )
     norms = torch.stack([norm.double() for norm in torch._foreach_norm(found)])
     total, norm = torch.stack([sums.double().sum(), norms.norm()]).tolist()
     return total, norm
@@ -204,11 +222,14 @@ def by_replica(values: Sequence[object]) -> str:
     """Return "0.1 on replica 0, 0.08 on replicas 1, 2"."""
     ranks: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
-        ranks.setdefault(f"{value:.6g}" if isinstance(value, float) else f"{value}", []).append(rank)
+        ranks.setdefault(
+            f"{value:.6g}" if isinstance(value, float) else f"{value}", []
+        ).append(rank)
     if len(ranks) == 1:  # they differ in later digits
         return by_replica([repr(value) for value in values])
     return ", ".join(
-        f"{value} on replica{'s' * (len(who) > 1)} {', '.join(map(str, who))}" for value, who in ranks.items()
+        f"{value} on replica{'s' * (len(who) > 1)} {', '.join(map(str, who))}"
+        for value, who in ranks.items()
     )
 
 

@@ -38,11 +38,19 @@ class Sharding:
         exchange: ShardExchange,
     ) -> None:
         """`options`: further arguments of `fully_shard`. Raises InputError for a `shard` of another kind."""
-        classes = isinstance(shard, Sequence) and all(isinstance(item, type) for item in shard)
+        classes = isinstance(shard, Sequence) and all(
+            isinstance(item, type) for item in shard
+        )
         if not (shard is True or classes or callable(shard)):
-            raise InputError("prepare(shard)", shard, "True, a list of module classes, or a function")
+            raise InputError(
+                "prepare(shard)", shard, "True, a list of module classes, or a function"
+            )
         if not hasattr(FSDPModule, "set_custom_reduce_scatter"):
-            raise InputError("prepare(shard)", f"torch {torch.__version__}", "torch 2.9 or newer, or DDP")
+            raise InputError(
+                "prepare(shard)",
+                f"torch {torch.__version__}",
+                "torch 2.9 or newer, or DDP",
+            )
         self.exchange = exchange
         self._shard = shard
         self._mesh: DeviceMesh | None = None
@@ -52,13 +60,24 @@ class Sharding:
     def check(self, model: nn.Module) -> None:
         """Raise InputError unless the optimiser is new and holds parameters of `model` only."""
         if self._optimizer.state:
-            raise InputError("prepare(optimizer)", "one that has stepped already", "a new one, to be sharded")
+            raise InputError(
+                "prepare(optimizer)",
+                "one that has stepped already",
+                "a new one, to be sharded",
+            )
         own = set(model.parameters())
-        strange = [p for group in self._optimizer.param_groups for p in group["params"] if p not in own]
+        strange = [
+            p
+            for group in self._optimizer.param_groups
+            for p in group["params"]
+            if p not in own
+        ]
         if strange:
             shapes = ", ".join(str(tuple(p.shape)) for p in strange[:3])
             raise InputError(
-                "prepare(optimizer)", f"one with parameters of shape {shapes}", "the model's parameters"
+                "prepare(optimizer)",
+                f"one with parameters of shape {shapes}",
+                "the model's parameters",
             )
 
     def give_back(self, model: nn.Module) -> None:
@@ -69,11 +88,17 @@ class Sharding:
     def cut(self, model: nn.Module, group: Group) -> None:
         """Leave this replica its part of `model`, which is alike on all replicas. Forgets optimiser state."""
         if any(tensor.is_meta for tensor in model.parameters()):
-            raise InputError("prepare(model)", "parameters on the meta device", "a model with its weights")
+            raise InputError(
+                "prepare(model)",
+                "parameters on the meta device",
+                "a model with its weights",
+            )
         # A name of its own: torch remembers layouts by mesh, and takes two of one size and name for the same,
         # though this replica may have had another rank in the other.
         name = f"cut{next(_cuts)}"
-        self._mesh = init_device_mesh(group.device.type, (group.size,), mesh_dim_names=(name,))
+        self._mesh = init_device_mesh(
+            group.device.type, (group.size,), mesh_dim_names=(name,)
+        )
         self._cut(model, self._mesh)
 
     def cut_again(self, model: nn.Module) -> None:
@@ -92,7 +117,11 @@ class Sharding:
         for unit in model.modules():
             for group in param_groups(unit) if isinstance(unit, FSDPModule) else ():
                 noted = vars(group.mesh_info)
-                noted |= {name: None for name, item in noted.items() if isinstance(item, dist.ProcessGroup)}
+                noted |= {
+                    name: None
+                    for name, item in noted.items()
+                    if isinstance(item, dist.ProcessGroup)
+                }
         self._forget_connections()
 
     def _forget_connections(self) -> None:
@@ -120,11 +149,15 @@ class Sharding:
             for unit in units:
                 _detach(unit)
         except AttributeError as error:
-            raise RuntimeError(f"torch {torch.__version__} keeps other notes of a cut: {error}") from None
+            raise RuntimeError(
+                f"torch {torch.__version__} keeps other notes of a cut: {error}"
+            ) from None
         before = _names(model)
         wholes = {parameter: _empty(parameter) for parameter in before}
         for module in model.modules():
-            for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            for name, parameter in module.named_parameters(
+                recurse=False, remove_duplicate=False
+            ):
                 setattr(module, name, wholes[parameter])
         self._follow(model, before)
         return True
@@ -141,17 +174,25 @@ class Sharding:
                 raise InputError("prepare(shard)", " and ".join(names), allowed)
         self._optimizer.state.clear()
         for group in self._optimizer.param_groups:
-            group["params"] = [now[before[parameter][0]] for parameter in group["params"]]
+            group["params"] = [
+                now[before[parameter][0]] for parameter in group["params"]
+            ]
 
 
-def _units(model: nn.Module, classes: tuple[type[nn.Module], ...] | None) -> list[nn.Module]:
+def _units(
+    model: nn.Module, classes: tuple[type[nn.Module], ...] | None
+) -> list[nn.Module]:
     """Return the submodules that are cut, and gathered, by themselves, inner ones first.
 
     Those of the given classes; by default the members of the outermost lists and sequences of modules, such
     as the blocks of a transformer, unless they share a parameter with another part of the model.
     """
     if classes is not None:
-        inner = [module for module in model.modules() if isinstance(module, classes) and module is not model]
+        inner = [
+            module
+            for module in model.modules()
+            if isinstance(module, classes) and module is not model
+        ]
         return inner[::-1]
     names = _names(model)
     return [unit for unit in dict.fromkeys(_members(model)) if _by_itself(unit, names)]
@@ -160,7 +201,9 @@ def _units(model: nn.Module, classes: tuple[type[nn.Module], ...] | None) -> lis
 def _members(module: nn.Module) -> Iterator[nn.Module]:
     """Yield what the outermost lists and sequences hold. Lists themselves are never called."""
     for child in module.children():
-        if isinstance(module, nn.ModuleList | nn.Sequential) and not isinstance(child, UNCALLED):
+        if isinstance(module, nn.ModuleList | nn.Sequential) and not isinstance(
+            child, UNCALLED
+        ):
             yield child
         else:
             yield from _members(child)
@@ -169,7 +212,9 @@ def _members(module: nn.Module) -> Iterator[nn.Module]:
 def _by_itself(unit: nn.Module, names: Mapping[Tensor, list[str]]) -> bool:
     """Return whether a unit has parameters, and none that the model uses elsewhere too."""
     own = _names(unit)
-    return bool(own) and all(len(names[parameter]) == len(uses) for parameter, uses in own.items())
+    return bool(own) and all(
+        len(names[parameter]) == len(uses) for parameter, uses in own.items()
+    )
 
 
 def _names(model: nn.Module) -> dict[Tensor, list[str]]:

@@ -31,7 +31,9 @@ def rehearsal(model: nn.Module) -> Iterator[None]:
 class _OwnGather:
     """What FSDP2 calls to gather the parameters of a unit: takes this replica's part for that of each."""
 
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def allocate(
+        self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(

@@ -14,7 +14,9 @@ from coadapt.train.session import Session
 from coadapt.train.wrappers.timing import Timer
 
 # Its name since torch 2.13, which warns of the one before.
-_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+_reduce_scatter = (
+    getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+)
 
 
 class ShardExchange:
@@ -24,7 +26,9 @@ class ShardExchange:
     replicas is the gradient of the mean over all samples, without a division.
     """
 
-    def __init__(self, session: Session, meter: NormMeter, timer: Timer, *, sums: bool) -> None:
+    def __init__(
+        self, session: Session, meter: NormMeter, timer: Timer, *, sums: bool
+    ) -> None:
         """`sums`: losses are summed over samples, not averaged."""
         self._session = session
         self._meter = meter
@@ -40,7 +44,9 @@ class ShardExchange:
                 unit.set_gradient_divide_factor(1.0)
                 unit.set_force_sum_reduction_for_comms(True)
 
-    def scatter(self, unit: FSDPModule, output: Tensor, own: Tensor, group: dist.ProcessGroup) -> None:
+    def scatter(
+        self, unit: FSDPModule, output: Tensor, own: Tensor, group: dist.ProcessGroup
+    ) -> None:
         """Sum `own` (all of this replica's gradients of a unit, flat) over the replicas; keep `output`."""
         if self._session.trial:
             output.copy_(own[: output.numel()])
@@ -60,14 +66,20 @@ class ShardExchange:
         """A backward is over: bring the squares that came in into the optimiser's metric."""
         squares, self._squares = self._squares, []
         for unit, flat in squares:
-            parameters = [parameter for parameter in _parameters(unit) if parameter.grad is not None]
+            parameters = [
+                parameter
+                for parameter in _parameters(unit)
+                if parameter.grad is not None
+            ]
             parts = _cut_out(flat, parameters, self._session.group.size)
             if parts is None:
                 self._meter.cancel()
             else:
                 self._meter.add_squares(parameters, parts)
 
-    def _measure(self, unit: FSDPModule, output: Tensor, own: Tensor, group: dist.ProcessGroup) -> None:
+    def _measure(
+        self, unit: FSDPModule, output: Tensor, own: Tensor, group: dist.ProcessGroup
+    ) -> None:
         """Measure this pass's own gradient before it is summed.
 
         In an adaptive optimiser's metric that takes its second moment, of which each replica has a part: so
@@ -81,7 +93,9 @@ class ShardExchange:
             return
         squares = self._meter.squares(own, current.num_samples)
         if squares is not None:
-            summed = torch.empty(output.shape, dtype=squares.dtype, device=output.device)
+            summed = torch.empty(
+                output.shape, dtype=squares.dtype, device=output.device
+            )
             _reduce_scatter(summed, squares, group=group)
             self._squares.append((unit, summed))
 
@@ -93,7 +107,9 @@ class _UnitExchange:
         self._exchange = exchange
         self._unit = unit
 
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def allocate(
+        self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
@@ -113,15 +129,21 @@ def param_groups(unit: FSDPModule) -> list[FSDPParamGroup]:
     state = unit._get_fsdp_state()
     if hasattr(state, "_fsdp_param_groups"):
         return list(state._fsdp_param_groups)
-    return [state._fsdp_param_group] if state._fsdp_param_group else []  # before torch 2.13
+    return (
+        [state._fsdp_param_group] if state._fsdp_param_group else []
+    )  # before torch 2.13
 
 
 def _parameters(unit: FSDPModule) -> list[Tensor]:
     """Return what a unit holds, in the order in which its gradients lie in the flat buffer."""
-    return [item.sharded_param for group in param_groups(unit) for item in group.fsdp_params]
+    return [
+        item.sharded_param for group in param_groups(unit) for item in group.fsdp_params
+    ]
 
 
-def _cut_out(flat: Tensor, parameters: Sequence[Tensor], num_parts: int) -> list[Tensor] | None:
+def _cut_out(
+    flat: Tensor, parameters: Sequence[Tensor], num_parts: int
+) -> list[Tensor] | None:
     """Return the piece of `flat` that belongs to each of `parameters`; None if they do not fill it.
 
     Each takes the room of the largest part, whatever the size of this replica's own.
@@ -129,5 +151,7 @@ def _cut_out(flat: Tensor, parameters: Sequence[Tensor], num_parts: int) -> list
     pieces, start = [], 0
     for parameter, own in zip(parameters, local_shards(parameters), strict=True):
         pieces.append(flat[start : start + own.numel()].view(own.shape))
-        start += -(-parameter.shape[0] // num_parts) * (parameter.numel() // parameter.shape[0])
+        start += -(-parameter.shape[0] // num_parts) * (
+            parameter.numel() // parameter.shape[0]
+        )
     return pieces if start == flat.numel() else None

@@ -16,7 +16,12 @@ class ElasticScaler:
     the loss had not been scaled; a step with infinite gradients measures nothing.
     """
 
-    def __init__(self, inner: torch.amp.GradScaler, session: Session, trained: Iterable[TrainedPair]) -> None:
+    def __init__(
+        self,
+        inner: torch.amp.GradScaler,
+        session: Session,
+        trained: Iterable[TrainedPair],
+    ) -> None:
         self._inner = inner
         self._session = session
         self._trained = trained

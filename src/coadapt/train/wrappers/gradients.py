@@ -23,7 +23,9 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import GradBucket  # dist.GradBucket, as its stub knows it
+from torch._C._distributed_c10d import (
+    GradBucket,
+)  # dist.GradBucket, as its stub knows it
 
 from coadapt.train.dtensors import local_shards
 from coadapt.train.nested import tensors_in
@@ -89,7 +91,9 @@ class StepGradients:
 
     def covers(self, parameters: Iterable[Tensor]) -> bool:
         """Return whether these are the parameters of the model, no more and no fewer."""
-        return {id(parameter) for parameter in parameters} == {id(own) for own in self._parameters}
+        return {id(parameter) for parameter in parameters} == {
+            id(own) for own in self._parameters
+        }
 
     def rebind(self, parameters: Sequence[Tensor], parts: Exchange | None) -> None:
         """The model has other parameters from now on. `parts`: what exchanges gradients if they are cut."""
@@ -155,7 +159,9 @@ class StepGradients:
             self._measure(current)
             self._held = {}
         for parameter, grad in self._backward.aside.items():
-            parameter.grad = grad if parameter.grad is None else parameter.grad.add_(grad)
+            parameter.grad = (
+                grad if parameter.grad is None else parameter.grad.add_(grad)
+            )
         self._backward.aside = {}
 
     def _measure(self, current: Pass) -> None:
@@ -195,7 +201,9 @@ class StepGradients:
             if self._backward.closed:
                 pass
             elif self.meter.preconditioned and self.meter.active:
-                self.meter.add_part(bucket.parameters(), bucket.gradients(), current.num_samples)
+                self.meter.add_part(
+                    bucket.parameters(), bucket.gradients(), current.num_samples
+                )
             else:
                 self.meter.add_part((), [buffer], current.num_samples)
             if (weight := self._weight(current)) != 1.0:
@@ -217,7 +225,9 @@ class StepGradients:
     def _on_computed(self) -> None:
         self._backward.queued = False
         self.check.use.backwards += 1
-        self.skipped.exchanged |= self._session.group.distributed and self._session.synchronising
+        self.skipped.exchanged |= (
+            self._session.group.distributed and self._session.synchronising
+        )
         self.computed()
         # DDP's own callback, queued meanwhile, waits for the exchange: ours comes after it.
         _at_backward_end(self.averaged)
@@ -225,12 +235,19 @@ class StepGradients:
     def _set_aside(self) -> None:
         """A further backward of the pass begins: keep its gradients apart where they will be weighted."""
         current = self._session.current
-        if current is None or not current.synchronising or self._backward.closed or self._parts is not None:
+        if (
+            current is None
+            or not current.synchronising
+            or self._backward.closed
+            or self._parts is not None
+        ):
             return
         if self._session.group.distributed or self._weight(current) != 1.0:
             for parameter, grad in zip(*self._present(), strict=True):
                 # A view of one of DDP's buckets (gradient_as_bucket_view) will be written over.
-                self._backward.aside[parameter] = grad.clone() if grad._is_view() else grad
+                self._backward.aside[parameter] = (
+                    grad.clone() if grad._is_view() else grad
+                )
                 parameter.grad = None
 
     def _hold(self, current: Pass) -> None:
@@ -268,9 +285,15 @@ class StepGradients:
             parameter.grad = self._held[parameter]
 
     def _add_held(self, parameters: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
-        pairs = [(grad, self._held[p]) for p, grad in zip(parameters, grads, strict=True) if p in self._held]
+        pairs = [
+            (grad, self._held[p])
+            for p, grad in zip(parameters, grads, strict=True)
+            if p in self._held
+        ]
         if pairs:
-            torch._foreach_add_([grad for grad, _ in pairs], [held for _, held in pairs])
+            torch._foreach_add_(
+                [grad for grad, _ in pairs], [held for _, held in pairs]
+            )
 
     def _weight(self, current: Pass) -> float:
         if self._sums:
@@ -278,8 +301,12 @@ class StepGradients:
         return current.weight
 
     def _present(self) -> tuple[list[Tensor], list[Tensor]]:
-        parameters = [parameter for parameter in self._parameters if parameter.grad is not None]
-        return parameters, [parameter.grad for parameter in parameters if parameter.grad is not None]
+        parameters = [
+            parameter for parameter in self._parameters if parameter.grad is not None
+        ]
+        return parameters, [
+            parameter.grad for parameter in parameters if parameter.grad is not None
+        ]
 
 
 def _first_value(future: torch.futures.Future[list[Tensor]]) -> Tensor:

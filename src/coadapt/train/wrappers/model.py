@@ -59,9 +59,13 @@ class ElasticModel(nn.Module):
 
     def check_unchanged(self) -> None:
         """Raise InputError if parameters came or went since the model was prepared."""
-        if self._sharding is None and not self._gradients.covers(self.module.parameters()):
+        if self._sharding is None and not self._gradients.covers(
+            self.module.parameters()
+        ):
             allowed = "the model as it will be trained: add or exchange layers before run.prepare"
-            raise InputError("prepare(model)", "parameters that came or went afterwards", allowed)
+            raise InputError(
+                "prepare(model)", "parameters that came or went afterwards", allowed
+            )
 
     def rewrap(self) -> None:
         """The group has changed, and all of it has the same state: build the wrapper anew."""
@@ -107,12 +111,16 @@ class ElasticModel(nn.Module):
         if self._is_sharded:
             assert self._sharding is not None
             self._sharding.cut_again(self.module)
-            self._gradients.rebind(list(self.module.parameters()), self._sharding.exchange)
+            self._gradients.rebind(
+                list(self.module.parameters()), self._sharding.exchange
+            )
 
     @property
     def _is_sharded(self) -> bool:
         connected = not self._session.config.place.joining
-        return self._sharding is not None and self._session.group.distributed and connected
+        return (
+            self._sharding is not None and self._session.group.distributed and connected
+        )
 
     def begin(self) -> None:
         """Before the first use: go to the device, or be cut, with the first replica's values."""
@@ -139,7 +147,11 @@ class ElasticModel(nn.Module):
             raise RuntimeError(
                 "validate in eval() mode or under torch.no_grad(): replicas do so by themselves"
             )
-        if self._session.group.distributed and not self._session.trial and self._sharding is None:
+        if (
+            self._session.group.distributed
+            and not self._session.trial
+            and self._sharding is None
+        ):
             output = self._wrapped()(*args, **kwargs)
         else:
             output = module(*args, **kwargs)
@@ -149,11 +161,15 @@ class ElasticModel(nn.Module):
     def state_dict(self, *args: object, **kwargs: object) -> dict[str, object]:  # type: ignore[override]  # torch overloads it
         return self.module.state_dict(*args, **kwargs)  # type: ignore[call-overload, no-any-return]  # passed through
 
-    def load_state_dict(self, state_dict: Mapping[str, object], *args: object, **kwargs: object) -> object:
+    def load_state_dict(
+        self, state_dict: Mapping[str, object], *args: object, **kwargs: object
+    ) -> object:
         """As that of `module`; of a tensor that is cut, this replica takes its part from the whole."""
         own = self.module.state_dict(keep_vars=True)
         state = {
-            name: _for_own(value, own[name]) if isinstance(value, Tensor) and name in own else value
+            name: _for_own(value, own[name])
+            if isinstance(value, Tensor) and name in own
+            else value
             for name, value in state_dict.items()
         }
         return self.module.load_state_dict(state, *args, **kwargs)  # type: ignore[arg-type]  # passed through
@@ -175,7 +191,9 @@ class ElasticModel(nn.Module):
     def __reduce_ex__(self, _protocol: object) -> tuple[object, ...]:
         """Be written as `module` alone, so that `torch.save(model)` gives a file that needs no Coadapt."""
         if self._is_sharded:
-            raise RuntimeError("a sharded model is not written whole: save model.full_state_dict()")
+            raise RuntimeError(
+                "a sharded model is not written whole: save model.full_state_dict()"
+            )
         return operator.itemgetter(0), ((self.module,),)
 
     def __getattr__(self, name: str) -> object:  # type: ignore[override]  # nn.Module promises a tensor or a module
@@ -206,7 +224,9 @@ class ElasticModel(nn.Module):
 
     def _wrap(self, *, same_state: bool) -> DistributedDataParallel:
         self._wrapped_parameters = list(self.module.parameters())
-        self._trained = [parameter.requires_grad for parameter in self._wrapped_parameters]
+        self._trained = [
+            parameter.requires_grad for parameter in self._wrapped_parameters
+        ]
         device = self._session.group.device
         ids = [device.index] if device.type == "cuda" else None
         options = self.ddp_options(self.ddp_given)
@@ -220,9 +240,17 @@ class ElasticModel(nn.Module):
 def _for_own(value: Tensor, own: Tensor) -> Tensor:
     """Return what is to be loaded into `own`: itself, which costs no copy, where `value` is a view of it."""
     part = shard_like(value, own)
-    if is_sharded(own) or (part.shape, part.dtype, part.device) != (own.shape, own.dtype, own.device):
+    if is_sharded(own) or (part.shape, part.dtype, part.device) != (
+        own.shape,
+        own.dtype,
+        own.device,
+    ):
         return part
-    return own if part.data_ptr() == own.data_ptr() and part.stride() == own.stride() else part
+    return (
+        own
+        if part.data_ptr() == own.data_ptr() and part.stride() == own.stride()
+        else part
+    )
 
 
 def _send_from_first(module: nn.Module, group: Group) -> None:

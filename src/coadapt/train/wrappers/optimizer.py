@@ -23,9 +23,13 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: object) -> None:
     """Raise InputError if `optimizer` has no parameter of `model`, or where one of them is something else."""
     if not isinstance(model, nn.Module):
         allowed = "a torch.nn.Module, then its optimizer: run.prepare(model, optimizer)"
-        raise InputError("prepare(model)", f"an object of {type(model).__name__}", allowed)
+        raise InputError(
+            "prepare(model)", f"an object of {type(model).__name__}", allowed
+        )
     own = {id(parameter) for parameter in model.parameters()}
-    if not any(id(item) in own for group in optimizer.param_groups for item in group["params"]):
+    if not any(
+        id(item) in own for group in optimizer.param_groups for item in group["params"]
+    ):
         raise InputError(
             "prepare(optimizer)",
             "parameters of another model",
@@ -119,12 +123,18 @@ class ElasticOptimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, object]) -> None:
         """As that of `inner`; of a parameter that is cut, this replica takes its part of the state."""
-        parameters = [parameter for group in self._inner.param_groups for parameter in group["params"]]
+        parameters = [
+            parameter
+            for group in self._inner.param_groups
+            for parameter in group["params"]
+        ]
         saved = state_dict["state"]
         assert isinstance(saved, dict)
         state = {
             index: {
-                name: shard_like(value, parameters[index]) if isinstance(value, Tensor) else value
+                name: shard_like(value, parameters[index])
+                if isinstance(value, Tensor)
+                else value
                 for name, value in values.items()
             }
             for index, values in saved.items()
@@ -164,7 +174,10 @@ class ElasticOptimizer(torch.optim.Optimizer):
             self._gradients.stepped()
             return
         groups = self._inner.param_groups
-        before = [{name: group[name] for name in SCALED_OPTIONS if name in group} for group in groups]
+        before = [
+            {name: group[name] for name in SCALED_OPTIONS if name in group}
+            for group in groups
+        ]
         for group in groups:
             _scale(group, scaled)
         try:
@@ -178,7 +191,9 @@ class ElasticOptimizer(torch.optim.Optimizer):
 def _scale(group: dict[str, Any], scaled: Scaled) -> None:
     group["lr"] = group["lr"] * scaled.rate
     if scaled.forgetting != 1.0 and "betas" in group:
-        group["betas"] = tuple(max(1.0 - scaled.forgetting * (1.0 - beta), 0.0) for beta in group["betas"])
+        group["betas"] = tuple(
+            max(1.0 - scaled.forgetting * (1.0 - beta), 0.0) for beta in group["betas"]
+        )
         group["eps"] = group["eps"] / scaled.forgetting**0.5
 
 

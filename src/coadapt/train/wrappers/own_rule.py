@@ -67,7 +67,11 @@ class OwnRule:
             return
         self._optimizer = optimizer
         if any(is_sharded(parameter) for parameter in _parameters(optimizer)):
-            raise InputError("loader(batch_rule)", "accordion", "noise-scale where the model is sharded")
+            raise InputError(
+                "loader(batch_rule)",
+                "accordion",
+                "noise-scale where the model is sharded",
+            )
         after: Callable[..., None] = self._add
         optimizer.register_step_post_hook(after)
 
@@ -76,7 +80,9 @@ class OwnRule:
         session, limits = self._session, self._session.data.limits
         present, largest = session.data.batch.total, limits.max_total
         if session.data.order.num_samples is not None:
-            largest = min(largest, max(session.data.order.num_samples, limits.requested))
+            largest = min(
+                largest, max(session.data.order.num_samples, limits.requested)
+            )
         if self._rule.kind is RuleKind.NOISE_SCALE:
             grad = session.grad_stats()
             if grad is not None:
@@ -102,7 +108,10 @@ class OwnRule:
         sums = cast("dict[int, Tensor]", state_dict["sums"])
         device = self._session.group.device
         self._seen = _Seen(
-            sums={place: tensor.detach().to(device, copy=True) for place, tensor in sums.items()},
+            sums={
+                place: tensor.detach().to(device, copy=True)
+                for place, tensor in sums.items()
+            },
             samples=cast("int", state_dict["samples"]),
             norm=cast("float | None", state_dict["norm"]),
             rates=list(cast("list[float]", state_dict["rates"])),
@@ -121,7 +130,9 @@ class OwnRule:
                     seen.sums[place] = torch.zeros_like(parameter)
                 places.append(place)
                 grads.append(parameter.grad)
-        torch._foreach_add_([seen.sums[place] for place in places], grads, alpha=current.step_samples)
+        torch._foreach_add_(
+            [seen.sums[place] for place in places], grads, alpha=current.step_samples
+        )
         seen.samples += current.step_samples
 
     def _by_norm(self, largest: int) -> tuple[int, str]:
@@ -129,7 +140,9 @@ class OwnRule:
         seen, small = self._seen, self._session.data.limits.requested
         norm = 0.0
         if seen.samples:
-            squares = [float(total.double().square().sum()) for total in seen.sums.values()]
+            squares = [
+                float(total.double().square().sum()) for total in seen.sums.values()
+            ]
             norm = math.sqrt(math.fsum(squares)) / seen.samples
         assert self._optimizer is not None
         rates = [float(group["lr"]) for group in self._optimizer.param_groups]
@@ -140,7 +153,11 @@ class OwnRule:
         change = abs(before - norm) / before
         # Not (change < threshold): a gradient that is not a number is critical.
         if fell or not change < self._rule.threshold:
-            why = "the learning rate fell" if fell else f"the gradient's norm changed by {change:.0%}"
+            why = (
+                "the learning rate fell"
+                if fell
+                else f"the gradient's norm changed by {change:.0%}"
+            )
             return small, f"critical: {why}"
         return largest, f"not critical: the gradient's norm changed by {change:.0%}"
 
@@ -153,8 +170,13 @@ class OwnRule:
         mean, newest = math.fsum(finite) / len(finite), scales[-1]
         grows = newest > mean
         total = max(min(2 * present, largest), present) if grows else present
-        return total, f"the noise scale is {newest:.0f}, {mean:.0f} in the mean of {len(finite)} epochs"
+        return (
+            total,
+            f"the noise scale is {newest:.0f}, {mean:.0f} in the mean of {len(finite)} epochs",
+        )
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return [
+        parameter for group in optimizer.param_groups for parameter in group["params"]
+    ]

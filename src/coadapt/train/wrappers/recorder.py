@@ -78,8 +78,12 @@ class StepRecorder:
     def __init__(self, session: Session, folder: Path) -> None:
         self._session = session
         self._folder = folder
-        self._plan = from_json(Plan, json.loads((folder / PLAN_FILE).read_text()), PLAN_FILE)
-        self._member = member_name(session.config.place.generation, session.config.place.rank)
+        self._plan = from_json(
+            Plan, json.loads((folder / PLAN_FILE).read_text()), PLAN_FILE
+        )
+        self._member = member_name(
+            session.config.place.generation, session.config.place.rank
+        )
         self._ids: list[int] = []
         self._updates: tuple[int, ...] = ()
         self.sample_ids: Callable[[], Sequence[int]] = list
@@ -92,10 +96,16 @@ class StepRecorder:
         """
         if not hosted:
             _check_accelerator()
-        if (self._folder / GATE_FILE).exists():  # replicas will change: no part of the pace
+        if (
+            self._folder / GATE_FILE
+        ).exists():  # replicas will change: no part of the pace
             importlib.import_module(SLOW_IMPORT)
         kinds = {_kind(module) for model in models for module in model.modules()} - {""}
-        write_whole(self._folder / f"{self._member}.door", json.dumps(sorted(kinds)), durable=False)
+        write_whole(
+            self._folder / f"{self._member}.door",
+            json.dumps(sorted(kinds)),
+            durable=False,
+        )
         if self._plan.nudge:
             with torch.no_grad():
                 for item in (item for model in models for item in model.parameters()):
@@ -119,7 +129,9 @@ class StepRecorder:
             generation=session.config.place.generation,
             ids=tuple(self._ids),
             rates=tuple(pair.rates() for pair in pairs),
-            updates=tuple(now - then for now, then in zip(updates, before, strict=True)),
+            updates=tuple(
+                now - then for now, then in zip(updates, before, strict=True)
+            ),
             checksum=total,
             norm=norm,
         )
@@ -164,6 +176,10 @@ def _kind(module: nn.Module) -> str:
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         return "batch normalisation"
     if isinstance(module, RANDOM_LAYERS):
-        rate = getattr(module, "p", None) if hasattr(module, "p") else getattr(module, "dropout", 0.0)
+        rate = (
+            getattr(module, "p", None)
+            if hasattr(module, "p")
+            else getattr(module, "dropout", 0.0)
+        )
         return "dropout" if isinstance(rate, float) and rate > 0.0 else ""
     return ""

@@ -116,10 +116,17 @@ class ScriptCheck:
 
     def end_training(self, step: int) -> None:
         """No step follows; `step` steps were done in all, some perhaps not in this process."""
-        if self._watching and self._steps and (self._steps == step or self._steps >= WINDOW_STEPS):
+        if (
+            self._watching
+            and self._steps
+            and (self._steps == step or self._steps >= WINDOW_STEPS)
+        ):
             self._judge()
             if not (self._told or self.use.steps):
-                self._warn("training ended after %d steps without one optimizer.step()", self._steps)
+                self._warn(
+                    "training ended after %d steps without one optimizer.step()",
+                    self._steps,
+                )
         self.close()
 
     def norms(self, step: int, *, unusable: bool) -> None:
@@ -142,8 +149,16 @@ class ScriptCheck:
         if steps and backwards:
             self.close()
         elif steps and any(parameter.requires_grad for parameter in self._parameters):
-            why = "loss.backward() is missing" if forwards else "use it, not the model that prepare was given"
-            self._warn("%d steps without a backward through the model of run.prepare: %s", window.steps, why)
+            why = (
+                "loss.backward() is missing"
+                if forwards
+                else "use it, not the model that prepare was given"
+            )
+            self._warn(
+                "%d steps without a backward through the model of run.prepare: %s",
+                window.steps,
+                why,
+            )
         elif not steps and window.updates:
             self._warn(
                 "%d steps in which another optimizer than that of run.prepare changed the parameters: use "
@@ -152,13 +167,20 @@ class ScriptCheck:
             )
         elif backwards and not window.others:
             self._warn(
-                "%d steps with a backward but without optimizer.step(): nothing is learnt", window.steps
+                "%d steps with a backward but without optimizer.step(): nothing is learnt",
+                window.steps,
             )
         if self._told:
             self.close()
 
-    def _on_any_optimizer(self, optimizer: torch.optim.Optimizer, _args: object, _kwargs: object) -> None:
-        if any(id(item) in self._ids for group in optimizer.param_groups for item in group["params"]):
+    def _on_any_optimizer(
+        self, optimizer: torch.optim.Optimizer, _args: object, _kwargs: object
+    ) -> None:
+        if any(
+            id(item) in self._ids
+            for group in optimizer.param_groups
+            for item in group["params"]
+        ):
             self._window.updates += 1
         else:
             self._window.others += 1

@@ -61,12 +61,16 @@ class CudaStopwatch:
 class PassTimer(Generic[Mark]):
     """Collects the marks of a pass: started, gradients computed, gradients averaged, ended."""
 
-    def __init__(self, stopwatch: Stopwatch[Mark], sink: Callable[[StepSample], None]) -> None:
+    def __init__(
+        self, stopwatch: Stopwatch[Mark], sink: Callable[[StepSample], None]
+    ) -> None:
         """`sink` gets each measured synchronising pass, at the latest a few passes after its end."""
         self._stopwatch = stopwatch
         self._sink = sink
         self._marks: dict[str, Mark] = {}
-        self._pending: deque[tuple[Placement, int, dict[str, Mark]]] = deque(maxlen=PENDING_MAX)
+        self._pending: deque[tuple[Placement, int, dict[str, Mark]]] = deque(
+            maxlen=PENDING_MAX
+        )
         self._steps = 0
 
     @property
@@ -95,13 +99,17 @@ class PassTimer(Generic[Mark]):
         while self._pending and self._deliver(*self._pending[0]):
             self._pending.popleft()
 
-    def _deliver(self, placement: Placement, atomic: int, marks: dict[str, Mark]) -> bool:
+    def _deliver(
+        self, placement: Placement, atomic: int, marks: dict[str, Mark]
+    ) -> bool:
         step_s = self._stopwatch.seconds(marks["started"], marks["ended"])
         if step_s is None:
             return False
         wait_s = 0.0
         if "computed" in marks and "averaged" in marks:
-            wait_s = self._stopwatch.seconds(marks["computed"], marks["averaged"]) or 0.0
+            wait_s = (
+                self._stopwatch.seconds(marks["computed"], marks["averaged"]) or 0.0
+            )
         compute_s = max(step_s - wait_s, PASS_MIN_S)
         self._sink(StepSample(placement, atomic, compute_s, max(step_s, compute_s)))
         return True
@@ -111,4 +119,8 @@ Timer = PassTimer[float] | PassTimer[torch.cuda.Event]
 
 
 def timer_for(device: torch.device, sink: Callable[[StepSample], None]) -> Timer:
-    return PassTimer(CudaStopwatch(), sink) if device.type == "cuda" else PassTimer(WallStopwatch(), sink)
+    return (
+        PassTimer(CudaStopwatch(), sink)
+        if device.type == "cuda"
+        else PassTimer(WallStopwatch(), sink)
+    )

@@ -103,20 +103,34 @@ class TrainedPairs:
             return
         if not name or name in {pair.name for pair in self._pairs}:
             allowed = 'another name for each further pair: run.prepare(model, optimizer, name="critic")'
-            raise InputError("prepare(name)", name or "a second call without one", allowed)
+            raise InputError(
+                "prepare(name)", name or "a second call without one", allowed
+            )
         if shard is not False or self._session.model_is_sharded:
-            raise InputError("prepare(shard)", "several models", "one model where replicas hold parts of it")
+            raise InputError(
+                "prepare(shard)",
+                "several models",
+                "one model where replicas hold parts of it",
+            )
         if len(self._pairs) == PAIRS_MAX:
-            raise InputError("prepare", f"{PAIRS_MAX + 1} calls", f"at most {PAIRS_MAX} pairs")
+            raise InputError(
+                "prepare", f"{PAIRS_MAX + 1} calls", f"at most {PAIRS_MAX} pairs"
+            )
 
     def check_schedulers(self, kept: Iterable[str]) -> None:
         """Warn of a learning-rate scheduler where nothing is kept, by these names, that could be one.
 
         One that torch made has left its mark in the optimiser's groups.
         """
-        groups = [group for pair in self._pairs for group in pair.optimizer.param_groups]
+        groups = [
+            group for pair in self._pairs for group in pair.optimizer.param_groups
+        ]
         lone = {name.split("/")[0] for name in kept} <= NO_SCHEDULER
-        if lone and self._session.group.rank == 0 and any("initial_lr" in group for group in groups):
+        if (
+            lone
+            and self._session.group.rank == 0
+            and any("initial_lr" in group for group in groups)
+        ):
             logger.warning(
                 "a learning-rate scheduler that run.prepare_scheduler(...) was not given starts anew after a "
                 "stop and in a replica that joins, and steps in every pass"
@@ -129,7 +143,9 @@ class TrainedPairs:
             name, given = pair.name, pair.model.ddp_given
             self.unused.know(name, pair.model.module)
             pair.model.ddp_options = lambda given: self.unused.options(name, given)
-            pair.optimizer.before_step = functools.partial(self.unused.look, name, given)
+            pair.optimizer.before_step = functools.partial(
+                self.unused.look, name, given
+            )
         self.drift.watch(
             Watched(
                 name=pair.name,
@@ -176,13 +192,16 @@ class TrainedPairs:
     def take_skipped(self) -> int:
         """Return which steps, since this was asked last, had no backward: bits for each pair."""
         return sum(
-            pair.gradients.skipped.take() << (SKIPPED_BITS * index) for index, pair in enumerate(self._pairs)
+            pair.gradients.skipped.take() << (SKIPPED_BITS * index)
+            for index, pair in enumerate(self._pairs)
         )
 
     def take_norms(self, step_samples: int) -> list[GradNorms | None]:
         """Return this replica's norms of the step, for each pair."""
         holders = 1 if self._session.model_is_sharded else self._session.group.size
-        return [pair.gradients.meter.take(holders, step_samples) for pair in self._pairs]
+        return [
+            pair.gradients.meter.take(holders, step_samples) for pair in self._pairs
+        ]
 
     def learn(self, others: Sequence[GradNorms | None]) -> None:
         """Take in the group's norms of all pairs but the leading one."""
@@ -217,7 +236,9 @@ def build_pair(
     check_optimizer(optimizer, model)
     rule, sums = resolve_rule(how.get("scaling", "auto"), optimizer), reduction == "sum"
     meter = _meter(how.get("noise", "gradients"), model, optimizer, sums=sums)
-    gradients = StepGradients(session, meter, timer, list(model.parameters()), sums=sums)
+    gradients = StepGradients(
+        session, meter, timer, list(model.parameters()), sums=sums
+    )
     sharding = None
     if shard is not False:
         from coadapt.train.wrappers.fsdp import Sharding
@@ -225,14 +246,18 @@ def build_pair(
 
         exchange = ShardExchange(session, meter, timer, sums=sums)
         sharding = Sharding(shard, dict(how.get("fsdp") or {}), optimizer, exchange)
-    elastic = ElasticModel(model, session, gradients, dict(how.get("ddp") or {}), sharding)
+    elastic = ElasticModel(
+        model, session, gradients, dict(how.get("ddp") or {}), sharding
+    )
     elastic.begin()
     session.model_is_sharded = session.model_is_sharded or sharding is not None
     stepper = ElasticOptimizer(optimizer, session, gradients, rule, name)
     return TrainedPair(name=name, model=elastic, optimizer=stepper, gradients=gradients)
 
 
-def _meter(noise: str, model: nn.Module, optimizer: torch.optim.Optimizer, *, sums: bool) -> NormMeter:
+def _meter(
+    noise: str, model: nn.Module, optimizer: torch.optim.Optimizer, *, sums: bool
+) -> NormMeter:
     metric, layers = preconditioner_for(optimizer), None
     if noise not in NOISE:
         raise InputError("prepare(noise)", noise, " or ".join(NOISE))

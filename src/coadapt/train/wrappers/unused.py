@@ -50,7 +50,9 @@ class UnusedParameters:
     def look(self, name: str, given: Mapping[str, object]) -> None:
         """The optimiser is about to step. One warning where parameters have no gradient."""
         session = self._session
-        watched = not (session.group.distributed or session.trial or name in self._found)
+        watched = not (
+            session.group.distributed or session.trial or name in self._found
+        )
         if not watched or session.current is None or OWN_WAYS & given.keys():
             return
         known = self._parameters[name]
@@ -59,7 +61,9 @@ class UnusedParameters:
                 break
         else:
             return  # in nearly all steps: every parameter has its gradient
-        missing = [key for key, item in known if item.grad is None and item.requires_grad]
+        missing = [
+            key for key, item in known if item.grad is None and item.requires_grad
+        ]
         if not missing:
             return
         wanted = [key for key, item in known if item.requires_grad]
@@ -73,7 +77,8 @@ class UnusedParameters:
             session.progress.step + 1,
             len(missing),
             len(wanted),
-            ", ".join(missing[:NAMES_MAX]) + (", ..." if len(missing) > NAMES_MAX else ""),
+            ", ".join(missing[:NAMES_MAX])
+            + (", ..." if len(missing) > NAMES_MAX else ""),
             OPTION,
         )
 
@@ -96,7 +101,9 @@ class UnusedParameters:
     def _freeze(self, name: str, keys: set[str]) -> None:
         """Freeze those parameters of a model, and thaw all others."""
         changed = [
-            (key, item) for key, item in self._parameters.get(name, ()) if item.requires_grad == (key in keys)
+            (key, item)
+            for key, item in self._parameters.get(name, ())
+            if item.requires_grad == (key in keys)
         ]
         for _, item in changed:
             item.requires_grad_(not item.requires_grad)

@@ -21,12 +21,18 @@ if mistake == "plain accelerator":
 x = torch.randn(320, 8)
 y = x.sum(1, keepdim=True).sin()
 layers = [nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)]
-model: nn.Module = nn.Sequential(*(layers[:2] + [nn.Dropout(0.2)] * (mistake == "dropout") + layers[2:]))
+model: nn.Module = nn.Sequential(
+    *(layers[:2] + [nn.Dropout(0.2)] * (mistake == "dropout") + layers[2:])
+)
 optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 model, optimizer = run.prepare(model, optimizer, shard=mistake == "none, sharded")
 scheduler = run.prepare_scheduler(torch.optim.lr_scheduler.StepLR(optimizer, 10))
 state = run.state(iter_num=0, seen=0.0)
-loader = run.loader(TensorDataset(x, y), batch_size=16, max_batch_size=64 if mistake == "adaptive" else None)
+loader = run.loader(
+    TensorDataset(x, y),
+    batch_size=16,
+    max_batch_size=64 if mistake == "adaptive" else None,
+)
 if mistake == "fails when it joins" and os.environ.get("COADAPT_JOINING"):
     raise ValueError("only where it joins")
 iter_num = 0

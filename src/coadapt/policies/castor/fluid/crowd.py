@@ -30,7 +30,9 @@ class Curves(NamedTuple):
     type_V: IntArray
 
 
-NO_CURVES = Curves(np.zeros(1, np.int64), np.empty(0), np.empty(0), np.empty(0, np.int64))
+NO_CURVES = Curves(
+    np.zeros(1, np.int64), np.empty(0), np.empty(0), np.empty(0, np.int64)
+)
 
 
 class Crowd(NamedTuple):
@@ -90,9 +92,18 @@ class Goal(NamedTuple):
 
 def joined(several: Sequence[Curves]) -> Curves:
     """Return these curves one after the other."""
-    num_jobs, num_corners = (sum([len(each[axis]) for each in several]) for axis in (0, 1))
-    first_J, gpus_V, goodput_V = np.empty(num_jobs - len(several) + 1, np.int64), *np.empty((2, num_corners))
-    found, job, corner = Curves(first_J, gpus_V, goodput_V, np.empty(num_corners, np.int64)), 0, 0
+    num_jobs, num_corners = (
+        sum([len(each[axis]) for each in several]) for axis in (0, 1)
+    )
+    first_J, gpus_V, goodput_V = (
+        np.empty(num_jobs - len(several) + 1, np.int64),
+        *np.empty((2, num_corners)),
+    )
+    found, job, corner = (
+        Curves(first_J, gpus_V, goodput_V, np.empty(num_corners, np.int64)),
+        0,
+        0,
+    )
     for each in several:
         _copy(each, variable(job), variable(corner), found)
         job, corner = job + len(each.first_J) - 1, corner + len(each.gpus_V)
@@ -104,13 +115,19 @@ def _copy(some: Curves, job: int, corner: int, found: Curves) -> None:
     for j in range(len(some.first_J)):
         found.first_J[job + j] = corner + some.first_J[j]
     for v in range(len(some.gpus_V)):
-        found.gpus_V[corner + v], found.goodput_V[corner + v] = some.gpus_V[v], some.goodput_V[v]
+        found.gpus_V[corner + v], found.goodput_V[corner + v] = (
+            some.gpus_V[v],
+            some.goodput_V[v],
+        )
         found.type_V[corner + v] = some.type_V[v]
 
 
 def picked(some: Curves, others: Curves, rows: Sequence[int]) -> Curves:
     """Return the curves of these rows, copied. Beyond those of `some`, they are of `others`."""
-    row_R, first_J = np.array(rows, dtype=np.int64), np.empty(len(rows) + 1, dtype=np.int64)
+    row_R, first_J = (
+        np.array(rows, dtype=np.int64),
+        np.empty(len(rows) + 1, dtype=np.int64),
+    )
     end = _begin_picked(some.first_J, others.first_J, row_R, first_J)
     found = Curves(first_J, np.empty(end), np.empty(end), np.empty(end, dtype=np.int64))
     _copy_picked(some, others, row_R, found)
@@ -118,7 +135,9 @@ def picked(some: Curves, others: Curves, rows: Sequence[int]) -> Curves:
 
 
 @compiled_lean
-def _begin_picked(some_J: IntArray, others_J: IntArray, row_R: IntArray, first_J: IntArray) -> int:
+def _begin_picked(
+    some_J: IntArray, others_J: IntArray, row_R: IntArray, first_J: IntArray
+) -> int:
     """Write where the corners of each row begin; return how many there are."""
     many, end = len(some_J) - 1, 0
     for r in range(len(row_R)):
@@ -141,13 +160,20 @@ def _copy_picked(some: Curves, others: Curves, row_R: IntArray, found: Curves) -
         begin = source.first_J[row]
         for to in range(found.first_J[r], found.first_J[r + 1]):
             corner = begin + to - found.first_J[r]
-            found.gpus_V[to], found.goodput_V[to] = source.gpus_V[corner], source.goodput_V[corner]
+            found.gpus_V[to], found.goodput_V[to] = (
+                source.gpus_V[corner],
+                source.goodput_V[corner],
+            )
             found.type_V[to] = source.type_V[corner]
 
 
 @compiled_lean
 def _cover(
-    goodput_JK: FloatArray, gpus_K: FloatArray, first_J: IntArray, gpus_V: FloatArray, goodput_V: FloatArray
+    goodput_JK: FloatArray,
+    gpus_K: FloatArray,
+    first_J: IntArray,
+    gpus_V: FloatArray,
+    goodput_V: FloatArray,
 ) -> int:
     num_jobs, num_sizes = goodput_JK.shape
     end = 0
@@ -179,8 +205,14 @@ def majorants(goodput_JK: FloatArray, gpus_K: FloatArray, of_type: int = 0) -> C
     gpus_K ascends. A job without any point gets one corner of goodput 0. of_type: the number of the GPU type.
     """
     num_jobs, num_sizes = goodput_JK.shape
-    most = num_jobs * max(num_sizes, 1)  # the corner of goodput 0 needs its own, where no size can be had
-    first_J, gpus_V, goodput_V = np.empty(num_jobs + 1, dtype=np.int64), np.empty(most), np.empty(most)
+    most = num_jobs * max(
+        num_sizes, 1
+    )  # the corner of goodput 0 needs its own, where no size can be had
+    first_J, gpus_V, goodput_V = (
+        np.empty(num_jobs + 1, dtype=np.int64),
+        np.empty(most),
+        np.empty(most),
+    )
     end = _cover(goodput_JK, gpus_K, first_J, gpus_V, goodput_V)
     type_V = np.full(end, of_type, dtype=np.int64)
     return Curves(first_J, gpus_V[:end].copy(), goodput_V[:end].copy(), type_V)
@@ -191,25 +223,40 @@ def type_majorants(
 ) -> Curves:
     """Return the majorants on each GPU type, whose numbers are number_T. gpus_C ascends on each."""
     if len(number_T) == 1:
-        return majorants(np.ascontiguousarray(goodput_JC), gpus_C.astype(np.float64), number_T[0])
+        return majorants(
+            np.ascontiguousarray(goodput_JC), gpus_C.astype(np.float64), number_T[0]
+        )
     several = [
-        majorants(np.ascontiguousarray(goodput_JC[:, type_C == row]), gpus_C[type_C == row] * 1.0, number)
+        majorants(
+            np.ascontiguousarray(goodput_JC[:, type_C == row]),
+            gpus_C[type_C == row] * 1.0,
+            number,
+        )
         for row, number in enumerate(number_T)
     ]
     num_jobs = len(goodput_JC)
-    whose_V = np.concatenate([np.repeat(np.arange(num_jobs), np.diff(each.first_J)) for each in several])
+    whose_V = np.concatenate(
+        [np.repeat(np.arange(num_jobs), np.diff(each.first_J)) for each in several]
+    )
     gpus_V, goodput_V, type_V = (
-        np.concatenate(each) for each in zip(*(curves[1:] for curves in several), strict=True)
+        np.concatenate(each)
+        for each in zip(*(curves[1:] for curves in several), strict=True)
     )
     some_J = np.bincount(whose_V, goodput_V, num_jobs) > 0.0
-    kept_V = np.flatnonzero((goodput_V > 0.0) | (~some_J[whose_V] & (type_V == number_T[0])))
+    kept_V = np.flatnonzero(
+        (goodput_V > 0.0) | (~some_J[whose_V] & (type_V == number_T[0]))
+    )
     order_V = kept_V[np.argsort(whose_V[kept_V], kind="stable")]
     first_J = np.cumsum([0, *np.bincount(whose_V[kept_V], minlength=num_jobs)])
     return Curves(first_J, gpus_V[order_V], goodput_V[order_V], type_V[order_V])
 
 
-WIDTH, SLOPE, WORTH, TAKEN = range(4)  # of a piece; worth: value x slope, taken: GPUs on it
-LEFT, RATE, SINCE = range(3)  # of a job: what it had left at SINCE, its rate from then on
+WIDTH, SLOPE, WORTH, TAKEN = range(
+    4
+)  # of a piece; worth: value x slope, taken: GPUs on it
+LEFT, RATE, SINCE = range(
+    3
+)  # of a job: what it had left at SINCE, its rate from then on
 HERE, TOUCHED = range(2)  # of a job: whether it is in play, on the stack
 STACKED = 0  # how many are on the stack
 
@@ -243,7 +290,9 @@ def flow_of(crowd: Crowd) -> Flow:
     curves, num_jobs = crowd.curves, len(crowd.left_J)
     num_pieces = len(curves.gpus_V)
     piece_PX = np.empty((num_pieces, 4))
-    whose_P, order_P, sorted_P, rank_P, whose_R = np.empty((5, num_pieces), dtype=np.int64)
+    whose_P, order_P, sorted_P, rank_P, whose_R = np.empty(
+        (5, num_pieces), dtype=np.int64
+    )
     _cut(curves, piece_PX, whose_P)
     return Flow(
         piece_PX,

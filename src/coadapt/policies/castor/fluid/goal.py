@@ -27,7 +27,9 @@ def _before(course: Course, after: int) -> int:
         end = course.end_J[j]
         if end == np.inf:
             continue
-        if after >= 0 and (end > course.end_J[after] or (end == course.end_J[after] and j >= after)):
+        if after >= 0 and (
+            end > course.end_J[after] or (end == course.end_J[after] and j >= after)
+        ):
             continue
         if found < 0 or end >= course.end_J[found]:
             found = j
@@ -57,7 +59,9 @@ def _near(course: Course, chance_J: FloatArray, j: int, last: float) -> float:
 
 
 @lean_part
-def _share_last_end(course: Course, chance_J: FloatArray, share_J: FloatArray, near_J: FloatArray) -> None:
+def _share_last_end(
+    course: Course, chance_J: FloatArray, share_J: FloatArray, near_J: FloatArray
+) -> None:
     """Write by how much the last end is that of each job. near_J: scratch."""
     share_J[:] = 0.0
     j, left = _before(course, -1), 1.0
@@ -108,16 +112,26 @@ def cost_of(course: Course, goal: Goal) -> float:
             # The integral of _second over the completion time.
             long = goal.age_J[j] + course.end_J[j]
             starved = max(long - goal.bears_J[j], 0.0) ** 2 / (2.0 * goal.bears_J[j])
-            starved += FAIR_WEIGHT * max(long - goal.fair_J[j], 0.0) ** 2 / (2.0 * goal.fair_J[j])
+            starved += (
+                FAIR_WEIGHT
+                * max(long - goal.fair_J[j], 0.0) ** 2
+                / (2.0 * goal.fair_J[j])
+            )
             if past > 1.0:
-                long = goal.usual_s * (goal.tail + past ** (1.0 + goal.tail)) / (1.0 + goal.tail)
+                long = (
+                    goal.usual_s
+                    * (goal.tail + past ** (1.0 + goal.tail))
+                    / (1.0 + goal.tail)
+                )
             long += starved
             cost += goal.weight_J[j] * (long + LATE_JOBS * late)
     return cost
 
 
 @compiled_lean
-def weigh(course: Course, goal: Goal, weight_J: FloatArray, share_J: FloatArray) -> None:
+def weigh(
+    course: Course, goal: Goal, weight_J: FloatArray, share_J: FloatArray
+) -> None:
     """Write ω: what one second by which each job ends sooner takes off the goal. share_J: scratch."""
     _share_last_end(course, goal.chance_J, share_J, weight_J)
     for j in range(len(weight_J)):

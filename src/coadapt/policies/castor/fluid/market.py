@@ -30,9 +30,18 @@ from coadapt.policies.castor.fluid.play import own_values, whole_ends
 
 # Of what a job earns at most: of options so far apart one is e times as likely (tried: 0.02, 0.1).
 SOFT = 0.05
-STEPS, CLOSE = 16, 0.02  # of prices, at most, and how near to what there is demand must come (1)
-STEP_MAX, STIFF = 1.5, 0.1  # of a price's logarithm; what demand is taken to yield to it besides (1)
-OPENING, NOTHING = 0.1, 1e-3  # of the most that anybody would pay: first prices, and those that are none (1)
+STEPS, CLOSE = (
+    16,
+    0.02,
+)  # of prices, at most, and how near to what there is demand must come (1)
+STEP_MAX, STIFF = (
+    1.5,
+    0.1,
+)  # of a price's logarithm; what demand is taken to yield to it besides (1)
+OPENING, NOTHING = (
+    0.1,
+    1e-3,
+)  # of the most that anybody would pay: first prices, and those that are none (1)
 SQUARINGS = 9  # of a number near 1, in place of the exponential: a third of a play less, no worse ends
 POWER = 2.0**SQUARINGS
 TURNED = 0.6  # of a price's longest step is left when it turns (1)
@@ -82,8 +91,17 @@ def _likelier(x: float) -> float:
 @lean_part
 def _divide(curves: Curves, market: Market, j: int, value: float) -> None:
     """Divide the time of job j over its options, and take in what it wants."""
-    type_XT, job_X, own_XT, part_V = market.type_XT, market.job_JX[j], market.own_JXT[j], market.part_V
-    num_types, first_T, highest = type_XT.shape[1], market.first_JT[j], value * market.job_JX[j, MOST]
+    type_XT, job_X, own_XT, part_V = (
+        market.type_XT,
+        market.job_JX[j],
+        market.own_JXT[j],
+        market.part_V,
+    )
+    num_types, first_T, highest = (
+        type_XT.shape[1],
+        market.first_JT[j],
+        value * market.job_JX[j, MOST],
+    )
     for t in range(num_types):
         own_XT[GPUS, t] = own_XT[SQUARES, t] = own_XT[DOES, t] = 0.0
     job_X[IDLE], job_X[KEEN] = 1.0, 0.0
@@ -98,7 +116,9 @@ def _divide(curves: Curves, market: Market, j: int, value: float) -> None:
         # Numbers without a sign, else numba asks of each whether it counts from the end.
         begin, end = np.uint64(first_T[t]), np.uint64(first_T[t + 1])
         for p in range(begin, end):
-            part_V[p] = _likelier(nothing + earns * curves.goodput_V[p] - price * curves.gpus_V[p])
+            part_V[p] = _likelier(
+                nothing + earns * curves.goodput_V[p] - price * curves.gpus_V[p]
+            )
         gpus = squares = does = 0.0
         for p in range(begin, end):
             part = part_V[p]
@@ -159,7 +179,9 @@ def _step(market: Market) -> bool:
             if stays:
                 yields_TT[t, other] = own
             else:  # in logarithms
-                yields_TT[t, other] *= type_XT[PRICE, other] / max(wanted, NOTHING * there)
+                yields_TT[t, other] *= type_XT[PRICE, other] / max(
+                    wanted, NOTHING * there
+                )
                 yields_TT[t, other] += STIFF * own
         yields_TT[t, last] = 0.0 if stays else np.log(max(wanted / there, NOTHING))
     if near:
@@ -213,14 +235,21 @@ def _strayed(market: Market) -> bool:
 def _open(crowd: Crowd, market: Market, value_J: FloatArray, course: Course) -> None:
     curves, type_XT = crowd.curves, market.type_XT
     for t in range(type_XT.shape[1]):
-        type_XT[THERE, t], type_XT[PRICE, t], type_XT[WANTED, t] = crowd.gpus_T[t], 0.0, 0.0
+        type_XT[THERE, t], type_XT[PRICE, t], type_XT[WANTED, t] = (
+            crowd.gpus_T[t],
+            0.0,
+            0.0,
+        )
     for j in range(len(value_J)):
         market.job_JX[j, LEFT] = crowd.left_J[j]
         course.start_J[j] = course.end_J[j] = np.inf
         for t in range(type_XT.shape[1]):
             course.price_JT[j, t] = 0.0
         for p in range(curves.first_J[j], curves.first_J[j + 1]):
-            pays, t = value_J[j] * curves.goodput_V[p] / curves.gpus_V[p], curves.type_V[p]
+            pays, t = (
+                value_J[j] * curves.goodput_V[p] / curves.gpus_V[p],
+                curves.type_V[p],
+            )
             if pays > type_XT[PRICE, t]:
                 type_XT[PRICE, t] = pays
     for t in range(type_XT.shape[1]):
@@ -252,10 +281,21 @@ def _end(market: Market, course: Course, j: int, now: float) -> None:
 
 
 @compiled_lean
-def _play(crowd: Crowd, market: Market, coming_J: IntArray, value_J: FloatArray, course: Course) -> None:
+def _play(
+    crowd: Crowd,
+    market: Market,
+    coming_J: IntArray,
+    value_J: FloatArray,
+    course: Course,
+) -> None:
     """Write the course of a crowd at these values. coming_J: who comes, in that order."""
     _open(crowd, market, value_J, course)
-    curves, job_JX, here_J, num_coming = crowd.curves, market.job_JX, market.here_J, len(coming_J)
+    curves, job_JX, here_J, num_coming = (
+        crowd.curves,
+        market.job_JX,
+        market.here_J,
+        len(coming_J),
+    )
     count, coming, now = 0, 0, 0.0
     while True:
         while coming < num_coming and crowd.arrives_J[coming_J[coming]] <= now:
@@ -267,7 +307,9 @@ def _play(crowd: Crowd, market: Market, coming_J: IntArray, value_J: FloatArray,
             _share_out(curves, market, value_J, count)
             _strayed(market)
         soonest_s = _soonest(market, count)
-        comes_s = crowd.arrives_J[coming_J[coming]] - now if coming < num_coming else np.inf
+        comes_s = (
+            crowd.arrives_J[coming_J[coming]] - now if coming < num_coming else np.inf
+        )
         ahead_s = min(max(soonest_s, AT_ONCE * now, AT_ONCE_S), comes_s)
         if ahead_s == np.inf:
             break  # all have ended, or who is left can make no progress
@@ -293,7 +335,9 @@ def _play(crowd: Crowd, market: Market, coming_J: IntArray, value_J: FloatArray,
 def _market(crowd: Crowd, soft: float) -> Market:
     curves, num_parts, num_types = crowd.curves, len(crowd.left_J), len(crowd.gpus_T)
     whose_V = np.repeat(np.arange(num_parts), np.diff(curves.first_J))
-    count_JT = np.bincount(whose_V * num_types + curves.type_V, minlength=num_parts * num_types)
+    count_JT = np.bincount(
+        whose_V * num_types + curves.type_V, minlength=num_parts * num_types
+    )
     job_JX = np.zeros((num_parts, 5))
     np.maximum.at(job_JX[:, MOST], whose_V, curves.goodput_V)
     end_JT = np.cumsum(count_JT).reshape(num_parts, num_types)
@@ -316,7 +360,9 @@ def _offered(crowd: Crowd) -> Crowd:
     first_J, gpus_V, goodput_V, type_V = crowd.curves
     there_V = crowd.gpus_T[type_V] > 0.0
     before_V = np.concatenate(([0], np.cumsum(there_V)))
-    curves = Curves(before_V[first_J], gpus_V[there_V], goodput_V[there_V], type_V[there_V])
+    curves = Curves(
+        before_V[first_J], gpus_V[there_V], goodput_V[there_V], type_V[there_V]
+    )
     return crowd._replace(curves=curves)
 
 
@@ -338,21 +384,33 @@ def settle_types(
 ) -> tuple[FloatArray, Course, float]:
     """Return the best values found from `value_J` on, the course of whole jobs at them, and its cost."""
     crowd = _offered(crowd)
-    market, coming_J, num_jobs = _market(crowd, SOFT), _coming(crowd), len(goal.weight_J)
-    parts, least, value_J = Course.room(len(value_J), len(crowd.gpus_T)), np.inf, value_J.copy()
+    market, coming_J, num_jobs = (
+        _market(crowd, SOFT),
+        _coming(crowd),
+        len(goal.weight_J),
+    )
+    parts, least, value_J = (
+        Course.room(len(value_J), len(crowd.gpus_T)),
+        np.inf,
+        value_J.copy(),
+    )
     weight_J, share_J = np.empty((2, num_jobs))
     own_J, best_J, best = np.empty(len(value_J)), value_J, parts
     for turn in range(num_plays):
         _play(crowd, market, coming_J, value_J, parts)
         whole_J = np.empty(num_jobs)
         whole_ends(parts.end_J, crowd.next_J, whole_J)
-        course = Course(parts.start_J[:num_jobs].copy(), whole_J, parts.price_JT[:num_jobs].copy())
+        course = Course(
+            parts.start_J[:num_jobs].copy(), whole_J, parts.price_JT[:num_jobs].copy()
+        )
         if turn == 0 and goal.usual_s <= 0.0:
             goal = goal._replace(usual_s=mean_s(course, goal))
         cost = cost_of(course, goal)
         if turn == 0 or cost < least:
             least, best_J, best = cost, value_J.copy(), course
-        if turn == num_plays - 1 or (not parts.price_JT.any() and np.isfinite(whole_J).all()):
+        if turn == num_plays - 1 or (
+            not parts.price_JT.any() and np.isfinite(whole_J).all()
+        ):
             break  # or GPUs are never short: then no other values lead to another course
         weigh(course, goal, weight_J, share_J)
         own_values(crowd, parts, weight_J, own_J)

@@ -42,7 +42,11 @@ from coadapt.policies.castor.fluid.goal import cost_of, mean_s, weigh
 # GPUs and progress below these are rounding (1).
 EPSILON = 1e-9
 FIRST = variable(0)
-DIGIT, LAST_KEY, NUMBER = (1 << DIGIT_BITS) - 1, (1 << 2 * DIGIT_BITS) - 1, (1 << NUMBER_BITS) - 1
+DIGIT, LAST_KEY, NUMBER = (
+    (1 << DIGIT_BITS) - 1,
+    (1 << 2 * DIGIT_BITS) - 1,
+    (1 << NUMBER_BITS) - 1,
+)
 
 
 @lean_part
@@ -60,7 +64,9 @@ def _expect(flow: Flow, j: int, end: float) -> None:
     place = (len(soonest_X) >> 1) + j
     soonest_X[place] = end
     while place > 1:
-        end = min(end, soonest_X[place ^ 1])  # not read back: a store that was just made is slow to read
+        end = min(
+            end, soonest_X[place ^ 1]
+        )  # not read back: a store that was just made is slow to read
         place >>= 1
         soonest_X[place] = end
 
@@ -82,7 +88,12 @@ def _rank(flow: Flow) -> None:
     their bits are below the highest, the lower digit first, which is several times as fast as comparing; the
     few that differ only in bits below change places then.
     """
-    piece_PX, order_P, sorted_P, begin_XD = flow.piece_PX, flow.order_P, flow.sorted_P, flow.begin_XD
+    piece_PX, order_P, sorted_P, begin_XD = (
+        flow.piece_PX,
+        flow.order_P,
+        flow.sorted_P,
+        flow.begin_XD,
+    )
     bits_PX = piece_PX.view(np.int64)
     num_pieces = len(order_P)
     lowest = highest = max(bits_PX[0, WORTH], 0)
@@ -118,7 +129,11 @@ def _rank(flow: Flow) -> None:
     last = order_P[0] >> NUMBER_BITS
     for rank in range(num_pieces):
         key, p, place = order_P[rank] >> NUMBER_BITS, order_P[rank] & NUMBER, rank
-        while key == last and place > 0 and piece_PX[order_P[place - 1], WORTH] < piece_PX[p, WORTH]:
+        while (
+            key == last
+            and place > 0
+            and piece_PX[order_P[place - 1], WORTH] < piece_PX[p, WORTH]
+        ):
             order_P[place] = order_P[place - 1]
             place -= 1
         order_P[place] = p
@@ -146,7 +161,9 @@ def _fill(flow: Flow, cut: int, free: float) -> tuple[int, float]:
 
 
 @lean_part
-def _admit(curves: Curves, flow: Flow, j: int, now: float, cut: int, free: float) -> tuple[int, float]:
+def _admit(
+    curves: Curves, flow: Flow, j: int, now: float, cut: int, free: float
+) -> tuple[int, float]:
     """Let job j take its pieces above `cut`; those at the end of the order give way. Return cut and free."""
     flow.state_JX[j, HERE] = 1
     flow.job_JX[j, SINCE] = now
@@ -175,7 +192,9 @@ def _price(flow: Flow, cut: int, free: float) -> float:
         return 0.0
     while cut < len(flow.order_P) and not flow.state_JX[flow.whose_R[cut], HERE]:
         cut += 1
-    price: float = flow.piece_PX[flow.order_P[cut], WORTH] if cut < len(flow.order_P) else 0.0
+    price: float = (
+        flow.piece_PX[flow.order_P[cut], WORTH] if cut < len(flow.order_P) else 0.0
+    )
     return price
 
 
@@ -214,7 +233,11 @@ def _begin(crowd: Crowd, flow: Flow, value_J: FloatArray, course: Course) -> Non
         flow.piece_PX[p, TAKEN] = 0.0
     _rank(flow)
     for j in range(len(value_J)):
-        flow.job_JX[j, LEFT], flow.job_JX[j, RATE], flow.job_JX[j, SINCE] = crowd.left_J[j], 0.0, 0.0
+        flow.job_JX[j, LEFT], flow.job_JX[j, RATE], flow.job_JX[j, SINCE] = (
+            crowd.left_J[j],
+            0.0,
+            0.0,
+        )
         flow.state_JX[j, HERE], flow.state_JX[j, TOUCHED] = 0, 0
         course.start_J[j], course.end_J[j], course.price_JT[j, 0] = np.inf, np.inf, 0.0
     for place in range(len(flow.soonest_X)):
@@ -230,7 +253,11 @@ def _play(crowd: Crowd, flow: Flow, value_J: FloatArray, course: Course) -> None
     next_coming, cut, free = FIRST, FIRST, crowd.gpus_T[0]
     while True:
         ends = flow.soonest_X[1]
-        arrives = crowd.arrives_J[flow.coming_J[next_coming]] if next_coming < num_jobs else np.inf
+        arrives = (
+            crowd.arrives_J[flow.coming_J[next_coming]]
+            if next_coming < num_jobs
+            else np.inf
+        )
         now = min(ends, arrives)
         if now == np.inf:
             break  # all have ended, or who is left can make no progress
@@ -240,7 +267,10 @@ def _play(crowd: Crowd, flow: Flow, value_J: FloatArray, course: Course) -> None
             free = _leave(curves, flow, j, free)
             if crowd.next_J[j] >= 0:
                 cut, free = _admit(curves, flow, crowd.next_J[j], now, cut, free)
-        while next_coming < num_jobs and crowd.arrives_J[flow.coming_J[next_coming]] <= now:
+        while (
+            next_coming < num_jobs
+            and crowd.arrives_J[flow.coming_J[next_coming]] <= now
+        ):
             cut, free = _admit(curves, flow, flow.coming_J[next_coming], now, cut, free)
             next_coming += 1
         cut, free = _fill(flow, cut, free)
@@ -273,12 +303,16 @@ def _best(curves: Curves, j: int, weight: float, price_T: FloatArray) -> float:
     for p in range(curves.first_J[j], curves.first_J[j + 1]):
         if curves.goodput_V[p] > 0.0:
             price = price_T[curves.type_V[p]]
-            least = min(least, (weight + price * curves.gpus_V[p]) / curves.goodput_V[p])
+            least = min(
+                least, (weight + price * curves.gpus_V[p]) / curves.goodput_V[p]
+            )
     return least
 
 
 @compiled_lean
-def own_values(crowd: Crowd, course: Course, weight_J: FloatArray, own_J: FloatArray) -> None:
+def own_values(
+    crowd: Crowd, course: Course, weight_J: FloatArray, own_J: FloatArray
+) -> None:
     """Write the value of each at the price of its own end, 0 where there is none.
 
     A second costs who is followed what it keeps the follower from: max_k (v G(k) - price k).
@@ -301,12 +335,16 @@ def own_values(crowd: Crowd, course: Course, weight_J: FloatArray, own_J: FloatA
             weight = 0.0
             for p in range(curves.first_J[part], curves.first_J[part + 1]):
                 price = course.price_JT[before, curves.type_V[p]]
-                weight = max(weight, own_J[part] * curves.goodput_V[p] - price * curves.gpus_V[p])
+                weight = max(
+                    weight, own_J[part] * curves.goodput_V[p] - price * curves.gpus_V[p]
+                )
             part = before
 
 
 @compiled_lean
-def _at_price(curves: Curves, weight_J: FloatArray, price_T: FloatArray, value_J: FloatArray) -> None:
+def _at_price(
+    curves: Curves, weight_J: FloatArray, price_T: FloatArray, value_J: FloatArray
+) -> None:
     for j in range(len(weight_J)):
         least = _best(curves, j, weight_J[j], price_T)
         value_J[j] = least if least < np.inf else 0.0
@@ -341,7 +379,10 @@ def _keep(turns: _Turns) -> None:
     for part in range(len(turns.value_J)):
         turns.best_J[part] = turns.value_J[part]
     for j in range(len(turns.whole_J)):
-        turns.best.start_J[j], turns.best.end_J[j] = turns.played.start_J[j], turns.whole_J[j]
+        turns.best.start_J[j], turns.best.end_J[j] = (
+            turns.played.start_J[j],
+            turns.whole_J[j],
+        )
         turns.best.price_JT[j, 0] = turns.played.price_JT[j, 0]
 
 
@@ -355,7 +396,9 @@ def _free(course: Course) -> bool:
 
 
 @compiled_lean
-def _settle(crowd: Crowd, flow: Flow, goal: Goal, turns: _Turns, num_plays: int) -> float:
+def _settle(
+    crowd: Crowd, flow: Flow, goal: Goal, turns: _Turns, num_plays: int
+) -> float:
     value_J, own_J, played, least = turns.value_J, turns.own_J, turns.played, np.inf
     course = Course(played.start_J, turns.whole_J, played.price_JT)
     for turn in range(max(num_plays, 1)):
@@ -392,13 +435,17 @@ def _settle(crowd: Crowd, flow: Flow, goal: Goal, turns: _Turns, num_plays: int)
     return least
 
 
-def settle(crowd: Crowd, value_J: FloatArray, goal: Goal, num_plays: int) -> tuple[FloatArray, Course, float]:
+def settle(
+    crowd: Crowd, value_J: FloatArray, goal: Goal, num_plays: int
+) -> tuple[FloatArray, Course, float]:
     """Return the best values found from `value_J` on, the course of whole jobs at them, and its cost."""
     num_parts, num_jobs = len(value_J), len(goal.weight_J)
     best_J, own_J = np.empty((2, num_parts))
     weight_J, share_J, whole_J = np.empty((3, num_jobs))
     played, best = Course.room(num_parts, 1), Course.room(num_jobs, 1)
-    turns = _Turns(value_J.copy(), best_J, own_J, weight_J, share_J, played, whole_J, best)
+    turns = _Turns(
+        value_J.copy(), best_J, own_J, weight_J, share_J, played, whole_J, best
+    )
     least = _settle(crowd, flow_of(crowd), goal, turns, variable(num_plays))
     return best_J, best, least
 
@@ -406,7 +453,9 @@ def settle(crowd: Crowd, value_J: FloatArray, goal: Goal, num_plays: int) -> tup
 def play(crowd: Crowd, value_J: FloatArray) -> Course:
     """Return the course of a crowd at these values, part by part."""
     none, nobody, played = np.empty(0), Course.room(0, 1), Course.room(len(value_J), 1)
-    goal = Goal(none, none, none, none, none, none, makespan_jobs=0.0, tail=0.0, usual_s=1.0)
+    goal = Goal(
+        none, none, none, none, none, none, makespan_jobs=0.0, tail=0.0, usual_s=1.0
+    )
     best_J = np.empty(len(value_J))
     turns = _Turns(value_J, best_J, none, none, none, played, none, nobody)
     _settle(crowd, flow_of(crowd), goal, turns, variable(0))

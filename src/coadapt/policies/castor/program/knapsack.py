@@ -60,7 +60,9 @@ class _Open(NamedTuple):
 
 
 @compiled_lean
-def _open(options: Options, price_R: FloatArray, slack: float, room: _Open) -> tuple[int, int]:
+def _open(
+    options: Options, price_R: FloatArray, slack: float, room: _Open
+) -> tuple[int, int]:
     """Write the options that may be in a choice whose value is at most `slack` below the bound at `price_R`.
 
     Returns how many rows there are, and how many options are open in them on types that are given out anew.
@@ -93,7 +95,9 @@ class _Table(NamedTuple):
 
 
 @compiled_lean
-def _anew(options: Options, found_J: IntArray, room: _Open, price_R: FloatArray, table: _Table) -> None:
+def _anew(
+    options: Options, found_J: IntArray, room: _Open, price_R: FloatArray, table: _Table
+) -> None:
     """Write the best choice where all GPUs of some types are given out anew.
 
     Each job has an open option there, or what it has elsewhere. Quotas count by their prices.
@@ -109,16 +113,25 @@ def _anew(options: Options, found_J: IntArray, room: _Open, price_R: FloatArray,
         price = price_R[options.tenant_J[j]] if options.tenant_J[j] >= 0 else 0.0
         kept = 0.0
         if found_J[j] != WAIT:
-            kept = options.value_JO[j, found_J[j]] - price * options.gpus_JO[j, found_J[j]]
+            kept = (
+                options.value_JO[j, found_J[j]] - price * options.gpus_JO[j, found_J[j]]
+            )
         for s in range(states):
             more_S[s] = best_S[s] + kept
             choice_RS[row, s] = found_J[j]
         for o in range(open_JO.shape[1]):
             gpus, of_type = options.gpus_JO[j, o], options.type_JO[j, o]
-            if not (open_JO[j, o] and anew_T[of_type] and gpus <= options.capacity_R[of_type]):
+            if not (
+                open_JO[j, o]
+                and anew_T[of_type]
+                and gpus <= options.capacity_R[of_type]
+            ):
                 continue
             value = options.value_JO[j, o] - price * gpus
-            step, period = gpus * stride_T[of_type], (options.capacity_R[of_type] + 1) * stride_T[of_type]
+            step, period = (
+                gpus * stride_T[of_type],
+                (options.capacity_R[of_type] + 1) * stride_T[of_type],
+            )
             for begin in range(0, states, period):
                 from_S = best_S[begin : begin + period - step]
                 to_S = more_S[begin + step : begin + period]
@@ -162,7 +175,13 @@ class _Found:
             states *= int(capacity_R[t]) + 1
         num_jobs, num_options = options.value_JO.shape
         open_JO = np.empty((num_jobs, num_options), np.bool_)
-        room = _Open(anew_T, stride_T, open_JO, np.empty(num_jobs, np.int64), np.empty(num_options))
+        room = _Open(
+            anew_T,
+            stride_T,
+            open_JO,
+            np.empty(num_jobs, np.int64),
+            np.empty(num_options),
+        )
         slack = self.bound - self.value + ROUNDING * self.bound
         num_rows, count = _open(options, self.price_R, slack, room)
         steps = states * (count + num_rows)
@@ -194,7 +213,10 @@ class _Found:
 
 def prove(options: Options) -> tuple[float, FloatArray]:
     """Return a bound of what lawful choices are worth, and prices that prove it."""
-    option_J, left_R = np.empty_like(options.tenant_J), np.empty_like(options.capacity_R)
+    option_J, left_R = (
+        np.empty_like(options.tenant_J),
+        np.empty_like(options.capacity_R),
+    )
     free_R = np.zeros(len(left_R))
     bound = at_prices(options, free_R, option_J)
     spare(options, option_J, left_R)
@@ -206,7 +228,10 @@ def prove(options: Options) -> tuple[float, FloatArray]:
 
 def solve(options: Options) -> Choice:
     """Return a choice of nearly the most value, and the bound that proves how near."""
-    option_J, left_R = np.empty_like(options.tenant_J), np.empty_like(options.capacity_R)
+    option_J, left_R = (
+        np.empty_like(options.tenant_J),
+        np.empty_like(options.capacity_R),
+    )
     bound, price_R = prove(options)
     at_prices(options, price_R, option_J)
     value = spare(options, option_J, left_R)
@@ -218,5 +243,8 @@ def solve(options: Options) -> Choice:
     found = _Found(options, option_J, value, search.best_R, bound)
     exact = found.improve()
     return Choice(
-        found.option_J, found.value, found.value if exact else max(bound, found.value), found.price_R
+        found.option_J,
+        found.value,
+        found.value if exact else max(bound, found.value),
+        found.price_R,
     )

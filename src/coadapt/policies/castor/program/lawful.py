@@ -33,7 +33,9 @@ def _gpus(options: Options, j: int, o: int) -> int:
 
 
 @lean_part
-def _move(options: Options, left_R: IntArray, option_J: IntArray, j: int, new: int) -> None:
+def _move(
+    options: Options, left_R: IntArray, option_J: IntArray, j: int, new: int
+) -> None:
     tenant = options.tenant_J[j]
     for o, sign in ((option_J[j], 1), (new, -1)):
         if o != WAIT:
@@ -69,7 +71,9 @@ def _uses(options: Options, j: int, o: int, r: int) -> bool:
 
 
 @lean_part
-def _repair(options: Options, option_J: IntArray, left_R: IntArray, steps: _Steps) -> None:
+def _repair(
+    options: Options, option_J: IntArray, left_R: IntArray, steps: _Steps
+) -> None:
     """Step jobs down, where that costs least per GPU of what is short, until all fits."""
     num_jobs, rank_J = len(option_J), steps.rank_J
     for r in range(len(left_R)):
@@ -97,7 +101,11 @@ def _repair(options: Options, option_J: IntArray, left_R: IntArray, steps: _Step
 @lean_part
 def _fits(options: Options, left_R: IntArray, j: int, old: int, new: int) -> bool:
     """Return whether job j may go from option `old` to `new` with what is left."""
-    gpus, of_type, back = options.gpus_JO[j, new], options.type_JO[j, new], _gpus(options, j, old)
+    gpus, of_type, back = (
+        options.gpus_JO[j, new],
+        options.type_JO[j, new],
+        _gpus(options, j, old),
+    )
     more = gpus - (back if old != WAIT and options.type_JO[j, old] == of_type else 0)
     if more > left_R[of_type]:
         return False
@@ -107,7 +115,12 @@ def _fits(options: Options, left_R: IntArray, j: int, old: int, new: int) -> boo
 
 @lean_part
 def _look_up(
-    options: Options, old: int, j: int, left_R: IntArray, price_R: FloatArray, steps: _Steps
+    options: Options,
+    old: int,
+    j: int,
+    left_R: IntArray,
+    price_R: FloatArray,
+    steps: _Steps,
 ) -> None:
     """Write the step of job j from `old` that brings most beyond what it costs and fits; 0: none."""
     steps.rank_J[j], now = 0.0, 0.0 if old == WAIT else options.value_JO[j, old]
@@ -117,7 +130,9 @@ def _look_up(
             continue
         if not _fits(options, left_R, j, old, o):
             continue
-        cost = price_R[options.type_JO[j, o]] * (options.gpus_JO[j, o] - _gpus(options, j, old))
+        cost = price_R[options.type_JO[j, o]] * (
+            options.gpus_JO[j, o] - _gpus(options, j, old)
+        )
         rank = gain / max(cost, 1e-12) if cost > 0.0 else 1e12 * (1.0 + gain)
         if rank > steps.rank_J[j]:
             steps.to_J[j], steps.rank_J[j] = o, rank
@@ -133,7 +148,13 @@ def _gives_back(options: Options, j: int, old: int, new: int) -> bool:
 
 
 @lean_part
-def _fill(options: Options, option_J: IntArray, left_R: IntArray, price_R: FloatArray, steps: _Steps) -> None:
+def _fill(
+    options: Options,
+    option_J: IntArray,
+    left_R: IntArray,
+    price_R: FloatArray,
+    steps: _Steps,
+) -> None:
     """Let jobs step to options that bring more, the most first beyond what they cost at `price_R`."""
     num_jobs, rank_J, moves = len(option_J), steps.rank_J, 0
     for j in range(num_jobs):
@@ -160,7 +181,11 @@ def _fill(options: Options, option_J: IntArray, left_R: IntArray, price_R: Float
 
 @compiled_lean
 def _step(
-    options: Options, option_J: IntArray, left_R: IntArray, price_R: FloatArray, steps: _Steps
+    options: Options,
+    option_J: IntArray,
+    left_R: IntArray,
+    price_R: FloatArray,
+    steps: _Steps,
 ) -> float:
     spare(options, option_J, left_R)
     _repair(options, option_J, left_R, steps)

@@ -148,7 +148,9 @@ def _ask(options: Options, search: Search, r: int, price: float, num_open: int) 
 def _note(search: Search, bound: int, num_open: int) -> None:
     """Keep what they chose as their choices at the lower, or the higher, price."""
     for place in range(num_open):
-        search.between_XJ[bound, search.between_XJ[OPEN, place]] = search.option_J[place]
+        search.between_XJ[bound, search.between_XJ[OPEN, place]] = search.option_J[
+            place
+        ]
 
 
 @lean_part
