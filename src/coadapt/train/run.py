@@ -23,6 +23,7 @@ from coadapt.train.batch.memory_search import MemoryWatch
 from coadapt.train.batch.tuning import load_fit
 from coadapt.train.checkpoint.loop_state import LoopState
 from coadapt.train.checkpoint.saver import Saver, Stateful
+from coadapt.train.checkpoint.store import FORMAT
 from coadapt.train.env import Options, TrainConfig, read_config
 from coadapt.train.exits.failures import EXIT_FAILED, FailureReporter, tell_input_errors
 from coadapt.train.exits.stop import EXIT_UNSAVED, StopSignal, end_now
@@ -307,6 +308,7 @@ class Run:
         self._loader = loader = ElasticLoader(session, self._step_loop, fetcher, source)
         if (recorder := self._step_loop.trained.recorder) is not None:
             recorder.sample_ids = lambda: loader.sample_ids
+            recorder.dataset = dataset
         return self._loader
 
     def further_loader(
@@ -481,6 +483,11 @@ class Run:
 
     def close(self) -> None:
         """Send the last report, finish the last checkpoint, leave the group. Called when the script ends."""
+        recorder = self._step_loop.trained.recorder
+        if recorder is not None and self._training is not None:
+            record = {"contract": str(self._session.config.contract)}
+            objects = self._saver.objects()
+            recorder.end({"format": FORMAT, "run": record, "objects": objects})
         if self._step_loop.telemetry is not None:
             self._step_loop.telemetry.close()
             self._step_loop.telemetry = None
@@ -521,6 +528,7 @@ class Run:
             model.check_unchanged()
         self._step_loop.trained.check_schedulers(self._saver.names)
         if (recorder := self._step_loop.trained.recorder) is not None:
+            recorder.evidence.kept = lambda: self._saver.items
             recorder.begin(self._rescaler.models)
         if session.adaptive and (
             self.rank == 0 or session.config.rescale_dir is not None
