@@ -97,6 +97,7 @@ class Run:
                 self._session, self._saver, self._stop, channel
             )
         self._step_loop = StepLoop(self._session, timer, self._saver, self._rescaler)
+        self._step_loop.trained.drift.kept = lambda: self._saver.items
         self._memory: MemoryWatch | None = None
         self._loader: ElasticLoader | None = None
         self._state: LoopState | None = None

@@ -16,8 +16,10 @@ import torch
 
 from coadapt.model import RuleKind
 from coadapt.train.check.causes import (
+    LOSS,
     Cause,
     Seen,
+    by_layers,
     find_cause,
     not_finite_since,
     strayed,
@@ -41,6 +43,8 @@ from coadapt.train.wrappers.recorder import END_FILE, Plan
 
 EXIT_SAME, EXIT_DIFFERENT, EXIT_UNFIT = 0, 1, 2
 NUDGE = 6e-8  # half a unit in the last place of float32
+# Of the runs that say what a loss is a mean of.
+STILL_STEPS = 12
 # Contracts that promise the training of one replica.
 SAME_TRAINING = ("fixed", "self")
 
@@ -161,34 +165,37 @@ def _check(settings: Settings, folder: Path, deadline: float) -> Outcome:
         if torch.cuda.device_count() < settings.replicas
         else {}
     )
-    alone, nudged, changed = (
-        ScriptRun(settings.command, folder / name, told_plan, deadline, envs)
-        for name, told_plan in (
-            ("alone", plan),
-            ("nudged", replace(plan, nudge=NUDGE)),
-            ("changed", plan),
-        )
-    )
-    shared = ScriptRun(settings.command, folder / "shared", plan, deadline, envs)
-    runs = _Runs(
-        settings=settings, alone=alone, nudged=nudged, changed=changed, shared=shared
-    )
+    still = replace(plan, num_steps=min(STILL_STEPS, settings.steps), still=True)
+    plans = {
+        "alone": plan,
+        "nudged": replace(plan, nudge=NUDGE),
+        "changed": plan,
+        "shared": plan,
+        "still_alone": still,
+        "still_shared": still,
+    }
+    runs = {
+        name: ScriptRun(settings.command, folder / name, its, deadline, envs)
+        for name, its in plans.items()
+    }
     try:
-        return runs.outcome()
+        return _Runs(settings=settings, **runs).outcome()
     finally:
-        for run in (alone, nudged, changed, shared):
+        for run in runs.values():
             run.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Runs:
-    """The runs of a check. shared: two replicas without a change, where a cause is looked for."""
+    """The runs of a check. shared: two replicas without a change, where a cause is looked for; still: see Seen."""
 
     settings: Settings
     alone: ScriptRun
     nudged: ScriptRun
     changed: ScriptRun
     shared: ScriptRun
+    still_alone: ScriptRun
+    still_shared: ScriptRun
 
     def outcome(self) -> Outcome:
         settings = self.settings
@@ -293,11 +300,20 @@ class _Runs:
             text = f"`{names[0]}` ends elsewhere than alone"
             findings.append(Finding(what="script", same=False, text=text))
         cause = None
+        by_design = [finding for finding in findings if finding.by_design]
+        if by_design:
+            cause = by_layers(compared.layers)
         if any(finding.same is False for finding in findings):
             if not sizes(self.alone.folder, 2) or 2 in sizes(self.alone.folder, 2):
                 self.shared.start(2)
                 await_end(self.shared)
             cause = find_cause(self._seen(compared.allowed))
+            if cause.kind == LOSS:
+                self.still_alone.start(1)
+                self.still_shared.start(2)
+                await_end(self.still_alone)
+                await_end(self.still_shared)
+                cause = find_cause(self._seen(compared.allowed))
         return Outcome(
             num_steps=max(steps),
             changes=tuple(map(str, made)),
@@ -311,6 +327,8 @@ class _Runs:
             again=read_steps(self.nudged.folder),
             changed=read_steps(self.changed.folder),
             shared=read_steps(self.shared.folder),
+            still_alone=read_steps(self.still_alone.folder),
+            still_shared=read_steps(self.still_shared.folder),
             allowed=allowed,
             layers=kinds(self.alone.folder),
             contents_alone=contents(self.alone.folder),
@@ -379,6 +397,8 @@ def told(outcome: Outcome, settings: Settings) -> str:
         ]
     elif different:
         lines.append(f"not the same training, first in {different[0].what}")
+    elif any(finding.by_design for finding in outcome.findings):
+        lines.append("the same training, but for what differs by design")
     else:
         lines.append("the same training")
     if outcome.cause is not None:

@@ -14,7 +14,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from coadapt.train.check.rows import Steps
 from coadapt.train.wrappers.drift import TOLERANCE, by_replica
@@ -28,14 +28,15 @@ SAME_RATE = 1e-9
 REPEATS = 1e-3
 # Steps at the beginning that are looked at: parameters are nearly those of the run alone.
 EARLY_STEPS = 8
-# A loss may lie outside of two others by as much of their distance, for parameters are not quite the same.
-BETWEEN_MARGIN = 0.05
+# A loss may lie outside of two others by as much of their distance, for rounding.
+BETWEEN_MARGIN = 1e-3
 # Of a variable: what counts as the same.
 SAME_VALUE = 1e-3
 NAMED_MAX = 3
 # What explains a difference best comes first.
 KINDS = ("optimizer", "scheduler", "module", "tensor", "count", "number", "text")
-FACTOR = 1e-3
+# Of a cause that says no more than that losses differ.
+LOSS = "loss"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +55,17 @@ Contents = Sequence[Mapping[int, tuple[float, float]]]
 class Seen:
     """The runs of one script. alone, again: on one replica, the second off by one rounding error.
 
-    shared: on two replicas without a change, empty where that was not run. changed: under changes. allowed:
-    relative difference of parameters that rounding explains. Contents are by replica.
+    shared: on two replicas without a change, empty where that was not run. still: both once more, with
+    parameters that no step changes; empty where losses need not be looked at. changed: under changes.
+    allowed: relative difference of parameters that rounding explains. Contents are by replica.
     """
 
     alone: Steps
     again: Steps
     changed: Steps
     shared: Steps = field(default_factory=dict)
+    still_alone: Steps = field(default_factory=dict)
+    still_shared: Steps = field(default_factory=dict)
     allowed: float
     layers: Sequence[str] = ()
     contents_alone: Contents = ()
@@ -90,6 +94,18 @@ def find_cause(seen: Seen) -> Cause:
         if cause is not None:
             return cause
     return _unknown(seen)
+
+
+def by_layers(layers: Sequence[str]) -> Cause:
+    """Return why a training cannot be the same to the last digit: what its models are made of."""
+    text = f"the model has {' and '.join(layers)}, whose results depend on how a step is shared"
+    remedy = "nothing, where that is meant"
+    if "batch normalisation" in layers:
+        remedy = (
+            "nn.SyncBatchNorm.convert_sync_batchnorm(model) on GPUs, or group or layer normalisation, makes "
+            "it independent of the replicas"
+        )
+    return Cause(kind="layers", text=text, remedy=remedy)
 
 
 def not_finite_since(steps: Steps) -> int | None:
@@ -393,7 +409,7 @@ def _other_losses(seen: Seen) -> Cause | None:
         return Cause(kind="pass-statistics", text=text, remedy=remedy)
     text = f"the loss is not the mean over its samples: {found}"
     remedy = "make it one, or say what each pass counts: run.weight(n)"
-    return Cause(kind="loss", text=text, remedy=remedy)
+    return Cause(kind=LOSS, text=text, remedy=remedy)
 
 
 def _drawn(draws: Sequence[str], random_data: bool, found: str) -> Cause:
@@ -409,36 +425,29 @@ def _drawn(draws: Sequence[str], random_data: bool, found: str) -> Cause:
 
 
 def _by_layers(seen: Seen, found: str) -> Cause:
-    text = f"the model has {' and '.join(seen.layers)}, whose results depend on how a step is shared: {found}"
-    remedy = "nothing, where that is meant"
-    if "batch normalisation" in seen.layers:
-        remedy = (
-            "nn.SyncBatchNorm.convert_sync_batchnorm(model) on GPUs, or group or layer normalisation, makes "
-            "it independent of the replicas"
-        )
-    return Cause(kind="layers", text=text, remedy=remedy)
+    cause = by_layers(seen.layers)
+    return replace(cause, text=f"{cause.text}: {found}")
 
 
 def _kind_of_loss(seen: Seen) -> str:
     """Return how the loss alone relates to those of two replicas: sum, between, outside; empty if unknown."""
     found = []
-    for step, rows in list(seen.shared.items())[:EARLY_STEPS]:
-        alone = seen.alone.get(step)
+    for step, rows in seen.still_shared.items():
+        alone = seen.still_alone.get(step)
         if alone is None or len(rows) != 2:
             continue
-        counts = [len(row.losses) for row in (*rows, *alone)]
-        if counts != [1, 1, 1]:
+        if any(len(row.losses) != 1 for row in (*rows, *alone)):
             continue
         whole, one, other = (row.losses[0][1] for row in (alone[0], *rows))
         found.append((whole, one, other))
     if not found:
         return ""
-    # Only in the first step parameters are quite the same.
-    whole, one, other = found[0]
-    if not _far(whole, one + other, SAME_LOSS):
+    if not any(_far(whole, one + other, SAME_LOSS) for whole, one, other in found):
         return "sum"
     shares = [
-        (whole - other) / (one - other) for whole, one, other in found if one != other
+        (whole - other) / (one - other)
+        for whole, one, other in found
+        if _far(one, other, SAME_LOSS)
     ]
     inside = [-BETWEEN_MARGIN <= share <= 1.0 + BETWEEN_MARGIN for share in shares]
     return "between" if all(inside) and inside else "outside"

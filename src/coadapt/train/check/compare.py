@@ -34,11 +34,12 @@ State = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """same: None where it could not be compared."""
+    """same: None where it could not be compared, or by_design: it differs as documented."""
 
     what: str
     same: bool | None
     text: str
+    by_design: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +174,7 @@ class Compared:
             return Finding(what="parameters", same=True, text=text)
         if self.layers:
             text = f"differ by {found:.1e}, as documented: the model has {' and '.join(self.layers)}"
-            return Finding(what="parameters", same=None, text=text)
+            return Finding(what="parameters", same=None, text=text, by_design=True)
         began = self._parted_at()
         since = "" if began is None else f", since step {began}"
         text = f"differ by {found:.1e} of their norm{since}; allowed {self.allowed:.1e}"

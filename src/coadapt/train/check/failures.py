@@ -12,12 +12,14 @@ Lines = Mapping[str, Sequence[str]]
 ERROR = re.compile(r"^(?:[\w.]*\.)?(\w*(?:Error|Exception|Refused))\b:? ?(.*)$")
 REFUSED = re.compile(r"^error: (.*)$")
 LEFT = re.compile(r"replica (\d+) ends at step (\d+): the script left run\.epochs")
+# torch's own hook puts it before each line of a replica's traceback.
+RANK = re.compile(r"^(?:\[rank\d+\]: )+")
+FIRST = re.compile(r"failed first: (.*)$")
 # What others print once the first one has failed.
 LOST = (
     "lost contact with another replica",
     "Connection closed by peer",
     "Connection reset",
-    "failed first",
 )
 SHAPES = re.compile(r"size|shape|dimension|expand|broadcast|batch", flags=re.IGNORECASE)
 UNLIKE_BACKWARDS = "ran a backward in the same steps"
@@ -27,7 +29,7 @@ ONE_SAMPLE = "Expected more than 1 value per channel"
 
 def explain_failure(lines: Lines, steps: Steps) -> Cause | None:
     """Return why a run ended; `steps`: its rows. None where its output says nothing."""
-    everything = [line for own in lines.values() for line in own]
+    everything = _plain(lines)
     left = [match for line in everything if (match := LEFT.search(line))]
     if left and not _errors(everything):
         return _left_early(left)
@@ -83,7 +85,7 @@ def explain_failure(lines: Lines, steps: Steps) -> Cause | None:
 
 def explain_silence(lines: Lines, steps: Steps) -> Cause | None:
     """Return why a run came no further: a call that all replicas make together, and some do not."""
-    everything = [line for own in lines.values() for line in own]
+    everything = _plain(lines)
     left = [match for line in everything if (match := LEFT.search(line))]
     if left:
         return _left_early(left)
@@ -114,6 +116,15 @@ def _left_early(left: Sequence["re.Match[str]"]) -> Cause:
             "run.state(...), and leave between two epochs"
         ),
     )
+
+
+def _plain(lines: Lines) -> list[str]:
+    """Return the lines of all replicas; of one that tells of another's failure, that failure."""
+    found = []
+    for line in (RANK.sub("", line) for own in lines.values() for line in own):
+        first = FIRST.search(line)
+        found.append(first[1] if first else line)
+    return found
 
 
 def _errors(lines: Sequence[str]) -> list[tuple[str, str]]:

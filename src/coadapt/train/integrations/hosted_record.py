@@ -46,6 +46,7 @@ class HostedRecord:
 
     def begin_step(self) -> None:
         self._recorder.begin_pass()
+        self._recorder.evidence.body_begins()
 
     def end_step(self) -> bool:
         """Write the step's row, wait as long as the gate says; return whether training is to stop."""

@@ -7,6 +7,7 @@
 #
 # All of it costs as much as the script has state. A check may be slower than training; training never pays.
 
+import math
 import random
 import sys
 import sysconfig
@@ -55,17 +56,22 @@ class Evidence:
         register_optimizer_step_pre_hook(self._before_any_optimizer)
         register_optimizer_step_post_hook(self._after_any_optimizer)
 
-    def begin_pass(self) -> None:
-        """The loop's body is about to run."""
+    def body_begins(self) -> None:
+        """The loop's body is about to run on a pass."""
         self._drawn = generator_states()
 
-    def take(self) -> dict[str, object]:
-        """Return what was seen since this was asked last: fields of a StepRow."""
+    def body_ended(self) -> None:
+        """It has run; or this was said already."""
         if self._drawn:
             now = generator_states()
             self._draws |= {
                 name for name, state in now.items() if state != self._drawn.get(name)
             }
+        self._drawn = {}
+
+    def take(self) -> dict[str, object]:
+        """Return what was seen since this was asked last: fields of a StepRow."""
+        self.body_ended()
         if self._after_update is not None:
             self._touched |= self._after_update != _total(self.parameters())
         found: dict[str, object] = {
@@ -75,38 +81,15 @@ class Evidence:
             "others": self._others,
             "touched": self._touched,
             "hooks": _hooked(self.parameters()),
-            "seen": dict(self._variables()),
+            "seen": variables(self.kept()),
         }
         self._losses = []
         self._gradient = (0.0, 0.0)
         self._draws = set()
-        self._drawn = {}
         self._others = 0
         self._after_update = _total(self.parameters())
         self._touched = False
         return found
-
-    def _variables(self) -> Iterator[tuple[str, Note]]:
-        kept = {id(item) for item in self._all_kept()}
-        count = 0
-        for name, value in _names():
-            for full, note in _notes_of(name, value, kept):
-                yield full, note
-                count += 1
-                if count == NAMES_MAX:
-                    return
-
-    def _all_kept(self) -> Iterator[object]:
-        """Yield all that is kept, what that wraps, and what it consists of."""
-        for item in self.kept():
-            yield item
-            for name in ("_inner", "module"):
-                if (inner := getattr(item, "__dict__", {}).get(name)) is not None:
-                    yield inner
-            if isinstance(item, nn.Module):
-                yield from item.modules()
-                yield from item.parameters()
-                yield from item.buffers()
 
     def _on_backward(self, loss: float) -> None:
         self._losses.append((self.num_samples(), loss))
@@ -132,6 +115,35 @@ class Evidence:
     ) -> None:
         if self._own(optimizer):
             self._after_update = _total(self.parameters())
+
+
+def variables(kept: Sequence[object]) -> dict[str, Note]:
+    """Return what the variables of the script hold that calls, but for what is kept, by name.
+
+    kept: what comes back after a stop and goes over to a replica that joins. Of an optimiser among it, what its
+    state_dict leaves out.
+    """
+    known = {id(item) for item in _all_kept(kept)}
+    found: dict[str, Note] = {}
+    for name, value in _names():
+        for full, note in _notes_of(name, value, known):
+            found[full] = note
+            if len(found) == NAMES_MAX:
+                return found
+    return found
+
+
+def _all_kept(kept: Sequence[object]) -> Iterator[object]:
+    """Yield all that is kept, what that wraps, and what it consists of."""
+    for item in kept:
+        yield item
+        for name in ("_inner", "module"):
+            if (inner := getattr(item, "__dict__", {}).get(name)) is not None:
+                yield inner
+        if isinstance(item, nn.Module):
+            yield from item.modules()
+            yield from item.parameters()
+            yield from item.buffers()
 
 
 def generator_states() -> dict[str, int]:
@@ -180,13 +192,13 @@ def _note_backwards(note: Callable[[float], None]) -> None:
     """Let `note` have the value of each loss that a backward begins from."""
     backward = torch.autograd.backward
 
-    def noted(tensors: Any, *args: object, **kwargs: object) -> None:
+    def noted(tensors: Any, *args: Any, **kwargs: Any) -> None:
         roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         whole = [float(root.detach().sum()) for root in roots]
         note(sum(whole))
-        backward(tensors, *args, **kwargs)  # type: ignore[arg-type]  # passed through
+        backward(tensors, *args, **kwargs)
 
-    torch.autograd.backward = noted  # type: ignore[assignment]  # takes all that it takes
+    torch.autograd.backward = noted
 
 
 def _names() -> Iterator[tuple[str, object]]:
@@ -218,7 +230,10 @@ def _notes_of(name: str, value: object, kept: set[int]) -> Iterator[tuple[str, N
         yield from _notes(name, value, kept)
     elif isinstance(inner, torch.optim.Optimizer):
         for key, item in _parts_beside(inner):
-            yield from _notes(f"{name}.{key}", item, kept, 1)
+            held = (
+                item.state_dict() if isinstance(item, torch.optim.Optimizer) else item
+            )
+            yield f"{name}.{key}", ["optimizer", _number(held), None]
 
 
 def _parts_beside(optimizer: torch.optim.Optimizer) -> list[tuple[str, object]]:
@@ -321,7 +336,7 @@ def _norm(tensors: Sequence[Tensor]) -> float:
         for item in tensors
         if not item.is_sparse
     ]
-    return float(sum(squares)) ** 0.5
+    return math.sqrt(sum(squares))
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from coadapt.durable import put_in_place, write_whole
 from coadapt.model import InputError
@@ -40,11 +40,13 @@ class Plan:
     """What a run that is checked is told. num_steps: after which it stops. seed: of all random generators.
 
     nudge: multiply parameters by 1 ± this at the start, to see what rounding makes of the run.
+    still: take back what each step does to the parameters, so that losses of two runs can be compared.
     """
 
     num_steps: int
     seed: int = 0
     nudge: float = 0.0
+    still: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +104,8 @@ class StepRecorder:
         )
         self._ids: list[int] = []
         self._before: dict[str, tuple[int, ...]] = {}
+        self._parameters: list[nn.Parameter] = []
+        self._first: list[Tensor] = []
         self.sample_ids: Callable[[], Sequence[int]] = list
         self.dataset: object = None
         self.evidence = Evidence()
@@ -124,22 +128,34 @@ class StepRecorder:
         write_whole(
             self._folder / f"{self._member}.door", json.dumps(door), durable=False
         )
+        self._parameters = [item for model in models for item in model.parameters()]
+        self.evidence.parameters = lambda: self._parameters
         if self._plan.nudge:
-            with torch.no_grad():
-                for item in (item for model in models for item in model.parameters()):
-                    item.mul_(1.0 + self._plan.nudge * torch.randn_like(item).sign())
+            self._nudge()
+        if self._plan.still:
+            self._first = [item.detach().clone() for item in self._parameters]
+
+    @torch.no_grad()
+    def _nudge(self) -> None:
+        """Change each parameter by a rounding error, up or down; the script's generators stay as they are."""
+        chance = torch.Generator().manual_seed(self._plan.seed)
+        for item in self._parameters:
+            signs = torch.randint(0, 2, item.shape, generator=chance) * 2.0 - 1.0
+            item.mul_(1.0 + self._plan.nudge * signs.to(item))
+
+    @torch.no_grad()
+    def _keep_still(self) -> None:
+        """Take back what the step did to the parameters."""
+        for item, first in zip(self._parameters, self._first, strict=True):
+            item.copy_(first)
 
     def begin_pass(self) -> None:
         """The body is about to run on the samples of `sample_ids`."""
         self._ids += self.sample_ids()
-        self.evidence.begin_pass()
 
     def end_step(self, pairs: Sequence[Watched]) -> bool:
         """Write the step's row, and wait as long as the gate says; return whether training is to stop."""
         session = self._session
-        self.evidence.parameters = lambda: [
-            item for pair in pairs for item in pair.parameters()
-        ]
         total, norm = (0.0, 0.0) if session.model_is_sharded else checksum(pairs)
         row = StepRow(
             step=session.progress.step,
@@ -157,6 +173,8 @@ class StepRecorder:
             **cast("dict[str, Any]", self.evidence.take()),
         )
         self._ids = []
+        if self._plan.still:
+            self._keep_still()
         with (self._folder / f"{self._member}.jsonl").open("a") as file:
             file.write(json.dumps(asdict(row)) + "\n")
         self._wait_at_gate(row.step)

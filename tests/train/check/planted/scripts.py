@@ -206,10 +206,10 @@ loss.backward()
 optimizer.step()
 """
 HELD_BODY = """
-loss = nn.functional.mse_loss(model(inputs), targets) / 2
+loss = nn.functional.mse_loss(model(inputs), targets) / 3
 loss.backward()
 count += 1
-if count % 2 == 0:
+if count % 3 == 0:
     optimizer.step()
     optimizer.zero_grad()
 """
@@ -285,8 +285,8 @@ FAULTS = (
                 "manual_seed(1)", 'manual_seed(int(os.environ.get("RANK", 0)))'
             )
         ),
-        kinds=("data-by-rank",),
-        words=("rank",),
+        kinds=("data-by-rank", "refused"),
+        words=("seed",),
     ),
     Planted(
         name="data-drawn-after-a-seed-by-rank",
@@ -294,7 +294,7 @@ FAULTS = (
             data="torch.manual_seed(100 + run.rank)\nx = torch.randn(160, 8)\n"
             "data = TensorDataset(x, x.sum(1, keepdim=True).sin())"
         ),
-        kinds=("data-by-rank",),
+        kinds=("data-by-rank", "refused"),
     ),
     Planted(
         name="rate-from-a-count-of-the-loop",
