@@ -461,8 +461,10 @@ FAULTS = (
     Planted(
         name="left-by-a-local-loss",
         source=script(
+            data=DATA.replace("160", "48"),
             epochs="30",
-            over="if loss.item() < 0.25:\n    break",
+            begin="best = 1e9",
+            over="if loss.item() > best:\n    break\nbest = loss.item()",
         ),
         kinds=("left-early",),
         words=("totals",),
@@ -476,7 +478,7 @@ FAULTS = (
         name="weights-set-on-the-first-replica",
         source=script(
             body=BODY.format(extra="")
-            + "if run.is_first:\n    with torch.no_grad():\n        model[0].weight.mul_(0.99)"
+            + "if run.is_first:\n    with torch.no_grad():\n        next(model.parameters()).mul_(0.99)"
         ),
         kinds=("set-by-hand",),
     ),
@@ -577,7 +579,7 @@ SOUND = {
         "state.best = min(state.best, figure)\nif state.bad >= 2:\n    break",
     ),
     "weights-changed-at-the-end": script(
-        end="with torch.no_grad():\n    model[0].weight.mul_(0.5)"
+        epochs="3", end="with torch.no_grad():\n    next(model.parameters()).mul_(0.5)"
     ),
     "plateau-of-totals": script(
         after="sched = run.prepare_scheduler(torch.optim.lr_scheduler.ReduceLROnPlateau("
