@@ -121,8 +121,8 @@ def _ends(told: Told, rows: Sequence[int], sizes: "_NextSizes") -> list[str]:
     """Return when each placed job ends: foreseen, or by its speed while nothing was
     learned of how wrong predictions are.
     """
+    after_3G = told.predictions.said(rows)
     if told.predictions.has_past:
-        after_3G = told.predictions.said(rows)
         words = zip(*(durations(after_G) for after_G in after_3G), strict=True)
         return [
             f"; ends in about {after} (90 %: {low} to {high})" if known else ""
