@@ -25,7 +25,7 @@ from coadapt.runtime.runtime import Runtime
 from coadapt.runtime.solver import InlineSolver
 from coadapt.sim.agent import Oracle
 from coadapt.sim.applications import Application
-from coadapt.sim.clock import VirtualClock
+from coadapt.sim.clock import ClockStandsError, VirtualClock
 from coadapt.sim.foresight import Foresight, Foretold
 from coadapt.sim.metrics import (
     JobOutcome,
@@ -141,7 +141,10 @@ class Simulation:
         """Play until every job has ended. Raises SimulationError if that will never be."""
         busy_at = self.clock.now()
         while not self.clock.idle:
-            self.clock.run(until=self.clock.now() + CHECK_PERIOD_S)
+            try:
+                self.clock.run(until=self.clock.now() + CHECK_PERIOD_S)
+            except ClockStandsError as error:
+                raise SimulationError(f"{self.workload.name}: {error}") from error
             now, num_live = self.clock.now(), len(self._live())
             if on_progress is not None:
                 on_progress(now, len(self.recorder.history.jobs) - num_live)

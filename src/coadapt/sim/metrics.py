@@ -17,6 +17,7 @@ from coadapt.core.lifecycle import JobState
 from coadapt.goodput.batch import split_total
 from coadapt.goodput.efficiency import gain
 from coadapt.model import BatchConfig, BatchLimits, JobId, JobSpec, Node
+from coadapt.model.instants import next_multiple
 from coadapt.runtime.history import History, JobHistory
 from coadapt.sim.agent import kept_batch, within_memory
 from coadapt.sim.applications import Application, packed, step_s
@@ -211,8 +212,8 @@ def finish_time_fairness(history: History, facts: RunFacts) -> dict[JobId, float
         key = (traces[job.id].application, alike, num_replicas)
         if key not in alone_s:
             alone_s[key] = _alone_s(facts, *key)
-        first_round_at = (
-            max(math.ceil(job.submitted_at / facts.round_s), 1) * facts.round_s
+        first_round_at = next_multiple(
+            facts.round_s, after=0.0, not_before=job.submitted_at
         )
         start_s = _start_s(traces[job.id], facts)
         fair_s = first_round_at - job.submitted_at + start_s + alone_s[key]
