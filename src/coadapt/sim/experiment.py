@@ -16,9 +16,8 @@ from coadapt.core.lifecycle import ENDED
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord
 from coadapt.model import Node
-from coadapt.policies import create_policy, policy_options
+from coadapt.policies import create_policy, policy_draws
 from coadapt.policies.base import Policy, reaction_of
-from coadapt.policies.choice import parse_choice
 from coadapt.runtime.history import History, Recorder
 from coadapt.runtime.memory_store import NullStore
 from coadapt.runtime.runtime import Runtime
@@ -30,12 +29,14 @@ from coadapt.sim.foresight import Foresight, Foretold
 from coadapt.sim.metrics import (
     JobOutcome,
     Metrics,
+    RoundOutcome,
     RunFacts,
     commonest_type,
     gpus_by_type,
     gpus_per_node,
     job_outcomes,
     measure,
+    round_outcomes,
 )
 from coadapt.sim.workload import Workload
 from coadapt.sim.world import World
@@ -109,6 +110,7 @@ class RunResult:
 
     peak_rss_mb: highest resident memory of the process during the run, in MiB, with all that it held before.
     foretold: what the policy said of the ends of jobs, if it does; nothing where figures alone were wanted.
+    reaction_s: after which an arrival or an exit was followed by a round; None: by the periodic ones only.
     """
 
     trace: str
@@ -122,6 +124,8 @@ class RunResult:
     num_plans_failed: int = 0
     plan_error: str = ""
     foretold: tuple[Foretold, ...] = ()
+    rounds: tuple[RoundOutcome, ...] = ()
+    reaction_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -247,7 +251,9 @@ def simulate(
         history = simulation.recorder.history
         cpu_s, peak_rss_mb = time.process_time() - started_s, _peak_rss_mb()
         jobs = job_outcomes(history, facts)
-        metrics = measure(history, jobs, simulation.solver.decision_s, facts)
+        decision_s = simulation.solver.decision_s
+        metrics = measure(history, jobs, decision_s, facts)
+        rounds = round_outcomes(history, decision_s, facts)
     errors = [each.error for each in history.rounds if each.error]
     return RunResult(
         trace=workload.name,
@@ -261,6 +267,8 @@ def simulate(
         num_plans_failed=len(errors),
         plan_error=errors[0] if errors else "",
         foretold=simulation.foresight.fell_due(history.jobs),
+        rounds=rounds,
+        reaction_s=simulation.config.scheduler.reaction_s,
     )
 
 
@@ -268,11 +276,7 @@ def new_policy(name: str, seed: int) -> Policy:
     """Return a fresh policy, seeded if it draws and its name does not say a seed. Raises InputError for an
     unknown name.
     """
-    named = parse_choice(name)[1]
-    options = (
-        {"seed": seed} if "seed" in policy_options(name) and "seed" not in named else {}
-    )
-    return create_policy(name, **options)
+    return create_policy(name, seed=seed) if policy_draws(name) else create_policy(name)
 
 
 @contextmanager

@@ -7,8 +7,10 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
+from typing import ClassVar
 
 from coadapt.model import InputError, Node
+from coadapt.policies import policy_draws
 from coadapt.runtime.history import History
 from coadapt.sim.applications import Application, UnmeasuredError
 from coadapt.sim.experiment import (
@@ -37,6 +39,8 @@ class TraceFile:
     profiles: Path | None = None
     format_name: str | None = None
 
+    drawn: ClassVar[bool] = False  # by the seed of a run
+
     @property
     def name(self) -> str:
         return self.path.stem
@@ -56,6 +60,8 @@ class Builtin:
 
     mix: str = "default"
     num_jobs: int = 160
+
+    drawn: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
@@ -85,6 +91,11 @@ class Run:
     cluster: tuple[Node, ...]
     config: ExperimentConfig = field(default_factory=ExperimentConfig)
     keeps_history: bool = False
+
+    @property
+    def depends_on_seed(self) -> bool:
+        """Whether another seed gives another run: the workload or the policy draws by it."""
+        return self.source.drawn or policy_draws(self.policy)
 
 
 def sweep(

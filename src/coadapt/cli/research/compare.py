@@ -113,6 +113,7 @@ def compare(
         round_s, rescale_s, reaction_s, interference, report_s=report_s
     )
     cases = _cases(sources, policies, cluster or ["16x4"], seeds, config)
+    _tell_copies(cases, num_seeds=seeds)
     with stdout_kept():
         comparison = _run(cases, base, out, fresh, parallel)
     _write(comparison, out, table)
@@ -134,7 +135,7 @@ def _cases(
     nodes = {text: parse_cluster(text) for text in clusters}
     for each in nodes.values():
         check_cluster(sources.values(), each)
-    return [
+    cases = [
         Case(
             run=Run(
                 trace=trace,
@@ -151,6 +152,21 @@ def _cases(
         for seed in range(num_seeds)
         for policy in policies
     ]
+    # Another seed of what does not depend on it is a copy, which tells nothing and costs as much.
+    return [case for case in cases if not case.run.seed or case.run.depends_on_seed]
+
+
+def _tell_copies(cases: Sequence["Case"], *, num_seeds: int) -> None:
+    if num_seeds == 1:
+        return
+    alike = [case.run for case in cases if not case.run.depends_on_seed]
+    if alike:
+        policies = ", ".join(dict.fromkeys(run.policy for run in alike))
+        typer.echo(
+            f"note: neither the traces nor {policies} depend on the seed; "
+            "these runs are played once, not once for each seed",
+            err=True,
+        )
 
 
 def _run(
@@ -163,10 +179,13 @@ def _run(
     out.mkdir(parents=True, exist_ok=True)
     keys = [case.key() for case in cases]
     with open_results(out / RESULTS, fresh=fresh) as file:
-        due = [index for index, key in enumerate(keys) if file.lacks(key)]
-        if len(due) < len(cases):
+        # Where two files hold the same jobs one run is the result of both.
+        first = {key: index for index, key in reversed([*enumerate(keys)])}
+        due = [index for key, index in first.items() if file.lacks(key)]
+        due.sort()
+        if len(due) < len(first):
             typer.echo(
-                f"{len(cases) - len(due)} of {len(cases)} runs are there already",
+                f"{len(first) - len(due)} of {len(first)} runs are there already",
                 err=True,
             )
         for number, result in play([cases[index].run for index in due], parallel):
@@ -183,6 +202,7 @@ def _write(comparison: "Comparison", out: Path, table: str) -> None:
 
     write_table(out, "runs", comparison.run_rows(), table)
     write_table(out, "jobs", list(comparison.job_rows()), table)
+    write_table(out, "rounds", list(comparison.round_rows()), table)
     write_comparison_page(
         out / PAGE, comparison, f"Comparison of {len(comparison.policies)} policies"
     )
@@ -213,6 +233,10 @@ def _values(comparison: "Comparison") -> dict[str, object]:
             }
             for policy, found in ratios.items()
         },
+        "independent": {
+            policy: _independent(found.get("jct_mean_s"))
+            for policy, found in ratios.items()
+        },
         "runs": comparison.run_rows(),
     }
 
@@ -224,6 +248,7 @@ _COLUMNS = (
     ("makespan", "makespan_s", "{:.0f}"),
     ("worst ρ", "rho_max", "{:.2f}"),
     ("unfair", "unfair_share", "{:.0%}"),
+    ("ρ isolated", "rho_isolated_max", "{:.2f}"),
     ("rescales", "num_rescales", "{:.0f}"),
     ("decision ms", "decision_ms_p50", "{:.2f}"),
 )
@@ -234,27 +259,64 @@ def _print(comparison: "Comparison") -> None:
 
     terminal = Console()
     console = terminal if terminal.is_terminal else Console(width=120)
+    titles = [title for title, *_ in _COLUMNS]
     for trace, cluster in comparison.parts:
-        grid = _grid([title for title, *_ in _COLUMNS], f"{trace} on {cluster}")
+        grid = _grid([*titles, "asked", "runs"], f"{trace} on {cluster}")
         for policy in comparison.policies:
             means = comparison.means(trace, cluster, policy)
+            if not means:
+                grid.add_row(policy, *["-"] * (len(titles) + 2))
+                continue
             grid.add_row(
                 policy,
-                *(
-                    show.format(means[name].mean) if means else "-"
-                    for _, name, show in _COLUMNS
-                ),
+                *(show.format(means[name].mean) for _, name, show in _COLUMNS),
+                _asked(comparison, policy),
+                str(means["jct_mean_s"].num_values),
             )
         console.print(grid)
     grid = _grid(
-        ["JCT", "p99", "makespan", "worst ρ"],
-        f"ratio to {comparison.baseline} (95 % interval)",
+        ["JCT", "p99", "makespan", "worst ρ", "independent runs"],
+        f"ratio to {comparison.baseline} (95 % interval over independent runs)",
     )
     for policy in comparison.policies:
         found = comparison.ratios(policy)
         names = ("jct_mean_s", "jct_p99_s", "makespan_s", "rho_max")
-        grid.add_row(policy, *(_ratio(found.get(name)) for name in names))
+        grid.add_row(
+            policy,
+            *(_ratio(found.get(name)) for name in names),
+            _independent(found.get("jct_mean_s")),
+        )
     console.print(grid)
+    if comparison.reactions_differ():
+        typer.echo(UNLIKE_REACTIONS)
+
+
+# How soon a policy is asked is a part of the difference that is measured, and none of the policy's own.
+UNLIKE_REACTIONS = (
+    "note: these policies are not asked alike (column asked): some a few seconds after each arrival and exit, "
+    "the others in the next round. --reaction 2 asks all so soon, --reaction inf all in rounds alone."
+)
+
+
+def _asked(comparison: "Comparison", policy: str) -> str:
+    """Return when a policy is asked: so long after an arrival or an exit, or in rounds alone."""
+    found = {
+        result.reaction_s
+        for case, result in comparison.ended()
+        if case.run.policy == policy
+    }
+    after_s = next(iter(found))
+    return "rounds" if after_s is None else f"+{after_s:g} s"
+
+
+def _independent(estimate: "Estimate | None") -> str:
+    """Return how many independent runs an interval is over: `3 traces`, `5 seeds`; one has no interval."""
+    if estimate is None:
+        return "-"
+    of = estimate.of or "runs"
+    if estimate.num_values == 1:
+        return f"1 {of[:-1]}" if of.endswith("s") else f"1 {of}"
+    return f"{estimate.num_values} {of}"
 
 
 def _grid(titles: Sequence[str], title: str) -> "Table":

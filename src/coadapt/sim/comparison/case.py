@@ -2,12 +2,13 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from coadapt import __version__
+from coadapt.sim.comparison.code import code_digest
 from coadapt.sim.sweep import Run, Source, TraceFile
+from coadapt.sim.workload import TraceJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,16 +23,25 @@ class Case:
         """What policies are compared within: trace, cluster and seed."""
         return self.run.trace, self.cluster, self.run.seed
 
-    def key(self) -> str:
-        """Return a digest of all that the result depends on, but for the code.
+    @property
+    def draw(self) -> str:
+        """What this run is an independent draw of; runs with the same are none of each other.
 
-        The code counts by its version only: who changes a policy between two comparisons begins anew.
+        A built-in workload is drawn by the seed, and whatever mix or number of jobs it is of: the same seed
+        draws the same arrivals and sizes. A file is one draw; so are all files with the same jobs, however
+        they are called, and whenever their jobs come.
         """
+        if self.run.source.drawn:
+            return f"seed {self.run.seed}"
+        return _jobs_digest(self.run.source)
+
+    def key(self) -> str:
+        """Return a digest of all that the result depends on: workload, settings, and the code."""
         parts = {
-            "version": __version__,
+            "code": code_digest(self.run.policy),
             "source": _digest(self.run.source),
             "policy": self.run.policy,
-            "seed": self.run.seed,
+            "seed": self.run.seed if self.run.depends_on_seed else None,
             "cluster": [asdict(node) for node in self.run.cluster],
             "config": asdict(self.run.config),
         }
@@ -42,13 +52,29 @@ class Case:
 def _digest(source: Source) -> str:
     if not isinstance(source, TraceFile):
         return repr(source)
-    found = hashlib.sha256()
-    profiles = [] if source.profiles is None else _files(source.profiles)
-    for path in (source.path, *sorted(profiles)):
-        found.update(
-            f"{path.name}\0".encode() + hashlib.sha256(path.read_bytes()).digest()
-        )
-    return f"{source.format_name} {found.hexdigest()}"
+    found = hashlib.sha256(source.path.read_bytes())
+    if source.profiles is not None:
+        folder = source.profiles
+        for path in sorted(_files(folder)):
+            name = path.relative_to(folder).as_posix() if folder.is_dir() else ""
+            found.update(
+                f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest()
+            )
+    rest = replace(source, path=Path(), profiles=None)
+    return f"{rest!r} {found.hexdigest()}"
+
+
+@cache
+def _jobs_digest(source: Source) -> str:
+    """Return a digest of the jobs of a file, whatever they are called and whenever they come."""
+    jobs = source.load(seed=0, num_gpus=0)[0].jobs
+    lines = sorted(map(_what, jobs))
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _what(job: TraceJob) -> str:
+    spec = job.spec
+    return f"{job.application} {spec.contract} {spec.batch.requested} {spec.replicas}"
 
 
 def _files(path: Path) -> list[Path]:
