@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from coadapt.core.config import SchedulerConfig
-from coadapt.core.events import JobSubmitted
+from coadapt.core.events import JobSubmitted, TenantConfigured
 from coadapt.core.lifecycle import ENDED
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord
@@ -207,6 +207,9 @@ def compose(
     world.kin_times_of = runtime.kin_times_of
     for node in cluster:
         clock.call_at(0.0, partial(world.restore_node, node, runtime.post))
+    for tenant in workload.tenants:
+        configured = TenantConfigured(at=0.0, tenant=tenant)
+        clock.call_at(0.0, partial(runtime.post, configured))
     for job in workload.jobs:
         submitted = JobSubmitted(
             at=job.at,

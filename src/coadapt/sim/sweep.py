@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from typing import ClassVar
@@ -19,10 +20,15 @@ from coadapt.sim.experiment import (
     SimulationError,
     simulate,
 )
+from coadapt.sim.fitting import check_fits, fitting
 from coadapt.sim.metrics import gpus_by_type
 from coadapt.sim.traces import load_trace
+from coadapt.sim.traces.table import trace_name
+from coadapt.sim.traces.tally import ReadOptions
 from coadapt.sim.workload import Workload
 
+# Workload files that a process keeps: a comparison reads each of them many times.
+FILES_KEPT = 8
 # How often the parent process looks for news of the others.
 POLL_S = 0.2
 
@@ -38,12 +44,13 @@ class TraceFile:
     path: Path
     profiles: Path | None = None
     format_name: str | None = None
+    options: ReadOptions = field(default_factory=ReadOptions)
 
     drawn: ClassVar[bool] = False  # by the seed of a run
 
     @property
     def name(self) -> str:
-        return self.path.stem
+        return trace_name(self.path)
 
     def load(
         self,
@@ -51,7 +58,17 @@ class TraceFile:
         num_gpus: int,  # noqa: ARG002  # likewise
     ) -> tuple[Workload, Mapping[str, Application]]:
         """Return the workload and its applications; neither depends on the seed or the cluster."""
-        return load_trace(self.path, self.profiles, self.format_name)
+        status = self.path.stat() if self.path.is_file() else None
+        stamp = None if status is None else (status.st_mtime_ns, status.st_size)
+        return _loaded(self, stamp)
+
+
+@lru_cache(maxsize=FILES_KEPT)
+def _loaded(
+    file: TraceFile,
+    stamp: object,  # noqa: ARG001  # a file that was written again is read again
+) -> tuple[Workload, Mapping[str, Application]]:
+    return load_trace(file.path, file.profiles, file.format_name, file.options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +99,9 @@ Source = TraceFile | Builtin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run of a sweep. `trace` is its workload's name in the results."""
+    """One run of a sweep. `trace` is its workload's name in the results. skips_too_large: whether jobs that
+    can never fit into the cluster are left out; else they are an error.
+    """
 
     trace: str
     source: Source
@@ -91,6 +110,7 @@ class Run:
     cluster: tuple[Node, ...]
     config: ExperimentConfig = field(default_factory=ExperimentConfig)
     keeps_history: bool = False
+    skips_too_large: bool = False
 
     @property
     def depends_on_seed(self) -> bool:
@@ -113,11 +133,17 @@ def sweep(
 
 
 def load(run: Run) -> tuple[Workload, Mapping[str, Application]]:
-    """Return the workload of `run` and its applications. Raises InputError for bad input.
+    """Return the workload of `run` and its applications. Raises InputError for bad input, and for jobs that
+    can never fit unless the run leaves them out.
 
     A job trains on one GPU type: what it may request at most are the GPUs of the type with most of them.
     """
-    return run.source.load(run.seed, max(gpus_by_type(run.cluster).values()))
+    most = max(gpus_by_type(run.cluster).values())
+    workload, applications = run.source.load(run.seed, most)
+    if run.skips_too_large:
+        workload = fitting(workload, run.cluster)
+    check_fits(workload, run.cluster)
+    return workload, applications
 
 
 def _play_to_its_end(

@@ -292,6 +292,18 @@ def test_a_workload_given_twice_is_refused(arguments: list[str]) -> None:
     assert refusal(arguments[0], *arguments).endswith("allowed: each workload once")
 
 
+def test_a_job_that_can_never_fit_is_told_before_the_first_step(
+    tmp_path: Path,
+) -> None:
+    text = "arrival_s,gpus,curve,length_s\n0,16,16:1,60\n5,2,2:1,60\n"
+    table = str(write_workload(tmp_path, text))
+    options = (table, "--cluster", "2x4", "--policy", "fifo")
+    assert "too large are 0-job-0 (16 GPUs); --skip-too-large" in refusal(*options)
+    result = call(*options, "--skip-too-large", "--json")
+    assert json.loads(result.stdout)["results"][0]["num_jobs"] == 1
+    assert "1 of 2 jobs left out, which can never fit" in result.stderr
+
+
 def test_a_run_that_never_ends_is_one_line(
     tmp_path: Path, arguments: list[str]
 ) -> None:

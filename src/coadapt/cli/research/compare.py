@@ -16,6 +16,9 @@ from coadapt.cli.research.inputs import (
     ReportsOption,
     RescaleOption,
     RoundOption,
+    SkipBadOption,
+    SkipTooLargeOption,
+    WholeGpusOption,
     check_cluster,
     check_range,
     parse_cluster,
@@ -24,7 +27,7 @@ from coadapt.cli.research.inputs import (
     read_sources,
 )
 from coadapt.cli.research.playing import play, stdout_kept
-from coadapt.model import InputError
+from coadapt.model import InputError, Node
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -76,6 +79,9 @@ def compare(
     report_s: ReportsOption = None,
     interference: InterferenceOption = 0.0,
     format_name: FormatOption = None,
+    skip_bad: SkipBadOption = False,
+    whole_gpus: WholeGpusOption = False,
+    skip_too_large: SkipTooLargeOption = False,
     table: Annotated[
         str, typer.Option(help="Format of the tables: csv, json or parquet.")
     ] = "csv",
@@ -98,6 +104,7 @@ def compare(
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from coadapt.sim.comparison.tables import check_writable
+    from coadapt.sim.traces.tally import ReadOptions
 
     check_range("--seeds", seeds, 1, 10_000)
     if parallel is None:
@@ -108,11 +115,21 @@ def compare(
     base = policies[0] if baseline is None else baseline
     if base not in policies:
         raise InputError("--baseline", base, ", ".join(policies))
-    sources = read_sources(workloads, profiles, format_name)
+    sources = read_sources(
+        workloads,
+        profiles,
+        format_name,
+        ReadOptions(skip_bad=skip_bad, whole_gpus=whole_gpus),
+    )
     config = read_config(
         round_s, rescale_s, reaction_s, interference, report_s=report_s
     )
-    cases = _cases(sources, policies, cluster or ["16x4"], seeds, config)
+    nodes = _clusters(cluster or ["16x4"])
+    for each in nodes.values():
+        check_cluster(sources.values(), each, skip_too_large=skip_too_large)
+    cases = _cases(
+        sources, policies, nodes, seeds, config, skips_too_large=skip_too_large
+    )
     _tell_copies(cases, num_seeds=seeds)
     with stdout_kept():
         comparison = _run(cases, base, out, fresh, parallel)
@@ -120,21 +137,24 @@ def compare(
     _tell(comparison, out, as_json)
 
 
+def _clusters(texts: Sequence[str]) -> dict[str, tuple[Node, ...]]:
+    if len(set(texts)) < len(texts):
+        raise InputError("--cluster", ", ".join(texts), "each cluster once")
+    return {text: parse_cluster(text) for text in texts}
+
+
 def _cases(
     sources: Mapping[str, "Source"],
     policies: Sequence[str],
-    clusters: Sequence[str],
+    clusters: Mapping[str, tuple[Node, ...]],
     num_seeds: int,
     config: "ExperimentConfig",
+    *,
+    skips_too_large: bool,
 ) -> list["Case"]:
     from coadapt.sim.comparison.case import Case
     from coadapt.sim.sweep import Run
 
-    if len(set(clusters)) < len(clusters):
-        raise InputError("--cluster", ", ".join(clusters), "each cluster once")
-    nodes = {text: parse_cluster(text) for text in clusters}
-    for each in nodes.values():
-        check_cluster(sources.values(), each)
     cases = [
         Case(
             run=Run(
@@ -142,13 +162,14 @@ def _cases(
                 source=source,
                 policy=policy,
                 seed=seed,
-                cluster=nodes[text],
+                cluster=nodes,
                 config=config,
+                skips_too_large=skips_too_large,
             ),
             cluster=text,
         )
         for trace, source in sources.items()
-        for text in clusters
+        for text, nodes in clusters.items()
         for seed in range(num_seeds)
         for policy in policies
     ]

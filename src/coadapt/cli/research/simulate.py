@@ -18,6 +18,9 @@ from coadapt.cli.research.inputs import (
     ReportsOption,
     RescaleOption,
     RoundOption,
+    SkipBadOption,
+    SkipTooLargeOption,
+    WholeGpusOption,
     check_cluster,
     check_range,
     parse_cluster,
@@ -78,6 +81,9 @@ def simulate(
     report_s: ReportsOption = None,
     interference: InterferenceOption = 0.0,
     format_name: FormatOption = None,
+    skip_bad: SkipBadOption = False,
+    whole_gpus: WholeGpusOption = False,
+    skip_too_large: SkipTooLargeOption = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object instead of a table.")
     ] = False,
@@ -103,13 +109,19 @@ def simulate(
         round_s, rescale_s, reaction_s, interference, report_s=report_s
     )
     from coadapt.sim.comparison.tables import check_format
+    from coadapt.sim.traces.tally import ReadOptions
 
     if report is not None and not report.parent.is_dir():
         raise InputError("--report", str(report), "a file in a directory that exists")
     check_format(table)
     nodes = parse_cluster(cluster)
-    sources = read_sources(workloads, profiles, format_name)
-    check_cluster(sources.values(), nodes)
+    sources = read_sources(
+        workloads,
+        profiles,
+        format_name,
+        ReadOptions(skip_bad=skip_bad, whole_gpus=whole_gpus),
+    )
+    check_cluster(sources.values(), nodes, skip_too_large=skip_too_large)
     runs = _runs(
         sources,
         read_policies(policy),
@@ -117,6 +129,7 @@ def simulate(
         cluster=nodes,
         config=config,
         reported=report is not None,
+        skips_too_large=skip_too_large,
     )
     played = [run for run in runs if not run.seed or run.depends_on_seed]
     if len(played) < len(runs):
@@ -209,6 +222,7 @@ def _runs(
     cluster: tuple[Node, ...],
     config: "ExperimentConfig",
     reported: bool,
+    skips_too_large: bool,
 ) -> list["Run"]:
     from coadapt.sim.sweep import Run
 
@@ -221,6 +235,7 @@ def _runs(
             cluster=cluster,
             config=config,
             keeps_history=reported and seed == REPORT_SEED,
+            skips_too_large=skips_too_large,
         )
         for trace, source in sources.items()
         for policy in policies

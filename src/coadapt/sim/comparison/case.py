@@ -44,6 +44,7 @@ class Case:
             "seed": self.run.seed if self.run.depends_on_seed else None,
             "cluster": [asdict(node) for node in self.run.cluster],
             "config": asdict(self.run.config),
+            "skips_too_large": self.run.skips_too_large,
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

@@ -24,7 +24,8 @@ from coadapt.model import (
 )
 from coadapt.sim.applications import Setting, UnmeasuredError
 from coadapt.sim.traces.batch_schedules import LARGEST, batches
-from coadapt.sim.traces.table import Row, read_headless_rows
+from coadapt.sim.traces.table import Row, read_headless_rows, trace_name
+from coadapt.sim.traces.tally import ReadOptions
 from coadapt.sim.workload import TraceJob, Workload
 
 # The columns have no header; these are our names of the twelve.
@@ -280,12 +281,13 @@ def recognises(lines: Sequence[str], profiles: Path | None) -> bool:  # noqa: AR
 
 
 def load(
-    path: Path, profiles: Path | None
+    path: Path, profiles: Path | None, options: ReadOptions | None = None
 ) -> tuple[Workload, dict[str, SelfPacedApplication]]:
     """Return the trace of `path` with its applications. profiles: a throughput table, or its directory.
 
     Raises InputError for anything that the format does not allow, in either.
     """
+    del options  # a trace of an artifact has no bad rows
     throughputs = read_throughputs(_table(profiles))
     applications: dict[str, SelfPacedApplication] = {}
     rows = list(read_headless_rows(path, COLUMNS))
@@ -311,7 +313,7 @@ def load(
             contract=RescaleContract.SELF,
         )
         jobs.append(TraceJob(id=job_id, at=at, application=kind.name, spec=spec))
-    return Workload(name=path.stem, jobs=tuple(jobs)), applications
+    return Workload(name=trace_name(path), jobs=tuple(jobs)), applications
 
 
 def _kind(row: Row, throughputs: Throughputs) -> Kind:
