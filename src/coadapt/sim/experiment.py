@@ -238,9 +238,33 @@ def simulate(
     `seed` goes to policies that draw. Raises InputError for an unknown policy, SimulationError for a run that
     cannot end.
     """
+    return simulate_policy(
+        workload,
+        applications,
+        cluster,
+        lambda: new_policy(policy_name, seed),
+        policy_name=policy_name,
+        seed=seed,
+        config=config,
+        on_progress=on_progress,
+    )
+
+
+def simulate_policy(
+    workload: Workload,
+    applications: Mapping[str, Application],
+    cluster: tuple[Node, ...],
+    create: Callable[[], Policy],
+    *,
+    policy_name: str,
+    seed: int = 0,
+    config: ExperimentConfig | None = None,
+    on_progress: OnProgress | None = None,
+) -> RunResult:
+    """Do what `simulate` does with the policy that `create` makes; name and seed are those of the result."""
     _reset_peak_rss()
     started_s = time.process_time()
-    policy = new_policy(policy_name, seed)
+    policy = create()
     simulation = compose(workload, applications, cluster, policy, config)
     facts = RunFacts(
         workload=workload,

@@ -22,6 +22,8 @@ from coadapt.sim.experiment import (
 )
 from coadapt.sim.fitting import check_fits, fitting
 from coadapt.sim.metrics import gpus_by_type
+from coadapt.sim.published.play import play_as_published
+from coadapt.sim.published.terms import terms_of
 from coadapt.sim.traces import load_trace
 from coadapt.sim.traces.table import trace_name
 from coadapt.sim.traces.tally import ReadOptions
@@ -100,7 +102,8 @@ Source = TraceFile | Builtin
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One run of a sweep. `trace` is its workload's name in the results. skips_too_large: whether jobs that
-    can never fit into the cluster are left out; else they are an error.
+    can never fit into the cluster are left out; else they are an error. published: the trace format under the
+    terms of whose paper it is played; "": as `config` says.
     """
 
     trace: str
@@ -111,6 +114,7 @@ class Run:
     config: ExperimentConfig = field(default_factory=ExperimentConfig)
     keeps_history: bool = False
     skips_too_large: bool = False
+    published: str = ""
 
     @property
     def depends_on_seed(self) -> bool:
@@ -161,16 +165,29 @@ def _play(run: Run, on_progress: OnRun | None) -> RunResult:
             on_progress(run, now, num_ended)
 
     workload, applications = load(run)
+    config = replace(run.config, figures_only=not run.keeps_history)
     try:
-        result = simulate(
-            workload,
-            applications,
-            run.cluster,
-            run.policy,
-            seed=run.seed,
-            config=replace(run.config, figures_only=not run.keeps_history),
-            on_progress=tell,
-        )
+        if run.published:
+            result = play_as_published(
+                workload,
+                applications,
+                run.cluster,
+                run.policy,
+                run.seed,
+                terms=terms_of(run.published),
+                config=config,
+                on_progress=tell,
+            )
+        else:
+            result = simulate(
+                workload,
+                applications,
+                run.cluster,
+                run.policy,
+                seed=run.seed,
+                config=config,
+                on_progress=tell,
+            )
     except UnmeasuredError as error:
         raise InputError(
             "cluster", _shape(run.cluster), f"what the profiles cover ({error})"

@@ -82,6 +82,13 @@ def compare(
     skip_bad: SkipBadOption = False,
     whole_gpus: WholeGpusOption = False,
     skip_too_large: SkipTooLargeOption = False,
+    as_published: Annotated[
+        bool,
+        typer.Option(
+            "--as-published",
+            help="Under the terms of the trace's paper: its rounds, options of policies, and own loop.",
+        ),
+    ] = False,
     table: Annotated[
         str, typer.Option(help="Format of the tables: csv, json or parquet.")
     ] = "csv",
@@ -104,6 +111,7 @@ def compare(
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from coadapt.sim.comparison.tables import check_writable
+    from coadapt.sim.published.terms import terms_of
     from coadapt.sim.traces.tally import ReadOptions
 
     check_range("--seeds", seeds, 1, 10_000)
@@ -124,17 +132,80 @@ def compare(
     config = read_config(
         round_s, rescale_s, reaction_s, interference, report_s=report_s
     )
-    nodes = _clusters(cluster or ["16x4"])
-    for each in nodes.values():
-        check_cluster(sources.values(), each, skip_too_large=skip_too_large)
-    cases = _cases(
-        sources, policies, nodes, seeds, config, skips_too_large=skip_too_large
-    )
+    formats = _formats(sources) if as_published else {}
+    _check_published(as_published, config)
+    cases = []
+    for trace, source in sources.items():
+        published = formats.get(trace, "")
+        usual = terms_of(published).cluster if published else "16x4"
+        nodes = _clusters(cluster or [usual])
+        for each in nodes.values():
+            check_cluster([source], each, skip_too_large=skip_too_large)
+        cases += _cases(
+            {trace: source},
+            policies,
+            nodes,
+            seeds,
+            config,
+            skips_too_large=skip_too_large,
+            published=published,
+        )
+    _tell_straw_men(sources, policies, as_published=as_published)
     _tell_copies(cases, num_seeds=seeds)
     with stdout_kept():
         comparison = _run(cases, base, out, fresh, parallel)
     _write(comparison, out, table)
+    if as_published:
+        _tell_published(comparison, out, table, as_json)
     _tell(comparison, out, as_json)
+
+
+def _formats(sources: Mapping[str, "Source"]) -> dict[str, str]:
+    """Return the format of each trace. Raises InputError for one that no paper is known of."""
+    from coadapt.sim.published.terms import terms_of
+    from coadapt.sim.sweep import TraceFile
+    from coadapt.sim.traces import format_of
+
+    found = {}
+    for trace, source in sources.items():
+        name = "builtin"
+        if isinstance(source, TraceFile):
+            name = format_of(source.path, source.profiles, source.format_name)
+        terms_of(name)
+        found[trace] = name
+    return found
+
+
+def _check_published(as_published: bool, config: "ExperimentConfig") -> None:
+    """Raise InputError where settings were given that the terms of a paper say."""
+    from coadapt.sim.experiment import ExperimentConfig
+
+    if as_published and config != ExperimentConfig():
+        raise InputError(
+            "--as-published",
+            "with settings of rounds, rescales, reactions, reports or interference",
+            "none of them: the paper says them",
+        )
+
+
+def _tell_straw_men(
+    sources: Mapping[str, "Source"], policies: Sequence[str], *, as_published: bool
+) -> None:
+    """Say where a policy's name means another one in the paper that a trace is of."""
+    from coadapt.sim.sweep import TraceFile
+    from coadapt.sim.traces import format_of
+
+    if as_published or "gavel" not in policies:
+        return
+    for trace, source in sources.items():
+        if not isinstance(source, TraceFile):
+            continue
+        if format_of(source.path, source.profiles, source.format_name) == "sia":
+            typer.echo(
+                f"note: {trace}: gavel is max-min fairness here, as in its own paper. What Sia's paper calls "
+                "Gavel is mst(raw=true, central=true) in rounds of 360 s: --as-published",
+                err=True,
+            )
 
 
 def _clusters(texts: Sequence[str]) -> dict[str, tuple[Node, ...]]:
@@ -151,6 +222,7 @@ def _cases(
     config: "ExperimentConfig",
     *,
     skips_too_large: bool,
+    published: str,
 ) -> list["Case"]:
     from coadapt.sim.comparison.case import Case
     from coadapt.sim.sweep import Run
@@ -165,6 +237,7 @@ def _cases(
                 cluster=nodes,
                 config=config,
                 skips_too_large=skips_too_large,
+                published=published,
             ),
             cluster=text,
         )
@@ -229,6 +302,33 @@ def _write(comparison: "Comparison", out: Path, table: str) -> None:
     )
 
 
+def _tell_published(
+    comparison: "Comparison", out: Path, table: str, as_json: bool
+) -> None:
+    """Write what was published beside what came out, and print it."""
+    from rich.console import Console
+
+    from coadapt.sim.comparison.tables import write_table
+
+    rows = comparison.published_rows()
+    write_table(out, "published", rows, table)
+    if as_json or not rows:
+        return
+    grid = _grid(
+        ["figure", "published", "here", "difference"], "as published, and as it is here"
+    )
+    for row in rows:
+        grid.add_row(
+            f"{row['policy']} on {row['trace']}",
+            str(row["figure"]),
+            f"{row['published']:.6g}",
+            f"{row['here']:.6g}",
+            f"{row['difference']:+.1%}",
+        )
+    terminal = Console()
+    (terminal if terminal.is_terminal else Console(width=120)).print(grid)
+
+
 def _tell(comparison: "Comparison", out: Path, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(_values(comparison)))
@@ -258,6 +358,7 @@ def _values(comparison: "Comparison") -> dict[str, object]:
             policy: _independent(found.get("jct_mean_s"))
             for policy, found in ratios.items()
         },
+        "published": comparison.published_rows(),
         "runs": comparison.run_rows(),
     }
 

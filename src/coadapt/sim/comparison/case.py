@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from coadapt.sim.comparison.code import code_digest
+from coadapt.sim.published.terms import published_figures, terms_of
 from coadapt.sim.sweep import Run, Source, TraceFile
 from coadapt.sim.workload import TraceJob
 
@@ -35,6 +37,21 @@ class Case:
             return f"seed {self.run.seed}"
         return _jobs_digest(self.run.source)
 
+    @property
+    def published(self) -> Mapping[str, float]:
+        """What was published of this run, by figure; nothing where it is not played as published."""
+        source, name = self.run.source, self.run.published
+        if not name or not isinstance(source, TraceFile):
+            return {}
+        folder = source.path.resolve().parent.name
+        traces = (source.name, f"{folder}/{source.name}")
+        return published_figures(name, traces, self.run.policy)
+
+    @property
+    def published_cluster(self) -> str:
+        """The cluster of the paper under whose terms this run is played; "": of none."""
+        return terms_of(self.run.published).cluster if self.run.published else ""
+
     def key(self) -> str:
         """Return a digest of all that the result depends on: workload, settings, and the code."""
         parts = {
@@ -45,6 +62,7 @@ class Case:
             "cluster": [asdict(node) for node in self.run.cluster],
             "config": asdict(self.run.config),
             "skips_too_large": self.run.skips_too_large,
+            "published": self.run.published,
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

@@ -65,6 +65,38 @@ class Comparison:
             for each in result.rounds:
                 yield {**_named(case), **asdict(each)}
 
+    def published_rows(self) -> list[Row]:
+        """Return a row per trace, policy and figure that a paper published, with the mean here beside it."""
+        rows: list[Row] = []
+        for trace, cluster in self.parts:
+            for policy in self.policies:
+                case = next(
+                    (
+                        case
+                        for case, _ in self.ended()
+                        if case.cell[:2] == (trace, cluster)
+                        and case.run.policy == policy
+                    ),
+                    None,
+                )
+                if case is None or cluster != case.published_cluster:
+                    continue
+                means = self.means(trace, cluster, policy)
+                for figure, value in case.published.items():
+                    here = means[figure].mean
+                    rows.append(
+                        {
+                            "trace": trace,
+                            "cluster": cluster,
+                            "policy": policy,
+                            "figure": figure,
+                            "published": value,
+                            "here": here,
+                            "difference": here / value - 1.0,
+                        }
+                    )
+        return rows
+
     def means(self, trace: str, cluster: str, policy: str) -> dict[str, Estimate]:
         """Return each figure's mean over the seeds; empty where no run has ended.
 

@@ -55,6 +55,12 @@ def load_trace(
     return importer.load(path, profiles, options or ReadOptions())
 
 
+def format_of(path: Path, profiles: Path | None = None, name: str | None = None) -> str:
+    """Return which row of FORMATS the file is of: `name`, or the one that is recognised. Raises InputError."""
+    module = _importer(path, profiles, name)
+    return next(each for each in FORMATS if _module(each) is module)
+
+
 def read_log(path: Path, options: ReadOptions | None = None) -> Iterator[LoggedJob]:
     """Yield the jobs of a log of a real cluster. Raises InputError for bad rows, and for other workloads."""
     reader = getattr(_importer(path, None, None), "read_log", None)

@@ -181,7 +181,8 @@ class SelfPacedApplication:
 
     def __init__(self, kind: Kind, throughputs: Throughputs) -> None:
         self.name = kind.name
-        self._kind = kind
+        self.kind = kind
+        self.throughputs = throughputs
         self._dataset = DATASET[kind.model]
         profile = profiled_phases(kind, throughputs)
         self.exclusive_s = sum(phase.seconds for phase in profile)
@@ -217,7 +218,7 @@ class SelfPacedApplication:
 
     def step_time(self, setting: Setting, atomic: int) -> tuple[float, float]:
         num_gpus = setting.placement.num_replicas
-        if num_gpus != self._kind.num_gpus or all(
+        if num_gpus != self.kind.num_gpus or all(
             phase.batch != atomic for phase in self._phases
         ):
             raise UnmeasuredError(
@@ -239,7 +240,7 @@ class SelfPacedApplication:
 
     def own_batch(self, epoch: int) -> int:
         return (
-            self._phases[min(epoch, len(self._phases) - 1)].batch * self._kind.num_gpus
+            self._phases[min(epoch, len(self._phases) - 1)].batch * self.kind.num_gpus
         )
 
     def grad_stats(self, total: int, epoch: int) -> GradStats:  # noqa: ARG002  # as above
@@ -266,8 +267,8 @@ class SelfPacedApplication:
         step_s = self.own_batch(index) / self._rates[index]
         return Forecast(
             remaining_steps=left_s / step_s,
-            step_time_s=(step_s,) * self._kind.num_gpus,
-            num_epochs=self._kind.num_epochs,
+            step_time_s=(step_s,) * self.kind.num_gpus,
+            num_epochs=self.kind.num_epochs,
             modes=self._modes,
         )
 
