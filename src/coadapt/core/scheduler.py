@@ -4,7 +4,6 @@ State changes only inside `handle`. What an event may do to a job is the table i
 follow from a plan is converge.py; the books are accounting.py.
 """
 
-import math
 from bisect import bisect_left, insort
 from typing import assert_never
 
@@ -73,6 +72,7 @@ from coadapt.model import (
     check_plan,
     holding,
 )
+from coadapt.model.instants import next_multiple
 from coadapt.model.quick_init import replace
 from coadapt.model.view import JobViews, standing_of
 
@@ -562,13 +562,9 @@ class Scheduler:
 
     def _next_round_at(self) -> float:
         """Return the first whole multiple of round_s that is not before now and after the last round."""
-        round_s, at, last_at = self.config.round_s, self.state.at, self.state.round_at
-        # A quotient rounds: where k * round_s / round_s comes out below k, the next round would be this one.
-        # So the quotient only says where to look, and the products themselves are compared.
-        index = max(math.floor(max(at, last_at) / round_s) - 1, 0)
-        while index * round_s < at or index * round_s <= last_at:
-            index += 1
-        return index * round_s
+        return next_multiple(
+            self.config.round_s, after=self.state.round_at, not_before=self.state.at
+        )
 
     def _set_alarm(self, at: float) -> list[Command]:
         if self.state.round_due_at is not None and self.state.round_due_at <= at:
