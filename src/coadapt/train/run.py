@@ -27,6 +27,7 @@ from coadapt.train.env import Options, TrainConfig, read_config
 from coadapt.train.exits.failures import EXIT_FAILED, FailureReporter, tell_input_errors
 from coadapt.train.exits.stop import EXIT_UNSAVED, StopSignal, end_now
 from coadapt.train.group.group import form_group, leave_group
+from coadapt.train.group.pass_weights import explain_unlike
 from coadapt.train.group.totals import whole_values
 from coadapt.train.loading.fetch import named_options
 from coadapt.train.loading.further import (
@@ -443,6 +444,20 @@ class Run:
         )
         return (cast("list[int]", seeds) for _ in self.epochs(1) for seeds in loader)
 
+    def weight(self, amount: float | Tensor) -> None:
+        """Say how many items (tokens, boxes, pairs) this pass's loss is a mean of, where it is no mean over samples.
+
+        Called once in each pass, on every replica, before `loss.backward()` and `run.mean`. The step's gradient
+        is then that of the mean over all items of the step, over all passes and replicas, and `run.mean` weighs
+        by items too. A pass of 0 items is left out. While a validation loader is iterated over, it counts for
+        that loader's means. A tensor on a GPU is waited for; a Python number is not. Raises InputError for what
+        is no weight, a second call in a pass, or one in some passes only.
+        """
+        if any(pair.gradients.sums for pair in self._step_loop.trained):
+            allowed = 'nothing with prepare(reduction="sum"): sums over items add up by themselves'
+            raise InputError("run.weight(n)", amount, allowed)
+        self._session.weigh_pass(amount)
+
     def log(self, **metrics: float | Tensor) -> None:
         """Note figures of the user's own (loss, accuracy); the newest of each name goes into reports."""
         for name, value in metrics.items():
@@ -473,11 +488,17 @@ class Run:
         return whole_values(self._session.figures.totals, self._session.group)
 
     def _add(self, figures: Mapping[str, float | Tensor], *, mean: bool) -> None:
-        totals, weight = self._session.scope
-        if not weight:
+        totals, num_samples = self._session.scope
+        if not num_samples:
             return
+        weight = None
+        if mean:
+            weight, said = self._session.mean_weight
+            totals.check_weighted(said=said)
+            if weight == 0.0:
+                return  # the mean over nothing is often not a number
         for name, value in figures.items():
-            totals.add(name, value, weight if mean else None)
+            totals.add(name, value, weight)
 
     def close(self) -> None:
         """Send the last report, finish the last checkpoint, leave the group. Called when the script ends."""
@@ -530,7 +551,7 @@ class Run:
         assert self._memory is not None
         memory = self._memory
         self._failures.explain = lambda error: (
-            memory.explain(error) or explain_refusal(error)
+            memory.explain(error) or explain_refusal(error) or explain_unlike(error)
         )
         if session.config.place.joining and self._loader is not None:
             self._loader.prepare()

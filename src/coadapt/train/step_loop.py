@@ -165,6 +165,7 @@ class StepLoop:
             over=float(session.epoch_over),
             step=float(session.progress.step),
             skipped=float(skipped),
+            backwards=float(session.weights.take_exchanged()),
             save=float(save and first),
             rescale=float(generation if first else 0),
             stride=float(stride),

@@ -42,8 +42,15 @@ class SkippedSteps:
 
     def take(self) -> int:
         """Return a power of two for each of them, the first step 1; once."""
-        bits, self._bits, self._next = self._bits, 0, 1
+        bits = self._bits
+        self.forget()
         return bits
+
+    def forget(self) -> None:
+        """Begin to count with the next step."""
+        self.exchanged = False
+        self._bits = 0
+        self._next = 1
 
 
 @dataclass(slots=True)

@@ -161,6 +161,9 @@ class TrainedPairs:
         return self.rule
 
     def begin_pass(self, *, first: bool, measure: bool) -> None:
+        current = self._session.current
+        if current is not None:
+            self._session.weights.begin_pass(current)
         if self.rule is not None:
             self.rule.watch(self.leading.optimizer.inner)
         for pair in self._pairs:
@@ -173,6 +176,7 @@ class TrainedPairs:
     def end_step(self) -> bool:
         """Return whether training is to stop here, on all replicas alike: what is checked has a last step."""
         distributed = self._session.group.distributed
+        self._session.weights.end_step()
         for pair in self._pairs:
             pair.gradients.check.end_step()
             if distributed:  # alone, nobody waits for a backward
@@ -187,6 +191,9 @@ class TrainedPairs:
         """A new group begins."""
         for pair in self._pairs:
             pair.gradients.meter.forget()
+            # A replica that joins knows nothing of steps without a backward before it came.
+            pair.gradients.skipped.forget()
+        self._session.weights.enter()
         self.drift.enter()
 
     def take_skipped(self) -> int:
@@ -199,8 +206,10 @@ class TrainedPairs:
     def take_norms(self, step_samples: int) -> list[GradNorms | None]:
         """Return this replica's norms of the step, for each pair."""
         holders = 1 if self._session.model_is_sharded else self._session.group.size
+        unit = self._session.weights.unit(step_samples)
         return [
-            pair.gradients.meter.take(holders, step_samples) for pair in self._pairs
+            pair.gradients.meter.take(holders, step_samples, unit)
+            for pair in self._pairs
         ]
 
     def learn(self, others: Sequence[GradNorms | None]) -> None:
