@@ -94,6 +94,8 @@ class ScriptCheck:
         self.use = Use()
         self._parameters = list(parameters)
         self._ids = {id(parameter) for parameter in parameters}
+        # Those within the optimiser of the pair, by id: their steps are no other's.
+        self.own_optimizers: set[int] = set()
         self._speaks = speaks
         self._told = False
         self._watching = True
@@ -183,6 +185,8 @@ class ScriptCheck:
     def _on_any_optimizer(
         self, optimizer: torch.optim.Optimizer, _args: object, _kwargs: object
     ) -> None:
+        if id(optimizer) in self.own_optimizers:
+            return  # counted in `use`
         if any(
             id(item) in self._ids
             for group in optimizer.param_groups

@@ -24,6 +24,7 @@ from coadapt.train.noise.scaling_rules import ScalingRule, resolve_rule
 from coadapt.train.session import Session
 from coadapt.train.wrappers.drift import DriftCheck, Watched
 from coadapt.train.wrappers.gradients import StepGradients
+from coadapt.train.wrappers.hidden_state import WholeState
 from coadapt.train.wrappers.model import ElasticModel
 from coadapt.train.wrappers.optimizer import ElasticOptimizer, check_optimizer
 from coadapt.train.wrappers.own_rule import OwnRule
@@ -253,6 +254,9 @@ def build_pair(
         from coadapt.train.wrappers.fsdp import Sharding
         from coadapt.train.wrappers.fsdp_exchange import ShardExchange
 
+        if WholeState(optimizer).inner:
+            allowed = "an optimizer without another one in it where replicas hold parts of the model"
+            raise InputError("prepare(optimizer)", type(optimizer).__name__, allowed)
         exchange = ShardExchange(session, meter, timer, sums=sums)
         sharding = Sharding(shard, dict(how.get("fsdp") or {}), optimizer, exchange)
     elastic = ElasticModel(
