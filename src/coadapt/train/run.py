@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -463,6 +464,7 @@ class Run:
         for name, value in metrics.items():
             figure = value.detach() if isinstance(value, Tensor) else value
             self._session.figures.metrics[name] = float(figure)
+            self._look_at(name, figure)
 
     def sum(self, **figures: float | Tensor) -> None:
         """Add figures of this pass (correct answers, tokens) to the epoch's sums over passes and replicas.
@@ -499,6 +501,22 @@ class Run:
                 return  # the mean over nothing is often not a number
         for name, value in figures.items():
             totals.add(name, value, weight)
+            if mean:
+                self._look_at(name, value)
+
+    def _look_at(self, name: str, value: float | Tensor) -> None:
+        """Note the step where a figure of training is not finite; one that lies on a GPU is not waited for."""
+        session = self._session
+        if session.figures.validation is not None or session.figures.not_finite:
+            return
+        if isinstance(value, Tensor) and value.device.type != "cpu":
+            return
+        figure = float(value.detach() if isinstance(value, Tensor) else value)
+        if math.isfinite(figure):
+            return
+        # In the loop's body the step is under way; after an epoch it is the last one.
+        step = session.progress.step + (session.current is not None)
+        session.figures.note_trouble(step, f"{name} is {figure}", speaks=True)
 
     def close(self) -> None:
         """Send the last report, finish the last checkpoint, leave the group. Called when the script ends."""

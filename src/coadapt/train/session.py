@@ -1,5 +1,6 @@
 """What the parts of one training process share: who takes part, where training stands, what is running."""
 
+import logging
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor
@@ -14,6 +15,7 @@ from coadapt.model import (
     RuleKind,
     ThroughputParams,
 )
+from coadapt.model.measured import NOT_FINITE
 from coadapt.train.env import TrainConfig
 from coadapt.train.group.group import Group
 from coadapt.train.group.pass_weights import PassWeights, checked_weight
@@ -24,6 +26,8 @@ from coadapt.train.noise.noise_scale import NoiseScale
 from coadapt.train.noise.scaling_rules import BatchScale, batch_scale
 from coadapt.train.samples.order import Pass, SampleOrder
 from coadapt.train.samples.stream import StreamPosition
+
+logger = logging.getLogger(__name__)
 
 # How a step compares with the initial batch where the batch never changes.
 SAME_BATCH = BatchScale(scale=1.0, gain=1.0)
@@ -86,7 +90,25 @@ class Figures:
     # What `run.weight` said of a pass of validation, and of which one.
     validation_weight: tuple[object, float] | None = None
     computed_s: float = 0.0
+    # The step in which a loss or the gradients were first infinite or not a number.
+    not_finite: int | None = None
     stragglers: Stragglers = field(default_factory=Stragglers)
+
+    def note_trouble(self, step: int, what: str, *, speaks: bool) -> None:
+        """In `step` something was not finite; `what` says what. Told once, by the replica that `speaks`."""
+        if self.not_finite is not None:
+            return
+        self.not_finite = step
+        if speaks:
+            logger.warning(
+                "step %d: %s: look at the data and the loss, lower the learning rate, or clip; training goes on",
+                step,
+                what,
+            )
+
+    def trouble(self) -> dict[str, float]:
+        """Return the metrics by which a report tells of it."""
+        return {} if self.not_finite is None else {NOT_FINITE: float(self.not_finite)}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,6 +134,7 @@ class Session:
     broken_off: Pass | None = None
     model_is_sharded: bool = False
     weights: PassWeights = field(default_factory=PassWeights)
+    loss_scaled: bool = False  # by mixed precision's loss scaler
 
     @property
     def adaptive(self) -> bool:

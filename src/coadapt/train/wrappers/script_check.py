@@ -138,15 +138,12 @@ class ScriptCheck:
                 )
         self.close()
 
-    def norms(self, step: int, *, unusable: bool) -> None:
-        """The gradients of `step` were measured; `unusable`: they are infinite or not numbers."""
-        began = self._finite.began(step, unusable=unusable)
-        if began is not None:
-            self._warn(
-                "gradients have been infinite or not a number (NaN) since step %d: look at the data and the "
-                "loss, lower the learning rate, or clip",
-                began,
-            )
+    def norms(self, step: int, *, unusable: bool) -> int | None:
+        """Return since which step gradients have been infinite or not numbers for long; once.
+
+        Told of each `step` that was measured.
+        """
+        return self._finite.began(step, unusable=unusable)
 
     def _judge(self) -> None:
         """Look at the window that ends now; stop watching once everything is used, or a warning was given."""
