@@ -27,6 +27,7 @@ from coadapt.train.checkpoint.saver import Saver, Stateful
 from coadapt.train.env import Options, TrainConfig, read_config
 from coadapt.train.exits.failures import EXIT_FAILED, FailureReporter, tell_input_errors
 from coadapt.train.exits.stop import EXIT_UNSAVED, StopSignal, end_now
+from coadapt.train.group.gather import gather_rows
 from coadapt.train.group.group import form_group, leave_group
 from coadapt.train.group.pass_weights import explain_unlike
 from coadapt.train.group.totals import whole_values
@@ -101,6 +102,7 @@ class Run:
         self._memory: MemoryWatch | None = None
         self._loader: ElasticLoader | None = None
         self._state: LoopState | None = None
+        self._gather_start = 0
         self._training: bool | None = None  # None: not begun, False: over
         atexit.register(self._at_exit)
 
@@ -458,6 +460,40 @@ class Run:
             allowed = 'nothing with prepare(reduction="sum"): sums over items add up by themselves'
             raise InputError("run.weight(n)", amount, allowed)
         self._session.weigh_pass(amount)
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """Return the rows of `tensor` of all replicas in rank order: for a loss over all samples of a step.
+
+        tensor: (own rows, ...); replicas may have different numbers of rows. Gradients go back to the replica
+        that a row comes from. `gather_start` says where this replica's rows begin. All replicas call it alike;
+        alone, and while a validation loader is iterated over, it returns `tensor`. Raises InputError in a step
+        of several passes, since a pass sees only its own samples.
+        """
+        session, current = self._session, self._session.current
+        session.gathers = True
+        self._gather_start = 0
+        if session.figures.validation is not None or session.trial:
+            return tensor
+        weight = 1.0
+        if current is not None:
+            if session.data.batch.accumulation:
+                raise InputError(
+                    "run.gather(tensor)",
+                    "a call in a step of several passes",
+                    "steps of one pass: leave max_atomic away, or use more replicas",
+                )
+            weight = session.weights.of_pass(current) / current.step_samples
+            if weight and any(pair.gradients.sums for pair in self._step_loop.trained):
+                weight = 1.0
+        if not session.group.distributed:
+            return tensor
+        rows, self._gather_start = gather_rows(tensor, session.group, weight)
+        return rows
+
+    @property
+    def gather_start(self) -> int:
+        """Return at which row of what `gather` last returned this replica's own begin."""
+        return self._gather_start
 
     def log(self, **metrics: float | Tensor) -> None:
         """Note figures of the user's own (loss, accuracy); the newest of each name goes into reports."""

@@ -135,6 +135,8 @@ class Session:
     model_is_sharded: bool = False
     weights: PassWeights = field(default_factory=PassWeights)
     loss_scaled: bool = False  # by mixed precision's loss scaler
+    # `run.gather` was called: a step's samples are to be seen in one pass.
+    gathers: bool = False
 
     @property
     def adaptive(self) -> bool:
@@ -222,7 +224,7 @@ class Session:
             and not batch.accumulation
         )
         # Not 1: batch normalisation refuses a single sample.
-        if not (
+        if self.gathers or not (
             alone
             and data.limits.accumulation
             and half >= max(data.limits.min_atomic, 2)
