@@ -237,8 +237,7 @@ class Saver:
                     if isinstance(value, Tensor)
                 }
             elif kind == "optimizer":
-                groups = state["param_groups"]
-                assert isinstance(groups, list)
+                groups = getattr(item, "param_groups", [])
                 found[name] = [len(group["params"]) for group in groups]
         return found
 
