@@ -8,17 +8,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import IO, Annotated
 
 import typer
 
 from coadapt.cli.local_socket import LocalConnection
 from coadapt.core.config import SchedulerConfig
+from coadapt.durable import write_whole
 from coadapt.model import InputError
 
 ENV_STATE = "COADAPT_STATE"
 SETTINGS = "settings.json"
 SOCKET_TIMEOUT_S = 1.0
+PRIVATE_DIR = 0o700
+PRIVATE_FILE = 0o600
+WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 StateOption = Annotated[
     Path | None,
@@ -70,6 +74,23 @@ class StateDir:
     @property
     def connection(self) -> Path:
         return self.path / "connection.json"
+
+    def prepare(self) -> None:
+        """Make the directory if it is not there. Raises InputError unless it is fit to hold secrets.
+
+        An empty directory becomes private whatever the umask made it: nothing of another user is in it. So
+        does the address that a version before this one wrote under a umask of 002.
+        """
+        make_private(self.path)
+        check_own(self.path, "--state")
+        if os.path.lexists(self.connection):
+            check_plain(self.connection)
+            _close_to_others(self.connection)
+
+    def write_connection(self, url: str, policy: str) -> None:
+        """Write where the scheduler of this process answers, for the verbs and for the next run."""
+        address = {"url": url, "pid": os.getpid(), "policy": policy}
+        write_whole(self.connection, json.dumps(address), mode=PRIVATE_FILE)
 
     def first_config(self) -> SchedulerConfig:
         """Return the settings that the journal here begins under; later ones are events in it.
@@ -127,7 +148,7 @@ class StateDir:
         )
         for file in (*plain, self.path / SETTINGS):
             check_plain(file)
-        with self.lock.open("a") as lock:
+        with _private_file(self.lock) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -170,9 +191,42 @@ def check_own(path: Path, field: str) -> None:
     if status.st_uid != os.geteuid():
         raise InputError(field, f"{path} of user {status.st_uid}", "a path of your own")
     mode = stat.S_IMODE(status.st_mode)
-    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if mode & WRITABLE_BY_OTHERS:
         allowed = f"one that only you may write: chmod go-w {path}"
         raise InputError(field, f"{path} with mode {mode:04o}", allowed)
+
+
+def make_private(path: Path) -> None:
+    """Make the directory `path` and those above it, for this user only, whatever the umask.
+
+    One that is there stays as it is, unless it is empty: then it becomes private. Raises OSError.
+    """
+    if path.is_dir():
+        if not any(path.iterdir()):
+            _close_to_others(path)
+        return
+    if not path.parent.is_dir():
+        make_private(path.parent)
+    path.mkdir(mode=PRIVATE_DIR)
+    path.chmod(PRIVATE_DIR)
+
+
+def _close_to_others(path: Path) -> None:
+    """Take from others the right to write `path`, if it is this user's own."""
+    status = path.stat()
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_uid == os.geteuid() and mode & WRITABLE_BY_OTHERS:
+        path.chmod(mode & ~WRITABLE_BY_OTHERS)
+
+
+@contextmanager
+def _private_file(path: Path) -> Iterator[IO[str]]:
+    """Open `path` for appending; it is this user's only, whatever the umask and an earlier version made."""
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE_FILE)
+    with open(handle, "a") as file:
+        if os.fstat(handle).st_uid == os.geteuid():
+            os.fchmod(handle, PRIVATE_FILE)
+        yield file
 
 
 def check_plain(path: Path) -> None:

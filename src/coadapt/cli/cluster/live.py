@@ -1,9 +1,7 @@
 """The composition root of the live scheduler: its parts are wired here, and live in one thread each."""
 
 import gc
-import json
 import logging
-import os
 import signal
 import socket
 import sys
@@ -21,13 +19,12 @@ from coadapt.cli.cluster.demand import Demand
 from coadapt.cli.cluster.housekeeping import Housekeeping
 from coadapt.cli.exit_codes import EXIT_BROKEN
 from coadapt.cli.local_socket import listening_here
-from coadapt.cli.state_dir import StateDir, check_own
+from coadapt.cli.state_dir import StateDir
 from coadapt.core.commands import Stop
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.lifecycle import ENDED, HOLDING
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
-from coadapt.durable import write_whole
 from coadapt.executors import Connect, Host, prepare_executor
 from coadapt.executors.options import OptionText
 from coadapt.executors.processes.job_files import StateDirFiles
@@ -57,7 +54,6 @@ OTHER_PORT = (
     "--port 0 takes a free one, of which jobs that run hear when they start again"
 )
 LISTEN_BACKLOG = 128
-PRIVATE_DIR = 0o700
 JOBS_NAMED = 5  # in an error's line
 TURN_S = 0.001  # of a thread while others wait; Python's own is 0.005
 
@@ -87,8 +83,7 @@ def serve(settings: LiveSettings) -> None:
     policy_options(settings.policy)
     connect = prepare_executor(settings.executor, settings.executor_options)
     state_dir = settings.state_dir
-    state_dir.path.mkdir(mode=PRIVATE_DIR, parents=True, exist_ok=True)
-    check_own(state_dir.path, "--state")
+    state_dir.prepare()
     with state_dir.locked():
         credentials = Credentials.load(state_dir.token, state_dir.job_key)
         reserve = DiskReserve(state_dir.reserve)
@@ -260,8 +255,7 @@ def _open_index(state_dir: StateDir, journal: Journal) -> JobIndex:
 
 def _come_up(settings: LiveSettings, url: str, loop: LiveLoop) -> None:
     """Write where the scheduler answers, for the verbs and for the next run; print the banner."""
-    address = {"url": url, "pid": os.getpid(), "policy": settings.policy}
-    write_whole(settings.state_dir.connection, json.dumps(address))
+    settings.state_dir.write_connection(url, settings.policy)
     _print_banner(settings, url, loop)
 
 
