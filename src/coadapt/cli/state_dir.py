@@ -58,8 +58,8 @@ class StateDir:
         return self.path / "journal.sqlite"
 
     @property
-    def reserve(self) -> Path:
-        """Room that is kept for the journal."""
+    def old_reserve(self) -> Path:
+        """Room that earlier versions kept for the journal in a file of its own."""
         return self.path / "journal.reserve"
 
     @property
@@ -91,6 +91,17 @@ class StateDir:
         """Write where the scheduler of this process answers, for the verbs and for the next run."""
         address = {"url": url, "pid": os.getpid(), "policy": policy}
         write_whole(self.connection, json.dumps(address), mode=PRIVATE_FILE)
+
+    def files_with_room(self) -> dict[Path, int]:
+        """Return the files that get room on the disk before they need it, and how many bytes."""
+        from coadapt.runtime.disk_reserve import INDEX_ROOM, JOURNAL_ROOM
+
+        rooms = ((self.journal, JOURNAL_ROOM), (self.index, INDEX_ROOM))
+        return {
+            path.with_name(path.name + suffix): num_bytes
+            for path, room in rooms
+            for suffix, num_bytes in room.items()
+        }
 
     def first_config(self) -> SchedulerConfig:
         """Return the settings that the journal here begins under; later ones are events in it.
@@ -142,7 +153,7 @@ class StateDir:
             self.token,
             self.job_key,
             self.journal,
-            self.reserve,
+            self.old_reserve,
             self.index,
             self.lock,
         )

@@ -36,6 +36,7 @@ from coadapt.runtime.disk_reserve import DiskReserve, is_disk_full
 from coadapt.runtime.index_writer import IndexWriter
 from coadapt.runtime.job_index import JobIndex
 from coadapt.runtime.journal import Journal
+from coadapt.runtime.patience import Patience
 from coadapt.runtime.ports import LiveExecutor
 from coadapt.runtime.process_solver import ProcessSolver
 from coadapt.runtime.retention import Keep, Retention
@@ -56,6 +57,13 @@ OTHER_PORT = (
 LISTEN_BACKLOG = 128
 JOBS_NAMED = 5  # in an error's line
 TURN_S = 0.001  # of a thread while others wait; Python's own is 0.005
+
+# Signals that end the scheduler in order, and what each is in words.
+ENDS_BY = {
+    signal.SIGINT: "Ctrl-C (SIGINT)",
+    signal.SIGTERM: "SIGTERM",
+    signal.SIGHUP: "its terminal was closed (SIGHUP)",
+}
 
 logger = logging.getLogger("coadapt")
 
@@ -86,8 +94,7 @@ def serve(settings: LiveSettings) -> None:
     state_dir.prepare()
     with state_dir.locked():
         credentials = Credentials.load(state_dir.token, state_dir.job_key)
-        reserve = DiskReserve(state_dir.reserve)
-        reserve.look()
+        state_dir.old_reserve.unlink(missing_ok=True)
         tcp_socket = listening(settings.host, _ports(settings))
         with (
             tcp_socket as tcp,
@@ -95,7 +102,7 @@ def serve(settings: LiveSettings) -> None:
             _disk_has_room(state_dir),
         ):
             _log_to_terminal()
-            broken = _live(settings, connect, credentials, [tcp, here], reserve)
+            broken = _live(settings, connect, credentials, [tcp, here])
     if broken:
         raise typer.Exit(EXIT_BROKEN)
 
@@ -105,7 +112,6 @@ def _live(
     connect: Connect,
     credentials: Credentials,
     sockets: list[socket.socket],
-    reserve: DiskReserve,
 ) -> bool:
     """Wire the parts, run them until told to stop; return whether one broke. Replicas report to socket 0."""
     state_dir, url, clock, demand = (
@@ -116,7 +122,8 @@ def _live(
     )
     executor = connect(_host(settings, credentials, url, clock, demand))
     solver = ProcessSolver(partial(create_policy, settings.policy), clock.now)
-    journal = Journal.at_path(state_dir.journal)
+    patience = Patience()
+    journal = Journal.at_path(state_dir.journal, patience)
     _check_not_lost(journal, executor)
     index, first_config = _open_index(state_dir, journal), state_dir.first_config()
     writer, change_log, tally = (
@@ -126,7 +133,10 @@ def _live(
     )
     latencies = Latencies(tally.registry)
     latencies.watch_journal(state_dir.journal)
-    store = SnapshotsAside(journal, latencies.commit, reserve.give_up)
+    latencies.watch_trouble(patience.seconds)
+    store = SnapshotsAside(journal, latencies.commit)
+    reserve = DiskReserve(state_dir.files_with_room())
+    reserve.look()
     loop = LiveLoop(
         Scheduler(first_config),
         clock=clock,
@@ -136,6 +146,7 @@ def _live(
         observers=(writer, change_log, tally),
         restored=writer.restored,
         waited=latencies.lag,
+        trouble=patience.trouble,
     )
     demand.loop = loop
     writer.number = loop.num_events
@@ -174,11 +185,15 @@ def _live(
     def close() -> None:
         server.should_exit = True
         call_all(
-            [part.close for part in (loop, executor, solver, reserve, housekeeping)]
+            [
+                part.close
+                for part in (loop, patience, executor, solver, reserve, housekeeping)
+            ]
         )
 
     broken = run_parts(parts, close)
-    return close_files([index.close, store.close, journal.close]) or broken
+    closes = [index.close, store.close, journal.close, reserve.release]
+    return close_files(closes) or broken
 
 
 def close_files(closes: Sequence[Callable[[], None]]) -> bool:
@@ -271,6 +286,8 @@ def run_parts(
 ) -> bool:
     """Run each part in a thread until a signal comes or one of them ends; return whether one broke.
 
+    A SIGHUP that is ignored already, as under `nohup`, stays so.
+
     A part that breaks takes the scheduler down: the jobs run on, and a restart finds everything on disk.
     """
     over = threading.Event()
@@ -294,17 +311,24 @@ def run_parts(
         finally:
             over.set()
 
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
+    came: list[signal.Signals] = []
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        came.append(signal.Signals(number))
         over.set()
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, on_signal)
+    for number in ENDS_BY:
+        # `nohup` starts a process that ignores SIGHUP, and means it.
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, on_signal)
     threads = [
         threading.Thread(target=keep, args=item, name=item[0]) for item in parts.items()
     ]
     for thread in threads:
         thread.start()
     over.wait()
+    if came:
+        logger.info("%s: the scheduler ends, its jobs run on", ENDS_BY[came[0]])
     try:
         close()
     finally:
