@@ -32,6 +32,7 @@ from coadapt.cli.research.simulate import simulate
 from coadapt.cli.research.trace import trace
 from coadapt.model import InputError
 from coadapt.model.errors import StoreError
+from coadapt.runtime.schema_version import SCHEMA_VERSION
 
 # Modules that come with the extra `service`, which `coadapt simulate` does without.
 SERVICE_MODULES = frozenset(
@@ -87,7 +88,7 @@ def root(
 ) -> None:
     """Print the version or the help where no verb is given."""
     if version:
-        typer.echo(f"coadapt {__version__}")
+        typer.echo(f"coadapt {__version__} (journal version {SCHEMA_VERSION})")
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())

@@ -39,9 +39,9 @@ from coadapt.model.errors import StoreAwayError, StoreError
 from coadapt.model.wire import dumps, dumps_in_pieces, loads
 from coadapt.runtime.patience import Patience
 from coadapt.runtime.ports import Store
+from coadapt.runtime.schema_version import SCHEMA_VERSION
 from coadapt.runtime.wall_clock import give_way
 
-SCHEMA_VERSION = 2
 SNAPSHOTS_KEPT = 2  # the one before stays until the next is safely written
 ROWS_PER_FETCH = 1_000
 BUSY_MS = 1_000  # for which SQLite itself waits for another writer
@@ -456,7 +456,10 @@ class Journal(Store):
         try:
             return loads(EVENT_KINDS, payload)
         except InputError as error:
-            raise self._damaged(number, f"cannot be read ({error})") from None
+            # Its checksum fits: it was written so.
+            raise StoreError(
+                f"{self._name}: event {number} is of another version of Coadapt ({error}); use that version"
+            ) from None
 
     def _damaged(self, number: int, what: str) -> StoreError:
         return StoreError(f"{self._name} was harmed: event {number} {what}; {DOCTOR}")

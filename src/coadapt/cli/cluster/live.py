@@ -36,6 +36,7 @@ from coadapt.runtime.disk_reserve import DiskReserve, is_disk_full
 from coadapt.runtime.index_writer import IndexWriter
 from coadapt.runtime.job_index import JobIndex
 from coadapt.runtime.journal import Journal
+from coadapt.runtime.journal_upgrade import upgrade
 from coadapt.runtime.patience import Patience
 from coadapt.runtime.ports import LiveExecutor
 from coadapt.runtime.process_solver import ProcessSolver
@@ -122,6 +123,11 @@ def _live(
     )
     executor = connect(_host(settings, credentials, url, clock, demand))
     solver = ProcessSolver(partial(create_policy, settings.policy), clock.now)
+    if (kept := upgrade(state_dir.journal)) is not None:
+        logger.warning(
+            "the journal was brought over from an earlier version; the file as it was is kept in %s",
+            kept,
+        )
     patience = Patience()
     journal = Journal.at_path(state_dir.journal, patience)
     _check_not_lost(journal, executor)
