@@ -7,6 +7,7 @@ import typer
 
 from coadapt import __version__
 from coadapt.cli.client import RefusedError, UnreachableError
+from coadapt.cli.cluster.backup import backup, restore
 from coadapt.cli.cluster.doctor import doctor
 from coadapt.cli.cluster.elastic_jobs import elastic_jobs
 from coadapt.cli.cluster.executors import executors
@@ -76,6 +77,8 @@ app.add_typer(nodes, name="nodes")
 app.add_typer(trace, name="trace")
 app.command()(doctor)
 app.command()(prune)
+app.command()(backup)
+app.command()(restore)
 app.command("rotate-token")(rotate_token)
 
 

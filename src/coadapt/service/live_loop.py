@@ -198,6 +198,11 @@ class LiveLoop:
         self._notices.append(text)
         logger.error("%s; jobs are scheduled as before", text, exc_info=error)
 
+    def notice(self, text: str) -> None:
+        """Add what an operator should know to `notices`."""
+        with self._lock:
+            self._notices.append(text)
+
     def notices(self) -> list[str]:
         """Return what went wrong inside since the start, the latest last."""
         trouble = self._trouble()

@@ -409,11 +409,9 @@ def _stop_strangers(executor: LiveExecutor, loop: LiveLoop) -> None:
         ]
 
     for order in loop.read(strangers):
-        logger.warning(
-            "job %s generation %d runs but is not in the journal: stopped",
-            order.job,
-            order.generation,
-        )
+        text = f"job {order.job} generation {order.generation} runs but is not in the journal: stopped"
+        logger.warning("%s", text)
+        loop.notice(text)
         executor.execute(order, lambda _: None)
 
 
