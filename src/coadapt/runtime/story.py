@@ -123,12 +123,14 @@ def story_key(job: JobRecord) -> StoryKey:
         batch,
         straggler_of(job).partition(" computes")[0],
         job.status.unseen,
-        job.explanation,
+        job.status.blocked or job.explanation,
     )
 
 
 def why_now(status: Status) -> tuple[Reason, str]:
     """Return why a job is where it is, for programs and for people; that it is unseen goes before that."""
+    if status.blocked:
+        return status.reason, status.blocked
     if not status.unseen:
         return status.reason, status.explanation
     return Reason.UNSEEN, "; ".join(filter(None, (status.unseen, status.explanation)))
