@@ -119,6 +119,7 @@ class Session:
     running, None outside the loader's loop. memory_ceilings: what fits into memory, per GPU
     type. trial: a pass runs by itself, to see whether it fits. broken_off: the pass in which the loop was
     left.
+    random_seed: what all random numbers of the run follow from that are not the script's own.
     model_is_sharded: each of several replicas has a shard of the model. weights: how much passes weigh.
     """
 
@@ -132,6 +133,7 @@ class Session:
     memory_ceilings: dict[str, MemoryCeiling] = field(default_factory=dict)
     trial: bool = False
     broken_off: Pass | None = None
+    random_seed: int = 0
     model_is_sharded: bool = False
     weights: PassWeights = field(default_factory=PassWeights)
     loss_scaled: bool = False  # by mixed precision's loss scaler

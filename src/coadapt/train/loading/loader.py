@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 
 from coadapt.goodput.batch import split_total
 from coadapt.model import BatchConfig, InputError, RescaleContract
+from coadapt.train.draws.rng import draw_as_iterators_do
 from coadapt.train.loading.fetch import Collate, Fetcher, MapFetcher, StreamFetcher
 from coadapt.train.samples.order import Pass, SampleOrder
 from coadapt.train.samples.stream import RESUME_WAYS
@@ -211,6 +212,8 @@ class ElasticLoader:
                 f"the loader was iterated twice in epoch {epoch}: iterate it once per epoch of run.epochs(n)"
             )
         self._iterated_epoch = epoch
+        if not self._session.progress.index:
+            draw_as_iterators_do()
         try:
             while not self._session.epoch_over:
                 yield from self._segment()

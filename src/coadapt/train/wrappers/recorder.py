@@ -15,7 +15,7 @@ from coadapt.durable import write_whole
 from coadapt.model import InputError
 from coadapt.model.rescale import member_name
 from coadapt.model.wire import from_json, to_json
-from coadapt.train.rng import seed_rng
+from coadapt.train.draws.rng import seed_rng
 from coadapt.train.session import Session
 from coadapt.train.wrappers.drift import Watched, checksum
 
@@ -107,9 +107,12 @@ class StepRecorder:
             durable=False,
         )
         if self._plan.nudge:
+            # Of its own: a run that is nudged must draw what the others draw.
+            draws = torch.Generator().manual_seed(self._plan.seed)
             with torch.no_grad():
                 for item in (item for model in models for item in model.parameters()):
-                    item.mul_(1.0 + self._plan.nudge * torch.randn_like(item).sign())
+                    signs = torch.randn(item.shape, generator=draws).sign().to(item)
+                    item.mul_(1.0 + self._plan.nudge * signs)
 
     def begin_pass(self) -> None:
         """The body is about to run on the samples of `sample_ids`."""
