@@ -82,6 +82,11 @@ class Saver:
         """Return the names of what is registered."""
         return list(self._objects)
 
+    @property
+    def items(self) -> list[Stateful]:
+        """Return what is registered."""
+        return list(self._objects.values())
+
     def register(self, name: str, item: Stateful) -> None:
         """Keep `item` in checkpoints. InputError if its state is not plain data, or the name is taken."""
         if name in self._objects:

@@ -29,6 +29,7 @@ from coadapt.train.wrappers.model import ElasticModel
 from coadapt.train.wrappers.optimizer import ElasticOptimizer, check_optimizer
 from coadapt.train.wrappers.own_rule import OwnRule
 from coadapt.train.wrappers.recorder import StepRecorder
+from coadapt.train.wrappers.script_check import BesideCheck
 from coadapt.train.wrappers.timing import Timer
 from coadapt.train.wrappers.unused import UnusedParameters
 
@@ -82,6 +83,7 @@ class TrainedPairs:
         folder = session.config.check_dir
         self.recorder = None if folder is None else StepRecorder(session, folder)
         self.drift = DriftCheck(session)
+        self.beside = BesideCheck(session)
         self.unused = UnusedParameters(session)
         self.rule: OwnRule | None = None
         self._session = session
@@ -147,6 +149,7 @@ class TrainedPairs:
             pair.optimizer.before_step = functools.partial(
                 self.unused.look, name, given
             )
+        self.beside.know(list(pair.model.module.parameters()))
         self.drift.watch(
             Watched(
                 name=pair.name,
@@ -173,6 +176,16 @@ class TrainedPairs:
             pair.gradients.begin_pass()
         if self.recorder is not None:
             self.recorder.begin_pass()
+
+    def body_begins(self) -> None:
+        """All is set for the loop's body: `coadapt check` looks on from here."""
+        if self.recorder is not None:
+            self.recorder.evidence.body_begins()
+
+    def body_ended(self) -> None:
+        """The loop's body has run on a pass."""
+        if self.recorder is not None:
+            self.recorder.evidence.body_ended()
 
     def end_step(self) -> bool:
         """Return whether training is to stop here, on all replicas alike: what is checked has a last step."""
@@ -222,6 +235,7 @@ class TrainedPairs:
 
     def close(self) -> None:
         """The group is about to end: let go of it, and of what outlives it."""
+        self.beside.close()
         for pair in self._pairs:
             pair.gradients.check.close()
             pair.model.let_go()
