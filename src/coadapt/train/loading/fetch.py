@@ -31,6 +31,7 @@ from coadapt.model import InputError
 from coadapt.model.quick_init import quick_init
 from coadapt.train.env import STOP_TIMEOUT_S
 from coadapt.train.exits.stop import exit_after
+from coadapt.train.samples.alike import Row
 from coadapt.train.samples.order import Pass, cut_step
 from coadapt.train.samples.sharded_stream import ShardedStream, ShardReader
 from coadapt.train.samples.stream import Cut, PassReader, StreamPosition, StreamReader
@@ -63,13 +64,17 @@ PLANNED_AHEAD = 32
 @quick_init
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A pass with its data. ids: of its samples. after: where a stream stands after the step."""
+    """A pass with its data. ids: of its samples. after: where a stream stands after the step.
+
+    rows: what the replicas compare of a stream.
+    """
 
     current: Pass
     ids: Sequence[int]
     data: object
     after: StreamPosition | None = None
     note: str = ""
+    rows: Sequence[Row] = ()
 
     def pin_memory(self) -> "Fetched":
         """Return this with its data in page-locked memory, as torch's DataLoader asks for it."""
@@ -242,6 +247,7 @@ class _Part(IterableDataset[Fetched]):
                     self._collate(item.samples),
                     item.after,
                     "" if number else self._reader.take_note(),
+                    item.rows,
                 )
 
 

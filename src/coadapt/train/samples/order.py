@@ -61,7 +61,8 @@ class Pass:
 class SampleOrder:
     """On what it depends which samples an epoch visits, in which order; the same for all of a run.
 
-    stream: the data set defines the order. num_samples: of an epoch; None: of a stream, not known (yet).
+    stream: the data set defines the order. num_samples: of the present epoch, as its data set was long when it
+    began; None: of a stream, not known (yet).
     """
 
     num_samples: int | None
@@ -71,10 +72,8 @@ class SampleOrder:
     stream: bool = False
 
     def same_run(self, other: "SampleOrder") -> bool:
-        """Return whether `other` may be that of the same run; of a stream's length nothing is promised."""
-        return replace(self, num_samples=None) == replace(other, num_samples=None) and (
-            self.stream or self.num_samples == other.num_samples
-        )
+        """Return whether `other` may be that of the same run; epochs may differ in length."""
+        return replace(self, num_samples=None) == replace(other, num_samples=None)
 
     def epoch(self, epoch: int) -> NDArray[np.int64]:
         """Return the sample ids of `epoch` (num_samples,), in order."""

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from coadapt.model import BatchConfig
 from coadapt.train.rng import restore_rng, rng_state
+from coadapt.train.samples.alike import Row, rows_of
 from coadapt.train.samples.order import Pass, cut_step
 from coadapt.train.samples.pace import cut_in_two
 
@@ -45,13 +46,15 @@ class StreamPosition:
 class StreamPass:
     """A pass, its samples (of a stand-in: one without weight), and where the stream stands after its step.
 
-    ids: positions of the samples in the epoch.
+    ids: positions of the samples in the epoch. rows: in the first pass that several replicas share, what they
+    compare (`samples/alike.py`).
     """
 
     current: Pass
     samples: list[object]
     ids: Sequence[int]
     after: StreamPosition
+    rows: Sequence[Row] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +80,10 @@ class Cut:
             if self.halved and whole and cut_in_two(self.step + number)
             else self.batch
         )
+
+    def compared(self, number: int) -> bool:
+        """Return whether the replicas compare the samples of the step `number` after the first one."""
+        return number == 0 and self.num_replicas > 1
 
 
 class PassReader(Protocol):
@@ -132,6 +139,7 @@ class StreamReader:
                 return
             batch = cut.batch_of(number, len(samples))
             begin = self.index
+            rows = rows_of(samples) if cut.compared(number) else ()
             self.index += len(samples)
             after = self._look_ahead(cut)
             for current in cut_step(
@@ -144,7 +152,11 @@ class StreamReader:
                 own = samples[current.start - begin : current.stop - begin]
                 ids = range(current.start, current.stop)
                 yield StreamPass(
-                    current=current, samples=own or samples[:1], ids=ids, after=after
+                    current=current,
+                    samples=own or samples[:1],
+                    ids=ids,
+                    after=after,
+                    rows=rows,
                 )
 
     def take_note(self) -> str:
