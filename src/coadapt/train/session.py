@@ -94,7 +94,8 @@ class Session:
     running, None outside the loader's loop. memory_ceilings: what fits into memory, per GPU
     type. trial: a pass runs by itself, to see whether it fits. broken_off: the pass in which the loop was
     left.
-    model_is_sharded: each of several replicas has a shard of the model.
+    model_is_sharded: each of several replicas has a shard of the model. needs_two: a model normalises over the
+    batch, so it refuses a pass of one sample.
     """
 
     config: TrainConfig
@@ -108,6 +109,7 @@ class Session:
     trial: bool = False
     broken_off: Pass | None = None
     model_is_sharded: bool = False
+    needs_two: bool = False
 
     @property
     def adaptive(self) -> bool:

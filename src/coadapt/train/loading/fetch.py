@@ -32,7 +32,7 @@ from coadapt.model.quick_init import quick_init
 from coadapt.train.env import STOP_TIMEOUT_S
 from coadapt.train.exits.stop import exit_after
 from coadapt.train.samples.alike import Row
-from coadapt.train.samples.order import Pass, cut_step
+from coadapt.train.samples.order import STAND_IN, Pass, cut_step
 from coadapt.train.samples.sharded_stream import ShardedStream, ShardReader
 from coadapt.train.samples.stream import Cut, PassReader, StreamPosition, StreamReader
 from coadapt.train.session import Session
@@ -147,12 +147,11 @@ class MapFetcher:
         coming = passes_to_come(self._session)
         while ahead := list(itertools.islice(coming, PLANNED_AHEAD)):
             for index, current in ahead:
-                # A stand-in needs some sample to run on: the step's first.
-                start, stop = (
-                    (current.start, current.stop)
-                    if current.num_samples
-                    else (index, index + 1)
-                )
+                start, stop = current.start, current.stop
+                if not current.num_samples:
+                    # A stand-in needs some samples to run on: the step's first.
+                    start = index
+                    stop = index + min(STAND_IN, current.step_samples)
                 own = ids[start:stop].tolist()
                 self._planned.append((current, own))
                 yield own
@@ -262,7 +261,15 @@ def cut_of(session: Session) -> Cut:
         num_replicas=session.group.size,
         step=session.progress.step,
         halved=session.halved,
+        largest=_largest_pass(session),
     )
+
+
+def _largest_pass(session: Session) -> int:
+    """Return what a pass may have so that none has a single sample, of a model that would refuse that one."""
+    if not session.needs_two:
+        return 0
+    return session.data.limits.max_atomic or session.data.batch.total
 
 
 def passes_to_come(session: Session) -> Iterator[tuple[int, Pass]]:
@@ -279,7 +286,12 @@ def passes_to_come(session: Session) -> Iterator[tuple[int, Pass]]:
             return
         atomic = cut.batch_of(number, samples).atomic
         for current in cut_step(
-            index, samples, atomic, rank=cut.rank, num_replicas=cut.num_replicas
+            index,
+            samples,
+            atomic,
+            rank=cut.rank,
+            num_replicas=cut.num_replicas,
+            largest=cut.largest,
         ):
             yield index, current
         index += samples

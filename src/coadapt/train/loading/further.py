@@ -29,7 +29,7 @@ from coadapt.train.loading.fetch import (
     fetch_seed,
     passes_to_come,
 )
-from coadapt.train.samples.order import Pass, SampleOrder
+from coadapt.train.samples.order import STAND_IN, Pass, SampleOrder
 from coadapt.train.samples.sharded_stream import ShardedStream
 from coadapt.train.session import Session
 
@@ -280,8 +280,9 @@ class FurtherLoader:
         begin = position + self._beside.ratio * (
             taking * current.step_samples + current.start - index
         )
-        # A stand-in needs some sample to run on.
-        stop = begin + (self._beside.ratio * current.num_samples or 1)
+        # A stand-in needs some samples to run on.
+        num_samples = current.num_samples or min(STAND_IN, current.step_samples)
+        stop = begin + self._beside.ratio * num_samples
         return self._laps.ids(self._place.epoch, begin, stop)
 
     def _plan(self) -> Iterator[list[int]]:

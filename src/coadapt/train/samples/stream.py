@@ -18,7 +18,7 @@ from torch import Tensor
 from coadapt.model import BatchConfig
 from coadapt.train.rng import restore_rng, rng_state
 from coadapt.train.samples.alike import Row, rows_of
-from coadapt.train.samples.order import Pass, cut_step
+from coadapt.train.samples.order import STAND_IN, Pass, cut_step
 from coadapt.train.samples.pace import cut_in_two
 
 # How to come back into the middle of a stream: by its own state, if it has one (auto: and if that was seen to
@@ -61,7 +61,8 @@ class StreamPass:
 class Cut:
     """How a stream is cut: this replica's part of steps of one batch.
 
-    step: the number of the first one. halved: the batch of those that `cut_in_two` names.
+    step: the number of the first one. halved: the batch of those that `cut_in_two` names. largest: what a pass
+    may have to spare one of a single sample (0: no more than others).
     """
 
     batch: BatchConfig
@@ -71,6 +72,7 @@ class Cut:
     num_replicas: int
     step: int = 0
     halved: BatchConfig | None = None
+    largest: int = 0
 
     def batch_of(self, number: int, step_samples: int) -> BatchConfig:
         """Return the batch of the step `number` after the first one, which has that many samples."""
@@ -148,12 +150,13 @@ class StreamReader:
                 batch.atomic,
                 rank=cut.rank,
                 num_replicas=cut.num_replicas,
+                largest=cut.largest,
             ):
                 own = samples[current.start - begin : current.stop - begin]
                 ids = range(current.start, current.stop)
                 yield StreamPass(
                     current=current,
-                    samples=own or samples[:1],
+                    samples=own or samples[:STAND_IN],
                     ids=ids,
                     after=after,
                     rows=rows,
