@@ -275,7 +275,8 @@ class Run:
         Under the scheduler the job file may say these instead. Of a stream (a dataset without `__getitem__`):
         num_samples, if you know how many an epoch has; resume, whether to come back into the middle of an
         epoch by the dataset's own "state", by "reading", or ("auto") by a state that proves to lead there.
-        Raises InputError where they contradict.
+        compare=False among the options: the replicas do not compare the first samples of each epoch, which
+        stops a run where they are given different ones. Raises InputError where they contradict.
         """
         session = self._session
         if session.sampling is not None:
@@ -285,7 +286,8 @@ class Run:
                 "one that leads: run.further_loader for others beside it",
             )
         options = named_options("loader", positional, options)
-        source = DataSource(dataset=dataset, options=dict(options))
+        compare = bool(options.pop("compare", True))
+        source = DataSource(dataset=dataset, options=dict(options), compare=compare)
         drop_last = bool(options.pop("drop_last", False))
         order = order_of(
             dataset,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from coadapt.model import BatchRule, InputError
 from coadapt.train.noise.noise_scale import GradNorms
@@ -277,9 +278,15 @@ def build_pair(
         model, session, gradients, dict(how.get("ddp") or {}), sharding
     )
     elastic.begin()
+    session.needs_two = session.needs_two or normalises_over_batch(model)
     session.model_is_sharded = session.model_is_sharded or sharding is not None
     stepper = ElasticOptimizer(optimizer, session, gradients, rule, name)
     return TrainedPair(name=name, model=elastic, optimizer=stepper, gradients=gradients)
+
+
+def normalises_over_batch(model: nn.Module) -> bool:
+    """Return whether a part of `model` is batch normalisation, which refuses a single sample."""
+    return any(isinstance(module, _BatchNorm) for module in model.modules())
 
 
 def _meter(
