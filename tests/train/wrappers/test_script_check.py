@@ -10,6 +10,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
+from coadapt.model.measured import NOT_FINITE as NOT_FINITE_STEP
+from coadapt.train.batch.tuning import take_snapshot, tune
 from coadapt.train.wrappers.script_check import BesideCheck, FiniteCheck
 from tests.train.bugs import train
 
@@ -21,8 +23,8 @@ UNWRAPPED = (
     "returned, model and optimizer"
 )
 NOT_FINITE = (
-    "gradients have been infinite or not a number (NaN) since step 13: look at the data and the loss, lower "
-    "the learning rate, or clip"
+    "step 12: gradients are infinite or not a number (NaN): look at the data and the loss, lower the learning "
+    "rate, or clip; training goes on"
 )
 NO_BACKWARD = "50 steps without a backward through the model of run.prepare: "
 
@@ -113,7 +115,48 @@ def test_a_short_training_without_a_step_is_told_at_its_end(
     ]
 
 
+@pytest.mark.parametrize("how", ["log", "mean"])
+def test_a_loss_that_is_not_finite_is_told_with_its_step_and_reported(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = ct.init()
+    net = nn.Linear(1, 1)
+    model, optimizer = run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01))
+    loader = run.loader(TensorDataset(torch.ones(80, 1)), batch_size=8)
+    for _ in run.epochs(1):
+        for index, (x,) in enumerate(loader):
+            loss = model(x).mean() * (float("nan") if index == 6 else 1.0)
+            (run.log if how == "log" else run.mean)(loss=loss)
+            if index != 6:
+                loss.backward()
+                optimizer.step()
+    assert caplog.messages == [
+        "step 7: loss is nan: look at the data and the loss, lower the learning rate, or clip; training goes on"
+    ]
+    report = tune(take_snapshot(run._session, 1, None)).report
+    assert report.metrics[NOT_FINITE_STEP] == 7.0
+
+
+def test_steps_that_a_loss_scaler_skips_are_no_trouble(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It begins at a scale at which the gradients are infinite."""
+    run = ct.init()
+    net = nn.Linear(1, 1)
+    model, optimizer = run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01))
+    scaler = run.prepare_scaler(torch.amp.GradScaler("cpu", init_scale=2.0**127))
+    loader = run.loader(TensorDataset(torch.ones(320, 1)), batch_size=8)
+    for _ in run.epochs(1):
+        for (x,) in loader:
+            optimizer.zero_grad()
+            scaler.scale(1e3 * model(x).square().mean()).backward()  # type: ignore[attr-defined]
+            scaler.step(optimizer)  # type: ignore[arg-type]
+            scaler.update()
+    assert caplog.messages == []
+
+
 def test_gradients_that_recover_are_not_told() -> None:
+    """Where a loss scaler is in use."""
     check = FiniteCheck()
     told = [check.began(step, unusable=step % 40 != 0) for step in range(200)]
     assert told == [None] * 200

@@ -262,7 +262,9 @@ def _searches(state: State) -> bool:
         group
         for kind, item in items
         if kind == "optimizer"
-        for group in cast("Sequence[Mapping[str, object]]", item["param_groups"])
+        for group in cast(
+            "Sequence[Mapping[str, object]]", item.get("param_groups", ())
+        )
     ]
     precise = all(
         value.dtype == torch.float64

@@ -19,6 +19,7 @@ from coadapt.model.contract_env import (
     ENV_GENERATION,
     ENV_JOINING,
     ENV_RESCALE_DIR,
+    EXIT_PEER_LOST,
 )
 from coadapt.model.rescale import (
     ORDER_FILE,
@@ -37,6 +38,8 @@ END_S = 30.0
 # A check must not save by itself in between: what it compares is the end.
 NEVER_S = "1000000"
 LOG_LINES = 15
+# The one that failed first may take so long to end after those that lost contact with it.
+CAUSE_S = 10.0
 
 
 class LateError(Exception):
@@ -144,6 +147,15 @@ class ScriptRun:
         while not condition():
             if time.monotonic() > self._deadline:
                 raise LateError(what)
+            time.sleep(LOOK_S)
+
+    def await_cause(self) -> None:
+        """Wait some seconds for one that failed, where only such ended that lost contact with another."""
+        until = time.monotonic() + CAUSE_S
+        while time.monotonic() < until:
+            codes = self.codes(self.ended()).values()
+            if any(code != EXIT_PEER_LOST for code in codes):
+                return
             time.sleep(LOOK_S)
 
     def codes(self, names: Iterable[str]) -> dict[str, int]:

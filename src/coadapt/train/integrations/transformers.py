@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from coadapt.train.integrations.hosted_run import HostedRun
-from coadapt.train.rng import restore_rng, rng_state
+from coadapt.train.draws.rng import restore_rng, rng_state
 
 __all__ = ["CoadaptCallback"]
 

@@ -48,8 +48,15 @@ class SkippedSteps:
 
     def take(self) -> int:
         """Return a power of two for each of them, the first step 1; once."""
-        bits, self._bits, self._next = self._bits, 0, 1
+        bits = self._bits
+        self.forget()
         return bits
+
+    def forget(self) -> None:
+        """Begin to count with the next step."""
+        self.exchanged = False
+        self._bits = 0
+        self._next = 1
 
 
 @dataclass(slots=True)
@@ -93,6 +100,8 @@ class ScriptCheck:
         self.use = Use()
         self._parameters = list(parameters)
         self._ids = {id(parameter) for parameter in parameters}
+        # Those within the optimiser of the pair, by id: their steps are no other's.
+        self.own_optimizers: set[int] = set()
         self._speaks = speaks
         self._told = False
         self._watching = True
@@ -135,15 +144,12 @@ class ScriptCheck:
                 )
         self.close()
 
-    def norms(self, step: int, *, unusable: bool) -> None:
-        """The gradients of `step` were measured; `unusable`: they are infinite or not numbers."""
-        began = self._finite.began(step, unusable=unusable)
-        if began is not None:
-            self._warn(
-                "gradients have been infinite or not a number (NaN) since step %d: look at the data and the "
-                "loss, lower the learning rate, or clip",
-                began,
-            )
+    def norms(self, step: int, *, unusable: bool) -> int | None:
+        """Return since which step gradients have been infinite or not numbers for long; once.
+
+        Told of each `step` that was measured.
+        """
+        return self._finite.began(step, unusable=unusable)
 
     def _judge(self) -> None:
         """Look at the window that ends now; stop watching once everything is used, or a warning was given."""
@@ -182,6 +188,8 @@ class ScriptCheck:
     def _on_any_optimizer(
         self, optimizer: torch.optim.Optimizer, _args: object, _kwargs: object
     ) -> None:
+        if id(optimizer) in self.own_optimizers:
+            return  # counted in `use`
         if any(
             id(item) in self._ids
             for group in optimizer.param_groups
