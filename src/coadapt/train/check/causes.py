@@ -35,6 +35,10 @@ SAME_VALUE = 1e-3
 NAMED_MAX = 3
 # What explains a difference best comes first.
 KINDS = ("optimizer", "scheduler", "module", "tensor", "count", "number", "text")
+PER_SAMPLE = (
+    'ct.init(random="per-sample"), by which what is drawn follows from the sample\'s place, at any number of '
+    "replicas"
+)
 # Of a cause that says no more than that losses differ.
 LOSS = "loss"
 
@@ -101,7 +105,7 @@ def find_cause(seen: Seen) -> Cause:
 def by_layers(layers: Sequence[str]) -> Cause:
     """Return why a training cannot be the same to the last digit: what its models are made of."""
     text = f"the model has {' and '.join(layers)}, whose results depend on how a step is shared"
-    remedy = "nothing, where that is meant"
+    remedy = PER_SAMPLE
     if "batch normalisation" in layers:
         remedy = (
             "nn.SyncBatchNorm.convert_sync_batchnorm(model) on GPUs, or group or layer normalisation, makes "
@@ -419,11 +423,7 @@ def _drawn(draws: Sequence[str], random_data: bool, found: str) -> Cause:
     whose = " and ".join(draws) or "the data set's"
     where = "the data set draws" if random_data and not draws else "the loop draws"
     text = f"{where} random numbers ({whose} generator), which differ with the number of replicas: {found}"
-    remedy = (
-        "where that is meant (noise, augmentation), it is the same training in distribution only; for the "
-        "same numbers at any number of replicas, draw them from the sample's index: "
-        "torch.Generator().manual_seed(index)"
-    )
+    remedy = f"{PER_SAMPLE}; without it the training is the same in distribution only"
     return Cause(kind="random-numbers", text=text, remedy=remedy)
 
 

@@ -20,6 +20,7 @@ LOST = (
     "lost contact with another replica",
     "Connection closed by peer",
     "Connection reset",
+    "raised from",
 )
 SHAPES = re.compile(r"size|shape|dimension|expand|broadcast|batch", flags=re.IGNORECASE)
 UNLIKE_BACKWARDS = "ran a backward in the same steps"
