@@ -23,6 +23,7 @@ POLL_S = 0.01
 PR_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
 STARTED_FIELD = 19  # of /proc/PID/stat, counted from the state: when it was started, in ticks since the boot
 
+LAUNCHER_MODULE = "coadapt.executors.processes.launcher"
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "busybox"})
 
 
@@ -43,6 +44,39 @@ def marked_processes(checkpoints: Path, generation: int | None = None) -> list[i
     ]
 
 
+def marked_jobs(jobs: Path) -> dict[str, list[int]]:
+    """Return the ids of all living processes with the mark of a job below the folder `jobs`, by job."""
+    begin = f"{ENV_CHECKPOINT_DIR}={jobs}/".encode()
+    found: dict[str, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        for each in _environ(entry):
+            if each.startswith(begin):
+                job = each.removeprefix(begin).decode(errors="replace").split("/")[0]
+                found.setdefault(job, []).append(int(entry.name))
+    return found
+
+
+def end_marked(checkpoints: Path) -> bool:
+    """Send SIGKILL to what carries the mark of a job; return whether nothing does. It does not wait."""
+    alive = marked_processes(checkpoints)
+    for pid in alive:
+        kill_pid(pid)
+    return not alive
+
+
+def launchers_of(checkpoints: Path) -> list[int]:
+    """Return the ids of the living launchers of a job, by its mark and their command line."""
+    found = []
+    for pid in marked_processes(checkpoints):
+        with suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if LAUNCHER_MODULE.encode() in words:
+                found.append(pid)
+    return found
+
+
 def terminate(leader: int) -> set[int]:
     """Send SIGTERM to `leader` and, where it passes nothing on, to the commands below it; return all of them.
 
@@ -61,6 +95,11 @@ def terminate(leader: int) -> set[int]:
 def ask(pid: int) -> None:
     """Send SIGTERM to one process."""
     _kill(pid, signal.SIGTERM)
+
+
+def kill_pid(pid: int) -> None:
+    """Send SIGKILL to one process."""
+    _kill(pid, signal.SIGKILL)
 
 
 def parents(pid: int) -> set[int]:

@@ -8,7 +8,9 @@ only: it is up in a blink. Started as `python -m coadapt.executors.processes.lau
 #
 # Three parties write: the executor (it may die and come back at any moment), the launcher (one per job, or
 # none), the replicas. Each file has one writer, is written whole, and once; so whoever reads a file may act
-# on it, and nobody needs a lock but the launcher's own:
+# on it, and nobody needs a lock but the launcher's own. The executor and the launcher write below
+# `<state>/runs/JOB` (generation_dir.py), the replicas below `<state>/jobs/JOB` (own_files.py): nothing that a
+# job does to its own directory touches an order, an end or the lock.
 #
 #   order.json    executor   before there is a launcher, or before the lead's `successor` names it
 #   successor     executor   in the lead's folder: the newest generation that has an order. The one file
@@ -17,11 +19,15 @@ only: it is up in a blink. Started as `python -m coadapt.executors.processes.lau
 #   kept.json     executor   if no launcher ever heard of the order; else the launcher, after the last joining
 #                            replica is gone: from then on their slots are free
 #   leaders.json  launcher   in the lead's folder: who is to be ended should the launcher die
+#   setup         launcher   `setup` runs since this file was written
+#   plain         launcher   as far as can be seen, no process of the job uses coadapt.train. The one file that
+#                            is taken away again, when a process does
 #   started       launcher   all replicas of a start are there, or a rescale is complete: its first step is
 #                            done and the leaving replicas are gone
 #   exit.json     launcher   the last thing it writes, after everything of the job was ended; in its stead the
 #                            executor, if it holds the job's lock and so knows that no launcher lives
-#   rescale/      the notes of model/rescale.py: `order.json` by the launcher, the rest by replicas
+#   rescale/      the notes of model/rescale.py: `order.json` by the launcher, the rest by replicas; below
+#                 `jobs/JOB`, as `listeners/`
 #
 # Why one launcher leads the generations that follow each other in place: while a rescale is under way,
 # replicas of both train together, and only the parent of a process learns its exit code. Two launchers would
@@ -35,6 +41,7 @@ only: it is up in a blink. Started as `python -m coadapt.executors.processes.lau
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -42,10 +49,8 @@ from coadapt.core.events import Outcome
 from coadapt.executors.processes.generation_dir import (
     ExitRecord,
     GenerationDir,
-    JobDir,
     LaunchOrder,
     LaunchSettings,
-    write_json,
 )
 from coadapt.executors.processes.in_place_rescale import InPlaceRescale
 from coadapt.executors.processes.job_processes import (
@@ -57,7 +62,12 @@ from coadapt.executors.processes.job_processes import (
     own_processes,
     reap_orphans,
 )
-from coadapt.executors.processes.listeners import listening_processes, state_was_saved
+from coadapt.executors.processes.listeners import (
+    left_without_a_word,
+    listening_processes,
+    state_was_saved,
+    trainers,
+)
 from coadapt.executors.processes.log_pump import LogPump
 from coadapt.executors.processes.replica import (
     OUTSIDE_SIGNALS,
@@ -76,6 +86,11 @@ from coadapt.runtime.disk_reserve import free_bytes
 POLL_S = 0.05
 # Peers of a failed replica cannot finish a collective, so they get less time than an orderly stop.
 PEER_GRACE_S = 5.0
+# How long, and how often, an end that cannot be written is tried again: a disk that is full or away.
+WRITE_END_S = 60.0
+WRITE_AGAIN_S = 0.5
+# How often the job's own directory is looked at.
+LOOK_S = 1.0
 # The launcher of the generation before may still be on its last lines when its successor starts.
 LOCK_WAIT_S = 10.0
 
@@ -83,7 +98,7 @@ LOCK_WAIT_S = 10.0
 def main(generation_dir: str, lock_wait_s: float = LOCK_WAIT_S) -> None:
     """Carry out the order in `generation_dir`, unless its record is written or another launcher lives."""
     path = Path(generation_dir)
-    directory = GenerationDir(JobDir(path.parent.parent), int(path.name))
+    directory = GenerationDir.at(path)
     with directory.job.lock(lock_wait_s) as held:
         if not held or directory.exit_record() is not None:
             return
@@ -106,8 +121,23 @@ def main(generation_dir: str, lock_wait_s: float = LOCK_WAIT_S) -> None:
         launcher.pump.close()
         # The lead's comes last: it also counts for a generation that was ordered too late to be taken up.
         if launcher.newest != directory:
-            launcher.newest.write_exit_record(record)
-        directory.write_exit_record(record)
+            _write_end(launcher.newest, record)
+        _write_end(directory, record)
+
+
+def _write_end(directory: GenerationDir, record: ExitRecord) -> None:
+    """Write how a generation ended; where the disk is full or away, try for a while."""
+    deadline = time.monotonic() + WRITE_END_S
+    while True:
+        try:
+            directory.make_records()
+            directory.write_exit_record(record)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(WRITE_AGAIN_S)
+        else:
+            return
 
 
 class _Launcher:
@@ -124,6 +154,9 @@ class _Launcher:
         self._spawned: list[Replica] = []
         self._unknown = False
         self._change: InPlaceRescale | None = None
+        self._damage = ""
+        self._trainers: set[str] = set()
+        self._look_at = 0.0
         self._told_to_stop = False
         self._why_stopped = "stopped as ordered"
         for number in OUTSIDE_SIGNALS - {signal.SIGKILL}:
@@ -141,7 +174,7 @@ class _Launcher:
 
         Those that a launcher before this one started elsewhere are taken over.
         """
-        if self._lead.started_file.exists():
+        if self._lead.has_started:
             return self._take_over()
         if not Path(self._order.workdir).is_dir():
             return ExitRecord(
@@ -245,17 +278,26 @@ class _Launcher:
                     replica.overdue = True
                 kill_own(self._lead.job.checkpoints)
             if kill_at is not None:
-                listening = listening_processes(
-                    self._lead.listeners, self._lead.job.checkpoints
-                )
+                listening = listening_processes(self._lead.own)
                 asked = asked.union(
                     *(replica.ask(listening) for replica in self._to_ask(replicas))
                 )
+            self._look_around()
             reap_orphans(
                 {replica.process.pid for replica in (*replicas, *self._joiners())}
             )
             time.sleep(POLL_S)
         return failed if kill_at is not None else first_failed(replicas)
+
+    def _look_around(self) -> None:
+        """Now and then see who trains, note harm to the job's own directory, and make anew what is missing."""
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + LOOK_S
+        self._trainers |= trainers(self._lead.own)
+        self._damage = self._damage or self._lead.own.damage()
+        with suppress(OSError):  # the damage is noted, and told with the job's end
+            self._lead.own.make()
 
     def _first_failed(self, replicas: list[Replica]) -> Replica | None:
         """Return one that failed, if any; of those who join, only once the others count on them."""
@@ -290,33 +332,58 @@ class _Launcher:
         # After a change a step follows, so that nobody can have come to the end before it is done.
         finished = self._change is None or self._change.done or not self._change.begun
         # What stands above a training process may report 0 although that one only stopped.
-        saved = state_was_saved(self._lead.listeners)
+        saved = state_was_saved(self._lead.own)
         # Or although that one was killed, in the instant before it is killed itself.
         killed = self._stopping() and any(replica.overdue for replica in replicas)
+        self._damage = self._damage or self._lead.own.damage()
         if (
             finished
             and not saved
             and not killed
             and all(replica.code == 0 for replica in replicas)
         ):
-            return ExitRecord(outcome=Outcome.SUCCEEDED)
+            return self._judge_success(replicas)
         if self._stopping():
             codes = ", ".join(str(replica.code) for replica in replicas)
             return ExitRecord(
                 outcome=Outcome.STOPPED,
-                detail=f"{self._why_stopped}; exit codes {codes}",
+                detail=self._with_damage(f"{self._why_stopped}; exit codes {codes}"),
             )
         if failed is None:
             why = "all replicas left in the middle of a change in place"
             why = "was told to stop from outside, and saved its state" if saved else why
-            return ExitRecord(outcome=Outcome.LOST, detail=why)
+            return ExitRecord(outcome=Outcome.LOST, detail=self._with_damage(why))
         failed = cause_of(failed, replicas)
         lost = failed.lost or (
             failed.lost_peers and all(replica.code != 0 for replica in replicas)
         )
         detail = failed.report(f"replica {self._rank(failed)}")
         outcome = Outcome.LOST if lost else Outcome.FAILED
+        detail = self._with_damage(detail)
         return ExitRecord(outcome=outcome, detail=detail, member=failed.name)
+
+    def _judge_success(self, replicas: list[Replica]) -> ExitRecord:
+        """Return how a job ended whose commands all report 0: its training must have said that it ended."""
+        own = self._lead.own
+        unsaid = self._trainers - trainers(own) | left_without_a_word(own)
+        if not unsaid:
+            return ExitRecord(outcome=Outcome.SUCCEEDED, detail=self._damage)
+        names = {replica.name: replica for replica in replicas}
+        member = min(unsaid)
+        replica = names.get(member, replicas[0])
+        detail = replica.report_hidden(f"replica {self._rank(replica)}")
+        return ExitRecord(
+            outcome=Outcome.FAILED,
+            detail=self._with_damage(detail),
+            member=replica.name,
+        )
+
+    def _with_damage(self, detail: str) -> str:
+        """Return `detail`, with what became of the job's directory in its first line."""
+        if not self._damage:
+            return detail
+        first, line_end, rest = detail.partition("\n")
+        return f"{first}; {self._damage}{line_end}{rest}"
 
     def _rank(self, replica: Replica) -> int:
         members = self._order.rescale.members
@@ -360,7 +427,7 @@ class _Launcher:
         )
         self._change, self._order = change, order
         try:
-            write_json(self._lead.control_dir / ORDER_FILE, order.rescale)
+            self._lead.own.write(ORDER_FILE, order.rescale)
             change.joiners = self._start(order)
         except OSError as error:
             change.trouble = str(error)
@@ -386,7 +453,7 @@ class _Launcher:
         return [] if self._change is None else self._change.unneeded
 
     def _stopping(self) -> bool:
-        return self._told_to_stop or self.newest.stop_file.exists()
+        return self._told_to_stop or self.newest.is_to_stop
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._told_to_stop = True

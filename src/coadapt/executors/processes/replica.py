@@ -32,6 +32,7 @@ OUTSIDE_SIGNALS = frozenset(
 )
 # A shell reports a child that was killed by signal N as exit code 128 + N.
 SHELL_SIGNAL_BASE = 128
+BASH = "/bin/bash"
 
 
 @dataclass(slots=True, eq=False)
@@ -91,6 +92,14 @@ class Replica:
         self.asked |= told
         return told
 
+    def report_hidden(self, who: str) -> str:
+        """Return in words that its training did not end although its command reports 0."""
+        how = (
+            "exited with code 0, but its training did not say that it ended: it failed or was killed, and "
+            "the command hides that (by ;, || or a wrapper)"
+        )
+        return self._with_log(f"{who} {how}")
+
     def report(self, who: str) -> str:
         """Return how it failed, in words, with the end of its log."""
         code = self.code or 0
@@ -103,12 +112,16 @@ class Replica:
         )
         if number == signal.SIGKILL:
             how += " from outside (by a person, or by the kernel when memory ran out)"
+        return self._with_log(f"{who} {how}")
+
+    def _with_log(self, said: str) -> str:
+        """Return `said` with the line of its log that says why, and the end of the log below it."""
         self.drain()
         lines = _last_lines(self.log)
         # One line often says it all, and it is what a table has room for.
         last = f": {_telling_line(lines)}" if lines else ""
         more = "\n".join(["\nthe end of its log:", *lines]) if len(lines) > 1 else ""
-        return f"{who} {how}{last}{more}"
+        return f"{said}{last}{more}"
 
 
 def free_port(replicas: Sequence[ReplicaOrder]) -> int:
@@ -125,7 +138,10 @@ def free_port(replicas: Sequence[ReplicaOrder]) -> int:
 
 def shell(command: str) -> tuple[str, ...]:
     """Return how a line of a job file is run."""
-    return ("/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh", "-c", command)
+    if not os.path.exists(BASH):
+        return ("/bin/sh", "-c", command)
+    # Without it `python train.py | tee log` succeeds whatever becomes of the training.
+    return (BASH, "-o", "pipefail", "-c", command)
 
 
 def spawn(
