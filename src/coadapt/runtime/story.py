@@ -123,14 +123,15 @@ def story_key(job: JobRecord) -> StoryKey:
         batch,
         straggler_of(job).partition(" computes")[0],
         job.status.unseen,
-        job.explanation,
+        "; ".join(filter(None, (job.status.preparing, job.explanation))),
     )
 
 
 def why_now(status: Status) -> tuple[Reason, str]:
     """Return why a job is where it is, for programs and for people; that it is unseen goes before that."""
     if not status.unseen:
-        return status.reason, status.explanation
+        told = (status.preparing, status.explanation)
+        return status.reason, "; ".join(filter(None, told))
     return Reason.UNSEEN, "; ".join(filter(None, (status.unseen, status.explanation)))
 
 

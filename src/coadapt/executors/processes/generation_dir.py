@@ -81,7 +81,7 @@ class LaunchOrder:
 
     replicas: those to start. slots: those taken on each node, in rank order; for the executor. rescale: who
     trains in this generation. lead: the generation whose launcher carries this out; if it is another one, its
-    replicas change in place.
+    replicas change in place. setup_timeout_s: after which a `setup` that runs is ended, None: never.
     """
 
     run: str
@@ -93,6 +93,7 @@ class LaunchOrder:
     settings: LaunchSettings
     rescale: RescaleOrder
     lead: int
+    setup_timeout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,6 +286,36 @@ class GenerationDir:
 
     def request_stop(self) -> None:
         self.stop_file.touch(PRIVATE_FILE)
+
+    @property
+    def setup_file(self) -> Path:
+        return self.path / "setup"
+
+    def mark_setup(self) -> None:
+        """Say that `setup` runs, from now on."""
+        self.setup_file.touch(PRIVATE_FILE)
+
+    def setup_since(self) -> float | None:
+        """Return since when `setup` runs or ran, s since 1970; None if it was not begun."""
+        try:
+            return self.setup_file.stat().st_mtime
+        except OSError:
+            return None
+
+    @property
+    def plain_file(self) -> Path:
+        return self.path / "plain"
+
+    def note_plain(self, *, plain: bool) -> None:
+        """Say whether, as far as can be seen, no process of this one's replicas uses coadapt.train."""
+        if plain:
+            self.plain_file.touch(PRIVATE_FILE)
+        else:
+            self.plain_file.unlink(missing_ok=True)
+
+    @property
+    def is_plain(self) -> bool:
+        return is_there(self.plain_file)
 
     def mark_started(self) -> None:
         self.started_file.touch(PRIVATE_FILE)

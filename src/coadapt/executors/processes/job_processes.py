@@ -24,6 +24,7 @@ PR_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
 STARTED_FIELD = 19  # of /proc/PID/stat, counted from the state: when it was started, in ticks since the boot
 
 LAUNCHER_MODULE = "coadapt.executors.processes.launcher"
+PYTHONS = ("python", "pypy")
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "busybox"})
 
 
@@ -118,6 +119,15 @@ def kill_marked(checkpoints: Path, generation: int | None = None) -> int:
 def own_processes(checkpoints: Path) -> set[int]:
     """Return the ids of all living processes of the job of which this process is the launcher."""
     return {*marked_processes(checkpoints), *_living_below(os.getpid())}
+
+
+def runs_python() -> bool:
+    """Return whether a process below this one is a Python interpreter."""
+    for pid in _living_below(os.getpid()):
+        with suppress(OSError):
+            if os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith(PYTHONS):
+                return True
+    return False
 
 
 def kill_own(checkpoints: Path) -> int:

@@ -38,6 +38,8 @@ only: it is up in a blink. Started as `python -m coadapt.executors.processes.lau
 # A launcher that dies leaves no exit.json, and a free lock: the executor ends what carries the job's mark
 # and writes that the job is lost. So two generations of a job never run at once.
 
+import math
+import os
 import signal
 import sys
 import time
@@ -51,6 +53,8 @@ from coadapt.executors.processes.generation_dir import (
     GenerationDir,
     LaunchOrder,
     LaunchSettings,
+    read_note,
+    write_json,
 )
 from coadapt.executors.processes.in_place_rescale import InPlaceRescale
 from coadapt.executors.processes.job_processes import (
@@ -61,6 +65,7 @@ from coadapt.executors.processes.job_processes import (
     kill_own,
     own_processes,
     reap_orphans,
+    runs_python,
 )
 from coadapt.executors.processes.listeners import (
     left_without_a_word,
@@ -69,14 +74,21 @@ from coadapt.executors.processes.listeners import (
     trainers,
 )
 from coadapt.executors.processes.log_pump import LogPump
+from coadapt.executors.processes.own_files import is_there
 from coadapt.executors.processes.replica import (
     OUTSIDE_SIGNALS,
     Replica,
+    base_envs,
     cause_of,
     first_failed,
     free_port,
     shell,
     spawn,
+)
+from coadapt.executors.processes.setup_env import (
+    SetupLeft,
+    noting_its_end,
+    read_left,
 )
 from coadapt.model.contract_env import ENV_RESUMED
 from coadapt.model.rescale import ORDER_FILE
@@ -89,6 +101,10 @@ PEER_GRACE_S = 5.0
 # How long, and how often, an end that cannot be written is tried again: a disk that is full or away.
 WRITE_END_S = 60.0
 WRITE_AGAIN_S = 0.5
+# A script that no Python has run in after so long is a plain one, and so is one in which nothing has called
+# coadapt.train.init after JOIN_S: until then it may still import. One that does so later is none any more.
+SHELL_S = 3.0
+JOIN_S = 60.0
 # How often the job's own directory is looked at.
 LOOK_S = 1.0
 # The launcher of the generation before may still be on its last lines when its successor starts.
@@ -154,7 +170,12 @@ class _Launcher:
         self._spawned: list[Replica] = []
         self._unknown = False
         self._change: InPlaceRescale | None = None
+        self._left = SetupLeft()
+        self._setup_ends_at = math.inf
+        self._started_at: float | None = None
+        self._plain = False
         self._damage = ""
+        self._last_damage = ""
         self._trainers: set[str] = set()
         self._look_at = 0.0
         self._told_to_stop = False
@@ -190,6 +211,7 @@ class _Launcher:
             )
         replicas = self._start(self._order)
         self._lead.mark_started()
+        self._started_at = time.monotonic()
         return self._judge(replicas, self._wait(replicas))
 
     def _take_over(self) -> ExitRecord:
@@ -215,21 +237,51 @@ class _Launcher:
 
     def _set_up(self) -> ExitRecord | None:
         """Run `setup` unless an earlier generation did; return a record only if the job ended by it."""
-        if not self._order.setup or self._lead.job.setup_done.exists():
+        if not self._order.setup:
             return None
-        log = str(self._lead.job.log("setup"))
-        via = self._order.replicas[0].via if self._order.settings.sweep else ()
-        process = spawn(
-            self._order, (*via, *shell(self._order.setup)), log, {}, self.pump
-        )
-        self._note([process])
-        self._wait([process])
+        done = self._lead.job.setup_done
+        if is_there(done):
+            self._left = read_note(done, SetupLeft) or SetupLeft()
+            return None
+        limit_s = self._order.setup_timeout_s
+        if limit_s is not None:
+            self._setup_ends_at = time.monotonic() + limit_s
+        self._lead.mark_setup()
+        process, left = self._run_setup()
+        overdue = time.monotonic() >= self._setup_ends_at
+        self._setup_ends_at = math.inf
         if self._stopping():
             return ExitRecord(outcome=Outcome.STOPPED, detail="stopped during setup")
+        if process.code and overdue:
+            detail = process.report_overdue(
+                f"setup ran for {limit_s:g} s, its setup_timeout, and was ended"
+            )
+            return ExitRecord(outcome=Outcome.FAILED, detail=detail)
         if process.code:
             return ExitRecord(outcome=Outcome.FAILED, detail=process.report("setup"))
-        self._lead.job.setup_done.touch()
+        self._left = left
+        write_json(self._lead.job.setup_done, left)
         return None
+
+    def _run_setup(self) -> tuple[Replica, SetupLeft]:
+        """Run `setup` to its end; return its process, and what it leaves for `run`."""
+        log = str(self._lead.job.log("setup"))
+        order = self._order
+        if order.settings.sweep:  # it runs on another machine, and leaves files only
+            via = order.replicas[0].via
+            process = spawn(order, (*via, *shell(order.setup)), log, {}, self.pump)
+            self._note([process])
+            self._wait([process])
+            return process, SetupLeft()
+        file = os.memfd_create("setup")
+        try:
+            command = shell(noting_its_end(order.setup, file))
+            process = spawn(order, command, log, {}, self.pump, pass_fds=(file,))
+            self._note([process])
+            self._wait([process])
+            return process, read_left(file, base_envs(order), order.workdir)
+        finally:
+            os.close(file)
 
     def _start(self, order: LaunchOrder) -> list[Replica]:
         envs = dict(self._control_envs)
@@ -237,9 +289,8 @@ class _Launcher:
         replicas = []
         for item in order.replicas:
             command = (*item.via, *shell(order.run))
-            replicas.append(
-                spawn(order, command, item.log, {**item.envs, **envs}, self.pump)
-            )
+            own = {**item.envs, **envs}
+            replicas.append(spawn(order, command, item.log, own, self.pump, self._left))
         return self._note(replicas)
 
     def _note(self, started: list[Replica]) -> list[Replica]:
@@ -271,7 +322,11 @@ class _Launcher:
                 failed = self._first_failed(replicas)
                 if self._stopping():
                     kill_at = time.monotonic() + self._order.settings.stop_grace_s
-                elif failed is not None or self._unneeded():
+                elif (
+                    failed is not None
+                    or self._unneeded()
+                    or time.monotonic() >= self._setup_ends_at
+                ):
                     kill_at = time.monotonic() + self._peer_grace_s(failed)
             elif time.monotonic() >= kill_at:
                 for replica in replicas:
@@ -295,9 +350,28 @@ class _Launcher:
             return
         self._look_at = time.monotonic() + LOOK_S
         self._trainers |= trainers(self._lead.own)
-        self._damage = self._damage or self._lead.own.damage()
-        with suppress(OSError):  # the damage is noted, and told with the job's end
-            self._lead.own.make()
+        damage = self._lead.own.damage()
+        # What was so a look ago, too, is no command of the job that is under way.
+        if damage and damage == self._last_damage:
+            self._damage = self._damage or damage
+            with suppress(OSError):  # the damage is told with the job's end
+                self._lead.own.make()
+        self._last_damage = damage
+        self._look_for_trainers()
+
+    def _look_for_trainers(self) -> None:
+        """Note whether the script is a plain one, as far as that can be seen from here."""
+        settings = self._order.settings
+        if self._started_at is None or settings.sweep or settings.control_host:
+            return
+        age_s = time.monotonic() - self._started_at
+        plain = not self._trainers and (
+            age_s > JOIN_S or (self._plain or (age_s > SHELL_S and not runs_python()))
+        )
+        if plain != self._plain:
+            self._plain = plain
+            with suppress(OSError):
+                self._lead.note_plain(plain=plain)
 
     def _first_failed(self, replicas: list[Replica]) -> Replica | None:
         """Return one that failed, if any; of those who join, only once the others count on them."""

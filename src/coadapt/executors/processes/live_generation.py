@@ -37,7 +37,8 @@ class LiveGeneration:
     those of `former` as well. kept: why the replicas of `former` train on under its number, None if not.
     remains: what a dead launcher left, while that is ended; taken_over: how often one took another's place.
     since: when it was first seen to have started, by the clock of whoever looks; None before. stop_asked_at:
-    when this scheduler told it to stop, s since 1970.
+    when this scheduler told it to stop, s since 1970. told_setup: whether it was told that `setup` runs;
+    told_plain: whether it was told that the script is a plain one.
     """
 
     directory: GenerationDir
@@ -53,6 +54,8 @@ class LiveGeneration:
     taken_over: int = 0
     since: float | None = None
     stop_asked_at: float | None = None
+    told_setup: bool = False
+    told_plain: bool = False
 
     @property
     def lead(self) -> GenerationDir:

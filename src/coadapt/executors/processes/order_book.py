@@ -9,7 +9,14 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from coadapt.core.commands import JobCommand, Rescale, RetractRescale, Start, Stop
-from coadapt.core.events import Outcome, ReplicasExited, ReplicasKept, ReplicasStarted
+from coadapt.core.events import (
+    Outcome,
+    ReplicasExited,
+    ReplicasKept,
+    ReplicasStarted,
+    SetupStarted,
+    TrainerSeen,
+)
 from coadapt.executors.node_health import GenerationEnd, NodeHealth
 from coadapt.executors.processes.cluster import Cluster
 from coadapt.executors.processes.elsewhere import why_unseen
@@ -130,11 +137,14 @@ class OrderBook:
         running.look()
         if running.started:
             self._note_life(job, running)
+        if running.post is not None:
+            self._tell_setup(job, running, running.post)
         if running.post is not None and running.started and not running.announced:
             running.announced = True
             running.post(self._start_of(job, running))
         if looks and running.post is not None and running.announced:
             self._tell_unseen(job, running, running.post)
+            self._tell_trainer(job, running, running.post)
         if (record := running.exit_record(self._launching.start)) is not None:
             self._settle(job, running, record)
 
@@ -310,6 +320,25 @@ class OrderBook:
             post(
                 ReplicasStarted(at=self._now(), job=job, generation=number, unseen=why)
             )
+
+    def _tell_setup(self, job: JobId, running: LiveGeneration, post: Post) -> None:
+        """Tell, once per start, that `setup` runs, and since when."""
+        if running.started or running.told_setup:
+            return
+        since = running.directory.setup_since()
+        if since is not None:
+            running.told_setup = True
+            number = running.directory.number
+            post(SetupStarted(at=self._now(), job=job, generation=number, since=since))
+
+    def _tell_trainer(self, job: JobId, running: LiveGeneration, post: Post) -> None:
+        """Tell when it shows that the script is a plain one, or that it is none after all."""
+        plain = running.lead.is_plain
+        if plain != running.told_plain:
+            running.told_plain = plain
+            number = running.directory.number
+            seen = not plain
+            post(TrainerSeen(at=self._now(), job=job, generation=number, seen=seen))
 
     def _note_life(self, job: JobId, running: LiveGeneration) -> float:
         """Tell for how long the job's replicas have lived where they are; return that, in seconds."""

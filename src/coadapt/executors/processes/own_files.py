@@ -16,6 +16,7 @@ import errno
 import json
 import os
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,7 +71,9 @@ class OwnFiles:
 
     def damage(self) -> str:
         """Return what became of the job's directory, "" if it is as it was made."""
-        return damage_of(self.job)
+        return damage_of(self.job) or _first_damaged(
+            (self.folder.parent, self.folder, self.listeners)
+        )
 
     def has(self, note: str) -> bool:
         """Return whether there is such a note among those of a change in place."""
@@ -109,7 +112,11 @@ class OwnFiles:
 
 def damage_of(job: Path) -> str:
     """Return what became of the directory of a job, "" if its parts are directories."""
-    for path in (job, *_parts(job)):
+    return _first_damaged((job, *_parts(job)))
+
+
+def _first_damaged(folders: Iterable[Path]) -> str:
+    for path in folders:
         found = kind_of(path)
         if found == "":
             return f"{path} was removed"

@@ -15,6 +15,7 @@ from coadapt.executors.processes.generation_dir import LaunchOrder, ReplicaOrder
 from coadapt.executors.processes.job_processes import ask, parents, terminate
 from coadapt.executors.processes.log_pump import LogPump
 from coadapt.executors.processes.replica_log import tail
+from coadapt.executors.processes.setup_env import SetupLeft
 from coadapt.model.contract_env import EXIT_PEER_LOST, EXIT_STOPPED
 
 TAIL_LINES = 8
@@ -100,6 +101,10 @@ class Replica:
         )
         return self._with_log(f"{who} {how}")
 
+    def report_overdue(self, said: str) -> str:
+        """Return `said` with the last line of its log: what it was at."""
+        return self._with_log(said)
+
     def report(self, who: str) -> str:
         """Return how it failed, in words, with the end of its log."""
         code = self.code or 0
@@ -150,14 +155,21 @@ def spawn(
     log: str,
     envs: Mapping[str, str],
     pump: LogPump,
+    left: SetupLeft | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> Replica:
-    """Start `command` as `order` says; its name is that of its log. Raises OSError if that is impossible."""
+    """Start `command` as `order` says; its name is that of its log. Raises OSError if that is impossible.
+
+    left: what `setup` left for it. pass_fds: open files that it gets.
+    """
+    left = left or SetupLeft()
     output = pump.open(Path(log))
     try:
         process = subprocess.Popen(
             command,
-            cwd=order.workdir,
-            env={**os.environ, **order.envs, **envs},
+            cwd=left.workdir or order.workdir,
+            env={**left.applied(base_envs(order)), **envs},
+            pass_fds=pass_fds,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -166,6 +178,11 @@ def spawn(
     finally:
         os.close(output)
     return Replica(name=Path(log).stem, log=log, process=process, drain=pump.drain)
+
+
+def base_envs(order: LaunchOrder) -> dict[str, str]:
+    """Return what each process of a job finds in its environment."""
+    return {**os.environ, **order.envs}
 
 
 def first_failed(replicas: Iterable[Replica]) -> Replica | None:
