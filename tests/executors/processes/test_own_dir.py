@@ -72,8 +72,10 @@ def test_a_directory_that_was_replaced_by_a_file_fails_the_next_start_alone(
     end = end_of(inbox)
     assert (end.outcome, end.detail) == (
         Outcome.FAILED,
-        "could not be started: [Errno 20] a file where a directory of the job belongs: "
-        f"'{site.job().path}'",
+        (
+            "could not be started: [Errno 20] a file where a directory of the job belongs: "
+            f"'{site.job().path}'"
+        ),
     )
     other = Start(
         job="b",
@@ -90,7 +92,9 @@ def test_one_that_removed_its_directory_is_gone_once_it_is_told_as_stopped(
 ) -> None:
     """It was told as cancelled after a restart of the scheduler, and held its GPU for ever."""
     inbox = Inbox()
-    run = f"rm -rf {OWN}; touch up; trap 'exit 75' TERM; while true; do sleep 0.05; done"
+    run = (
+        f"rm -rf {OWN}; touch up; trap 'exit 75' TERM; while true; do sleep 0.05; done"
+    )
     site.executor().execute(order(site, run), inbox.post)
     until((site.folder / "up").exists)
     executor = site.executor()

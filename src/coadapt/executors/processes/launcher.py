@@ -44,6 +44,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -101,6 +102,8 @@ PEER_GRACE_S = 5.0
 # How long, and how often, an end that cannot be written is tried again: a disk that is full or away.
 WRITE_END_S = 60.0
 WRITE_AGAIN_S = 0.5
+# What a job that succeeded leaves behind may take so long to end by itself.
+LEFT_S = 1.0
 # A script that no Python has run in after so long is a plain one, and so is one in which nothing has called
 # coadapt.train.init after JOIN_S: until then it may still import. One that does so later is none any more.
 SHELL_S = 3.0
@@ -128,17 +131,33 @@ def main(generation_dir: str, lock_wait_s: float = LOCK_WAIT_S) -> None:
             record = ExitRecord(
                 outcome=Outcome.FAILED, detail=f"could not be started: {error}"
             )
+        succeeded = record.outcome is Outcome.SUCCEEDED
+        num_left = _left_behind(directory.job.checkpoints) if succeeded else 0
         ended = kill_marked(directory.job.checkpoints) + kill_descendants()
         if order.settings.sweep and (ended or launcher.left_something):
             # Imported here, as below: only engines of other machines need it.
             from coadapt.executors.processes.elsewhere import sweep
 
             sweep(order.settings, directory.job.path.name)
+        if num_left:
+            what = "a process" if num_left == 1 else f"{num_left} processes"
+            left = f"{what} that it left behind had to be ended"
+            detail = "; ".join(filter(None, (record.detail, left)))
+            record = replace(record, detail=detail)
         launcher.pump.close()
         # The lead's comes last: it also counts for a generation that was ordered too late to be taken up.
         if launcher.newest != directory:
             _write_end(launcher.newest, record)
         _write_end(directory, record)
+
+
+def _left_behind(checkpoints: Path) -> int:
+    """Return how many processes live on for a moment after a job has ended: `tee` may have to write still."""
+    deadline = time.monotonic() + LEFT_S
+    while (left := own_processes(checkpoints)) and time.monotonic() < deadline:
+        reap_orphans(())
+        time.sleep(POLL_S)
+    return len(left)
 
 
 def _write_end(directory: GenerationDir, record: ExitRecord) -> None:
