@@ -32,18 +32,23 @@ from coadapt.core.events import (
     ReplicasStarted,
     SchedulerConfigured,
     SchedulerRestarted,
+    SetupStarted,
     TenantConfigured,
     TimerFired,
+    TrainerSeen,
     TrainingReported,
     TrainingResumed,
 )
 from coadapt.core.lifecycle import ENDED, HOLDING, JobState, Reason, Trigger
 from coadapt.core.reasons import (
+    RETRY_MOST_S,
     blocked_reason,
     failure,
     hang,
     release_reason,
     rescale_failure,
+    retry_delay_s,
+    setup_runs,
     waiting_reason,
 )
 from coadapt.core.settling import settling
@@ -132,6 +137,10 @@ class Scheduler:
                 return self._node_lost(event.node, event.why)
             case ReplicasStarted():
                 return self._started(event)
+            case SetupStarted():
+                return self._setting_up(event)
+            case TrainerSeen():
+                return self._trainer_seen(event)
             case ReplicasKept():
                 return self._kept(event)
             case ReplicasExited():
@@ -171,7 +180,8 @@ class Scheduler:
         unseen, self._work.unseen = self._work.unseen, {}
         for job_id in unseen:
             job = jobs.get(job_id)
-            if job is None or job.status.state in ENDED or job.status.cancel_requested:
+            gone = job is None or job.status.state in ENDED
+            if job is None or gone or job.status.cancel_requested or job.retry_at:
                 views.drop(job_id)
             else:
                 views.put(job_view(job, cost_s, views.views.get(job_id)))
@@ -271,6 +281,23 @@ class Scheduler:
         job.failed_rescales = replace(job.failed_rescales, num_in_row=0)
         return self._converge(job)
 
+    def _setting_up(self, event: SetupStarted) -> list[Command]:
+        job = self._answered(event.job, event.generation)
+        if job is None or job.state is not JobState.STARTING:
+            return []
+        job.heard_at = self.state.at
+        limit_s = None if job.spec.launch is None else job.spec.launch.setup_timeout_s
+        why = setup_runs(event.since, limit_s)
+        job.status = replace(job.status, preparing=why)
+        return []
+
+    def _trainer_seen(self, event: TrainerSeen) -> list[Command]:
+        job = self._training(event.job, event.generation)
+        if job is None:
+            return []
+        job.running = replace(job.running, is_plain=not event.seen)
+        return self._converge(job)
+
     def _heard(self, event: TrainingReported | TrainingResumed) -> list[Command]:
         """Take in what replicas tell; plans have their way with a job once its replicas have trained."""
         job = self._training(event.job, event.generation)
@@ -338,12 +365,16 @@ class Scheduler:
             and job.reason is not Reason.NODE_LOST
         )
         if event.outcome is Outcome.SUCCEEDED:
-            self._end(job, Trigger.SUCCEEDED, Reason.FINISHED, "finished")
+            why = f"finished; {event.detail}" if event.detail else "finished"
+            self._end(job, Trigger.SUCCEEDED, Reason.FINISHED, why)
         elif job.status.cancel_requested:
             self._end(job, Trigger.CANCELLED, Reason.CANCELLED, "cancelled on request")
         else:
             self._release(job, event)
-        return self._converge(job) + ([] if foreseen else self._wake())
+        commands = self._converge(job) + ([] if foreseen else self._wake())
+        if job.state not in ENDED and job.retry_at:
+            commands += self._set_alarm(job.retry_at)
+        return commands
 
     def _release(self, job: JobRecord, event: ReplicasExited) -> None:
         """Let go what the job holds: it will run again, unless it failed too often."""
@@ -357,12 +388,24 @@ class Scheduler:
                     failure(job, event.detail),
                 )
                 return
+        rest_s = self._rest_s(job, event.outcome)
         why = (
-            release_reason(job, event)
+            release_reason(job, event, rest_s)
             if job.reason is not Reason.NODE_LOST
             else (None, None)
         )
         _let_go(job, self.state.at, job.status.after(Trigger.RELEASED, *why))
+        if rest_s:
+            job.target = NO_GRANT
+            job.retry_at = self.state.at + rest_s
+
+    def _rest_s(self, job: JobRecord, outcome: Outcome) -> float:
+        """Return how long a job rests before it may run again: what failed at once would fail again."""
+        got_on = job.measured.progress > job.running.progress_at_start
+        ran_s = self.state.at - job.running.since
+        if got_on or ran_s >= RETRY_MOST_S or not self._is_failure(job, outcome):
+            return 0.0
+        return retry_delay_s(job.usage.num_failures)
 
     def _is_failure(self, job: JobRecord, outcome: Outcome) -> bool:
         if job.reason is Reason.NODE_LOST:
@@ -382,6 +425,7 @@ class Scheduler:
         if not self.state.active:
             return []
         commands = self._look_after()
+        self._end_rests()
         solving = (
             state.solve_at is not None
             and state.at - state.solve_at < self.config.solve_timeout_s
@@ -390,7 +434,15 @@ class Scheduler:
             state.round, state.solve_at = state.round + 1, state.at
             commands.append(Solve(round=state.round, view=self.view()))
         state.round_at = state.at
-        return commands + self._set_alarm(self._next_round_at())
+        rests = (job.retry_at for job in state.active if job.retry_at)
+        return commands + self._set_alarm(min([self._next_round_at(), *rests]))
+
+    def _end_rests(self) -> None:
+        """Let jobs be planned again that have rested after a failure."""
+        for job in self.state.active:
+            if 0.0 < job.retry_at <= self.state.at:
+                job.retry_at = 0.0
+                self._work.note(job)
 
     def _plan_ready(self, event: PlanReady) -> list[Command]:
         state = self.state
@@ -417,7 +469,7 @@ class Scheduler:
         for job in [
             state.jobs[job_id] for job_id in state.changed if job_id in state.jobs
         ]:
-            if not job.status.cancel_requested:
+            if not (job.status.cancel_requested or job.retry_at):
                 self._set_target(job, plan, view)
         self._plan = plan
         # Whose order is not as the plan has it is under way, or may need another.

@@ -41,6 +41,7 @@ from coadapt.model.contract_env import (
     ENV_TOKEN,
     ENV_URL,
 )
+from coadapt.model.rescale import member_name
 from coadapt.model.wire import from_json
 
 logger = logging.getLogger(__name__)
@@ -99,6 +100,11 @@ class Place:
     placement: Placement = field(default_factory=lambda: Placement((1,)))
     generation: int = 0
     joining: bool = False
+
+    @property
+    def member(self) -> str:
+        """The replica's name, if nothing was rescaled since its start (model/rescale.py)."""
+        return member_name(self.generation, self.rank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
