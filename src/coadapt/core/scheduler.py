@@ -180,8 +180,9 @@ class Scheduler:
         unseen, self._work.unseen = self._work.unseen, {}
         for job_id in unseen:
             job = jobs.get(job_id)
-            gone = job is None or job.status.state in ENDED
-            if job is None or gone or job.status.cancel_requested or job.retry_at:
+            if job is not None and job.retry_at:
+                job = None  # it rests: no plan may have a place for it
+            if job is None or job.status.state in ENDED or job.status.cancel_requested:
                 views.drop(job_id)
             else:
                 views.put(job_view(job, cost_s, views.views.get(job_id)))
@@ -443,6 +444,7 @@ class Scheduler:
             if 0.0 < job.retry_at <= self.state.at:
                 job.retry_at = 0.0
                 self._work.note(job)
+                self.state.changed.add(job.id)
 
     def _plan_ready(self, event: PlanReady) -> list[Command]:
         state = self.state

@@ -395,7 +395,7 @@ def _wrong_view(command: Solve, state: SchedulerState) -> Iterator[str]:
     active = {
         job.id
         for job in state.jobs.values()
-        if job.state not in ENDED and not job.status.cancel_requested
+        if not (job.state in ENDED or job.status.cancel_requested or job.retry_at)
     }
     if shown != active:
         yield f"the view shows jobs {sorted(shown)}, active are {sorted(active)}"
