@@ -47,6 +47,7 @@ class Reason(StrEnum):
     PREEMPTED = "preempted"
     RESCALED = "rescaled"
     RESCALE_FAILED = "rescale_failed"  # the replicas of before train on
+    GROWTH_FAILED = "growth_failed"  # it goes back to the size that trained last
     NODE_LOST = "node_lost"
     REPLICAS_LOST = "replicas_lost"
     UNSEEN = (

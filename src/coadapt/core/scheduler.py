@@ -38,6 +38,16 @@ from coadapt.core.events import (
     TrainingReported,
     TrainingResumed,
 )
+from coadapt.core.growth import (
+    after_failure,
+    after_kept,
+    after_step,
+    cut,
+    size_of,
+    told_aside,
+    told_failure,
+    within,
+)
 from coadapt.core.lifecycle import ENDED, HOLDING, JobState, Reason, Trigger
 from coadapt.core.reasons import (
     failure,
@@ -285,17 +295,35 @@ class Scheduler:
             job.usage = job.usage.after_cost(
                 event.generation, event.rescale_s, event.pause
             )
-        if (
-            running.has_trained or event.generation != running.generation
-        ):  # nearly always
+        trains_as_ordered = event.generation == running.generation
+        known = event.generation == job.growth.known
+        if known and (running.has_trained or not trains_as_ordered):  # nearly always
             return []
         if (
             isinstance(event, TrainingReported)
             and event.report.progress <= running.progress_at_start
         ):
             return []
+        if not known:
+            self._note_size(job, event.generation)
+        if running.has_trained or not trains_as_ordered:
+            return []
         job.running = replace(running, has_trained=True)
         return self._converge(job)
+
+    def _note_size(self, job: JobRecord, generation: int) -> None:
+        """Book that replicas of `generation` train at their size."""
+        if not self.config.growth_trial_s:
+            return
+        before = generation == job.running.generation
+        grant = job.running.grant if before else job.order.grant
+        job.growth = after_step(
+            job.growth,
+            size_of(grant.allocation),
+            generation,
+            self.state.at,
+            self.config.growth_trial_s,
+        )
 
     def _kept(self, event: ReplicasKept) -> list[Command]:
         job = self._answered(event.job, event.generation)
@@ -313,6 +341,9 @@ class Scheduler:
                 job, event.detail, restarts=num_in_row >= RESCALES_FAILED_MAX
             )
             status = replace(status, reason=Reason.RESCALE_FAILED, explanation=why)
+            if self.config.growth_trial_s:
+                size = size_of(job.ordered)
+                job.growth = after_kept(job.growth, size, event.detail)
         job.failed_rescales = FailedRescales(
             num_in_row=num_in_row, waits_for_plan=waits
         )
@@ -345,6 +376,9 @@ class Scheduler:
 
     def _release(self, job: JobRecord, event: ReplicasExited) -> None:
         """Let go what the job holds: it will run again, unless it failed too often."""
+        if self._is_failed_growth(job, event.outcome):
+            self._go_back(job, event.detail)
+            return
         if self._is_failure(job, event.outcome):
             job.usage = job.usage.after_failure()
             if job.usage.num_failures > job.spec.max_failures:
@@ -369,6 +403,31 @@ class Scheduler:
         gone = outcome is Outcome.LOST or job.reason is Reason.HUNG
         nowhere = gone and job.measured.progress <= job.running.progress_at_start
         return outcome is Outcome.FAILED or nowhere
+
+    def _is_failed_growth(self, job: JobRecord, outcome: Outcome) -> bool:
+        if job.reason is Reason.NODE_LOST or not self.config.growth_trial_s:
+            return False
+        hung = job.reason is Reason.HUNG
+        lost = outcome is Outcome.LOST and job.state is not JobState.STOPPING
+        broke = outcome is Outcome.FAILED or lost or hung
+        proven = job.growth.known == job.generation
+        return broke and not proven and job.growth.is_attempt(size_of(job.ordered))
+
+    def _go_back(self, job: JobRecord, detail: str) -> None:
+        """Let go of a size at which the job failed, for that at which it trained last."""
+        size = size_of(job.ordered)
+        least = job.spec.replicas.min
+        node_gpus = max((node.num_gpus for node in self._nodes()), default=0)
+        if job.reason is Reason.HUNG:
+            detail = "it had not reported for too long"
+        job.growth = after_failure(job.growth, size, detail, node_gpus, least)
+        assert job.growth.trained is not None
+        job.target = cut(job.target, job.growth.trained, least)
+        why = told_failure(job.growth, size, detail)
+        status = job.status.after(Trigger.RELEASED, Reason.GROWTH_FAILED, why)
+        _let_go(job, self.state.at, status)
+        # Nor does a plan count that is being made for the limits as they were.
+        self.state.solve_at = None
 
     # -- rounds -----------------------------------------------------------------------------------------
 
@@ -438,8 +497,12 @@ class Scheduler:
             self._work.note(job)
         target, allocation = job.target, plan.allocations.get(job.id, WAITING)
         batch = plan.batches.get(job.id)
-        if (allocation, batch) != (target.allocation, target.batch):
-            job.target = Grant(allocation=allocation, batch=batch)
+        wanted = Grant(allocation=allocation, batch=batch)
+        given = wanted
+        if job.growth.failed and allocation != job.ordered:
+            given = within(job.growth, wanted, job.spec.replicas.min)
+        if given != target:
+            job.target = given
             self._work.note(job)
         reason, why = (
             job.reason,
@@ -448,6 +511,12 @@ class Scheduler:
         if not allocation.slots:
             waits, why = waiting_reason(job, plan, view.inventory.by_type)
             reason = reason if job.state is JobState.STOPPING else waits
+        elif given != wanted:
+            aside = job.growth.refuses(size_of(allocation))
+            assert aside is not None  # else it may have what was planned
+            what = "gets fewer GPUs than planned" if given else "waits"
+            why = f"{what}: {told_aside(aside)}"
+            reason = Reason.GROWTH_FAILED
         if (reason, why) != (job.reason, job.explanation):
             job.status = replace(job.status, reason=reason, explanation=why)
 

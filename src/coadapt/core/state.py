@@ -42,6 +42,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from coadapt.core.config import SchedulerConfig
+from coadapt.core.growth import NO_GROWTH, Growth
 from coadapt.core.lifecycle import JobState, Reason, Trigger, advance
 from coadapt.model import (
     NO_GRANT,
@@ -163,6 +164,7 @@ class JobRecord:
     order: Order = Order()
     running: Running = Running()
     failed_rescales: FailedRescales = FailedRescales()
+    growth: Growth = NO_GROWTH
     heard_at: float = 0.0
     """Last sign of life of its replicas, or when one was last asked for, s."""
     measured: Measured = field(default_factory=Measured)

@@ -71,6 +71,10 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
         ("Command", f"{launch.get('run', '')}  in {launch.get('workdir', '')}"),
         ("Contract", f"{job['contract']}, tenant {job['tenant']}"),
         ("GPUs", gpus(job) + (f" ({nodes})" if nodes else "")),
+        *[
+            ("Set aside", why)
+            for why in cast("list[str]", job.get("sizes_set_aside", []))
+        ],
         (
             "Batch",
             f"{batch(job)} now, {_batch_limits(cast(JsonObject, spec['batch']))}",

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from coadapt.executors.kubernetes.api import JsonObject
-from coadapt.executors.processes.cluster import CPU_SLOT_TYPE
 from coadapt.model import DEFAULT_GPU_TYPE, Node
+from coadapt.model.contract_env import CPU_SLOT_TYPE
 
 # Set by the device plugin's feature discovery; what it says is the product's name.
 GPU_PRODUCT = "nvidia.com/gpu.product"

@@ -8,7 +8,6 @@ from coadapt.executors.processes.slots import Slot
 from coadapt.model import Node, NodeId
 
 LOOPBACK = "127.0.0.1"
-CPU_SLOT_TYPE = "cpu"
 
 
 class Cluster(Protocol):

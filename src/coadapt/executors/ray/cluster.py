@@ -12,10 +12,10 @@ from typing import Any
 
 import ray
 
-from coadapt.executors.processes.cluster import CPU_SLOT_TYPE
 from coadapt.executors.processes.slots import Slot
 from coadapt.executors.ray import proxy
 from coadapt.model import DEFAULT_GPU_TYPE, InputError, Node, NodeId
+from coadapt.model.contract_env import CPU_SLOT_TYPE
 from coadapt.model.devices import PARTS
 
 # How old what is known of the nodes may be. Ray itself takes 10-15 s to notice that a node's daemon is dead.
