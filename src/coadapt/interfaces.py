@@ -118,32 +118,32 @@ def default_interface(known: list[tuple[str, str]] | None = None) -> Interface |
 
 
 def set_interfaces(
-    environ: MutableMapping[str, str], node_address: str
+    envs: MutableMapping[str, str], node_address: str
 ) -> Interface | None:
     """Set gloo's and NCCL's variables in a replica's environment unless they are set; return what was chosen.
 
-    environ: has torchrun's variables (WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR). node_address: "" if unknown.
+    envs: has torchrun's variables (WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR). node_address: "" if unknown.
     """
-    if GLOO_VARIABLE in environ and NCCL_VARIABLE in environ:
+    if GLOO_VARIABLE in envs and NCCL_VARIABLE in envs:
         return None
     chosen = choose_interface(
         node_address,
-        environ.get("MASTER_ADDR", ""),
-        several_machines=on_several_machines(environ),
+        envs.get("MASTER_ADDR", ""),
+        several_machines=on_several_machines(envs),
     )
     if chosen is None:
         return None
-    environ.setdefault(GLOO_VARIABLE, chosen.name)
+    envs.setdefault(GLOO_VARIABLE, chosen.name)
     if not chosen.is_loopback:
         # `=`: this very name, not each that begins with it. On one machine NCCL needs none.
-        environ.setdefault(NCCL_VARIABLE, f"={chosen.name}")
+        envs.setdefault(NCCL_VARIABLE, f"={chosen.name}")
     return chosen
 
 
-def on_several_machines(environ: Mapping[str, str]) -> bool:
+def on_several_machines(envs: Mapping[str, str]) -> bool:
     """Return whether the replicas of this environment are on more than one machine."""
-    world = environ.get("WORLD_SIZE", "1")
-    local = environ.get("LOCAL_WORLD_SIZE", world)
+    world = envs.get("WORLD_SIZE", "1")
+    local = envs.get("LOCAL_WORLD_SIZE", world)
     return world != local
 
 

@@ -53,15 +53,20 @@ def rescale_failure(job: JobRecord, detail: str, *, restarts: bool) -> str:
 
 
 def waiting_reason(
-    job: JobRecord, plan: Plan, pools: Mapping[str, int]
+    job: JobRecord, plan: Plan, pools: Mapping[str, int], last_lost: str = ""
 ) -> tuple[Reason, str]:
-    """Return why `plan` gives the job nothing; pools: GPUs by type (`gpus_by_type`)."""
+    """Return why `plan` gives the job nothing; pools: GPUs by type (`gpus_by_type`).
+
+    last_lost: what became of the last node, where none is left.
+    """
     limits = job.spec.replicas
     largest = max(
         (count for name, count in pools.items() if limits.allows_type(name)), default=0
     )
     if (least := limits.min) > largest:
         has = f"the cluster has {largest} of {limits.types_in_words}"
+        if last_lost:
+            has = f"the cluster has no node: {last_lost}"
         return (
             Reason.IMPOSSIBLE,
             f"waits: needs at least {least} GPU{'s' if least > 1 else ''}, {has}",

@@ -4,6 +4,7 @@ State changes only inside `handle`. What an event may do to a job is the table i
 follow from a plan is converge.py; the books are accounting.py.
 """
 
+import dataclasses
 import math
 from bisect import bisect_left, insort
 from typing import assert_never
@@ -65,6 +66,7 @@ from coadapt.core.state import (
     SchedulerState,
     Status,
 )
+from coadapt.core.unfit_nodes import moved
 from coadapt.core.worklist import Worklist
 from coadapt.model import (
     NO_GRANT,
@@ -80,6 +82,7 @@ from coadapt.model import (
     Tenant,
     Usage,
     check_plan,
+    holding,
 )
 from coadapt.model.quick_init import replace
 from coadapt.model.view import JobViews, standing_of
@@ -236,6 +239,7 @@ class Scheduler:
     def _node_lost(self, node: NodeId, what: str = "was lost") -> list[Command]:
         if self.state.nodes.pop(node, None) is None:
             return []
+        self.state.last_lost = f"node {node} {what}"
         self._go_on_with_nodes(node)
         there = [self.state.jobs[job_id] for job_id in self._work.holdings.on(node)]
         for job in there:
@@ -376,6 +380,9 @@ class Scheduler:
 
     def _release(self, job: JobRecord, event: ReplicasExited) -> None:
         """Let go what the job holds: it will run again, unless it failed too often."""
+        if event.unfit_node and event.unfit_node not in job.unfit_nodes:
+            self._avoid(job, event.unfit_node, event.detail)
+            return
         if self._is_failed_growth(job, event.outcome):
             self._go_back(job, event.detail)
             return
@@ -403,6 +410,17 @@ class Scheduler:
         gone = outcome is Outcome.LOST or job.reason is Reason.HUNG
         nowhere = gone and job.measured.progress <= job.running.progress_at_start
         return outcome is Outcome.FAILED or nowhere
+
+    def _avoid(self, job: JobRecord, node: NodeId, detail: str) -> None:
+        """Keep the job from a node that lacks something of it; that is no failure of its script."""
+        why = detail.split("\n", 1)[0]
+        job.unfit_nodes = {**job.unfit_nodes, node: why}
+        job.target = NO_GRANT
+        told = (
+            f"goes on elsewhere, node {node} is not used for this job any more: {why}"
+        )
+        status = job.status.after(Trigger.RELEASED, Reason.NODE_UNFIT, told)
+        _let_go(job, self.state.at, status)
 
     def _is_failed_growth(self, job: JobRecord, outcome: Outcome) -> bool:
         if job.reason is Reason.NODE_LOST or not self.config.growth_trial_s:
@@ -471,9 +489,11 @@ class Scheduler:
         state.plan_error, state.diagnostics = "", plan.diagnostics
         told = state.jobs.keys() if self._plan is None else plan.unlike(self._plan)
         state.changed, self._work.unplanned = self._work.unplanned.union(told), set()
-        for job in [
+        concerned = [
             state.jobs[job_id] for job_id in state.changed if job_id in state.jobs
-        ]:
+        ]
+        plan = self._without_unfit(plan, view, concerned)
+        for job in concerned:
             if not job.status.cancel_requested:
                 self._set_target(job, plan, view)
         self._plan = plan
@@ -490,6 +510,43 @@ class Scheduler:
                 self._work.note(job)
                 state.changed.add(job.id)
         return self._converge()
+
+    def _without_unfit(
+        self, plan: Plan, view: ClusterView, jobs: list[JobRecord]
+    ) -> Plan:
+        """Return the plan with no job of `jobs` on a node that lacks something of it."""
+        avoiding = [job for job in jobs if job.unfit_nodes]
+        if not avoiding:
+            return plan
+        free = {node.id: node.num_gpus for node in view.nodes}
+        for allocation in plan.allocations.values():
+            for node, gpus in holding(allocation).by_node.items():
+                free[node] -= math.ceil(gpus)
+        allocations = dict(plan.allocations)
+        batches = dict(plan.batches)
+        reasons = dict(plan.reasons)
+        for job in sorted(avoiding, key=_place):
+            planned = allocations.get(job.id, WAITING)
+            given = moved(
+                planned,
+                job.ordered,
+                job.unfit_nodes,
+                view.inventory.by_id,
+                free=free,
+                least=job.spec.replicas.min,
+            )
+            if given == planned:
+                continue
+            allocations[job.id] = given
+            if given.num_replicas != planned.num_replicas:
+                batches.pop(job.id, None)
+            if not given:
+                del allocations[job.id]
+                why = "; ".join(job.unfit_nodes.values())
+                reasons[job.id] = f"waits for GPUs on other nodes: {why}"
+        return dataclasses.replace(
+            plan, allocations=allocations, batches=batches, reasons=reasons
+        )
 
     def _set_target(self, job: JobRecord, plan: Plan, view: ClusterView) -> None:
         if job.failed_rescales.waits_for_plan:
@@ -509,7 +566,8 @@ class Scheduler:
             plan.reasons.get(job.id) or f"runs on {allocation.num_replicas} GPUs",
         )
         if not allocation.slots:
-            waits, why = waiting_reason(job, plan, view.inventory.by_type)
+            gone = "" if self.state.nodes else self.state.last_lost
+            waits, why = waiting_reason(job, plan, view.inventory.by_type, gone)
             reason = reason if job.state is JobState.STOPPING else waits
         elif given != wanted:
             aside = job.growth.refuses(size_of(allocation))

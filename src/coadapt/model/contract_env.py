@@ -49,6 +49,7 @@ ENV_STOP_TIMEOUT_S = (
     "COADAPT_STOP_TIMEOUT_S"  # from SIGTERM to a forced end of the replica
 )
 
+EXIT_NO_WORKDIR = 79  # the node has no such directory as the job's; nothing was run
 EXIT_PEER_LOST = (
     69  # another replica failed first (EX_UNAVAILABLE): never the cause of a job's end
 )

@@ -33,6 +33,7 @@ _OWN_REASONS = frozenset(
         Reason.HUNG,
         Reason.SCRIPT_FAILED,
         Reason.GROWTH_FAILED,
+        Reason.NODE_UNFIT,
     }
 )
 
@@ -131,6 +132,7 @@ def job_snapshot(job: JobRecord, at: float, plan_error: str = "") -> dict[str, J
         "sizes_set_aside": [
             told_aside(each) for each in job.growth.failed if each.set_aside
         ],
+        "nodes_unfit": dict(job.unfit_nodes),
         "allocation": to_json(allocation.slots),
         "efficiency": job_efficiency(job),
         "noise_scale": to_json(grad.noise_scale(job.spec.batch.initial))

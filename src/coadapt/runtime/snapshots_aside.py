@@ -120,6 +120,7 @@ def copy_of(job: JobRecord) -> JobRecord:
     )
     made.failed_rescales = job.failed_rescales
     made.growth = job.growth
+    made.unfit_nodes = job.unfit_nodes
     made.heard_at = job.heard_at
     made.measured, made.usage = job.measured, job.usage
     return made

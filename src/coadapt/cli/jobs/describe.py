@@ -75,6 +75,10 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
             ("Set aside", why)
             for why in cast("list[str]", job.get("sizes_set_aside", []))
         ],
+        *[
+            ("Not used", why)
+            for why in cast("dict[str, str]", job.get("nodes_unfit", {})).values()
+        ],
         (
             "Batch",
             f"{batch(job)} now, {_batch_limits(cast(JsonObject, spec['batch']))}",

@@ -68,7 +68,7 @@ from coadapt.executors.processes.replica import (
     shell,
     spawn,
 )
-from coadapt.model.contract_env import ENV_RESUMED
+from coadapt.model.contract_env import ENV_RESUMED, EXIT_NO_WORKDIR
 from coadapt.model.rescale import ORDER_FILE
 from coadapt.runtime.disk_reserve import free_bytes
 
@@ -316,7 +316,12 @@ class _Launcher:
         )
         detail = failed.report(f"replica {self._rank(failed)}")
         outcome = Outcome.LOST if lost else Outcome.FAILED
-        return ExitRecord(outcome=outcome, detail=detail, member=failed.name)
+        unfit = failed.code == EXIT_NO_WORKDIR
+        if unfit:
+            detail = failed.last_line()
+        return ExitRecord(
+            outcome=outcome, detail=detail, member=failed.name, unfit=unfit
+        )
 
     def _rank(self, replica: Replica) -> int:
         members = self._order.rescale.members

@@ -15,7 +15,7 @@ from coadapt.executors.processes.generation_dir import LaunchOrder, ReplicaOrder
 from coadapt.executors.processes.job_processes import ask, parents, terminate
 from coadapt.executors.processes.log_pump import LogPump
 from coadapt.executors.processes.replica_log import tail
-from coadapt.model.contract_env import EXIT_PEER_LOST, EXIT_STOPPED
+from coadapt.model.contract_env import EXIT_NO_WORKDIR, EXIT_PEER_LOST, EXIT_STOPPED
 
 TAIL_LINES = 8
 TAIL_BYTES = 4096
@@ -91,6 +91,12 @@ class Replica:
         self.asked |= told
         return told
 
+    def last_line(self) -> str:
+        """Return the line of its log that says why it ended."""
+        self.drain()
+        lines = _last_lines(self.log)
+        return _telling_line(lines).removeprefix("error: ") if lines else ""
+
     def report(self, who: str) -> str:
         """Return how it failed, in words, with the end of its log."""
         code = self.code or 0
@@ -157,7 +163,11 @@ def first_failed(replicas: Iterable[Replica]) -> Replica | None:
     failed = [replica for replica in replicas if replica.code]
     return min(
         failed,
-        key=lambda replica: (not _signal_number(replica.code or 0), replica.lost_peers),
+        key=lambda replica: (
+            replica.code != EXIT_NO_WORKDIR,
+            not _signal_number(replica.code or 0),
+            replica.lost_peers,
+        ),
         default=None,
     )
 

@@ -72,6 +72,10 @@ class SlurmCluster:
             if host.gpus.count
         }
 
+    @property
+    def why_gone(self) -> Mapping[NodeId, str]:
+        return self._pool.why_gone
+
     def address(self, node: NodeId) -> str:
         self._look()
         return self._known[node].address

@@ -14,6 +14,9 @@ ENV_DEVICES = (
     "COADAPT_SLURM_DEVICES"  # numbers of the GPUs to see, of those that the step has
 )
 
+# The directory in which the replica is to run: Slurm begins a step in /tmp where it is missing.
+ENV_WORKDIR = "COADAPT_SLURM_WORKDIR"
+
 STOP = b"T"
 TOKEN_BYTES = 16
 CALL_S = 10.0

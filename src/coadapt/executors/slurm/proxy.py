@@ -40,7 +40,7 @@ def main(address: str, suspect: str, *command: str) -> None:
     """
     signal.signal(signal.SIGTERM, _on_signal)
     exchange = lines.Exchange(address)
-    envs = {**os.environ, **exchange.envs}
+    envs = {**os.environ, **exchange.envs, lines.ENV_WORKDIR: os.getcwd()}
     if VISIBLE in envs:
         envs[lines.ENV_DEVICES] = envs.pop(VISIBLE)
     with tempfile.TemporaryFile() as said:

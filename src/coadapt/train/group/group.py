@@ -1,7 +1,6 @@
 """The replicas that train together right now. A new group may replace it between two steps of one process."""
 
 import logging
-import os
 import weakref
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -11,10 +10,15 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from coadapt.interfaces import set_interfaces
 from coadapt.model import InputError, Placement
-from coadapt.model.contract_env import CPU_SLOT_TYPE, ENV_NODE_ADDRESS
-from coadapt.train.env import TrainConfig, rendezvous_address, under_torchrun
+from coadapt.model.contract_env import CPU_SLOT_TYPE
+from coadapt.train.env import (
+    TrainConfig,
+    name_interface,
+    rendezvous_address,
+    under_torchrun,
+    visible_devices,
+)
 from coadapt.train.group.store_address import keep_store
 
 T = TypeVar("T")
@@ -92,7 +96,7 @@ def connect_group(
 
 def _name_interfaces() -> None:
     """Let gloo and NCCL use the interface by which other machines reach this one, unless one was set."""
-    chosen = set_interfaces(os.environ, os.environ.get(ENV_NODE_ADDRESS, ""))
+    chosen = name_interface()
     if chosen is not None:
         logger.info(
             "gloo and NCCL use interface %s (%s): %s",
@@ -168,10 +172,9 @@ def _check_no_gpu_was_given(gpu_type: str) -> None:
             torch.__version__,
         )
         return
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     raise InputError(
         "the GPU of this replica",
-        f"none (type {gpu_type}, CUDA_VISIBLE_DEVICES={visible!r})",
+        f"none (type {gpu_type}, CUDA_VISIBLE_DEVICES={visible_devices()!r})",
         'a GPU that torch sees (try: nvidia-smi, and its driver\'s version); init(device="cpu") needs none',
     )
 
