@@ -24,6 +24,8 @@ def release_reason(job: JobRecord, event: ReplicasExited) -> tuple[Reason, str]:
         case Outcome.LOST:
             detail = f": {event.detail}" if event.detail else ""
             return Reason.REPLICAS_LOST, f"{AGAIN}: replicas were lost{detail}"
+        case Outcome.STOPPED if job.state is not JobState.STOPPING and event.detail:
+            return Reason.REPLICAS_LOST, f"starts again: {event.detail}"
         case Outcome.STOPPED if job.reason is Reason.HUNG:
             return Reason.HUNG, f"{AGAIN}: it had not reported for too long"
         case _:

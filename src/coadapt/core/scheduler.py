@@ -396,6 +396,9 @@ class Scheduler:
                     failure(job, event.detail),
                 )
                 return
+        if event.outcome is Outcome.STOPPED and job.state is not JobState.STOPPING:
+            # Nobody ordered it: it could not begin where it was to. Another plan decides.
+            job.target = NO_GRANT
         why = (
             release_reason(job, event)
             if job.reason is not Reason.NODE_LOST

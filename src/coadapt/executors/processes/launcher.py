@@ -68,6 +68,7 @@ from coadapt.executors.processes.replica import (
     shell,
     spawn,
 )
+from coadapt.executors.processes.standing_in import ENV_BEGUN, EXIT_NOT_BEGUN
 from coadapt.model.contract_env import ENV_RESUMED, EXIT_NO_WORKDIR
 from coadapt.model.rescale import ORDER_FILE
 from coadapt.runtime.disk_reserve import free_bytes
@@ -122,6 +123,9 @@ class _Launcher:
         self._lead = directory
         self._order = order
         self._spawned: list[Replica] = []
+        # Of replicas elsewhere: files that are not there before these live.
+        self._to_begin: list[Path] = []
+        self._is_begun = directory.started_file.exists()
         self._unknown = False
         self._change: InPlaceRescale | None = None
         self._told_to_stop = False
@@ -156,7 +160,7 @@ class _Launcher:
                 detail="stopped before its replicas were started",
             )
         replicas = self._start(self._order)
-        self._lead.mark_started()
+        self._note_begun(replicas)
         return self._judge(replicas, self._wait(replicas))
 
     def _take_over(self) -> ExitRecord:
@@ -204,10 +208,29 @@ class _Launcher:
         replicas = []
         for item in order.replicas:
             command = (*item.via, *shell(order.run))
+            begun = self._begun_file(Path(item.log).stem) if item.via else None
+            own = {ENV_BEGUN: str(begun)} if begun else {}
             replicas.append(
-                spawn(order, command, item.log, {**item.envs, **envs}, self.pump)
+                spawn(order, command, item.log, {**item.envs, **envs, **own}, self.pump)
             )
+            if begun:
+                self._to_begin.append(begun)
         return self._note(replicas)
+
+    def _begun_file(self, member: str) -> Path:
+        """Return what is made once a replica elsewhere lives."""
+        folder = self._lead.path / "begun"
+        folder.mkdir(exist_ok=True)
+        return folder / member
+
+    def _note_begun(self, replicas: list[Replica]) -> None:
+        """Say that the generation has started once each of its replicas lives, wherever that is."""
+        if self._is_begun or self._change is not None:
+            return
+        self._to_begin = [path for path in self._to_begin if not path.exists()]
+        if replicas and not self._to_begin:
+            self._is_begun = True
+            self._lead.mark_started()
 
     def _note(self, started: list[Replica]) -> list[Replica]:
         """Put those who were started on record; return them."""
@@ -233,6 +256,7 @@ class _Launcher:
         while sum(replica.code is None for replica in replicas) or (
             asked and asked.intersection(own_processes(self._lead.job.checkpoints))
         ):
+            self._note_begun(replicas)
             if kill_at is None:
                 self._follow_orders(replicas)
                 failed = self._first_failed(replicas)
@@ -316,6 +340,9 @@ class _Launcher:
         )
         detail = failed.report(f"replica {self._rank(failed)}")
         outcome = Outcome.LOST if lost else Outcome.FAILED
+        if failed.code == EXIT_NOT_BEGUN:
+            why = f"replica {self._rank(failed)}: {failed.last_line()}"
+            return ExitRecord(outcome=Outcome.STOPPED, detail=why)
         unfit = failed.code == EXIT_NO_WORKDIR
         if unfit:
             detail = failed.last_line()

@@ -30,6 +30,9 @@ WRAPPER_GRACE_S = 1.0
 OUTSIDE_SIGNALS = frozenset(
     {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 )
+TOLD_TO_STOP = OUTSIDE_SIGNALS - {signal.SIGKILL}
+# How a process that stands for a pod begins the line which says that it was deleted.
+STAND_IN_SAYS = "[coadapt: its "
 # A shell reports a child that was killed by signal N as exit code 128 + N.
 SHELL_SIGNAL_BASE = 128
 
@@ -111,10 +114,22 @@ class Replica:
             how += " from outside (by a person, or by the kernel when memory ran out)"
         self.drain()
         lines = _last_lines(self.log)
+        if number in TOLD_TO_STOP or code == EXIT_STOPPED:
+            return _stopped_from_outside(who, code, how, lines)
         # One line often says it all, and it is what a table has room for.
         last = f": {_telling_line(lines)}" if lines else ""
         more = "\n".join(["\nthe end of its log:", *lines]) if len(lines) > 1 else ""
         return f"{who} {how}{last}{more}"
+
+
+def _stopped_from_outside(who: str, code: int, how: str, lines: list[str]) -> str:
+    """Return how a replica ended that was told to stop: what it printed last is no cause of that."""
+    pod = [line for line in lines if line.startswith(STAND_IN_SAYS)]
+    if pod:
+        told = pod[-1].removeprefix(STAND_IN_SAYS).rstrip("]")
+        return f"{who}'s {told}"
+    saved = f"{who} was told to stop from outside; it saved first"
+    return saved if code == EXIT_STOPPED else f"{who} {how} from outside"
 
 
 def free_port(replicas: Sequence[ReplicaOrder]) -> int:

@@ -14,6 +14,7 @@ import ray
 
 from coadapt.executors.processes.slots import Slot
 from coadapt.executors.ray import proxy
+from coadapt.executors.ray.others import Others, draining
 from coadapt.model import DEFAULT_GPU_TYPE, InputError, Node, NodeId
 from coadapt.model.contract_env import CPU_SLOT_TYPE
 from coadapt.model.devices import PARTS
@@ -46,7 +47,11 @@ class RayCluster:
         self.slots = slots
         self._lock = threading.Lock()
         self._known: dict[NodeId, dict[str, Any]] = {}
+        # A replica may still be told of a node that has just left.
+        self._addressed: dict[NodeId, dict[str, Any]] = {}
         self._looked_at = float("-inf")
+        self.others = Others("GPU" if slots is None else "CPU")
+        self.why_gone: dict[NodeId, str] = {}
 
     @classmethod
     def connect(
@@ -103,11 +108,13 @@ class RayCluster:
         return {}
 
     def address(self, node: NodeId) -> str:
-        return str(self._look()[node]["NodeManagerAddress"])
+        self._look()
+        return str(self._addressed[node]["NodeManagerAddress"])
 
     def via(self, node: NodeId, slot: Slot) -> tuple[str, ...]:
         """Return the command that starts the command after it on `node`."""
-        ray_id = str(self._look()[node]["NodeID"])
+        self._look()
+        ray_id = str(self._addressed[node]["NodeID"])
         cpus, gpus = (
             (0.0, slot.parts / PARTS)
             if self.slots is None
@@ -119,25 +126,42 @@ class RayCluster:
     def _look(self) -> dict[NodeId, dict[str, Any]]:
         with self._lock:
             if time.monotonic() - self._looked_at > LOOK_S:
-                alive = (
+                alive = [
                     found
                     for found in ray.nodes()
                     if found["Alive"] and not _refuses(found)
-                )
+                ]
+                self.others.look(alive, time.monotonic())
+                going = draining()
                 named = {_name(found): found for found in alive}
+                self.why_gone = {
+                    name: going[str(found["NodeID"])]
+                    for name, found in named.items()
+                    if str(found["NodeID"]) in going
+                }
+                full = {
+                    name
+                    for name, found in named.items()
+                    if name in self._known and not self._num_slots(found)
+                }
+                self.why_gone |= dict.fromkeys(full, "has nothing left: others hold it")
                 self._known = {
                     name: found
                     for name, found in named.items()
-                    if self._num_slots(found)
+                    if self._num_slots(found) and name not in self.why_gone
                 }
+                self._addressed |= self._known
                 self._looked_at = time.monotonic()
             return self._known
 
     def _num_slots(self, found: dict[str, Any]) -> int:
+        """Return how many slots of a node are free or ours: what others hold of it is not offered."""
+        node = str(found["NodeID"])
         if self.slots is None:
-            return int(found["Resources"].get("GPU", 0))
+            return self.others.left(node, int(found["Resources"].get("GPU", 0)))
         # Ray would never place a replica where no CPU is left for it, as on a head that was given none.
-        return min(self.slots, int(found["Resources"].get("CPU", 0)))
+        cpus = int(found["Resources"].get("CPU", 0))
+        return min(self.slots, self.others.left(node, cpus))
 
     def _node(self, name: NodeId, found: dict[str, Any]) -> Node:
         kinds = [

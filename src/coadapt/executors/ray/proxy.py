@@ -8,14 +8,17 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from coadapt.executors.processes.generation_dir import JobDir
-from coadapt.executors.processes.standing_in import end_as
+from coadapt.executors.processes.standing_in import EXIT_NOT_BEGUN, Begun, end_as
 from coadapt.executors.ray import set_up
+from coadapt.executors.ray.others import actor_name, tag_of
 from coadapt.model.contract_env import ENV_CHECKPOINT_DIR, ENV_GENERATION
+from coadapt.model.devices import PARTS
 
 CONNECTING = {
     "namespace": "coadapt",
@@ -30,6 +33,10 @@ SHIPS = "1"
 NOT_SHIPPED = (".git", "__pycache__", ".venv")
 EXIT_FAILED = 1
 
+# Between two looks at whether it has begun, or was told to stop.
+LOOK_S = 0.2
+# An actor that waits for longer is told of; and taken back, for another plan.
+SAY_S, BEGIN_S = 10.0, 120.0
 # One waits for output while another tells the process to stop.
 CALLS = 2
 
@@ -44,6 +51,7 @@ def main(
     ships: "1" where Ray is to bring the job's directory to the node; else it is there already.
     """
     signal.signal(signal.SIGTERM, _on_signal)
+    begun = Begun()
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -65,9 +73,12 @@ def main(
         there = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
         what = _set_up_first(command) if ships == SHIPS else list(command)
         workdir = None if ships == SHIPS else os.getcwd()
-        code = _follow(
-            remote.options(scheduling_strategy=there).remote(what, envs, workdir)
-        )
+        runner = remote.options(
+            scheduling_strategy=there, name=_name(node, float(cpus) + float(gpus))
+        ).remote(what, envs, workdir)
+        code = _begin(runner, begun, f"{float(gpus):g} GPU, {float(cpus):g} CPU")
+        if code is None:
+            code = _follow(runner)
     except ray.exceptions.RuntimeEnvSetupError as error:
         _print(
             f"error: its directory could not be brought to the node: {error}\n".encode()
@@ -90,6 +101,44 @@ def _set_up_first(command: tuple[str, ...]) -> list[str]:
     if order is None or not order.setup:
         return list(command)
     return [sys.executable, "-m", set_up.__name__, order.setup, *command]
+
+
+def _name(node: str, slots: float) -> str:
+    """Return a name of the actor that no other one has: a start that is repeated has another process id."""
+    job = JobDir(Path(os.environ[ENV_CHECKPOINT_DIR]).parent)
+    tag = tag_of(job.path.parent.parent)
+    member = (
+        f"{os.environ[ENV_GENERATION]}-{os.environ.get('RANK', 'setup')}-{os.getpid()}"
+    )
+    return actor_name(tag, round(slots * PARTS), node, f"{job.path.name}-{member}")
+
+
+def _begin(runner: Any, begun: Begun, needs: str) -> int | None:
+    """Wait until Ray has placed the actor; return an exit code if nobody waits any more, or it takes too long."""
+    import ray
+
+    first = runner.read.remote()
+    since = time.monotonic()
+    said = False
+    while not ray.wait([first], timeout=LOOK_S)[0]:
+        waited_s = time.monotonic() - since
+        if _told.is_set():
+            ray.kill(runner)
+            return -signal.SIGTERM
+        if waited_s > SAY_S and not said:
+            said = True
+            _print(
+                f"[coadapt: waits for {needs} on its node, held by others]\n".encode()
+            )
+        if waited_s > BEGIN_S:
+            ray.kill(runner)
+            why = f"it did not begin within {BEGIN_S:.0f} s: {needs} of its node is held by others in Ray"
+            _print(f"error: {why}\n".encode())
+            return EXIT_NOT_BEGUN
+    data, code = ray.get(first)
+    begun.tell()
+    _print(data)
+    return None if code is None else int(code)
 
 
 def _follow(runner: Any) -> int:
