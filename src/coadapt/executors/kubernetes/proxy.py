@@ -240,6 +240,7 @@ class _Proxy:
         if found["metadata"].get("deletionTimestamp") and not _told.is_set():
             self._why_deleted = self._why_deleted or _why_deleted(status)
         if "terminated" in state:
+            self._begun.tell()
             return self._judge(state["terminated"])
         if status.get("phase") in ("Failed", "Succeeded"):
             why = ": ".join(

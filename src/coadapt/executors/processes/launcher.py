@@ -161,7 +161,10 @@ class _Launcher:
             )
         replicas = self._start(self._order)
         self._note_begun(replicas)
-        return self._judge(replicas, self._wait(replicas))
+        failed = self._wait(replicas)
+        # They may have begun and ended between two looks.
+        self._note_begun(replicas)
+        return self._judge(replicas, failed)
 
     def _take_over(self) -> ExitRecord:
         from coadapt.executors.processes.elsewhere import find_present

@@ -3,8 +3,8 @@
 # How it is found out. Ray tells what a node has and what is free there; the difference is held, by us or by others.
 # Our replicas are actors with a name that begins with the tag of this scheduler and tells how much they hold of
 # which node, and Ray says which of them live. These three answers are of different instants: a node whose daemon
-# has not yet reported looks as if others held what we have just been given. So others are believed to hold no more than the
-# least that they seemed to hold in the last WINDOW_S, and a node is never made smaller than what we hold there.
+# has not yet reported looks as if others held what we have just been given. So others are believed to hold no more
+# than the least that they seemed to hold in the last WINDOW_S, and a node is never made smaller than what we hold.
 #
 # These calls are Ray's own, of ray._private: the public ones sum over nodes. Where a version of Ray has them no
 # more, nothing is known of others, as before.

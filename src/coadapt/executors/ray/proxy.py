@@ -5,7 +5,9 @@ process is gone, however it went. Started as `python -m … CLUSTER NODE CPUS GP
 """
 
 import os
+import select
 import signal
+import socket
 import sys
 import threading
 import time
@@ -13,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from coadapt.executors.processes import line as lines
 from coadapt.executors.processes.generation_dir import JobDir
 from coadapt.executors.processes.standing_in import EXIT_NOT_BEGUN, Begun, end_as
 from coadapt.executors.ray import set_up
@@ -71,6 +74,9 @@ def main(
             num_cpus=float(cpus), num_gpus=float(gpus), max_concurrency=CALLS
         )(Runner)
         there = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+        # Ray takes a minute to notice that a node's cable is cut; this line does not.
+        exchange = lines.Exchange(ray.util.get_node_ip_address())
+        envs |= exchange.envs
         what = _set_up_first(command) if ships == SHIPS else list(command)
         workdir = None if ships == SHIPS else os.getcwd()
         runner = remote.options(
@@ -78,7 +84,7 @@ def main(
         ).remote(what, envs, workdir)
         code = _begin(runner, begun, f"{float(gpus):g} GPU, {float(cpus):g} CPU")
         if code is None:
-            code = _follow(runner)
+            code = _follow(runner, exchange)
     except ray.exceptions.RuntimeEnvSetupError as error:
         _print(
             f"error: its directory could not be brought to the node: {error}\n".encode()
@@ -141,8 +147,9 @@ def _begin(runner: Any, begun: Begun, needs: str) -> int | None:
     return None if code is None else int(code)
 
 
-def _follow(runner: Any) -> int:
+def _follow(runner: Any, exchange: lines.Exchange) -> int:
     """Pass on what it prints, and that it is told to stop; return its exit code."""
+    line: socket.socket | None = None
     import ray
 
     passed_on = False
@@ -150,10 +157,35 @@ def _follow(runner: Any) -> int:
         if _told.is_set() and not passed_on:
             ray.get(runner.terminate.remote())
             passed_on = True
-        data, code = ray.get(runner.read.remote())
+        line = line or _called(exchange)
+        reading = runner.read.remote()
+        while not ray.wait([reading], timeout=LOOK_S)[0]:
+            if line is not None and _is_dead(line):
+                _print(
+                    b"this replica's node is lost: nothing is heard from it any more\n"
+                )
+                return -signal.SIGKILL
+        data, code = ray.get(reading)
         _print(data)
         if code is not None:
             return int(code)
+
+
+def _called(exchange: lines.Exchange) -> socket.socket | None:
+    """Return the line to the actor once it has called; a node that cannot reach us goes without."""
+    ready, _, _ = select.select([exchange.server], [], [], 0.0)
+    return exchange.answer() if ready else None
+
+
+def _is_dead(line: socket.socket) -> bool:
+    """Return whether the line went dead: its keep-alives were not answered, or the actor is gone."""
+    ready, _, _ = select.select([line], [], [], 0.0)
+    if not ready:
+        return False
+    try:
+        return not line.recv(1)
+    except OSError:
+        return True
 
 
 def _print(data: bytes) -> None:

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
+from coadapt.executors.processes import line as lines
 from coadapt.executors.processes.standing_in import Begun, end_as
-from coadapt.executors.slurm import line as lines
 
 LOOK_S = 0.1
 # For a step to begin: Python starts on a node that may be busy, from a disk that may be far.

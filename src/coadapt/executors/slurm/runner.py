@@ -12,12 +12,12 @@ import sys
 from collections.abc import Mapping
 from types import FrameType
 
+from coadapt.executors.processes import line as lines
 from coadapt.executors.processes.job_processes import (
     adopt_orphans,
     kill_descendants,
     terminate,
 )
-from coadapt.executors.slurm import line as lines
 from coadapt.model.contract_env import EXIT_NO_WORKDIR, EXIT_STOPPED
 
 # How late an end, or a signal of Slurm's, may be seen.

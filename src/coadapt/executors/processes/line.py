@@ -54,9 +54,9 @@ class Exchange:
         return line
 
 
-def call() -> socket.socket:
-    """Call the proxy whose address is in the environment, which has it no more. Raises OSError, KeyError."""
-    address, _, token = os.environ.pop(ENV_LINE).partition(" ")
+def call(where: str | None = None) -> socket.socket:
+    """Call the proxy, whose address is taken out of the environment if it is not given. Raises OSError, KeyError."""
+    address, _, token = (where or os.environ.pop(ENV_LINE)).partition(" ")
     host, _, port = address.rpartition(":")
     line = socket.create_connection((host, int(port)), CALL_S)
     line.sendall(token.encode())
