@@ -9,7 +9,7 @@ from tests.executors.machines import Machines, missing
 from tests.ports import free_ports
 
 pytestmark = [
-    pytest.mark.engine,
+    pytest.mark.engine("machines"),
     pytest.mark.processes,
     pytest.mark.skipif(bool(missing()), reason=f"machines apart need {missing()}"),
 ]
