@@ -77,8 +77,8 @@ def explain_failure(lines: Lines, steps: Steps) -> Cause | None:
                 f"other replicas: {text}"
             ),
             remedy=(
-                "keep it per sample of the whole step and let the run deal it (docs/train.md, state per "
-                "sample), or begin it again in each step"
+                "begin it again in each step, or let a sample have all that belongs together; under contract "
+                "frozen the number of replicas stays"
             ),
         )
     return Cause(kind="failed", text=f"{kind}: {text}")
