@@ -111,13 +111,13 @@ def waiting_reason(
     job: JobRecord,
     plan: Plan,
     pools: Mapping[str, int],
-    tenant: Tenant | None,
+    tenant: Tenant | None = None,
     last_lost: str = "",
 ) -> tuple[Reason, str]:
     """Return why `plan` gives the job nothing.
 
-    pools: GPUs by type (`gpus_by_type`). tenant: the job's, None if it has no settings. last_lost: what became of
-    the last node, where none is left.
+    pools: GPUs by type (`gpus_by_type`). tenant: the job's, None if it has no settings.
+    last_lost: what became of the last node, where none is left.
     """
     limits = job.spec.replicas
     largest = max(

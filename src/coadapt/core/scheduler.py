@@ -430,10 +430,10 @@ class Scheduler:
                     failure(job, event.detail),
                 )
                 return
+        rest_s = self._rest_s(job, event.outcome)
         if event.outcome is Outcome.STOPPED and job.state is not JobState.STOPPING:
             # Nobody ordered it: it could not begin where it was to. Another plan decides.
             job.target = NO_GRANT
-        rest_s = self._rest_s(job, event.outcome)
         why = (
             release_reason(job, event, rest_s)
             if job.reason is not Reason.NODE_LOST
@@ -650,13 +650,12 @@ class Scheduler:
             plan.reasons.get(job.id) or f"runs on {allocation.num_replicas} GPUs",
         )
         if not allocation.slots:
-            gone = "" if self.state.nodes else self.state.last_lost
             waits, why = waiting_reason(
                 job,
                 plan,
                 view.inventory.by_type,
                 self.state.tenants.get(job.spec.tenant),
-                gone,
+                "" if self.state.nodes else self.state.last_lost,
             )
             reason = reason if job.state is JobState.STOPPING else waits
         elif given != wanted:

@@ -190,7 +190,7 @@ class _Launcher:
         self._spawned: list[Replica] = []
         # Of replicas elsewhere: files that are not there before these live.
         self._to_begin: list[Path] = []
-        self._is_begun = directory.started_file.exists()
+        self._is_begun = directory.has_started
         self._unknown = False
         self._change: InPlaceRescale | None = None
         self._left = SetupLeft()
@@ -318,11 +318,12 @@ class _Launcher:
         replicas = []
         for item in order.replicas:
             command = (*item.via, *shell(order.run))
-            begun = self._begun_file(Path(item.log).stem) if item.via else None
-            own = {**item.envs, **envs, **({ENV_BEGUN: str(begun)} if begun else {})}
-            replicas.append(spawn(order, command, item.log, own, self.pump, self._left))
-            if begun:
+            own = {**item.envs, **envs}
+            if item.via:
+                begun = self._begun_file(Path(item.log).stem)
+                own[ENV_BEGUN] = str(begun)
                 self._to_begin.append(begun)
+            replicas.append(spawn(order, command, item.log, own, self.pump, self._left))
         return self._note(replicas)
 
     def _begun_file(self, member: str) -> Path:
@@ -486,11 +487,10 @@ class _Launcher:
             why = f"replica {self._rank(failed)}: {failed.last_line()}"
             return ExitRecord(outcome=Outcome.STOPPED, detail=why)
         unfit = failed.code == EXIT_NO_WORKDIR
-        if unfit:
-            detail = failed.last_line()
+        detail = failed.last_line() if unfit else self._with_damage(detail)
         return ExitRecord(
             outcome=outcome,
-            detail=self._with_damage(detail),
+            detail=detail,
             member=failed.name,
             unfit=unfit,
         )

@@ -96,12 +96,6 @@ class Replica:
         self.asked |= told
         return told
 
-    def last_line(self) -> str:
-        """Return the line of its log that says why it ended."""
-        self.drain()
-        lines = _last_lines(self.log)
-        return _telling_line(lines).removeprefix("error: ") if lines else ""
-
     def report_hidden(self, who: str) -> str:
         """Return in words that its training did not end although its command reports 0."""
         how = (
@@ -113,6 +107,12 @@ class Replica:
     def report_overdue(self, said: str) -> str:
         """Return `said` with the last line of its log: what it was at."""
         return self._with_log(said)
+
+    def last_line(self) -> str:
+        """Return the line of its log that says why it ended."""
+        self.drain()
+        lines = _last_lines(self.log)
+        return _telling_line(lines).removeprefix("error: ") if lines else ""
 
     def report(self, who: str) -> str:
         """Return how it failed, in words, with the end of its log."""
