@@ -37,6 +37,7 @@ from coadapt.core.events import (
     TrainingReported,
     TrainingResumed,
 )
+from coadapt.core.instants import next_multiple
 from coadapt.core.lifecycle import ENDED, HOLDING, JobState, Reason, Trigger
 from coadapt.core.reasons import (
     failure,
@@ -70,7 +71,6 @@ from coadapt.model import (
     Usage,
     check_plan,
 )
-from coadapt.model.instants import next_multiple
 from coadapt.model.quick_init import replace
 from coadapt.model.view import JobViews, standing_of
 
