@@ -4,11 +4,10 @@ State changes only inside `handle`. What an event may do to a job is the table i
 follow from a plan is converge.py; the books are accounting.py.
 """
 
-import math
 from bisect import bisect_left, insort
 from typing import assert_never
 
-from coadapt.core.accounting import hold, job_view, may_train
+from coadapt.core.accounting import held, hold, job_view, may_train
 from coadapt.core.commands import Command, SetAlarm, Solve
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.converge import (
@@ -40,6 +39,7 @@ from coadapt.core.events import (
 )
 from coadapt.core.lifecycle import ENDED, HOLDING, JobState, Reason, Trigger
 from coadapt.core.reasons import (
+    blocked_reason,
     failure,
     hang,
     release_reason,
@@ -70,7 +70,9 @@ from coadapt.model import (
     Tenant,
     Usage,
     check_plan,
+    holding,
 )
+from coadapt.model.instants import next_multiple
 from coadapt.model.quick_init import replace
 from coadapt.model.view import JobViews, standing_of
 
@@ -430,7 +432,32 @@ class Scheduler:
                 )
                 self._work.note(job)
                 state.changed.add(job.id)
-        return self._converge()
+        commands = self._converge()
+        self._note_blocked()
+        return commands
+
+    def _note_blocked(self) -> None:
+        """Say of each job that the plan starts, and that has no free GPUs yet, which jobs it waits for."""
+        for job in self._work.jobs:
+            if job.state is not JobState.PENDING:
+                continue
+            why = blocked_reason(
+                job, self._holders(job), self.state.at, self.config.settle_s
+            )
+            if why != job.status.blocked:
+                job.status = replace(job.status, blocked=why)
+                self.state.changed.add(job.id)
+
+    def _holders(self, job: JobRecord) -> list[JobRecord]:
+        """Return the jobs on the nodes of the job's target that hold more there than they are to hold."""
+        found: dict[JobId, JobRecord] = {}
+        for node in holding(job.target.allocation).nodes:
+            for holder_id in self._work.holdings.on(node):
+                holder = self.state.jobs[holder_id]
+                wanted = holding(holder.target.allocation).by_node.get(node, 0.0)
+                if held(holder).by_node.get(node, 0.0) > wanted:
+                    found[holder_id] = holder
+        return sorted(found.values(), key=_place)
 
     def _set_target(self, job: JobRecord, plan: Plan, view: ClusterView) -> None:
         if job.failed_rescales.waits_for_plan:
@@ -446,10 +473,15 @@ class Scheduler:
             plan.reasons.get(job.id) or f"runs on {allocation.num_replicas} GPUs",
         )
         if not allocation.slots:
-            waits, why = waiting_reason(job, plan, view.inventory.by_type)
+            waits, why = waiting_reason(
+                job,
+                plan,
+                view.inventory.by_type,
+                self.state.tenants.get(job.spec.tenant),
+            )
             reason = reason if job.state is JobState.STOPPING else waits
-        if (reason, why) != (job.reason, job.explanation):
-            job.status = replace(job.status, reason=reason, explanation=why)
+        if (reason, why, "") != (job.reason, job.explanation, job.status.blocked):
+            job.status = replace(job.status, reason=reason, explanation=why, blocked="")
 
     def _restarted(self) -> list[Command]:
         self.state.solve_at = self.state.round_due_at = None
@@ -474,8 +506,10 @@ class Scheduler:
         if self.state.tenants.get(tenant.id) == tenant:
             return []
         self.state.tenants[tenant.id] = tenant
-        # Nor does a plan count that is being made for the quotas as they were.
+        # Nor does a plan count that is being made for the quotas as they were, and the
+        # next one is read whole: quotas decide why a job waits.
         self.state.solve_at = None
+        self._plan = None
         return self._wake()
 
     def _look_after(self) -> list[Command]:
@@ -528,13 +562,9 @@ class Scheduler:
 
     def _next_round_at(self) -> float:
         """Return the first whole multiple of round_s that is not before now and after the last round."""
-        round_s, at, last_at = self.config.round_s, self.state.at, self.state.round_at
-        # A quotient rounds: where k * round_s / round_s comes out below k, the next round would be this one.
-        # So the quotient only says where to look, and the products themselves are compared.
-        index = max(math.floor(max(at, last_at) / round_s) - 1, 0)
-        while index * round_s < at or index * round_s <= last_at:
-            index += 1
-        return index * round_s
+        return next_multiple(
+            self.config.round_s, after=self.state.round_at, not_before=self.state.at
+        )
 
     def _set_alarm(self, at: float) -> list[Command]:
         if self.state.round_due_at is not None and self.state.round_due_at <= at:

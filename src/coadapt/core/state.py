@@ -72,6 +72,8 @@ class Status:
     """Its user wants it gone: it gets nothing any more, and policies do not see it."""
     unseen: str = ""
     """Why nobody can see at the moment whether its replicas live, "" where somebody can."""
+    blocked: str = ""
+    """Which jobs keep a pending job from the GPUs that the plan gives it, "" if none does."""
 
     def after(
         self,
@@ -83,7 +85,12 @@ class Status:
         why = self.explanation if explanation is None else explanation
         state = advance(self.state, trigger)
         return replace(
-            self, state=state, reason=reason or self.reason, explanation=why, unseen=""
+            self,
+            state=state,
+            reason=reason or self.reason,
+            explanation=why,
+            unseen="",
+            blocked="",
         )
 
 

@@ -125,12 +125,14 @@ def story_key(job: JobRecord) -> StoryKey:
         straggler_of(job).partition(" computes")[0],
         not_finite(job.measured.metrics),
         job.status.unseen,
-        job.explanation,
+        job.status.blocked or job.explanation,
     )
 
 
 def why_now(status: Status) -> tuple[Reason, str]:
     """Return why a job is where it is, for programs and for people; that it is unseen goes before that."""
+    if status.blocked:
+        return status.reason, status.blocked
     if not status.unseen:
         return status.reason, status.explanation
     return Reason.UNSEEN, "; ".join(filter(None, (status.unseen, status.explanation)))

@@ -24,6 +24,7 @@ from coadapt.train.batch.memory_search import MemoryWatch
 from coadapt.train.batch.tuning import load_fit
 from coadapt.train.checkpoint.loop_state import LoopState
 from coadapt.train.checkpoint.saver import Saver, Stateful
+from coadapt.train.checkpoint.store import FORMAT
 from coadapt.train.env import Options, TrainConfig, read_config
 from coadapt.train.exits.failures import EXIT_FAILED, FailureReporter, tell_input_errors
 from coadapt.train.exits.stop import EXIT_UNSAVED, StopSignal, end_now
@@ -99,6 +100,7 @@ class Run:
                 self._session, self._saver, self._stop, channel
             )
         self._step_loop = StepLoop(self._session, timer, self._saver, self._rescaler)
+        self._step_loop.trained.drift.kept = lambda: self._saver.items
         self._memory: MemoryWatch | None = None
         self._loader: ElasticLoader | None = None
         self._state: LoopState | None = None
@@ -273,7 +275,8 @@ class Run:
         Under the scheduler the job file may say these instead. Of a stream (a dataset without `__getitem__`):
         num_samples, if you know how many an epoch has; resume, whether to come back into the middle of an
         epoch by the dataset's own "state", by "reading", or ("auto") by a state that proves to lead there.
-        Raises InputError where they contradict.
+        compare=False among the options: the replicas do not compare the first samples of each epoch, which
+        stops a run where they are given different ones. Raises InputError where they contradict.
         """
         session = self._session
         if session.sampling is not None:
@@ -283,7 +286,8 @@ class Run:
                 "one that leads: run.further_loader for others beside it",
             )
         options = named_options("loader", positional, options)
-        source = DataSource(dataset=dataset, options=dict(options))
+        compare = bool(options.pop("compare", True))
+        source = DataSource(dataset=dataset, options=dict(options), compare=compare)
         drop_last = bool(options.pop("drop_last", False))
         order = order_of(
             dataset,
@@ -311,6 +315,7 @@ class Run:
         self._loader = loader = ElasticLoader(session, self._step_loop, fetcher, source)
         if (recorder := self._step_loop.trained.recorder) is not None:
             recorder.sample_ids = lambda: loader.sample_ids
+            recorder.dataset = dataset
         return self._loader
 
     def further_loader(
@@ -556,6 +561,11 @@ class Run:
 
     def close(self) -> None:
         """Send the last report, finish the last checkpoint, leave the group. Called when the script ends."""
+        recorder = self._step_loop.trained.recorder
+        if recorder is not None and self._training is not None:
+            record = {"contract": str(self._session.config.contract)}
+            objects = self._saver.objects()
+            recorder.end({"format": FORMAT, "run": record, "objects": objects})
         if self._step_loop.telemetry is not None:
             self._step_loop.telemetry.close()
             self._step_loop.telemetry = None
@@ -596,6 +606,7 @@ class Run:
             model.check_unchanged()
         self._step_loop.trained.check_schedulers(self._saver.names)
         if (recorder := self._step_loop.trained.recorder) is not None:
+            recorder.evidence.kept = lambda: self._saver.items
             recorder.begin(self._rescaler.models)
         if session.adaptive and (
             self.rank == 0 or session.config.rescale_dir is not None

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from coadapt.goodput.batch import split_total
 from coadapt.goodput.profile import ProfileBuilder
 from coadapt.model import (
     BatchConfig,
@@ -64,6 +65,7 @@ class Sampling:
 
     stream: where a stream stands, None at the start of its epochs and for other data. further_noise: of pairs
     of model and optimiser that do not lead. trend: 1 or -1 if the batch has last grown or shrunk, else 0.
+    max_total: the largest batch that was asked for; `limits` have less where the data set is smaller.
     """
 
     limits: BatchLimits
@@ -73,6 +75,7 @@ class Sampling:
     further_noise: dict[str, NoiseScale] = field(default_factory=dict)
     trend: int = 0
     stream: StreamPosition | None = None
+    max_total: int = 0
 
 
 @dataclass(slots=True)
@@ -119,7 +122,9 @@ class Session:
     running, None outside the loader's loop. memory_ceilings: what fits into memory, per GPU
     type. trial: a pass runs by itself, to see whether it fits. broken_off: the pass in which the loop was
     left.
+    random_seed: what all random numbers of the run follow from that are not the script's own.
     model_is_sharded: each of several replicas has a shard of the model. weights: how much passes weigh.
+    needs_two: a model normalises over the batch, so it refuses a pass of one sample.
     """
 
     config: TrainConfig
@@ -132,11 +137,13 @@ class Session:
     memory_ceilings: dict[str, MemoryCeiling] = field(default_factory=dict)
     trial: bool = False
     broken_off: Pass | None = None
+    random_seed: int = 0
     model_is_sharded: bool = False
     weights: PassWeights = field(default_factory=PassWeights)
     loss_scaled: bool = False  # by mixed precision's loss scaler
     # `run.gather` was called: a step's samples are to be seen in one pass.
     gathers: bool = False
+    needs_two: bool = False
 
     @property
     def adaptive(self) -> bool:
@@ -203,6 +210,29 @@ class Session:
         if data.order.stream:
             return data.stream is not None and data.stream.over
         return not data.order.step_samples(self.progress.index, data.batch)
+
+    def set_length(self, num_samples: int) -> None:
+        """Let the present epoch have so many samples: the length of the data set as it begins."""
+        data = self.data
+        if num_samples != data.order.num_samples:
+            data.order = replace(data.order, num_samples=num_samples)
+            self.fit_largest_batch()
+
+    def fit_largest_batch(self) -> None:
+        """Keep an adaptive batch within the data set.
+
+        A batch above the whole of it would be cut short, or with `drop_last` leave no step at all.
+        """
+        data = self.data
+        if not self.adaptive or data.order.stream or data.order.num_samples is None:
+            return
+        limits = data.limits
+        largest = max(min(data.max_total, data.order.num_samples), limits.initial)
+        data.limits = replace(
+            limits, max_total=largest, requested=min(limits.requested, largest)
+        )
+        if data.batch.total > largest:
+            data.batch = split_total(largest, self.group.size, data.limits, exact=True)
 
     @property
     def halved(self) -> BatchConfig | None:

@@ -49,6 +49,8 @@ class StepLoop:
         self._measured_step = 0
 
     def begin_fetch(self) -> None:
+        self._saver.draws.end_pass()
+        self.trained.body_ended()
         if self.telemetry is not None:
             self.telemetry.begin_pass()
         if self._pace.times(self._session.progress.step):
@@ -65,11 +67,15 @@ class StepLoop:
             ) and not (compares and self._session.halved)
             self._pace.measuring = measure
         self.trained.begin_pass(first=current.first, measure=measure)
+        self._saver.draws.begin_pass(current)
+        self.trained.body_begins()
 
     def end_step(self) -> None:
         """Book the step. If a consensus is due: apply the last one, post the flags of the next."""
         session, current = self._session, self._session.current
         assert current is not None
+        self._saver.draws.end_pass()
+        self.trained.body_ended()
         full = current.step_samples == session.data.batch.total
         if self.timer.started:
             self.timer.end(session.group.placement, current.num_samples, count=full)

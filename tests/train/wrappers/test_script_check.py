@@ -1,6 +1,8 @@
 """Mistakes that would show nowhere get one line; what only looks like one gets none."""
 
 import logging
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch.utils.data import TensorDataset
 import coadapt.train as ct
 from coadapt.model.measured import NOT_FINITE as NOT_FINITE_STEP
 from coadapt.train.batch.tuning import take_snapshot, tune
-from coadapt.train.wrappers.script_check import FiniteCheck
+from coadapt.train.wrappers.script_check import BesideCheck, FiniteCheck
 from tests.train.bugs import train
 
 pytestmark = pytest.mark.train
@@ -161,3 +163,32 @@ def test_gradients_that_recover_are_not_told() -> None:
     # From then on none is finite; said once, with the first step of it.
     told = [check.began(step, unusable=True) for step in range(200, 300, 8)]
     assert [item for item in told if item is not None] == [161]
+
+
+def beside(caplog: pytest.LogCaptureFixture, *, distributed: bool, again: bool) -> str:
+    """Return what is said where a second optimiser steps 12 times. again: a new one in each step."""
+    session: Any = SimpleNamespace(
+        current=object(),
+        progress=SimpleNamespace(step=0),
+        group=SimpleNamespace(distributed=distributed, rank=0),
+    )
+    weights = [torch.zeros(1, requires_grad=True) for _ in range(2)]
+    check = BesideCheck(session)
+    check.know(weights[:1])
+    own, other = (torch.optim.SGD([item], lr=0.1) for item in weights)
+    for step in range(12):
+        session.progress.step = step
+        own.step()
+        other = torch.optim.SGD(weights[1:], lr=0.1) if again else other
+        other.step()
+    check.close()
+    return "".join(caplog.messages)
+
+
+def test_an_optimizer_beside_the_run_is_told_on_several_replicas(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert beside(caplog, distributed=False, again=False) == ""
+    assert beside(caplog, distributed=True, again=True) == ""
+    said = beside(caplog, distributed=True, again=False)
+    assert said.startswith("step 9: an optimizer that run.prepare(...) was not given")

@@ -18,6 +18,7 @@ from coadapt.cli.state_dir import (
     find_state_dir,
 )
 from coadapt.model import InputError
+from coadapt.runtime.schema_version import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from coadapt.runtime.journal_check import Judgement
@@ -117,12 +118,19 @@ def _look_at_objects(url: str | None) -> bool:
 
 def _look_at_journal(directory: StateDir, repair: bool) -> bool:
     from coadapt.runtime.journal_check import judge, read_all, rewrite
+    from coadapt.runtime.journal_upgrade import schema_of
 
     path = directory.journal
     if not path.exists():
         typer.echo(f"journal    {path} is not there; `coadapt up` begins a new one")
         return True
+    version = schema_of(path)
+    if version is not None and version != SCHEMA_VERSION:
+        return _tell_version(path, version)
     found = read_all(path)
+    if any("locked" in error for error in found.errors):
+        typer.echo(f"journal    {path} is in use by another process; look again later")
+        return False
     judgement = judge(found)
     findings = judgement.findings()
     typer.echo(
@@ -133,6 +141,12 @@ def _look_at_journal(directory: StateDir, repair: bool) -> bool:
     _tell_refusals(directory, found.refusals)
     if not findings:
         return True
+    if judgement.foreign or (not found.rows and path.stat().st_size):
+        typer.echo(
+            "           a repair would lose what is there: use the version of Coadapt that wrote it, or bring "
+            "back a backup with: coadapt restore FILE"
+        )
+        return False
     if not repair:
         typer.echo(
             "           stop the scheduler, then: coadapt doctor --repair (it keeps a copy)"
@@ -144,6 +158,20 @@ def _look_at_journal(directory: StateDir, repair: bool) -> bool:
         rewrite(path, found, judgement)
     typer.echo(f"           repaired; {_told_cost(judgement)}")
     return True
+
+
+def _tell_version(path: Path, version: int) -> bool:
+    """Say what to do with a journal of another version, which is none to repair; return whether it can be."""
+    later = version > SCHEMA_VERSION
+    typer.echo(
+        f"journal    {path} is of version {version}, this Coadapt's is {SCHEMA_VERSION}: "
+        + (
+            "a later Coadapt wrote it; use that one"
+            if later
+            else "`coadapt up` brings it over, and keeps the file as it is beside it"
+        )
+    )
+    return not later
 
 
 def _told_cost(judgement: "Judgement") -> str:

@@ -27,6 +27,7 @@ from coadapt.model.rescale import member_name
 from coadapt.runtime.ports import LogPart, Post
 
 POLL_S = 0.05
+AWAY_S = 1.0  # between looks for a state directory that is not there
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +114,10 @@ class ProcessExecutor:
 
     def run(self, post: Post) -> None:
         while not self._closed.is_set():
+            # A disk that is away for a while says nothing of any job.
+            if not self._host.state_dir.is_dir():
+                self._closed.wait(AWAY_S)
+                continue
             for order, answer in self._next_orders():
                 self._book.take(order, answer)
             self._book.watch()

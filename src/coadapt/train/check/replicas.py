@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from coadapt.model.contract_env import (
     ENV_CHECKPOINT_DIR,
@@ -63,12 +65,16 @@ class ScriptRun:
         self._envs = envs
         self._deadline = deadline
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        (folder / "rescale").mkdir(parents=True)
-        (folder / PLAN_FILE).write_text(json.dumps(to_json(plan)))
+        self._plan = plan
+        self._make_folders()
 
     @property
     def checkpoints(self) -> Path:
         return self.folder / "checkpoints"
+
+    def _make_folders(self) -> None:
+        (self.folder / "rescale").mkdir(parents=True)
+        (self.folder / PLAN_FILE).write_text(json.dumps(to_json(self._plan)))
 
     def start(self, num_replicas: int) -> None:
         """Start a generation from nothing, or from the last checkpoint."""
@@ -170,6 +176,19 @@ class ScriptRun:
             else []
         )
 
+    def all_lines(self) -> dict[str, list[str]]:
+        """Return the output of all replicas so far, by name."""
+        return {
+            path.stem: path.read_text(errors="replace").splitlines()
+            for path in sorted(self.folder.glob("*.log"))
+        }
+
+    def begin_again(self) -> None:
+        """Forget what the run has done so far: it ended before anything changed."""
+        self.close()
+        shutil.rmtree(self.folder)
+        self._make_folders()
+
     def close(self) -> None:
         """End what is left, with the processes that it has started."""
         for name in self.alive():
@@ -193,13 +212,20 @@ class ScriptRun:
             **envs,
         }
         with (self.folder / f"{name}.log").open("ab") as log:
-            self._processes[name] = subprocess.Popen(
-                [sys.executable, *self._command],
-                env=child_environ(env),
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            self._processes[name] = self.launch(self._command, child_environ(env), log)
+
+    @staticmethod
+    def launch(
+        command: Sequence[str], env: Mapping[str, str], log: IO[bytes]
+    ) -> "subprocess.Popen[bytes]":
+        """Start a replica, in a session of its own."""
+        return subprocess.Popen(
+            [sys.executable, *command],
+            env=dict(env),
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
 
 
 def _free_port() -> int:

@@ -164,14 +164,18 @@ class ElasticModel(nn.Module):
             raise RuntimeError(
                 "validate in eval() mode or under torch.no_grad(): replicas do so by themselves"
             )
-        if (
-            self._session.group.distributed
-            and not self._session.trial
-            and self._sharding is None
-        ):
-            output = self._wrapped()(*args, **kwargs)
+        alone = (
+            not self._session.group.distributed
+            or self._session.trial
+            or self._sharding is not None
+        )
+        called = module if alone else self._wrapped()
+        current = self._session.current
+        if current is None or current.num_samples:
+            output = called(*args, **kwargs)
         else:
-            output = module(*args, **kwargs)
+            with _unmoved_buffers(module):
+                output = called(*args, **kwargs)
         self._gradients.watch(output)
         return output
 
@@ -260,6 +264,28 @@ class ElasticModel(nn.Module):
         replica = DistributedDataParallel(self.module, device_ids=ids, **options)  # type: ignore[arg-type]  # the user's
         replica.register_comm_hook(self._gradients, StepGradients.exchange)
         return replica
+
+
+@contextmanager
+def _unmoved_buffers(module: nn.Module) -> Iterator[None]:
+    """Let a stand-in leave running means, and all other buffers, as they were when `module` itself began.
+
+    Not as they were before: the wrapper around it sends them from the first replica.
+    """
+    before: list[tuple[Tensor, Tensor]] = []
+
+    def note(_module: nn.Module, _args: object) -> None:
+        before.extend((buffer, buffer.detach().clone()) for buffer in module.buffers())
+
+    hook = module.register_forward_pre_hook(note)
+    try:
+        yield
+    finally:
+        hook.remove()
+        for buffer, value in before:
+            # Behind the back of autograd: batch normalisation keeps its buffers for a backward that, in training
+            # mode, does not read them.
+            buffer.data.copy_(value)
 
 
 def _for_own(value: Tensor, own: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from coadapt.model import BatchRule, InputError
 from coadapt.train.noise.noise_scale import GradNorms
@@ -29,6 +30,7 @@ from coadapt.train.wrappers.model import ElasticModel
 from coadapt.train.wrappers.optimizer import ElasticOptimizer, check_optimizer
 from coadapt.train.wrappers.own_rule import OwnRule
 from coadapt.train.wrappers.recorder import StepRecorder
+from coadapt.train.wrappers.script_check import BesideCheck
 from coadapt.train.wrappers.timing import Timer
 from coadapt.train.wrappers.unused import UnusedParameters
 
@@ -82,6 +84,7 @@ class TrainedPairs:
         folder = session.config.check_dir
         self.recorder = None if folder is None else StepRecorder(session, folder)
         self.drift = DriftCheck(session)
+        self.beside = BesideCheck(session)
         self.unused = UnusedParameters(session)
         self.rule: OwnRule | None = None
         self._session = session
@@ -147,6 +150,7 @@ class TrainedPairs:
             pair.optimizer.before_step = functools.partial(
                 self.unused.look, name, given
             )
+        self.beside.know(list(pair.model.module.parameters()))
         self.drift.watch(
             Watched(
                 name=pair.name,
@@ -173,6 +177,16 @@ class TrainedPairs:
             pair.gradients.begin_pass()
         if self.recorder is not None:
             self.recorder.begin_pass()
+
+    def body_begins(self) -> None:
+        """All is set for the loop's body: `coadapt check` looks on from here."""
+        if self.recorder is not None:
+            self.recorder.evidence.body_begins()
+
+    def body_ended(self) -> None:
+        """The loop's body has run on a pass."""
+        if self.recorder is not None:
+            self.recorder.evidence.body_ended()
 
     def end_step(self) -> bool:
         """Return whether training is to stop here, on all replicas alike: what is checked has a last step."""
@@ -222,6 +236,7 @@ class TrainedPairs:
 
     def close(self) -> None:
         """The group is about to end: let go of it, and of what outlives it."""
+        self.beside.close()
         for pair in self._pairs:
             pair.gradients.check.close()
             pair.model.let_go()
@@ -263,9 +278,15 @@ def build_pair(
         model, session, gradients, dict(how.get("ddp") or {}), sharding
     )
     elastic.begin()
+    session.needs_two = session.needs_two or normalises_over_batch(model)
     session.model_is_sharded = session.model_is_sharded or sharding is not None
     stepper = ElasticOptimizer(optimizer, session, gradients, rule, name)
     return TrainedPair(name=name, model=elastic, optimizer=stepper, gradients=gradients)
+
+
+def normalises_over_batch(model: nn.Module) -> bool:
+    """Return whether a part of `model` is batch normalisation, which refuses a single sample."""
+    return any(isinstance(module, _BatchNorm) for module in model.modules())
 
 
 def _meter(
