@@ -125,7 +125,9 @@ def story_key(job: JobRecord) -> StoryKey:
         straggler_of(job).partition(" computes")[0],
         not_finite(job.measured.metrics),
         job.status.unseen,
-        job.status.blocked or job.explanation,
+        "; ".join(
+            filter(None, (job.status.preparing, job.status.blocked or job.explanation))
+        ),
     )
 
 
@@ -134,7 +136,8 @@ def why_now(status: Status) -> tuple[Reason, str]:
     if status.blocked:
         return status.reason, status.blocked
     if not status.unseen:
-        return status.reason, status.explanation
+        told = (status.preparing, status.explanation)
+        return status.reason, "; ".join(filter(None, told))
     return Reason.UNSEEN, "; ".join(filter(None, (status.unseen, status.explanation)))
 
 

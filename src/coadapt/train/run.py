@@ -84,7 +84,9 @@ class Run:
     def __init__(self, config: TrainConfig) -> None:
         self._session = Session(config=config, group=form_group(config))
         self._stop = StopSignal(
-            config.times.stop_timeout_s, listeners_dir=config.listeners_dir
+            config.times.stop_timeout_s,
+            listeners_dir=config.listeners_dir,
+            member=config.place.member,
         )
         if config.keeps_checkpoints:
             self._stop.install()
@@ -415,6 +417,8 @@ class Run:
         """
         if self._training is None:
             self._begin(num_epochs)
+        elif not self._training:
+            self._stop.trains()
         self._training = True
         session, loader = self._session, self._loader
         assert loader is not None
@@ -435,6 +439,7 @@ class Run:
             loader.end()
         self._training = False
         self._step_loop.trained.end_training(session.progress.step)
+        self._stop.ended()
 
     def steps(
         self, num_steps: int, *, batch_size: int, max_atomic: int | None = None
@@ -581,6 +586,8 @@ class Run:
             # A notebook may go on for long, and begin other runs: this one's model is to be forgotten.
             atexit.unregister(self._at_exit)
             self._failures.uninstall()
+            if self._failures.exit_code is None:
+                self._stop.ended()
 
     def _at_exit(self) -> None:
         if self._failures.forked:
@@ -595,6 +602,8 @@ class Run:
             # Python prints what an exit handler raises, and ends with code 0.
             logger.exception("the last checkpoint was not written")
             end_now(EXIT_FAILED)
+        if self._failures.exit_code is None:
+            self._stop.ended()
         self._failures.release()
 
     def _begin(self, num_epochs: int) -> None:
