@@ -266,7 +266,7 @@ def test_as_many_backwards_are_told_with_the_consensus() -> None:
     own = StepFlags(step=8.0, backwards=8.0)
     agreed = StepFlags(step=16.0, backwards=12.0)
     with pytest.raises(
-        UnlikeReplicasError, match="8 here since .*, 12 on all 2, up to"
+        UnlikeReplicasError, match=r"8 here since .*, 12 on all 2, up to"
     ):
         _check_alike(own, agreed, 2)
     _check_alike(own, replace(agreed, backwards=16.0), 2)
