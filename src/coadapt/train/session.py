@@ -56,6 +56,8 @@ class Sampling:
 
     stream: where a stream stands, None at the start of its epochs and for other data. further_noise: of pairs
     of model and optimiser that do not lead. trend: 1 or -1 if the batch has last grown or shrunk, else 0.
+    decide_at: samples trained on after which the run chooses its batch next. batches: (samples trained on,
+    total batch) of each change, the first from 0 samples on.
     """
 
     limits: BatchLimits
@@ -65,6 +67,8 @@ class Sampling:
     further_noise: dict[str, NoiseScale] = field(default_factory=dict)
     trend: int = 0
     stream: StreamPosition | None = None
+    decide_at: int = 0
+    batches: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -92,6 +96,8 @@ class Session:
     type. trial: a pass runs by itself, to see whether it fits. broken_off: the pass in which the loop was
     left.
     random_seed: what all random numbers of the run follow from that are not the script's own.
+    noise_asked: the script has asked for the noise scale on this replica. noise_wanted: on any of them, as
+    all have agreed.
     model_is_sharded: each of several replicas has a shard of the model.
     """
 
@@ -106,11 +112,25 @@ class Session:
     trial: bool = False
     broken_off: Pass | None = None
     random_seed: int = 0
+    noise_asked: bool = False
+    noise_wanted: bool = False
     model_is_sharded: bool = False
 
     @property
     def adaptive(self) -> bool:
         return self.config.contract is RescaleContract.ADAPTIVE
+
+    @property
+    def chooses_batch(self) -> bool:
+        """Return whether the run itself chooses its batch; else it is fixed, declared or dictated."""
+        return self.adaptive and self.config.job.batch is None
+
+    @property
+    def uses_noise(self) -> bool:
+        """Return whether anybody uses the noise scale. The same on all replicas."""
+        rule = self.data.limits.rule
+        ruled = rule is not None and rule.kind is RuleKind.NOISE_SCALE
+        return self.adaptive or ruled or self.noise_wanted or bool(self.config.job.url)
 
     @property
     def gpu_type(self) -> str:

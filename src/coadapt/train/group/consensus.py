@@ -109,6 +109,7 @@ class StepFlags:
     Only rank 0 sets `save`, `rescale` (a generation; 0: none), `stride` (steps between the next consensus and
     the one after it) and `batch` (None: no change). over: no step of the epoch is left. step: how many were
     done. skipped: which of those since the last consensus had no backward, a power of two for each.
+    noise: the script has asked for the noise scale.
     further: norms of the models that are trained beside the first. computed: how long each rank computed
     last, in seconds, a row with a number of one's own in one's own place; 0: not measured.
     """
@@ -120,6 +121,7 @@ class StepFlags:
     skipped: float = 0.0
     rescale: float = 0.0
     stride: float = 0.0
+    noise: float = 0.0
     batch: BatchConfig | None = None
     norms: NormSums = field(default_factory=NormSums)
     fingerprint: Fingerprint = field(default_factory=Fingerprint)

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 # uses none of the three parts; skipped steps of mixed precision end after some 20 (from a scale of 2^16).
 WINDOW_STEPS = 50
 # Gradients that are not finite: at least this often within a window, since not every step is measured.
-UNUSABLE_MIN = 5
+UNUSABLE_MIN = 2
 
 
 @dataclass(slots=True)
