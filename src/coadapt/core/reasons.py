@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 from coadapt.core.events import Outcome, ReplicasExited
 from coadapt.core.lifecycle import JobState, Reason
@@ -9,6 +10,10 @@ from coadapt.core.state import JobRecord
 from coadapt.model import Plan, Tenant
 
 HOLDERS_NAMED = 3  # jobs that a sentence names
+# A failure without progress is repeated after this, and after twice as long each time, up to the second one,
+# in seconds. A run that lasted as long as that before it failed is repeated at once.
+RETRY_FIRST_S = 5.0
+RETRY_MOST_S = 300.0
 AGAIN = "restarts, from a checkpoint if it saved one"
 
 
@@ -18,18 +23,37 @@ def failure(job: JobRecord, detail: str) -> str:
     return f"failed {times}" + (f": {detail}" if detail else "")
 
 
-def release_reason(job: JobRecord, event: ReplicasExited) -> tuple[Reason, str]:
-    """Return why a job that is to run again has no replicas."""
+def release_reason(
+    job: JobRecord, event: ReplicasExited, rest_s: float = 0.0
+) -> tuple[Reason, str]:
+    """Return why a job that is to run again, after it rested for so long, has no replicas."""
+    pause = f" after a pause of {rest_s:g} s" if rest_s else ""
     match event.outcome:
         case Outcome.FAILED:
-            return Reason.SCRIPT_FAILED, f"restarts: {failure(job, event.detail)}"
+            why = f"restarts{pause}: {failure(job, event.detail)}"
+            return Reason.SCRIPT_FAILED, why
         case Outcome.LOST:
             detail = f": {event.detail}" if event.detail else ""
-            return Reason.REPLICAS_LOST, f"{AGAIN}: replicas were lost{detail}"
+            again = AGAIN.replace("restarts", f"restarts{pause}")
+            return Reason.REPLICAS_LOST, f"{again}: replicas were lost{detail}"
+        case Outcome.STOPPED if job.state is not JobState.STOPPING and event.detail:
+            return Reason.REPLICAS_LOST, f"starts again: {event.detail}"
         case Outcome.STOPPED if job.reason is Reason.HUNG:
             return Reason.HUNG, f"{AGAIN}: it had not reported for too long"
         case _:
             return Reason.RESCALED if job.target else Reason.PREEMPTED, job.explanation
+
+
+def setup_runs(since: float, limit_s: float | None) -> str:
+    """Return what a job waits for whose `setup` runs since an instant (s since 1970)."""
+    at = datetime.fromtimestamp(since, UTC)
+    most = "" if limit_s is None else f", for at most {limit_s / 60:g} min"
+    return f"its setup runs since {at:%H:%M:%S} UTC{most}"
+
+
+def retry_delay_s(num_failures: int) -> float:
+    """Return how long a job rests that failed so often without progress in between, in seconds."""
+    return min(RETRY_FIRST_S * 2.0 ** (num_failures - 1), RETRY_MOST_S)
 
 
 def hang(silent_s: float, allowed_s: float) -> str:
@@ -84,11 +108,16 @@ def blocked_reason(
 
 
 def waiting_reason(
-    job: JobRecord, plan: Plan, pools: Mapping[str, int], tenant: Tenant | None
+    job: JobRecord,
+    plan: Plan,
+    pools: Mapping[str, int],
+    tenant: Tenant | None = None,
+    last_lost: str = "",
 ) -> tuple[Reason, str]:
     """Return why `plan` gives the job nothing.
 
     pools: GPUs by type (`gpus_by_type`). tenant: the job's, None if it has no settings.
+    last_lost: what became of the last node, where none is left.
     """
     limits = job.spec.replicas
     largest = max(
@@ -96,6 +125,8 @@ def waiting_reason(
     )
     if (least := limits.min) > largest:
         has = f"the cluster has {largest} of {limits.types_in_words}"
+        if last_lost:
+            has = f"the cluster has no node: {last_lost}"
         return (
             Reason.IMPOSSIBLE,
             f"waits: needs at least {least} GPU{'s' if least > 1 else ''}, {has}",

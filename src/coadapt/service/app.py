@@ -48,6 +48,7 @@ from coadapt.runtime.snapshot import cluster_snapshot, count_states
 from coadapt.service import errors, nodes, pruning, tenants
 from coadapt.service.auth import Credentials
 from coadapt.service.bodies import StrictRoute
+from coadapt.service.committing import commit
 from coadapt.service.figures.latencies import Latencies
 from coadapt.service.figures.metrics import metrics_text
 from coadapt.service.figures.tally import Tally
@@ -434,7 +435,7 @@ def _reports(request: Request) -> ReportGroups:
 
 
 async def _commit(request: Request, event: Event) -> None:
-    await asyncio.wrap_future(_service(request).loop.commit(event))
+    await commit(_service(request).loop, event)
 
 
 async def _read(request: Request, question: Callable[[SchedulerState], T]) -> T:

@@ -16,6 +16,7 @@ from coadapt.model.bounds import LABEL_ALLOWED, is_label
 from coadapt.model.tenant import EVERYBODY
 from coadapt.model.wire import Json, to_json
 from coadapt.service.bodies import StrictRoute
+from coadapt.service.committing import commit
 from coadapt.service.limits import (
     GPUS_MAX,
     NAME_LENGTH_MAX,
@@ -72,9 +73,7 @@ async def configure(
             tenant,
             f"one of the {len(known)} that there are; more are not kept",
         )
-    await asyncio.wrap_future(
-        loop.commit(TenantConfigured(at=loop.now(), tenant=granted))
-    )
+    await commit(loop, TenantConfigured(at=loop.now(), tenant=granted))
     (told,) = await asyncio.to_thread(
         loop.read, lambda state: tenant_snapshots(state, {tenant})
     )

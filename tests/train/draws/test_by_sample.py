@@ -48,7 +48,9 @@ def _replaced() -> Iterator[None]:
     by_sample.draw_for_none()
 
 
-def drawn(draw: Callable[[Tensor], Tensor], x: Tensor, sizes: tuple[int, ...]) -> Tensor:
+def drawn(
+    draw: Callable[[Tensor], Tensor], x: Tensor, sizes: tuple[int, ...]
+) -> Tensor:
     """Return what is drawn for all samples of `x`, in passes of `sizes`."""
     parts = []
     for stop, size in zip(accumulate(sizes), sizes, strict=True):

@@ -92,7 +92,7 @@ def resume(session: Session, record: RunRecord) -> None:
             "loader", data.order, f"what the checkpoint was made with: {record.order}"
         )
     if record.order.num_samples is not None:
-        data.order = record.order  # of a stream: its length, as it was found
+        session.set_length(record.order.num_samples)
     frozen = RescaleContract.FROZEN
     if session.config.contract is frozen and session.group.size != record.num_replicas:
         raise InputError(

@@ -82,6 +82,11 @@ class Saver:
         """Return the names of what is registered."""
         return list(self._objects)
 
+    @property
+    def items(self) -> list[Stateful]:
+        """Return what is registered."""
+        return list(self._objects.values())
+
     def register(self, name: str, item: Stateful) -> None:
         """Keep `item` in checkpoints. InputError if its state is not plain data, or the name is taken."""
         if name in self._objects:
@@ -237,8 +242,7 @@ class Saver:
                     if isinstance(value, Tensor)
                 }
             elif kind == "optimizer":
-                groups = state["param_groups"]
-                assert isinstance(groups, list)
+                groups = getattr(item, "param_groups", [])
                 found[name] = [len(group["params"]) for group in groups]
         return found
 

@@ -34,7 +34,8 @@ from coadapt.train.draws.streams import PER_SAMPLE, data_keys
 from coadapt.train.env import STOP_TIMEOUT_S
 from coadapt.train.exits.stop import exit_after
 from coadapt.train.loading.sample_draws import Keyed, show_inner_dataset, with_draws
-from coadapt.train.samples.order import Pass, cut_step
+from coadapt.train.samples.alike import Row
+from coadapt.train.samples.order import STAND_IN, Pass, cut_step
 from coadapt.train.samples.sharded_stream import ShardedStream, ShardReader
 from coadapt.train.samples.stream import Cut, PassReader, StreamPosition, StreamReader
 from coadapt.train.session import Session
@@ -66,13 +67,17 @@ PLANNED_AHEAD = 32
 @quick_init
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A pass with its data. ids: of its samples. after: where a stream stands after the step."""
+    """A pass with its data. ids: of its samples. after: where a stream stands after the step.
+
+    rows: what the replicas compare of a stream.
+    """
 
     current: Pass
     ids: Sequence[int]
     data: object
     after: StreamPosition | None = None
     note: str = ""
+    rows: Sequence[Row] = ()
 
     def pin_memory(self) -> "Fetched":
         """Return this with its data in page-locked memory, as torch's DataLoader asks for it."""
@@ -154,12 +159,11 @@ class MapFetcher:
         coming = passes_to_come(self._session)
         while ahead := list(itertools.islice(coming, PLANNED_AHEAD)):
             for index, current in ahead:
-                # A stand-in needs some sample to run on: the step's first.
-                start, stop = (
-                    (current.start, current.stop)
-                    if current.num_samples
-                    else (index, index + 1)
-                )
+                start, stop = current.start, current.stop
+                if not current.num_samples:
+                    # A stand-in needs some samples to run on: the step's first.
+                    start = index
+                    stop = index + min(STAND_IN, current.step_samples)
                 own = ids[start:stop].tolist()
                 self._planned.append((current, own))
                 if not self._draws_by_sample:
@@ -258,6 +262,7 @@ class _Part(IterableDataset[Fetched]):
                     self._collate(item.samples),
                     item.after,
                     "" if number else self._reader.take_note(),
+                    item.rows,
                 )
 
 
@@ -272,7 +277,15 @@ def cut_of(session: Session) -> Cut:
         num_replicas=session.group.size,
         step=session.progress.step,
         halved=session.halved,
+        largest=_largest_pass(session),
     )
+
+
+def _largest_pass(session: Session) -> int:
+    """Return what a pass may have so that none has a single sample, of a model that would refuse that one."""
+    if not session.needs_two:
+        return 0
+    return session.data.limits.max_atomic or session.data.batch.total
 
 
 def passes_to_come(session: Session) -> Iterator[tuple[int, Pass]]:
@@ -289,7 +302,12 @@ def passes_to_come(session: Session) -> Iterator[tuple[int, Pass]]:
             return
         atomic = cut.batch_of(number, samples).atomic
         for current in cut_step(
-            index, samples, atomic, rank=cut.rank, num_replicas=cut.num_replicas
+            index,
+            samples,
+            atomic,
+            rank=cut.rank,
+            num_replicas=cut.num_replicas,
+            largest=cut.largest,
         ):
             yield index, current
         index += samples

@@ -191,7 +191,7 @@ class InPlaceRescaler(CheckpointRescaler):
         leave_group(old)
         if self._me not in staying:
             logger.info("no part of generation %d: leaves", order.generation)
-            self._stop.exit_code = 0
+            self._stop.dismiss()
             leave(0)
         clock.mark("destroy")
         self._form(order)
