@@ -160,12 +160,20 @@ class Run:
 
     @property
     def grad_stats(self) -> GradStats | None:
-        """Return what is known of the gradient's noise, None before the first estimate."""
+        """Return what is known of the gradient's noise, None before the first estimate.
+
+        Where nobody else uses it, it is measured from the first time on that this is asked for.
+        """
+        self._session.noise_asked = True
         return None if self._session.sampling is None else self._session.grad_stats()
 
     @property
     def noise_scale_interval(self) -> tuple[float, float] | None:
-        """Return the 90 % interval of the gradient noise scale in samples, None before a few estimates."""
+        """Return the 90 % interval of the gradient noise scale in samples, None before a few estimates.
+
+        Measured from the first time on that it is asked for, as `grad_stats`.
+        """
+        self._session.noise_asked = True
         return (
             None
             if self._session.sampling is None
@@ -206,6 +214,8 @@ class Run:
             how=how,
         )
         pair = replace(pair, name=name)
+        # Whoever says how it is to be measured uses it.
+        self._session.noise_wanted = self._session.noise_wanted or "noise" in how
         trained.add(pair)
         self._rescaler.models.append(pair.model)
         self.register(_named("model", name), pair.model)
@@ -438,7 +448,7 @@ class Run:
         finally:
             loader.end()
         self._training = False
-        self._step_loop.trained.end_training(session.progress.step)
+        self._step_loop.end_training()
         self._stop.ended()
 
     def steps(
