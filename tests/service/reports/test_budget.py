@@ -74,7 +74,7 @@ def test_a_flood_gets_429_and_fills_no_journal(tmp_path: Path) -> None:
     service = InProcess(tmp_path)
     with service.turning():
         client = service.client()
-        job = client.post("/v1/jobs", json=job_file()).json()["id"]
+        job = client.post("/v1/jobs", json=job_file(tmp_path)).json()["id"]
         metrics = {f"{number:03d}-{'x' * 70}": 1.0 for number in range(100)}
         body = {"generation": 1, "report": {"progress": 1.0, "metrics": metrics}}
         path = f"/v1/jobs/{job}/reports"

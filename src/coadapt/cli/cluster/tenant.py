@@ -81,7 +81,8 @@ def _quota(text: str) -> int | None:
 
 def _line(told: JsonObject) -> str:
     of = "without a quota" if told["quota_gpus"] is None else f"of {told['quota_gpus']}"
+    num_jobs = cast(int, told["num_jobs"])
     return (
         f"{told['id']}: {cast(float, told['num_gpus']):g} GPUs {of}, weight {told['weight']:g}, "
-        f"priority {told['priority']}, {told['num_jobs']} jobs"
+        f"priority {told['priority']}, {num_jobs} job{'s' * (num_jobs != 1)}"
     )
