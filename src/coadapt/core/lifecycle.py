@@ -42,7 +42,9 @@ class Reason(StrEnum):
     SUBMITTED = "submitted"  # no round has looked at it yet
     NO_CAPACITY = "no_capacity"  # the last round gave it nothing
     SET_ASIDE = "set_aside"  # the policy fails with it; it is tried again later
-    IMPOSSIBLE = "impossible"  # its minimum exceeds the present cluster
+    IMPOSSIBLE = (
+        "impossible"  # its minimum exceeds the present cluster, or its tenant's quota
+    )
     ALLOCATED = "allocated"
     PREEMPTED = "preempted"
     RESCALED = "rescaled"

@@ -4,11 +4,10 @@ State changes only inside `handle`. What an event may do to a job is the table i
 follow from a plan is converge.py; the books are accounting.py.
 """
 
-import math
 from bisect import bisect_left, insort
 from typing import assert_never
 
-from coadapt.core.accounting import hold, job_view, may_train
+from coadapt.core.accounting import held, hold, job_view, may_train
 from coadapt.core.commands import Command, SetAlarm, Solve
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.converge import (
@@ -33,17 +32,23 @@ from coadapt.core.events import (
     ReplicasStarted,
     SchedulerConfigured,
     SchedulerRestarted,
+    SetupStarted,
     TenantConfigured,
     TimerFired,
+    TrainerSeen,
     TrainingReported,
     TrainingResumed,
 )
 from coadapt.core.lifecycle import ENDED, HOLDING, JobState, Reason, Trigger
 from coadapt.core.reasons import (
+    RETRY_MOST_S,
+    blocked_reason,
     failure,
     hang,
     release_reason,
     rescale_failure,
+    retry_delay_s,
+    setup_runs,
     waiting_reason,
 )
 from coadapt.core.settling import settling
@@ -70,7 +75,9 @@ from coadapt.model import (
     Tenant,
     Usage,
     check_plan,
+    holding,
 )
+from coadapt.model.instants import next_multiple
 from coadapt.model.quick_init import replace
 from coadapt.model.view import JobViews, standing_of
 
@@ -130,6 +137,10 @@ class Scheduler:
                 return self._node_lost(event.node, event.why)
             case ReplicasStarted():
                 return self._started(event)
+            case SetupStarted():
+                return self._setting_up(event)
+            case TrainerSeen():
+                return self._trainer_seen(event)
             case ReplicasKept():
                 return self._kept(event)
             case ReplicasExited():
@@ -169,6 +180,8 @@ class Scheduler:
         unseen, self._work.unseen = self._work.unseen, {}
         for job_id in unseen:
             job = jobs.get(job_id)
+            if job is not None and job.retry_at:
+                job = None  # it rests: no plan may have a place for it
             if job is None or job.status.state in ENDED or job.status.cancel_requested:
                 views.drop(job_id)
             else:
@@ -269,6 +282,23 @@ class Scheduler:
         job.failed_rescales = replace(job.failed_rescales, num_in_row=0)
         return self._converge(job)
 
+    def _setting_up(self, event: SetupStarted) -> list[Command]:
+        job = self._answered(event.job, event.generation)
+        if job is None or job.state is not JobState.STARTING:
+            return []
+        job.heard_at = self.state.at
+        limit_s = None if job.spec.launch is None else job.spec.launch.setup_timeout_s
+        why = setup_runs(event.since, limit_s)
+        job.status = replace(job.status, preparing=why)
+        return []
+
+    def _trainer_seen(self, event: TrainerSeen) -> list[Command]:
+        job = self._training(event.job, event.generation)
+        if job is None:
+            return []
+        job.running = replace(job.running, is_plain=not event.seen)
+        return self._converge(job)
+
     def _heard(self, event: TrainingReported | TrainingResumed) -> list[Command]:
         """Take in what replicas tell; plans have their way with a job once its replicas have trained."""
         job = self._training(event.job, event.generation)
@@ -336,12 +366,16 @@ class Scheduler:
             and job.reason is not Reason.NODE_LOST
         )
         if event.outcome is Outcome.SUCCEEDED:
-            self._end(job, Trigger.SUCCEEDED, Reason.FINISHED, "finished")
+            why = f"finished; {event.detail}" if event.detail else "finished"
+            self._end(job, Trigger.SUCCEEDED, Reason.FINISHED, why)
         elif job.status.cancel_requested:
             self._end(job, Trigger.CANCELLED, Reason.CANCELLED, "cancelled on request")
         else:
             self._release(job, event)
-        return self._converge(job) + ([] if foreseen else self._wake())
+        commands = self._converge(job) + ([] if foreseen else self._wake())
+        if job.state not in ENDED and job.retry_at:
+            commands += self._set_alarm(job.retry_at)
+        return commands
 
     def _release(self, job: JobRecord, event: ReplicasExited) -> None:
         """Let go what the job holds: it will run again, unless it failed too often."""
@@ -355,12 +389,24 @@ class Scheduler:
                     failure(job, event.detail),
                 )
                 return
+        rest_s = self._rest_s(job, event.outcome)
         why = (
-            release_reason(job, event)
+            release_reason(job, event, rest_s)
             if job.reason is not Reason.NODE_LOST
             else (None, None)
         )
         _let_go(job, self.state.at, job.status.after(Trigger.RELEASED, *why))
+        if rest_s:
+            job.target = NO_GRANT
+            job.retry_at = self.state.at + rest_s
+
+    def _rest_s(self, job: JobRecord, outcome: Outcome) -> float:
+        """Return how long a job rests before it may run again: what failed at once would fail again."""
+        got_on = job.measured.progress > job.running.progress_at_start
+        ran_s = self.state.at - job.running.since
+        if got_on or ran_s >= RETRY_MOST_S or not self._is_failure(job, outcome):
+            return 0.0
+        return retry_delay_s(job.usage.num_failures)
 
     def _is_failure(self, job: JobRecord, outcome: Outcome) -> bool:
         if job.reason is Reason.NODE_LOST:
@@ -380,6 +426,7 @@ class Scheduler:
         if not self.state.active:
             return []
         commands = self._look_after()
+        self._end_rests()
         solving = (
             state.solve_at is not None
             and state.at - state.solve_at < self.config.solve_timeout_s
@@ -388,7 +435,16 @@ class Scheduler:
             state.round, state.solve_at = state.round + 1, state.at
             commands.append(Solve(round=state.round, view=self.view()))
         state.round_at = state.at
-        return commands + self._set_alarm(self._next_round_at())
+        rests = (job.retry_at for job in state.active if job.retry_at)
+        return commands + self._set_alarm(min([self._next_round_at(), *rests]))
+
+    def _end_rests(self) -> None:
+        """Let jobs be planned again that have rested after a failure."""
+        for job in self.state.active:
+            if 0.0 < job.retry_at <= self.state.at:
+                job.retry_at = 0.0
+                self._work.note(job)
+                self.state.changed.add(job.id)
 
     def _plan_ready(self, event: PlanReady) -> list[Command]:
         state = self.state
@@ -415,7 +471,7 @@ class Scheduler:
         for job in [
             state.jobs[job_id] for job_id in state.changed if job_id in state.jobs
         ]:
-            if not job.status.cancel_requested:
+            if not (job.status.cancel_requested or job.retry_at):
                 self._set_target(job, plan, view)
         self._plan = plan
         # Whose order is not as the plan has it is under way, or may need another.
@@ -430,7 +486,32 @@ class Scheduler:
                 )
                 self._work.note(job)
                 state.changed.add(job.id)
-        return self._converge()
+        commands = self._converge()
+        self._note_blocked()
+        return commands
+
+    def _note_blocked(self) -> None:
+        """Say of each job that the plan starts, and that has no free GPUs yet, which jobs it waits for."""
+        for job in self._work.jobs:
+            if job.state is not JobState.PENDING:
+                continue
+            why = blocked_reason(
+                job, self._holders(job), self.state.at, self.config.settle_s
+            )
+            if why != job.status.blocked:
+                job.status = replace(job.status, blocked=why)
+                self.state.changed.add(job.id)
+
+    def _holders(self, job: JobRecord) -> list[JobRecord]:
+        """Return the jobs on the nodes of the job's target that hold more there than they are to hold."""
+        found: dict[JobId, JobRecord] = {}
+        for node in holding(job.target.allocation).nodes:
+            for holder_id in self._work.holdings.on(node):
+                holder = self.state.jobs[holder_id]
+                wanted = holding(holder.target.allocation).by_node.get(node, 0.0)
+                if held(holder).by_node.get(node, 0.0) > wanted:
+                    found[holder_id] = holder
+        return sorted(found.values(), key=_place)
 
     def _set_target(self, job: JobRecord, plan: Plan, view: ClusterView) -> None:
         if job.failed_rescales.waits_for_plan:
@@ -446,10 +527,15 @@ class Scheduler:
             plan.reasons.get(job.id) or f"runs on {allocation.num_replicas} GPUs",
         )
         if not allocation.slots:
-            waits, why = waiting_reason(job, plan, view.inventory.by_type)
+            waits, why = waiting_reason(
+                job,
+                plan,
+                view.inventory.by_type,
+                self.state.tenants.get(job.spec.tenant),
+            )
             reason = reason if job.state is JobState.STOPPING else waits
-        if (reason, why) != (job.reason, job.explanation):
-            job.status = replace(job.status, reason=reason, explanation=why)
+        if (reason, why, "") != (job.reason, job.explanation, job.status.blocked):
+            job.status = replace(job.status, reason=reason, explanation=why, blocked="")
 
     def _restarted(self) -> list[Command]:
         self.state.solve_at = self.state.round_due_at = None
@@ -474,8 +560,10 @@ class Scheduler:
         if self.state.tenants.get(tenant.id) == tenant:
             return []
         self.state.tenants[tenant.id] = tenant
-        # Nor does a plan count that is being made for the quotas as they were.
+        # Nor does a plan count that is being made for the quotas as they were, and the
+        # next one is read whole: quotas decide why a job waits.
         self.state.solve_at = None
+        self._plan = None
         return self._wake()
 
     def _look_after(self) -> list[Command]:
@@ -528,13 +616,9 @@ class Scheduler:
 
     def _next_round_at(self) -> float:
         """Return the first whole multiple of round_s that is not before now and after the last round."""
-        round_s, at, last_at = self.config.round_s, self.state.at, self.state.round_at
-        # A quotient rounds: where k * round_s / round_s comes out below k, the next round would be this one.
-        # So the quotient only says where to look, and the products themselves are compared.
-        index = max(math.floor(max(at, last_at) / round_s) - 1, 0)
-        while index * round_s < at or index * round_s <= last_at:
-            index += 1
-        return index * round_s
+        return next_multiple(
+            self.config.round_s, after=self.state.round_at, not_before=self.state.at
+        )
 
     def _set_alarm(self, at: float) -> list[Command]:
         if self.state.round_due_at is not None and self.state.round_due_at <= at:

@@ -72,6 +72,10 @@ class Status:
     """Its user wants it gone: it gets nothing any more, and policies do not see it."""
     unseen: str = ""
     """Why nobody can see at the moment whether its replicas live, "" where somebody can."""
+    blocked: str = ""
+    """Which jobs keep a pending job from the GPUs that the plan gives it, "" if none does."""
+    preparing: str = ""
+    """What its replicas wait for before they are started, "" for nothing that was told."""
 
     def after(
         self,
@@ -83,7 +87,13 @@ class Status:
         why = self.explanation if explanation is None else explanation
         state = advance(self.state, trigger)
         return replace(
-            self, state=state, reason=reason or self.reason, explanation=why, unseen=""
+            self,
+            state=state,
+            reason=reason or self.reason,
+            explanation=why,
+            unseen="",
+            blocked="",
+            preparing="",
         )
 
 
@@ -136,6 +146,8 @@ class Running:
     """When that start was ordered, s."""
     has_trained: bool = False
     """Whether they took a step since then."""
+    is_plain: bool = False
+    """Whether no process of them uses coadapt.train, as far as can be seen: they tell of no first step."""
 
 
 @quick_init
@@ -165,6 +177,8 @@ class JobRecord:
     failed_rescales: FailedRescales = FailedRescales()
     heard_at: float = 0.0
     """Last sign of life of its replicas, or when one was last asked for, s."""
+    retry_at: float = 0.0
+    """Until when it rests after a failure, s; 0 while it does not rest."""
     measured: Measured = field(default_factory=Measured)
     usage: Usage = field(default_factory=Usage)
 

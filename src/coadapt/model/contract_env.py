@@ -22,8 +22,14 @@ ENV_CHECKPOINT_URL = (
 )
 
 # A process that saves its state on SIGTERM puts a file named by its id here, which holds EXIT_STOPPED once
-# it is saved: so it is asked itself, and heard, whatever stands between it and its executor.
+# it is saved: so it is asked itself, and heard, whatever stands between it and its executor. coadapt.train
+# writes one of three words and the replica's name: a run that began and did not say that it ended is none
+# that succeeded.
 ENV_LISTENERS_DIR = "COADAPT_LISTENERS_DIR"
+LISTENER_TRAINS = "training"
+LISTENER_ENDED = "ended"
+LISTENER_FAILED = "failed"
+LISTENER_WORDS = frozenset({LISTENER_TRAINS, LISTENER_ENDED, LISTENER_FAILED})
 
 # Where replicas hear of their next generation (model/rescale.py); unset: they only ever stop.
 ENV_RESCALE_DIR = "COADAPT_RESCALE_DIR"

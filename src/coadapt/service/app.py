@@ -81,7 +81,7 @@ from coadapt.service.reports.groups import ReportGroups
 from coadapt.service.reports.lane import ReportLane
 from coadapt.service.reports.reading import read_report
 from coadapt.service.reports.trainer_status import StatusBody, Throttle, report_of
-from coadapt.service.submission import check_possible, job_id
+from coadapt.service.submission import check_possible, check_quota, job_id
 
 # Decisions about a job that `describe` shows; its story tells all of them.
 DECISIONS_SHOWN = 10
@@ -269,8 +269,15 @@ async def submit(
     if _service(request).shares_disk:
         await asyncio.to_thread(check_disk, spec.launch)
     if known is None:
-        present = await _read(request, lambda state: list(state.nodes.values()))
+        present, tenant = await _read(
+            request,
+            lambda state: (
+                list(state.nodes.values()),
+                state.tenants.get(spec.tenant),
+            ),
+        )
         check_possible(spec, [*present, *_service(request).to_come()])
+        check_quota(spec, tenant)
         await _commit(request, JobSubmitted(at=at, job=new_id, spec=spec))
     elif known[0] != spec:
         raise HTTPException(

@@ -3,7 +3,6 @@
 It keeps no secrets from the core and takes no word from it: what is not in the ports does not exist here.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,6 +20,7 @@ from coadapt.core.events import (
     TrainingResumed,
 )
 from coadapt.model import Allocation, JobId, KinTimes, Node, NodeId
+from coadapt.model.instants import next_multiple
 from coadapt.model.quick_init import maker
 from coadapt.runtime.ports import Cancel, Clock, Post
 from coadapt.sim.agent import (
@@ -445,8 +445,7 @@ class World:
         unsettled, self._ahead.unsettled = self._ahead.unsettled, {}
         now = self._clock.now()
         if self._ahead.until is None:
-            report_s = self.config.report_s
-            self._ahead.until = (math.floor(now / report_s) + 1) * report_s
+            self._ahead.until = next_multiple(self.config.report_s, after=now)
             self._clock.call_at(self._ahead.until, self._report)
         for job in unsettled.values():
             if (replicas := job.replicas) is not None and not replicas.hung:

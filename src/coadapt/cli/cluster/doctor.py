@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coadapt.cli.client import RefusedError, UnreachableError, find_client
+from coadapt.cli.cluster.job_dirs_check import look_at_job_dirs
 from coadapt.cli.exit_codes import EXIT_FAILED
 from coadapt.cli.state_dir import (
     StateDir,
@@ -76,6 +77,7 @@ def doctor(
         with directory.locked():
             _end_jobs(directory)
     sound = _look_at_journal(directory, repair)
+    sound = look_at_job_dirs(directory) and sound
     sound = _look_at_scheduler(directory) and sound
     if not (sound and ready):
         raise typer.Exit(EXIT_FAILED)
@@ -227,27 +229,33 @@ def _look_at_scheduler(directory: StateDir) -> bool:
 
 def _end_jobs(directory: StateDir) -> None:
     """End what runs under this directory, and wait until it is gone."""
-    from coadapt.executors.processes.generation_dir import JobDir
+    from coadapt.executors.processes.generation_dir import JOBS, RECORDS, JobDir
     from coadapt.executors.processes.job_processes import (
         kill_identified,
         kill_marked,
+        marked_jobs,
         marked_processes,
     )
+    from coadapt.executors.processes.own_files import is_there, names_in
+    from coadapt.executors.processes.taking_over import take_over_layout
 
-    jobs = sorted(path for path in (directory.path / "jobs").glob("*") if path.is_dir())
-    living = [job for job in jobs if marked_processes(job / "checkpoints")]
-    for job in living:
-        kill_marked(job / "checkpoints")
+    take_over_layout(directory.path)
+    jobs = [
+        JobDir.of(directory.path, name) for name in names_in(directory.path / RECORDS)
+    ]
+    living = sorted(marked_jobs(directory.path / JOBS))
+    for name in living:
+        checkpoints = JobDir.of(directory.path, name).checkpoints
+        kill_marked(checkpoints)
         deadline = time.monotonic() + END_WAIT_S
-        while marked_processes(job / "checkpoints") and time.monotonic() < deadline:
+        while marked_processes(checkpoints) and time.monotonic() < deadline:
             time.sleep(POLL_S)
-        typer.echo(f"jobs       {job.name} was ended; its checkpoints and logs stay")
+        typer.echo(f"jobs       {name} was ended; its checkpoints and logs stay")
     for job in jobs:
-        kill_identified(
-            each for lead in JobDir(job).generations() for each in lead.leaders()
-        )
+        kill_identified(each for lead in job.generations() for each in lead.leaders())
         # A new journal may give out the numbers of these generations again.
-        if (job / "generations").is_dir():
-            (job / "generations").rename(job / f"generations.{int(time.time())}")
+        folder = job.records / "generations"
+        if is_there(folder):
+            folder.rename(folder.with_name(f"generations.{int(time.time())}"))
     if not living:
         typer.echo("jobs       none runs here")

@@ -90,6 +90,7 @@ def launch_order(
             batch=command.batch,
         ),
         lead=rank_map.lead,
+        setup_timeout_s=launch.setup_timeout_s,
     )
 
 
