@@ -49,7 +49,11 @@ class Reason(StrEnum):
     PREEMPTED = "preempted"
     RESCALED = "rescaled"
     RESCALE_FAILED = "rescale_failed"  # the replicas of before train on
+    GROWTH_FAILED = "growth_failed"  # it goes back to the size that trained last
     NODE_LOST = "node_lost"
+    NODE_UNFIT = (
+        "node_unfit"  # a node lacks something of this job: it goes on elsewhere
+    )
     REPLICAS_LOST = "replicas_lost"
     UNSEEN = (
         "unseen"  # nobody can see whether its replicas still live; they may train on

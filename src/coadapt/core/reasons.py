@@ -36,6 +36,8 @@ def release_reason(
             detail = f": {event.detail}" if event.detail else ""
             again = AGAIN.replace("restarts", f"restarts{pause}")
             return Reason.REPLICAS_LOST, f"{again}: replicas were lost{detail}"
+        case Outcome.STOPPED if job.state is not JobState.STOPPING and event.detail:
+            return Reason.REPLICAS_LOST, f"starts again: {event.detail}"
         case Outcome.STOPPED if job.reason is Reason.HUNG:
             return Reason.HUNG, f"{AGAIN}: it had not reported for too long"
         case _:
@@ -106,11 +108,16 @@ def blocked_reason(
 
 
 def waiting_reason(
-    job: JobRecord, plan: Plan, pools: Mapping[str, int], tenant: Tenant | None
+    job: JobRecord,
+    plan: Plan,
+    pools: Mapping[str, int],
+    tenant: Tenant | None = None,
+    last_lost: str = "",
 ) -> tuple[Reason, str]:
     """Return why `plan` gives the job nothing.
 
     pools: GPUs by type (`gpus_by_type`). tenant: the job's, None if it has no settings.
+    last_lost: what became of the last node, where none is left.
     """
     limits = job.spec.replicas
     largest = max(
@@ -118,6 +125,8 @@ def waiting_reason(
     )
     if (least := limits.min) > largest:
         has = f"the cluster has {largest} of {limits.types_in_words}"
+        if last_lost:
+            has = f"the cluster has no node: {last_lost}"
         return (
             Reason.IMPOSSIBLE,
             f"waits: needs at least {least} GPU{'s' if least > 1 else ''}, {has}",

@@ -106,6 +106,9 @@ def copy_of(job: JobRecord) -> JobRecord:
         job.order,
         job.running,
     )
-    made.failed_rescales, made.heard_at = job.failed_rescales, job.heard_at
+    made.failed_rescales = job.failed_rescales
+    made.growth = job.growth
+    made.unfit_nodes = job.unfit_nodes
+    made.heard_at = job.heard_at
     made.measured, made.usage = job.measured, job.usage
     return made

@@ -215,6 +215,11 @@ class World:
             if job.replicas is not None
         }
 
+    def num_replicas(self, job_id: JobId) -> int:
+        """Return how many replicas of the job live."""
+        replicas = self._jobs[job_id].replicas
+        return 0 if replicas is None else replicas.allocation.num_replicas
+
     # -- orders -----------------------------------------------------------------------------------------
 
     def _start(self, job: _Job, command: Start, post: Post) -> None:

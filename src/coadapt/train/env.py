@@ -14,6 +14,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TypedDict, TypeVar, Unpack
 
+from coadapt.interfaces import Interface, set_interfaces
 from coadapt.model import BatchConfig, InputError, JobSpec, Placement, RescaleContract
 from coadapt.model.checkpoint_url import (
     check_checkpoint_url,
@@ -190,6 +191,16 @@ def under_torchrun() -> bool:
 def node_address() -> str:
     """Return where replicas on other nodes reach this process."""
     return os.environ.get(ENV_NODE_ADDRESS, "127.0.0.1")
+
+
+def name_interface() -> Interface | None:
+    """Tell gloo and NCCL by which interface other machines reach this one, unless one was set; return it."""
+    return set_interfaces(os.environ, os.environ.get(ENV_NODE_ADDRESS, ""))
+
+
+def visible_devices() -> str | None:
+    """Return what this process was told of GPUs, None if nothing."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
 def tell_placement(config: TrainConfig) -> None:

@@ -89,17 +89,38 @@ def _look_at_executor(
     """Look whether an executor has what it needs: that of the command line, or of the settings file."""
     from coadapt.cli.cluster.up_settings import SETTINGS_FILE, read_settings
     from coadapt.executors import prepare_executor
+    from coadapt.executors.host import Examinable
 
     if name is None and not (directory.path / SETTINGS_FILE).exists():
         return True
     settings, known = read_settings(directory, None, {"executor": name}, options)
     try:
-        prepare_executor(settings.executor, known)
+        connect = prepare_executor(settings.executor, known)
+        if isinstance(connect, Examinable):
+            connect.examine(settings.grace)
     except InputError as error:
         typer.echo(f"executor   {settings.executor} cannot run here: {error}")
         return False
     typer.echo(f"executor   {settings.executor} has what it needs")
+    typer.echo(f"network    {_told_network()}")
     return True
+
+
+def _told_network() -> str:
+    """Return which interface replicas on this machine would use, unless their engine names another address."""
+    from coadapt.interfaces import default_interface, own_name_means
+
+    chosen = default_interface()
+    name = own_name_means()
+    if chosen is None:
+        return (
+            f"no interface for replicas on several machines was found ({name}): "
+            "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME"
+        )
+    return (
+        f"between machines gloo and NCCL use the interface that has the node's address; here {chosen.name} "
+        f"({chosen.address}, {chosen.why}); {name}, which does not matter"
+    )
 
 
 def _look_at_objects(url: str | None) -> bool:

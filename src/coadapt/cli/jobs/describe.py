@@ -81,6 +81,14 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
             f"{job['contract']}, tenant {job['tenant']}, priority {job.get('priority', 0)}",
         ),
         ("GPUs", gpus(job) + (f" ({nodes})" if nodes else "")),
+        *[
+            ("Set aside", why)
+            for why in cast("list[str]", job.get("sizes_set_aside", []))
+        ],
+        *[
+            ("Not used", why)
+            for why in cast("dict[str, str]", job.get("nodes_unfit", {})).values()
+        ],
         (
             "Batch",
             f"{batch(job)} now, {_batch_limits(cast(JsonObject, spec['batch']))}",
