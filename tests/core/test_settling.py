@@ -73,6 +73,34 @@ def test_a_job_that_is_to_give_way_gives_way_after_its_first_step(stage: Stage) 
     assert took_step(stage) == [Stop(job="a", generation=1)]
 
 
+def test_a_job_that_waits_for_a_starting_one_says_which_and_until_when(
+    stage: Stage,
+) -> None:
+    stage.submit("b", spec((8, 8)))
+    stage.round(120.0, {"b": on(n0=4, n1=4)})
+    assert why_now(stage.job("b").status)[1] == (
+        "waits for 8 GPUs of a, which gives them up after a first step, "
+        "or in 9 min at the latest"
+    )
+    stage.started()
+    took_step(stage)
+    stage.round(180.0, {"b": on(n0=4, n1=4)})
+    assert why_now(stage.job("b").status)[1] == (
+        "waits for 8 GPUs of a; they are free once its replicas have stopped"
+    )
+    stage.exited(Outcome.STOPPED)
+    assert stage.job("b").state is JobState.STARTING
+    assert why_now(stage.job("b").status)[1] == "runs on 8 GPUs"
+
+
+def test_a_job_that_the_plan_drops_waits_for_no_job(stage: Stage) -> None:
+    stage.submit("b", spec((8, 8)))
+    stage.round(120.0, {"b": on(n0=4, n1=4)})
+    assert stage.job("b").status.blocked
+    stage.round(180.0, {"a": on(n0=2)})
+    assert not stage.job("b").status.blocked
+
+
 def test_a_report_of_progress_is_a_step_and_one_without_is_not(stage: Stage) -> None:
     stage.started()
     stage.round(120.0, {"a": on(n0=4)})

@@ -128,6 +128,8 @@ class ReplicasExited(_OfReplicas):
 
     outcome: Outcome
     detail: str = ""
+    unfit_node: NodeId = ""
+    """The node that lacks something of this job, so that nothing of it was run there; "" where none is known."""
 
 
 @quick_init

@@ -1,13 +1,15 @@
 """Why a job is in its state: the reason for programs, and the sentence for its user."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from coadapt.core.events import Outcome, ReplicasExited
 from coadapt.core.lifecycle import JobState, Reason
 from coadapt.core.state import JobRecord
-from coadapt.model import Plan
+from coadapt.model import Plan, Tenant
 
+HOLDERS_NAMED = 3  # jobs that a sentence names
 # A failure without progress is repeated after this, and after twice as long each time, up to the second one,
 # in seconds. A run that lasted as long as that before it failed is repeated at once.
 RETRY_FIRST_S = 5.0
@@ -34,6 +36,8 @@ def release_reason(
             detail = f": {event.detail}" if event.detail else ""
             again = AGAIN.replace("restarts", f"restarts{pause}")
             return Reason.REPLICAS_LOST, f"{again}: replicas were lost{detail}"
+        case Outcome.STOPPED if job.state is not JobState.STOPPING and event.detail:
+            return Reason.REPLICAS_LOST, f"starts again: {event.detail}"
         case Outcome.STOPPED if job.reason is Reason.HUNG:
             return Reason.HUNG, f"{AGAIN}: it had not reported for too long"
         case _:
@@ -74,20 +78,66 @@ def rescale_failure(job: JobRecord, detail: str, *, restarts: bool) -> str:
     return f"trains on with {gpus}, {later}: {change} failed: {detail}"
 
 
+def blocked_reason(
+    job: JobRecord, holders: Sequence[JobRecord], at: float, settle_s: float
+) -> str:
+    """Return which jobs hold the GPUs that the plan gives to a pending job, and until when.
+
+    holders: jobs that hold GPUs on its nodes and are to hold other ones. at: now, s.
+    """
+    gpus = job.target.allocation.num_replicas
+    names = ", ".join(holder.id for holder in holders[:HOLDERS_NAMED])
+    if len(holders) > HOLDERS_NAMED:
+        names += f" and {len(holders) - HOLDERS_NAMED} more"
+    waits = f"waits for {gpus} GPU{'s' if gpus > 1 else ''}"
+    if not holders:
+        return f"{waits} that are being freed"
+    starting = [
+        holder
+        for holder in holders
+        if settle_s
+        and holder.state is not JobState.STOPPING
+        and not holder.running.has_trained
+    ]
+    if not starting:
+        return f"{waits} of {names}; they are free once its replicas have stopped"
+    until = max(holder.running.since for holder in starting) + settle_s
+    minutes = max(math.ceil((until - at) / 60.0), 1)
+    give = "which gives them up" if len(holders) == 1 else "which give them up"
+    return f"{waits} of {names}, {give} after a first step, or in {minutes} min at the latest"
+
+
 def waiting_reason(
-    job: JobRecord, plan: Plan, pools: Mapping[str, int]
+    job: JobRecord,
+    plan: Plan,
+    pools: Mapping[str, int],
+    tenant: Tenant | None = None,
+    last_lost: str = "",
 ) -> tuple[Reason, str]:
-    """Return why `plan` gives the job nothing; pools: GPUs by type (`gpus_by_type`)."""
+    """Return why `plan` gives the job nothing.
+
+    pools: GPUs by type (`gpus_by_type`). tenant: the job's, None if it has no settings.
+    last_lost: what became of the last node, where none is left.
+    """
     limits = job.spec.replicas
     largest = max(
         (count for name, count in pools.items() if limits.allows_type(name)), default=0
     )
     if (least := limits.min) > largest:
         has = f"the cluster has {largest} of {limits.types_in_words}"
+        if last_lost:
+            has = f"the cluster has no node: {last_lost}"
         return (
             Reason.IMPOSSIBLE,
             f"waits: needs at least {least} GPU{'s' if least > 1 else ''}, {has}",
         )
+    if tenant is not None and not tenant.allows(least):
+        why = (
+            f"waits: needs at least {least} GPU{'s' if least > 1 else ''}, and the quota "
+            f"of tenant {tenant.id} is {tenant.quota_gpus}; it cannot start until the "
+            "quota is raised"
+        )
+        return Reason.IMPOSSIBLE, why
     reason = Reason.SET_ASIDE if job.id in plan.set_aside else Reason.NO_CAPACITY
     reason = reason if job.state is JobState.PENDING else Reason.PREEMPTED
     return reason, plan.reasons.get(

@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,10 +24,13 @@ from coadapt.train.batch.memory_search import MemoryWatch
 from coadapt.train.batch.tuning import load_fit
 from coadapt.train.checkpoint.loop_state import LoopState
 from coadapt.train.checkpoint.saver import Saver, Stateful
+from coadapt.train.checkpoint.store import FORMAT
 from coadapt.train.env import Options, TrainConfig, read_config
 from coadapt.train.exits.failures import EXIT_FAILED, FailureReporter, tell_input_errors
 from coadapt.train.exits.stop import EXIT_UNSAVED, StopSignal, end_now
+from coadapt.train.group.gather import gather_rows
 from coadapt.train.group.group import form_group, leave_group
+from coadapt.train.group.pass_weights import explain_unlike
 from coadapt.train.group.totals import whole_values
 from coadapt.train.loading.fetch import named_options
 from coadapt.train.loading.further import (
@@ -98,9 +102,11 @@ class Run:
                 self._session, self._saver, self._stop, channel
             )
         self._step_loop = StepLoop(self._session, timer, self._saver, self._rescaler)
+        self._step_loop.trained.drift.kept = lambda: self._saver.items
         self._memory: MemoryWatch | None = None
         self._loader: ElasticLoader | None = None
         self._state: LoopState | None = None
+        self._gather_start = 0
         self._training: bool | None = None  # None: not begun, False: over
         atexit.register(self._at_exit)
 
@@ -271,7 +277,8 @@ class Run:
         Under the scheduler the job file may say these instead. Of a stream (a dataset without `__getitem__`):
         num_samples, if you know how many an epoch has; resume, whether to come back into the middle of an
         epoch by the dataset's own "state", by "reading", or ("auto") by a state that proves to lead there.
-        Raises InputError where they contradict.
+        compare=False among the options: the replicas do not compare the first samples of each epoch, which
+        stops a run where they are given different ones. Raises InputError where they contradict.
         """
         session = self._session
         if session.sampling is not None:
@@ -281,7 +288,8 @@ class Run:
                 "one that leads: run.further_loader for others beside it",
             )
         options = named_options("loader", positional, options)
-        source = DataSource(dataset=dataset, options=dict(options))
+        compare = bool(options.pop("compare", True))
+        source = DataSource(dataset=dataset, options=dict(options), compare=compare)
         drop_last = bool(options.pop("drop_last", False))
         order = order_of(
             dataset,
@@ -309,6 +317,7 @@ class Run:
         self._loader = loader = ElasticLoader(session, self._step_loop, fetcher, source)
         if (recorder := self._step_loop.trained.recorder) is not None:
             recorder.sample_ids = lambda: loader.sample_ids
+            recorder.dataset = dataset
         return self._loader
 
     def further_loader(
@@ -448,11 +457,60 @@ class Run:
         )
         return (cast("list[int]", seeds) for _ in self.epochs(1) for seeds in loader)
 
+    def weight(self, amount: float | Tensor) -> None:
+        """Say how many items (tokens, boxes, pairs) this pass's loss is a mean of, where it is no mean over samples.
+
+        Called once in each pass, on every replica, before `loss.backward()` and `run.mean`. The step's gradient
+        is then that of the mean over all items of the step, over all passes and replicas, and `run.mean` weighs
+        by items too. A pass of 0 items is left out. While a validation loader is iterated over, it counts for
+        that loader's means. A tensor on a GPU is waited for; a Python number is not. Raises InputError for what
+        is no weight, a second call in a pass, or one in some passes only.
+        """
+        if any(pair.gradients.sums for pair in self._step_loop.trained):
+            allowed = 'nothing with prepare(reduction="sum"): sums over items add up by themselves'
+            raise InputError("run.weight(n)", amount, allowed)
+        self._session.weigh_pass(amount)
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """Return the rows of `tensor` of all replicas in rank order: for a loss over all samples of a step.
+
+        tensor: (own rows, ...); replicas may have different numbers of rows. Gradients go back to the replica
+        that a row comes from. `gather_start` says where this replica's rows begin. All replicas call it alike;
+        alone, and while a validation loader is iterated over, it returns `tensor`. Raises InputError in a step
+        of several passes, since a pass sees only its own samples.
+        """
+        session, current = self._session, self._session.current
+        session.gathers = True
+        self._gather_start = 0
+        if session.figures.validation is not None or session.trial:
+            return tensor
+        weight = 1.0
+        if current is not None:
+            if session.data.batch.accumulation:
+                raise InputError(
+                    "run.gather(tensor)",
+                    "a call in a step of several passes",
+                    "steps of one pass: leave max_atomic away, or use more replicas",
+                )
+            weight = session.weights.of_pass(current) / current.step_samples
+            if weight and any(pair.gradients.sums for pair in self._step_loop.trained):
+                weight = 1.0
+        if not session.group.distributed:
+            return tensor
+        rows, self._gather_start = gather_rows(tensor, session.group, weight)
+        return rows
+
+    @property
+    def gather_start(self) -> int:
+        """Return at which row of what `gather` last returned this replica's own begin."""
+        return self._gather_start
+
     def log(self, **metrics: float | Tensor) -> None:
         """Note figures of the user's own (loss, accuracy); the newest of each name goes into reports."""
         for name, value in metrics.items():
             figure = value.detach() if isinstance(value, Tensor) else value
             self._session.figures.metrics[name] = float(figure)
+            self._look_at(name, figure)
 
     def sum(self, **figures: float | Tensor) -> None:
         """Add figures of this pass (correct answers, tokens) to the epoch's sums over passes and replicas.
@@ -478,14 +536,41 @@ class Run:
         return whole_values(self._session.figures.totals, self._session.group)
 
     def _add(self, figures: Mapping[str, float | Tensor], *, mean: bool) -> None:
-        totals, weight = self._session.scope
-        if not weight:
+        totals, num_samples = self._session.scope
+        if not num_samples:
             return
+        weight = None
+        if mean:
+            weight, said = self._session.mean_weight
+            totals.check_weighted(said=said)
+            if weight == 0.0:
+                return  # the mean over nothing is often not a number
         for name, value in figures.items():
-            totals.add(name, value, weight if mean else None)
+            totals.add(name, value, weight)
+            if mean:
+                self._look_at(name, value)
+
+    def _look_at(self, name: str, value: float | Tensor) -> None:
+        """Note the step where a figure of training is not finite; one that lies on a GPU is not waited for."""
+        session = self._session
+        if session.figures.validation is not None or session.figures.not_finite:
+            return
+        if isinstance(value, Tensor) and value.device.type != "cpu":
+            return
+        figure = float(value.detach() if isinstance(value, Tensor) else value)
+        if math.isfinite(figure):
+            return
+        # In the loop's body the step is under way; after an epoch it is the last one.
+        step = session.progress.step + (session.current is not None)
+        session.figures.note_trouble(step, f"{name} is {figure}", speaks=True)
 
     def close(self) -> None:
         """Send the last report, finish the last checkpoint, leave the group. Called when the script ends."""
+        recorder = self._step_loop.trained.recorder
+        if recorder is not None and self._training is not None:
+            record = {"contract": str(self._session.config.contract)}
+            objects = self._saver.objects()
+            recorder.end({"format": FORMAT, "run": record, "objects": objects})
         if self._step_loop.telemetry is not None:
             self._step_loop.telemetry.close()
             self._step_loop.telemetry = None
@@ -530,6 +615,7 @@ class Run:
             model.check_unchanged()
         self._step_loop.trained.check_schedulers(self._saver.names)
         if (recorder := self._step_loop.trained.recorder) is not None:
+            recorder.evidence.kept = lambda: self._saver.items
             recorder.begin(self._rescaler.models)
         if session.adaptive and (
             self.rank == 0 or session.config.rescale_dir is not None
@@ -539,7 +625,7 @@ class Run:
         assert self._memory is not None
         memory = self._memory
         self._failures.explain = lambda error: (
-            memory.explain(error) or explain_refusal(error)
+            memory.explain(error) or explain_refusal(error) or explain_unlike(error)
         )
         if session.config.place.joining and self._loader is not None:
             self._loader.prepare()

@@ -1,18 +1,25 @@
 """What the parts of one training process share: who takes part, where training stands, what is running."""
 
+import logging
 from dataclasses import dataclass, field, replace
 
+from torch import Tensor
+
+from coadapt.goodput.batch import split_total
 from coadapt.goodput.profile import ProfileBuilder
 from coadapt.model import (
     BatchConfig,
     BatchLimits,
     GradStats,
+    InputError,
     RescaleContract,
     RuleKind,
     ThroughputParams,
 )
+from coadapt.model.measured import NOT_FINITE
 from coadapt.train.env import TrainConfig
 from coadapt.train.group.group import Group
+from coadapt.train.group.pass_weights import PassWeights, checked_weight
 from coadapt.train.group.stragglers import Stragglers
 from coadapt.train.group.totals import Totals
 from coadapt.train.memory_ceiling import MemoryCeiling
@@ -20,6 +27,8 @@ from coadapt.train.noise.noise_scale import NoiseScale
 from coadapt.train.noise.scaling_rules import BatchScale, batch_scale
 from coadapt.train.samples.order import Pass, SampleOrder
 from coadapt.train.samples.stream import StreamPosition
+
+logger = logging.getLogger(__name__)
 
 # How a step compares with the initial batch where the batch never changes.
 SAME_BATCH = BatchScale(scale=1.0, gain=1.0)
@@ -56,6 +65,7 @@ class Sampling:
 
     stream: where a stream stands, None at the start of its epochs and for other data. further_noise: of pairs
     of model and optimiser that do not lead. trend: 1 or -1 if the batch has last grown or shrunk, else 0.
+    max_total: the largest batch that was asked for; `limits` have less where the data set is smaller.
     """
 
     limits: BatchLimits
@@ -65,6 +75,7 @@ class Sampling:
     further_noise: dict[str, NoiseScale] = field(default_factory=dict)
     trend: int = 0
     stream: StreamPosition | None = None
+    max_total: int = 0
 
 
 @dataclass(slots=True)
@@ -79,8 +90,28 @@ class Figures:
     metrics: dict[str, float] = field(default_factory=dict)
     totals: Totals = field(default_factory=Totals)
     validation: tuple[Totals, float] | None = None
+    # What `run.weight` said of a pass of validation, and of which one.
+    validation_weight: tuple[object, float] | None = None
     computed_s: float = 0.0
+    # The step in which a loss or the gradients were first infinite or not a number.
+    not_finite: int | None = None
     stragglers: Stragglers = field(default_factory=Stragglers)
+
+    def note_trouble(self, step: int, what: str, *, speaks: bool) -> None:
+        """In `step` something was not finite; `what` says what. Told once, by the replica that `speaks`."""
+        if self.not_finite is not None:
+            return
+        self.not_finite = step
+        if speaks:
+            logger.warning(
+                "step %d: %s: look at the data and the loss, lower the learning rate, or clip; training goes on",
+                step,
+                what,
+            )
+
+    def trouble(self) -> dict[str, float]:
+        """Return the metrics by which a report tells of it."""
+        return {} if self.not_finite is None else {NOT_FINITE: float(self.not_finite)}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,7 +122,9 @@ class Session:
     running, None outside the loader's loop. memory_ceilings: what fits into memory, per GPU
     type. trial: a pass runs by itself, to see whether it fits. broken_off: the pass in which the loop was
     left.
-    model_is_sharded: each of several replicas has a shard of the model.
+    random_seed: what all random numbers of the run follow from that are not the script's own.
+    model_is_sharded: each of several replicas has a shard of the model. weights: how much passes weigh.
+    needs_two: a model normalises over the batch, so it refuses a pass of one sample.
     """
 
     config: TrainConfig
@@ -104,7 +137,13 @@ class Session:
     memory_ceilings: dict[str, MemoryCeiling] = field(default_factory=dict)
     trial: bool = False
     broken_off: Pass | None = None
+    random_seed: int = 0
     model_is_sharded: bool = False
+    weights: PassWeights = field(default_factory=PassWeights)
+    loss_scaled: bool = False  # by mixed precision's loss scaler
+    # `run.gather` was called: a step's samples are to be seen in one pass.
+    gathers: bool = False
+    needs_two: bool = False
 
     @property
     def adaptive(self) -> bool:
@@ -129,6 +168,31 @@ class Session:
         )
 
     @property
+    def mean_weight(self) -> tuple[float, bool]:
+        """Return how much a mean over the present pass weighs, and whether `run.weight` said so."""
+        validation, said = self.figures.validation, self.figures.validation_weight
+        if validation is not None:
+            if said is None or said[0] is not validation:
+                return validation[1], False
+            return said[1], True
+        if self.current is None:
+            return 1.0, False
+        weight = self.weights.of_pass(self.current)
+        return weight, self.weights.said
+
+    def weigh_pass(self, amount: float | Tensor) -> None:
+        """The present pass weighs `amount`. Raises InputError outside of a loop, and for what is no weight."""
+        validation = self.figures.validation
+        if validation is not None:
+            value = checked_weight(amount) if validation[1] else 0.0
+            self.figures.validation_weight = (validation, value)
+        elif self.current is not None:
+            self.weights.give(amount, self.current, self.progress.step)
+        elif not self.trial:
+            allowed = "a call in the body of the loop over the loader, before backward"
+            raise InputError("run.weight(n)", "a call outside of the loop", allowed)
+
+    @property
     def synchronising(self) -> bool:
         """Return whether a backward now ends an optimiser step; outside the loader each one does."""
         return self.current is None or self.current.synchronising
@@ -146,6 +210,29 @@ class Session:
         if data.order.stream:
             return data.stream is not None and data.stream.over
         return not data.order.step_samples(self.progress.index, data.batch)
+
+    def set_length(self, num_samples: int) -> None:
+        """Let the present epoch have so many samples: the length of the data set as it begins."""
+        data = self.data
+        if num_samples != data.order.num_samples:
+            data.order = replace(data.order, num_samples=num_samples)
+            self.fit_largest_batch()
+
+    def fit_largest_batch(self) -> None:
+        """Keep an adaptive batch within the data set.
+
+        A batch above the whole of it would be cut short, or with `drop_last` leave no step at all.
+        """
+        data = self.data
+        if not self.adaptive or data.order.stream or data.order.num_samples is None:
+            return
+        limits = data.limits
+        largest = max(min(data.max_total, data.order.num_samples), limits.initial)
+        data.limits = replace(
+            limits, max_total=largest, requested=min(limits.requested, largest)
+        )
+        if data.batch.total > largest:
+            data.batch = split_total(largest, self.group.size, data.limits, exact=True)
 
     @property
     def halved(self) -> BatchConfig | None:
@@ -167,7 +254,7 @@ class Session:
             and not batch.accumulation
         )
         # Not 1: batch normalisation refuses a single sample.
-        if not (
+        if self.gathers or not (
             alone
             and data.limits.accumulation
             and half >= max(data.limits.min_atomic, 2)

@@ -15,12 +15,20 @@ pytestmark = pytest.mark.train
     step_samples=st.integers(1, 300),
     atomic=st.integers(1, 64),
     num_replicas=st.integers(1, 9),
+    largest=st.integers(0, 64),
 )
 def test_a_step_is_cut_without_loss(
-    start: int, step_samples: int, atomic: int, num_replicas: int
+    start: int, step_samples: int, atomic: int, num_replicas: int, largest: int
 ) -> None:
     shards = [
-        cut_step(start, step_samples, atomic, rank=rank, num_replicas=num_replicas)
+        cut_step(
+            start,
+            step_samples,
+            atomic,
+            rank=rank,
+            num_replicas=num_replicas,
+            largest=largest,
+        )
         for rank in range(num_replicas)
     ]
     position = start
@@ -31,7 +39,7 @@ def test_a_step_is_cut_without_loss(
         ) + [True]
         for item in passes:
             assert item.start == position
-            assert item.num_samples <= atomic
+            assert item.num_samples <= max(atomic, min(largest, 3))
             position = item.stop
         idle = [item.num_samples == 0 for item in passes]
         assert idle == sorted(idle, reverse=True), "stand-ins come first"
@@ -40,7 +48,13 @@ def test_a_step_is_cut_without_loss(
     )
     assert position == start + step_samples
     sizes = [sum(item.num_samples for item in passes) for passes in shards]
-    assert max(sizes) - min(sizes) <= 1
+    most = max(atomic, min(largest, 3))
+    if step_samples >= 2 * num_replicas and atomic >= 3:
+        assert max(sizes) - min(sizes) <= 1
+    can_do = most >= 3 or (most == 2 and step_samples % 2 == 0)
+    if step_samples >= 2 and can_do:
+        assert 1 not in [item.num_samples for passes in shards for item in passes]
+        assert max(sizes) <= max(-(-step_samples // num_replicas) + 1, 3)
     assert sizes == sorted(sizes, reverse=True)
     assert sum(item.weight for passes in shards for item in passes) == pytest.approx(
         1.0
@@ -54,6 +68,43 @@ def test_uneven_shards_of_the_papers_example() -> None:
         [(43, 86)],
         [(86, 128)],
     ]
+
+
+@pytest.mark.parametrize(
+    ("step_samples", "atomic", "num_replicas", "largest", "dealt"),
+    [
+        (3, 6, 2, 0, [[3], [0]]),
+        (2, 6, 2, 0, [[2], [0]]),
+        (1, 6, 3, 0, [[1], [0], [0]]),
+        (4, 1, 4, 0, [[1], [1], [1], [1]]),  # nothing is known to refuse one sample
+        (4, 1, 4, 4, [[2], [2], [0], [0]]),
+        (12, 2, 8, 0, [[2]] * 6 + [[0]] * 2),
+        (7, 3, 2, 0, [[2, 2], [0, 3]]),
+        (5, 2, 2, 0, [[1, 2], [0, 2]]),
+        (5, 2, 2, 2, [[1, 2], [0, 2]]),  # memory has no room for three
+        (5, 2, 2, 5, [[3], [2]]),
+    ],
+)
+def test_no_pass_has_one_sample_where_that_can_be(
+    step_samples: int,
+    atomic: int,
+    num_replicas: int,
+    largest: int,
+    dealt: list[list[int]],
+) -> None:
+    shards = [
+        cut_step(
+            0,
+            step_samples,
+            atomic,
+            rank=rank,
+            num_replicas=num_replicas,
+            largest=largest,
+        )
+        for rank in range(num_replicas)
+    ]
+    sizes = [[item.num_samples for item in passes] for passes in shards]
+    assert [sorted(own) for own in sizes] == [sorted(own) for own in dealt]
 
 
 def test_a_replica_without_samples_gets_a_stand_in() -> None:

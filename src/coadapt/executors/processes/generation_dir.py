@@ -98,11 +98,15 @@ class LaunchOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitRecord:
-    """How a generation ended. member: the replica that failed first, by name; "" where none did."""
+    """How a generation ended. member: the replica that failed first, by name; "" where none did.
+
+    unfit: its node lacks something of the job, and nothing was run there.
+    """
 
     outcome: Outcome
     detail: str = ""
     member: str = ""
+    unfit: bool = False
 
 
 @dataclass(frozen=True, slots=True)

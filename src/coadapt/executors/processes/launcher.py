@@ -91,7 +91,8 @@ from coadapt.executors.processes.setup_env import (
     noting_its_end,
     read_left,
 )
-from coadapt.model.contract_env import ENV_RESUMED
+from coadapt.executors.processes.standing_in import ENV_BEGUN, EXIT_NOT_BEGUN
+from coadapt.model.contract_env import ENV_RESUMED, EXIT_NO_WORKDIR
 from coadapt.model.rescale import ORDER_FILE
 from coadapt.runtime.disk_reserve import free_bytes
 
@@ -187,6 +188,9 @@ class _Launcher:
         self._lead = directory
         self._order = order
         self._spawned: list[Replica] = []
+        # Of replicas elsewhere: files that are not there before these live.
+        self._to_begin: list[Path] = []
+        self._is_begun = directory.has_started
         self._unknown = False
         self._change: InPlaceRescale | None = None
         self._left = SetupLeft()
@@ -229,9 +233,12 @@ class _Launcher:
                 detail="stopped before its replicas were started",
             )
         replicas = self._start(self._order)
-        self._lead.mark_started()
         self._started_at = time.monotonic()
-        return self._judge(replicas, self._wait(replicas))
+        self._note_begun(replicas)
+        failed = self._wait(replicas)
+        # They may have begun and ended between two looks.
+        self._note_begun(replicas)
+        return self._judge(replicas, failed)
 
     def _take_over(self) -> ExitRecord:
         from coadapt.executors.processes.elsewhere import find_present
@@ -309,8 +316,27 @@ class _Launcher:
         for item in order.replicas:
             command = (*item.via, *shell(order.run))
             own = {**item.envs, **envs}
+            if item.via:
+                begun = self._begun_file(Path(item.log).stem)
+                own[ENV_BEGUN] = str(begun)
+                self._to_begin.append(begun)
             replicas.append(spawn(order, command, item.log, own, self.pump, self._left))
         return self._note(replicas)
+
+    def _begun_file(self, member: str) -> Path:
+        """Return what is made once a replica elsewhere lives."""
+        folder = self._lead.path / "begun"
+        folder.mkdir(exist_ok=True)
+        return folder / member
+
+    def _note_begun(self, replicas: list[Replica]) -> None:
+        """Say that the generation has started once each of its replicas lives, wherever that is."""
+        if self._is_begun or self._change is not None:
+            return
+        self._to_begin = [path for path in self._to_begin if not path.exists()]
+        if replicas and not self._to_begin:
+            self._is_begun = True
+            self._lead.mark_started()
 
     def _note(self, started: list[Replica]) -> list[Replica]:
         """Put those who were started on record; return them."""
@@ -336,6 +362,7 @@ class _Launcher:
         while sum(replica.code is None for replica in replicas) or (
             asked and asked.intersection(own_processes(self._lead.job.checkpoints))
         ):
+            self._note_begun(replicas)
             if kill_at is None:
                 self._follow_orders(replicas)
                 failed = self._first_failed(replicas)
@@ -452,8 +479,14 @@ class _Launcher:
         )
         detail = failed.report(f"replica {self._rank(failed)}")
         outcome = Outcome.LOST if lost else Outcome.FAILED
-        detail = self._with_damage(detail)
-        return ExitRecord(outcome=outcome, detail=detail, member=failed.name)
+        if failed.code == EXIT_NOT_BEGUN:
+            why = f"replica {self._rank(failed)}: {failed.last_line()}"
+            return ExitRecord(outcome=Outcome.STOPPED, detail=why)
+        unfit = failed.code == EXIT_NO_WORKDIR
+        detail = failed.last_line() if unfit else self._with_damage(detail)
+        return ExitRecord(
+            outcome=outcome, detail=detail, member=failed.name, unfit=unfit
+        )
 
     def _judge_success(self, replicas: list[Replica]) -> ExitRecord:
         """Return how a job ended whose commands all report 0: its training must have said that it ended."""

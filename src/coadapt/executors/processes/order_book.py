@@ -29,10 +29,10 @@ from coadapt.executors.processes.generation_dir import (
 from coadapt.executors.processes.launching import Launching
 from coadapt.executors.processes.live_generation import LiveGeneration, adopt
 from coadapt.executors.processes.own_files import names_in
-from coadapt.executors.processes.rank_map import RankMap, map_ranks
+from coadapt.executors.processes.rank_map import RankMap, map_ranks, ordered_rank_map
 from coadapt.executors.processes.slots import FreeSlots, union
 from coadapt.executors.processes.taking_over import end_unbooked, take_over_layout
-from coadapt.model import JobId
+from coadapt.model import JobId, NodeId
 from coadapt.runtime.ports import Post
 
 # How often each job's notes on what cannot be seen are looked for: 10 us for one that has none.
@@ -352,12 +352,18 @@ class OrderBook:
         del self._running[job]
         self._ended[job] = (running.directory.number, record)
         self._unseen.pop(job, None)
+        if (
+            record.unfit
+        ):  # it says something of this job on that node, and nothing of others
+            end_member = None
+        else:
+            end_member = running.rank_map.node_of(record.member)
         end = GenerationEnd(
             job=job,
             nodes=frozenset(running.rank_map.slots),
             outcome=record.outcome,
             lived_s=self._note_life(job, running),
-            failed_on=running.rank_map.node_of(record.member),
+            failed_on=end_member,
             detail=record.detail,
         )
         self._health.ended(end)
@@ -385,15 +391,27 @@ class OrderBook:
             record.outcome.value,
             why,
         )
-        at, outcome, detail = self._now(), record.outcome, record.detail
+        directory = self._launching.job_dir(job).generation(generation)
         post(
             ReplicasExited(
-                at=at, job=job, generation=generation, outcome=outcome, detail=detail
+                at=self._now(),
+                job=job,
+                generation=generation,
+                outcome=record.outcome,
+                detail=record.detail,
+                unfit_node=_unfit_node(directory, record),
             )
         )
 
     def _directory(self, order: JobCommand) -> GenerationDir:
         return self._launching.job_dir(order.job).generation(order.generation)
+
+
+def _unfit_node(directory: GenerationDir, record: ExitRecord) -> NodeId:
+    """Return the node that lacks something of the job, "" where none does."""
+    order = directory.order() if record.unfit else None
+    node = None if order is None else ordered_rank_map(order).node_of(record.member)
+    return node or ""
 
 
 def _repeat(order: JobCommand, running: LiveGeneration, post: Post) -> None:

@@ -16,7 +16,7 @@ from coadapt.executors.processes.job_processes import ask, parents, terminate
 from coadapt.executors.processes.log_pump import LogPump
 from coadapt.executors.processes.replica_log import tail
 from coadapt.executors.processes.setup_env import SetupLeft
-from coadapt.model.contract_env import EXIT_PEER_LOST, EXIT_STOPPED
+from coadapt.model.contract_env import EXIT_NO_WORKDIR, EXIT_PEER_LOST, EXIT_STOPPED
 
 TAIL_LINES = 8
 TAIL_BYTES = 4096
@@ -31,6 +31,9 @@ WRAPPER_GRACE_S = 1.0
 OUTSIDE_SIGNALS = frozenset(
     {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 )
+TOLD_TO_STOP = OUTSIDE_SIGNALS - {signal.SIGKILL}
+# How a process that stands for a pod begins the line which says that it was deleted.
+STAND_IN_SAYS = "[coadapt: its "
 # A shell reports a child that was killed by signal N as exit code 128 + N.
 SHELL_SIGNAL_BASE = 128
 BASH = "/bin/bash"
@@ -105,6 +108,12 @@ class Replica:
         """Return `said` with the last line of its log: what it was at."""
         return self._with_log(said)
 
+    def last_line(self) -> str:
+        """Return the line of its log that says why it ended."""
+        self.drain()
+        lines = _last_lines(self.log)
+        return _telling_line(lines).removeprefix("error: ") if lines else ""
+
     def report(self, who: str) -> str:
         """Return how it failed, in words, with the end of its log."""
         code = self.code or 0
@@ -117,6 +126,9 @@ class Replica:
         )
         if number == signal.SIGKILL:
             how += " from outside (by a person, or by the kernel when memory ran out)"
+        if number in TOLD_TO_STOP or code == EXIT_STOPPED:
+            self.drain()
+            return _stopped_from_outside(who, code, how, _last_lines(self.log))
         return self._with_log(f"{who} {how}")
 
     def _with_log(self, said: str) -> str:
@@ -127,6 +139,16 @@ class Replica:
         last = f": {_telling_line(lines)}" if lines else ""
         more = "\n".join(["\nthe end of its log:", *lines]) if len(lines) > 1 else ""
         return f"{said}{last}{more}"
+
+
+def _stopped_from_outside(who: str, code: int, how: str, lines: list[str]) -> str:
+    """Return how a replica ended that was told to stop: what it printed last is no cause of that."""
+    pod = [line for line in lines if line.startswith(STAND_IN_SAYS)]
+    if pod:
+        told = pod[-1].removeprefix(STAND_IN_SAYS).rstrip("]")
+        return f"{who}'s {told}"
+    saved = f"{who} was told to stop from outside; it saved first"
+    return saved if code == EXIT_STOPPED else f"{who} {how} from outside"
 
 
 def free_port(replicas: Sequence[ReplicaOrder]) -> int:
@@ -190,7 +212,11 @@ def first_failed(replicas: Iterable[Replica]) -> Replica | None:
     failed = [replica for replica in replicas if replica.code]
     return min(
         failed,
-        key=lambda replica: (not _signal_number(replica.code or 0), replica.lost_peers),
+        key=lambda replica: (
+            replica.code != EXIT_NO_WORKDIR,
+            not _signal_number(replica.code or 0),
+            replica.lost_peers,
+        ),
         default=None,
     )
 

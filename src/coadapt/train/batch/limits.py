@@ -133,18 +133,14 @@ def begin_sampling(session: Session, limits: BatchLimits, order: SampleOrder) ->
         if num_samples < own:
             allowed = f"at least one batch of {own} samples"
             raise InputError("loader(dataset)", f"{num_samples} samples", allowed)
-        if session.adaptive:
-            # A batch above the whole data set would be cut short, or with drop_last leave no step at all.
-            largest = min(limits.max_total, num_samples)
-            limits = replace(
-                limits, max_total=largest, requested=min(limits.requested, largest)
-            )
     session.sampling = Sampling(
         limits=limits,
         order=order,
         batch=split_total(begin, session.group.size, limits, exact=True),
         noise=NoiseScale(limits.initial),
+        max_total=limits.max_total,
     )
+    session.fit_largest_batch()
 
 
 def settle_batch(session: Session) -> None:

@@ -29,9 +29,13 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from coadapt.model import InputError
 from coadapt.model.quick_init import quick_init
+from coadapt.train.draws.by_sample import draw_for_none
+from coadapt.train.draws.streams import PER_SAMPLE, data_keys
 from coadapt.train.env import STOP_TIMEOUT_S
 from coadapt.train.exits.stop import exit_after
-from coadapt.train.samples.order import Pass, cut_step
+from coadapt.train.loading.sample_draws import Keyed, show_inner_dataset, with_draws
+from coadapt.train.samples.alike import Row
+from coadapt.train.samples.order import STAND_IN, Pass, cut_step
 from coadapt.train.samples.sharded_stream import ShardedStream, ShardReader
 from coadapt.train.samples.stream import Cut, PassReader, StreamPosition, StreamReader
 from coadapt.train.session import Session
@@ -63,13 +67,17 @@ PLANNED_AHEAD = 32
 @quick_init
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A pass with its data. ids: of its samples. after: where a stream stands after the step."""
+    """A pass with its data. ids: of its samples. after: where a stream stands after the step.
+
+    rows: what the replicas compare of a stream.
+    """
 
     current: Pass
     ids: Sequence[int]
     data: object
     after: StreamPosition | None = None
     note: str = ""
+    rows: Sequence[Row] = ()
 
     def pin_memory(self) -> "Fetched":
         """Return this with its data in page-locked memory, as torch's DataLoader asks for it."""
@@ -102,7 +110,13 @@ class MapFetcher:
         self._planned: deque[tuple[Pass, list[int]]] = deque()
         self._keeps = bool(options.get("persistent_workers"))
         own = {**options, "persistent_workers": bool(options.get("num_workers"))}
-        self._source = data_loader(dataset, own, batch_sampler=PassPlan(self._plan))
+        # Without fetch processes, one replica is to draw what the plain loop draws.
+        by_sample = options.get("num_workers") or session.config.random is PER_SAMPLE
+        drawing = with_draws(dataset) if by_sample else None
+        self._draws_by_sample = drawing is not None
+        self._source = data_loader(
+            drawing or dataset, own, batch_sampler=PassPlan(self._plan)
+        )
         self._idle = False
         self._epoch: int | None = None
 
@@ -134,23 +148,29 @@ class MapFetcher:
         if self._source.persistent_workers:
             self._source._iterator = None
 
-    def _plan(self) -> Iterator[list[int]]:
-        """Yield the sample ids of each coming pass; torch may ask for some passes in advance."""
+    def _plan(self) -> Iterator[list[int] | list[Keyed]]:
+        """Yield the sample ids of each coming pass, with what they are drawn by.
+
+        torch may ask for some passes in advance.
+        """
         if self._idle:
             return
         ids = self._session.data.order.epoch(self._session.progress.epoch)
         coming = passes_to_come(self._session)
         while ahead := list(itertools.islice(coming, PLANNED_AHEAD)):
             for index, current in ahead:
-                # A stand-in needs some sample to run on: the step's first.
-                start, stop = (
-                    (current.start, current.stop)
-                    if current.num_samples
-                    else (index, index + 1)
-                )
+                start, stop = current.start, current.stop
+                if not current.num_samples:
+                    # A stand-in needs some samples to run on: the step's first.
+                    start = index
+                    stop = index + min(STAND_IN, current.step_samples)
                 own = ids[start:stop].tolist()
                 self._planned.append((current, own))
-                yield own
+                if not self._draws_by_sample:
+                    yield own
+                    continue
+                keys = data_keys(self._session, range(start, stop))
+                yield list(zip(own, keys, strict=True))
 
 
 class StreamFetcher:
@@ -242,6 +262,7 @@ class _Part(IterableDataset[Fetched]):
                     self._collate(item.samples),
                     item.after,
                     "" if number else self._reader.take_note(),
+                    item.rows,
                 )
 
 
@@ -256,7 +277,15 @@ def cut_of(session: Session) -> Cut:
         num_replicas=session.group.size,
         step=session.progress.step,
         halved=session.halved,
+        largest=_largest_pass(session),
     )
+
+
+def _largest_pass(session: Session) -> int:
+    """Return what a pass may have so that none has a single sample, of a model that would refuse that one."""
+    if not session.needs_two:
+        return 0
+    return session.data.limits.max_atomic or session.data.batch.total
 
 
 def passes_to_come(session: Session) -> Iterator[tuple[int, Pass]]:
@@ -273,7 +302,12 @@ def passes_to_come(session: Session) -> Iterator[tuple[int, Pass]]:
             return
         atomic = cut.batch_of(number, samples).atomic
         for current in cut_step(
-            index, samples, atomic, rank=cut.rank, num_replicas=cut.num_replicas
+            index,
+            samples,
+            atomic,
+            rank=cut.rank,
+            num_replicas=cut.num_replicas,
+            largest=cut.largest,
         ):
             yield index, current
         index += samples
@@ -282,10 +316,10 @@ def passes_to_come(session: Session) -> Iterator[tuple[int, Pass]]:
 class PassPlan:
     """What torch iterates over anew for each of its iterators."""
 
-    def __init__(self, plan: Callable[[], Iterator[list[int]]]) -> None:
+    def __init__(self, plan: Callable[[], Iterator[list[int] | list[Keyed]]]) -> None:
         self._plan = plan
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self) -> Iterator[list[int] | list[Keyed]]:
         return self._plan()
 
 
@@ -368,6 +402,8 @@ def _start_fetching(init: Callable[[int], None] | None, index: int) -> None:
     threading.Thread(
         target=_end_with_parent, name="coadapt-parent", daemon=True
     ).start()
+    draw_for_none()
+    show_inner_dataset()
     if init is not None:
         init(index)
 

@@ -14,8 +14,8 @@
 # comes otherwise, because batch or replicas changed, or the script takes at times only, they begin anew.
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sized
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from coadapt.model import InputError
+from coadapt.train.draws.rng import draw_as_iterators_do
 from coadapt.train.loading.fetch import (
     PassPlan,
     data_loader,
     fetch_seed,
     passes_to_come,
 )
-from coadapt.train.samples.order import Pass, SampleOrder
+from coadapt.train.samples.order import STAND_IN, Pass, SampleOrder
 from coadapt.train.samples.sharded_stream import ShardedStream
 from coadapt.train.session import Session
 
@@ -160,6 +161,7 @@ class FurtherLoader:
         self._beside = beside
         self._dataset = dataset
         self._laps = Laps(beside)
+        self._measured = -1  # the epoch of which the length is known
         self._ahead = ReadAhead(dataset, options, self._plan)
         self._place = Place()
         self._pass: Pass | None = None
@@ -184,31 +186,72 @@ class FurtherLoader:
 
     def __iter__(self) -> Iterator[object]:
         """Yield for ever; each item belongs to the leading pass that is running."""
+        if not self._session.progress.index:
+            draw_as_iterators_do()
         while True:
             yield self._take()
 
     def state_dict(self) -> dict[str, object]:
         self._catch_up()
         at = self._place
-        return {"epoch": at.epoch, "position": at.position, "beside": str(self._beside)}
+        return {
+            "epoch": at.epoch,
+            "position": at.position,
+            "beside": self._same_in_each_epoch(),
+            "num_samples": self._beside.order.num_samples,
+        }
 
     def load_state_dict(self, state_dict: Mapping[str, object]) -> None:
-        if state_dict["beside"] != str(self._beside):
+        own = self._same_in_each_epoch()
+        if state_dict["beside"] not in (own, str(self._beside)):  # the latter before
             allowed = f"what the checkpoint was made with: {state_dict['beside']}"
             raise InputError("further_loader", self._beside, allowed)
         epoch, position = (
             cast("int", state_dict[name]) for name in ("epoch", "position")
         )
-        self._place, self._pass = (
-            Place(epoch, position, self._session.progress.step),
-            None,
-        )
+        self._set_length(cast("int", state_dict.get("num_samples", self._length_now())))
+        self._place = Place(epoch, position, self._session.progress.step)
+        self._pass = None
+        self._measured = -1
+
+    def _length_now(self) -> int:
+        return len(cast("Sized", self._dataset))
+
+    def _same_in_each_epoch(self) -> str:
+        order = replace(self._beside.order, num_samples=None)
+        return str(replace(self._beside, order=order))
+
+    def _set_length(self, num_samples: int) -> None:
+        order = replace(self._beside.order, num_samples=num_samples)
+        self._beside = replace(self._beside, order=order)
+        self._laps = Laps(self._beside)
+
+    def _measure(self) -> None:
+        """Let an epoch have the length of the data set as it begins.
+
+        Raises RuntimeError where that changed within an epoch, or from lap to lap.
+        """
+        if self._measured == self._place.epoch:
+            return
+        self._measured = self._place.epoch
+        now = self._length_now()
+        before = self._beside.order.num_samples
+        if now == before:
+            return
+        if self._beside.repeat or self._place.position:
+            where = "with repeat=True" if self._beside.repeat else "within an epoch"
+            raise RuntimeError(
+                f"the further loader's data set has {now} samples, it had {before} before: {where} its "
+                "length must stay"
+            )
+        self._set_length(now)
 
     def _take(self) -> object:
         session, current = self._session, self._session.current
         if current is None:
             raise RuntimeError(OUTSIDE)
         self._catch_up()
+        self._measure()
         at = self._place
         if current is not self._pass:
             at.taken = 0 if current.first else at.taken
@@ -231,7 +274,8 @@ class FurtherLoader:
             at.position += at.taken * at.size
             at.step, at.taken = progress.step, 0
         if not self._beside.repeat and progress.epoch != at.epoch:
-            at.epoch, at.position = progress.epoch, 0
+            at.epoch = progress.epoch
+            at.position = 0
 
     def _part(self, position: int, index: int, current: Pass, taking: int) -> list[int]:
         """Return the ids that a pass takes for the n-th time: its leading step is at `index`, ours at
@@ -239,8 +283,9 @@ class FurtherLoader:
         begin = position + self._beside.ratio * (
             taking * current.step_samples + current.start - index
         )
-        # A stand-in needs some sample to run on.
-        stop = begin + (self._beside.ratio * current.num_samples or 1)
+        # A stand-in needs some samples to run on.
+        num_samples = current.num_samples or min(STAND_IN, current.step_samples)
+        stop = begin + self._beside.ratio * num_samples
         return self._laps.ids(self._place.epoch, begin, stop)
 
     def _plan(self) -> Iterator[list[int]]:

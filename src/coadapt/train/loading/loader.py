@@ -1,7 +1,8 @@
 """The elastic data loader: this replica's own part of each step, whatever group and batch are by then."""
 
+import itertools
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -9,7 +10,20 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 
 from coadapt.goodput.batch import split_total
 from coadapt.model import BatchConfig, InputError, RescaleContract
-from coadapt.train.loading.fetch import Collate, Fetcher, MapFetcher, StreamFetcher
+from coadapt.train.draws.rng import draw_as_iterators_do
+from coadapt.train.group.group import Group
+from coadapt.train.loading.comparison import (
+    compare_data,
+    compare_streams,
+    first_of,
+)
+from coadapt.train.loading.fetch import (
+    Collate,
+    Fetched,
+    Fetcher,
+    MapFetcher,
+    StreamFetcher,
+)
 from coadapt.train.samples.order import Pass, SampleOrder
 from coadapt.train.samples.stream import RESUME_WAYS
 from coadapt.train.session import Session
@@ -35,10 +49,14 @@ class Boundary(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSource:
-    """What a loader was made of: the user's dataset, and further arguments of torch's DataLoader."""
+    """What a loader was made of: the user's dataset, and further arguments of torch's DataLoader.
+
+    compare: whether the replicas compare what they are given.
+    """
 
     dataset: object
     options: Mapping[str, object]
+    compare: bool = True
 
 
 class ElasticSampler:
@@ -83,6 +101,7 @@ class ElasticLoader:
         self._iterated_epoch = -1
         self._in_epochs = False
         self._ids: Sequence[int] = []
+        self._compared: tuple[int, Group] | None = None  # in which epoch, by whom
         self.num_further = 0  # loaders beside this one
 
     @property
@@ -197,8 +216,15 @@ class ElasticLoader:
 
     def __len__(self) -> int:
         """Return the optimiser steps of a whole epoch at the present batch. TypeError where nobody knows."""
-        full, rest = divmod(_known(self.order), self.batch.total)
+        full, rest = divmod(self._num_samples, self.batch.total)
         return full + (rest > 0 and not self.order.drop_last)
+
+    @property
+    def _num_samples(self) -> int:
+        """Return the length of the epoch that runs, between two epochs that of the data set as it is now."""
+        if self.order.stream or self._session.current is not None:
+            return _known(self.order)
+        return len(cast("Sized", self.dataset))
 
     def __iter__(self) -> Iterator[object]:
         epoch = self._session.progress.epoch
@@ -211,6 +237,9 @@ class ElasticLoader:
                 f"the loader was iterated twice in epoch {epoch}: iterate it once per epoch of run.epochs(n)"
             )
         self._iterated_epoch = epoch
+        if not self._session.progress.index:
+            draw_as_iterators_do()
+        self._begin_epoch()
         try:
             while not self._session.epoch_over:
                 yield from self._segment()
@@ -221,12 +250,31 @@ class ElasticLoader:
         finally:
             self._session.current = None
 
+    def _begin_epoch(self) -> None:
+        """Read how long the data set is. InputError where that changed within an epoch."""
+        session = self._session
+        if session.data.order.stream:
+            return
+        num_samples = len(cast("Sized", self.dataset))
+        if not session.progress.index:
+            session.set_length(num_samples)
+            return
+        began_with = session.data.order.num_samples
+        if num_samples != began_with:
+            at = session.progress
+            raise InputError(
+                "loader(dataset)",
+                f"{num_samples} samples",
+                f"{began_with}, with which epoch {at.epoch} began, for it goes on at sample {at.index}: let "
+                "the length follow from the number of the epoch, before the loop over the loader",
+            )
+
     def _segment(self) -> Iterator[object]:
         """Yield passes until the epoch ends, or until batch or group change."""
         session = self._session
         batch, group = self.batch, session.group
         self._boundary.begin_fetch()
-        for fetched in self._fetcher.passes():
+        for fetched in self._compared_passes():
             current, self._ids = fetched.current, fetched.ids
             if fetched.note:
                 logger.info("%s", fetched.note)
@@ -241,6 +289,22 @@ class ElasticLoader:
                     return
             self._boundary.begin_fetch()
         session.end_stream()
+
+    def _compared_passes(self) -> Iterator[Fetched]:
+        """Yield what is fetched, once all replicas have the same: in each epoch, and in each group."""
+        session, passes = self._session, self._fetcher.passes()
+        epoch, group = session.progress.epoch, session.group
+        if self._compared == (epoch, group) or not self._source.compare:
+            return passes
+        self._compared = epoch, group
+        if not group.distributed:
+            return passes
+        if not session.data.order.stream:
+            compare_data(session, self.dataset)
+            return passes
+        first = first_of(passes)
+        compare_streams(session, self.dataset, first[0].rows if first else ())
+        return itertools.chain(first, passes)
 
 
 def _known(order: SampleOrder) -> int:

@@ -1,12 +1,13 @@
 """Validation data: each sample on exactly one replica, and figures that add up over all of them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from itertools import islice
 from typing import cast
 
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from coadapt.model import InputError
+from coadapt.train.draws.rng import draw_as_iterators_do
 from coadapt.train.group.group import Group
 from coadapt.train.group.totals import Totals, whole_values
 from coadapt.train.loading.fetch import (
@@ -54,8 +55,8 @@ class ValidationLoader:
         self._batch_size = batch_size
         self._options = options
         self._totals = Totals()
-        self._length: int | None = None
-        if not is_stream(dataset):
+        self._is_stream = is_stream(dataset)
+        if not self._is_stream:
             if not hasattr(dataset, "__len__"):
                 allowed = (
                     "a dataset with __getitem__ and __len__, or one to iterate over"
@@ -63,7 +64,6 @@ class ValidationLoader:
                 raise InputError(
                     "validation_loader(dataset)", type(dataset).__name__, allowed
                 )
-            self._length = len(dataset)
             self._source = data_loader(
                 dataset, dict(options), batch_sampler=PassPlan(self._own_ids)
             )
@@ -80,13 +80,14 @@ class ValidationLoader:
 
     def __len__(self) -> int:
         """Return the batches of this replica. TypeError for a stream."""
-        if self._length is None:
+        if self._is_stream:
             raise TypeError("the length of a stream is not known")
         return len(list(self._own_ids()))
 
     def __iter__(self) -> Iterator[object]:
         session, before = self._session, self._session.figures.validation
         self._totals.clear()
+        draw_as_iterators_do()
         try:
             for num_samples, data in self._batches():
                 session.figures.validation = (self._totals, float(num_samples))
@@ -100,7 +101,7 @@ class ValidationLoader:
 
     def _batches(self) -> Iterator[tuple[int, object]]:
         """Yield the number of samples and the data of each batch of this replica."""
-        if self._length is not None:
+        if not self._is_stream:
             counts = (num_samples for num_samples, _ in self._own_batches())
             yield from zip(counts, self._source, strict=True)
             return
@@ -127,13 +128,13 @@ class ValidationLoader:
 
     def _own_batches(self) -> Iterator[tuple[int, list[int]]]:
         """Yield the number of samples and the sample ids of each batch of this replica."""
-        assert self._length is not None
         size, group = self._batch_size, self._session.group
-        for begin in range(0, self._length, group.size * size):
+        length = len(cast("Sized", self._dataset))
+        for begin in range(0, length, group.size * size):
             ids = list(
                 range(
                     begin + group.rank * size,
-                    min(begin + (group.rank + 1) * size, self._length),
+                    min(begin + (group.rank + 1) * size, length),
                 )
             )
             if ids:

@@ -8,8 +8,10 @@
 #    epoch is all that is to be known to go on: after a stop, on another number of replicas, with another
 #    batch.
 # 3. A replica's shard is a contiguous part of the step, in rank order; shards differ by at most one sample.
-#    Its passes are contiguous parts of the shard, likewise. Together they are the step: nothing twice,
-#    nothing left.
+#    Its passes are contiguous parts of the shard, which differ by at most one sample. Together they are the
+#    step: nothing twice, nothing left. No pass has a single sample where another dealing avoids it: batch
+#    normalisation refuses one, and a standard deviation over one is not a number. So three samples on two
+#    replicas are dealt as 3 and 0, and shards differ by more.
 # 4. A pass weighs its share of the step's samples. So the step's gradient is that of the mean over all of
 #    them, however they are cut, up to the order in which floating-point numbers are added.
 #
@@ -28,6 +30,9 @@ from numpy.typing import NDArray
 
 from coadapt.model import BatchConfig
 from coadapt.model.quick_init import quick_init
+
+# Samples that a stand-in runs on, if its step has as many: batch normalisation refuses one.
+STAND_IN = 2
 
 
 @quick_init
@@ -61,7 +66,8 @@ class Pass:
 class SampleOrder:
     """On what it depends which samples an epoch visits, in which order; the same for all of a run.
 
-    stream: the data set defines the order. num_samples: of an epoch; None: of a stream, not known (yet).
+    stream: the data set defines the order. num_samples: of the present epoch, as its data set was long when it
+    began; None: of a stream, not known (yet).
     """
 
     num_samples: int | None
@@ -71,10 +77,8 @@ class SampleOrder:
     stream: bool = False
 
     def same_run(self, other: "SampleOrder") -> bool:
-        """Return whether `other` may be that of the same run; of a stream's length nothing is promised."""
-        return replace(self, num_samples=None) == replace(other, num_samples=None) and (
-            self.stream or self.num_samples == other.num_samples
-        )
+        """Return whether `other` may be that of the same run; epochs may differ in length."""
+        return replace(self, num_samples=None) == replace(other, num_samples=None)
 
     def epoch(self, epoch: int) -> NDArray[np.int64]:
         """Return the sample ids of `epoch` (num_samples,), in order."""
@@ -101,29 +105,67 @@ class SampleOrder:
 
 
 def cut_step(
-    start: int, step_samples: int, atomic: int, *, rank: int, num_replicas: int
+    start: int,
+    step_samples: int,
+    atomic: int,
+    *,
+    rank: int,
+    num_replicas: int,
+    largest: int = 0,
 ) -> list[Pass]:
     """Return the passes of replica `rank` for the `step_samples` samples that begin at `start`.
 
-    Shards are contiguous in rank order and differ by at most one sample, the larger ones first; a shard is
-    cut likewise into as few passes of at most `atomic` samples as the largest shard needs, stand-ins first.
+    Shards are contiguous in rank order, the larger ones first, and differ by at most one sample, or by more
+    where that spares a pass of one sample. A shard is cut into as few passes of at most `atomic` samples as the
+    largest shard needs, stand-ins first. largest: what a pass may have where only that spares one of a single
+    sample (0: no more than `atomic`).
     """
     if num_replicas == 1 and step_samples <= atomic:
         return [Pass(start=start, stop=start + step_samples, step_samples=step_samples)]
-    shard_start, shard_stop = _part(start, start + step_samples, num_replicas, rank)
-    largest_shard = -(-step_samples // num_replicas)
+    unit, num_holders, atomic = _dealing(step_samples, atomic, num_replicas, largest)
+    num_units = step_samples // unit
+    largest_shard = -(-num_units // num_holders) * unit
+    num_passes = -(-largest_shard // atomic)
+    if rank >= num_holders:
+        end = start + step_samples
+        return cut_share(end, end, num_passes, step_samples=step_samples)
+    first, last = _part(0, num_units, num_holders, rank)
     return cut_share(
-        shard_start, shard_stop, -(-largest_shard // atomic), step_samples=step_samples
+        start + first * unit,
+        start + last * unit,
+        num_passes,
+        step_samples=step_samples,
+        atomic=atomic,
     )
 
 
+def _dealing(
+    step_samples: int, atomic: int, num_replicas: int, largest: int
+) -> tuple[int, int, int]:
+    """Return how a step is dealt: in units of so many samples, to so many replicas, in passes of at most that.
+
+    Such that no pass has one sample, if that can be: passes of up to three can make any number from two on,
+    passes of two any even one.
+    """
+    for most in (atomic, min(max(atomic, 3), largest)):
+        if most >= 3 and step_samples >= 2:
+            return 1, min(num_replicas, step_samples // 2), most
+        if most == 2 and step_samples % 2 == 0:
+            return 2, num_replicas, most
+    return 1, num_replicas, atomic
+
+
 def cut_share(
-    start: int, stop: int, num_passes: int, *, step_samples: int
+    start: int, stop: int, num_passes: int, *, step_samples: int, atomic: int = 1
 ) -> list[Pass]:
-    """Return a replica's share of a step in passes that differ by at most one sample, stand-ins first."""
+    """Return a replica's share of a step in passes that differ by at most one sample, stand-ins first.
+
+    None has one sample where passes of at most `atomic` can do without.
+    """
     if num_passes == 1:
         return [Pass(start=start, stop=stop, step_samples=step_samples)]
-    num_own = min(num_passes, stop - start)
+    share = stop - start
+    num_own = max(min(num_passes, share // 2), min(-(-share // atomic), num_passes))
     passes = []
     for index in range(num_passes):
         own = index - (num_passes - num_own)

@@ -16,6 +16,7 @@ import numpy as np
 from torch.utils.data import IterableDataset
 
 from coadapt.model import BatchConfig, InputError
+from coadapt.train.samples.alike import digest
 from coadapt.train.samples.order import cut_share
 from coadapt.train.samples.stream import Cut, StreamPass, StreamPosition
 
@@ -230,6 +231,7 @@ class ShardReader(Generic[S, T]):
             self.index += size
             after = StreamPosition(over=not self._step_size(cut))
             # All replicas run equally many passes, so the largest share counts.
+            rows = [{"lanes": self._digest()}] if cut.compared(number) else ()
             largest = max(Counter(lane % cut.num_replicas for lane in lanes).values())
             num_passes = _num_passes(largest, cut, cut.batch_of(number, size))
             for current in cut_share(0, len(own), num_passes, step_samples=size):
@@ -239,7 +241,12 @@ class ShardReader(Generic[S, T]):
                     or self._stand_in(samples),
                     ids=[position for position, _ in own[current.start : current.stop]],
                     after=after,
+                    rows=rows,
                 )
+
+    def _digest(self) -> str:
+        """Return a digest of all lanes, of which each replica opens its own."""
+        return digest([(lane.shards, lane.ends) for lane in self._lanes])
 
     def _open(self, own: Iterable[int]) -> None:
         """Go on with the lanes that are this replica's now; those that it had before are open already."""

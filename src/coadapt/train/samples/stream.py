@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from coadapt.model import BatchConfig
-from coadapt.train.rng import restore_rng, rng_state
-from coadapt.train.samples.order import Pass, cut_step
+from coadapt.train.draws.rng import restore_rng, rng_state
+from coadapt.train.samples.alike import Row, rows_of
+from coadapt.train.samples.order import STAND_IN, Pass, cut_step
 from coadapt.train.samples.pace import cut_in_two
 
 # How to come back into the middle of a stream: by its own state, if it has one (auto: and if that was seen to
@@ -45,20 +46,23 @@ class StreamPosition:
 class StreamPass:
     """A pass, its samples (of a stand-in: one without weight), and where the stream stands after its step.
 
-    ids: positions of the samples in the epoch.
+    ids: positions of the samples in the epoch. rows: in the first pass that several replicas share, what they
+    compare (`samples/alike.py`).
     """
 
     current: Pass
     samples: list[object]
     ids: Sequence[int]
     after: StreamPosition
+    rows: Sequence[Row] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
     """How a stream is cut: this replica's part of steps of one batch.
 
-    step: the number of the first one. halved: the batch of those that `cut_in_two` names.
+    step: the number of the first one. halved: the batch of those that `cut_in_two` names. largest: what a pass
+    may have to spare one of a single sample (0: no more than others).
     """
 
     batch: BatchConfig
@@ -68,6 +72,7 @@ class Cut:
     num_replicas: int
     step: int = 0
     halved: BatchConfig | None = None
+    largest: int = 0
 
     def batch_of(self, number: int, step_samples: int) -> BatchConfig:
         """Return the batch of the step `number` after the first one, which has that many samples."""
@@ -77,6 +82,10 @@ class Cut:
             if self.halved and whole and cut_in_two(self.step + number)
             else self.batch
         )
+
+    def compared(self, number: int) -> bool:
+        """Return whether the replicas compare the samples of the step `number` after the first one."""
+        return number == 0 and self.num_replicas > 1
 
 
 class PassReader(Protocol):
@@ -132,6 +141,7 @@ class StreamReader:
                 return
             batch = cut.batch_of(number, len(samples))
             begin = self.index
+            rows = rows_of(samples) if cut.compared(number) else ()
             self.index += len(samples)
             after = self._look_ahead(cut)
             for current in cut_step(
@@ -140,11 +150,16 @@ class StreamReader:
                 batch.atomic,
                 rank=cut.rank,
                 num_replicas=cut.num_replicas,
+                largest=cut.largest,
             ):
                 own = samples[current.start - begin : current.stop - begin]
                 ids = range(current.start, current.stop)
                 yield StreamPass(
-                    current=current, samples=own or samples[:1], ids=ids, after=after
+                    current=current,
+                    samples=own or samples[:STAND_IN],
+                    ids=ids,
+                    after=after,
+                    rows=rows,
                 )
 
     def take_note(self) -> str:

@@ -1,0 +1,238 @@
+"""Whether all replicas are given the same data: digests of what each one reads, and what to write if not.
+
+Nothing here talks to other replicas; `loading/comparison.py` does.
+"""
+
+# A replica trains on its part of each step. That is right only if all replicas read the same step. A stream
+# that splits itself over RANK and WORLD_SIZE (webdataset, datasets, mosaicml, by hand) would be split twice,
+# and one that is shuffled without a seed would give some samples twice and others never: both without an
+# error. So before the first pass of an epoch, and of a group, the replicas compare the first samples of the
+# step that they are about to share.
+#
+# What may differ. A stream may augment: then its images differ between replicas, and its labels do not. So
+# samples are compared part by part (`Row`). Where something differs, each replica reads the beginning of the
+# stream twice more, on copies: parts that differ between these two readings are drawn at random, and do not
+# count. If at least one other part varies from sample to sample, and all other parts are alike, the streams
+# are alike.
+
+import hashlib
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import ConcatDataset, Subset
+
+# So many samples are compared, and so many read again where they differ.
+COMPARED = 8
+READ_AGAIN = 64
+# How deep the parts of a sample are looked at one by one.
+DEPTH_MAX = 4
+# Of streams in another order, at least this share of samples is found in both beginnings.
+COMMON_MIN = 0.2
+
+# The parts of a sample: where each lies in it -> its digest.
+Row = Mapping[str, str]
+
+WHOLE = (
+    "the whole stream, the same on every replica, which run.loader deals out (webdataset: nodesplitter=None; "
+    "datasets: no split_dataset_by_node; your own: no RANK and WORLD_SIZE; mosaicml: a Dataset that returns "
+    "stream[index]), or coadapt.train.ShardedStream, of which each replica opens its own files"
+)
+SEED = "an order that follows from a seed, the same on every replica, and the epoch (set_epoch)"
+TRUST = (
+    "or run.loader(..., compare=False) if all replicas get the same samples in the same order, and only what "
+    "is drawn at random for a sample differs"
+)
+LENGTH = "length"
+NODESPLITTER = "nodesplitter"  # webdataset's own error asks for one on several replicas
+
+
+@dataclass(frozen=True, slots=True)
+class Unlike:
+    """What the replicas are given, and what they should be given."""
+
+    given: str
+    allowed: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one replica reads. rows: of the samples that it is about to deal.
+
+    begins: of the first samples of the epoch. steady: the parts that were equal when these were read again;
+    None: they could not be read again.
+    """
+
+    rows: Sequence[Row]
+    begins: Sequence[Row] = ()
+    steady: frozenset[str] | None = None
+
+
+def rows_of(samples: Sequence[object]) -> list[Row]:
+    """Return the digests of the parts of each of the first samples."""
+    return [_row(sample) for sample in samples[:COMPARED]]
+
+
+def why_unlike(readings: Sequence[Reading]) -> Unlike | None:
+    """Return how the replicas' streams differ and what to write; None where they are alike."""
+    first = readings[0]
+    if all(reading.rows == first.rows for reading in readings):
+        return None
+    split = "a part of the samples on each replica, of which only a part would be trained on"
+    if any(reading.steady is None for reading in readings):
+        return Unlike(f"{split}, or another order on each", f"{WHOLE}; {SEED}; {TRUST}")
+    steady = frozenset.intersection(
+        *(reading.steady or frozenset() for reading in readings)
+    )
+    count = min(len(reading.begins) for reading in readings)
+    dealt = [_only(reading.rows, steady) for reading in readings]
+    begins = [_only(reading.begins[:count], steady) for reading in readings]
+    begin_alike = all(rows == begins[0] for rows in begins)
+    if begin_alike and all(rows == dealt[0] for rows in dealt) and _varies(begins[0]):
+        return None
+    if not any(_varies(rows) for rows in begins):
+        return Unlike(
+            "an order drawn at random without a seed: some samples would come twice, others never",
+            f"{SEED}; {TRUST}",
+        )
+    if begin_alike:
+        return Unlike(
+            "streams that begin alike but lead to different samples where training goes on",
+            'a stream that repeats itself; try run.loader(..., resume="reading")',
+        )
+    if _common(begins) >= COMMON_MIN:
+        return Unlike(
+            "another order on each replica: some samples would come twice, others never",
+            SEED,
+        )
+    return Unlike(split, f"{WHOLE}; {SEED}")
+
+
+def steady_parts(one: Sequence[Row], other: Sequence[Row]) -> frozenset[str]:
+    """Return the parts that are equal in two readings of the same samples."""
+    if len(one) != len(other):
+        return frozenset()
+    names = {name for row in (*one, *other) for name in row}
+    return frozenset(
+        name
+        for name in names
+        if all(a.get(name) == b.get(name) for a, b in zip(one, other, strict=True))
+    )
+
+
+def data_outline(dataset: object) -> dict[str, str]:
+    """Return digests of what says which samples a data set with indices has, without reading any.
+
+    Its length, the indices of subsets, the parts of a concatenation, and of a data set of Hugging Face, where
+    that reads a few bytes of a table, two rows.
+    """
+    found: dict[str, str] = {}
+    _outline(dataset, "data set", found)
+    return found
+
+
+def _outline(dataset: object, where: str, found: dict[str, str]) -> None:
+    length = len(dataset) if hasattr(dataset, "__len__") else -1
+    found[f"{LENGTH} of the {where}"] = str(length)
+    if isinstance(dataset, Subset):
+        found[f"indices of the {where}"] = digest(np.asarray(dataset.indices))
+        _outline(dataset.dataset, f"{where}'s base", found)
+    elif isinstance(dataset, ConcatDataset):
+        for number, part in enumerate(dataset.datasets):
+            _outline(part, f"{where}'s part {number}", found)
+    elif (
+        length > 0 and hasattr(dataset, "with_format") and hasattr(dataset, "features")
+    ):
+        plain = dataset.with_format(None)
+        found[f"rows of the {where}"] = digest([plain[0], plain[length // 2]])
+
+
+def digest(value: object) -> str:
+    """Return a digest of a value: equal in all processes for equal plain values, arrays and tensors."""
+    return hashlib.blake2b(_content(value), digest_size=8).hexdigest()
+
+
+def _row(sample: object) -> dict[str, str]:
+    parts: dict[str, str] = {}
+    _take_apart("", sample, parts, 0)
+    return parts
+
+
+def _take_apart(where: str, value: object, parts: dict[str, str], depth: int) -> None:
+    inner: Mapping[object, object] = {}
+    if depth < DEPTH_MAX:
+        inner = _inside(value)
+    if not inner:
+        parts[where] = digest(value)
+        return
+    for name, item in inner.items():
+        _take_apart(f"{where}/{name}", item, parts, depth + 1)
+
+
+def _inside(value: object) -> Mapping[object, object]:
+    """Return the named parts of a container; none of what is compared as one."""
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, list | tuple):
+        plain = all(isinstance(item, int | float | str | bytes) for item in value)
+        # A list of tokens is one part; a pair of an image's name and its label is two.
+        return {} if plain and len(value) > COMPARED else dict(enumerate(value))
+    if isinstance(value, Tensor | np.ndarray | np.generic) or hasattr(value, "tobytes"):
+        return {}
+    return dict(getattr(value, "__dict__", {}))
+
+
+def _content(value: object) -> bytes:
+    """Return bytes that are equal for equal values; of a kind that has none, the name of its type."""
+    kind = type(value).__name__.encode()
+    if value is None or isinstance(value, bool | int | float | complex | str):
+        return kind + repr(value).encode(errors="replace")
+    if isinstance(value, bytes | bytearray | memoryview):
+        return kind + bytes(value)
+    if isinstance(value, Mapping):
+        items = sorted((repr(key), digest(item)) for key, item in value.items())
+        return kind + repr(items).encode(errors="replace")
+    if isinstance(value, set | frozenset):
+        return kind + repr(sorted(map(digest, value))).encode()
+    if isinstance(value, list | tuple):
+        return kind + b"".join(digest(item).encode() for item in value)
+    try:
+        return kind + _raw(value)
+    except Exception:  # noqa: BLE001  # a sample may be anything, also what cannot be written
+        return kind
+
+
+def _raw(value: object) -> bytes:
+    if isinstance(value, Tensor):
+        if value.is_sparse or value.is_quantized:
+            return repr(value).encode()
+        numbers = value.detach().cpu().contiguous().reshape(-1)
+        raw = bytes(numbers.view(torch.uint8).numpy().tobytes())
+        return f"{tuple(value.shape)}{value.dtype}".encode() + raw
+    tobytes = getattr(value, "tobytes", None)
+    if callable(tobytes):
+        shape = getattr(value, "shape", getattr(value, "size", ""))
+        return f"{shape}".encode() + bytes(tobytes())
+    return pickle.dumps(value)
+
+
+def _only(rows: Sequence[Row], names: frozenset[str]) -> list[dict[str, str]]:
+    return [{name: row[name] for name in sorted(names & row.keys())} for row in rows]
+
+
+def _varies(rows: Sequence[Row]) -> bool:
+    """Return whether samples can be told apart; a single sample always can, if it has a part."""
+    if len(rows) < 2:
+        return any(rows)
+    return any(row != rows[0] for row in rows)
+
+
+def _common(begins: Sequence[Sequence[Row]]) -> float:
+    """Return the share of the first replica's first samples that some other one has among its own."""
+    first, *others = [{tuple(sorted(row.items())) for row in rows} for rows in begins]
+    if not first:
+        return 0.0
+    return max((len(first & other) / len(first) for other in others), default=0.0)
